@@ -6,6 +6,8 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sextant.answer.capacity.changes import (
     Terms,
@@ -20,13 +22,24 @@ from sextant.answer.capacity.changes import (
     up_by_slot,
 )
 from sextant.answer.capacity.demand import Demand, DrawnTraffic, TraceTraffic, demand_of_trace
-from sextant.answer.capacity.sizing import NOBODY, Server, neighbours, size_by_simulation
+from sextant.answer.capacity.sizing import (
+    NOBODY,
+    Server,
+    Sizing,
+    is_as_good,
+    neighbours,
+    simulated_server,
+    size_by_simulation,
+    size_profiles,
+)
 from sextant.answer.capacity.target import Outcome, Target, histogram_quantile, judge
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
 from sextant.decide.sizing import fewest_replicas, largest_rate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
+from sextant.simulate.inputs import Scheduler, StepLaw
+from sextant.simulate.run import simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant
@@ -120,6 +133,21 @@ def test_each_window_is_judged_by_what_arrives_in_it() -> None:
     lost = known._replace(is_ok=np.arange(40) != 3)
     assert judge(lost, replace(strict, goodput=None), 2).is_met.tolist() == [False, True]
     assert judge(lost, replace(strict, goodput=None, max_failed=0.05), 2).n_missed == 0
+
+
+def test_an_answer_of_one_token_has_no_tpot_here_and_in_a_simulation() -> None:
+    law = StepLaw(floor_ms=6.0, dense_ms=0.0, sequence_ms=0.01, kv_token_ms=0.0, prefill_token_ms=0)
+    outputs = np.where(np.arange(100) % 5, 1, 50)
+    asked = replace(demand(np.arange(100.0), 100.0), output_tokens=outputs)
+    server = simulated_server(PROFILE, [Scheduler(100_000)], [law])
+    target = Target({"tpot": Limit(1.0, 50)})
+    judged = server.judge(asked, 1, target)
+    made = summarise(simulate(asked.simulated(), Scheduler(100_000), law))
+    (tpot_ms,) = judged.latencies_ms["tpot"]
+    assert tpot_ms > 6 and tpot_ms == pytest.approx(made["tpot_ms"]["p50"])
+    assert judged.n_missed == 1 and judged.goodput[0] == 0.8
+    alone = replace(asked, output_tokens=np.ones(100, int))
+    assert not server.judge(alone, 1, target).n_missed
 
 
 def test_a_window_without_requests_is_met() -> None:
@@ -249,19 +277,102 @@ def test_a_limit_that_a_request_alone_breaks_is_said_with_by_how_much() -> None:
 def test_requests_that_no_replica_takes_are_counted() -> None:
     def refuses(asked, taken, draw, window_s) -> Outcome:
         outcome = one_at_a_time()(asked, taken, draw, window_s)
-        return outcome._replace(is_ok=np.arange(asked.n) % 10 != 0)
+        return outcome._replace(is_ok=asked.input_tokens < 200)
 
-    steady = TraceTraffic(demand(np.arange(400.0), 400.0), 300.0)
+    lengths = np.where(np.arange(400) % 10, 100, 200)
+    steady = TraceTraffic(replace(demand(np.arange(400.0), 400.0), input_tokens=lengths), 300.0)
     found = size_by_simulation(Server(PROFILE, refuses), steady, within(1.0), 0.9)
     assert (found.status, found.n_failed_alone) == ("refused", 40)
     lenient = within(1.0, max_failed=0.2)
     assert size_by_simulation(Server(PROFILE, refuses), steady, lenient, 0.9).replicas == 1
 
     def refuses_all(*asked) -> Outcome:
-        return refuses(*asked)._replace(is_ok=np.zeros(400, bool))
+        return refuses(*asked)._replace(is_ok=np.zeros(asked[0].n, bool))
 
     found = size_by_simulation(Server(PROFILE, refuses_all), steady, within(1.0, max_failed=1), 0.9)
     assert (found.status, found.n_failed_alone) == ("refused", 400)
+
+
+def test_requests_of_one_moment_need_more_replicas_and_a_goodput_plays_no_part() -> None:
+    stamps = TraceTraffic(demand(np.repeat(np.arange(0, 300, 3.0), 4), 300.0), 300.0)
+    found = size_by_simulation(SERVER, stamps, within(1.0), 0.9)
+    assert (found.status, found.replicas, found.binds) == ("meets", 2, "together")
+
+
+@given(
+    mights=st.lists(st.sampled_from([0.7, 1.0, 1.6]), min_size=2, max_size=4),
+    counts=st.lists(st.sampled_from([1, 2]), min_size=4, max_size=4),
+    rate_rps=st.sampled_from([1.0, 4.0, 9.0]),
+    limit_s=st.sampled_from([0.9, 2.0]),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=8, deadline=None)
+def test_more_load_or_stricter_limits_are_never_cheaper_and_better_gpus_never_worse(
+    mights, counts, rate_rps, limit_s, seed
+) -> None:
+    noise = np.random.default_rng(seed).lognormal(0, 0.4, (4, 8))
+
+    def server(place: int) -> Server:
+        might = mights[place]
+        gpu = GPU("g", "gpu", "a", 16 * might, 300 * might, 60 * might, 16.0, "invented")
+
+        def run(asked, replicas, draw, window_s) -> Outcome:
+            own_s = SERVICE_S / might / counts[place] * noise[place, draw]
+            return one_at_a_time(own_s)(asked, replicas, 0, window_s)
+
+        return Server(GPUProfile(f"{place}", gpu, counts[place], 2.0), run, n_draws=8)
+
+    servers = {f"{place}": server(place) for place in range(len(mights))}
+
+    def sized_at(rate: float, limit: float) -> dict[str, Sizing]:
+        traffic = TraceTraffic(demand(np.arange(0, 60, 1 / rate), 60.0), 60.0)
+        return size_profiles(servers, traffic, within(limit), 0.5, has_rate=False)
+
+    found, more, stricter = (
+        sized_at(*at) for at in ((rate_rps, limit_s), (2 * rate_rps, limit_s), (rate_rps, 0.8))
+    )
+    for name, own in found.items():
+        for other in (more[name], stricter[name]):
+            assert all(np.array(other.needs or [np.inf]) >= np.array(own.needs or [np.inf]))
+        for worse in found.values():
+            a, b = own.server.profile, worse.server.profile
+            if worse.needs and a.n_gpus == b.n_gpus and is_as_good(a, b) > is_as_good(b, a):
+                assert all(own.probability(n) >= worse.probability(n) for n in range(1, 30))
+
+
+def test_no_fewer_replicas_are_answered_than_are_asked_for() -> None:
+    steady = TraceTraffic(demand(np.arange(400.0), 400.0), 300.0)
+    assert size_by_simulation(SERVER, steady, within(1.0), 0.9, least=100).replicas == 100
+    assert size_by_simulation(SERVER, steady, within(1.0), 0.9).probability(1) is None
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "tokens", "seqs", "binds"),
+    [
+        (1e6, (4000, 2), 256, "compute"),
+        (5e3, (400, 400), 256, "kv_cache"),
+        (1e6, (9, 90), 4, "batch"),
+    ],
+)
+def test_a_node_s_highest_rate_is_where_its_queue_stays_finite(kv_tokens, tokens, seqs, binds):
+    law = StepLaw(floor_ms=6.0, dense_ms=1, sequence_ms=0.01, kv_token_ms=0, prefill_token_ms=0.05)
+    setting = Scheduler(int(kv_tokens), max_num_seqs=seqs, has_prefix_caching=False)
+    server = simulated_server(PROFILE, [setting], [law])
+
+    def at(rate_rps: float) -> Demand:
+        arrival_s = np.random.default_rng(1).exponential(1 / rate_rps, 4000).cumsum()
+        lengths = (np.full(4000, each) for each in tokens)
+        return Demand("d", arrival_s, *lengths, float(arrival_s[-1]))
+
+    bound = server.bound(at(1.0))
+    assert bound.binds == binds
+    waits = [
+        float(np.quantile(server.run(at(share * bound.rate_rps), 1, 0, None).ttft_s[-400:], 0.5))
+        for share in (0.8, 1.25)
+    ]
+    assert waits[1] > 5 * waits[0]
+    found = size_by_simulation(server, TraceTraffic(at(1.0), None), within(1e6, window_s=None), 0.9)
+    assert found.rate_rps == bound.rate_rps and found.binds == binds
 
 
 def test_requests_that_one_replica_serves_all_at_once_tell_no_rate() -> None:

@@ -114,14 +114,15 @@ def test_a_goodput_that_requests_alone_miss_is_not_blamed_on_a_limit(trace) -> N
     given = ("--ttft-ms", "p50:60", "--goodput", 1, "--draws", 0)
     text = sextant("capacity", "--trace", trace, *ASKED, *given, exit_code=3)
     assert "too few requests alone are within all limits (--goodput)" in text
-    assert "over the likeliest law of a step alone: too few for a risk of 0.1" in text
+    assert "the likeliest law of a step alone (--draws 0): it has no probability" in text
 
 
 def test_requests_beyond_the_context_are_counted(trace) -> None:
     limits = (*LIMITS, "--max-model-len", 2048)
     said = sextant("capacity", "--trace", trace, *limits, *ASKED, exit_code=3)
     assert "292 of 2,000 requests have more than 2,048 tokens" in said
-    assert "292 requests are too long for it" in said
+    assert "292 requests (up to " in said and "beyond its context" in said
+    assert "raise --max-failed, --max-model-len" in said
     borne = sextant("capacity", "--trace", trace, *limits, "--max-failed", 0.5, *ASKED)
     assert "14.6 % of the requests fail" in borne
 
@@ -151,8 +152,6 @@ def test_a_steady_rate_and_arrivals_one_by_one_lead_to_each_other() -> None:
     given = ("--request-rate", 40, "--input-tokens", 900, "--output-tokens", 200, *LIMITS[:4])
     steady = sextant("recommend", *given, *ASKED[:4])
     assert "a steady load" in steady and "`sextant capacity --request-rate 40` simulates" in steady
-    drawn = sextant("capacity", *given, "--duration", "1min", *ASKED[:4], "--draws", 0)
-    assert "ask `sextant recommend --request-rate`" in drawn
     of_users = sextant("recommend", "--users", 40, *given[2:], *ASKED[:4])
     assert "steady" not in of_users
 
@@ -293,10 +292,13 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
     refused = {
         "status": "refused",
         "n_refused": 1,
+        "refused_share": 0.5,
+        "alone_limit": None,
+        "alone_ratio": None,
         "gpu_profile_id": "1xg",
         "is_gpu_measured": True,
     }
-    assert "1 request is too long for it" in profile_cells(refused)[-1]
+    assert "1 request (up to 50 % of the requests of a window)" in profile_cells(refused)[-1]
     minute = {"start_s": 0.0, "n_requests": 1, "is_met": True, "latencies_ms": {"ttft": 9.0}}
     minute |= {"n_minutes": 1, "n_minutes_missed": 0}
     slo = {"ttft_ms": 10.0, "ttft_percentile": 95}

@@ -15,12 +15,13 @@ from sextant.answer.capacity.changes import (
     find_schedule,
     in_busiest_minute,
 )
-from sextant.answer.capacity.demand import Demand, DrawnTraffic, Traffic, prefix_notes
+from sextant.answer.capacity.demand import Demand, Traffic, prefix_notes
 from sextant.answer.capacity.sizing import (
+    Server,
     Sizing,
     neighbours,
     simulated_server,
-    size_by_simulation,
+    size_profiles,
     summary,
 )
 from sextant.answer.capacity.target import Judged, Target
@@ -39,7 +40,9 @@ _ROW = (
     *("status", "replicas", "usd_per_hour", "probability_met", "replicas_lo", "replicas_hi"),
     *(
         "rate_at_slo_rps",
+        "binds",
         "n_refused",
+        "refused_share",
         "alone_limit",
         "alone_ratio",
         "kv_tokens",
@@ -80,7 +83,9 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
     """
     demand = asked.traffic.drawn(0)
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
-    sizings = {name: _size(asked, offer, name) for name in offer.laws}
+    servers = {name: _server(asked, offer, name) for name in offer.laws}
+    how = {"least": asked.terms.least}
+    sizings = size_profiles(servers, asked.traffic, asked.target, 1 - asked.risk, **how)
     rows = [_row(name, sizing, offer) for name, sizing in sizings.items()]
     for name, reason in offer.excluded.items():
         is_measured = offer.is_measured(name)
@@ -106,12 +111,10 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
     )
 
 
-def _size(asked: CapacityQuestion, offer: LLMLaws, name: str) -> Sizing:
+def _server(asked: CapacityQuestion, offer: LLMLaws, name: str) -> Server:
     laws, hit_rate = offer.laws[name], asked.question.prefix_hit_rate
-    server = simulated_server(
-        offer.profiles[name], laws.schedulers, laws.laws, hit_rate, asked.router
-    )
-    return size_by_simulation(server, asked.traffic, asked.target, 1 - asked.risk)
+    profile = offer.profiles[name]
+    return simulated_server(profile, laws.schedulers, laws.laws, hit_rate, asked.router)
 
 
 def _row(name: str, sizing: Sizing, offer: LLMLaws) -> dict[str, Any]:
@@ -130,7 +133,9 @@ def _row(name: str, sizing: Sizing, offer: LLMLaws) -> dict[str, Any]:
         "replicas_lo": low,
         "replicas_hi": high,
         "rate_at_slo_rps": None if sizing.rate_rps == np.inf else sizing.rate_rps,
+        "binds": sizing.binds,
         "n_refused": sizing.n_failed_alone,
+        "refused_share": sizing.failed_share_alone,
         "alone_limit": worst,
         "alone_ratio": sizing.alone.get(worst or ""),
         "kv_tokens": offer.laws[name].schedulers[0].kv_tokens,
@@ -195,11 +200,6 @@ def _windows(judged: Judged) -> dict[str, Any]:
 
 def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[str]:
     warnings = []
-    if isinstance(asked.traffic, DrawnTraffic):
-        warnings.append(
-            "Requests arrive one by one here, and every window has to be met. For the same rate as "
-            "a steady load, which may take fewer replicas, ask `sextant recommend --request-rate`."
-        )
     if asked.router != "round_robin":
         warnings.append(
             "The router sends each request to the replica with the fewest; for a failed replica "
@@ -223,10 +223,15 @@ def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[s
             "not hold for other hours."
         )
     n_laws = asked.n_draws + 1
-    if n_laws * asked.risk < 1:
-        draws = f"{n_laws} draws" if asked.n_draws else "the likeliest law of a step alone"
+    if not asked.n_draws:
         warnings.append(
-            f"The probability is over {draws}: too few for a risk of {asked.risk:g} (--draws)."
+            "The answer is that of the likeliest law of a step alone (--draws 0): it has no "
+            "probability."
+        )
+    elif n_laws * asked.risk < 1:
+        warnings.append(
+            f"The probability is over {n_laws} draws: too few for a risk of {asked.risk:g} "
+            "(--draws)."
         )
     longest = offer.longest_tokens
     too_long = int((demand.input_tokens + demand.output_tokens > longest).sum())

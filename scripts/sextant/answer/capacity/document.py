@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sextant.answer.text import deployment, source_line
+from sextant.decide.sizing import MOST_REPLICAS
 from sextant.facts.slo import METRICS, limits_of
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import (
@@ -85,7 +86,7 @@ def _sections(answer: Answer) -> list[Block]:
         [
             plural(row["replicas"], "replica"),
             f"{row['usd_per_hour']:.2f} USD/h",
-            chance(row["probability_met"]),
+            _chance(row),
             missed_words(row),
         ]
         for row in answer["neighbours"]
@@ -169,10 +170,9 @@ def headline(answer: Answer) -> str:
     if answer["replicas"] is None:
         wanted = f"with probability {1 - answer['risk']:.10g} or more"
         return f"{answer['llm_id']}: no GPU profile meets the SLO {window} {wanted}"
-    return (
-        f"{answer['llm_id']}: {deployment(answer)}; meets the SLO {window} with probability "
-        f"{chance(answer['probability_met'])} (simulated)"
-    )
+    met = answer["probability_met"]
+    sure = "by the likeliest law" if met is None else f"with probability {chance(met)}"
+    return f"{answer['llm_id']}: {deployment(answer)}; meets the SLO {window} {sure} (simulated)"
 
 
 def _windows_words(slo: Answer) -> str:
@@ -209,32 +209,54 @@ def profile_cells(row: Answer) -> list[str]:
     name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
     if row["status"] == "meets":
         price = f"{row['usd_per_hour']:.2f} USD/h"
-        return [f"{row['replicas']} × {name}", price, chance(row["probability_met"]), _why(row)]
+        return [f"{row['replicas']} × {name}", price, _chance(row), _why(row)]
     return [name, "ruled out" if row["status"] == "does_not_fit" else "misses", "", _why(row)]
+
+
+def _chance(row: Answer) -> str:
+    return "" if row["probability_met"] is None else chance(row["probability_met"])
+
+
+_BINDS = {
+    "compute": "beyond it the queue grows without end: compute binds",
+    "kv_cache": "beyond it the queue grows without end: the KV cache binds",
+    "batch": "beyond it the queue grows without end: --max-num-seqs and --max-num-batched-tokens "
+    "bind",
+}
 
 
 def _why(row: Answer) -> str:
     if row["status"] == "does_not_fit":
         return str(row["reason"])
+    limit, ratio = METRICS.get(row["alone_limit"]), row["alone_ratio"] or 0.0
+    share = f"up to {percent(row['refused_share'])} of the requests of a window"
+    too_long = (
+        f"{plural(row['n_refused'], 'request')} ({share}) beyond its context or KV cache, or timed "
+        "out even alone: raise --max-failed, --max-model-len, the memory or --timeout-s"
+    )
     if row["status"] == "refused":
-        verb = "is" if row["n_refused"] == 1 else "are"
-        refused = f"{plural(row['n_refused'], 'request')} {verb} too long for it, or time out"
-        return f"{refused} even alone (--max-model-len, --max-failed, --timeout-s)"
+        return too_long
     if row["status"] == "too_slow":
-        if row["alone_ratio"] <= 1:
-            return "too few requests alone are within all limits (--goodput)"
-        limit = METRICS[row["alone_limit"]]
-        return f"{limit} of requests alone is {number(row['alone_ratio'])} times its limit"
+        if ratio > 1:
+            return f"{limit} of requests alone is {number(ratio)} times its limit"
+        return "too few requests alone are within all limits (--goodput)"
     rate = row["rate_at_slo_rps"]
-    serves = "one replica serves all at once"
-    if rate is not None:
+    serves = "one replica serves them at any rate"
+    if row["binds"] == "together":
+        serves = "requests that arrive together break a limit on one replica at any rate"
+    elif rate is not None:
         serves = f"one replica serves {number(rate)} requests/s"
     if row["status"] == "too_many":
-        return f"{serves}; no number of replicas reaches the asked probability"
+        return f"{serves}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
     low, high = row["replicas_lo"], row["replicas_hi"]
+    if row["status"] == "unsure":
+        cause = f"{limit} of requests alone, {number(ratio)} times its limit at the likeliest law, "
+        cause += "is above it in more draws than the risk allows: raise it, or --risk"
+        return f"{serves}; {too_long if row['n_refused'] else cause}"
+    binds = f" ({_BINDS[row['binds']]})" if row["binds"] in _BINDS else ""
     if high is None:
-        return f"{serves}; {number(low)} or more replicas, and none is enough in 5% of the draws"
-    return f"{serves}; 90% interval {number(low)} to {plural(high, 'replica')}"
+        return f"{serves}{binds}; {number(low)} or more replicas, none is enough in 5% of the draws"
+    return f"{serves}{binds}; 90% interval {number(low)} to {plural(high, 'replica')}"
 
 
 def missed_words(row: Answer) -> str:

@@ -1,16 +1,17 @@
 """How many replicas a GPU profile needs, by simulation, and how certain that is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sextant.answer.capacity.demand import Demand, Traffic
 from sextant.answer.capacity.target import Judged, Outcome, Target, judge
-from sextant.decide.sizing import fewest_replicas, largest_rate
+from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, largest_rate
 from sextant.facts.gpu import GPUProfile
+from sextant.simulate.closed_form import Limits, Load, saturation_rps
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
 from sextant.simulate.run import Router, Simulation, on_threads, simulate
 from sextant.simulate.world import BIN_WIDTH, N_BINS, OK, SHORTEST_S
@@ -24,9 +25,18 @@ Run = Callable[[Demand, Replicas, int, float | None], Outcome]
 tokens are counted in windows of this length (None: all together)."""
 _FAR = 8
 """Times the first guess of the replicas: beyond it, it is checked whether any number can do."""
+_ANY, _GAIN = 1e9, 1.1
 _ALONE_S = 1e5
 """Between requests that never meet."""
 _EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
+
+
+class Bound(NamedTuple):
+    """The rate of requests beyond which the queue of a replica grows without end."""
+
+    rate_rps: float
+    binds: str
+    """`kv_cache` or `batch` where that keeps more sequences from decoding at once; `compute`."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class Server:
     profile: GPUProfile
     run: Run
     n_draws: int = 1
+    bound: Callable[[Demand], Bound | None] = lambda demand: None
+    """Returns the bound of such requests by the most likely law; None where it is not known."""
 
     def judge(self, demand: Demand, replicas: Replicas, target: Target, draw: int = 0) -> Judged:
         """Return the results by window."""
@@ -45,14 +57,27 @@ class Server:
     def judge_alone(self, demand: Demand, target: Target, draw: int = 0) -> tuple[Judged, float]:
         """Return the results if each request were alone on a replica, and its mean E2E in s.
 
-        No number of replicas does better. The gaps of all windows are taken together.
+        No number of replicas does better. The gaps of all windows are taken together. Of requests
+        with the same lengths one is simulated, where no limit is on the gaps of all.
         """
-        arrival_s, duration_s = np.arange(demand.n) * _ALONE_S, demand.n * _ALONE_S
-        one_by_one = replace(demand, arrival_s=arrival_s, duration_s=duration_s)
-        outcome = self.run(one_by_one, 1, draw, None)
+        one_by_one, each = demand, np.arange(demand.n)
+        if demand.prefix_id is None and "itl" not in target.limits:
+            lengths = np.stack([demand.input_tokens, demand.output_tokens])
+            _, first, each = np.unique(lengths, axis=1, return_index=True, return_inverse=True)
+            one_by_one, each = demand.at(first), each.ravel()
+        arrival_s = np.arange(one_by_one.n) * _ALONE_S
+        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=one_by_one.n * _ALONE_S)
+        outcome = self.run(apart, 1, draw, None)
         n_windows = demand.n_windows(target.window_s)
-        counts = np.repeat(outcome.itl_counts[:1], n_windows, axis=0)
-        outcome = outcome._replace(arrival_s=demand.arrival_s, itl_counts=counts)
+        outcome = outcome._replace(
+            arrival_s=demand.arrival_s,
+            input_tokens=demand.input_tokens,
+            output_tokens=demand.output_tokens,
+            ttft_s=outcome.ttft_s[each],
+            e2e_s=outcome.e2e_s[each],
+            is_ok=outcome.is_ok[each],
+            itl_counts=np.repeat(outcome.itl_counts[:1], n_windows, axis=0),
+        )
         mean_s = float(outcome.e2e_s[outcome.is_ok].mean()) if outcome.is_ok.any() else np.nan
         return judge(outcome, target, n_windows), mean_s
 
@@ -91,7 +116,22 @@ def simulated_server(
             parts.append((places, one(own)))
         return _outcome(demand, parts, window_s)
 
-    return Server(profile, run, len(laws))
+    def bound(demand: Demand) -> Bound | None:
+        taken = demand.input_tokens + demand.output_tokens <= schedulers[0].longest
+        if not taken.any():
+            return None
+        inputs = float(demand.input_tokens[taken].mean())
+        outputs = max(float(demand.output_tokens[taken].mean()), 2.0)
+        load, limits = Load(inputs, outputs, prefix_hit_rate * inputs), Limits.of(schedulers[0])
+        rate = float(saturation_rps(laws[0], limits, load))
+        # What limits the sequences binds only if more of them would raise the rate.
+        free = limits._replace(max_num_seqs=_ANY, max_num_batched_tokens=_ANY, kv_tokens=_ANY)
+        if float(saturation_rps(laws[0], free, load)) < _GAIN * rate:
+            return Bound(rate, "compute")
+        roomy = float(saturation_rps(laws[0], limits._replace(kv_tokens=_ANY), load))
+        return Bound(rate, "kv_cache" if roomy > rate else "batch")
+
+    return Server(profile, run, len(laws), bound)
 
 
 def _requests(demand: Demand, prefix_hit_rate: float) -> Requests:
@@ -127,20 +167,25 @@ class Sizing:
     server: Server
     status: str
     """`meets`; or `too_slow` (a request alone breaks a limit), `refused` (no replica takes some
-    requests), `too_many` (more replicas than are tried)."""
+    requests), `too_many` (more replicas than are tried), `unsure` (no number is as certain)."""
     alone: dict[str, float]
     """Largest latency over its limit in any window, by metric, if each request were alone."""
     n_failed_alone: int
+    failed_share_alone: float = 0.0
+    """Of these, the largest share of any window's requests."""
     rate_rps: float | None = None
-    """The mean rate of such traffic that one replica serves; infinite if all of it at once."""
+    """The mean rate of such traffic that one replica serves; None where it is not asked for."""
+    binds: str | None = None
+    """What keeps one replica from more: `limits`; `together` (requests of one moment break a limit
+    at any rate); or as `Bound` says."""
     needs: Sequence[float] = field(default_factory=tuple)
     """Fewest replicas in each draw of law and traffic; infinite where no number is enough."""
     replicas: int | None = None
     """The fewest that meet the target with the asked probability."""
 
-    def probability(self, replicas: int) -> float:
-        """Return the share of draws in which so many replicas meet the target."""
-        return float(np.mean(np.array(self.needs) <= replicas))
+    def probability(self, replicas: int) -> float | None:
+        """Return the share of draws in which so many replicas meet the target; None of one draw."""
+        return float(np.mean(np.array(self.needs) <= replicas)) if len(self.needs) > 1 else None
 
     @property
     def draw(self) -> int:
@@ -161,42 +206,130 @@ class Sizing:
         return None if self.replicas is None else self.server.usd_per_hour(self.replicas)
 
 
+def size_profiles(
+    servers: Mapping[str, Server], traffic: Traffic, target: Target, confidence: float, **how: Any
+) -> dict[str, Sizing]:
+    """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
+
+    All see the same draws of law and traffic. In each of them a profile needs no more replicas than
+    one that it is at least as good as (`is_as_good`).
+    """
+    found: dict[str, Sizing] = {}
+    for name in sorted(servers, key=lambda name: _might(servers[name].profile)):
+        own = servers[name].profile
+        worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
+        found[name] = size_by_simulation(servers[name], traffic, target, confidence, worse, **how)
+    return {name: found[name] for name in servers}
+
+
+def _facts(profile: GPUProfile) -> np.ndarray:
+    gpu = profile.gpu
+    return np.array([gpu.memory_gib, gpu.memory_bandwidth_gb_s, gpu.dense_16bit_tflops])
+
+
+def _might(profile: GPUProfile) -> float:
+    return float(np.prod(profile.n_gpus * _facts(profile)))
+
+
+def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
+    """Return whether a profile has as much memory, bandwidth and FLOPS, on as many GPUs or more."""
+    is_enough = profile.n_gpus >= other.n_gpus and bool((_facts(profile) >= _facts(other)).all())
+    return is_enough and profile.gpu.kind == other.gpu.kind
+
+
 def size_by_simulation(
-    server: Server, traffic: Traffic, target: Target, confidence: float
+    server: Server,
+    traffic: Traffic,
+    target: Target,
+    confidence: float,
+    worse: Sequence[Sizing] = (),
+    *,
+    least: int = 1,
+    has_rate: bool = True,
 ) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
 
     Each draw of the law has its own day of the traffic (`Traffic.drawn`). Bisection finds its
     fewest replicas; the probability of a number is the share of draws that need no more.
+
+    Args:
+        server: one replica.
+        traffic: what arrives.
+        target: what has to hold.
+        confidence: the probability.
+        worse: profiles that this one is at least as good as; those of fewer GPUs count where its
+            most likely law needs no more than theirs: a small LLM may be slower on more GPUs.
+        least: replicas that there are in any case.
+        has_rate: whether to find the rate that one replica serves.
     """
     demand = traffic.drawn(0)
     alone, e2e_s = server.judge_alone(demand, target)
-    sizing = Sizing(server, "meets", alone.worst_ratio(target), int(alone.n_failed.sum()))
+    shares = alone.n_failed / np.maximum(alone.n_requests, 1)
+    failed = int(alone.n_failed.sum()), float(shares.max())
+    sizing = Sizing(server, "meets", alone.worst_ratio(target), *failed)
+    worse = [each for each in worse if each.needs]
+    n_gpus = server.profile.n_gpus
+    most = _fewest([each for each in worse if each.server.profile.n_gpus == n_gpus], server)
+    bound = server.bound(demand)
     if status := _why_impossible(alone, target):
-        return replace(sizing, status=status)
-    rate = _rate_at_slo(server, demand, target, 1 / e2e_s)
-    if rate is None:
-        return replace(sizing, status="too_slow")
+        if not np.isfinite(most).any():
+            return replace(sizing, status=status)
+        return _answered(sizing, most, confidence, least)
+    rate, binds = np.inf, "limits"
+    if has_rate:
+        found = _rate_at_slo(server, demand, target, 1 / e2e_s)
+        rate, binds = (np.inf, "together") if found is None else (found, "limits")
+    if bound is not None and bound.rate_rps < rate:
+        rate, binds = bound.rate_rps, bound.binds if binds == "limits" else binds
+    sizing = replace(sizing, rate_rps=rate, binds=binds)
     start = max(int(np.ceil(demand.rate_rps / rate)), 1)
-
+    if start > MOST_REPLICAS:
+        return replace(sizing, status="too_many")
+    first = _need(server, traffic, target, start, most[0], 0)
+    smaller = [each for each in worse if first <= each.needs[0]]
+    most = np.minimum(most, _fewest(smaller, server))
+    start = int(min(first, MOST_REPLICAS))
     need = partial(_need, server, traffic, target, start)
-    needs = on_threads(need, range(server.n_draws))
+    rest = range(1, server.n_draws)
+    needs = [first, *on_threads(need, most[1:].tolist(), rest)]
+    return _answered(sizing, np.array(needs), confidence, least)
+
+
+def _fewest(sizings: Sequence[Sizing], server: Server) -> np.ndarray:
+    """Return the fewest replicas that any of the sizings needs, by draw."""
+    rows = [np.array(each.needs) for each in sizings]
+    return np.asarray(np.min([np.full(server.n_draws, np.inf), *rows], axis=0))
+
+
+def _answered(sizing: Sizing, needs: np.ndarray, confidence: float, least: int) -> Sizing:
+    """Return the answer that the needs of all draws give."""
+    known = [each if np.isinf(each) else int(each) for each in needs.tolist()]
+    sizing = replace(sizing, needs=known)
     enough = np.quantile(needs, confidence, method="inverted_cdf")
     if not np.isfinite(enough):
-        return replace(sizing, status="too_many", rate_rps=rate, needs=needs)
-    return replace(sizing, rate_rps=rate, needs=needs, replicas=int(enough))
+        return replace(sizing, status="unsure")
+    return replace(sizing, status="meets", replicas=max(int(enough), least))
 
 
-def _need(server: Server, traffic: Traffic, target: Target, start: int, draw: int) -> float:
-    """Return the fewest replicas in one draw; infinite if a request alone breaks a limit there."""
+def _need(
+    server: Server, traffic: Traffic, target: Target, start: int, most: float, draw: int
+) -> float:
+    """Return the fewest replicas in one draw; infinite if a request alone breaks a limit there.
+
+    `most` are known to be enough, infinite where nothing is known.
+    """
+    if most == 1:
+        return 1
     demand = traffic.drawn(draw)
 
     def meets(replicas: int) -> bool:
         return not server.judge(demand, replicas, target, draw).n_missed
 
-    far = _FAR * start
+    far = int(min(_FAR * start, most - 1, MOST_REPLICAS))
     if (fewest := fewest_replicas(meets, start, far)) is not None:
         return fewest
+    if np.isfinite(most):
+        return most if far == most - 1 else (fewest_replicas(meets, far, int(most) - 1) or most)
     alone, _ = server.judge_alone(demand, target, draw)
     return np.inf if alone.n_missed else fewest_replicas(meets, far) or np.inf
 

@@ -92,7 +92,8 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
     for name, values in per_request.items():
         share = target.limits[name].percentile / 100
         for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-            if (own := values[begin:end][outcome.is_ok[begin:end]]).size:
+            own = values[begin:end][outcome.is_ok[begin:end]]
+            if (own := own[~np.isnan(own)]).size:
                 latencies[name][place] = np.quantile(own, share, method="inverted_cdf")
     if "itl" in target.limits:
         share = target.limits["itl"].percentile / 100
@@ -113,12 +114,16 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
 
 
 def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
-    """Return the latencies in ms of each request, of the metrics with a limit but ITL."""
+    """Return the latencies in ms of each request, of the metrics with a limit but ITL.
+
+    An answer of one token has no TPOT (NaN), as in `TPOT_SQL`.
+    """
     ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
+    later = np.where(outcome.output_tokens > 1, outcome.output_tokens - 1, np.nan)
     known = {
         "ttft": ttft,
         "nttft": ttft / outcome.input_tokens,
-        "tpot": (e2e - ttft) / np.maximum(outcome.output_tokens - 1, 1),
+        "tpot": (e2e - ttft) / later,
         "e2e": e2e,
     }
     return {name: values for name, values in known.items() if name in target.limits}
@@ -133,7 +138,7 @@ def _are_good(outcome: Outcome, target: Target) -> np.ndarray:
     values = _per_request(outcome, Target(limits))
     good = outcome.is_ok.copy()
     for name, each in values.items():
-        good &= each <= limits[name].limit_ms
+        good &= ~(each > limits[name].limit_ms)
     return good
 
 
