@@ -49,6 +49,9 @@ def files(archive: Path) -> Iterator[tuple[tuple, pd.DataFrame]]:
 
 
 def study(name: str, requests: pd.DataFrame, parameters: list[str], rows: int) -> None:
+    # The time that a request waited in the client tells nothing of its parameters.
+    for target, end in (("ttft_ms", "first_token_s"), ("e2e_ms", "last_token_s")):
+        requests = requests.assign(**{target: (requests[end] - requests["sent_s"]) * 1e3})
     for target in ("e2e_ms", "ttft_ms"):
         found = parameter_importance(requests, target, parameters, seed=0, max_rows=rows)
         shares = ", ".join(

@@ -15,7 +15,15 @@ from cells import (
     write_cell,
 )
 from sextant.pages.blocks import Table
-from sextant.studies.pareto import analyse
+from sextant.studies.pareto import (
+    agreement_words,
+    analyse,
+    gains_per_doubling,
+    knee,
+    largest_power_of_two,
+    opt_batch_sizes,
+    pareto_optimal,
+)
 
 
 def batch(size: int, n: int, seconds: float, **values) -> list[dict]:
@@ -145,7 +153,7 @@ def test_device_activity_is_the_mean_over_time_and_devices_and_absent_is_said(tm
     assert math.isnan(row["mean_sm_active"])
     sections = {section.title: section for section in analysis.sections}
     assert "SM metrics are not available" in text_of(sections["Device activity"])
-    assert "report no power" in text_of(sections["Power and energy"])
+    assert "Not reported by the devices: Mean power (W)" in text_of(sections["Power and energy"])
     assert not blocks_of(sections["Power and energy"], Table)
 
 
@@ -176,3 +184,51 @@ def test_rates_and_output_lengths_are_shown_with_latency_from_the_due_time(tmp_p
     assert rates["mean_processing_ms"].to_dict() == {2.0: 500.0, inf: 400.0}
     (section,) = (s for s in analysis.sections if s.title == "Output length and request rate")
     assert column(section, "Requests/s asked") == ["2", "inf"]
+
+
+# Gains and knees
+
+
+def test_a_step_of_a_factor_of_four_counts_as_two_doublings():
+    assert gains_per_doubling([1, 4, 8], [100, 400, 300]) == pytest.approx([1.0, -0.25])
+
+
+@pytest.mark.parametrize(
+    ("throughputs", "place"),
+    [
+        ([100, 190, 207, 210], 1),  # +90%, +8.9%, +1.4%
+        ([100, 200, 220], None),  # a gain of exactly a tenth is not past the knee
+        ([100, 190, 180, 300, 310], 3),  # grows again after a slow run
+        ([100, 101, 90], 0),  # never grows
+        ([100, 150, 200], None),  # grows to the end
+        ([100], None),
+        ([], None),
+    ],
+)
+def test_the_knee_is_where_doublings_stop_to_gain_enough(throughputs, place):
+    assert knee([1, 2, 4, 8, 16][: len(throughputs)], throughputs) == place
+
+
+def test_a_point_is_optimal_unless_another_is_as_good_in_both_and_better_in_one():
+    #                 best  slower  same rate, later  best latency  twin
+    rates = [100.0, 90.0, 100.0, 50.0, 50.0]
+    delays = [10.0, 12.0, 11.0, 5.0, 5.0]
+    assert pareto_optimal(rates, delays) == [True, False, False, True, True]
+
+
+# Batch sizes
+
+
+@pytest.mark.parametrize(("value", "largest"), [(0.9, 0), (1, 1), (31.99, 16), (32, 32)])
+def test_powers_of_two(value, largest):
+    assert largest_power_of_two(value) == largest
+
+
+def test_the_published_batch_sizes_come_out_if_requests_keep_no_more_than_their_mean():
+    table = opt_batch_sizes().set_index("llm_id")
+    published = [512, 256, 128, 64, 16]
+    assert list(table["published"]) == published
+    assert list(table["640 tokens, 40 GB"]) == published
+    assert list(table["512 tokens, 40 GB"]) == published
+    assert list(table["768 tokens, 40 GiB"]) == [512, 128, 128, 32, 16]
+    assert "facebook__opt-1.3b 128 instead of 256" in agreement_words(table.reset_index())

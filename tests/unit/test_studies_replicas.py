@@ -146,4 +146,4 @@ def test_what_the_device_does_not_report_is_said(tmp_path):
     ]
     device = analyse(study_data(tmp_path, cells)).sections[-1]
     assert "Not reported by the devices: SM active, mean, SM occupancy, mean" in text_of(device)
-    assert column(device, "CPU utilization, mean (Fraction)") == ["0.5", "0.5"]
+    assert column(device, "CPU utilization, mean") == ["0.5", "0.5"]

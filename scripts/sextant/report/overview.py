@@ -146,7 +146,6 @@ def marked(predictor: str) -> str:
 
 
 _NAMES = ("slo_id", "nttft_ms", "itl_ms")
-_MEANS = ("success_rate", "overspend", "so_score", "mape_nttft", "mape_itl")
 
 
 def predictor_means(scores: Sequence[Row]) -> list[Row]:
@@ -154,17 +153,11 @@ def predictor_means(scores: Sequence[Row]) -> list[Row]:
     S/O first.
 
     Columns: `predictor, success_rate, overspend` (over the SLOs with a success), `so_score,
-    mape_nttft, mape_itl, n_slos, n_slos_judged` (some LLM could be judged) and
-    `n_slos_with_success`.
+    mape_nttft` and `mape_itl`.
     """
     rows = [
-        {
-            "predictor": predictor,
-            **{name: _mean(row[name] for row in own) for name in _MEANS},
-            "n_slos": len(own),
-            "n_slos_judged": sum(row["so_score"] is not None for row in own),
-            "n_slos_with_success": sum(bool(row["success_rate"]) for row in own),
-        }
+        {"predictor": predictor}
+        | {name: _mean(row[name] for row in own) for name in _SCORES.values()}
         for (predictor,), own in group_by(scores, "predictor").items()
         if predictor != MEASURED
     ]

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import duckdb
 import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.points.metrics import LATENCIES
 
 # It takes a second to import, and most traces have no latencies.
 if TYPE_CHECKING:
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
 MIN_ROWS = 50
 HELD_OUT_FRACTION = 0.2
 _N_REPEATS = 5
-_TIMES = ("sent_s", "first_token_s", "last_token_s")
-# One value a request; gaps between tokens are many.
-_DERIVED = {metric.name: metric.sql for metric in LATENCIES if metric.name != "itl_ms"}
 
 
 class ForestImportance(NamedTuple):
@@ -103,9 +98,8 @@ def parameter_importance(
     A fifth of the rows, chosen at random, is held out; `forest_importance` does the rest.
 
     Args:
-        requests: one row per request, of a trace with `e2e_ms` or of a benchmark's
-            `requests.parquet`, whose latencies are derived from its times (`cells.metrics`).
-        target: a column, or `ttft_ms`, `nttft_ms` or `e2e_ms` of a benchmark, in ms.
+        requests: one row per request; `status` may be missing where all are `ok`.
+        target: column of a latency in ms; NaN where it is not known.
         parameters: columns of numbers or booleans, e.g. `input_tokens`.
         seed: seed of sample, split, forest and permutations.
         max_rows: most rows to take part, drawn at random; all by default.
@@ -115,15 +109,23 @@ def parameter_importance(
     """
     from sklearn.model_selection import train_test_split
 
-    served, latency, n_failed = _served(requests, target, parameters)
-    is_known = latency.notna().to_numpy()
-    rows = np.flatnonzero(is_known)
-    _check_latency(latency.to_numpy(float)[rows], target)
+    for name in (*parameters, target):
+        if name not in requests:
+            raise InputError("the requests lack the column", field=name, fix="choose another")
+    served = requests[requests["status"] == "ok"] if "status" in requests else requests
+    latency_ms = served[target].to_numpy(float)
+    rows = np.flatnonzero(~np.isnan(latency_ms))
+    if len(rows) < MIN_ROWS:
+        problem, fix = f"{len(rows)} requests have a latency", f"give {MIN_ROWS} or more"
+        raise InputError(problem, field=target, fix=fix)
+    if np.ptp(latency_ms[rows]) == 0:
+        fix = "give requests that differ"
+        raise InputError("all requests have the same latency", field=target, fix=fix)
     n_known = len(rows)
     if max_rows is not None and n_known > max_rows:
         rows = np.sort(np.random.default_rng(seed).choice(rows, max_rows, replace=False))
     x = served[list(parameters)].astype(float).to_numpy()[rows]
-    y = latency.to_numpy(float)[rows]
+    y = latency_ms[rows]
     x_training, x_held_out, y_training, y_held_out = train_test_split(
         x, y, test_size=HELD_OUT_FRACTION, random_state=seed
     )
@@ -132,49 +134,11 @@ def parameter_importance(
         target=target,
         n_rows=len(rows),
         n_held_out=len(y_held_out),
-        n_failed=n_failed,
-        n_without_latency=int(np.sum(~is_known)),
+        n_failed=len(requests) - len(served),
+        n_without_latency=len(served) - n_known,
         n_not_sampled=n_known - len(rows),
         r2_training=float(grown.forest.score(x_training, y_training)),
         r2_held_out=float(grown.forest.score(x_held_out, y_held_out)),
         mdi=dict(zip(parameters, grown.mdi.tolist(), strict=True)),
         permutation=dict(zip(parameters, grown.permutation.tolist(), strict=True)),
     )
-
-
-def _served(
-    requests: pd.DataFrame, target: str, parameters: Sequence[str]
-) -> tuple[pd.DataFrame, pd.Series, int]:
-    """Return the requests that are ok, their latency, and how many others there are."""
-    for name in parameters:
-        if name not in requests:
-            fix = "choose columns of the requests"
-            raise InputError("the requests lack the parameter", field=name, fix=fix)
-    is_ok = np.ones(len(requests), bool)
-    if "status" in requests:
-        is_ok = requests["status"].eq("ok").to_numpy(bool)
-    served = requests[is_ok].reset_index(drop=True)
-    return served, _latency(served, target), int(np.sum(~is_ok))
-
-
-def _latency(served: pd.DataFrame, target: str) -> pd.Series:
-    if target in served:
-        return served[target]
-    needed = [*_TIMES, "input_tokens"] if target in _DERIVED else [target]
-    for name in needed:
-        if name not in served:
-            fix = f"give a trace with {target}, or requests with {', '.join(_TIMES)}"
-            raise InputError("the requests lack the latency", field=name, fix=fix)
-    with duckdb.connect() as database:
-        # The time that a request waited in the client tells nothing of its parameters.
-        database.register("requests", served[needed].rename(columns={"sent_s": "start_s"}))
-        return database.execute(f"SELECT {_DERIVED[target]} AS ms FROM requests").df()["ms"]
-
-
-def _check_latency(known: np.ndarray, target: str) -> None:
-    if len(known) < MIN_ROWS:
-        problem, fix = f"{len(known)} requests have a latency", f"give {MIN_ROWS} or more"
-        raise InputError(problem, field=target, fix=fix)
-    if np.ptp(known) == 0:
-        fix = "give requests that differ"
-        raise InputError("all requests have the same latency", field=target, fix=fix)

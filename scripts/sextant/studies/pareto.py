@@ -5,7 +5,7 @@ section 4.1.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -14,9 +14,9 @@ import pandas as pd
 from sextant import PROJECT
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
-from sextant.facts.llm import LLM, load_llm
+from sextant.facts.llm import load_llm
 from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Curve, Panel, panels_figure
+from sextant.pages.charts import Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import listed, plural
 from sextant.points.verdict import assess
@@ -24,12 +24,12 @@ from sextant.studies.study import (
     LABELS,
     Analysis,
     StudyData,
+    device_section,
     fits_memory,
     level_axis,
     level_curve,
     level_words,
     part,
-    place_words,
     request_times,
     server_load,
     table_of,
@@ -52,16 +52,14 @@ def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> 
     return [(after / before) ** (1 / math.log2(b / a)) - 1 for a, b, before, after in steps]
 
 
-def knee(
-    sizes: Sequence[float], throughputs: Sequence[float], least_gain: float = LEAST_GAIN
-) -> int | None:
-    """Return the place of the smallest size from which no further doubling gains `least_gain`.
+def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
+    """Return the place of the smallest size from which no further doubling gains `LEAST_GAIN`.
 
     Sizes and throughputs as in `gains_per_doubling`. All later steps count: one slow run is not a
     knee. None if the last step still gains as much, or if there is no step.
     """
     gains = gains_per_doubling(sizes, throughputs)
-    growing = [place for place, gain in enumerate(gains) if gain >= least_gain]
+    growing = [place for place, gain in enumerate(gains) if gain >= LEAST_GAIN]
     place = growing[-1] + 1 if growing else 0
     return place if place < len(gains) else None
 
@@ -115,16 +113,6 @@ def largest_power_of_two(value: float) -> int:
     return 1 << (int(value).bit_length() - 1) if value >= 1 else 0
 
 
-def largest_batch(
-    llm: LLM, devices: Devices, memory_utilization: float, tokens_per_request: int
-) -> int:
-    """Return the largest batch, a power of two, of requests that each keep `tokens_per_request` in
-    the KV cache, beside the weights in a fraction `memory_utilization` of the devices.
-    """
-    found = assess(llm, devices, memory_utilization, tokens_per_request)
-    return largest_power_of_two(found.max_batch_weight_tokens / tokens_per_request)
-
-
 @cache
 def opt_batch_sizes() -> pd.DataFrame:
     """Return Table 1 of Recasens et al.: one row per LLM, `published` and one column per
@@ -132,12 +120,11 @@ def opt_batch_sizes() -> pd.DataFrame:
     rows = []
     for llm_id, published in OPT_BATCH_SIZES.items():
         llm = load_llm(_LLMS / f"{llm_id}.json")
-        sizes = {
-            name: min(LARGEST_OPT_BATCH, largest_batch(llm, devices, _UTILIZATION, tokens))
-            for name, (tokens, devices) in ASSUMPTIONS.items()
-        }
-        weights_gb = llm.weight_bytes / 1e9
-        rows.append({"llm_id": llm_id, "weights_gb": weights_gb, "published": published, **sizes})
+        row = {"llm_id": llm_id, "weights_gb": llm.weight_bytes / 1e9, "published": published}
+        for name, (tokens, devices) in ASSUMPTIONS.items():
+            held_tokens = assess(llm, devices, _UTILIZATION, tokens).max_batch_weight_tokens
+            row[name] = min(LARGEST_OPT_BATCH, largest_power_of_two(held_tokens / tokens))
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -146,19 +133,17 @@ def agreement_words(table: pd.DataFrame) -> str:
     equal = {name: table[name] == table["published"] for name in ASSUMPTIONS}
     parts = [f"{name}: {same.sum()} of {len(table)}" for name, same in equal.items()]
     ours = next(iter(ASSUMPTIONS))
-    differing = table[~equal[ours]]
-    words = f"Equal to the published sizes are, by assumption: {'; '.join(parts)}."
-    if differing.empty:
-        return words
     cases = [
         f"{row['llm_id']} {row[ours]} instead of {row['published']}"
-        for _, row in differing.iterrows()
+        for _, row in table[~equal[ours]].iterrows()
     ]
-    return f"{words} Sized for whole requests, as Sextant does, come out {', '.join(cases)}."
+    return (
+        f"Equal to the published sizes are, by assumption: {'; '.join(parts)}. Sized for whole "
+        f"requests, as Sextant does, come out {', '.join(cases)}."
+    )
 
 
 CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
-_OTHER_GAINS = (0.05, LEAST_GAIN, 0.2)
 
 
 def analyse(data: StudyData) -> Analysis:
@@ -206,9 +191,9 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
     """Return one row per curve: its sizes, its knee, and the throughput there and at the end.
 
     Columns: those of `CURVE`, `n_gpus, n_sizes, largest_size` (of those that fit),
-    `largest_fitting_size` (a power of two, from the batch weight), `knee_size` and
-    `knee_size_by_gain` (null while throughput still grows), `last_gain` (per doubling),
-    `{knee,largest}_{throughput_tok_s,processing_ms}`.
+    `largest_fitting_size` (a power of two, from the batch weight), `knee_size` (null while
+    throughput still grows), `last_gain` (per doubling), `{knee,largest}_{throughput_tok_s,
+    processing_ms}`.
     """
     rows = [
         dict(zip(CURVE, key, strict=True)) | _curve(rows.sort_values("batch_size"))
@@ -221,8 +206,7 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
 def _curve(rows: pd.DataFrame) -> dict:
     fitting = rows[rows["fits"]]
     sizes, rates = list(fitting["batch_size"]), list(fitting["throughput_tok_s"])
-    places = {gain: knee(sizes, rates, gain) for gain in _OTHER_GAINS}
-    place, gains = places[LEAST_GAIN], gains_per_doubling(sizes, rates)
+    place, gains = knee(sizes, rates), gains_per_doubling(sizes, rates)
     weight_tokens = rows["batch_weight_tokens"].iloc[0] * rows["replicas"].iloc[0]
     largest = largest_power_of_two(weight_tokens / rows["request_tokens"].max())
     found = {
@@ -231,9 +215,6 @@ def _curve(rows: pd.DataFrame) -> dict:
         "largest_size": sizes[-1] if sizes else None,
         "largest_fitting_size": None if pd.isna(weight_tokens) else largest,
         "knee_size": None if place is None else sizes[place],
-        "knee_size_by_gain": {
-            str(gain): None if at is None else sizes[at] for gain, at in places.items()
-        },
         "last_gain": gains[-1] if gains else None,
     }
     for name, at in (("knee", place), ("largest", len(sizes) - 1 if sizes else None)):
@@ -408,7 +389,7 @@ def _activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
         "any kernel runs; on processor cores it is the CPU time of the server's processes over "
         "that of its cores."
     )
-    if batches.empty or batches["mean_sm_active"].isna().all():
+    if batches["mean_sm_active"].isna().all():
         text += "\n\nSM metrics are not available here: they need a GPU and DCGM (engine.dcgm_url)."
     fraction = Axis("Fraction", low=0, high=1.05)
     names = {"utilization": "CPU utilization" if on_cpu else "GPU utilization"}
@@ -418,41 +399,24 @@ def _activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
         for name, words in names.items()
         for end in ("mean", "max")
     }
-    return _device_section("Device activity", text, batches, wanted)
+    axis = level_axis("Batch size", batches["batch_size"])
+    drawn = _of_fewest_devices(batches)
+    return device_section("Device activity", text, batches, wanted, "batch_size", axis, drawn)
 
 
 def _energy_section(batches: pd.DataFrame) -> Section:
     """Power and energy over batch sizes, after their Fig. 4."""
     text = "Power of all devices of the profile; energy is what their counters gained over the run."
-    if batches.empty or batches["mean_power_w"].isna().all():
-        return part("Power and energy", "The devices report no power: energy is not known.")
     wanted = {
         "mean_power_w": ("Mean power (W)", Axis("W", low=0)),
         "max_power_w": ("Maximum power (W)", Axis("W", low=0)),
         "energy_per_request_j": ("Energy per request (J)", Axis("J", is_log=True)),
         "energy_per_output_token_j": ("Energy per output token (J)", Axis("J", is_log=True)),
     }
-    return _device_section("Power and energy", text, batches, wanted)
-
-
-def _device_section(
-    title: str, text: str, batches: pd.DataFrame, wanted: Mapping[str, tuple[str, Axis]]
-) -> Section:
-    """Draw columns (with heading and axis) over batch sizes, as far as devices reported them."""
-    known = {name: each for name, each in wanted.items() if batches[name].notna().any()}
-    if not known:
-        return part(title, f"{text}\n\nNo device reported it.")
-    fewest = batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
     axis = level_axis("Batch size", batches["batch_size"])
-    panels = []
-    for column, (heading, y) in known.items():
-        own = fewest[fewest[column].notna()]
-        lines = [
-            Curve(f"{place_words(rows.iloc[0])}, {key[2]}", rows["batch_size"], rows[column])
-            for key, rows in own.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
-        ]
-        panels += [Panel(heading, axis, y, lines)] if lines else []
-    figure = panels_figure(panels, f"{title} over batch size", has_points=True)
-    labels = {column: heading for column, (heading, _) in known.items()}
-    table = table_of(batches, f"llm_id gpu_profile_id batch_size {' '.join(known)}", **labels)
-    return part(title, f"{text} Drawn are the profiles of the fewest devices.", figure, table)
+    drawn = _of_fewest_devices(batches)
+    return device_section("Power and energy", text, batches, wanted, "batch_size", axis, drawn)
+
+
+def _of_fewest_devices(batches: pd.DataFrame) -> pd.DataFrame:
+    return batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]

@@ -18,8 +18,10 @@ from sextant.points.cell_files import MeasuredCell
 from sextant.points.run import CELL_KEY
 from sextant.points.trust import N_BLOCKS
 from sextant.studies.study import (
+    LABELS,
     Analysis,
     StudyData,
+    device_section,
     fits_memory,
     level_axis,
     level_curve,
@@ -45,7 +47,7 @@ def analyse(data: StudyData) -> Analysis:
     return Analysis(
         summary=_summary(compared),
         numbers={"n_blocks": N_BLOCKS, "points": found, "compared": compared},
-        sections=[gain_section(found), curve_section(found), device_section(compared, data)],
+        sections=[gain_section(found), curve_section(found), _device_section(compared, data)],
     )
 
 
@@ -249,38 +251,17 @@ def curve_section(points: pd.DataFrame) -> Section:
     return part("Throughput against latency", text, figure)
 
 
-def device_section(compared: pd.DataFrame, data: StudyData) -> Section:
+def _device_section(compared: pd.DataFrame, data: StudyData) -> Section:
     """How busy the device is and what it draws, after their Fig. 6 and 7."""
     kinds = {data.profiles[name].gpu.kind for name in compared["gpu_profile_id"]}
-    utilization = "CPU utilization" if kinds == {"cpu"} else "GPU utilization"
-    wanted = (
-        ("mean_utilization", f"{utilization}, mean", "Fraction"),
-        ("mean_sm_active", "SM active, mean", "Fraction"),
-        ("mean_sm_occupancy", "SM occupancy, mean", "Fraction"),
-        ("mean_power_w", "Power, mean", "W"),
-    )
-    known = [entry for entry in wanted if compared[entry[0]].notna().any()]
-    absent = [entry[1] for entry in wanted if entry not in known]
+    fraction = Axis("Fraction", low=0, high=1.05)
+    wanted = {
+        "mean_utilization": (f"{'CPU' if kinds == {'cpu'} else 'GPU'} utilization, mean", fraction),
+        "mean_sm_active": ("SM active, mean", fraction),
+        "mean_sm_occupancy": ("SM occupancy, mean", fraction),
+        "mean_power_w": ("Power, mean (W)", Axis("W", low=0)),
+        "energy_per_output_token_j": (LABELS["energy_per_output_token_j"], Axis("J", low=0)),
+    }
+    servers = level_axis("Servers on the device", compared["replicas"], is_log=False)
     text = "Means over time of the compared runs."
-    if absent:
-        text += f" Not reported by the devices: {', '.join(absent)}."
-    if not known:
-        return part("The device", text)
-    axis = level_axis("Servers on the device", compared["replicas"], is_log=False)
-    panels = [
-        Panel(
-            heading,
-            axis,
-            Axis(unit, low=0, high=1.05 if unit == "Fraction" else None),
-            [
-                Curve(llm_id, rows["replicas"], rows[column])
-                for llm_id, rows in compared[compared[column].notna()].groupby("llm_id", sort=False)
-            ],
-        )
-        for column, heading, unit in known
-    ]
-    labels = {column: f"{heading} ({unit})" for column, heading, unit in known}
-    columns = f"llm_id gpu_profile_id replicas {' '.join(labels)} energy_per_output_token_j"
-    table = table_of(compared, columns, **labels)
-    figure = panels_figure(panels, "The device", has_points=True)
-    return part("The device", text, figure, table)
+    return device_section("The device", text, compared, wanted, "replicas", servers)

@@ -12,7 +12,7 @@ import scipy
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.blocks import Block, Chart, Section, Table, paragraphs
-from sextant.pages.charts import Curve
+from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import yes_or_no
 from sextant.points.cell_files import MeasuredCell
@@ -146,6 +146,39 @@ def level_curve(name: str, rows: pd.DataFrame, x: str, y: str) -> Curve:
 def place_words(row: Mapping[str, str]) -> str:
     """Write which LLM on which GPU profile a row is of."""
     return f"{row['llm_id']} on {row['gpu_profile_id']}"
+
+
+def device_section(
+    title: str,
+    text: str,
+    rows: pd.DataFrame,
+    wanted: Mapping[str, tuple[str, Axis]],
+    x: str,
+    axis: Axis,
+    drawn: pd.DataFrame | None = None,
+) -> Section:
+    """Return what devices did over a column `x`: of the columns `wanted` (heading and axis) those
+    that they reported, as a table of all rows and as panels of those `drawn`, all by default.
+    """
+    known = {name: each for name, each in wanted.items() if rows[name].notna().any()}
+    if absent := [heading for name, (heading, _) in wanted.items() if name not in known]:
+        text += f"\n\nNot reported by the devices: {', '.join(absent)}."
+    if not known:
+        return part(title, text)
+    drawn, panels = rows if drawn is None else drawn, []
+    if len(drawn) < len(rows):
+        text += "\n\nDrawn are the profiles of the fewest devices."
+    for column, (heading, y) in known.items():
+        own = drawn[drawn[column].notna()]
+        lines = [
+            Curve(f"{place_words(each.iloc[0])}, {key[2]}", each[x], each[column])
+            for key, each in own.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
+        ]
+        panels += [Panel(heading, axis, y, lines)] if lines else []
+    figure = panels_figure(panels, f"{title} over {axis.label}", has_points=True)
+    labels = {column: heading for column, (heading, _) in known.items()}
+    table = table_of(rows, f"llm_id gpu_profile_id {x} {' '.join(known)}", **labels)
+    return part(title, text, figure, table)
 
 
 class Finding(NamedTuple):
@@ -307,9 +340,9 @@ def device_use(telemetry: pd.DataFrame) -> pd.DataFrame:
 def server_load(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level what the servers held, all replicas together.
 
-    Columns: `mean_running`, requests in the batch on average; `n_preemptions`;
-    `max_kv_cache_usage`, a fraction of the fullest. Servers are asked once a second: of a level of
-    few readings the mean is not known, of a single one the counter's gain neither.
+    Columns: `mean_running`, requests in the batch on average, and `n_preemptions`. Servers are
+    asked once a second: of a level of few readings the mean is not known, of a single one the
+    counter's gain neither.
     """
     windows = pd.DataFrame(
         [(level.level, level.started_s, level.ended_s) for level in cell.run.levels],
@@ -326,10 +359,7 @@ def server_load(cell: MeasuredCell) -> pd.DataFrame:
         {
             "mean_running": by_replica["n_running"].mean().where(n_readings >= _FEW_READINGS),
             "n_preemptions": (counter.max() - counter.min()).where(n_readings > 1),
-            "max_kv_cache_usage": by_replica["kv_cache_usage"].max(),
         }
     )
-    by_level = found.groupby("level")
     # A sum is unknown if one replica's part is.
-    sums = by_level[["mean_running", "n_preemptions"]].agg(lambda own: own.sum(skipna=False))
-    return sums.assign(max_kv_cache_usage=by_level["max_kv_cache_usage"].max()).reset_index()
+    return found.groupby("level").agg(lambda own: own.sum(skipna=False)).reset_index()
