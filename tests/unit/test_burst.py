@@ -38,18 +38,23 @@ def test_the_first_rate_follows_from_littles_law():
     assert search.as_dict()["kv_usage_limits"] == [0.2, 0.5]
 
 
-def test_a_rate_is_scaled_by_target_over_use_at_most_fourfold():
-    assert next_rate([trial(2.0, 0.1)]) == pytest.approx(7.0)
-    assert next_rate([trial(2.0, 0.7)]) == pytest.approx(1.0)
-    assert next_rate([trial(2.0, 0.05)]) == pytest.approx(8.0)
-    assert next_rate([trial(2.0, 0.0)]) == pytest.approx(8.0)
-
-
-def test_between_two_sides_the_rate_is_interpolated_in_logarithms():
-    assert next_rate([trial(4.0, 0.7), trial(1.0, 0.175)]) == pytest.approx(2.0)
-    assert next_rate([trial(1.0, 0.0), trial(9.0, 0.9)]) == pytest.approx(3.0)
-    # Chance: the higher rate used less. The last trial is scaled.
-    assert next_rate([trial(1.0, 0.7), trial(2.0, 0.175)]) == pytest.approx(4.0)
+@pytest.mark.parametrize(
+    ("trials", "rate_rps"),
+    [
+        # Scaled by target over use, at most fourfold.
+        ([(2.0, 0.1)], 7.0),
+        ([(2.0, 0.7)], 1.0),
+        ([(2.0, 0.05)], 8.0),
+        ([(2.0, 0.0)], 8.0),
+        # Between two sides interpolated in logarithms.
+        ([(4.0, 0.7), (1.0, 0.175)], 2.0),
+        ([(1.0, 0.0), (9.0, 0.9)], 3.0),
+        # Chance: the higher rate used less. The last trial is scaled.
+        ([(1.0, 0.7), (2.0, 0.175)], 4.0),
+    ],
+)
+def test_the_next_rate(trials, rate_rps):
+    assert next_rate([trial(*each) for each in trials]) == pytest.approx(rate_rps)
 
 
 def test_a_request_too_short_to_be_seen_starts_with_one_in_flight():

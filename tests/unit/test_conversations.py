@@ -61,20 +61,30 @@ def test_the_frame_is_a_trace_that_a_model_can_be_fitted_to(tmp_path, words):
     assert model.frame["count"].sum() == 3
 
 
-def test_alpaca_puts_instruction_and_input_together(tmp_path, words):
-    items = [
-        {"instruction": "add these", "input": "1 and 2", "output": "3"},
-        {"instruction": "say hello", "input": "", "output": "hello you"},
-    ]
-    assert lengths(read_conversations(write(tmp_path / "a.json", items), words)) == [[5, 1], [2, 2]]
+CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
 
 
-@pytest.mark.parametrize("answer", ["response", "completion"])
-def test_json_lines_of_pairs(tmp_path, words, answer):
-    items = [{"prompt": "a b", answer: "c"}, {"prompt": "d", answer: "e f"}]
-    path = write(tmp_path / "p.jsonl", items, lines=True)
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        # Alpaca: instruction and input together.
+        ([{"instruction": "add these", "input": "1 and 2", "output": "3"}], [[5, 1]]),
+        ([{"instruction": "say hello", "input": "", "output": "hello you"}], [[2, 2]]),
+        (
+            [{"prompt": "a b", "response": "c"}, {"prompt": "d", "response": "e f"}],
+            [[2, 1], [1, 2]],
+        ),
+        ([{"prompt": "a b", "completion": "c"}], [[2, 1]]),
+        ([{"messages": CHAT}], [[2, 1]]),
+        # Turns of one side in a row are one.
+        ([turns(("human", "a"), ("human", "b c"), ("gpt", "d"), ("gpt", "e"))], [[3, 2]]),
+    ],
+)
+@pytest.mark.parametrize("lines", [True, False])
+def test_every_layout_is_read_as_an_array_and_as_lines(tmp_path, words, items, expected, lines):
+    path = write(tmp_path / "items.json", items, lines=lines)
     path.write_text("\ufeff" + path.read_text().replace("\n", "\r\n\r\n"), encoding="utf-8")
-    assert lengths(read_conversations(path, words)) == [[2, 1], [1, 2]]
+    assert lengths(read_conversations(path, words)) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,17 +96,6 @@ def test_texts_of_two_words_are_read(tmp_path, words, text):
     path = tmp_path / "p.json"
     path.write_text(text, encoding="utf-8")
     assert lengths(read_conversations(path, words)) == [[2, 1]]
-
-
-def test_chat_messages(tmp_path, words):
-    said = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
-    path = write(tmp_path / "m.jsonl", [{"messages": said}], lines=True)
-    assert lengths(read_conversations(path, words)) == [[2, 1]]
-
-
-def test_turns_of_one_side_in_a_row_are_one(tmp_path, words):
-    item = turns(("human", "a"), ("human", "b c"), ("gpt", "d"), ("gpt", "e"))
-    assert lengths(read_conversations(write(tmp_path / "c.json", [item]), words)) == [[3, 2]]
 
 
 def test_what_makes_no_request_is_counted(tmp_path, words):
@@ -147,14 +146,6 @@ def test_faults_are_named(tmp_path, words, text, message):
     assert str(path) in str(caught.value) and "Fix:" in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path, words):
-    with pytest.raises(InputError, match="there is no such file"):
-        read_conversations(tmp_path / "none.json", words)
-    (tmp_path / "latin.json").write_bytes(b'[{"prompt": "\xe9"}]')
-    with pytest.raises(InputError, match="not UTF-8"):
-        read_conversations(tmp_path / "latin.json", words)
-
-
 def test_a_tokenizer_is_loaded_from_its_file_or_folder_without_its_limit(tmp_path, words):
     limited = Tokenizer.from_str(words.to_str())
     limited.enable_truncation(2)
@@ -164,7 +155,12 @@ def test_a_tokenizer_is_loaded_from_its_file_or_folder_without_its_limit(tmp_pat
         assert len(load_tokenizer(path).encode("a b c d")) == 4
 
 
-def test_tokenizers_that_are_none(tmp_path):
+def test_files_and_tokenizers_that_cannot_be_read(tmp_path, words):
+    with pytest.raises(InputError, match="there is no such file"):
+        read_conversations(tmp_path / "none.json", words)
+    (tmp_path / "latin.json").write_bytes(b'[{"prompt": "\xe9"}]')
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_conversations(tmp_path / "latin.json", words)
     with pytest.raises(InputError, match="there is no tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")

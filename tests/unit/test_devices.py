@@ -40,23 +40,29 @@ def test_too_few_gpus(visible):
         pick_devices(TWO, environ={"CUDA_VISIBLE_DEVICES": visible})
 
 
-def test_replicas_have_devices_of_their_own():
-    environ = {"CUDA_VISIBLE_DEVICES": "0,1,4,5,6"}
-    assert pick_devices(TWO, 2, environ=environ) == [(0, 1), (4, 5)]
-    with pytest.raises(InputError, match=r"6 devices \(gpu\) needed, 5 here"):
-        pick_devices(TWO, 3, environ=environ)
-
-
-def test_replicas_share_devices():
-    environ = {"CUDA_VISIBLE_DEVICES": "2,3"}
-    assert pick_devices(TWO, 3, "shared", environ) == [(2, 3), (2, 3), (2, 3)]
-
-
-def test_a_server_cannot_spread_over_mig_instances():
-    environ = {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}
-    assert pick_devices(ONE, 2, environ=environ) == [("MIG-a",), ("MIG-b",)]
-    with pytest.raises(InputError, match="cannot use MIG instances"):
-        pick_devices(TWO, environ=environ)
+@pytest.mark.parametrize(
+    ("environ", "devices", "n_replicas", "placement", "found"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1,4,5,6"}, TWO, 2, "own", [(0, 1), (4, 5)]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,4,5,6"}, TWO, 3, "own", r"6 devices .*gpu. needed, 5 here"),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, TWO, 3, "shared", [(2, 3)] * 3),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, ONE, 2, "own", [("MIG-a",), ("MIG-b",)]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, TWO, 1, "own", "cannot use MIG instances"),
+        # In a job without devices no other job's are taken.
+        ({"SLURM_JOB_ID": "17"}, ONE, 1, "own", r"SLURM job 17 was given no GPU.*gpu_model"),
+        ({"SLURM_JOB_ID": "17", "CUDA_VISIBLE_DEVICES": "3"}, ONE, 1, "own", [(3,)]),
+        # A device that no core stands in for is none.
+        ({"SLURM_JOB_GPUS": "99"}, Devices("cpu", 1, 1.0), 1, "own", "1 devices .*needed, 0 here"),
+    ],
+)
+def test_replicas_have_devices_of_their_own_or_share(
+    environ, devices, n_replicas, placement, found
+):
+    if isinstance(found, list):
+        assert pick_devices(devices, n_replicas, placement, environ) == found
+        return
+    with pytest.raises(InputError, match=found):
+        pick_devices(devices, n_replicas, placement, environ)
 
 
 def test_cores_are_those_this_job_may_use(monkeypatch):
@@ -73,13 +79,6 @@ def test_the_scheduler_s_name_of_a_device_is_nothing_that_a_measurement_depends_
     named = profile_from_row(ROW | {"gpu_model": "h100"}, H100)
     assert (unnamed.gpu_model, named.gpu_model) == (None, "h100")
     assert unnamed.devices == named.devices == Devices("gpu", 2, 80.0)
-
-
-def test_in_a_slurm_job_without_devices_no_other_job_s_are_taken():
-    with pytest.raises(InputError, match=r"SLURM job 17 was given no GPU.*gpu_model"):
-        pick_devices(ONE, environ={"SLURM_JOB_ID": "17"})
-    environ = {"SLURM_JOB_ID": "17", "CUDA_VISIBLE_DEVICES": "3"}
-    assert pick_devices(ONE, environ=environ) == [(3,)]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +98,6 @@ def test_devices_of_a_slurm_job_choose_the_cores_that_stand_in_for_them(
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7, 2})
     assert pick_devices(Devices("cpu", 2, 1.0), environ=environ) == [picked]
-
-
-def test_a_device_without_a_core_is_none(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    with pytest.raises(InputError, match=r"1 devices \(cpu\) needed, 0 here"):
-        pick_devices(Devices("cpu", 1, 1.0), environ={"SLURM_JOB_GPUS": "2"})
 
 
 def test_cores_beside_gpus_do_not_heed_the_gpus(monkeypatch):

@@ -84,9 +84,6 @@ def test_windows_mirror_one_llms_rate(trace):
     drawn = draw_trace(MODEL.sample, chosen, seed=0)
     assert len(drawn) == pytest.approx(10 * 7200, rel=0.05)
     assert drawn["arrival_s"].max() < 3600
-
-
-def test_windows_of_several_llms_ask_for_one(trace):
     with pytest.raises(InputError, match="--llm and --service"):
         chosen_arrivals("windows", None, trace=trace).times()
 
@@ -100,6 +97,8 @@ def test_a_model_without_lengths_is_no_workload(tmp_path, name):
     frame.to_parquet(tmp_path / "m.parquet")
     with pytest.raises(InputError, match=r"m\.parquet, field 'input_tokens'"):
         open_workload(tmp_path / "m.parquet")
+    with pytest.raises(InputError, match=r"m\.parquet.*sextant ingest"):
+        chosen_arrivals("replay", None, trace=tmp_path / "m.parquet").times()
 
 
 def test_all_at_once_needs_a_number():
@@ -146,12 +145,6 @@ def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
     for arrivals in ARRIVALS:
         chosen = chosen_arrivals(arrivals, workload, **given.get(arrivals, {}))
         assert len(draw_trace(MODEL.sample, chosen, seed=0, n=50)) == 50, arrivals
-
-
-def test_what_is_no_normalised_trace_is_named(tmp_path):
-    MODEL.frame.to_parquet(tmp_path / "other.parquet")
-    with pytest.raises(InputError, match=r"other\.parquet.*sextant ingest"):
-        chosen_arrivals("replay", None, trace=tmp_path / "other.parquet").times()
 
 
 def test_zipf_inputs_have_the_exponent_and_keep_the_outputs():

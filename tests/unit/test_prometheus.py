@@ -49,12 +49,8 @@ def test_a_metric_is_read_by_its_whole_name(name, value):
 def test_the_mean_itl_is_that_of_the_time_between_two_readings():
     # 100 gaps took 2.5 s before; the next 50 take 2 s: 40 ms each.
     assert http.mean_itl_ms(TEXT, itl(4.5, 150), VLLM) == pytest.approx(40.0)
-
-
-def test_no_token_between_two_readings_has_no_mean():
-    assert http.mean_itl_ms(TEXT, TEXT, VLLM) is None
-    assert http.mean_itl_ms("", TEXT, VLLM) is None
-    assert http.mean_itl_ms(TEXT, "", VLLM) is None
+    for before, after in ((TEXT, TEXT), ("", TEXT), (TEXT, "")):
+        assert http.mean_itl_ms(before, after, VLLM) is None
 
 
 def test_metrics_are_fetched(monkeypatch):
@@ -87,9 +83,6 @@ def test_gauges_of_several_engines_are_those_of_their_server():
         "kv_cache_usage": 0.25,
         "n_preemptions": 1,
     }
-
-
-def test_a_server_without_such_metrics_has_nulls():
     assert set(http.server_gauges("other_metric 1\n", VLLM).values()) == {None}
 
 

@@ -39,8 +39,9 @@ def test_lengths_ids_and_uniqueness(lengths, vocab_size, seed):
     prompts = RandomTokens(vocab_size).prompts(lengths, seed)
     assert [len(prompt) for prompt in prompts] == lengths
     assert len({tuple(prompt.tolist()) for prompt in prompts}) == len(lengths)
-    for prompt in prompts:
+    for prompt, again in zip(prompts, RandomTokens(vocab_size).prompts(lengths, seed), strict=True):
         assert prompt.min() >= 16 and prompt.max() < vocab_size
+        assert np.array_equal(prompt, again)
 
 
 def test_short_prompts_use_up_a_small_vocabulary_without_repeating():
@@ -49,14 +50,9 @@ def test_short_prompts_use_up_a_small_vocabulary_without_repeating():
     assert sorted(int(prompt[0]) for prompt in prompts) == list(range(16, 36))
 
 
-def test_seed_decides_the_prompts():
-    one, same, other = (RandomTokens(1000).prompts([5, 6], seed) for seed in (1, 1, 2))
-    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
-    assert not np.array_equal(one[0], other[0])
-
-
 def test_ids_are_uniform_over_the_vocabulary():
-    (tokens,) = RandomTokens(116).prompts([100_000], seed=0)
+    (tokens,), (others,) = (RandomTokens(116).prompts([100_000], seed) for seed in (0, 1))
+    assert not np.array_equal(tokens, others)
     counts = np.bincount(tokens, minlength=116)[16:]
     assert counts.min() > 800 and counts.max() < 1200
 
@@ -72,19 +68,6 @@ def test_a_thousand_prompts_are_one_draw(monkeypatch):
     monkeypatch.setattr(np.random, "default_rng", lambda _: SimpleNamespace(integers=integers))
     assert len(RandomTokens(32_000).prompts(np.full(1000, 1000), seed=0)) == 1000
     assert sizes == [1_000_000]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "vocab_size", "message"),
-    [
-        ([3, 0], 100, "field 'input_tokens': a prompt of 0 tokens"),
-        ([3], 16, "field 'vocab_size': a vocabulary of 16"),
-        ([1] * 5, 20, "5 different prompts of 1 tokens from 4 token ids"),
-    ],
-)
-def test_impossible_prompts(lengths, vocab_size, message):
-    with pytest.raises(InputError, match=message):
-        RandomTokens(vocab_size).prompts(lengths, 0)
 
 
 def test_prompts_of_a_text_are_runs_of_it(tokenizer):
@@ -118,10 +101,39 @@ def test_calls_of_a_new_source_are_repeatable():
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_a_run_past_the_end_goes_on_at_the_beginning():
-    (prompt,) = CorpusTokens([1, 2, 3, 4]).prompts([4], 0)
+def test_a_run_goes_on_at_the_beginning_and_is_the_callers_to_change():
+    source = CorpusTokens([1, 2, 3, 4])
+    (prompt,) = source.prompts([4], 0)
     assert sorted(prompt.tolist()) == [1, 2, 3, 4]
     assert set(np.diff(prompt).tolist()) <= {1, -3}
+    prompt[:] = 9
+    assert 9 not in source.prompts([3], 0)[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "lengths", "message"),
+    [
+        (lambda: RandomTokens(100), [3, 0], "field 'input_tokens': a prompt of 0 tokens"),
+        (lambda: RandomTokens(16), [3], "field 'vocab_size': a vocabulary of 16"),
+        (lambda: RandomTokens(20), [1] * 5, "5 different prompts of 1 tokens from 4 token ids"),
+        (lambda: CorpusTokens([1, 2, 3]), [5], "a prompt of 5 tokens from a text of 3"),
+        (lambda: CorpusTokens([1, 2, 3]), [0], "a prompt of 0 tokens"),
+    ],
+)
+def test_impossible_prompts(source, lengths, message):
+    with pytest.raises(InputError, match=message):
+        source().prompts(lengths, 0)
+
+
+def test_texts_and_tokenizers_that_do_not_serve(tmp_path, tokenizer):
+    with pytest.raises(InputError, match="no text to read"):
+        load_prompt_source(tmp_path / "none.txt", tokenizer)
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(InputError, match="there is no text"):
+        load_prompt_source(tmp_path / "empty.txt", tokenizer)
+    with pytest.raises(InputError, match=r"field 'vocab_size': the text has token id .* of 300"):
+        load_prompt_source(TEXT, tokenizer, vocab_size=300)
+    assert load_prompt_source(TEXT, tokenizer, vocab_size=800).n_tokens > 1000
 
 
 def test_every_run_of_a_small_text_is_used_before_it_is_too_small():
@@ -132,24 +144,6 @@ def test_every_run_of_a_small_text_is_used_before_it_is_too_small():
         source.prompts([17], 9)
     with pytest.raises(InputError, match="no unused prompt of 1 tokens"):
         CorpusTokens([5, 6, 5]).prompts([1, 1, 1], 0)
-
-
-def test_a_prompt_is_the_callers_to_change():
-    source = CorpusTokens([1, 2, 3])
-    source.prompts([3], 0)[0][:] = 9
-    assert 9 not in source.prompts([2], 0)[0]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ([5], "a prompt of 5 tokens from a text of 3"),
-        ([0], "a prompt of 0 tokens"),
-    ],
-)
-def test_lengths_that_a_text_cannot_give(lengths, message):
-    with pytest.raises(InputError, match=message):
-        CorpusTokens([1, 2, 3]).prompts(lengths, 0)
 
 
 def test_prompts_of_a_conversation_file_are_its_prompts(tmp_path, tokenizer):
@@ -174,14 +168,6 @@ def test_no_special_token_gets_into_a_prompt(tmp_path, tokenizer):
     assert start not in source.prompts([source.n_tokens], 0)[0]
 
 
-def test_a_text_file_that_gives_nothing(tmp_path, tokenizer):
-    with pytest.raises(InputError, match="no text to read"):
-        load_prompt_source(tmp_path / "none.txt", tokenizer)
-    (tmp_path / "empty.txt").touch()
-    with pytest.raises(InputError, match="there is no text"):
-        load_prompt_source(tmp_path / "empty.txt", tokenizer)
-
-
 def test_text_of_a_prompt_has_exactly_its_tokens(tokenizer):
     lengths = np.random.default_rng(1).integers(1, 200, 300)
     prompts = load_prompt_source(TEXT, tokenizer).prompts(lengths[lengths > 1], 0)
@@ -189,9 +175,6 @@ def test_text_of_a_prompt_has_exactly_its_tokens(tokenizer):
     for prompt in prompts:
         encoded = tokenizer.encode(as_text(tokenizer, prompt), add_special_tokens=False)
         assert len(encoded) == len(prompt)
-
-
-def test_a_run_that_survives_as_text_keeps_its_tokens(tokenizer):
     ids = tokenizer.encode("The whole experiment is a folder").ids
     assert as_text(tokenizer, ids) == "The whole experiment is a folder"
 
@@ -201,9 +184,3 @@ def test_a_tokenizer_that_cannot_give_a_length_is_an_error():
     mute = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
     with pytest.raises(InputError, match="no text of exactly 2 tokens was found, but one of 1"):
         as_text(mute, np.array([0, 0]))
-
-
-def test_a_tokenizer_of_a_larger_vocabulary_than_the_llms_is_an_error(tokenizer):
-    with pytest.raises(InputError, match=r"field 'vocab_size': the text has token id .* of 300"):
-        load_prompt_source(TEXT, tokenizer, vocab_size=300)
-    assert load_prompt_source(TEXT, tokenizer, vocab_size=800).n_tokens > 1000

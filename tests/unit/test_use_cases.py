@@ -19,12 +19,9 @@ def quantile(name: str, parameter: str, share: float) -> float:
     return float(load_use_case(name).model.sample(200_000, seed=0)[parameter].quantile(share))
 
 
-def test_there_are_four():
-    assert use_case_names() == NAMES
-
-
 def test_summarization_and_conversation_have_the_long_inputs():
     # Papaioannou & Doudali, sections 3 and 4.
+    assert use_case_names() == NAMES
     short = [mean(name, "input_tokens") for name in NAMES[:2]]
     long = [mean(name, "input_tokens") for name in NAMES[2:]]
     assert min(long) > 10 * max(short)
