@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from answers import explained, recommended
 from sextant.answer.basis import outside_basis
 from sextant.answer.candidates import find_candidates, subject_of
-from sextant.answer.options import find_nearest, list_differences
+from sextant.answer.options import find_nearest
 from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
 from sextant.answer.source import find_source
 from sextant.base.errors import InputError
@@ -205,7 +205,7 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     lengths = {"input_tokens": 2000.0, "output_tokens": 20.0}
     profiles = {name: source.known.profiles[name] for name in asked.gpu_profile_ids}
     _, llm = named_llm(asked, source.known)
-    far, engine = outside_basis(asked, source, llm, lengths, profiles)
+    far, engine, *_ = outside_basis(asked, source, llm, lengths, profiles)
     assert far.startswith("2000 input tokens, where") and engine.startswith("the engine vllm")
     with pytest.raises(InputError, match=r"'--input-tokens'.*2000 input tokens.*--strict"):
         recommended(replace(asked, is_strict=True))
@@ -219,7 +219,7 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     asked = Question(LIMITS, hf_config=config, requests=requests, sources=("archive:inferencex",))
     (told, *_) = explained(asked, "1xA100-80GB", 100_000)["warnings"]
-    assert "1xA100-80GB (generation Ampere), where Blackwell, " in told
+    assert "A100-80GB, where B200-180GB, " in told
     assert "100,000 users a replica, where up to" in told
     names = ("1xA100-80GB", "2xA100-80GB")
     source = find_source(asked)
@@ -227,13 +227,7 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
     _, llm = named_llm(asked, source.known)
     lengths = {"input_tokens": 1500.0, "output_tokens": 250.0}
     (clause,) = outside_basis(asked, source, llm, lengths, profiles)
-    assert clause.startswith("1xA100-80GB, 2xA100-80GB (generation Ampere), where")
-
-
-def test_a_predictor_that_tells_no_lengths_apart_is_refused_where_points_have_many() -> None:
-    asked = Question(LIMITS, hf_config=MISTRAL, sources=("archive:inferencex",))
-    with pytest.raises(InputError, match=r"'--predictor': the points of .* Fix: use --predictor r"):
-        recommended(replace(asked, predictor="llm_pilot"))
+    assert clause.startswith("A100-80GB, where B200-180GB, B300-288GB, H100-80GB and H200-")
 
 
 def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
@@ -247,6 +241,23 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     assert answer["warnings"][0].startswith("The p95 of the TTFT is not among the points")
     assert answer["latency"]["ttft_ms"] < 1000 and answer["cost"]["requests_per_s"] == 8
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
+    # What is sold of GPUs that nobody measured stands below, and does not move the answer.
+    assert answer["unmeasured"] and answer["price_source"] == "runpod on demand, all regions"
+    assert not {row["gpu_profile_id"] for row in answer["unmeasured"]} & {
+        row["gpu_profile_id"] for row in answer["alternatives"]
+    }
+    (line,) = [each for each in answer["warnings"] if each.startswith("Cheaper on a GPU that nob")]
+    assert "--measured-only" in line and "\nOn GPUs that nobody measured:\n" in answer["text"]
+    known = recommended(replace(asked, slo=rate, measured_only=True))
+    assert known["unmeasured"] == [] and line not in known["warnings"]
+    assert known | {"unmeasured": 0, "warnings": 0, "text": 0} == answer | {
+        "unmeasured": 0,
+        "warnings": 0,
+        "text": 0,
+    }
+    # Named, it may be the answer, which says so.
+    named = replace(asked, slo=rate, gpu_profile_ids=("1xH100-PCIe-80GB",))
+    assert "measured: H100-PCIe-80GB, where B200-180GB, " in recommended(named)["warnings"][0]
     told = explained(asked, "1xH100-80GB", 16)
     assert told["itl_ms"] == pytest.approx(sum(t["ms"] for t in told["itl"]) * told["itl_factor"])
 
@@ -287,7 +298,11 @@ def test_the_configuration_of_a_measured_llm_is_answered_with_its_measurements()
 @pytest.mark.parametrize(
     ("config", "dtype", "told"),
     [
-        ("google__flan-t5-xl", "bf16", "'--hf-config': an LLM with encoder and decoder"),
+        (
+            "google__flan-t5-xl",
+            "bf16",
+            "'--hf-config': an LLM with an encoder, where",
+        ),
         ("meta-llama__Llama-3.1-8B-Instruct", "int8", "'--dtype': weights in int8, where .*nvfp4"),
     ],
 )
@@ -304,11 +319,8 @@ def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() ->
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     for precision, is_new in (("nvfp4", False), ("int8", True)):
         asked = Question(LIMITS, hf_config=config, requests=requests, dtype=precision)
-        source = find_source(asked)
-        subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
-        found = {entry["fact"]: entry for entry in list_differences(subject, None)}
-        assert ("precision" in found) == is_new
-    assert {"fp8", "int4", "mxfp4", "nvfp4"} <= set(found["precision"]["measured"])
+        outside = " ".join(recommended(asked)["outside"])
+        assert ("weights in int8, where bf16, fp8, " in outside) == is_new, outside
 
 
 def test_a_context_that_is_too_short_asks_for_shorter_requests() -> None:

@@ -16,7 +16,8 @@ from sextant.base.errors import InputError
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Connection, Exchange
-from sextant.load.source import Form, Text, Texts, prepare
+from sextant.load.source import Form, Text, prepare
+from sextant.load.texts import Texts
 from sextant.workload.prompts import CorpusTokens
 from stub_server import (
     DONE,
@@ -26,6 +27,7 @@ from stub_server import (
     answer_tokens,
     chunk,
     event,
+    usage_alone,
 )
 
 PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)
@@ -123,6 +125,19 @@ def test_times_are_those_at_which_the_server_sent():
     assert np.median(late_ms) < 5
 
 
+def test_two_tokens_in_one_chunk_share_their_time():
+    outcome = ask_once(
+        STREAM_HEAD,
+        chunk(event(1)),
+        PAUSE_S,
+        chunk(event(3)),
+        chunk(DONE) + LAST_CHUNK,
+    )
+    assert (outcome.status, outcome.output_tokens) == ("ok", 3)
+    first, second = gaps_ms(outcome)
+    assert first > SEEN_MS and second == 0
+
+
 def test_an_answer_broken_at_any_byte_is_the_same():
     stream = STREAM_HEAD + b"".join(chunk(event(n)) for n in (1, 2, 3)) + chunk(DONE) + LAST_CHUNK
     cuts = iter(range(1, len(stream)))
@@ -138,6 +153,96 @@ def test_an_answer_broken_at_any_byte_is_the_same():
         outcomes = ask(server.url, n=n)
     seen = {(out.status, out.output_tokens, len(out.token_offsets_ms)) for out in outcomes}
     assert seen == {("ok", 3, 3)} and server.n_connections == 1
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_line_ends_and_comments_of_event_streams(line_end):
+    events = b": keep-alive\n\n" + event(1) + b": ping\n\n" + event(2) + b"retry: 9\n\n" + DONE
+    body = chunk(events.replace(b"\n", line_end))
+    outcome = ask_once(STREAM_HEAD, body, LAST_CHUNK, n_output=2)
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
+
+
+def test_a_long_answer_is_read_in_parts():
+    outcome = ask_once(
+        STREAM_HEAD,
+        *(chunk(event(n)) for n in range(1, 1001)),
+        chunk(DONE) + LAST_CHUNK,
+        n_output=1000,
+    )
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 1000)
+    assert outcome.token_offsets_ms.tolist() == sorted(outcome.token_offsets_ms)
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 4), (None, None, 2)])
+def test_parts_may_end_anywhere(counts):
+    """Two parts, the second a second later: tokens are those of the whole, at either time."""
+    text, n_output = b"".join(event(n) for n in counts) + DONE, counts[-1]
+    for cut in range(len(text) + 1):
+        exchange = Exchange(prepare("m", "r", PROMPT, n_output), 0, 1, 1)
+        exchange.sent_ns, exchange.http_status = 1_000_000_000, 200
+        reader = AnswerReader()
+        assert not reader.read((exchange, [(2_000_000_000, text[:cut])], False))
+        assert reader.read((exchange, [(3_000_000_000, text[cut:])], True))
+        assert (exchange.status, exchange.output_tokens) == ("ok", n_output)
+        offsets_ms = exchange.token_offsets_ms.tolist()
+        assert len(offsets_ms) == n_output and offsets_ms == sorted(offsets_ms)
+        assert set(offsets_ms) <= {1000, 2000}
+        assert exchange.first_token_ns == 1_000_000_000 + offsets_ms[0] * 1_000_000
+        assert exchange.last_token_ns == 1_000_000_000 + offsets_ms[-1] * 1_000_000
+
+
+def test_usage_only_at_the_end_gives_the_times_of_chunks():
+    outcome = ask_once(
+        STREAM_HEAD,
+        chunk(event(None)),
+        PAUSE_S,
+        chunk(event(None)),
+        chunk(usage_alone(5)),
+        chunk(DONE) + LAST_CHUNK,
+        n_output=5,
+    )
+    assert (outcome.status, outcome.output_tokens) == ("ok", 5)
+    (gap,) = gaps_ms(outcome)
+    assert gap > SEEN_MS
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [event(3)],  # with the last token
+        [event(3), usage_alone(3)],  # and once more
+        [event(None), event(3, text=""), usage_alone(3)],  # with what says why it ended
+    ],
+)
+def test_usage_that_is_told_late_times_no_token(ends):
+    pieces = [event(None), event(None), *ends]
+    outcome = ask_once(
+        STREAM_HEAD, *(p for e in pieces for p in (chunk(e), PAUSE_S)), chunk(DONE) + LAST_CHUNK
+    )
+    assert outcome.status == "ok" and outcome.output_tokens == 3
+    assert len(gaps_ms(outcome)) == 2 and min(gaps_ms(outcome)) > SEEN_MS
+
+
+def test_one_token_with_usage_at_the_end_is_timed_by_its_own_chunk():
+    outcome = ask_once(
+        STREAM_HEAD, chunk(event(None)), 0.3, chunk(event(1) + DONE) + LAST_CHUNK, n_output=1
+    )
+    assert (outcome.status, outcome.output_tokens) == ("ok", 1)
+    (at_ms,) = outcome.token_offsets_ms
+    assert at_ms < 250
+
+
+def test_generated_text_cannot_pass_for_usage_or_for_the_end():
+    text = 'data: {"completion_tokens": 99, "prompt_tokens": 98} data: [DONE]'
+    well = [chunk(event(n, text=text)) for n in (1, 2, 3)]
+    outcome = ask_once(STREAM_HEAD, *well, chunk(DONE) + LAST_CHUNK)
+    assert (outcome.status, outcome.output_tokens, outcome.input_tokens) == ("ok", 3, 4)
+    outcome = ask_once(STREAM_HEAD, *well, LAST_CHUNK)
+    assert (outcome.status, outcome.error) == ("incomplete", "the stream ended without [DONE]")
+    chunks = [chunk(event(None, text=text)) for _ in range(2)]
+    outcome = ask_once(STREAM_HEAD, *chunks, chunk(usage_alone(3) + DONE) + LAST_CHUNK)
+    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
 
 
 def test_what_follows_the_end_mark_is_no_failure():
@@ -196,6 +301,26 @@ def test_an_http_error_may_end_with_its_connection(version):
     head = f"HTTP/{version} 500 Internal Server Error\r\n\r\n".encode()
     outcome = ask_once(head, b"CUDA out of memory", close=True)
     assert (outcome.status, outcome.error) == ("http_error", "HTTP 500: CUDA out of memory")
+
+
+def test_no_usage_at_all_is_not_guessed_from_chunks():
+    outcome = ask_once(STREAM_HEAD, chunk(event(None) * 3), chunk(DONE) + LAST_CHUNK)
+    assert outcome.status == "incomplete" and "no usage" in outcome.error
+    assert outcome.output_tokens is None
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_another_number_of_tokens_than_asked_for(count):
+    events = b"".join(event(n) for n in range(1, count + 1))
+    outcome = ask_once(STREAM_HEAD, chunk(events + DONE) + LAST_CHUNK)
+    assert (outcome.status, outcome.error) == ("incomplete", f"{count} of 3 output tokens")
+
+
+def test_an_error_in_the_stream_is_told():
+    failure = b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\n'
+    outcome = ask_once(STREAM_HEAD, chunk(event(1)), chunk(failure + DONE) + LAST_CHUNK)
+    assert outcome.status == "incomplete" and "EngineCore died" in outcome.error
+    assert len(outcome.token_offsets_ms) == 1
 
 
 def test_closed_before_any_byte():

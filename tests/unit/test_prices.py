@@ -10,7 +10,9 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.prices import (
     PRICES,
+    has_own_price,
     load_prices,
+    offered_profiles,
     old_price_lines,
     origin_line,
     price_origins,
@@ -89,7 +91,7 @@ def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path
     ],
 )
 def test_a_share_of_a_machine_says_what_whole_ones_cost(name, replicas, whole):
-    lines = share_lines(profile_of_id(name), replicas, "aws")
+    lines = share_lines(priced(profile_of_id(name), "aws"), replicas)
     assert [whole in line for line in lines] == [True] * (whole is not None)
 
 
@@ -102,12 +104,42 @@ def test_a_provider_offers_what_it_sells():
         "4xH100-80GB": 27.52,
     }
     assert found["4xH100-80GB"].price_source == "aws on demand, us-east-1"
-    with pytest.raises(InputError, match="1xA10-24GB has no price"):
-        find_candidates(known, ("1xA10-24GB",), Path("aws"))
-    with pytest.raises(InputError, match="azure sells none"):
+    with pytest.raises(InputError, match="azure has a price of none"):
         find_candidates({"1xT4-16GB": known["1xT4-16GB"]}, (), Path("azure"))
     with pytest.raises(InputError, match=r"'--prices': neither a file nor a provider.*aws, azure"):
         find_candidates(known, (), Path("asw"))
+
+
+@pytest.mark.parametrize(
+    ("prices", "usd_per_hour"),
+    [
+        ("mine.csv", {"1xH100-80GB": 2.0, "1xL40S-48GB": 0.5}),
+        ("mine.csv,aws", {"1xH100-80GB": 2.0, "1xL40S-48GB": 0.5, "2xH100-80GB": 13.76}),
+        ("aws", {"1xH100-80GB": 6.88, "2xH100-80GB": 13.76}),
+        # The source's price is its own, or one of the tables: then the lowest of all counts.
+        (None, {"1xH100-80GB": 3.99, "2xH100-80GB": 7.98, "2xA10-24GB": 4.9}),
+    ],
+)
+def test_the_users_prices_come_first_then_the_providers_then_the_cheapest(
+    tmp_path, monkeypatch, prices, usd_per_hour
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text("gpu_profile_id,usd_per_hour\n1xH100-80GB,2\n1xL40S-48GB,0.5\n")
+    known = {f"{n}xH100-80GB": priced(profile_of_id(f"{n}xH100-80GB"), "aws") for n in (1, 2)}
+    known["2xA10-24GB"] = replace(profile_of_id("2xA10-24GB"), usd_per_hour=4.9)
+    found = find_candidates(known, (), prices and Path(prices))
+    assert {name: each.usd_per_hour for name, each in found.items()} == usd_per_hour
+    # Named, it has a price wherever any table has one.
+    (named,) = find_candidates(known, ("4xA100-80GB",), prices and Path(prices)).values()
+    assert named.usd_per_hour == (13.723525 if "aws" in str(prices) else 7.16)
+
+
+def test_what_is_offered_has_the_lowest_price_and_parts_of_each_machine():
+    offered = offered_profiles(["aws", "lambda"])
+    assert {"8xH100-80GB", "1xH100-80GB", "2xT4-16GB", "1xA10-24GB"} <= offered.keys()
+    assert "2xA10-24GB" not in offered  # lambda rents them singly
+    assert offered["8xH100-80GB"].usd_per_hour == 31.92 < 55.04
+    assert all(each.price_as_of and not has_own_price(each) for each in offered.values())
 
 
 def test_prices_more_than_a_year_before_the_newest_are_old():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sextant.answer.source import Source
 from sextant.base.rows import Row
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.prices import old_price_lines, price_origins
+from sextant.facts.prices import old_price_lines, price_origins, share_lines
 from sextant.pages.blocks import Document, Widget
 
 if TYPE_CHECKING:
@@ -72,9 +72,16 @@ class Answer:
     def data(self) -> dict[str, Any]:
         """What a program reads: plain values, by name."""
         origins = price_origins((each.price_source, each.price_as_of) for each in self.profiles)
+        lines = old_price_lines(origins)
+        name, replicas, *_ = self.chosen
+        own = next((each for each in self.profiles if each.gpu_profile_id == name), None)
+        if own is not None and replicas is not None:
+            lines += share_lines(own, replicas)
         return {
             "llm_id": self.llm_id,
             **self.chosen._asdict(),
+            "price_source": own and own.price_source,
+            "price_as_of": own and own.price_as_of,
             "basis": self.basis,
             "risk": self.risk,
             "slo": self.slo,
@@ -84,7 +91,7 @@ class Answer:
             "evidence": [*self.evidence],
             "characterization": self.source.facts(),
             "prices": [each._asdict() for each in origins],
-            "warnings": [*self.warnings, *old_price_lines(origins)],
+            "warnings": [*self.warnings, *lines],
             **self.more,
         }
 

@@ -1,7 +1,7 @@
 """How the LLM is asked to be served, and for which requests."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,9 +18,10 @@ from sextant.answer.question import (
 )
 from sextant.answer.source import Source
 from sextant.base.errors import InputError
-from sextant.facts.gpu import GPUProfile
+from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import SLO
+from sextant.pages.wording import listed
 from sextant.points.characterization import Characterization
 from sextant.points.frame import LENGTHS, SERVING, at_percentile, estimated
 
@@ -149,6 +150,16 @@ _SIXTEEN_BIT = {"fp16": "bf16", "bf16": "fp16"}
 """These are of one speed and size."""
 _OF_TARGET = {"nttft_ms": {"ttft", "nttft", "e2e"}, "itl_ms": {"itl", "tpot", "e2e"}}
 """The limits that each of the two predicted latencies decides."""
+_KINDS: tuple[tuple[str, Callable[[LLM], str]], ...] = (
+    ("an LLM with", lambda llm: "an encoder" if llm.n_encoder_layers else "a decoder alone"),
+    ("attention", lambda llm: llm.attention),
+    ("layers that are", lambda llm: "a mixture of experts" if llm.n_experts else "dense"),
+)
+_SIZES: tuple[tuple[str, Callable[[LLM], float]], ...] = (
+    ("GiB of weights", lambda llm: llm.weight_bytes / GIB),
+    ("layers", lambda llm: llm.n_layers + llm.n_encoder_layers),
+    ("KiB of KV cache per token", lambda llm: llm.kv_bytes_per_token / 1024),
+)
 _SIDES = {"input_tokens": "input", "output_tokens": "output"}
 
 
@@ -198,7 +209,10 @@ def outside_basis(
         known = ", ".join(engines) or "an engine that is not named"
         found.append(("--engine", f"the engine {question.engine}, where {known} was measured"))
     found += _outside_llms(source, llm)
-    found += _outside_generations(source, profiles)
+    gpu_ids = {each.gpu.gpu_id for each in profiles.values()}
+    if unmeasured := sorted(gpu_ids - source.gpu_ids):
+        text = f"{listed(unmeasured)}, where {listed(sorted(source.gpu_ids))} were measured"
+        found.append(("--gpu-profiles", text))
     if users is not None and users > (most := points["users"].max()):
         text = f"{users:,} users a replica, where up to {most:,} were measured"
         found.append(("--users-per-replica", text))
@@ -209,35 +223,25 @@ def outside_basis(
     return [text for _, text in found]
 
 
-def _outside_generations(
-    source: Source, profiles: Mapping[str, GPUProfile]
-) -> list[tuple[str, str]]:
-    """Return the GPU generations of candidates that were not measured, with the option."""
-    names = source.known.points["gpu_profile_id"].unique()
-    measured = {source.known.profiles[name].gpu.architecture for name in names}
-    others: dict[str, list[str]] = {}
-    for name, each in profiles.items():
-        if each.gpu.architecture not in measured:
-            others.setdefault(each.gpu.architecture, []).append(name)
-    if not others:
-        return []
-    words = [
-        f"{', '.join(names)} (generation {generation})" for generation, names in others.items()
-    ]
-    known = ", ".join(sorted(measured))
-    return [("--gpu-profiles", f"{' and '.join(words)}, where {known} were measured")]
-
-
 def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
     """Return in what an LLM as it is served differs from all measured ones, with the option."""
-    found, known = [], served_precisions(source, "precision", precision_of)
-    if not {precision_of(llm), _SIXTEEN_BIT.get(precision_of(llm))} & known:
-        text = f"weights in {precision_of(llm)}, where {', '.join(sorted(known))} were measured"
-        found.append(("--dtype", text))
+    found = []
     measured = [source.known.llms[name] for name in source.known.points["llm_id"].unique()]
-    if llm.n_encoder_layers and not any(each.n_encoder_layers for each in measured):
-        text = "an LLM with encoder and decoder, where decoders alone were measured"
-        found.append(("--hf-config", text))
+
+    def add_new(option: str, what: str, value: str, known: set[str]) -> None:
+        if not {value, _SIXTEEN_BIT.get(value)} & known:
+            found.append((option, f"{what} {value}, where {listed(sorted(known))} were measured"))
+
+    for name, column, what, of_config in _PRECISIONS:
+        known = served_precisions(source, column, of_config)
+        add_new(f"--{name.replace('_', '-')}", f"{what} in", of_config(llm), known)
+    for what, kind in _KINDS:
+        add_new("--hf-config", what, kind(llm), {kind(each) for each in measured})
+    for unit, size in _SIZES:
+        value, values = size(llm), [size(each) for each in measured]
+        if not min(values) <= value <= max(values):
+            ends = f"{min(values):.4g} to {max(values):.4g}"
+            found.append(("--hf-config", f"{value:.4g} {unit}, where {ends} were measured"))
     return found
 
 

@@ -18,12 +18,57 @@ from sextant.base.sheets import Row, load_sheet
 from sextant.decide.sizing import ruled_out
 from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM
-from sextant.facts.prices import PriceRow, priced, providers
+from sextant.facts.prices import (
+    PriceRow,
+    cheapest,
+    has_own_price,
+    offered_profiles,
+    providers,
+)
 from sextant.facts.slo import Latencies
+from sextant.pages.wording import listed
 from sextant.points.features import Facts, execution_classes
 from sextant.points.frame import IDENTIFIERS, KEYS, LATENCIES, LENGTHS, SERVING
 from sextant.points.verdict import Outcome, Verdict
 from sextant.predict.registry import JointPredictor
+
+
+class Prices(NamedTuple):
+    """Which prices a question names."""
+
+    own: Mapping[str, GPUProfile]
+    """The GPU profiles of the user's table, at its prices."""
+    providers: Sequence[str]
+
+    def of(self, each: GPUProfile) -> GPUProfile:
+        """Return a GPU profile at the price that holds, nan if none is known.
+
+        The user's table comes first, then the providers that are named, then the source's own
+        price, then the lowest of all tables that ship.
+        """
+        if (own := self.own.get(each.gpu_profile_id)) is not None:
+            return own
+        named = cheapest(each, self.providers) if self.providers else None
+        if named is not None or has_own_price(each):
+            return named or each
+        return cheapest(each) or each
+
+
+def read_prices(prices: Path | None, known: Mapping[str, GPUProfile]) -> Prices:
+    """Return the prices that `--prices` names: a table, providers, or both with commas between.
+
+    Raises:
+        InputError: one is neither a table nor a provider, or the table is wrong.
+    """
+    if prices is None:
+        return Prices({}, ())
+    parts = [str(prices)] if prices.exists() else str(prices).split(",")
+    sellers = [name for name in parts if name in providers()]
+    own: dict[str, GPUProfile] = {}
+    for name in parts:
+        if name not in sellers:
+            own |= _given(Path(name), known)
+    return Prices(own, sellers)
 
 
 def find_candidates(
@@ -34,39 +79,52 @@ def find_candidates(
     need_prices: bool = True,
     field: str = "--gpu-profiles",
 ) -> dict[str, GPUProfile]:
-    """Return the candidate GPU profiles, with the prices that hold.
+    """Return the candidate GPU profiles, with the prices that hold (`Prices.of`).
 
     Args:
         known: profiles of the characterization, with its prices.
-        wanted: the profiles to consider, `<n>x<gpu_id>`; if empty all known ones, of those of a
-            provider the ones that it sells. Others than the known need a price.
-        prices: in place of the known prices CSV or TSV `gpu_profile_id, usd_per_hour`; or a
-            provider whose table ships, which prices all profiles or none.
-        need_prices: whether a profile without a price is an error.
+        wanted: the profiles to consider, `<n>x<gpu_id>`. If empty those of the user's table, and
+            what the providers that are named sell of the known ones; without prices all known.
+        prices: as `read_prices` takes them.
+        need_prices: whether a wanted profile without a price is an error.
         field: the option that names the wanted profiles.
 
     Raises:
         InputError: a profile is unknown or has no price, or the table is wrong.
     """
-    is_provider = prices is not None and str(prices) in providers()
-    found = {} if prices is None or is_provider else _given(prices, known)
+    named = read_prices(prices, known)
+    sold = {} if prices and not named.providers else known
     chosen = {}
-    for name in dict.fromkeys(wanted or known):
-        each = found.get(name) or profile(name, known, field=field)
-        if is_provider:
-            each = priced(each, str(prices)) or replace(each, usd_per_hour=math.nan)
-        if not math.isnan(each.usd_per_hour) or not need_prices:
+    for name in dict.fromkeys(wanted or [*named.own, *sold]):
+        each = named.of(profile(name, known, field=field))
+        if wanted and need_prices and math.isnan(each.usd_per_hour):
+            fix = f"leave it out, or give it a row in {prices or '--prices'}"
+            raise InputError(f"{name} has no price", field=field, fix=fix)
+        is_other = named.providers and cheapest(each, named.providers) is None
+        if wanted or name in named.own or not is_other:
             chosen[name] = each
-        elif wanted or not is_provider:
-            fix = "give it a row in --prices" if prices is None else f"add a row to {prices}"
-            if is_provider:
-                fix = "leave it out, or give a CSV of gpu_profile_id, usd_per_hour as --prices"
-            raise InputError(f"{name} has no price", field="--gpu-profiles", fix=fix)
+    if need_prices:
+        chosen = {name: e for name, e in chosen.items() if not math.isnan(e.usd_per_hour)}
     if not chosen:
-        problem = f"{prices} sells none of the GPU profiles that were measured"
-        fix = "name what it sells (--gpu-profiles), or give other prices"
+        problem = f"{prices or 'no table'} has a price of none of the GPU profiles"
+        fix = "name what is sold (--gpu-profiles), or give other prices"
         raise InputError(problem, field="--prices", fix=fix)
     return dict(sorted(chosen.items()))
+
+
+def _price_notes(question: Question, known: Mapping[str, GPUProfile]) -> list[str]:
+    """Return what the user's table and the candidates named have not in common."""
+    (own, sellers), wanted = read_prices(question.prices, known), question.gpu_profile_ids
+    unused, unpriced = [name for name in own if name not in wanted], sorted({*wanted} - {*own})
+    if not own or (sellers and not wanted):
+        return []
+    if not wanted:
+        text = f"The candidates are those of {question.prices}: {listed(sorted(own))}"
+        return [f"{text}; `--prices FILE,aws` adds what a provider sells."]
+    notes = [f"Not among --gpu-profiles, so left out: {listed(unused)}."] if unused else []
+    if unpriced:
+        notes.append(f"{question.prices} has no price of {listed(unpriced)}.")
+    return notes
 
 
 def _given(prices: Path, known: Mapping[str, GPUProfile]) -> dict[str, GPUProfile]:
@@ -306,6 +364,20 @@ class Asked(NamedTuple):
     notes: list[str]
     """What is assumed of the precisions, a sentence each."""
 
+    def unmeasured(self) -> dict[str, GPUProfile]:
+        """Return what is sold of GPUs that the source has no points of, beside the candidates.
+
+        None where the user names the candidates, or has prices of his own: those say what there is
+        to choose from.
+        """
+        question, known = self.question, self.source.known.profiles
+        named = read_prices(question.prices, known)
+        is_chosen = question.gpu_profile_ids or named.own or question.measured_only
+        if is_chosen or all(map(has_own_price, self.profiles.values())):
+            return {}
+        sold, measured = offered_profiles(named.providers), self.source.gpu_ids
+        return {name: each for name, each in sold.items() if each.gpu.gpu_id not in measured}
+
 
 def read_question(
     question: Question, *, need_prices: bool = True, field: str = "--gpu-profiles"
@@ -319,6 +391,7 @@ def read_question(
     source = find_source(question)
     known = source.known
     question, notes = as_measured(question, known)
+    notes += _price_notes(question, known.profiles)
     llm_id, llm = named_llm(question, known)
     profiles = find_candidates(
         known.profiles,
@@ -327,6 +400,12 @@ def read_question(
         need_prices=need_prices,
         field=field,
     )
+    if question.measured_only:
+        measured = source.gpu_ids
+        profiles = {name: e for name, e in profiles.items() if e.gpu.gpu_id in measured}
+        if not profiles:
+            problem = f"{known.source} has points of none of these GPUs"
+            raise InputError(problem, field="--measured-only", fix="leave it out, or name others")
     return Asked(question, llm_id, llm, source, profiles, notes)
 
 

@@ -1,20 +1,19 @@
 """What else could be chosen: by price, by GPU profile, for another SLO; and the evidence."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sextant.answer.basis import served_precisions
 from sextant.answer.candidates import Subject
 from sextant.answer.predicted import Forecast
 from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
 from sextant.decide.sizing import RATIOS, candidates, recommend, u_max
 from sextant.facts.gpu import GIB
-from sextant.facts.llm import LLM, kv_precision_of, precision_of, served
+from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, worst_limit
 from sextant.pages.wording import shown_chance
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, at_percentile
@@ -84,10 +83,7 @@ def list_profiles(forecast: Forecast, options: pd.DataFrame, risk: float | None)
         empty | {"gpu_profile_id": name, "status": "does_not_fit", "reason": reason}
         for name, reason in subject.excluded.items()
     ]
-    measured = {
-        subject.source.known.profiles[name].gpu.gpu_id
-        for name in subject.source.known.points["gpu_profile_id"].unique()
-    }
+    measured = subject.source.gpu_ids
     most_users_tried = int(forecast.draws.X["users"].max())
     for row in rows:
         row["most_users_tried"] = most_users_tried
@@ -211,20 +207,6 @@ def list_changes(
 
 
 _N_NEAREST = 2
-_NUMBERS: dict[str, tuple[str, Callable[[LLM], float]]] = {
-    "weights_gib": ("GiB of weights", lambda llm: llm.weight_bytes / GIB),
-    "n_layers": ("layers", lambda llm: llm.n_layers + llm.n_encoder_layers),
-    "kv_kib_per_token": ("KiB of KV cache per token", lambda llm: llm.kv_bytes_per_token / 1024),
-}
-_KINDS: dict[str, tuple[str, Callable[[LLM], str]]] = {
-    "llm_type": ("family", lambda llm: llm.llm_type),
-    "attention": ("attention", lambda llm: llm.attention),
-    "experts": ("layers", lambda llm: "mixture of experts" if llm.n_experts else "dense"),
-}
-_PRECISIONS: dict[str, tuple[str, Callable[[LLM], str]]] = {
-    "precision": ("precision of the weights", precision_of),
-    "kv_precision": ("precision of the KV cache", kv_precision_of),
-}
 
 
 def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
@@ -275,54 +257,3 @@ def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
     for row in sorted(rows, key=distance_of):
         of_llm.setdefault(row["llm_id"], row)
     return [*of_llm.values()][:_N_NEAREST]
-
-
-def list_differences(subject: Subject, profile_id: str | None) -> list[Row]:
-    """Return in what the LLM, or the GPU profile, differs from everything that was measured.
-
-    Each entry has `fact`, `value`, `measured` (a range or a list), `direction` (`above`,
-    `below`, `new`) and a `text`.
-    """
-    llm, execution, known = subject.llm, subject.execution, subject.source.known
-    entries: list[Row] = []
-
-    def add(fact: str, value: Any, measured: list[Any], direction: str, text: str) -> None:
-        row = {"fact": fact, "value": value, "measured": measured, "direction": direction}
-        entries.append({**row, "text": text})
-
-    def add_new(fact: str, what: str, value: str, measured: set[str]) -> None:
-        if value not in measured:
-            text = f"{what} {value}: never measured (measured: {', '.join(sorted(measured))})"
-            add(fact, value, sorted(measured), "new", text)
-
-    for fact, (unit, size) in _NUMBERS.items():
-        value, values = size(llm), [size(other) for other in subject.measured.values()]
-        low, high = min(values), max(values)
-        less = "fewer" if unit == "layers" else "less"
-        if not low <= value <= high:
-            direction, bound, more = (
-                ("above", high, "more") if value > high else ("below", low, less)
-            )
-            text = f"{value:.4g} {unit}: {more} than any measured LLM has ({bound:.4g})"
-            add(fact, value, [low, high], direction, text)
-    for fact, (what, kind) in _KINDS.items():
-        add_new(fact, what, kind(llm), {kind(other) for other in subject.measured.values()})
-    for fact, (what, precision) in _PRECISIONS.items():  # points may differ from configs
-        measured = served_precisions(subject.source, fact, precision)
-        add_new(fact, what, precision(llm), measured)
-    own = execution[subject.llm_id]
-    add_new("execution", "execution", own, {execution[name] for name in subject.measured})
-    if profile_id is None:
-        return entries
-    gpu, n_gpus = subject.profiles[profile_id].gpu, subject.profiles[profile_id].n_gpus
-    pairs = known.points[IDENTIFIERS].drop_duplicates()
-    profiles = [known.profiles[name] for name in pairs["gpu_profile_id"]]
-    add_new("gpu_id", "GPU", gpu.gpu_id, {each.gpu.gpu_id for each in profiles})
-    on_it = [each.gpu.gpu_id == gpu.gpu_id for each in profiles]
-    kinds = {execution[name] for name in pairs.loc[on_it, "llm_id"]}
-    if kinds and own not in kinds:
-        problem = f"no LLM executed like this one ({own}) was measured on {gpu.gpu_id}"
-        add("execution_on_gpu", own, sorted(kinds), "new", f"{problem}, only other kinds")
-    counts = {str(each.n_gpus) for each in profiles}
-    add_new("n_gpus", "GPUs per replica", str(n_gpus), counts)
-    return entries

@@ -21,7 +21,6 @@ from sextant.predict.registry import (
     PREDICTOR,
     PREDICTORS,
     JointPredictor,
-    PointPredictor,
     configurable,
     predictor_class,
 )
@@ -175,6 +174,8 @@ class Question:
     gpu_profile_ids: tuple[str, ...] = ()
     """The candidates; all of the characterization if empty."""
     prices: Path | None = None
+    measured_only: bool = False
+    """Leave out GPUs that the sources have no points of."""
     probe: Path | None = None
     dtype: str | None = None
     """Precision of the weights, one of `sextant.facts.llm.PRECISIONS`, or a data type."""
@@ -244,24 +245,22 @@ def check(question: Question) -> None:
     if question.decision != "utility":
         problem = "a risk needs probabilities, which --decision paper does not use"
         raise InputError(problem, field="--risk", fix="use it with --decision utility")
-    if not isinstance(make_predictor(question, {}), JointPredictor):
-        problem = f"a risk needs probabilities: {question.predictor} does not draw samples"
-        fix = f"use a predictor that draws, e.g. --predictor {PREDICTOR}"
-        raise InputError(problem, field="--risk", fix=fix)
 
 
-def make_predictor(
-    question: Question, profiles: Mapping[str, GPUProfile]
-) -> PointPredictor | JointPredictor | None:
-    """Return the predictor that is asked for, not fitted yet; None for the static policy.
+def make_predictor(question: Question, profiles: Mapping[str, GPUProfile]) -> JointPredictor:
+    """Return the predictor that is asked for, not fitted yet.
 
     Raises:
-        InputError: a library that it needs is not installed.
+        InputError: it does not draw samples, or a library that it needs is not installed.
     """
-    if question.predictor not in PREDICTORS:
-        return None
-    make = predictor_class(question.predictor)
-    return make(question.slo, profiles, question.seed)
+    made = None
+    if question.predictor in PREDICTORS:
+        made = predictor_class(question.predictor)(question.slo, profiles, question.seed)
+    if not isinstance(made, JointPredictor):
+        problem = f"{question.predictor} does not draw samples, so no probability is known"
+        fix = f"use --predictor {PREDICTOR}; `sextant evaluate` judges the others"
+        raise InputError(problem, field="--predictor", fix=fix)
+    return made
 
 
 def _one_of(value: Any, known: Any, field: str) -> None:

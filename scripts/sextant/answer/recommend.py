@@ -1,7 +1,6 @@
 """Answer a question about one LLM: from its points if it has any, else from a predictor."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,26 @@ from sextant.answer.options import (
     find_nearest_miss,
     find_safest,
     list_changes,
-    list_differences,
     list_frontier,
     list_profiles,
 )
-from sextant.answer.predicted import Forecast, cost, energy, forecast, learned, with_joules
+from sextant.answer.predicted import (
+    Fitted,
+    Forecast,
+    cost,
+    energy,
+    fit_to,
+    forecast_of,
+    learned,
+    with_joules,
+)
 from sextant.answer.question import Question, answers_from_points, make_predictor
+from sextant.answer.text import deployment
 from sextant.base.errors import InputError
 from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import (
+    FAIR,
+    SAFE,
     best_by_profile,
     best_probe,
     choose,
@@ -36,10 +46,9 @@ from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
-from sextant.facts.prices import providers, share_lines
 from sextant.facts.slo import worst_limit
 from sextant.pages.blocks import Widget
-from sextant.points.characterization import Characterization
+from sextant.pages.wording import chance
 from sextant.points.frame import at_percentile
 from sextant.predict.latencies import Draws
 from sextant.predict.registry import MEASURED, JointPredictor
@@ -67,14 +76,12 @@ def recommend_llm(question: Question) -> Answer:
     """
     asked = read_question(question)
     question, known = asked.question, asked.source.known
-    notes = [*known.left_out, *estimates(known.points, question.slo)]
+    notes = [*asked.notes, *known.left_out, *estimates(known.points, question.slo)]
     notes += named_otherwise(question, asked.llm_id, asked.llm)
     if answers_from_points(question, asked.llm_id, known):
         return _answer_from_points(asked, notes)
-    model = make_predictor(question, {**known.profiles, **asked.profiles})
-    if isinstance(model, JointPredictor):
-        return _answer_from_draws(asked, model, [*asked.notes, *notes])
-    return _answer_from_predictions(asked, notes)
+    model = make_predictor(question, {**known.profiles, **asked.profiles, **asked.unmeasured()})
+    return _answer_from_draws(asked, model, notes)
 
 
 def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
@@ -189,72 +196,14 @@ def _at_risk(
     return chosen, rows
 
 
-def _answer_from_predictions(asked: Asked, notes: Sequence[str]) -> Answer:
-    """Take the latencies of a predictor that does not draw for the truth.
-
-    Raises:
-        InputError: the question is of other requests or servers than were measured, or the
-            predictor learns from features that the LLM lacks, or from more LLMs.
-    """
-    from sextant.decide.evaluate import evaluate
-    from sextant.decide.tasks import task_of
-    from sextant.points.features import Facts
-    from sextant.predict.tuning import ALL_CPUS
-
-    question, llm_id, llm, source, profiles, _ = asked
-    known, predictor = source.known, question.predictor
-    _refuse_other_servers(question, known)
-    if known.features is not None and llm_id not in known.features.llms.index:
-        problem = f"{known.source} has features of its own LLMs only, not of {llm_id!r}"
-        fix = "use --predictor roofline, or ask a source that you measured"
-        raise InputError(problem, field="--predictor", fix=fix)
-    longest, utilization = source.longest_request_tokens, source.memory_utilization
-    task = task_of(
-        known.source,
-        known.points[known.points["gpu_profile_id"].isin(profiles)],
-        known.feasibility,
-        Facts({**known.llms, llm_id: llm}, profiles, known.features),
-        known.longest_request_tokens,
-        utilization,
-    )
-    excluded = ruled_out(llm, profiles, longest, utilization)
-    others = {pair for pair in task.feasible if pair[0] != llm_id}
-    own = {(llm_id, name) for name in profiles if name not in excluded}
-    task = replace(task, feasible=others | own)
-    result = evaluate(task, [question.slo], predictor, question.seed, n_jobs=ALL_CPUS)
-    rows = result.recommendations.query("llm_id == @llm_id")
-    if rows.empty:
-        note = result.scores["note"].iloc[0]
-        raise InputError(f"no prediction is possible ({note})", fix="measure more LLMs")
-    (chosen,) = frame_rows(rows)
-    options = result.candidates.query("llm_id == @llm_id")
-    options = options.drop(columns=["source", "slo_id", "predictor"])
-    alternatives = _rows(options, _feasibility(asked)[0], {})
-    more = {"next_best": _next_best(chosen, alternatives)}
-    return _answer(asked, predictor, chosen, alternatives, notes, more=more)
-
-
-def _refuse_other_servers(question: Question, known: Characterization) -> None:
-    """Refuse a predictor to which all requests and servers are alike, where they differ."""
-    if known.has_fixed_lengths:
-        problem = (
-            f"the points of {known.source} differ in lengths of requests, engines and precisions, "
-            f"which {question.predictor} does not distinguish"
-        )
-        raise InputError(problem, field="--predictor", fix="use --predictor roofline")
-    if question.is_of_other_servers or question.dtype or question.kv_dtype:
-        problem = f"{question.predictor} knows of no other lengths, engines and precisions"
-        fix = "use --predictor roofline, or ask about the requests that were measured"
-        raise InputError(problem, field="--predictor", fix=fix)
-
-
 def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]) -> Answer:
     """Weigh price against probability over joint draws of the latencies."""
     question, llm_id, llm, source, profiles, _ = asked
     subject = subject_of(question, llm_id, llm, source, profiles)
     probe = subject.probe(question.probe)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
-    made = forecast(model, subject, question.slo, probe)
+    fitted = fit_to(model, subject, question.slo, probe)
+    made = forecast_of(model, fitted, subject, question.slo, probe)
     notes = [*warning(clauses, source), *notes]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
@@ -264,6 +213,8 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     power = learned(made)
     latency = _latency(made, chosen, options) if profile_id else None
     costs = cost(made, chosen, latency) if latency else None
+    unmeasured, lines = _unmeasured(asked, model, fitted, chosen)
+    notes += lines
 
     def widget() -> Widget | None:
         from sextant.answer.what_if import of_draws, what_if_widget
@@ -290,6 +241,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
             "execution": subject.execution[llm_id] if source.known.features else None,
             "has_probe": question.probe is not None,
             "options": list_frontier(options, question.risk),
+            "unmeasured": unmeasured,
             "nearest_miss": None if profile_id else find_nearest_miss(made, options),
             "safest": find_safest(options, chosen),
             "latency": latency,
@@ -298,12 +250,43 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
             "contradictions": [row._asdict() for row in made.own.contradictions()]
             if made.own
             else [],
-            "outside": list_differences(subject, profile_id),
+            "outside": clauses,
             "sensitivity": list_changes(made, chosen, question.decision, question.risk),
             "best_probe": best_probe(made.draws, subject.profiles, [made.slo]),
         },
         widget=widget,
     )
+
+
+def _unmeasured(
+    asked: Asked, model: JointPredictor, fitted: Fitted, chosen: Row
+) -> tuple[list[Row], list[str]]:
+    """Return options on GPUs that nobody measured, and what to say of them.
+
+    They are weighed by themselves, so that the answer does not depend on them.
+    """
+    question, llm_id, llm, source, _, _ = asked
+    name = chosen["gpu_profile_id"]
+    if not (profiles := asked.unmeasured()):
+        return [], []
+    try:
+        subject = subject_of(question, llm_id, llm, source, profiles)
+    except InputError:  # none has the memory
+        return [], []
+    made = forecast_of(model, fitted, subject, question.slo, subject.probe(question.probe))
+    options = made.options()
+    # As likely as the answer, or as anybody wants.
+    wanted = FAIR if name is None else min(SAFE, chosen["probability_met"])
+    (best,) = frame_rows(choose(options, 1 - wanted if question.risk is None else question.risk))
+    rows = list_frontier(options[options["probability_met"] >= FAIR], question.risk)
+    if best["usd_per_hour"] is None or (name and best["usd_per_hour"] >= chosen["usd_per_hour"]):
+        return rows, []
+    line = (
+        f"{'Cheaper' if name else 'Likely'} on a GPU that nobody measured: {deployment(best)}, "
+        f"with probability {chance(best['probability_met'])}, predicted from other GPUs. Measure "
+        "it before you rent it (--probe); --measured-only leaves such GPUs out."
+    )
+    return rows, [line]
 
 
 def _latency(made: Forecast, chosen: Row, options: pd.DataFrame) -> Row:
@@ -349,9 +332,6 @@ def _answer(
     question, warnings, option = asked.question, [*notes], Option.of(chosen)
     if question.slo.request_rate_rps is not None:
         warnings.append(_STEADY.format(rate_rps=question.slo.request_rate_rps))
-    if str(question.prices) in providers() and option.gpu_profile_id is not None:
-        profile = asked.profiles[option.gpu_profile_id]
-        warnings += share_lines(profile, chosen["replicas"], str(question.prices))
     own = {
         "source": asked.source.known.source,
         "slo_id": question.slo.slo_id,

@@ -35,6 +35,12 @@ class Source(NamedTuple):
     note: str | None
     """What a reader has to know of its servers, where it came with such a note."""
 
+    @property
+    def gpu_ids(self) -> set[str]:
+        """The types of GPU that it has points of."""
+        names = self.known.points["gpu_profile_id"].unique()
+        return {self.known.profiles[name].gpu.gpu_id for name in names}
+
     def facts(self) -> dict[str, Any]:
         """Return what an answer says of it."""
         points, of = self.known.points, self.known.descriptions

@@ -82,11 +82,7 @@ class LLMLaws:
 
     def is_measured(self, profile_id: str) -> bool:
         """Return whether the source has points of this type of GPU."""
-        known = self.source.known
-        measured = {
-            known.profiles[name].gpu.gpu_id for name in known.points["gpu_profile_id"].unique()
-        }
-        return self.profiles[profile_id].gpu.gpu_id in measured
+        return self.profiles[profile_id].gpu.gpu_id in self.source.gpu_ids
 
 
 def find_laws(

@@ -1,6 +1,7 @@
 """Answers in words: the phrases that all share, and the document of a recommendation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sextant.answer.answer import Answer
@@ -13,6 +14,9 @@ from sextant.pages.wording import chance, number, odds, percent, plural
 from sextant.predict.registry import MEASURED
 
 Data = Mapping[str, Any]
+_PRICE_RULE = (
+    "Yours come first, then the provider that --prices names, then the cheapest that ships."
+)
 
 
 def deployment(option: Data) -> str:
@@ -75,6 +79,9 @@ def source_line(answer: Data) -> str:
     priced = None
     if answer.get("prices"):
         priced = origin_line(PriceOrigin(**each) for each in answer["prices"])
+        if answer.get("price_source") is not None:
+            when = f", {answer['price_as_of']}" if answer["price_as_of"] else ""
+            priced = f"Price of the answer: {answer['price_source']}{when}. {priced} {_PRICE_RULE}"
     parts = [text, known["note"], f"Data: {data}." if data else None, priced]
     return " ".join(filter(None, parts))
 
@@ -183,7 +190,10 @@ def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Docu
     blocks.append(Facts(lines))
     if has_widget and (widget := answer.widget()):
         blocks.append(widget)
-    blocks += _reasons(data) if is_predicted else [_profile_section(data["alternatives"])]
+    if is_predicted:
+        blocks += _reasons(data)
+    else:
+        blocks.append(Section("GPU profiles", [_profile_table(data["alternatives"])]))
     blocks.append(Note(source_line(data)))
     llm = data["llm"]
     bits = f", quantized to {llm['weight_bits']:.3g} bits" if llm["weight_bits"] else ""
@@ -341,7 +351,9 @@ def change_lines(answer: Data) -> list[str]:
 def _reasons(answer: Data) -> list[Block]:
     """Return the options by price, the GPU profiles, and what the answer rests on."""
     options = [_option(row) for row in answer["options"]]
-    profiles, beaten = split_beaten(answer["alternatives"])
+    rows, unmeasured = answer["alternatives"], answer["unmeasured"]
+    profiles, beaten = split_beaten(rows)
+    others = [_option(row) for row in split_beaten([*rows, *unmeasured])[0] if row in unmeasured]
     price = Table(
         ["Price", "Probability", "Option"],
         options,
@@ -349,21 +361,19 @@ def _reasons(answer: Data) -> list[Block]:
         has_header_in_text=False,
         n_rows_in_text=_N_OPTIONS,
     )
-    outside = "Outside of what was measured, so the answer is less certain than it says"
     return [
         Section("Price against probability", [price]),
-        _profile_section(profiles, beaten_notes(beaten)),
-        _profile_section(beaten, title="GPU profiles that others beat"),
+        Section("GPU profiles", [_profile_table(profiles), *beaten_notes(beaten)]),
+        Section("On GPUs that nobody measured", [replace(price, rows=others)]),
+        Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
         Section("Nearest measurements", [Facts(evidence_lines(answer))]),
         Section("What would change the answer", [Facts(change_lines(answer))]),
-        Section(outside, [Facts([entry["text"] for entry in answer["outside"]])]),
     ]
 
 
-def _profile_section(rows: Sequence[Data], notes: Sequence[Block] = (), title: str = "") -> Section:
+def _profile_table(rows: Sequence[Data]) -> Table:
     header = ["GPU profile", "Price", "Probability", "Deployment, or why not"]
-    table = Table(header, [*map(profile_cells, rows)], {0, 1, 2, 3}, has_header_in_text=False)
-    return Section(title or "GPU profiles", [table, *notes], is_detail=bool(title))
+    return Table(header, [*map(profile_cells, rows)], {0, 1, 2, 3}, has_header_in_text=False)
 
 
 def beaten_notes(rows: Sequence[Data]) -> list[Note]:

@@ -171,10 +171,13 @@ class CandidateOptions:
     prices: Annotated[
         Path | None,
         typer.Option(
-            help="Prices that hold: CSV or TSV gpu_profile_id, usd_per_hour, or a provider's that "
-            "ship: aws, azure, lambda, runpod."
+            help="Prices: your CSV or TSV of gpu_profile_id, usd_per_hour, a provider that ships "
+            "(aws, azure, lambda, runpod), or both: mine.csv,aws. The cheapest that ships else."
         ),
     ] = None
+    measured_only: Annotated[
+        bool, typer.Option("--measured-only", help="Leave out GPUs that nobody measured.")
+    ] = False
 
     def of(self) -> dict[str, Any]:
         """Return them as fields of a question."""
@@ -183,7 +186,8 @@ class CandidateOptions:
         if not all(ids):
             problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
             raise InputError(problem, field="--gpu-profiles", fix=fix)
-        return {"gpu_profile_ids": ids, "prices": self.prices}
+        given = {"prices": self.prices, "measured_only": self.measured_only}
+        return {"gpu_profile_ids": ids, **given}
 
 
 @dataclass(frozen=True, kw_only=True)

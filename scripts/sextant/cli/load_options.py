@@ -11,6 +11,7 @@ import typer
 from sextant.base.errors import InputError
 from sextant.cli.options import (
     WORKLOAD_HELP,
+    ArrivalOptions,
     MaxInput,
     MaxOutput,
     naming_options,
@@ -53,8 +54,12 @@ class LevelOptions:
             min=1, help="Requests of a level: of a batch, as many as in flight by default."
         ),
     ] = None
-    time_factor: Annotated[
-        float | None, typer.Option(help="Factor on all gaps of --replay; 0.5 doubles the rate.")
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="Open loop by an arrival process of `sextant sample`: fitted, constant, "
+            "poisson, gamma, windows, varying, replay or inf."
+        ),
     ] = None
     duration: Annotated[
         float | None, typer.Option(help="Seconds of load that are measured; 120 by default.")
@@ -82,30 +87,23 @@ class LevelOptions:
         float, typer.Option(min=0.001, max=1e6, help="Seconds until a request has failed.")
     ] = 120
 
-    def scenario(self, replay: Path | None) -> "Scenario":
-        """Return the scenario that is asked for: by default the times of the trace `replay`, with
-        their mean rate as level.
+    def scenario(self, process: ArrivalOptions, workload: str | None, seed: int) -> "Scenario":
+        """Return the scenario that is asked for; `process` and `workload` (whose arrivals `fitted`
+        are) serve `--arrivals`, seeded, whose mean rate is the level where no rate is given.
 
         Raises InputError for no way to put load on the server or several, or for an option that
         the way does not use or lacks.
         """
-        from sextant.experiment.scenarios import OpenLoop, scenario_of
+        from sextant.experiment.scenarios import scenario_of
 
-        chosen = self._ways()
-        if not chosen and replay is not None:
-            from sextant.workload.draw import chosen_arrivals
-
-            times = {"trace": replay, "time_factor": self.time_factor}
-            arrivals = chosen_arrivals("replay", None, **times)
-            with naming_options({"levels": "--replay"}):
-                given = self._given(_COOLDOWN_S, ends_itself=True)
-                scenario = OpenLoop(levels=(1.0,), arrivals=arrivals, **given)
-                return replace(scenario, levels=(_mean_rate(scenario, arrivals),))
-        if self.time_factor is not None:
+        if self.arrivals is not None:
+            return self._of_process(self.arrivals, process, workload, seed)
+        if process.given():
             fix = "leave it out"
-            raise InputError("only --replay has times", field="--time-factor", fix=fix)
+            raise InputError("it belongs to --arrivals", field=process.given()[0], fix=fix)
+        chosen = self._ways()
         if len(chosen) != 1:
-            fix = "give one of --users, --request-rate and --batch"
+            fix = "give one of --users, --request-rate, --batch and --arrivals"
             raise InputError("how to load the server is not clear", field="--users", fix=fix)
         ((way, text),) = chosen.items()
         kind = _WAYS[way]
@@ -113,6 +111,44 @@ class LevelOptions:
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
             given = self._given(cooldown_s, ends_itself=kind == "batch")
             return scenario_of({"kind": kind, "levels": numbers(text, way)} | given)
+
+    def replaying(
+        self, trace: Path, process: ArrivalOptions
+    ) -> "tuple[LevelOptions, ArrivalOptions]":
+        """Return the options with which the requests of a trace come at its own times, unless
+        these say others. Raises InputError if the times are those of a part of it alone.
+        """
+        for option in ("llm", "service"):
+            if getattr(process, option) is not None:
+                fix = "leave it out, or ingest that part as a trace of its own"
+                raise InputError("--replay sends all requests", field=f"--{option}", fix=fix)
+        arrivals = self.arrivals or (None if self._ways() else "replay")
+        if arrivals == "replay" and process.arrivals_from is None:
+            process = replace(process, arrivals_from=trace)
+        return replace(self, arrivals=arrivals), process
+
+    def _of_process(
+        self, name: str, process: ArrivalOptions, workload: str | None, seed: int
+    ) -> "OpenLoop":
+        """Return one open loop of an arrival process."""
+        from sextant.experiment.scenarios import OpenLoop
+
+        if others := [way for way in self._ways() if way != "--request-rate"]:
+            raise InputError("--arrivals are an open loop", field=others[0], fix="leave it out")
+        rates = numbers(self.request_rate, "--request-rate") if self.request_rate else [None]
+        if len(rates) > 1 or rates[0] == math.inf:
+            fix = "give one rate"
+            raise InputError("--arrivals are one level", field="--request-rate", fix=fix)
+        arrivals = process.process(name, workload, rates[0], self.burstiness)
+        with naming_options({"levels": "--arrivals"}):
+            given = self._given(_COOLDOWN_S, ends_itself=arrivals.ends_itself)
+            given.pop("burstiness", None)  # the process has it
+            at_once = math.inf if arrivals.kind == "inf" else 1.0
+            level = rates[0] or at_once
+            scenario = OpenLoop(levels=(level,), arrivals=arrivals, **given)
+            if rates[0] is not None or level == math.inf:
+                return scenario
+            return replace(scenario, levels=(_mean_rate(scenario, arrivals, seed),))
 
     def _ways(self) -> dict[str, str]:
         """Return the levels that were given, by their option."""
@@ -135,9 +171,12 @@ class LevelOptions:
         return defaults | {name: value for name, value in given.items() if value is not None}
 
 
-def _mean_rate(scenario: "OpenLoop", arrivals: "Arrivals") -> float:
+def _mean_rate(scenario: "OpenLoop", arrivals: "Arrivals", seed: int) -> float:
     """Return the mean rate of the requests that a schedule will send."""
-    times = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s)
+    rate = getattr(arrivals, "rate_rps", None)
+    if rate is not None:
+        return float(rate)
+    times = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed)
     lasting_s = scenario.extent_s or (float(times[-1]) if len(times) else 0.0)
     return len(times) / lasting_s if lasting_s else math.inf
 
@@ -145,11 +184,12 @@ def _mean_rate(scenario: "OpenLoop", arrivals: "Arrivals") -> float:
 if TYPE_CHECKING:
     import numpy as np
 
-    from sextant.load.source import Source, Text, Texts
+    from sextant.load.source import Source, Text
+    from sextant.load.texts import Texts
     from sextant.workload.prompts import PromptSource
 
 
-_OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens")
+_OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens", "sampler")
 
 
 @dataclass(frozen=True)
@@ -176,7 +216,7 @@ class RequestOptions:
         typer.Option(
             help="Normalised trace, in place of a workload: its requests in their order, whose "
             "prompts begin alike as far as its hash_ids do. At its own times, unless --users, "
-            "--request-rate or --batch say others."
+            "--request-rate, --batch or --arrivals say others."
         ),
     ] = None
     input_tokens: Annotated[
@@ -210,6 +250,9 @@ class RequestOptions:
             "do not know ignore_eos and min_tokens.",
         ),
     ] = False
+    sampler: Annotated[
+        str | None, typer.Option(help="joint (default), or independent (an ablation).")
+    ] = None
 
     def content(self, model: str, is_chat: bool) -> Content:
         """Return what makes requests to a model. Raises InputError for options that do not go
@@ -277,7 +320,8 @@ class RequestOptions:
 
     def _replayed(self, model: str, trace: Path, is_text: bool) -> Content:
         """Return the requests of a trace."""
-        from sextant.load.source import FIRST_TOKEN_ID, N_WORDS, RandomIds, ReplayedRequests, Texts
+        from sextant.load.source import FIRST_TOKEN_ID, RandomIds, ReplayedRequests
+        from sextant.load.texts import N_WORDS, Texts
         from sextant.workload.shared_blocks import read_blocks
 
         self._refuse("requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
@@ -310,16 +354,17 @@ class RequestOptions:
         caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
         requests, clipped_fraction = cap_model(open_workload(workload), caps)
         prompts = self._texts(is_text) or RandomTokens(self.vocab_size)
+        sampler = self.sampler or "joint"
 
         def source_of(seed: int) -> RequestSource:
-            return RequestSource(model, requests, prompts, seed)
+            return RequestSource(model, requests, prompts, seed, sampler)
 
         longest = {f"max_{name}": int(requests.frame[name].max()) for name in caps}
         return Content(
             source_of,
             Path(workload).stem,
             facts={"workload": workload, "clipped_fraction": clipped_fraction, **longest},
-            sampler="joint",
+            sampler=sampler,
             unsent_parameters=tuple(unsent_parameters(requests)),
         )
 
@@ -327,7 +372,7 @@ class RequestOptions:
         """Return what makes prompts from or as text, None for random token ids."""
         if not (self.tokenizer or is_text):
             return None
-        from sextant.load.source import Texts
+        from sextant.load.texts import Texts
         from sextant.workload.prompts import load_prompt_source, load_tokenizer
 
         tokenizer = load_tokenizer(self.tokenizer) if self.tokenizer else None

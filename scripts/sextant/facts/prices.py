@@ -1,5 +1,6 @@
 """Prices: tables of providers that ship, and where the prices of GPU profiles come from."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,11 +12,22 @@ from pydantic import Field
 
 from sextant import PROJECT
 from sextant.base.sheets import Row, load_sheet
-from sextant.facts.gpu import GPUS, GpuId, GPUProfile, NGpus, Price, PriceDate, gpu_path
+from sextant.facts.gpu import (
+    GPUS,
+    GpuId,
+    GPUProfile,
+    NGpus,
+    Price,
+    PriceDate,
+    gpu_path,
+    profile_of_id,
+)
 
 PRICES = PROJECT / "resources" / "prices"
 """One file per provider, `<provider>.csv`; its README says where the prices were read."""
 _OLD_MONTHS = 12
+_ON_DEMAND = " on demand, "
+"""Between provider and region where a price is said to be of a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,15 +112,51 @@ def priced(profile: GPUProfile, provider: str, folder: Path = PRICES) -> GPUProf
     return replace(
         profile,
         usd_per_hour=round(row["usd_per_hour"] * profile.n_gpus / row["n_gpus"], 6),
-        price_source=f"{provider} on demand, {row['region']}",
+        price_source=f"{provider}{_ON_DEMAND}{row['region']}",
         price_as_of=row["as_of"],
     )
 
 
-def share_lines(profile: GPUProfile, replicas: int, provider: str) -> list[str]:
-    """Return a warning if replicas leave devices of the provider's smallest machines unused."""
-    row = _machine(profile, provider, PRICES)
-    if row is None:
+def cheapest(
+    profile: GPUProfile, among: Iterable[str] = (), folder: Path = PRICES
+) -> GPUProfile | None:
+    """Return a GPU profile at its lowest price among providers, by default all whose tables ship.
+
+    None if none of them has a machine with its devices; of equal prices the first by name counts.
+    """
+    found = [priced(profile, name, folder) for name in among or providers(folder)]
+    known = [each for each in found if each is not None]
+    return min(known, key=lambda each: each.usd_per_hour, default=None)
+
+
+def has_own_price(profile: GPUProfile) -> bool:
+    """Return whether a profile's price is its source's own: not of a table that ships."""
+    provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
+    regions = {row["region"] for row in _rows(provider)} if region else set()
+    return not math.isnan(profile.usd_per_hour) and region not in regions
+
+
+def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
+    """Return what providers sell, by default all whose tables ship, each at its lowest price.
+
+    A machine is offered whole, and in halves down to one of its devices.
+    """
+    among, found = [*among] or providers(), {}
+    for row in (row for name in among for row in _rows(name)):
+        n_gpus = row["n_gpus"]
+        while n_gpus >= 1:
+            bare = profile_of_id(f"{n_gpus}x{row['gpu_id']}")
+            if (each := cheapest(bare, among)) is not None:
+                found[each.gpu_profile_id] = each
+            n_gpus //= 2
+    return dict(sorted(found.items()))
+
+
+def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
+    """Return a warning if replicas leave devices of the machines unused that a provider rents."""
+    provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
+    row = _machine(profile, provider, PRICES) if provider in providers() else None
+    if row is None or row["region"] != region:
         return []
     machines = -(-replicas // (row["n_gpus"] // profile.n_gpus))
     if replicas * profile.n_gpus == machines * row["n_gpus"]:
@@ -124,10 +172,14 @@ def _machine(profile: GPUProfile, provider: str, folder: Path) -> Row | None:
     """Return the smallest machine with enough devices, the cheapest of these."""
     rows = [
         row
-        for row in _table(folder / f"{provider}.csv")
+        for row in _rows(provider, folder)
         if row["gpu_id"] == profile.gpu.gpu_id and row["n_gpus"] >= profile.n_gpus
     ]
     return min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
+
+
+def _rows(provider: str, folder: Path = PRICES) -> list[Row]:
+    return _table(folder / f"{provider}.csv") if provider in providers(folder) else []
 
 
 def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[PriceOrigin]:

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,7 +49,6 @@ CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning
 ALL_FILES = (*CELL_FILES, "run.json")
 CHECKPOINT = "partial"
 """Name of the folder, inside the cell's folder, where finished levels are kept."""
-_NEW, _NEW_RUN = ".new", "run.new"
 DAMAGED = "damaged-"
 """Prefix of the folders that hold damaged files, inside the cell's folder."""
 
@@ -119,41 +118,25 @@ def from_json(kind: type[_T], value: object) -> _T:
 
 
 def write_cell(
-    folder: Path,
-    run: CellRun,
-    tuning: Tuning,
-    tables: Mapping[str, pa.Table | pa.RecordBatchReader] | None = None,
-    write_more: Callable[[Path], None] = lambda _: None,
+    folder: Path, run: CellRun, tuning: Tuning, tables: Mapping[str, pa.Table] | None = None
 ) -> None:
-    """Write a cell's files: all of them beside the earlier ones, which then make room;
-    `run.json`, which declares the cell whole, comes last.
+    """Write a cell's files; `run.json`, which declares the cell whole, comes last.
 
-    `tables` have the names and columns of `TABLES`; one that is missing has no rows. `write_more`
-    writes other files to the folder that it is given.
+    `tables` have the names and columns of `TABLES`; one that is missing has no rows.
     """
-    new = folder / _NEW
-    shutil.rmtree(new, ignore_errors=True)  # of a process that was killed
-    try:
-        for name, schema in TABLES.items():
-            table = (tables or {}).get(name, schema.empty_table())
-            write_parquet(new / f"{name}.parquet", table, run.provenance)
-        write_json(new / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
-        write_more(new)
-        write_run(new, run, _NEW_RUN)
-        (folder / "run.json").unlink(missing_ok=True)
-        for path in new.iterdir():
-            if path.name != _NEW_RUN:
-                path.replace(folder / path.name)
-        (new / _NEW_RUN).replace(folder / "run.json")
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    (folder / "run.json").unlink(missing_ok=True)
+    for name, schema in TABLES.items():
+        table = (tables or {}).get(name, schema.empty_table())
+        write_parquet(folder / f"{name}.parquet", table, run.provenance)
+    write_json(folder / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
+    write_run(folder, run)
 
 
-def write_run(folder: Path, run: CellRun, name: str = "run.json") -> None:
+def write_run(folder: Path, run: CellRun) -> None:
     """Write `run.json` with the size and SHA-256 of the other files, and its own SHA-256."""
-    files = file_facts(folder / file for file in CELL_FILES)
+    files = file_facts(folder / name for name in CELL_FILES)
     content = {_VERSION: FORMAT_VERSION} | to_json(run) | {FILES: files}
-    write_json(folder / name, sealed(content))
+    write_json(folder / "run.json", sealed(content))
 
 
 def read_run(folder: Path) -> CellRun:
