@@ -121,7 +121,7 @@ def test_events_that_come_twice_are_spread_and_told(counts):
 
 def test_two_tokens_in_an_event():
     exchange = read(counted(1, 3, 5))
-    assert exchange.status == "incomplete"  # 5 of 12
+    assert (exchange.status, exchange.error) == ("incomplete", "5 of 12 output tokens")
     assert exchange.token_offsets_ms.tolist() == [51, 61, 61, 71, 71]
     timed = read(counted(None, None, None), total(5) + DONE, n=5)
     assert timed.status == "ok" and timed.oddities == [FEWER_EVENTS]

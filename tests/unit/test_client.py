@@ -27,7 +27,6 @@ from stub_server import (
     answer_tokens,
     chunk,
     event,
-    usage_alone,
 )
 
 PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)
@@ -88,21 +87,6 @@ def gaps_ms(outcome: Exchange) -> list[float]:
 # What comes back well
 
 
-def test_a_stream_is_counted_and_ordered_in_time():
-    with StubServer(answer_tokens(0.02, 0.005)) as server:
-        (outcome,) = ask(server.url, n_output=20)
-    assert (outcome.status, outcome.error) == ("ok", None)
-    assert (outcome.input_tokens, outcome.output_tokens) == (4, 20)
-    offsets_ms = outcome.token_offsets_ms.tolist()
-    assert len(offsets_ms) == 20 and outcome.token_offsets_ms.itemsize == 4
-    assert offsets_ms == sorted(offsets_ms) and offsets_ms[0] >= 20
-    assert outcome.scheduled_ns <= outcome.sent_ns < outcome.first_token_ns
-    assert outcome.first_token_ns < outcome.last_token_ns <= outcome.ended_ns
-    first_ms = (outcome.first_token_ns - outcome.sent_ns) / 1e6
-    assert offsets_ms[0] == pytest.approx(first_ms, abs=1e-3)
-    assert offsets_ms[-1] >= 20 + 19 * 5
-
-
 def test_times_are_those_at_which_the_server_sent():
     written_ns = []
 
@@ -117,25 +101,15 @@ def test_times_are_those_at_which_the_server_sent():
     with StubServer(answer) as server:
         (outcome,) = ask(server.url, n_output=10)
         received_ns = server.requests[0].received_ns
-    assert outcome.sent_ns <= received_ns
+    assert (outcome.status, outcome.input_tokens, outcome.output_tokens) == ("ok", 4, 10)
+    assert outcome.scheduled_ns <= outcome.sent_ns <= received_ns < outcome.first_token_ns
+    assert outcome.first_token_ns < outcome.last_token_ns <= outcome.ended_ns
+    assert outcome.token_offsets_ms.itemsize == 4
     written_ms = (np.array(written_ns) - outcome.sent_ns) / 1e6
     late_ms = np.array(outcome.token_offsets_ms) - written_ms
     assert (late_ms >= -1e-3).all()
     # A busy machine delays some, never most of them.
     assert np.median(late_ms) < 5
-
-
-def test_two_tokens_in_one_chunk_share_their_time():
-    outcome = ask_once(
-        STREAM_HEAD,
-        chunk(event(1)),
-        PAUSE_S,
-        chunk(event(3)),
-        chunk(DONE) + LAST_CHUNK,
-    )
-    assert (outcome.status, outcome.output_tokens) == ("ok", 3)
-    first, second = gaps_ms(outcome)
-    assert first > SEEN_MS and second == 0
 
 
 def test_an_answer_broken_at_any_byte_is_the_same():
@@ -153,14 +127,6 @@ def test_an_answer_broken_at_any_byte_is_the_same():
         outcomes = ask(server.url, n=n)
     seen = {(out.status, out.output_tokens, len(out.token_offsets_ms)) for out in outcomes}
     assert seen == {("ok", 3, 3)} and server.n_connections == 1
-
-
-@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
-def test_line_ends_and_comments_of_event_streams(line_end):
-    events = b": keep-alive\n\n" + event(1) + b": ping\n\n" + event(2) + b"retry: 9\n\n" + DONE
-    body = chunk(events.replace(b"\n", line_end))
-    outcome = ask_once(STREAM_HEAD, body, LAST_CHUNK, n_output=2)
-    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
 
 
 def test_a_long_answer_is_read_in_parts():
@@ -192,38 +158,6 @@ def test_parts_may_end_anywhere(counts):
         assert exchange.last_token_ns == 1_000_000_000 + offsets_ms[-1] * 1_000_000
 
 
-def test_usage_only_at_the_end_gives_the_times_of_chunks():
-    outcome = ask_once(
-        STREAM_HEAD,
-        chunk(event(None)),
-        PAUSE_S,
-        chunk(event(None)),
-        chunk(usage_alone(5)),
-        chunk(DONE) + LAST_CHUNK,
-        n_output=5,
-    )
-    assert (outcome.status, outcome.output_tokens) == ("ok", 5)
-    (gap,) = gaps_ms(outcome)
-    assert gap > SEEN_MS
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [
-        [event(3)],  # with the last token
-        [event(3), usage_alone(3)],  # and once more
-        [event(None), event(3, text=""), usage_alone(3)],  # with what says why it ended
-    ],
-)
-def test_usage_that_is_told_late_times_no_token(ends):
-    pieces = [event(None), event(None), *ends]
-    outcome = ask_once(
-        STREAM_HEAD, *(p for e in pieces for p in (chunk(e), PAUSE_S)), chunk(DONE) + LAST_CHUNK
-    )
-    assert outcome.status == "ok" and outcome.output_tokens == 3
-    assert len(gaps_ms(outcome)) == 2 and min(gaps_ms(outcome)) > SEEN_MS
-
-
 def test_one_token_with_usage_at_the_end_is_timed_by_its_own_chunk():
     outcome = ask_once(
         STREAM_HEAD, chunk(event(None)), 0.3, chunk(event(1) + DONE) + LAST_CHUNK, n_output=1
@@ -233,18 +167,6 @@ def test_one_token_with_usage_at_the_end_is_timed_by_its_own_chunk():
     assert at_ms < 250
 
 
-def test_generated_text_cannot_pass_for_usage_or_for_the_end():
-    text = 'data: {"completion_tokens": 99, "prompt_tokens": 98} data: [DONE]'
-    well = [chunk(event(n, text=text)) for n in (1, 2, 3)]
-    outcome = ask_once(STREAM_HEAD, *well, chunk(DONE) + LAST_CHUNK)
-    assert (outcome.status, outcome.output_tokens, outcome.input_tokens) == ("ok", 3, 4)
-    outcome = ask_once(STREAM_HEAD, *well, LAST_CHUNK)
-    assert (outcome.status, outcome.error) == ("incomplete", "the stream ended without [DONE]")
-    chunks = [chunk(event(None, text=text)) for _ in range(2)]
-    outcome = ask_once(STREAM_HEAD, *chunks, chunk(usage_alone(3) + DONE) + LAST_CHUNK)
-    assert (outcome.status, len(outcome.token_offsets_ms)) == ("ok", 2)
-
-
 def test_what_follows_the_end_mark_is_no_failure():
     """By this status users send their next request at once, or pause."""
     bye = chunk(b": bye\n" * 99) + LAST_CHUNK
@@ -252,6 +174,8 @@ def test_what_follows_the_end_mark_is_no_failure():
     outcome = ask_once(*pieces, keep=lambda part: None)
     assert outcome.status == "ok"
     assert ask_once(*pieces[:2], bye, keep=lambda part: None).status == "incomplete"
+    unended = ask_once(STREAM_HEAD, *(chunk(event(n)) for n in (1, 2, 3)), LAST_CHUNK)
+    assert (unended.status, unended.error) == ("incomplete", "the stream ended without [DONE]")
 
 
 def test_an_announcement_is_no_answer():
@@ -307,20 +231,6 @@ def test_no_usage_at_all_is_not_guessed_from_chunks():
     outcome = ask_once(STREAM_HEAD, chunk(event(None) * 3), chunk(DONE) + LAST_CHUNK)
     assert outcome.status == "incomplete" and "no usage" in outcome.error
     assert outcome.output_tokens is None
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_another_number_of_tokens_than_asked_for(count):
-    events = b"".join(event(n) for n in range(1, count + 1))
-    outcome = ask_once(STREAM_HEAD, chunk(events + DONE) + LAST_CHUNK)
-    assert (outcome.status, outcome.error) == ("incomplete", f"{count} of 3 output tokens")
-
-
-def test_an_error_in_the_stream_is_told():
-    failure = b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\n'
-    outcome = ask_once(STREAM_HEAD, chunk(event(1)), chunk(failure + DONE) + LAST_CHUNK)
-    assert outcome.status == "incomplete" and "EngineCore died" in outcome.error
-    assert len(outcome.token_offsets_ms) == 1
 
 
 def test_closed_before_any_byte():

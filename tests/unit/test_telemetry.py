@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import duckdb
 import psutil
 import pytest
 
@@ -21,7 +20,6 @@ from sextant.engine import gauges
 from sextant.engine.watcher import Watched, Watcher, WatchPlan, read_rows, watch
 from sextant.engine.watching_process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
-from sextant.points.summarize import ENERGY_SQL
 from stub_server import StubServer, answer_text
 from support import wait_for
 
@@ -191,31 +189,6 @@ def test_a_lost_device_ends_its_own_series_only(monkeypatch):
     lost, other = rows_of(watched, "gpu1"), rows_of(watched, "gpu0")
     lost_s = float(LOST_AT.search(warning)[1])
     assert lost and lost[-1]["time_s"] < lost_s + 0.1 < other[-1]["time_s"]
-
-
-def test_the_energy_across_a_reset_of_the_counter_is_power_times_time(monkeypatch):
-    use_fake_nvml(monkeypatch, reset="1:0.8")
-
-    def is_longer_than_the_window(watched: Watched) -> bool:
-        rows = rows_of(watched, "gpu1")
-        return rows[-1]["time_s"] > rows[0]["time_s"] + 1.2 and rows[-1]["energy_j"] < 1000
-
-    telemetry = watched_until(is_longer_than_the_window, WatchPlan("gpu", (1,)), 1).telemetry
-    counter = telemetry["energy_j"].to_pylist()
-    assert counter[0] > 7000 > 1000 > counter[-1]
-    reset = next(n for n, (a, b) in enumerate(itertools.pairwise(counter)) if b < a)
-    missed_s = gaps_s(telemetry.to_pylist())[reset]
-    window = (
-        f"SELECT 0 AS cell, 1.0 AS level, {telemetry['time_s'][0]} AS started_s, 1 AS duration_s"
-    )
-    with duckdb.connect() as database:
-        database.execute("CREATE TABLE all_telemetry AS SELECT 0 AS cell, * FROM telemetry")
-        database.execute(f"CREATE TABLE levels AS {window}")
-        database.execute(ENERGY_SQL.read_text())
-        row = database.table("device_telemetry").to_arrow_table().to_pylist()[0]
-    # GPU 1 draws 200 W, of which the meter missed the interval of the reset.
-    assert row["energy_j"] == pytest.approx(200, rel=0.02)
-    assert row["energy_bridged_fraction"] == pytest.approx(missed_s, rel=0.05)
 
 
 def test_of_a_mig_instance_the_memory_is_its_own_and_the_rest_its_gpus(monkeypatch):
