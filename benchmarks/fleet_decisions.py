@@ -18,8 +18,10 @@ limits. The optimum with perfect knowledge is the same program on the measured l
 
 import argparse
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,13 +30,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from sextant.answer.fleet.options import options_of_draws
-from sextant.answer.fleet.planning import (
-    each_team_alone,
-    first_fit_by_price,
-    own_best_choices,
-    plan_fleet,
-)
-from sextant.decide.fleet import Demand, Option, Pool, Served
+from sextant.answer.fleet.planning import RISK, plan_fleet
+from sextant.decide.fleet import Demand, Option, Placement, Pool, Served
+from sextant.decide.fleet_program import pool_uses
 from sextant.decide.score import so_score
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
@@ -115,6 +113,137 @@ def device_prices(task: Task) -> dict[str, float]:
     """Return the price of one device in USD per hour: that of the largest profile by its number."""
     profiles = sorted(task.facts.profiles.values(), key=lambda each: each.n_gpus)
     return {each.gpu.gpu_id: each.usd_per_hour / each.n_gpus for each in profiles}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The result of a simpler way to plan."""
+
+    name: str
+    """`each_team_alone`, `first_fit_by_price` or `own_best_choices` (the sum of `recommend`)."""
+    choices: tuple[Served, ...]
+    """What it gives each demand, whether or not there are enough devices."""
+    n_served: int
+    """Demands whose replicas find devices."""
+    usd_per_hour: float
+
+
+def each_team_alone(
+    demands: Sequence[Demand],
+    pools: Sequence[Pool],
+    options: Sequence[Option],
+    risk: float = RISK,
+    time_limit_s: float = np.inf,
+) -> Baseline:
+    """Return the sum of the teams' plans, each with all pools for itself.
+
+    Their nodes together may be more than there are.
+    """
+    choices: list[Served] = []
+    usd_per_hour = 0.0
+    for _, group in groupby(sorted(demands, key=lambda each: each.team), lambda each: each.team):
+        own = [*group]
+        names = {demand.demand_id for demand in own}
+        mine = [option for option in options if option.demand_id in names]
+        plan = plan_fleet(own, pools, mine, risk=risk, time_limit_s=time_limit_s)
+        choices += plan.served
+        usd_per_hour += plan.usd_per_hour
+    return Baseline("each_team_alone", tuple(choices), len(choices), usd_per_hour)
+
+
+def first_fit_by_price(
+    demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
+) -> Baseline:
+    """Serve one demand after another, by priority, each by the cheapest option that still fits.
+
+    Its replicas go to the first nodes with room.
+    """
+    return _one_by_one("first_fit_by_price", demands, pools, options, risk, n_tried=None)
+
+
+def own_best_choices(
+    demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
+) -> Baseline:
+    """Give each demand its cheapest option, by priority, as `sextant recommend` chooses it.
+
+    A demand whose replicas no longer fit is not served.
+    """
+    return _one_by_one("own_best_choices", demands, pools, options, risk, n_tried=1)
+
+
+def _one_by_one(
+    name: str,
+    demands: Sequence[Demand],
+    pools: Sequence[Pool],
+    options: Sequence[Option],
+    risk: float,
+    n_tried: int | None,
+) -> Baseline:
+    free = {pool.pool_id: np.full(pool.nodes, pool.devices_per_node) for pool in pools}
+    choices, placements, n_served = [], [], 0
+    sizes = {option.gpu_profile_id: option.n_gpus for option in options}
+    own: defaultdict[str, list[Option]] = defaultdict(list)
+    for option in options:
+        own[option.demand_id].append(option)
+    for demand in sorted(demands, key=lambda each: each.priority):
+        priced = _priced(demand, pools, own[demand.demand_id], risk)[:n_tried]
+        for place, (usd, option, replicas) in enumerate(priced):
+            fitted = _first_fit(option, replicas, pools, free)
+            if fitted or place == len(priced) - 1:
+                met = float(option.is_met(np.array([replicas])).mean())
+                chosen = option.gpu_profile_id, option.n_gpus, (replicas,), met, usd
+                choices += [Served(demand, *chosen)] if fitted or n_tried else []
+                placements += fitted
+                n_served += bool(fitted)
+                break
+    usd_per_hour = sum(use.usd_per_hour for use in pool_uses(pools, placements, sizes, 1))
+    return Baseline(name, tuple(choices), n_served, usd_per_hour)
+
+
+def _priced(
+    demand: Demand, pools: Sequence[Pool], options: Sequence[Option], risk: float
+) -> list[tuple[float, Option, int]]:
+    """Return a demand's options with the replicas of the peak: the cheapest first, of equal ones
+    the likelier, then that of fewer devices.
+    """
+    priced = []
+    for option in options:
+        own = [pool for pool in pools if pool.nodes and pool.gpu_id == option.gpu_id]
+        if own:
+            replicas = option.replicas(risk, demand.least_replicas)
+            if replicas is not None:
+                most = int(replicas.max())
+                usd = min(pool.usd_per_hour for pool in own)
+                priced.append((most * option.n_gpus * usd, option, most))
+
+    def order(each: tuple[float, Option, int]) -> tuple[float, ...]:
+        usd, option, most = each
+        return usd, -float(option.is_met(np.array([most])).mean()), most * option.n_gpus
+
+    return sorted(priced, key=order)
+
+
+def _first_fit(
+    option: Option, replicas: int, pools: Sequence[Pool], free: dict[str, np.ndarray]
+) -> list[Placement]:
+    """Take devices of the first nodes with room, cheapest pools first; nothing unless all fit."""
+    taken, left = [], replicas
+    for pool in sorted(pools, key=lambda each: each.usd_per_hour):
+        if pool.gpu_id != option.gpu_id:
+            continue
+        rooms = free[pool.pool_id] // option.n_gpus
+        by_node = np.clip(left - (np.cumsum(rooms) - rooms), 0, rooms)
+        taken.append((pool.pool_id, by_node))
+        left -= int(by_node.sum())
+    if left:
+        return []
+    placements = []
+    names = option.demand_id, option.gpu_profile_id
+    for pool_id, by_node in taken:
+        free[pool_id] -= by_node * option.n_gpus
+        for node in np.flatnonzero(by_node):
+            placements.append(Placement(0, pool_id, int(node), *names, int(by_node[node])))
+    return placements
 
 
 def ways(case: Fleet, options: Sequence[Option]) -> Iterator[tuple[str, Sequence[Served]]]:

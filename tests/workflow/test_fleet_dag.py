@@ -1,6 +1,7 @@
 """Demands and supply in the configuration: a rule, a page, a table, and a part of the report."""
 
 import json
+import shutil
 
 import pytest
 
@@ -8,13 +9,16 @@ from forked_snakemake import dry_run, run
 from html_page import Page
 from project import Project
 
-DEMANDS = "demand_id team llm_id itl_ms percentile users trace_id priority"
+DEMANDS = "demand_id team {} itl_ms percentile users trace_id priority"
 SUPPLY = "pool_id gpu_id nodes devices_per_node kind usd_per_hour"
 PAGE = "results/fleet/measured/index.html"
 
 
-def ask(project: Project, *rows: tuple, supply: tuple = ("rack", "cpu-core", 2, 2)) -> None:
-    project.write_sheet("demands", DEMANDS, *rows)
+RACK = ("rack", "cpu-core", 2, 2)
+
+
+def ask(project: Project, *rows: tuple, supply: tuple = RACK, llm: str = "llm_id") -> None:
+    project.write_sheet("demands", DEMANDS.format(llm), *rows)
     project.write_sheet("supply", SUPPLY, (*supply, "owned", 0.04))
     sheets = {"demands": "config/demands.tsv", "supply": "config/supply.tsv"}
     project.set_config(**{f"sheets__{name}": path for name, path in sheets.items()})
@@ -40,6 +44,23 @@ def test_nothing_but_the_fleet_and_what_shows_it_runs(finished, tmp_path) -> Non
     ask(project, ("chat", "one", "llm-opt-6m", 10_000, 50, 2, "", 1))
     jobs = dry_run(project.folder).by_rule
     assert jobs == {"plan_fleet": 1, "build_store": 1, "write_report": 1}
+
+
+def test_facts_that_only_demands_or_supply_name_make_the_plan_stale(planned) -> None:
+    gpu, llm = planned.folder / "resources/gpus/L4-24GB.yaml", planned.folder / "own.json"
+    shutil.copy(planned.folder / "resources/llms/demo-opt-6m.json", llm)
+    ask(
+        planned,
+        ("own", "one", llm.name, 10_000, 50, 2, "", 1),
+        supply=("l4", gpu.stem, 1, 2),
+        llm="hf_config",
+    )
+    for file in (gpu, llm):
+        done = planned.snakemake("--cores", "1", "--touch", PAGE)
+        assert done.returncode == 0, done.stderr
+        assert "plan_fleet" not in dry_run(planned.folder).by_rule
+        file.write_text(file.read_text() + "\n")
+        assert dry_run(planned.folder).by_rule["plan_fleet"] == 1
 
 
 def test_the_store_has_a_row_a_demand(planned) -> None:

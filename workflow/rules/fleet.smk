@@ -16,6 +16,7 @@ rule plan_fleet:
         features=list(config.get("features", {}).values()),
         configs=[row["config"] for row in EXPERIMENT.llms.values()],
         gpus=gpu_files(),
+        named=fleet_facts(),
         library=library("plan_fleet"),
     output:
         table="<results>/fleet/{source}/fleet.parquet",

@@ -43,6 +43,10 @@ class Pool:
     usd_per_hour: float = 0.0
     """Price of one device. An owned device costs it while in use; a rented node is paid whole."""
     is_owned: bool = True
+    price_source: str | None = None
+    """Whose price it is."""
+    price_as_of: str | None = None
+    """From when it is."""
     gpu_model: str = ""
     """The device type as SLURM names it, as in gpu_profiles.tsv."""
     gpu_product: str = ""
@@ -208,19 +212,6 @@ class Mend:
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """The result of a simpler way to plan."""
-
-    name: str
-    """`each_team_alone`, `first_fit_by_price` or `own_best_choices` (the sum of `recommend`)."""
-    choices: tuple[Served, ...]
-    """What it gives each demand, whether or not there are enough devices."""
-    n_served: int
-    """Demands whose replicas find devices."""
-    usd_per_hour: float
-
-
-@dataclass(frozen=True)
 class FleetAnswer:
     """A plan, and what would change it."""
 
@@ -235,5 +226,4 @@ class FleetAnswer:
     conflict: tuple[str, ...]
     """Demands that cannot all be served together, though without any one of them the others can;
     empty where all are served."""
-    baselines: tuple[Baseline, ...]
     warnings: tuple[str, ...] = ()

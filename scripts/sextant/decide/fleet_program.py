@@ -31,6 +31,9 @@ from sextant.decide.fleet import Demand, Option, Placement, Pool, PoolUse
 
 TIE_USD = 1e-6
 """What a device in use costs beside its price: owned ones without a price are not wasted."""
+TIE_RISK_USD = 1e-3
+"""What a demand costs beside the price if it is certain to miss its limits: of plans at one price
+the likelier is better, then the one of fewer devices."""
 _INFEASIBLE = 2
 
 
@@ -43,6 +46,8 @@ class Choice:
     """Its place among the demands."""
     replicas: np.ndarray
     """By slot."""
+    probability_met: float
+    """That these replicas keep the limits in all slots."""
 
     @property
     def kind(self) -> tuple[str, int]:
@@ -167,8 +172,10 @@ class Program:
 
     @cached_property
     def usd_per_hour(self) -> np.ndarray:
-        """The cost of each variable, mean over the day; of equal ones fewer devices are better."""
+        """The cost of each variable, mean over the day, with what decides between equal plans."""
         cost = np.zeros(len(self._places))
+        for c, choice in enumerate(self.choices):
+            cost[c] = TIE_RISK_USD * (1 - choice.probability_met)
         for key, column in self._places.items():
             if key[0] == "z":
                 pool = self.pools[key[2]]

@@ -250,9 +250,9 @@ def load_experiment(
     if "variants" in paths:
         variant_rows = load_sheet(paths["variants"], VariantRow, "variant_id")
         variants |= {row["variant_id"]: Variant(**row) for row in variant_rows}
-    demands = []
-    if "demands" in paths:  # the supply is read to see that it can be
-        load_sheet(paths["supply"], SupplyRow, "pool_id")
+    demands, supply = [], []
+    if "demands" in paths:
+        supply = load_sheet(paths["supply"], SupplyRow, "pool_id")
         demands = load_sheet(paths["demands"], DemandRow, "demand_id")
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     check_adaptive(rows["benchmarks"], config["decision"])
@@ -293,6 +293,7 @@ def load_experiment(
         },
         endpoints={} if archive else load_endpoints(paths.get("endpoints")),
         demands=demands,
+        supply=supply,
     )
     check_experiment(experiment, config, file)
     return experiment

@@ -341,6 +341,10 @@ class SupplyRow:
     """owned (a device costs its price while in use) or rentable (a node in use is paid whole)"""
     usd_per_hour: Annotated[float, Field(ge=0, le=1e6)]
     """price of one device in USD per hour, 0 to 1,000,000; 0 where owned ones cost nothing more"""
+    price_source: str | None = None
+    """whose price it is, e.g. aws on demand, us-east-1; answers say it"""
+    price_as_of: PriceDate | None = None
+    """date of the price: YYYY, YYYY-MM or YYYY-MM-DD"""
     gpu_product: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
     """for --format kubernetes: the nodes' label nvidia.com/gpu.product, e.g. NVIDIA-L4"""
     gpu_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")] | None = None

@@ -15,39 +15,35 @@ from sextant.answer.fleet.options import FleetQuestion, answer_sheets
 from sextant.base.files import provenance
 from sextant.decide.fleet import Demand, FleetAnswer, FleetPlan, Mend, Worth
 from sextant.experiment.experiment import Experiment
+from sextant.facts.prices import old_price_lines, origin_line, price_origins
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table, as_text
 from sextant.pages.wording import chance, listed, plural
 from sextant.points.measured import load_run
 
-BASELINES = {
-    "each_team_alone": "each team alone, with all nodes for itself",
-    "first_fit_by_price": "one after another, the cheapest that still fits",
-    "own_best_choices": "each its own best choice (`recommend`)",
-    "for_the_peak": "placed for the peak",
-}
 _N_NAMED = 10
 
 
 def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None) -> Document:
     """Return a fleet answer for people (blocks) and programs (data).
 
-    The data are the fields of `FleetAnswer`, and `plan.gap`.
+    The data are the fields of `FleetAnswer`, `plan.gap`, and where `prices` come from.
     """
     plan = answer.plan
     data = asdict(answer)
     data["plan"]["gap"] = plan.gap
-
+    pools = (use.pool for use in plan.pools)
+    prices = price_origins((pool.price_source, pool.price_as_of) for pool in pools)
+    data["prices"] = [each._asdict() for each in prices]
     is_by_hour = len(plan.pools[0].devices_used) > 1
     charts = [Chart(lambda: _figure(plan), "Devices in use by the hour of the day.")] * is_by_hour
     blocks: list[Block] = [
         Headline(headline(answer)),
-        *(Note(text, "warning") for text in answer.warnings),
+        *(Note(text, "warning") for text in (*answer.warnings, *old_price_lines(prices))),
         Section("Who runs where", [*charts, _served_table(plan)]),
         *([Section("Not served", _unserved_blocks(answer))] if plan.unserved else []),
-        Section("Pools", [_pool_table(plan)]),
+        Section("Pools", [_pool_table(plan), Note(origin_line(prices))]),
         Section("Teams", [_team_table(plan)]),
         Section("What would change it, solved again with that change", [_change_table(answer)]),
-        Section("Simpler ways", [_baseline_table(answer)]),
     ]
     return Document("Fleet: which team gets which GPUs", blocks, data, origin=origin)
 
@@ -89,6 +85,8 @@ def headline(answer: FleetAnswer) -> str:
     """Return how many are served, at what cost and probability, in one line."""
     plan = answer.plan
     n = len(plan.served) + len(plan.unserved)
+    if not plan.served:
+        return f"None of {plural(n, 'demand')} can be served"
     joint = chance(plan.joint_probability_met)
     independent = chance(plan.product_probability_met)
     return (
@@ -207,14 +205,6 @@ def _worth_words(worth: Worth) -> str:
     bound = worth.at_most_usd_per_hour
     at_most = f" (at most {bound:.2f})" if bound > max(1.01 * saved, 0.01) else ""
     return f"saves {saved:.2f} USD/h{at_most}" if saved >= 0.005 or at_most else "nothing"
-
-
-def _baseline_table(answer: FleetAnswer) -> Table:
-    rows = [
-        (BASELINES[each.name], f"{each.n_served} served", f"{each.usd_per_hour:.2f} USD/h")
-        for each in answer.baselines
-    ]
-    return Table((), rows)
 
 
 SCHEMA = pa.schema(

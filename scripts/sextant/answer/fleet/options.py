@@ -26,6 +26,7 @@ from sextant.answer.question import (
 from sextant.answer.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.base.ids import file_name
+from sextant.base.job_log import Progress
 from sextant.base.sheets import Row, load_sheet
 from sextant.decide.decision import sustained
 from sextant.decide.fleet import Demand, FleetAnswer, Option, Pool
@@ -252,7 +253,9 @@ def find_options(
     looser: dict[str, dict[float, list[Option]]] = {}
     warnings: dict[str, list[str]] = {}
     fits: dict[tuple[Any, ...], tuple[JointPredictor, Fitted]] = {}
+    progress = Progress("demand", len(wanted))
     for each, (question, notes) in zip(wanted, questions, strict=True):
+        progress.step(each.demand.demand_id)
         subject, outside = _subject(question, source, profiles)
         if subject is not None:
             forecast, demand = _forecast(question, subject, fits), each.demand
@@ -265,6 +268,8 @@ def find_options(
             looser[demand.demand_id] = dict(zip(slos, others, strict=True))
         for text in [*each.notes, *notes, *outside]:
             warnings.setdefault(text, []).append(each.demand.demand_id)
+    progress.note("sharing out the devices")
+    progress.close()
     return options, looser, [f"{_names(names)}: {text}" for text, names in warnings.items()]
 
 

@@ -1,17 +1,18 @@
-"""Plan a fleet: the program solved by priority, simpler ways, and what would change the plan."""
+"""Plan a fleet: the program solved by priority, and what would change the plan."""
 
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
-from math import floor
+from itertools import takewhile
+from math import floor, inf
+from typing import TypeVar
 
 import numpy as np
 
 from sextant.decide.fleet import (
-    Baseline,
     Demand,
     FleetAnswer,
     FleetPlan,
@@ -19,11 +20,11 @@ from sextant.decide.fleet import (
     Mend,
     NodeWorth,
     Option,
-    Placement,
     Pool,
     Served,
 )
 from sextant.decide.fleet_program import (
+    TIE_RISK_USD,
     TIE_USD,
     Choice,
     Program,
@@ -35,13 +36,15 @@ from sextant.decide.fleet_program import (
 )
 
 RISK = 0.1
-GAP = 1e-4
+GAP = 1e-6
 """Share of the cost by which a plan may be above the least one."""
 TIME_LIMIT_S = 120.0
 _PART = 0.1
 """Share of the time limit for each change."""
 _MOST_CHANGES = 10
 """The most demands for which looser limits, or more nodes, are tried."""
+_ENDED = "The time limit (--time-limit) ended the search for what would change the plan."
+_T = TypeVar("_T")
 Looser = Mapping[str, Mapping[float, Sequence[Option]]]
 """Options with limits that are looser by a factor, the smallest first, by demand."""
 
@@ -84,17 +87,18 @@ def plan_fleet(
     for choice in sorted(solution.chosen, key=lambda each: each.demand):
         option, demand, replicas = choice.option, demands[choice.demand], choice.replicas[slots]
         profile = option.gpu_profile_id, option.n_gpus, tuple(replicas.tolist())
-        chance = float(option.is_met(replicas).mean())
-        served.append(Served(demand, *profile, chance, usd[demand.demand_id] * option.n_gpus))
+        own_usd = usd[demand.demand_id] * option.n_gpus
+        served.append(Served(demand, *profile, choice.probability_met, own_usd))
     met = np.array([c.option.is_met(c.replicas[slots]) for c in solution.chosen])
     names = {each.demand.demand_id for each in served}
+    ties = TIE_USD * sum(p.nodes * p.devices_per_node for p in pools) + TIE_RISK_USD * len(demands)
     return FleetPlan(
         tuple(served),
         tuple(demand for demand in demands if demand.demand_id not in names),
         tuple(placements),
         tuple(in_use),
         sum(use.usd_per_hour for use in in_use),
-        max(solution.bound - TIE_USD * sum(p.nodes * p.devices_per_node for p in pools), 0.0),
+        max(solution.bound - ties, 0.0),
         most,
         float(met.all(axis=0).mean()) if len(met) else 1.0,
         float(np.prod([each.probability_met for each in served])),
@@ -122,8 +126,8 @@ def make_program(
     table = np.array(rows[1:] or rows)
     kept, slots, counts = np.unique(table, axis=1, return_inverse=True, return_counts=True)
     choices = [  # where some node has room for a replica; there may be too few of them
-        Choice(option, place, kept[row])
-        for row, (option, place, _) in enumerate(known)
+        Choice(option, place, kept[row], float(option.is_met(by_slot).mean()))
+        for row, (option, place, by_slot) in enumerate(known)
         if any(p.gpu_id == option.gpu_id and usable(p, option.n_gpus) for p in ones)
     ]
     weights = counts / counts.sum()
@@ -154,114 +158,6 @@ def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
     return best, bound
 
 
-def each_team_alone(
-    demands: Sequence[Demand],
-    pools: Sequence[Pool],
-    options: Sequence[Option],
-    risk: float = RISK,
-    time_limit_s: float = np.inf,
-) -> Baseline:
-    """Return the sum of the teams' plans, each with all pools for itself.
-
-    Their nodes together may be more than there are.
-    """
-    choices: list[Served] = []
-    usd_per_hour = 0.0
-    for _, group in groupby(sorted(demands, key=lambda each: each.team), lambda each: each.team):
-        own = [*group]
-        names = {demand.demand_id for demand in own}
-        mine = [option for option in options if option.demand_id in names]
-        plan = plan_fleet(own, pools, mine, risk=risk, time_limit_s=time_limit_s)
-        choices += plan.served
-        usd_per_hour += plan.usd_per_hour
-    return Baseline("each_team_alone", tuple(choices), len(choices), usd_per_hour)
-
-
-def first_fit_by_price(
-    demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
-) -> Baseline:
-    """Serve one demand after another, by priority, each by the cheapest option that still fits.
-
-    Its replicas go to the first nodes with room.
-    """
-    return _one_by_one("first_fit_by_price", demands, pools, options, risk, n_tried=None)
-
-
-def own_best_choices(
-    demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
-) -> Baseline:
-    """Give each demand its cheapest option, by priority, as `sextant recommend` chooses it.
-
-    A demand whose replicas no longer fit is not served.
-    """
-    return _one_by_one("own_best_choices", demands, pools, options, risk, n_tried=1)
-
-
-def _one_by_one(
-    name: str,
-    demands: Sequence[Demand],
-    pools: Sequence[Pool],
-    options: Sequence[Option],
-    risk: float,
-    n_tried: int | None,
-) -> Baseline:
-    free = {pool.pool_id: np.full(pool.nodes, pool.devices_per_node) for pool in pools}
-    choices, placements, n_served = [], [], 0
-    sizes = {option.gpu_profile_id: option.n_gpus for option in options}
-    for demand in sorted(demands, key=lambda each: each.priority):
-        priced = _priced(demand, pools, options, risk)[:n_tried]
-        for place, (usd, option, replicas) in enumerate(priced):
-            fitted = _first_fit(option, replicas, pools, free)
-            if fitted or place == len(priced) - 1:
-                met = float(option.is_met(np.array([replicas])).mean())
-                chosen = option.gpu_profile_id, option.n_gpus, (replicas,), met, usd
-                choices += [Served(demand, *chosen)] if fitted or n_tried else []
-                placements += fitted
-                n_served += bool(fitted)
-                break
-    usd_per_hour = sum(use.usd_per_hour for use in pool_uses(pools, placements, sizes, 1))
-    return Baseline(name, tuple(choices), n_served, usd_per_hour)
-
-
-def _priced(
-    demand: Demand, pools: Sequence[Pool], options: Sequence[Option], risk: float
-) -> list[tuple[float, Option, int]]:
-    """Return a demand's options with the replicas of the peak, cheapest first."""
-    priced = []
-    for option in options:
-        own = [pool for pool in pools if pool.nodes and pool.gpu_id == option.gpu_id]
-        if option.demand_id == demand.demand_id and own:
-            replicas = option.replicas(risk, demand.least_replicas)
-            if replicas is not None:
-                most = int(replicas.max())
-                usd = min(pool.usd_per_hour for pool in own)
-                priced.append((most * option.n_gpus * usd, option, most))
-    return sorted(priced, key=lambda each: (each[0], each[1].gpu_profile_id))
-
-
-def _first_fit(
-    option: Option, replicas: int, pools: Sequence[Pool], free: dict[str, np.ndarray]
-) -> list[Placement]:
-    """Take devices of the first nodes with room, cheapest pools first; nothing unless all fit."""
-    taken, left = [], replicas
-    for pool in sorted(pools, key=lambda each: each.usd_per_hour):
-        if pool.gpu_id != option.gpu_id:
-            continue
-        rooms = free[pool.pool_id] // option.n_gpus
-        by_node = np.clip(left - (np.cumsum(rooms) - rooms), 0, rooms)
-        taken.append((pool.pool_id, by_node))
-        left -= int(by_node.sum())
-    if left:
-        return []
-    placements = []
-    names = option.demand_id, option.gpu_profile_id
-    for pool_id, by_node in taken:
-        free[pool_id] -= by_node * option.n_gpus
-        for node in np.flatnonzero(by_node):
-            placements.append(Placement(0, pool_id, int(node), *names, int(by_node[node])))
-    return placements
-
-
 def answer_fleet(
     demands: Sequence[Demand],
     pools: Sequence[Pool],
@@ -275,40 +171,32 @@ def answer_fleet(
 ) -> FleetAnswer:
     """Return the plan (see `plan_fleet`), and what would change it, each change solved again.
 
-    `looser` may be empty: then no limits are changed.
+    `looser` may be empty: then no limits are changed. All changes together get the time limit once
+    more; a warning says if it ended the search.
     """
     case = _Case(demands, pools, options, risk, is_elastic, time_limit_s)
     plan = case.plan()
-    case = replace(case, time_limit_s=max(time_limit_s * _PART, 1.0))
+    ends_at_s = time.monotonic() + time_limit_s
+    case = replace(case, time_limit_s=max(time_limit_s * _PART, 1.0), ends_at_s=ends_at_s)
     unserved = sorted(plan.unserved, key=lambda demand: demand.priority)
     costly = sorted(plan.served, key=lambda served: -served.usd_per_hour)
     looser_limits = []
-    for served in costly[: _MOST_CHANGES if looser else 0]:
+    for served in case.in_time(costly[: _MOST_CHANGES if looser else 0]):
         name = served.demand.demand_id
         factor, own = next(iter(looser[name].items()))
         change = _change(plan, case.with_options(name, own).plan())
         looser_limits.append(LimitWorth(*change, name, factor))
-    of = demands, pools, options, risk
-    baselines = [
-        each_team_alone(*of, time_limit_s=case.time_limit_s),
-        first_fit_by_price(*of),
-        own_best_choices(*of),
-    ]
-    if is_elastic:
-        fixed = replace(case, is_elastic=False).plan()
-        peak = len(fixed.served), fixed.usd_per_hour
-        baselines.append(Baseline("for_the_peak", fixed.served, *peak))
-    return FleetAnswer(
-        plan,
-        risk,
-        is_elastic,
-        tuple(_further_node(case, plan, pool) for pool in merge_pools(pools)[0]),
+    changes = (
+        tuple(_further_node(case, plan, pool) for pool in case.in_time(merge_pools(pools)[0])),
         tuple(looser_limits),
-        tuple(_mend(case, plan, demand, looser) for demand in unserved[:_MOST_CHANGES]),
+        tuple(
+            _mend(case, plan, demand, looser) for demand in case.in_time(unserved[:_MOST_CHANGES])
+        ),
         _conflict(case) if plan.unserved else (),
-        tuple(baselines),
-        (*warnings, *_on_one_node(plan)),
     )
+    ended = () if case.is_in_time() else (_ENDED,)
+    said = (*warnings, *_on_one_node(plan), *ended)
+    return FleetAnswer(plan, risk, is_elastic, *changes, said)
 
 
 def _on_one_node(plan: FleetPlan) -> Iterator[str]:
@@ -333,6 +221,15 @@ class _Case:
     risk: float
     is_elastic: bool
     time_limit_s: float
+    """Of one program."""
+    ends_at_s: float = inf
+    """When nothing more is tried, on the monotonic clock."""
+
+    def is_in_time(self) -> bool:
+        return time.monotonic() < self.ends_at_s
+
+    def in_time(self, items: Iterable[_T]) -> Iterator[_T]:
+        return takewhile(lambda _: self.is_in_time(), items)
 
     def plan(self) -> FleetPlan:
         return plan_fleet(
@@ -398,7 +295,7 @@ def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> Mend:
     must = [place for place, each in enumerate(case.demands) if each.demand_id in wanted]
     is_possible = any(choice.option.demand_id == name for choice in program.choices)
     nodes: dict[str, int] = {}
-    for place, pool in enumerate(program.pools if is_possible else ()):
+    for place, pool in case.in_time(enumerate(program.pools if is_possible else ())):
         objective, limit = program.further_nodes(place), case.time_limit_s
         with suppress(TimeoutError):
             grown = program.solve(objective, must=must, growing=place, time_limit_s=limit)
@@ -415,13 +312,16 @@ def _conflict(case: _Case) -> tuple[str, ...]:
     """Return demands that cannot all be served, though without any one of them the others can.
 
     A deletion filter: one demand after another, those of the lowest priority first, is left out
-    if the others still cannot all be served. A demand stays where the time limit leaves it open.
+    if the others still cannot all be served. A demand stays where the time limit leaves it open;
+    none is named where the time of all changes has passed.
     """
     program = case.program()
     order = sorted(range(len(case.demands)), key=lambda place: -case.demands[place].priority)
     kept = [*order]
-    for place in order:
+    for place in case.in_time(order):
         others = [each for each in kept if each != place]
         if _are_servable(program, others, case.time_limit_s) is False:
             kept = others
+    if not case.is_in_time():
+        return ()
     return tuple(case.demands[place].demand_id for place in sorted(kept))
