@@ -377,8 +377,8 @@ def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
     folder = tmp_path / "out" / "partial" / "level-1"
     assert f"failed: {folder}: no room to write requests.parquet" in done.stdout, done.stderr
     assert "Fix: free some space or raise the quota, and run again" in done.stdout
-    # What is there is whole, and the file that declares the cell whole is not there.
-    assert "run.json" not in written(tmp_path)
+    # What is there is whole, and the former results stay.
+    assert read(tmp_path / "out" / "run.json") == {"of an earlier run": True}
     for path in (tmp_path / "out").iterdir():
         assert not path.name.startswith(".")
         assert path.suffix != ".parquet" or pq.read_table(path).num_rows >= 0
@@ -540,6 +540,9 @@ def test_results_that_nobody_has_read_are_not_measured_again(tmp_path):
     again = pd.read_parquet(measure(tmp_path, levels=(1, 2)).requests)
     pd.testing.assert_frame_equal(again, first)
     drop_checkpoints([tmp_path / "out"])
+    again = pd.read_parquet(measure(tmp_path, levels=(1, 2)).requests)
+    pd.testing.assert_frame_equal(again, first)  # nor what has been read
+    (tmp_path / "out" / "run.json").unlink()
     anew = pd.read_parquet(measure(tmp_path, levels=(1, 2)).requests)
     assert not set(anew["sent_s"]) & set(first["sent_s"])
 

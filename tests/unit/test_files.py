@@ -10,6 +10,7 @@ import pytest
 
 import sextant
 from sextant.base.files import (
+    atomic_folder,
     atomic_path,
     git_commit,
     provenance,
@@ -42,6 +43,46 @@ def test_an_exception_leaves_what_was_there_before(tmp_path, error):
         raise error
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_files_that_belong_together_are_replaced_together(tmp_path, error):
+    old = {tmp_path / name: "before" for name in ("a.json", "b.html", "c.parquet")}
+    for path, text in old.items():
+        path.write_text(text)
+    with pytest.raises(error), atomic_folder(tmp_path, last="a.json") as new:
+        (new / "b.html").write_text("half of")
+        raise error
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == old
+    with atomic_folder(tmp_path, last="a.json") as new:
+        for path in old:
+            (new / path.name).write_text("after")
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(old, "after")
+
+
+HANG = """
+import sys, time
+from sextant.base.files import atomic_path
+from sextant.cli import app
+
+def hang(*_, **__):
+    with atomic_path(sys.argv[1]) as temporary:
+        temporary.write_text("half of it")
+        print("there", flush=True)
+        time.sleep(60)
+
+app.app = hang
+app.main()
+"""
+
+
+def test_a_command_that_is_ended_leaves_no_file(tmp_path):
+    command = [sys.executable, "-c", HANG, str(tmp_path / "a.txt")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"there\n"
+        process.terminate()
+        assert process.wait(60) == 128 + 15
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_block_that_writes_nothing_is_an_error(tmp_path):

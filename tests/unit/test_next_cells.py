@@ -212,7 +212,9 @@ PLACE = {"workload_id": "conversation", "scenario_id": "users-1-8"}
 LLMS = ("demo-opt-6m", "demo-llama-16m")
 
 
-def of_demo(measured: set[tuple[str, str]] = frozenset(), **limits: float) -> MeasurementPlan:
+def of_demo(
+    measured: set[tuple[str, str]] = frozenset(), files: tuple[str, ...] = (), **limits: float
+) -> MeasurementPlan:
     """The order of the demo's cells of two LLMs, without those that are measured."""
     config = read_configuration(Path())
     experiment = load_experiment(config)
@@ -224,12 +226,15 @@ def of_demo(measured: set[tuple[str, str]] = frozenset(), **limits: float) -> Me
     ]
     plans.append(replace(plans[0], key=replace(plans[0].key, scenario_id="another")))
     cells = candidates_of(experiment, config, plans)
-    return plan_of_experiment(experiment, config, cells, Path(), Budget(**limits))
+    return plan_of_experiment(experiment, config, cells, Path(), Budget(**limits), files)
 
 
 def test_a_configuration_is_planned_from_the_cells_on_disk(project: Project) -> None:
-    with pytest.raises(InputError, match="how long the workload's requests are"):
+    with pytest.raises(InputError, match=r"how long the workload's requests are.*run `make demo`"):
         of_demo()
+    command = "snakemake --cores 1 --configfile 'my a.yaml' -- results/workloads/conversation/req"
+    with pytest.raises(InputError, match=command):
+        of_demo(files=("my a.yaml",))
     workload = Path("results/workloads/conversation")
     workload.mkdir(parents=True)
     bins = {"input_tokens": [8, 24], "output_tokens": [4, 4], "count": [1, 3]}

@@ -11,10 +11,8 @@ from project import Project
 from sextant.answer.plan.estimate import (
     ASSUMED,
     Basis,
-    Error,
     basis,
     cell_s,
-    estimate_errors,
     feasibility,
     finished_cells,
 )
@@ -114,7 +112,6 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     )
     assert plan.hours.one_at_a_time * 3600 == pytest.approx(2 * short_s + long_s, abs=0.1)
     assert plan.hours.on_nodes * 3600 == pytest.approx(short_s + long_s, abs=0.1)
-    assert plan.hours.llm_by_llm * 3600 == pytest.approx(short_s + long_s, abs=0.1)
     text = as_text(plan_document(plan))
     assert "4 cells to measure (2 LLMs, 2 GPU profiles), 24 points" in text
     assert "1 of them do not fit into memory" in text
@@ -212,34 +209,6 @@ def test_cells_that_are_damaged_or_have_no_levels_tell_nothing(project: Project)
     folder = Path("results/benchmarks/measured/demo-llama-16m/1xcpu-core/conversation/users-1-8")
     write_cell(folder, verdict=TOO_LARGE, llm_id="demo-llama-16m", gpu_profile_id="1xcpu-core")
     assert demo()[2] == []
-
-
-def test_the_estimate_is_compared_with_what_was_measured(project: Project) -> None:
-    measured("demo-opt-6m", "1xcpu-core", [25.0], 70.0)
-    measured("demo-llama-16m", "1xcpu-core", [25.0], 140.0)
-    experiment, config, found = demo()
-    errors = estimate_errors(experiment, config, found)
-    # 2 starts of 25 s, 4 levels of 4.5 + 1 s, 10 s: 82 s of 70 and of 140
-    assumed = errors["assumed"]
-    assert assumed.median_ratio == pytest.approx((82 / 70 + 82 / 140) / 2, rel=0.002)
-    assert assumed.total_ratio == pytest.approx(164 / 210, rel=0.002)
-    assert (assumed.lowest_ratio, assumed.highest_ratio) == (
-        pytest.approx(82 / 140, rel=0.002),
-        pytest.approx(82 / 70, rel=0.002),
-    )
-    # from the other alone: 1 start of 25 s, and (140 - 25 - 13) / 2 on top of each of 4 levels
-    assert errors["medians"].highest_ratio == pytest.approx((25 + 4 * 55.5) / 70, rel=0.002)
-    assert errors["medians"].n_cells == 2
-
-
-def test_an_error_is_printed_with_its_range(project: Project) -> None:
-    plan = make_plan(*cluster(), DryRun((), 0, {}), Path())
-    assert "it needs no GPU time" in as_text(plan_document(plan))
-    assert "not tested" in as_text(plan_document(plan))
-    told = plan.__class__(**vars(plan) | {"errors": {"assumed": Error(3, 1.5, 0.5, 4, 1.25)}})
-    assert "1.25 times in all, of a cell 1.50 (0.50 to 4.00; 3 cells)" in as_text(
-        plan_document(told)
-    )
 
 
 def test_configurations_merge_below_keys_and_the_last_wins() -> None:

@@ -134,18 +134,6 @@ def test_a_neighbour_that_tidies_up_leaves_a_folder_that_is_being_made(
         assert list(place.iterdir()) == [folder]
 
 
-def test_what_cannot_be_removed_does_not_keep_the_rest_from_going(place, tmp_path):
-    job, folder, child = start(tmp_path, 0)
-    odd = tmp_path / f".odd.{job.pid}.partial"
-    odd.mkdir()
-    os.kill(child, signal.SIGKILL)
-    job.kill()
-    job.wait()
-    job.stdout.close()
-    wait_for(lambda: not folder.exists(), "the scratch folder is left")
-    assert odd.exists() and len(list((tmp_path / "partial").iterdir())) == 1
-
-
 def test_what_a_node_that_went_down_left_is_removed_by_the_next_job(place, tmp_path):
     job, folder, child = start(tmp_path, 600)
     (its_caretaker,) = (p for p in psutil.Process(job.pid).children() if p.pid != child)

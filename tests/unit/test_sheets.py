@@ -1,20 +1,24 @@
 """Sheets: typed, checked, and clear about what is wrong where."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import load_sheet
+from sextant.base.files import read_json
+from sextant.base.sheets import load_sheet, read_yaml
 from sextant.experiment.servers import VariantRow
 from sextant.facts.slo import SLO
+from support import time_limit
 
 HEADER = "slo_id\tnttft_ms\titl_ms\tpercentile\tusers\n"
 
 
 def sheet(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "slos.tsv"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     return path
 
 
@@ -38,6 +42,9 @@ def test_comments_blank_lines_byte_order_mark_and_crlf_are_no_rows(tmp_path: Pat
         (HEADER.replace("users", "user"), ["line 1", "'user'", "unknown column"]),
         (HEADER.replace("\t", "  "), ["line 1", "several names", "one tab each"]),
         ("nttft_ms\titl_ms\tpercentile\n", ["line 1", "'slo_id'", "missing"]),
+        (HEADER + "a\0\t1\t2\t50\t3\n", ["line 2", "NUL"]),
+        (HEADER + "a\t1\t2\t50\t3\n\udcff", ["line 3", "not UTF-8"]),
+        (HEADER.replace("itl_ms", "slo_id"), ["line 1", "'slo_id'", "column twice"]),
         (HEADER + "a\t1\t2\t50\n", ["line 2", "4 cells under 5 columns"]),
         (HEADER + "a\tfast\t2\t50\t3\n", ["line 2", "'nttft_ms'", "'fast'"]),
         (HEADER + "a\t-1\t2\t50\t3\n", ["line 2", "'nttft_ms'", "above 0"]),
@@ -62,9 +69,39 @@ def test_bad_sheets_get_one_error_that_names_the_place(
         assert part in str(caught.value)
 
 
-def test_a_missing_sheet_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.tsv"):
-        load_sheet(tmp_path / "none.tsv", SLO)
+@pytest.mark.parametrize("read", [load_sheet, read_yaml, read_json])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none", "No such file"),
+        ("folder", "Is a directory"),
+        ("dangling", "No such file"),
+        ("pipe", "it is a pipe or a device"),
+        ("device", "it is a pipe or a device"),
+        ("large", "it has more than"),
+    ],
+)
+def test_what_is_not_a_plain_file_is_one_error_at_once(
+    tmp_path: Path, read: Callable, name: str, said: str
+) -> None:
+    path = tmp_path / name
+    if name == "folder":
+        path.mkdir()
+    elif name == "pipe":
+        os.mkfifo(path)
+    elif name == "dangling":
+        path.symlink_to(tmp_path / "nowhere")
+    elif name == "device":
+        path.symlink_to("/dev/zero")
+    elif name == "large":
+        with path.open("wb") as file:
+            file.truncate(2**26 + 1)
+    if read is read_json:
+        said, errors = "", (OSError, InputError)
+    else:
+        errors = (InputError,)
+    with time_limit(20), pytest.raises(errors, match=said or None):
+        read(path, SLO) if read is load_sheet else read(path)
 
 
 def test_no_variant_takes_the_place_of_the_default(tmp_path: Path) -> None:

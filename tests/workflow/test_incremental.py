@@ -17,8 +17,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from forked_snakemake import Jobs, dry_run
+from interrupted import InterruptedRun, scratch_place
 from project import COPIED, Project
-from support import ROOT
+from support import FAKE_PYTHON, ROOT, wait_for
 
 Change = Callable[[Project], None]
 
@@ -284,6 +285,11 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         AFTER_POINTS,
         set(),
     ),
+    "an edit of a page's script": (
+        edit("sextant/answer/what_if.js"),
+        Counter(write_report=1),
+        set(),
+    ),
     "an edit of the law of roofline": (
         edit("sextant/predict/roofline/batching.py"),
         AFTER_POINTS - Counter(evaluate_predictor=3),
@@ -406,28 +412,85 @@ def test_a_copied_project_measures_nothing(own: Project, tmp_path: Path, monkeyp
         assert not MEASURES & set(planned), planned
 
 
-def test_a_large_file_with_another_date_measures_nothing(world) -> None:
+@pytest.fixture
+def checkout(finished: Project, tmp_path: Path) -> Project:
+    """A fresh checkout beside copied results: Snakemake has no records, and inputs are newer."""
+    project = finished.copy(tmp_path / "checkout", shutil.copyfile)
+    shutil.rmtree(project.folder / ".snakemake")
+    for name in (*COPIED, "results/workloads", "results/traces"):
+        for path in _files(project.folder / name):
+            path.touch()
+    return project
+
+
+def test_contents_decide_in_a_fresh_checkout(checkout: Project) -> None:
+    assert not MEASURES & set(jobs(checkout).by_rule)
+    for name in ("another config of an LLM", "another level", "another cap of the workload"):
+        change, rules, cells = CHANGES[name]
+        kept = {path: path.read_bytes() for path in _files(checkout.folder / "resources")}
+        kept |= {path: path.read_bytes() for path in _files(checkout.folder / "config")}
+        change(checkout)
+        planned = jobs(checkout)
+        assert planned.cells() == cells, name
+        assert planned.by_rule["fit_workload"] == rules["fit_workload"], name
+        for path, content in kept.items():
+            path.write_bytes(content)
+    replace("resources/traces/azure-2023-conv-sample.csv", ",ok", ",ok ")(checkout)
+    assert set(jobs(checkout).by_rule) >= MEASURES
+
+
+def test_results_stay_until_their_successors_are_whole(checkout: Project) -> None:
+    """Also where the run is killed while it measures again, and where it fails."""
+    replace("resources/llms/demo-opt-6m.json", '"ffn_dim": 1024', '"ffn_dim": 2048')(checkout)
+    place = checkout.folder / "results" / "benchmarks" / "measured"
+    target = "results/points/measured/point.parquet"
+
+    def measured() -> dict[Path, bytes]:
+        return {
+            path: path.read_bytes() for path in place.rglob("*.*") if "partial" not in str(path)
+        }
+
+    before = measured()
+    with scratch_place() as scratch:
+        run = InterruptedRun(checkout, Path(scratch), target)
+        main = run.start()
+        wait_for(lambda: list(place.glob("llm-opt-6m/*/*/*/partial")), "a cell is measured")
+        run.kill(main)
+        assert measured() == before
+        run.unlock()
+        python = checkout.folder / "no-python"
+        checkout.set_config(engine__python=str(python))
+        assert checkout.snakemake("--cores", "1", target).returncode == 1
+        assert measured() == before
+        checkout.set_config(engine__python=str(FAKE_PYTHON))
+        assert jobs(checkout).cells() == CHANGES["another config of an LLM"][2]
+        run.finish()
+    changed = {
+        path.relative_to(place).parts[0] for path, it in measured().items() if it != before[path]
+    }
+    assert changed == {"llm-opt-6m"}
+    assert not MEASURES & set(jobs(checkout).by_rule)
+
+
+def test_a_large_trace_with_another_date_measures_nothing(world) -> None:
     """Snakemake compares the contents of files below 1 MB alone."""
-    results = world.folder / "results"
-    workload = results / "workloads" / "conversation" / "requests.parquet"
-    for file in (results / "traces" / "azure-2023-conv-sample.parquet", workload):
-        content = file.read_bytes()
-        stat = file.stat()
-        file.write_bytes(content + bytes(2_000_000))
-        planned = jobs(world)
-        file.write_bytes(content)
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        assert not MEASURES & set(planned.by_rule), file
+    trace = world.folder / "results" / "traces" / "azure-2023-conv-sample.parquet"
+    content, stat = trace.read_bytes(), trace.stat()
+    trace.write_bytes(content + bytes(2_000_000))
+    planned = jobs(world)
+    trace.write_bytes(content)
+    os.utime(trace, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert not MEASURES & set(planned.by_rule)
 
 
 def test_another_content_of_a_workload_measures_its_cells(world) -> None:
-    arrivals = world.folder / "results" / "workloads" / "conversation" / "arrivals.json"
-    content, stat = arrivals.read_text(), arrivals.stat()
-    arrivals.write_text(content.replace('"requests_sha256": "', '"requests_sha256": "0'))
+    file = world.folder / "results" / "workloads" / "conversation" / "requests.parquet"
+    content, stat = file.read_bytes(), file.stat()
+    file.write_bytes(content + b"more")
     planned = jobs(world)
-    arrivals.write_text(content)
-    os.utime(arrivals, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert "requests_sha256" in content and planned.cells() == ALL_CELLS
+    file.write_bytes(content)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert planned.cells() == ALL_CELLS
 
 
 def table() -> str:

@@ -4,20 +4,14 @@
 # Steps: benchmark_cell.
 #
 # Measurements cost hours of GPU time: they grow stale when `definition` changes (see
-# sextant.experiment.experiment.cell_definition), the LLM's config, or the workload, never by an
-# edit of code or by a copy. Fitting a workload again measures its cells again, so ingest and fit
-# do not list library files either. `arrivals.json` stands for the workload: it has the SHA-256 of
-# `requests.parquet` and of `arrivals.parquet`, and Snakemake compares the contents of small files. (An `ancient` workload
-# alone would not do: while the workload is fitted, Snakemake ignores the parameters of the
-# benchmark, and would not measure.)
+# sextant.experiment.experiment.cell_definition), the LLM's config, or the workload, by their
+# contents (see `by_content`), never by an edit of code, a copy or a checkout. Fitting a workload
+# again may measure its cells again, so ingest and fit do not list library files either.
 
 
 rule benchmark_cell:
     input:
-        workload=ancient("<results>/workloads/{workload}/requests.parquet"),
-        arrivals="<results>/workloads/{workload}/arrivals.json",
-        times=ancient("<results>/workloads/{workload}/arrivals.parquet"),
-        config=lambda wildcards: EXPERIMENT.llms[named("llm", wildcards)]["config"],
+        unpack(cell_inputs),
     output:
         requests=f"{CELL_FOLDER}/requests.parquet",
         server=f"{CELL_FOLDER}/server.parquet",

@@ -6,10 +6,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from snakemake.io import apply_wildcards
+from snakemake.jobs import Job
+
 from sextant.base.errors import InputError, require_docstrings
 from sextant.engine.registry import check_settings
-from sextant.experiment.experiment import CellKey
-from sextant.experiment.experiment import cell_definition, trace_sha256
+from sextant.experiment.experiment import CellKey, cell_definition, trace_sha256
+from sextant.experiment.measured import is_cell_of, is_trace_of, is_workload_of
 from sextant.experiment.loading import load_experiment
 from sextant.base.ids import by_file_name, file_name
 from sextant.base.files import library_files
@@ -41,6 +44,22 @@ if plugin := sys.modules.get("snakemake_logger_plugin_sextant_plan"):
 for name in ("ingest_trace", "fit_workload", "benchmark_cell"):
     with suppress(OSError):  # another user's file, or a read-only disk
         os.utime(Path(workflow.basedir) / "scripts" / f"{name}.py", (0, 0))
+
+
+def spare_cells(remove):
+    """Return Snakemake's removal of a job's files, which it does before and after a failure, for
+    all rules but one: a cell's results stay until those that replace them are whole.
+    """
+
+    async def removed(job, *arguments, **options):
+        if job.rule.name != "benchmark_cell":
+            await remove(job, *arguments, **options)
+
+    return removed
+
+
+Job.remove_existing_output = spare_cells(Job.remove_existing_output)
+Job.cleanup = spare_cells(Job.cleanup)
 
 # Wildcards hold file names, the experiment's tables ids: ids of each wildcard by file name.
 IDS = {
@@ -89,6 +108,14 @@ def gpu_files():
     return [f"{config['gpus']}/{gpu}.yaml" for gpu in sorted(gpus)]
 
 
+def fleet_facts():
+    """Facts of the LLMs and devices that only the sheets of demands and supply name."""
+    configs = [row["hf_config"] for row in EXPERIMENT.demands if "hf_config" in row]
+    gpus = {f"{config['gpus']}/{row['gpu_id']}.yaml" for row in EXPERIMENT.supply}
+    files = [f"{path}/config.json" if os.path.isdir(path) else path for path in configs]
+    return sorted({*files, *gpus} - {*gpu_files()})
+
+
 def library(script, *modules):
     """Return the library files that a CPU rule's script imports: an edit makes its results stale.
 
@@ -105,8 +132,41 @@ def predictor_library(wildcards):
     return library("evaluate_predictor", *([own.module] if own else []))
 
 
+def by_content(rule, wildcards, is_current, inputs):
+    """Return a rule's inputs, so that contents decide whether it runs again.
+
+    A copy or a checkout gives files new dates: an input that is newer than files which were made
+    from its content does not count as newer. Files that were made from other contents are made
+    again, also where Snakemake has no record of them.
+    """
+    # As with --rerun-incomplete: a killed run leaves a cell's former results, which are whole.
+    workflow.dag_settings.force_incomplete = True
+    outputs = [apply_wildcards(pattern, wildcards) for pattern in rule.output]
+    if is_current is None or not all(map(os.path.exists, outputs)):
+        return inputs
+    if not is_current:
+        workflow.dag.forcefiles.update(outputs)
+        return inputs
+    oldest = min(map(os.path.getmtime, outputs))
+    return {
+        name: ancient(path) if os.path.getmtime(placed(path)) >= oldest else path
+        for name, path in inputs.items()
+    }
+
+
+def placed(path):
+    """Return where a path of a rule lies."""
+    return path.replace("<results>", config["pathvars"]["results"])
+
+
 def trace_source(wildcards):
-    return download_or_path(EXPERIMENT.traces[named("trace", wildcards)]["dataset"])
+    """Return what a trace is made from; `params` have its checksum, so its date does not count."""
+    trace = named("trace", wildcards)
+    source = download_or_path(EXPERIMENT.traces[trace]["dataset"])
+    recorded = Path(placed(f"<results>/traces/{wildcards.trace}.report.json"))
+    is_current = is_trace_of(recorded, EXPERIMENT, trace)
+    by_content(rules.ingest_trace, wildcards, is_current, {})
+    return ancient(source)
 
 
 def archive_data():
@@ -126,14 +186,34 @@ def fitted_trace(wildcards):
     """Return the trace that a workload is fitted to, if any, and the trace's report.
 
     The report stands for the trace: it is made with it and has the SHA-256 of its source.
-    Snakemake compares the contents of small files alone, and a trace that was copied is newer
-    than the workload.
     """
-    row = EXPERIMENT.workloads[named("workload", wildcards)]
+    workload = named("workload", wildcards)
+    row = EXPERIMENT.workloads[workload]
     if "trace_id" not in row:
         return {}
     trace = f"<results>/traces/{file_name(row['trace_id'])}"
-    return {"trace": ancient(f"{trace}.parquet"), "report": f"{trace}.report.json"}
+    inputs = {"trace": ancient(f"{trace}.parquet"), "report": f"{trace}.report.json"}
+    folder = Path(placed(f"<results>/workloads/{wildcards.workload}"))
+    is_current = is_workload_of(folder, EXPERIMENT, workload, config["seed"])
+    return by_content(rules.fit_workload, wildcards, is_current, inputs)
+
+
+def cell_inputs(wildcards):
+    """Return the files that a cell is measured with.
+
+    `arrivals.json` stands for the workload: it has the SHA-256 of the two tables beside it.
+    """
+    workload = f"<results>/workloads/{wildcards.workload}"
+    inputs = {
+        "workload": ancient(f"{workload}/requests.parquet"),
+        "arrivals": f"{workload}/arrivals.json",
+        "times": ancient(f"{workload}/arrivals.parquet"),
+        "config": EXPERIMENT.llms[named("llm", wildcards)]["config"],
+    }
+    folder = Path(apply_wildcards(rules.benchmark_cell.output.run, wildcards)).parent
+    requests = Path(placed(inputs["workload"]))
+    is_current = is_cell_of(folder, definition(wildcards), requests)
+    return by_content(rules.benchmark_cell, wildcards, is_current, inputs)
 
 
 def origin_sha256(wildcards):

@@ -32,8 +32,8 @@ rule fetch_dataset:
 
 rule ingest_trace:
     input:
-        # `params` have its checksum, so its date does not matter. No library: see benchmark.smk.
-        source=ancient(trace_source),
+        # No library: see benchmark.smk.
+        source=trace_source,
     output:
         trace="<results>/traces/{trace}.parquet",
         rejected="<results>/traces/{trace}.rejected.parquet",

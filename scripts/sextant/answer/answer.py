@@ -102,12 +102,17 @@ def write_results(
     schema: "pa.Schema",
     document: Document,
 ) -> None:
-    """Write the answers of a rule: the `table`, the `html` page and its `json`."""
+    """Write the answers of a rule: the `table`, the `html` page and its `json`, in one folder.
+
+    They appear together: a full disk leaves no new one beside an old one.
+    """
     import pyarrow as pa
 
-    from sextant.base.files import write_parquet
+    from sextant.base.files import atomic_folder, write_parquet
     from sextant.pages.page import write_page
 
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-    write_parquet(outputs["table"], table, document.origin or {})
-    write_page(document, outputs["html"], outputs["json"])
+    places = {kind: Path(path) for kind, path in outputs.items()}
+    with atomic_folder(places["json"].parent, last=places["json"].name) as new:
+        write_parquet(new / places["table"].name, table, document.origin or {})
+        write_page(document, new / places["html"].name, new / places["json"].name)

@@ -31,7 +31,9 @@ def main(scratch: Path, results: Path, pid: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     while os.read(sys.stdin.fileno(), 1):
         pass
-    for folder, _, names in os.walk(results):  # the next job may remove folders meanwhile
+    for folder, folders, names in os.walk(results):  # the next job may remove folders meanwhile
+        for name in fnmatch.filter(folders, f".*.{pid}.partial"):
+            shutil.rmtree(Path(folder, name), ignore_errors=True)
         for name in fnmatch.filter(names, f".*.{pid}.partial*"):
             with contextlib.suppress(OSError):
                 Path(folder, name).unlink()

@@ -6,6 +6,8 @@ import errno
 import hashlib
 import json
 import os
+import shutil
+import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -34,7 +36,6 @@ MAKE_WORKLOAD_AGAIN = (
     "--forcerun fit_workload --until fit_workload` and then the same command again"
 )
 _PACKAGE = "sextant"
-_TEMPLATES = (".j2", ".css", ".sql")
 
 
 @contextlib.contextmanager
@@ -45,14 +46,37 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     name keeps the ending, because libraries choose the format by it.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    # Process ids repeat in containers: this file may be left from a killed job.
-    temporary.unlink(missing_ok=True)
-    try:
+    with _moved_later(temporary, path):
         yield temporary
         _sync(temporary)
         temporary.replace(path)
+
+
+@contextlib.contextmanager
+def atomic_folder(folder: str | Path, last: str) -> Iterator[Path]:
+    """Yield a temporary folder; move its files into `folder` only if the block succeeds.
+
+    What belongs together is replaced together: before all files are written the old ones stay.
+    `last` is the file that declares the others whole.
+    """
+    folder = Path(folder)
+    temporary = folder / f".new.{os.getpid()}.partial"
+    with _moved_later(temporary, folder / last):
+        temporary.mkdir()
+        yield temporary
+        for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
+            file.replace(folder / file.name)
+
+
+@contextlib.contextmanager
+def _moved_later(temporary: Path, path: Path) -> Iterator[None]:
+    """Remove what is temporary at the end of the block; a full disk is an InputError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Process ids repeat in containers: this may be left from a killed job.
+    remove(temporary)
+    try:
+        yield
         _sync(path.parent)
     except OSError as error:
         if error.errno not in _NO_ROOM:
@@ -61,7 +85,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         fix = "free some space or raise the quota, and run again: finished results are kept"
         raise InputError(problem, file=path.parent, fix=fix) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:
@@ -109,10 +141,29 @@ def write_json(path: str | Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def read_plain(path: str | Path, most_bytes: int = 2**34) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        OSError: it is missing, a folder, a pipe or a device, or larger than `most_bytes`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
+    with os.fdopen(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EOVERFLOW, f"it has more than {most_bytes >> 10:,} KiB", str(path))
+    return content
+
+
 def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AGAIN) -> Any:
     """Read a JSON file; raise InputError with `problem` and `fix` if it is not JSON."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_plain(path).decode())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{problem} ({error})", file=path, fix=fix) from None
 
@@ -168,8 +219,8 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
     """Return the library files that decide a script's results, sorted.
 
     They are the modules that the script imports, directly or through others, also inside
-    functions; `modules`, which it imports by name at run time; and the templates in their folders.
-    The library lies in `folder`.
+    functions; `modules`, which it imports by name at run time; and what else lies in their folders
+    (templates, scripts of pages, SQL). The library lies in `folder`.
     """
     graph, named = _imports(), set(modules)
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
@@ -187,8 +238,8 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
     files = {
         file if file.is_file() else file.with_suffix("") / "__init__.py" for file in modules_at
     }
-    templates = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
-    return sorted(map(str, files | {file for file in templates if file.suffix in _TEMPLATES}))
+    beside = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
+    return sorted(map(str, files | {it for it in beside if it.is_file() and it.suffix != ".py"}))
 
 
 @cache

@@ -32,14 +32,14 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path
+from sextant.base.files import atomic_path, read_plain
 from sextant.base.ids import comparable, id_problem, selectable_problem
 
 # Of YAML, `4` is a number and `"4"` is none. The other engine knows no look-ahead.
 _STRICT = ConfigDict(
     extra="forbid", strict=True, allow_inf_nan=False, regex_engine="python-re", defer_build=True
 )
-_MAX_BYTES = 2**18
+_MAX_YAML_BYTES, _MAX_SHEET_BYTES = 2**18, 2**26
 DEFAULT_FILE = "config/config.yaml"
 """The file that the Snakefile names; others are merged into it."""
 
@@ -231,12 +231,18 @@ def sheet_cells(path: str | Path, kind: type, *, delimiter: str = "\t") -> list[
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        content = read_plain(path, _MAX_SHEET_BYTES)
+        text = content.decode("utf-8-sig")
     except OSError as error:
         fix = "create the sheet or correct its path in the configuration"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 ({error})", file=path, fix="save it as UTF-8") from None
+        row = content.count(b"\n", 0, error.start) + 1
+        problem = f"not UTF-8 ({error.reason})"
+        raise InputError(problem, file=path, row=row, fix="save it as UTF-8") from None
+    if (at := text.find("\0")) >= 0:
+        row = text.count("\n", 0, at) + 1
+        raise InputError("a NUL byte", file=path, row=row, fix="save it as plain text")
     numbered = enumerate(io.StringIO(text), 1)
     lines = [(n, line) for n, line in numbered if line.strip() and not line.startswith("#")]
     if not lines:
@@ -306,11 +312,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     Raises InputError if it is anything else, has aliases, or more than 256 KiB.
     """
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise yaml.YAMLError(f"it has more than {_MAX_BYTES >> 10} KiB")
-        document = _Loader(content.decode()).get_single_data()
+        document = _Loader(read_plain(path, _MAX_YAML_BYTES).decode()).get_single_data()
     except OSError as error:
         fix = "correct its path"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
+from sextant.base.files import remove
 from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
 from sextant.bench.batch_weight import WeightRange, possible_gain
@@ -58,13 +59,12 @@ def measure_cell(
         raise InputError(problem, field=cell.llm_id, fix=fix)
     _require_disk(folder)
     # The scratch folder first: its caretaker removes the lock too if this job is killed.
-    with scratch_folder(folder) as scratch, cell_lock(folder) as has_waited:
-        if has_waited and is_measured(cell, folder):
-            log.info("another job has measured this cell: its results are taken over")
+    with scratch_folder(folder) as scratch, cell_lock(folder):
+        if is_measured(cell, folder):
+            log.info("this cell is measured already: its results are taken over")
             return
-        (folder / "run.json").unlink(missing_ok=True)  # the other files may become another run's
-        for path in folder.rglob(".*.partial*"):
-            path.unlink(missing_ok=True)  # what a job left that was killed with its node
+        for path in folder.rglob(".*.partial*"):  # what a job left that was killed with its node
+            remove(path)
         _measure(cell, settings, folder, server_log, progress, llm, scratch)
 
 

@@ -1,7 +1,5 @@
 """What a cell is: all that its measurement depends on; and which levels of it are finished."""
 
-import hashlib
-import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sextant.base.files import read_json, sha256_file, write_json, write_parquet
+from sextant.base.files import read_json, write_json, write_parquet
+from sextant.experiment.measured import definition_sha256, inputs_sha256
 from sextant.experiment.scenarios import Scenario, level_to_json, scenario_of
 from sextant.experiment.servers import Variant
 from sextant.facts.gpu import Devices
@@ -52,23 +51,6 @@ class Cell:
     def longest_request_tokens(self) -> int:
         """Input and output tokens of the workload's longest request."""
         return self.max_input_tokens + self.max_output_tokens
-
-
-def inputs_sha256(
-    definition: Mapping[str, Any], workload: str | Path, config: str | Path
-) -> tuple[str, ...]:
-    """Return the SHA-256 of a cell's workload (`requests.parquet`), its LLM's config, and, where
-    its scenario asks for the workload's arrivals, of `arrivals.json`.
-    """
-    arrivals = Path(workload).with_name("arrivals.json")
-    has_arrivals = isinstance(definition["scenario"].get("arrivals"), str)
-    return tuple(map(sha256_file, (workload, config, *[arrivals][: int(has_arrivals)])))
-
-
-def definition_sha256(definition: Mapping[str, Any], *inputs: str) -> str:
-    """Return the SHA-256 of a definition and of the SHA-256 of its inputs (`inputs_sha256`)."""
-    facts = [definition, *inputs]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:

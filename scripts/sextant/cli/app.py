@@ -1,5 +1,6 @@
 """The command line: the same library as the pipeline's, for use without Snakemake."""
 
+import signal
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -163,6 +164,8 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line; bad input ends it with one line and status 2."""
+    # As an exception, so that no unfinished file is left.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         require_docstrings()
         sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))

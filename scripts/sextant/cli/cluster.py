@@ -103,7 +103,8 @@ def plan(
     budget = Budget(budget_hours, budget_usd, until_so, at_once, of_profile=nodes)
     cells = [*run_plan.cells, *adaptive_plans(experiment, run.config, folder)]
     candidates = candidates_of(experiment, run.config, cells)
-    chosen = plan_of_experiment(experiment, run.config, candidates, folder, budget)
+    limits = budget, config_files or ()
+    chosen = plan_of_experiment(experiment, run.config, candidates, folder, *limits)
     print_document(measurement_document(chosen, candidates), printed)
 
 

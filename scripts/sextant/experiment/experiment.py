@@ -209,6 +209,8 @@ class Experiment:
     """Servers that run already, by LLM and GPU profile."""
     demands: list[Row]
     """What teams want served on a cluster, if the configuration has it (`sextant.answer.fleet`)."""
+    supply: list[Row]
+    """The nodes of that cluster."""
     adaptive: tuple[CellKey, ...] = ()
     """Cells that `sextant measure` chooses from: those of adaptive rows and of no other row."""
     chosen: Mapping[CellKey, tuple[int, ...]] = field(default_factory=dict)
@@ -243,7 +245,7 @@ def cell_definition(
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
     scenario = experiment.scenario(key)
     is_burst = isinstance(scenario, Burst)
-    mirrored = {"windows_sha256": _sha256_once(WINDOWS_FILE)} if is_burst else {}
+    mirrored = {"windows_sha256": sha256_once(WINDOWS_FILE)} if is_burst else {}
     return {
         "source": config["source"],
         **asdict(key),
@@ -267,7 +269,7 @@ def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
     """Return what a workload is made from."""
     facts: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
     if "prompts" in workload:
-        facts["prompts_sha256"] = _sha256_once(workload["prompts"])
+        facts["prompts_sha256"] = sha256_once(workload["prompts"])
     if "trace_id" not in workload:
         origin = ("use_case", "input_tokens", "output_tokens")
         return facts | {name: workload[name] for name in origin if name in workload}
@@ -285,10 +287,10 @@ def trace_sha256(experiment: Experiment, trace_id: str) -> str:
     """Return the SHA-256 of a trace's source: the registry's, or that of a local file."""
     name = experiment.traces[trace_id]["dataset"]
     dataset = experiment.datasets.get(name)
-    return dataset.sha256 if dataset else _sha256_once(name)
+    return dataset.sha256 if dataset else sha256_once(name)
 
 
-def _sha256_once(path: str | Path) -> str:
+def sha256_once(path: str | Path) -> str:
     """Return a file's SHA-256, read once while nobody changes the file."""
     state = Path(path).stat()
     return _sha256_at(Path(path).absolute(), state.st_mtime_ns, state.st_size)

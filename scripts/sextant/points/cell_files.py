@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from sextant.base.errors import InputError
 from sextant.base.files import (
     MAKE_AGAIN,
+    atomic_folder,
     read_json,
     read_parquet,
     sha256_file,
@@ -122,14 +123,15 @@ def write_cell(
 ) -> None:
     """Write a cell's files; `run.json`, which declares the cell whole, comes last.
 
-    `tables` have the names and columns of `TABLES`; one that is missing has no rows.
+    Former results stay until all are written. `tables` have the names and columns of `TABLES`; one
+    that is missing has no rows.
     """
-    (folder / "run.json").unlink(missing_ok=True)
-    for name, schema in TABLES.items():
-        table = (tables or {}).get(name, schema.empty_table())
-        write_parquet(folder / f"{name}.parquet", table, run.provenance)
-    write_json(folder / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
-    write_run(folder, run)
+    with atomic_folder(folder, "run.json") as new:
+        for name, schema in TABLES.items():
+            table = (tables or {}).get(name, schema.empty_table())
+            write_parquet(new / f"{name}.parquet", table, run.provenance)
+        write_json(new / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
+        write_run(new, run)
 
 
 def write_run(folder: Path, run: CellRun) -> None:

@@ -181,36 +181,3 @@ def _medians(experiment: Experiment, near: Sequence[Finished], assumed: Basis, n
         level_extra_s=statistics.median(extras_s) if extras_s else assumed.level_extra_s,
         cell_extra_s=0.0 if extras_s else assumed.cell_extra_s,
     )
-
-
-@dataclass(frozen=True)
-class Error:
-    """Estimated over measured times of cells."""
-
-    n_cells: int
-    median_ratio: float
-    lowest_ratio: float
-    highest_ratio: float
-    total_ratio: float
-
-
-def estimate_errors(
-    experiment: Experiment, config: Mapping[str, Any], finished: Sequence[Finished]
-) -> dict[str, Error]:
-    """Compare the time of each measured cell with an estimate made without it.
-
-    `assumed` uses no measurement, `medians` those of all other cells.
-    """
-    timed = [(cell, cell.wall_s) for cell in finished if cell.wall_s is not None]
-    errors = {}
-    for name in ("assumed", "medians") if timed else ():
-        estimates_s = []
-        for cell, _ in timed:
-            others = [other for other in finished if other is not cell and name == "medians"]
-            terms = basis(experiment, cell.key, others)
-            estimates_s.append(expected_s(experiment, cell.key, config, terms))
-        ratios = [s / wall_s for s, (_, wall_s) in zip(estimates_s, timed, strict=True)]
-        total = sum(estimates_s) / sum(wall_s for _, wall_s in timed)
-        middle = statistics.median(ratios)
-        errors[name] = Error(len(timed), middle, min(ratios), max(ratios), total)
-    return errors

@@ -5,6 +5,7 @@ themselves: with the same results and budget the next round is the same.
 """
 
 import math
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -173,10 +174,12 @@ def plan_of_experiment(
     candidates: Sequence[Candidate],
     folder: Path,
     budget: Budget,
+    config_files: Sequence[Path] = (),
 ) -> MeasurementPlan:
     """Return which cells of an experiment to measure first, by the cells on disk.
 
-    Paths of the configuration start from `folder`; `candidates` are those of `candidates_of`.
+    Paths of the configuration start from `folder`; `candidates` are those of `candidates_of`; a
+    command that is printed has the `config_files` that were given.
 
     Raises:
         InputError: an archive is not measured; there is no SLO or no cell.
@@ -199,7 +202,9 @@ def plan_of_experiment(
         bins = read_parquet(requests).to_pandas()
         lengths = [float(np.average(bins[name], weights=bins["count"])) for name in LENGTHS]
     elif task.points.empty:
-        fix = f"fit it first, with the same --configfile: snakemake --cores 1 {requests}"
+        given = shlex.join(["--configfile", *map(str, config_files), "--"]) if config_files else ""
+        fix = f"fit the workload first: snakemake --cores 1 {given} {requests}".replace("  ", " ")
+        fix += "" if config_files else " (or run `make demo`, which measures too)"
         raise InputError(_NO_LENGTHS, file=requests, fix=fix)
     slos, served_as = [*experiment.slos.values()], {"engine": config["engine"].get("name", "vllm")}
     how: dict[str, Any] = {"lengths": lengths, "served_as": served_as}

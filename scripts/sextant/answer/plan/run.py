@@ -19,9 +19,7 @@ from typing import Any
 from sextant import PROJECT
 from sextant.answer.plan.estimate import (
     Basis,
-    Error,
     basis,
-    estimate_errors,
     expected_s,
     feasibility,
     finished_cells,
@@ -32,15 +30,10 @@ from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section
 from sextant.pages.wording import plural
 
 _PLUGINS = PROJECT / "workflow" / "plugins"
-_LLM_PILOT = (
-    "(LLM-Pilot counts so: about 8 h for 10 LLMs on 14 GPU profiles at 8 levels, an LLM 30 minutes "
-    "to tune batch weights and 20 to load; here {minutes:.0f} minutes)"
-)
 _HEADER = (
     *("GPU profile", "cells", "fit", "GPUs", "GPU model", "cores", "memory GB", "limit h"),
     *("hours", "GPU-hours", "USD"),
 )
-_ESTIMATES = {"assumed": "from assumptions alone", "medians": "from the other cells' medians"}
 
 
 @dataclass(frozen=True)
@@ -148,8 +141,6 @@ class Hours:
     on_nodes: float
     """With `n_nodes` of each GPU profile, the longest cells first."""
     n_nodes: int
-    llm_by_llm: float
-    """One LLM after another, each on all GPU profiles at once: how LLM-Pilot counts."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +155,6 @@ class Plan:
     """Devices times hours; processor cores that are used as devices count as devices."""
     usd: float
     hours: Hours
-    errors: dict[str, Error]
-    """Of the estimate, on cells that were measured."""
 
 
 def make_plan(
@@ -194,7 +183,6 @@ def make_plan(
         gpu_hours=sum(cell.n_devices * cell.seconds for cell in cells) / 3600,
         usd=sum(cell.usd for cell in cells),
         hours=_hours(cells, n_nodes),
-        errors=estimate_errors(experiment, config, finished),
     )
 
 
@@ -228,15 +216,10 @@ def plan_cell(
 
 def _hours(cells: Sequence[CellPlan], n_nodes: int) -> Hours:
     by_profile = _grouped(cells, lambda cell: cell.key.gpu_profile_id)
-    slowest = [
-        max(_total_s(own) for own in _grouped(of_llm, lambda c: c.key.gpu_profile_id).values())
-        for of_llm in _grouped(cells, lambda cell: cell.key.llm_id).values()
-    ]
     return Hours(
         one_at_a_time=_total_s(cells) / 3600,
         on_nodes=max((makespan_s(own, n_nodes) for own in by_profile.values()), default=0) / 3600,
         n_nodes=n_nodes,
-        llm_by_llm=sum(slowest) / 3600,
     )
 
 
@@ -265,16 +248,6 @@ def plan_document(plan: Plan) -> Document:
         Table((), [(rule, f"{count:,}") for rule, count in plan.jobs.items()]),
     ]
     blocks += _cell_blocks(plan) if plan.cells else [Note("No measurement: it needs no GPU time.")]
-    if plan.errors:
-        lines = [
-            f"{_ESTIMATES[name]}: {error.total_ratio:.2f} times in all, of a cell "
-            f"{error.median_ratio:.2f} ({error.lowest_ratio:.2f} to {error.highest_ratio:.2f}; "
-            f"{error.n_cells} cells)"
-            for name, error in plan.errors.items()
-        ]
-        blocks.append(Section("Estimated over measured time of finished cells", [Facts(lines)]))
-    else:
-        blocks.append(Note("No cell was measured here yet, so the estimate is not tested."))
     return Document("Plan of a run", blocks, asdict(plan))
 
 
@@ -290,13 +263,9 @@ def _cell_blocks(plan: Plan) -> list[Block]:
     if n_left_out := sum(not cell.n_levels for cell in cells):
         lines.append(f"{n_left_out:,} of them do not fit into memory and end at once")
     nodes = "one node" if hours.n_nodes == 1 else f"{hours.n_nodes} nodes"
-    llm_pilot = ""
-    if any(cell.request.gpus for cell in cells):
-        llm_pilot = " " + _LLM_PILOT.format(minutes=hours.llm_by_llm * 60 / n_llms)
     times = [
         f"{hours.one_at_a_time:.1f} h with one cell at a time",
         f"{hours.on_nodes:.1f} h with {nodes} of each GPU profile (the longest cells first)",
-        f"{hours.llm_by_llm:.1f} h with one LLM at a time on all GPU profiles at once{llm_pilot}",
         "Waits in a scheduler's queue and repeated jobs are not included.",
     ]
     terms = [
