@@ -231,7 +231,7 @@ def main() -> None:
                     for scale in SCALES:
                         scaled_s = (target.window_s or 0.0) / scale
                         own = replace(target, window_s=max(scaled_s, 1.0))
-                        faster = demand.at_rate(scale)
+                        faster = demand.at_speed(scale)
                         found = case(laws, offered, profile_id, faster, own, slo, 60 / scale)
                         place = {"trace": trace, "llm": llm_id, "profile": profile_id}
                         rows += [place | {"scale": scale} | row for row in found]

@@ -4,16 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sextant.base.errors import InputError
 from sextant.workload.arrival_choice import MODELS, choose_arrivals, measure_words
-from sextant.workload.arrivals import JUDGED, fit_arrivals
-from sextant.workload.generators import Gamma, Mirrored, Rescaled, Scaled
+from sextant.workload.arrivals import JUDGED, SpreadTimes, fit_arrivals, on_fine_clock
+from sextant.workload.generators import Gamma, Mirrored, Rescaled, batches_of, multiplied
 from sextant.workload.trace_arrivals import arrivals_from_plain, arrivals_to_plain
 
 PROFILE = Rescaled(10.0, (100, 0, 300, 50), 35.0, 0.5)
 WINDOWS = Mirrored((0.0, 20.0), (20.0, 10.0), (100, 400), (0.5, 1.5), (False, True))
-ALL = [PROFILE, WINDOWS, Scaled(WINDOWS, 2.0), Scaled(PROFILE, 0.5, "thinning")]
+ALL = [PROFILE, WINDOWS, PROFILE.scaled(0.5), WINDOWS.scaled(3.0)]
 
 
 def _choose(times):
@@ -63,17 +65,54 @@ def test_weibull_gaps_have_their_spread():
     assert gaps.std() / gaps.mean() == pytest.approx(math.sqrt(ratio - 1), rel=0.03)
 
 
-def test_time_keeps_bursts_and_thinning_their_pace():
-    faster = PROFILE.scaled(2.0).times(duration_s=50, seed=1)
-    assert (faster * 2).tolist() == PROFILE.times(duration_s=100, seed=1).tolist()
-    whole = PROFILE.times(duration_s=1000, seed=1)
-    thinned = PROFILE.scaled(0.3, "thinning").times(duration_s=1000, seed=1)
-    assert set(thinned) < set(whole)
-    assert len(thinned) / len(whole) == pytest.approx(0.3, abs=0.02)
-    assert PROFILE.scaled(1.0, "thinning") is PROFILE
-    for given in ((1.5, "thinning"), (0.5, "chance"), (0.0, "time"), (math.nan, "time")):
-        with pytest.raises(InputError, match=r"rate_factor|by"):
-            PROFILE.scaled(*given)
+def test_a_process_is_scaled_on_its_clock():
+    for process in (PROFILE, WINDOWS):
+        twice = [process.scaled(2.0).times(seed=seed) for seed in range(100)]
+        counts = np.mean([np.histogram(times, [0, 10, 20, 30, 35])[0] for times in twice], axis=0)
+        once = [process.times(seed=seed) for seed in range(100)]
+        own = np.mean([np.histogram(times, [0, 10, 20, 30, 35])[0] for times in once], axis=0)
+        assert counts == pytest.approx(2 * own, rel=0.06)
+    assert Gamma(2.0, 0.5).scaled(3.0) == Gamma(6.0, 0.5)
+    with pytest.raises(InputError, match="rate_rps"):
+        Gamma(2.0, 0.5).scaled(math.nan)
+
+
+STAMPS = st.lists(st.integers(0, 500), min_size=2, max_size=200).map(
+    lambda stamps: 3.0 * np.sort(np.array(stamps, float))
+)
+
+
+@given(STAMPS, st.floats(0.05, 6), st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_a_multiplied_trace_keeps_its_clock(times, factor, seed):
+    found, place, copy = multiplied(times, factor, seed=seed)
+    assert np.all(np.diff(found) >= 0) and found.min(initial=0) >= 0
+    assert found.max(initial=0) <= times[-1]
+    own, most = np.bincount((times // 300).astype(int), minlength=6), math.ceil(factor)
+    counts = np.bincount((found // 300).astype(int), minlength=6)
+    # Whole copies have each request; of the last one, some.
+    assert np.all(counts <= most * own) and np.all(counts >= math.floor(factor) * own)
+    assert set(found[copy == 0]) <= set(times) and len(set(zip(place, copy, strict=True))) == len(
+        place
+    )
+    kept = set(zip(place, copy, strict=True))
+    _, *more = multiplied(times, factor + 0.3, seed=seed)
+    assert kept <= set(zip(*more, strict=True))
+
+
+@given(STAMPS, st.integers(0, 9), st.integers(1, 40))
+@settings(max_examples=100, deadline=None)
+def test_times_of_a_coarse_clock_are_spread_within_its_steps(stamps, seed, n_batch):
+    batches = [stamps[begin : begin + n_batch] for begin in range(0, len(stamps), n_batch)]
+    spread = np.concatenate([*SpreadTimes(batches, 3.0, seed)])
+    assert len(spread) == len(stamps) and np.all(np.diff(spread) >= 0)
+    assert np.all((spread >= stamps) & (spread <= stamps + 3.0))
+    assert spread.tolist() == np.concatenate([*SpreadTimes(stamps, 3.0, seed)]).tolist()
+    found, step_s = on_fine_clock(stamps, seed)
+    assert (step_s is None) == (found is stamps)
+    found = np.concatenate([*batches_of(found)])
+    if len(set(stamps)) <= len(stamps) - 10:
+        assert step_s % 3 == 0 and np.all(found <= stamps + step_s)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answer(trace):
-    """At four times the traffic, so that one replica is not enough."""
+    """At eight times the traffic, so that one replica is not enough."""
     how = ("--traffic", 8, "--slot", "15s", "--startup", "5s", "--format", "json")
     return json.loads(sextant("capacity", "--trace", trace, *LIMITS, *ASKED, *how))
 
@@ -56,7 +56,7 @@ def test_the_cheapest_profile_that_meets_every_window_is_first(answer) -> None:
     assert rows[0]["usd_per_hour"] <= rows[1]["usd_per_hour"]
     assert all(answer[name] == rows[0][name] for name in ("gpu_profile_id", "replicas"))
     assert answer["replicas"] > 1 and answer["probability_met"] >= 0.9
-    assert answer["demand"]["n_requests"] == 2000
+    assert answer["demand"]["n_requests"] == 16_000
     # A replica bears its share of the mean rate, or a little less at a whole number of them.
     assert answer["rate_at_slo_rps"] * (answer["replicas"] + 1) > 0
     assert answer["slo"]["window_s"] == 60 and answer["slo"]["max_failed"] == 0.01
@@ -76,7 +76,7 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
     assert max(schedule["replicas"]) <= answer["replicas"]
     assert timeline["scheduled_replicas"] == schedule["replicas"]
     assert len(timeline["fixed"]["ttft_ms"]) == len(timeline["fixed"]["is_met"])
-    assert sum(timeline["request_rate_rps"]) * timeline["bucket_s"] == pytest.approx(2000)
+    assert sum(timeline["request_rate_rps"]) * timeline["bucket_s"] == pytest.approx(16_000)
     for line in (
         "one replica serves",
         "a replica fails",

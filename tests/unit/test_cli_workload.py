@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -84,22 +83,6 @@ def test_prompts_and_responses_become_a_workload(tmp_path, words):
         sextant("fit", tmp_path / "pairs.json", "--out", tmp_path / "w")
 
 
-def test_vllms_custom_prompts_have_exactly_the_drawn_lengths(tmp_path, words, histogram):
-    rng = np.random.default_rng(0)
-    text = " ".join(f"w{number}" for number in rng.integers(60, size=5000))
-    (tmp_path / "corpus.txt").write_text(text)
-    drawing = ("sample", "--workload", histogram, "-n", 40, "--arrivals", "inf")
-    sextant(*drawing, "--out", tmp_path / "s.parquet")
-    options = ("--prompts", tmp_path / "corpus.txt", "--tokenizer", words)
-    sextant(*drawing, "--format", "vllm-custom", *options, "--out", tmp_path / "s.jsonl")
-    prompts = [line["prompt"] for line in lines(tmp_path / "s.jsonl")]
-    n_words = [len(prompt.split()) for prompt in prompts]
-    assert n_words == pd.read_parquet(tmp_path / "s.parquet")["input_tokens"].tolist()
-    assert len(set(prompts)) == 40
-    with pytest.raises(InputError, match="--tokenizer"):
-        sextant(*drawing, "--format", "vllm-custom", "--out", tmp_path / "t.jsonl")
-
-
 def test_a_trace_and_its_workload_are_reported_on(tmp_path, trace):
     said = sextant("fit", trace, "--out", tmp_path / "w", "--max-output-tokens", 100)
     # A distance of 0 beside most outputs cut would look like a faithful model.
@@ -135,7 +118,6 @@ def test_raw_requests_are_those_of_the_trace(tmp_path, trace):
         (("--arrivals", "gamma", "--alpha", "0.5", "--request-rate", 3, "-n", 3), "--alpha"),
         (("--arrivals", "varying", "--burstiness", 2, "--beta-s", "1,0", "-n", 3), "--alpha"),
         (("--request-rate", 3), "-n"),
-        (("--request-rate", 3, "-n", 3, "--prompts", "none.txt"), "--prompts"),
         (("--arrivals", "inf", "-n", 10**13), "too many"),
         (("--arrivals", "gamma", "-n", 3), "--request-rate|--burstiness"),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sextant.workload.gamma import fit_gamma, ks_distance, ks_p_value
+from sextant.workload.gamma import fit_gamma, ks_distance
 
 
 def _fit_rows(values: np.ndarray):
@@ -84,31 +84,3 @@ def test_distances_of_groups_are_those_of_scipy():
         own = values[ends[place] - n[place] : ends[place]]
         fitted = stats.gamma(alpha[place], scale=beta[place])
         assert distance[place] == pytest.approx(stats.ks_1samp(own, fitted.cdf).statistic)
-
-
-@pytest.mark.parametrize("n", [30, 300])
-@pytest.mark.parametrize("alpha", [0.06, 0.6, 12.0])
-def test_true_gamma_draws_are_rejected_as_often_as_the_level_says(alpha, n):
-    # Shapes between those of the table, draws of other seeds and sizes than its own.
-    values = np.random.default_rng(7).gamma(alpha, 3.0, (5_000, n))
-    n_values, fits = _fit_rows(np.maximum(values, 1e-300))
-    distance = ks_distance(values.ravel(), n_values, fits.alpha, fits.beta)
-    p = ks_p_value(distance, n_values, fits.alpha)
-    assert np.mean(p < 0.05) == pytest.approx(0.05, abs=0.0125)
-    assert np.mean(p < 0.01) == pytest.approx(0.01, abs=0.006)
-    assert np.mean(p < 0.5) == pytest.approx(0.5, abs=0.03)
-    assert np.mean(p < 0.95) == pytest.approx(0.95, abs=0.015)
-
-
-def test_p_value_of_the_normal_limit_is_that_of_lilliefors():
-    # Stephens (JASA 1974), both parameters of a normal distribution estimated: 5% and 1% of
-    # samples lie beyond 0.895 and 1.035, over √n - 0.01 + 0.85 / √n.
-    distance = np.array([0.895, 1.035]) / (10 - 0.01 + 0.085)
-    p = ks_p_value(distance, np.array([100, 100]), np.array([1e4, 1e4]))
-    assert p == pytest.approx([0.05, 0.01], rel=0.2)
-
-
-def test_p_value_falls_with_the_distance_and_stays_a_probability():
-    distance = np.linspace(0.001, 0.9, 200)
-    p = ks_p_value(distance, np.full(200, 100), np.full(200, 0.7))
-    assert np.all(np.diff(p) <= 0) and p[0] == 1 and 0 <= p[-1] < 1e-12

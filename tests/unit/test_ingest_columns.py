@@ -7,6 +7,8 @@ from typing import Any, get_args, get_type_hints
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_ingest_input import MOONCAKE, ingest
 from typer.testing import CliRunner
 
@@ -14,7 +16,7 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.cli.app import app
 from sextant.experiment.sheets import TraceRow
-from sextant.trace.trace_format import FORMATS, MAPPED, named_format
+from sextant.trace.trace_format import FORMATS, MAPPED, TIME_UNITS, named_format
 
 ROOT = Path(__file__).parents[2]
 OPENAI = (
@@ -155,7 +157,8 @@ MAPPING = """columns:
 def test_a_mapping_file_says_columns_unit_and_what_of_the_others(tmp_path):
     file = tmp_path / "gateway.yaml"
     file.write_text(f"{MAPPING}  llm: model\ntime_unit: ms\n")
-    text = _lines(_records(step=500))
+    in_ms = [each | {"created": 1000 * each["created"]} for each in _records(step=0.5)]
+    text = _lines(in_ms)
     trace, _, report = ingest(tmp_path, text, "columns", "t.jsonl", columns=str(file))
     assert trace["arrival_s"].tolist() == [0, 0.5, 1, 1.5] and set(trace["llm"]) == {"m"}
     assert report["ignored_columns"] == ["id", "choices"]
@@ -208,13 +211,87 @@ def test_unknown_columns_are_named_or_left_out(tmp_path):
     assert len(trace) == 1 and report["ignored_columns"] == ["region.name"]
 
 
-def test_a_rate_that_no_service_has_is_asked_about(tmp_path):
-    text = _lines(_records(2_000, step=0.5))
-    given = (tmp_path, text, "columns", "t.jsonl")
-    with pytest.raises(InputError, match=r"2,001 requests per second on average .* the unit"):
-        ingest(*given, columns=OPENAI, time_unit="ms")
-    assert ingest(*given, columns=OPENAI, time_unit="ms", max_rate_rps=1e4)[2]["n_accepted"] == 2000
-    assert ingest(*given, columns=OPENAI)[2]["duration_s"] == 999.5
+@pytest.mark.parametrize("n_rows", [1, 3, 40])
+@pytest.mark.parametrize("read_in", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("written_in", ["s", "ms", "us", "ns"])
+def test_stamps_read_in_another_unit_are_refused_with_theirs(tmp_path, written_in, read_in, n_rows):
+    # Milliseconds read as seconds gave the year 55,840 and 30 requests an hour for 8.3 a second.
+    stamps = [int((1_700_000_000 + 0.12 * row) * TIME_UNITS[written_in]) for row in range(n_rows)]
+    text = _lines([{"t": stamp, "in": 5, "out": 2} for stamp in stamps])
+    source = (tmp_path, text, "columns", "t.jsonl")
+    columns = {"columns": "arrival=t,input_tokens=in,output_tokens=out", "time_unit": read_in}
+    if written_in == read_in:
+        assert ingest(*source, **columns)[2]["start_time"].startswith("2023-11-14T22:13:20")
+        return
+    with pytest.raises(InputError, match=rf"of the year [\d,]+\. Fix: .*--time-unit {written_in} "):
+        ingest(*source, **columns)
+
+
+def test_rates_and_durations_that_no_service_has_are_asked_about(tmp_path):
+    def of(step):
+        text = "".join(f"{number * step},7,8\n" for number in range(40))
+        return tmp_path, f"t,in,out\n{text}", "columns"
+
+    columns = {"columns": "arrival=t,input_tokens=in,output_tokens=out"}
+    with pytest.raises(InputError, match=r"2,051 requests per second on average .* the unit"):
+        ingest(*of(0.5), **columns, time_unit="ms")
+    assert ingest(*of(0.5), **columns, time_unit="ms", max_rate_rps=1e4)[2]["n_accepted"] == 40
+    with pytest.raises(InputError, match=r"the requests are of 12.4 years. Fix: correct the unit"):
+        ingest(*of(10_000_000), **columns)
+
+
+OK_WORDS = ["200", "201", "204.0", "ok", "SUCCESS", "completed", "true", "True"]
+FAILED_WORDS = ["429", "500", "503.0", "302", "499", "error", "Failed", "timeout", "false"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*OK_WORDS, *FAILED_WORDS, "lost", "0", "", None]),
+            st.sampled_from([None, 0, 3]),
+            st.sampled_from([None, 0, 5]),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_every_request_is_ok_failed_or_malformed_by_its_status(tmp_path_factory, ending, rows):
+    rows = [("200", 3, 5), *rows]
+    if ending == "csv":
+        lines = [",".join(str("" if cell is None else cell) for cell in row) for row in rows]
+        named = [f"{number},{line}" for number, line in enumerate(lines)]
+        text = "\n".join(["ts,response.status,usage.in,usage.out", *named]) + "\n"
+    else:
+        text = _lines(
+            [
+                {
+                    "ts": number,
+                    "response": {"status": int(word) if (word or "").isdigit() else word},
+                    **({} if read is wrote is None else {"usage": {"in": read, "out": wrote}}),
+                }
+                for number, (word, read, wrote) in enumerate(rows)
+            ]
+        )
+    columns = "arrival=ts,input_tokens=usage.in,output_tokens=usage.out,status=response.status"
+    folder = tmp_path_factory.mktemp("statuses")
+    source = (folder, text, "columns", f"t.{ending}")
+    trace, rejected, report = ingest(*source, columns=columns, max_rejected_fraction=1.0)
+    n_failed = sum(word in FAILED_WORDS or (not word and wrote == 0) for word, _, wrote in rows)
+    n_ok = sum(
+        (word in OK_WORDS or not word) and bool(read) and bool(wrote) for word, read, wrote in rows
+    )
+    assert report["n_read"] == len(rows) == len(trace) + len(rejected)
+    assert (trace["status"] == "failed").sum() == report["n_failed"] == n_failed
+    assert (trace["status"] == "ok").sum() == n_ok
+
+
+def test_words_for_a_status_are_named_where_all_are_unknown(tmp_path):
+    text = "t,in,out,s\n0,1,1,lost\n"
+    columns = "arrival=t,input_tokens=in,output_tokens=out,status=s"
+    with pytest.raises(InputError, match=r"s: neither ok nor failed.*HTTP codes \(2xx is ok\), ok"):
+        ingest(tmp_path, text, "columns", columns=columns)
 
 
 def test_the_command_line_says_what_was_sorted_and_left_out(tmp_path):

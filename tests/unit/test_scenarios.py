@@ -51,8 +51,6 @@ def test_each_kind_takes_its_own_fields():
         ({"kind": "open_loop", "levels": "1", "duration_s": 9.0, "n_requests": 5}, "duration_s"),
         ({"kind": "open_loop", "levels": "1,inf", "duration_s": 9.0}, "levels"),
         (FITTED | {"arrivals": "bursts"}, "arrivals"),
-        (FITTED | {"scale_by": "chance"}, "scale_by"),
-        (FITTED | {"arrivals": None, "scale_by": "thinning"}, "scale_by"),
         (FITTED | {"burstiness": 0.5}, "burstiness"),
         (FITTED | {"duration_s": None}, "duration_s"),
         (FITTED | {"levels": "inf", "duration_s": None, "n_requests": 9}, "levels"),
@@ -92,15 +90,13 @@ def test_a_workloads_arrivals_reach_each_level(tmp_path):
     choice = {"model": "gamma", "why": "it is the simplest", "models": models}
     fit = fit_arrivals(own.times(n=5000, seed=1))
     write_json(tmp_path / "arrivals.json", arrivals_to_json(fit, choice))
-    for scale_by, level in (("time", 16.0), ("thinning", 4.0)):
-        asked = scenario(**FITTED, scale_by=scale_by)
+    for level in (16.0, 4.0):
+        asked = scenario(**FITTED)
         assert scenario_of(json.loads(json.dumps(plain(asked)))) == asked
         times = asked.with_arrivals_of(tmp_path, level).arrivals_at(level).times(duration_s=2000)
         assert len(times) / 2000 == pytest.approx(level, rel=0.05)
     steady = scenario(**{name: value for name, value in FITTED.items() if name != "arrivals"})
     assert steady.with_arrivals_of(tmp_path, 2.0) is steady
-    with pytest.raises(InputError, match="thinning cannot make"):
-        asked.with_arrivals_of(tmp_path, 16.0)
     for name, why in (("replay", "not in its folder"), ("rescaled", "no such model")):
         with pytest.raises(InputError, match=f"it has no {name} arrivals .*{why}"):
             scenario(**FITTED | {"arrivals": name}).with_arrivals_of(tmp_path, 2.0)

@@ -74,7 +74,7 @@ def test_what_no_gamma_fits_is_said(tmp_path):
     # 34² and 48² are the last squares below 1200 and 2400.
     assert windows.loc["neither", "n_requests"].tolist() == [35, 14, 1]
     assert windows.loc["neither", "alpha"].notna().tolist() == [True, False, False]
-    assert windows["p_value"].notna().sum() == 1
+    assert windows["ks"].notna().sum() == 1
 
 
 def _coarse_and_fine(alpha: float, step_s: float, n: int = 6_000) -> pd.DataFrame:
@@ -101,9 +101,7 @@ def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, al
     assert held.mean() > 0.85
     held = (windows["beta_lo_s"] < 3 / alpha) & (windows["beta_hi_s"] > 3 / alpha)
     assert held.mean() > 0.85
-    # Fits on a coarse clock are not tested.
-    assert windows.loc["coarse", ["ks", "p_value"]].isna().all(axis=None)
-    assert (windows.loc["fine", "p_value"] < 0.05).mean() < 0.2
+    assert windows.loc["coarse", "ks"].isna().all()
 
 
 def test_a_whole_trace_in_one_window_is_fitted_as_by_fit_arrivals(tmp_path):
@@ -139,7 +137,7 @@ def test_mirrored_windows_are_found_again(tmp_path):
     assert windows["alpha"][1::2].median() == pytest.approx(2.0, rel=0.05)
     assert windows["n_requests"].to_numpy() == pytest.approx(wanted["n_requests"], rel=0.35)
     held = (windows["alpha_lo"] < wanted["alpha"]) & (windows["alpha_hi"] > wanted["alpha"])
-    assert held.sum() >= 34 and (windows["p_value"] < 0.05).sum() <= 6
+    assert held.sum() >= 34
 
 
 @pytest.mark.parametrize(
@@ -176,13 +174,10 @@ def test_doublings_known_by_hand(tmp_path):
     path = write_trace(tmp_path, pd.DataFrame({"arrival_s": _in_minutes([2, 4, 7, 0, 5, 10], 5)}))
     found = count_doublings(path, 5)
     assert found["n_doublings"].tolist() == [2] and found["n_from_zero"].tolist() == [1]
-    assert count_doublings(path, 5, min_count=3)["n_doublings"].tolist() == [1]
     # Of 6, 7 and 15 only the last doubles; half a day says nothing of a day.
     found = count_doublings(path, 10)
     assert found["n_doublings"].tolist() == [1]
     assert found[["per_day", "per_workday"]].isna().all(axis=None)
-    with pytest.raises(InputError, match="field 'min_count': 0 requests"):
-        count_doublings(path, 10, min_count=0)
 
 
 def test_doublings_per_day_are_those_of_the_hours_observed(tmp_path):

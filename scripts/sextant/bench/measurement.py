@@ -34,7 +34,7 @@ from sextant.points.cell_files import TABLES, write_cell
 from sextant.points.metrics import points_query
 from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
-from sextant.workload.generators import Arrivals, Scaled
+from sextant.workload.generators import Arrivals
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
 
@@ -329,16 +329,9 @@ def _scenarios(cell: Cell) -> dict[float, Scenario]:
     for level in cell.scenario.levels:
         own = cell.scenario.with_arrivals_of(cell.workload_path.parent, level)
         if isinstance(own.arrivals, Arrivals) and own is not cell.scenario:
-            log.info("level %g: %s", level, _arrivals_words(cell.scenario, own.arrivals))
+            log.info("level %g: %s arrivals (%s)", level, cell.scenario.arrivals, own.arrivals.kind)
         found[level] = own
     return found
-
-
-def _arrivals_words(scenario: OpenLoop, found: Arrivals) -> str:
-    if not isinstance(found, Scaled):
-        return f"{scenario.arrivals} arrivals ({found.kind})"
-    factor = f"{found.rate_factor:.3g} times their rate, by {found.by}"
-    return f"{scenario.arrivals} arrivals ({found.process.kind}) at {factor}"
 
 
 def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:

@@ -107,7 +107,7 @@ def ingest(
     ] = None,
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
-    from sextant.pages.wording import listed
+    from sextant.pages.wording import duration_words, listed, percent
     from sextant.trace import ingest_trace
     from sextant.trace.trace_format import MAPPED
 
@@ -130,8 +130,13 @@ def ingest(
     )
     say(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
-        f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests"
+        f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests "
+        f"({percent(report['n_failed'] / report['n_accepted'])})"
     )
+    if duration_s := report["duration_s"]:
+        rate_rps = (report["n_accepted"] - 1) / duration_s
+        since = f" from {report['start_time']}" if report["start_time"] else ""
+        say(f"{duration_words(duration_s)}{since}, {rate_rps:,.3g} requests/s on average")
     if reasons := report["n_rejected_by_reason"]:
         say(f"set aside in {rejected}: {listed([f'{n:,} × {why}' for why, n in reasons.items()])}")
     if report["n_moved"]:

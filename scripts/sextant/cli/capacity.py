@@ -63,7 +63,13 @@ class TrafficOptions:
         str | None,
         typer.Option(help="How long requests of a rate arrive; 1h, or 200,000, by default."),
     ] = None
-    traffic: Annotated[float, typer.Option(help="Factor on the traffic: 2 halves all gaps.")] = 1.0
+    traffic: Annotated[
+        float,
+        typer.Option(help="Factor on the requests: 2 sends a trace's twice, on the same clock."),
+    ] = 1.0
+    speed: Annotated[
+        float, typer.Option(help="Factor on the trace's clock: 2 halves all gaps and the day.")
+    ] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,9 +211,10 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
     """Return the traffic. Raises InputError for a wrong option."""
     from sextant.answer.capacity.demand import TraceTraffic, demand_of_trace
 
-    if not 0 < given.traffic < float("inf"):
-        fix = "give a number above 0, e.g. 1.5"
-        raise InputError(f"{given.traffic:g} is not a factor", field="--traffic", fix=fix)
+    for option, factor in (("--traffic", given.traffic), ("--speed", given.speed)):
+        if not 0 < factor < float("inf"):
+            fix = "give a number above 0, e.g. 1.5"
+            raise InputError(f"{factor:g} is not a factor", field=option, fix=fix)
     if given.trace is None:
         return _drawn(given, asked)
     given_twice = {
@@ -228,13 +235,16 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
         llm=given.trace_llm,
         service=given.trace_service,
         has_prefixes=True,
+        factor=given.traffic,
     )
-    return TraceTraffic(demand.at_rate(given.traffic), window_s)
+    return TraceTraffic(demand.at_speed(given.speed), window_s)
 
 
 def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
     from sextant.answer.capacity.demand import traffic_at_rate
 
+    if given.speed != 1:
+        raise InputError("there is no trace", field="--speed", fix="give --trace, or --traffic")
     if given.request_rate is None:
         fix = "give --trace FILE, or --request-rate with --workload or lengths"
         raise InputError("there is no traffic", field="--trace, --request-rate", fix=fix)
@@ -351,14 +361,14 @@ def _load(
     traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions, has_caching: bool
 ) -> "tuple[OpenLoop | Users, Lengths]":
     """Return the load, and the lengths of its requests."""
-    from sextant.answer.capacity.demand import prefix_notes, requests_of_demand
+    from sextant.answer.capacity.demand import requests_of_demand
     from sextant.answer.capacity.simulation import OpenLoop
 
     if sharing.users is not None:
         return _users(sharing.users, traffic, sharing, asked)
     demand = traffic_of(traffic, asked, None).drawn(0)
     requests = _shared(demand.simulated(), sharing, asked.seed)
-    notes = () if sharing.unique_prompts else tuple(prefix_notes(demand, has_caching))
+    notes = tuple(demand.notes(None if sharing.unique_prompts else has_caching))
     return OpenLoop(demand.name, requests, demand.duration_s, notes), requests_of_demand(demand)
 
 

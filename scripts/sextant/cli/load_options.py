@@ -326,6 +326,8 @@ class RequestOptions:
 
         self._refuse("requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
         blocks, texts = read_blocks(trace), self._texts(is_text)
+        # The input of a failed request may not be known.
+        blocks = replace(blocks, input_tokens=blocks.input_tokens.clip(1))
         below = N_WORDS if is_text else RandomIds(self.vocab_size).n_ids
 
         def prompt_of(request: int, *seed: int) -> "np.ndarray | Text":

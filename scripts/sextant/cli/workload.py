@@ -156,8 +156,7 @@ def sample(
         str | None,
         typer.Option(
             "--format",
-            help="parquet, csv (by default from OUT's ending), mooncake, vllm-timed-trace, "
-            "vllm-custom (needs --prompts and --tokenizer).",
+            help="parquet, csv (by default from OUT's ending), mooncake, vllm-timed-trace.",
         ),
     ] = None,
     sampler: Annotated[
@@ -184,10 +183,6 @@ def sample(
         typer.Option(help="Shape of the Gamma gaps, as vLLM's; below 1 is burstier than Poisson."),
     ] = None,
     process: ArrivalOptions,
-    prompts: Annotated[
-        Path | None, typer.Option(help="Text, or JSON of prompts and responses, for vllm-custom.")
-    ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="The LLM's tokenizer.json.")] = None,
     seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
@@ -202,9 +197,6 @@ def sample(
 
     form = form or out.suffix.removeprefix(".")
     check_format(form, out)
-    if form != "vllm-custom" and (prompts or tokenizer):
-        fix = "leave it out, or write --format vllm-custom"
-        raise InputError(f"{form} has no texts", field="--prompts", fix=fix)
     facts: dict[str, Any] = {"workload": workload, "seed": seed}
     if is_service(workload):
         given = {"--zipf-theta": zipf_theta, "--arrivals": arrivals, "--burstiness": burstiness}
@@ -229,8 +221,7 @@ def sample(
             if name not in ("kind", "trace") and value is not None and len(str(value)) < _LONG
         }
         facts |= {"sampler": sampler, "arrivals": kind}
-    texts = _texts(drawn, prompts, tokenizer, seed) if form == "vllm-custom" else None
-    write_trace(drawn, out, form, texts, **facts)
+    write_trace(drawn, out, form, **facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
     say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
 
@@ -257,19 +248,6 @@ def _requests(
     if zipf_theta is not None:
         model = with_zipf_inputs(model, zipf_theta)
     return partial(model.sample, sampler=sampler)
-
-
-def _texts(
-    drawn: "pd.DataFrame", prompts: Path | None, tokenizer: Path | None, seed: int
-) -> list[str]:
-    from sextant.workload.prompts import as_text, load_prompt_source, load_tokenizer
-
-    if prompts is None or tokenizer is None:
-        fix = "give both, or write vllm-timed-trace, which needs neither"
-        raise InputError("vllm-custom needs texts", field="--prompts, --tokenizer", fix=fix)
-    loaded = load_tokenizer(tokenizer)
-    ids = load_prompt_source(prompts, loaded).prompts(drawn["input_tokens"].to_numpy(), seed)
-    return [as_text(loaded, prompt) for prompt in ids]
 
 
 def trace_report(

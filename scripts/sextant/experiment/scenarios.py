@@ -16,7 +16,7 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import Row, check, hints_of
 from sextant.experiment.servers import without_defaults
 from sextant.experiment.sheets import ScenarioRow
-from sextant.workload.generators import SCALED_BY, Arrivals, AtOnce, Gamma
+from sextant.workload.generators import Arrivals, AtOnce, Gamma
 from sextant.workload.trace_arrivals import NAMES, arrivals_from_plain, arrivals_to_plain
 
 BURST_TIMEOUT_S = 30.0
@@ -105,8 +105,6 @@ class OpenLoop(Scenario):
     arrivals: Arrivals | str | None = None
     """Another arrival process, or the name of one of the workload's (`trace_arrivals.NAMES`), which
     `with_arrivals_of` finds; the level is its mean rate."""
-    scale_by: str = SCALED_BY[0]
-    """How a workload's arrivals reach the level (see `generators.Scaled`)."""
     max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
@@ -124,13 +122,9 @@ class OpenLoop(Scenario):
 
     def _check_arrivals(self) -> None:
         if not isinstance(self.arrivals, str):
-            if self.scale_by != SCALED_BY[0]:
-                _refuse("scale_by", "only a workload's arrivals are scaled", "give arrivals too")
             return
         if self.arrivals not in NAMES:
             _refuse("arrivals", f"unknown arrivals {self.arrivals!r}", f"use {', '.join(NAMES)}")
-        if self.scale_by not in SCALED_BY:
-            _refuse("scale_by", f"{self.scale_by!r} is unknown", f"use {', '.join(SCALED_BY)}")
         if self.burstiness != 1:
             _refuse("burstiness", "a workload's arrivals have their own", "leave it out")
         if math.inf in self.levels:
@@ -143,8 +137,7 @@ class OpenLoop(Scenario):
             return self
         from sextant.workload.trace_arrivals import arrivals_at_rate
 
-        at_rate = arrivals_at_rate(workload, self.arrivals, level, self.scale_by)
-        return replace(self, arrivals=at_rate, scale_by=SCALED_BY[0])
+        return replace(self, arrivals=arrivals_at_rate(workload, self.arrivals, level))
 
     def arrivals_at(self, level: float) -> Arrivals:
         """Return the arrival process of a level."""

@@ -163,9 +163,6 @@ class ScenarioRow:
     arrivals: Literal["fitted", "gamma", "rescaled", "replay"] | None = None
     """open_loop: the workload's arrivals at each level's mean rate: fitted (the chosen model),
     replay (the trace's own times), or one of the fitted models; empty: Gamma gaps"""
-    scale_by: Literal["time", "thinning"] | None = None
-    """how arrivals reach a level's rate: time (default) stretches all gaps, thinning leaves
-    requests out at random, for levels below the trace's own rate"""
     timeout_s: PositiveFloat | None = None
     """seconds until a request has failed; default engine.request_timeout_s, 30 for burst"""
     stop_nttft_ms: PositiveFloat | None = None

@@ -36,17 +36,15 @@ from sextant.workload.arrivals import (
     JUDGED,
     MIN_JUDGED_BINS,
     measure_arrivals,
+    on_fine_clock,
 )
 from sextant.workload.generators import ArrivalModel
 from sextant.workload.profiles import count_doublings
 from sextant.workload.trace_arrivals import REPLAY
 from sextant.workload.windows import TOO_FEW, WINDOW_S, TraceTimes, fit_windows
 
-REJECTED_BELOW = 0.05
-"""p-value below which a Gamma distribution is rejected for a window's gaps."""
 DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
-BUSY_REQUESTS = 10
 """Of fewer requests in a window, chance alone doubles many: of Poisson counts with mean 3, 23%
 of windows double; with mean 10, 0.1% of those that have 10 or more."""
 _COARSE = 0.1
@@ -56,7 +54,7 @@ _MAX_WINDOWS = 150
 _N_SPANS = 60
 _EACH, _MANY = _DRAWN = ("each window with its 95 % interval", "the windows' median and quartiles")
 _COLUMNS = ["start_s", "duration_s", "n_requests", "alpha", "alpha_lo", "alpha_hi", "beta_s",
-            "beta_lo_s", "beta_hi_s", "cv", "ks", "p_value"]  # fmt: skip
+            "beta_lo_s", "beta_hi_s", "cv", "ks"]  # fmt: skip
 _NOT_JUDGED = ("gap_cv", "busiest_1s", "busiest_10s")
 
 
@@ -68,9 +66,8 @@ def measure_burstiness(
     `groups` has one entry for each of the most frequent LLMs and services, of `n_groups`: `name`,
     `windows` (of the fitted ones, columns of `fit_windows`), `n_windows`, `n_fitted`, `n_empty`,
     `n_hidden` (the clock hides their shape), `not_fitted` (number by reason, of windows with
-    requests), `clock_step_s`, and of the fitted ones `rejected_fraction` (of those that were
-    tested: the clock is fine), `zero_gap_fraction` and quartiles of `alpha`, `cv` and `ks`. `whole`
-    has each distinct arrival model and the names of its `workloads`.
+    requests), `clock_step_s`, and of the fitted ones `zero_gap_fraction` and quartiles of `alpha`,
+    `cv` and `ks`. `whole` has each distinct arrival model and the names of its `workloads`.
     """
     windows = fit_windows(trace.path)
     groups = []
@@ -94,8 +91,7 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
     fitted = windows[windows["alpha"].notna()]
     left = windows[windows["alpha"].isna() & (windows["n_requests"] > 0)]
     reasons = left["reason"].value_counts().sort_index()
-    n_gaps, tested = int((fitted["n_requests"] - 1).sum()), fitted["p_value"].dropna()
-    step_s, n_rejected = windows["clock_step_s"].iloc[0], int((tested < REJECTED_BELOW).sum())
+    n_gaps, step_s = int((fitted["n_requests"] - 1).sum()), windows["clock_step_s"].iloc[0]
     spreads: dict[str, dict[str, float] | None] = dict.fromkeys(("alpha", "cv", "ks"))
     for name in spreads:
         if len(values := fitted[name].dropna()):
@@ -107,8 +103,6 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "n_empty": int((windows["n_requests"] == 0).sum()),
         "n_hidden": int((~left["reason"].isin((TOO_FEW, ALL_AT_ONCE, ALL_EQUAL))).sum()),
         "not_fitted": {str(reason): int(count) for reason, count in reasons.items()},
-        "n_tested": len(tested),
-        "rejected_fraction": n_rejected / len(tested) if len(tested) else None,
         "zero_gap_fraction": int(fitted["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0,
         "clock_step_s": None if np.isnan(step_s) else float(step_s),
         **spreads,
@@ -120,16 +114,13 @@ def measure_doublings(
 ) -> list[dict[str, Any]]:
     """Return how often requests double within 5 and 10 minutes (BurstGPT, III-B).
 
-    One entry per duration and group, with `name`, `minutes`, the columns of `count_doublings`,
-    and `n_busy_doublings`, those from `BUSY_REQUESTS` requests or more.
+    One entry per duration and group, with `name`, `minutes` and the columns of `count_doublings`.
     """
     rows = []
     for minutes in DOUBLING_MINUTES:
         totals = count_doublings(trace.path, minutes)
-        busy = count_doublings(trace.path, minutes, min_count=BUSY_REQUESTS)
         for group in groups:
             known = jsonable(row_of(totals, group))
-            known["n_busy_doublings"] = float(row_of(busy, group)["n_doublings"])
             rows.append({"name": group["name"], "minutes": minutes, **known})
     return rows
 
@@ -179,18 +170,14 @@ def _takeaway(measured: Mapping[str, Any]) -> str:
             f"How bursty the arrivals are is not known: the clock steps by {steps}, which hides "
             "the shape of the gaps in most windows."
         )
-    spread, tested = _spread_words(clear, every), [group for group in clear if group["n_tested"]]
-    if not tested:
-        return spread
-    n_tested = sum(group["n_tested"] for group in tested)
-    n_rejected = round(sum(group["rejected_fraction"] * group["n_tested"] for group in tested))
-    medians = [group["ks"]["median"] for group in tested]
-    off = " to ".join(dict.fromkeys(percent(end) for end in (min(medians), max(medians))))
-    return (
-        f"{spread} A Gamma distribution is off a window's gaps by {off} (KS distance, median) and "
-        f"is rejected at the {percent(REJECTED_BELOW)} level in {number(n_rejected)} of "
-        f"{plural(n_tested, 'window')}."
+    spread, medians = (
+        _spread_words(clear, every),
+        [own["ks"]["median"] for own in clear if own["ks"]],
     )
+    if not medians:
+        return spread
+    off = " to ".join(dict.fromkeys(percent(end) for end in (min(medians), max(medians))))
+    return f"{spread} A Gamma distribution is off a window's gaps by {off} (KS distance, median)."
 
 
 def _spread_words(groups: Sequence[Mapping[str, Any]], every: str) -> str:
@@ -239,7 +226,6 @@ def _window_table(groups: Sequence[Mapping[str, Any]]) -> Table:
         "α, 10 to 90 %": of_fit("alpha", "p10", "p90"),
         "Median CV": of_fit("cv", "median"),
         "KS distance": lambda group: f"{group['ks']['median']:.3f}" if group["ks"] else "–",
-        "Gamma rejected": lambda group: percent(group["rejected_fraction"]),
     }
     return Table.of_rows(groups, columns)
 
@@ -272,7 +258,6 @@ def _doubling_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "Requests double, LLM · service": lambda row: row["name"],
         "Within": lambda row: f"{row['minutes']} minutes",
         "Times": lambda row: number(row["n_doublings"]),
-        f"Of them from {BUSY_REQUESTS} or more": lambda row: number(row["n_busy_doublings"]),
         "Per day": lambda row: number(row["per_day"]),
         "Per workday": lambda row: number(row["per_workday"]),
         "Rises from none": lambda row: number(row["n_from_zero"]),
@@ -283,11 +268,14 @@ def _doubling_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def measure_arrival_models(trace: TraceFile, workloads: Sequence[FittedWorkload]) -> dict[str, Any]:
     """Return how bursty the trace is, and how well the arrival models of the workloads do.
 
-    `trace` has its measures (see `arrivals.Measures`), `models` by the workload's name what its
+    `clock_step_s` is the step of a coarse clock, over which the times are spread (None: fine),
+    `trace` has the measures (see `arrivals.Measures`), `models` by the workload's name what its
     `validation.json` says of arrivals (see `fit.fit_workload`).
     """
+    times, clock_step_s = on_fine_clock(TraceTimes(trace.path))
     return {
-        "trace": measure_arrivals(TraceTimes(trace.path)),
+        "clock_step_s": clock_step_s,
+        "trace": measure_arrivals(times),
         "models": {own.name: own.validation["arrivals"] for own in workloads},
     }
 
@@ -321,6 +309,9 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
         "traffic by more than chance, a model has only to lie in that range too."
     )
     blocks.append(Note(text))
+    if step_s := measured["clock_step_s"]:
+        steps = f"The clock steps by {duration_words(step_s)}: requests of one stamp are spread "
+        blocks.append(Note(f"{steps}over it at random before they are counted or replayed."))
     not_judged = {name for _, own in models for name in own["not_judged"]}
     if not_judged:
         scales = [

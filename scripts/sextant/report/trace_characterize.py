@@ -20,7 +20,6 @@ from sextant.pages.wording import (
     percent,
     plural,
     rate_words,
-    time_unit,
 )
 from sextant.report.trace_burstiness import (
     measure_arrival_models,
@@ -31,7 +30,6 @@ from sextant.report.trace_burstiness import (
 from sextant.report.trace_file import (
     FittedWorkload,
     TraceFile,
-    check_span,
     known_columns,
     open_trace,
     open_workloads,
@@ -49,7 +47,6 @@ from sextant.report.trace_lengths import (
     show_parameters,
 )
 from sextant.report.trace_traffic import (
-    bucket_s,
     measure_reliability,
     measure_traffic,
     show_reliability,
@@ -60,7 +57,6 @@ from sextant.workload.shared_blocks import read_blocks
 
 _MAX_GROUPS = 12
 _AGES_S = (60, 600, 3600, 86_400)
-_N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 50
 _MOST = 0.9
 _MILLION = 1_000_000
 _RISE = 1.02
@@ -149,9 +145,9 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
 
     A block repeats if an earlier request had it with all blocks before it. `repeated_fraction` is
     of the blocks, `repeated_token_fraction` of all input tokens, both with an unlimited cache; so
-    are `over_time` (by `start_s`, windows of `bucket_s`) and `within` (used again after `age_s` at
-    most). `by_cache` has both shares by the tokens of a cache that drops the least recently used;
-    it holds inputs alone, since ids of the answers are not known.
+    is `within` (used again after `age_s` at most). `by_cache` has both shares by the tokens of a
+    cache that drops the least recently used; it holds inputs alone, since ids of the answers are
+    not known.
     """
     blocks = read_blocks(trace.path)
     if not len(blocks.ids):
@@ -169,10 +165,6 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
     found = np.searchsorted(depth[is_repeated][order], held)
     found_tokens = np.concatenate([[0], np.cumsum(tokens[is_repeated][order])])[found]
     n_repeating = len(np.unique(blocks.request[is_repeated]))
-    size = bucket_s(last_s, min(max(len(blocks.ends) // _REQUESTS_PER_BUCKET, 1), _N_BUCKETS))
-    bucket = (arrival_s // size).astype(int)
-    n_blocks, n_repeated = np.bincount(bucket), np.bincount(bucket, weights=is_repeated)
-    counted = zip(n_repeated.tolist(), n_blocks.tolist(), strict=True)
     return {
         "block_tokens": blocks.block_tokens,
         "n_blocks": len(depth),
@@ -191,16 +183,10 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
             for most_s in _AGES_S
             if most_s <= max(last_s, _AGES_S[0])
         ],
-        "bucket_s": size,
-        "over_time": {
-            "start_s": (np.arange(len(n_blocks)) * size).tolist(),
-            "n_blocks": n_blocks.tolist(),
-            "repeated_fraction": [again / n if n else None for again, n in counted],
-        },
     }
 
 
-def show_reuse(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
+def show_reuse(measured: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_reuse` returns."""
     by_cache, most = measured["by_cache"], measured["repeated_fraction"]
     takeaway = (
@@ -223,7 +209,7 @@ def show_reuse(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section
         "share, sextant simulate --trace simulates them."
     )
     blocks.append(Note(text))
-    blocks += [_cache_figure(by_cache), _time_figure(measured, facts)]
+    blocks.append(_cache_figure(by_cache))
     rows, shown = [], 0.0
     for tokens, fraction, of_tokens in zip(*by_cache.values(), strict=True):
         if fraction > _RISE * shown:
@@ -261,17 +247,6 @@ def _cache_figure(by_cache: Mapping[str, Any]) -> Chart:
     )
 
 
-def _time_figure(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Chart:
-    time, series = time_unit(facts["duration_s"], facts["start_time"]), measured["over_time"]
-    across = np.array(series["start_s"]) / time.unit_s
-    shares = [None if x is None else 100 * x for x in series["repeated_fraction"]]
-    panel = Panel("", Axis(time.label), Axis("Repeated (%)", low=0), [Curve("", across, shares)])
-    title = "Prefix reuse over time"
-    svg = panels_figure([panel], title, n_columns=1, height_in=1.8, is_step=True)
-    every = duration_words(measured["bucket_s"]).removeprefix("1 ")
-    return Chart(svg, f"Share of the blocks in each {every} that an earlier request had.")
-
-
 def characterize_trace(
     trace: str | Path,
     workloads: Sequence[str | Path] = (),
@@ -301,7 +276,6 @@ def _characterize(
     seed: int,
 ) -> dict[str, Any]:
     facts = overview(opened, ingest_report)
-    check_span(opened, facts)
     parameters = known_columns(opened, PARAMETERS)
     columns = [*parameters, *known_columns(opened, (LATENCY,)), "status"]
     n_served = facts["n_requests"] - facts["n_failed"]
@@ -314,7 +288,7 @@ def _characterize(
         "reliability": measure_reliability(opened, facts),
         "lengths": measure_lengths(opened, sampled),
         "reuse": measure_reuse(opened),
-        "parameters": measure_parameters(sampled, n_served, parameters, seed=seed),
+        "parameters": measure_parameters(sampled, n_served, parameters),
         "fidelity": measure_fidelity(opened, workloads),
     }
 
@@ -349,7 +323,7 @@ def write_trace_report(
         show_arrivals(arrivals),
         show_reliability(measured["reliability"], facts),
         show_lengths(measured["lengths"]),
-        *([show_reuse(measured["reuse"], facts)] if measured["reuse"] else []),
+        *([show_reuse(measured["reuse"])] if measured["reuse"] else []),
         show_parameters(measured["parameters"], measured["lengths"]),
         *(
             show_fidelity(name, own, arrivals["models"][name])

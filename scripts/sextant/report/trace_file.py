@@ -13,14 +13,14 @@ import scipy
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_json, reading
 from sextant.base.ids import id_of
-from sextant.pages.wording import MINUTE_S, duration_words
+from sextant.pages.wording import MINUTE_S
 from sextant.trace.trace_format import parquet_rows, require_trace
 from sextant.workload.generators import ArrivalModel
-from sextant.workload.profiles import MAX_BUCKETS, start_time
+from sextant.workload.profiles import start_time
 from sextant.workload.trace_arrivals import load_arrivals, read_stored
 
 MAX_SAMPLE = 200_000
-"""Requests that are looked at one by one (rank correlations, importance); more add no digit."""
+"""Requests that are looked at one by one (rank correlations); more add no digit."""
 SHORTEST_BUCKET_S = 5 * MINUTE_S
 """Doublings are counted in these, whatever the trace's duration."""
 _SETTINGS = """SET memory_limit = '700MB'; SET preserve_insertion_order = false;
@@ -95,29 +95,6 @@ def overview(trace: TraceFile, report: str | Path | None) -> dict[str, Any]:
 def report_path(trace: TraceFile, report: str | Path | None) -> Path:
     """Return where ingest's report of a trace is, or would be."""
     return trace.path.with_suffix(".report.json") if report is None else Path(report)
-
-
-def check_span(trace: TraceFile, facts: Mapping[str, Any]) -> None:
-    """Raise InputError if a trace, of which `facts` is the `overview`, is too long to be counted
-    in the shortest buckets; the error names the request with the longest time before it.
-    """
-    n_groups, duration_s = len(facts["groups"]), facts["duration_s"]
-    if (duration_s / SHORTEST_BUCKET_S + 2) * n_groups <= MAX_BUCKETS:
-        return
-    row, name, arrival_s, gap_s = trace.query_row(
-        """SELECT row + 1, request_id, arrival_s,
-        arrival_s - lag(arrival_s) OVER (ORDER BY row) AS gap_s
-        FROM trace ORDER BY gap_s DESC NULLS LAST LIMIT 1"""
-    )
-    if gap_s > duration_s / 2:
-        problem = (
-            f"the request '{name}' arrives {duration_words(arrival_s)} from the start, "
-            f"{duration_words(gap_s)} after the one before it: too late to count over time"
-        )
-        fix = "correct in the source its time stamp, or the one before it, and ingest again"
-        raise InputError(problem, file=trace.path, row=row, field="arrival_s", fix=fix)
-    problem = f"{duration_words(duration_s)} of {n_groups} pairs of LLM and service are too many"
-    raise InputError(problem, file=trace.path, fix="ingest fewer of them, or a shorter time")
 
 
 def groups(trace: TraceFile) -> list[dict[str, Any]]:

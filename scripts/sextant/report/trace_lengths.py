@@ -15,7 +15,6 @@ from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import (
     Curve,
     Panel,
-    bars_figure,
     cumulative_curve,
     matrix_figure,
     panels_figure,
@@ -30,7 +29,6 @@ from sextant.report.trace_file import (
     explained,
     value_counts,
 )
-from sextant.studies.importance import parameter_importance
 from sextant.workload.fit import cumulative, spearman
 from sextant.workload.gamma import Z_95
 from sextant.workload.lengths import fit_zipf, output_by_input, zipf_probabilities
@@ -44,8 +42,6 @@ _MAX_POINTS = 200
 _FLAT_THETA = 0.2
 _POOR_KS = 0.1
 """From this distance on, a drawn fit is visibly another curve than the data."""
-_MAX_FOREST_ROWS = 20_000
-"""Requests that a forest is trained on: more take minutes and change no share visibly."""
 _WEAK = 0.1
 """Coefficient below which the relation of two parameters cannot be seen in a plot."""
 
@@ -124,20 +120,19 @@ def show_lengths(measured: Mapping[str, Any]) -> Section:
         rows.append((f"{name.capitalize()}s", *(number(value) for value in values)))
     blocks.append(Table(("Tokens", "Mean", *(name.capitalize() for name in inputs)), rows))
     blocks.append(_distribution_figure(measured))
-    blocks.append(_zipf_table(measured))
-    blocks.append(Note(_zipf_words(measured["input"])))
+    blocks += [Note(_zipf_words(name, measured[name])) for name in SIDES]
     if measured["output_by_input"]:
         bins, fraction = measured["output_by_input"], measured["output_rank_by_input_fraction"]
         blocks.append(_by_input_figure(bins, fraction))
     return Section("Lengths", blocks)
 
 
-def _zipf_words(side: Mapping[str, Any]) -> str:
+def _zipf_words(name: str, side: Mapping[str, Any]) -> str:
     fit = side["zipf"]
     if fit is None:
-        return f"Zipf's law is not fitted to the inputs: {side['zipf_reason']}"
+        return f"Zipf's law is not fitted to the {name}s: {side['zipf_reason']}"
     law = (
-        f"A bounded Zipf law fits the inputs best with θ = {fit['theta']:.3f} (95 % interval "
+        f"A bounded Zipf law fits the {name}s best with θ = {fit['theta']:.3f} (95 % interval "
         f"{fit['theta_lo']:.3f} to {fit['theta_hi']:.3f}; {fit['lowest']} to "
         f"{number(fit['highest'])} tokens, the shortest and longest seen)"
     )
@@ -145,23 +140,9 @@ def _zipf_words(side: Mapping[str, Any]) -> str:
         flat = " With θ near 0 it is next to uniform." if abs(fit["theta"]) < _FLAT_THETA else ""
         return f"{law}, and is nowhere more than {percent(fit['ks'])} of the requests off.{flat}"
     return (
-        f"{law}, but is off by {percent(fit['ks'])} of the requests at its worst: inputs of this "
-        "trace do not follow Zipf's law, and a generator should draw from the histogram instead."
+        f"{law}, but is off by {percent(fit['ks'])} of the requests at its worst: {name}s "
+        "of this trace do not follow Zipf's law; draw from the histogram instead."
     )
-
-
-def _zipf_table(measured: Mapping[str, Any]) -> Table:
-    header = ("Bounded Zipf fit", "θ", "95 % interval", "Shortest", "Longest", "KS distance")
-    rows = []
-    for side in SIDES:
-        fit, name = measured[side]["zipf"], f"{side.capitalize()}s"
-        if fit is None:
-            rows.append((name, "not fitted", "–", "–", "–", "–"))
-            continue
-        interval = f"{fit['theta_lo']:.3f} to {fit['theta_hi']:.3f}"
-        bounds = (number(fit["lowest"]), number(fit["highest"]))
-        rows.append((name, f"{fit['theta']:.3f}", interval, *bounds, f"{fit['ks']:.3f}"))
-    return Table(header, rows)
 
 
 def _distribution_figure(measured: Mapping[str, Any]) -> Chart:
@@ -203,29 +184,18 @@ def _by_input_figure(bins: Mapping[str, Any], fraction: float | None) -> Chart:
 
 
 def measure_parameters(
-    sampled: pd.DataFrame, n_served: int, parameters: list[str], *, seed: int
+    sampled: pd.DataFrame, n_served: int, parameters: list[str]
 ) -> dict[str, Any]:
-    """Return the rank correlations of all parameters, and their importance for latency.
+    """Return the rank correlations of all parameters, and of them with the latency.
 
-    `sampled`, of the trace's `n_served`, has a column per parameter, and `e2e_ms` if it is known;
-    `seed` is the forest's.
+    `sampled`, of the trace's `n_served`, has a column per parameter, and `e2e_ms` if it is known.
     """
     names = [*parameters, LATENCY] if LATENCY in sampled else parameters
-    matrix = spearman(sampled[names])
-    importance, reason = None, "the trace has no latencies"
-    if LATENCY in sampled:
-        try:
-            options: dict[str, Any] = {"seed": seed, "max_rows": _MAX_FOREST_ROWS}
-            importance = asdict(parameter_importance(sampled, LATENCY, parameters, **options))
-        except InputError as error:
-            reason = str(error)
     return {
         "n_sampled": len(sampled),
         "n_served": n_served,
         "parameters": parameters,
-        "spearman": jsonable(matrix.to_dict()),
-        "importance": importance,
-        "importance_reason": None if importance else reason,
+        "spearman": jsonable(spearman(sampled[names]).to_dict()),
     }
 
 
@@ -240,33 +210,6 @@ def show_parameters(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> 
         if measured["n_sampled"] != measured["n_served"]:
             basis = f"a sample of {number(measured['n_sampled'])} of {basis}"
         blocks.append(Chart(svg, f"Spearman's rank correlation, {basis}; –: constant."))
-    importance = measured["importance"]
-    if not importance:
-        blocks.append(
-            Note(f"Importance for latency is not computed: {measured['importance_reason']}.")
-        )
-        return Section("Parameters", blocks)
-    ranked = sorted(importance["mdi"], key=lambda name: -importance["mdi"][name])
-    groups = [
-        ("MDI, share", [importance["mdi"][name] for name in ranked]),
-        ("permutation, loss of R²", [importance["permutation"][name] for name in ranked]),
-    ]
-    svg = bars_figure(ranked, groups, "Importance for the latency of a request", "Importance")
-    caption = (
-        f"Importance of each parameter for {importance['target']} in a random forest of "
-        f"{number(importance['n_rows'])} requests: mean decrease in impurity, and R² lost on "
-        "held-out requests when the parameter's values are shuffled."
-    )
-    blocks.append(Chart(svg, caption))
-    rows = [
-        ("R², training", f"{importance['r2_training']:.3f}"),
-        (
-            f"R², {number(importance['n_held_out'])} requests held out",
-            f"{importance['r2_held_out']:.3f}",
-        ),
-        ("Requests without a latency", number(importance["n_without_latency"])),
-    ]
-    blocks.append(Table((f"Random forest for {importance['target']}", ""), rows))
     return Section("Parameters", blocks)
 
 
@@ -280,31 +223,19 @@ def _parameters_takeaway(measured: Mapping[str, Any], lengths: Mapping[str, Any]
     ]
     if measured["n_served"] == 0:
         return "No request succeeded, so there is nothing to relate."
-    sentence = "No two parameters vary, so there is no relation between them."
-    if pairs:
-        value, a, b = max(pairs, key=lambda pair: abs(pair[0]))
-        sentence = _pair_words(value, b, a, len(pairs), measured["n_sampled"])
-        # Say so where outputs depend on inputs in a way that no rank correlation sees.
-        fraction = lengths["output_rank_by_input_fraction"]
-        own = coefficients["input_tokens"]["output_tokens"]
-        if fraction is not None and own is not None and fraction - own**2 >= _WEAK:
-            sentence += (
-                f" Yet input_tokens explains {percent(fraction)} of the variance of the ranks of "
-                "output_tokens: a relation that is not a mere rise or fall."
-            )
-    if not measured["importance"]:
-        return sentence
-    mdi, r2 = measured["importance"]["mdi"], measured["importance"]["r2_held_out"]
-    if r2 < _WEAK:
-        return (
-            f"{sentence} The parameters hardly predict the latency of a request: a random forest "
-            f"has R² {r2:.2f} on requests it never saw."
+    if not pairs:
+        return "No two parameters vary, so there is no relation between them."
+    value, a, b = max(pairs, key=lambda pair: abs(pair[0]))
+    sentence = _pair_words(value, b, a, len(pairs), measured["n_sampled"])
+    # Say so where outputs depend on inputs in a way that no rank correlation sees.
+    fraction = lengths["output_rank_by_input_fraction"]
+    own = coefficients["input_tokens"]["output_tokens"]
+    if fraction is not None and own is not None and fraction - own**2 >= _WEAK:
+        sentence += (
+            f" Yet input_tokens explains {percent(fraction)} of the variance of the ranks of "
+            "output_tokens: a relation that is not a mere rise or fall."
         )
-    top = max(mdi, key=lambda name: mdi[name])
-    return (
-        f"{sentence} The parameters predict latency with R² {r2:.2f} on requests that the forest "
-        f"never saw; {top} has {percent(mdi[top])} of the importance."
-    )
+    return sentence
 
 
 def _pair_words(value: float, a: str, b: str, n_pairs: int, n_requests: int) -> str:

@@ -59,7 +59,7 @@ def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any
     size = bucket_s(duration_s, n_buckets)
     series = traffic_series(trace.path, size)
     has_days, hourly, profile = duration_s >= _MIN_DAYS * DAY_S, None, None
-    why = f"No daily profile can be seen in {duration_words(duration_s)}: it takes {_MIN_DAYS} days"
+    why = "" if has_days else _why_no_profile(trace, duration_s)
     if has_days:
         hourly, profile = traffic_series(trace.path, HOUR_S), traffic_profile(trace.path)
     has_clock = profile is not None and bool(profile["is_clock_known"].all())
@@ -80,15 +80,34 @@ def measure_traffic(trace: TraceFile, facts: Mapping[str, Any]) -> dict[str, Any
     )
     whole = together.loc[together["is_whole"], "n_requests"]
     spread = None if whole.empty else whole.agg(["min", "median", "max"]).astype(float).to_dict()
-    at_once = "All requests arrive at one moment: nothing changes over time."
     return {
         "bucket_s": size,
         "n_requests_per_bucket": spread,
         "n_groups": len(facts["groups"]),
         "has_clock": has_clock,
-        "why_no_profile": None if has_days else f"{why} or more." if duration_s else at_once,
+        "why_no_profile": why or None,
         "groups": groups,
     }
+
+
+def _why_no_profile(trace: TraceFile, duration_s: float) -> str:
+    """Return what is known of the hours of a trace that is too short for a profile of days."""
+    if not duration_s:
+        return "All requests arrive at one moment: nothing changes over time."
+    lasts = duration_words(duration_s)
+    hourly = traffic_series(trace.path, HOUR_S, by=())
+    whole = hourly[hourly["is_whole"]].reset_index(drop=True)
+    if len(whole) < 2:
+        return f"No daily profile can be seen in {lasts}: it takes {_MIN_DAYS} days or more."
+    counts, has_clock = whole["n_requests"], bool(whole["moment"].notna().all())
+    hours = whole["moment"].dt.hour if has_clock else whole["start_s"] // HOUR_S
+    top, low = int(counts.argmax()), int(counts.argmin())
+    busiest, quietest = (_hour_words(int(hours[place]), has_clock) for place in (top, low))
+    than = f"{number(counts[top] / counts[low])} times the requests of the quietest, {quietest}"
+    if not counts[low]:
+        than = f"{plural(int(counts[top]), 'request')}, the quietest, {quietest}, none"
+    repeats = f"Whether that repeats every day cannot be seen in {lasts}: it takes {_MIN_DAYS} days"
+    return f"The busiest hour, {busiest}, has {than}. {repeats} or more."
 
 
 def _profiles(profile: pd.DataFrame, has_weeks: bool) -> dict[str, Any]:
@@ -212,20 +231,11 @@ def _regularity_table(groups: Sequence[Mapping[str, Any]], has_clock: bool) -> T
         daily = group["daily"]
         return _hour_words(daily["hour"][int(pick(daily["requests_mean"]))], has_clock)
 
-    def weekend_ratio(group: Mapping[str, Any]) -> str:
-        if group["weekly"] is None:
-            return "–"
-        means = np.array(group["weekly"]["requests_mean"])
-        day = np.array(group["weekly"]["hour_of_week"]) // 24
-        workday = means[day < 5].mean()
-        return number(float(means[day >= 5].mean() / workday)) if workday > 0 else "–"
-
     columns = {
         "LLM · service": lambda group: group["name"],
         "Explained by hour of day": lambda group: percent(group["hour_of_day_fraction"]),
         "Busiest hour": lambda group: hour(group, np.argmax),
         "Quietest hour": lambda group: hour(group, np.argmin),
-        "Weekend day / workday": weekend_ratio,
     }
     return Table.of_rows(groups, columns)
 

@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sextant.base.errors import InputError
-from sextant.trace.trace_format import TraceFormat
+from sextant.trace.trace_format import TIME_UNITS, TraceFormat
 
 NS_PER_S = 10**9
 # Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
 FIRST_NS, LAST_NS = -8_520_336_000 * NS_PER_S, 7_258_118_400 * NS_PER_S - 1
 _EPOCH_S = (1e9, 4e9)
 """Numbers that count from 1970: of the years 2001 to 2096."""
+YEAR_S = 365.25 * 86_400
+WRONG_UNIT = "correct the unit of the arrivals (`--columns` with `--time-unit`)"
 UNKNOWN, UNZONED, ZONED = -1, 0, 1
 _DATETIME = re.compile(
     r"((?:1[7-9]|2[01])\d\d)(?P<mark>[-/])(\d\d?)(?P=mark)(\d\d?)"
@@ -111,6 +113,42 @@ def check_start_time(
         raise refused(f"{start_time!r} is not a date-time", fix) from None
     if not FIRST_NS <= moment_ns <= LAST_NS:
         raise refused(f"{start_time!r} is not in the years 1700 to 2199", fix)
+
+
+def check_first_tick(
+    source: str | Path, first_tick: float, form: TraceFormat, start_time: str | None
+) -> None:
+    """Refuse a first arrival that is no plausible time in the unit of its source.
+
+    A log's numbers that would be a date from 2001 to 2096 in another unit have that unit, unless
+    `start_time` says that they do not count from 1970. No clock shows more than a century.
+
+    Raises InputError, which names the unit.
+    """
+    first_s = first_tick / form.units_per_s
+    if form.is_datetime or start_time is not None:
+        return
+    units = (unit for unit in TIME_UNITS if unit != "iso")
+    likely = next(
+        (unit for unit in units if _EPOCH_S[0] <= first_tick / TIME_UNITS[unit] < _EPOCH_S[1]), None
+    )
+    is_late = first_s >= _EPOCH_S[1]
+    is_other = form.is_log and likely is not None and TIME_UNITS[likely] != form.units_per_s
+    if not (is_late or is_other):
+        return
+    own = next(unit for unit in TIME_UNITS if TIME_UNITS[unit] == form.units_per_s)
+    year = 1970 + int(first_s / YEAR_S)
+    problem = f"the first arrival, {first_tick:.17g}, read in {own}, is of the year "
+    problem += f"{year:,}" if year > 9999 else f"{year}"
+    fix = WRONG_UNIT
+    if likely is not None:
+        date = datetime.fromtimestamp(first_tick / TIME_UNITS[likely], UTC)
+        fix = (
+            f"give --columns with --time-unit {likely} (`time_unit: {likely}` in a mapping file): "
+        )
+        fix += f"in {likely} it is of {date:%Y-%m-%d}; or --start-time, the date-time at which "
+        fix += "the clock shows 0"
+    raise InputError(problem, file=source, field="arrival_s", fix=fix)
 
 
 def start_facts(

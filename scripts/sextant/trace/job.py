@@ -13,14 +13,21 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, provenance, write_json
-from sextant.trace.date_times import check_start_time, start_facts
+from sextant.trace.date_times import (
+    WRONG_UNIT,
+    YEAR_S,
+    check_first_tick,
+    check_start_time,
+    start_facts,
+)
 from sextant.trace.reading import as_written, read_rows
-from sextant.trace.trace_format import BLANK, Columns, columns_given, named_format
+from sextant.trace.rules import NO_STATUS, STATUSES
+from sextant.trace.trace_format import BLANK, MAX_SPAN_S, Columns, columns_given, named_format
 from sextant.trace.write import Output
 
 MAX_RATE_RPS = 1000.0
-_FEW = 1000
-"""With fewer requests a mean rate does not show a wrong unit."""
+_FEW = 10
+"""With fewer requests, which may be one burst, a mean rate does not show a wrong unit."""
 _MAX_THREADS = 16
 """More would not read faster, since one thread writes; each holds blocks in memory."""
 
@@ -42,7 +49,8 @@ def ingest_trace(
 ) -> dict[str, Any]:
     """Normalise a trace to Parquet; write its malformed rows and a report, too.
 
-    A request without an output token is `failed`, unless the source has a status of its own.
+    A request without an output token is `failed`, unless the source has a status of its own; a
+    failed request needs no tokens (0 where they are missing).
     A request without an id gets its line number. Blank lines are not rows; they are counted.
     The report and the provenance carry `start_time`, the date-time of `arrival_s` = 0 (in UTC
     where a zone is known; null if it is not known), and `first_tick_s`, what the source's
@@ -70,9 +78,9 @@ def ingest_trace(
 
     Raises:
         InputError: wrong columns, no rows, too many malformed ones, a rate above `max_rate_rps`,
-            no such format or mapping, a `start_time` that is not a date-time or not needed, a share
-            outside 0 to 1, or an output that would replace the source or another output; no output
-            is written.
+            times that show a wrong unit, no such format or mapping, a `start_time` that is not a
+            date-time or not needed, a share outside 0 to 1, or an output that would replace the
+            source or another output; no output is written.
     """
     source = Path(source)
     columns = None if columns is None else columns_given(columns)
@@ -107,7 +115,9 @@ def ingest_trace(
             output.write(rows)
         output.put_in_order()
         counts = _counts(output)
-        _check_counts(source, counts, output.shown, max_rejected_fraction, max_rate_rps)
+        _check_counts(source, counts, output.shown, max_rejected_fraction)
+        check_first_tick(source, output.first_tick, form, start_time)
+        _check_rate(source, counts, max_rate_rps)
         start = start_facts(output.first_tick, form, start_time, output.is_zoned)
         known = origin.result() | start
         output.add_provenance(known)
@@ -153,24 +163,34 @@ def _check_counts(
     counts: Mapping[str, Any],
     shown: list[tuple[int, str]],
     max_rejected_fraction: float,
-    max_rate_rps: float,
 ) -> None:
-    """Refuse a trace without rows, with too many malformed ones, or with a rate no service has."""
+    """Refuse a trace without rows, or with too many malformed ones."""
     if counts["n_read"] == 0:
         raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
     is_tolerated = counts["n_rejected"] <= max_rejected_fraction * counts["n_read"]
-    if not (counts["n_accepted"] and is_tolerated):
-        where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
-        problem = f"{counts['n_rejected']} of {counts['n_read']} rows are malformed ({where})"
-        fix = f"correct them, or raise max_rejected_fraction, now {max_rejected_fraction}"
-        if not counts["n_accepted"] and "not a number" in where:
-            fix += "; for arrivals that are date-times give --columns with --time-unit iso"
-        raise InputError(problem, file=source, fix=fix)
+    if counts["n_accepted"] and is_tolerated:
+        return
+    where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
+    problem = f"{counts['n_rejected']:,} of {counts['n_read']:,} rows are malformed ({where})"
+    fix = "correct them, or raise max_rejected_fraction (`--max-rejected-fraction`), now "
+    fix += f"{max_rejected_fraction:g}"
+    if NO_STATUS in where:
+        fix += f"; a status is one of {STATUSES}"
+    if not counts["n_accepted"] and "not a number" in where:
+        fix += "; for arrivals that are date-times give --columns with --time-unit iso"
+    raise InputError(problem, file=source, fix=fix)
+
+
+def _check_rate(source: Path, counts: Mapping[str, Any], max_rate_rps: float) -> None:
+    """Refuse a duration or a rate that no service's log has: a wrong unit shows in both."""
     n, duration_s = counts["n_accepted"], counts["duration_s"]
+    if duration_s > MAX_SPAN_S:
+        problem = f"the requests are of {duration_s / YEAR_S:,.3g} years"
+        fix = f"{WRONG_UNIT}, or leave the rows with wrong times out"
+        raise InputError(problem, file=source, field="arrival_s", fix=fix)
     if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
-        # As a rule, milliseconds were read as seconds.
         rate = f"{n / duration_s:,.0f} requests per second on average"
-        fix = "correct the unit of the arrivals (`--columns` with `--time-unit`), or raise "
-        fix += f"max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, if that is the rate"
+        fix = f"{WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, if "
+        fix += "that is the rate"
         problem = f"{rate} ({n} in {duration_s:,.3g} s)"
         raise InputError(problem, file=source, field="arrival_s", fix=fix)

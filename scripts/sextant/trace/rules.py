@@ -1,5 +1,6 @@
 """Which lines of a source are requests, and why others are set aside."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -19,9 +20,18 @@ from sextant.trace.trace_format import (
 )
 
 REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
-_STATUSES = pa.array(["ok", "failed"])
 _WANTED = {pa.int64(): "not a date and time", pa.bool_(): "neither true nor false"}
-_SYNONYMS = {"success": "ok", "failure": "failed"}
+_OK = ("ok", "success", "succeeded", "successful", "completed", "true")
+_FAILED = (
+    *("failed", "failure", "fail", "error", "errored", "timeout", "timed_out"),
+    *("cancelled", "canceled", "aborted", "rejected", "false"),
+)
+_WORDS = dict.fromkeys(_OK, "ok") | dict.fromkeys(_FAILED, "failed")
+_HTTP_STATUS = re.compile(r"([1-9])\d\d(?:\.0+)?", re.ASCII)
+NO_STATUS = "neither ok nor failed"
+STATUSES = f"HTTP codes (2xx is ok), {', '.join(_OK)} (ok), {', '.join(_FAILED)} (failed)"
+"""What a status may be, in any case of letters."""
+_TOKENS = ("input_tokens", "output_tokens")
 
 
 @dataclass(frozen=True)
@@ -50,38 +60,33 @@ def is_accepted(reasons: np.ndarray) -> np.ndarray:
 
 
 def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
-    """Apply the rules that look at one line only; `names` are the source's columns in order."""
-    reasons = cells.line_faults.copy()
-    for target, source in form.sources(names).items():
-        for is_fault, what in _faults(target, cells):
+    """Apply the rules that look at one line only; `names` are the source's columns in order.
+
+    A request that failed needs no tokens: those that its line lacks are 0.
+    """
+    reasons, sources = cells.line_faults.copy(), form.sources(names)
+    given, is_unknown = read_statuses(cells.columns.get("status"), len(reasons))
+    tokens = {name: cells.columns[name].fill_null(0).to_numpy() for name in _TOKENS}
+    is_known = ~is_null(cells.columns["output_tokens"])
+    has_failed = (given == "failed") | ((given == "") & is_known & (tokens["output_tokens"] == 0))
+    for target, source in sources.items():
+        for is_fault, what in _faults(target, cells, has_failed):
             set_aside(reasons, is_fault, f"{source}: {what}")
     if form.block_tokens and HASH_IDS in cells.columns:
-        tokens = cells.columns["input_tokens"].fill_null(0).to_numpy()
         n_ids = pc.list_value_length(cells.columns[HASH_IDS]).fill_null(0).to_numpy()
-        is_more = n_ids > np.ceil(tokens / form.block_tokens)
+        is_more = n_ids > np.ceil(tokens["input_tokens"] / form.block_tokens)
+        is_more &= ~(has_failed & (tokens["input_tokens"] == 0))
         set_aside(reasons, is_more, f"{HASH_IDS}: more than the blocks of the input")
-    has_failed = pc.fill_null(pc.equal(cells.columns["output_tokens"], 0), False)
-    status = pa.DictionaryArray.from_arrays(has_failed.cast(pa.int32()), _STATUSES)
-    if "status" in cells.columns:
-        given = cells.columns["status"].cast(pa.string())
-        for theirs, ours in _SYNONYMS.items():
-            given = pc.if_else(pc.fill_null(pc.equal(given, theirs), False), ours, given)
-        is_known = pc.or_(pc.is_in(given, _STATUSES), pc.is_null(given))
-        set_aside(
-            reasons,
-            pc.invert(is_known).to_numpy(zero_copy_only=False),
-            "status: neither ok nor failed",
-        )
-        contradicts = pc.and_(pc.fill_null(pc.equal(given, "ok"), False), has_failed)
-        set_aside(
-            reasons,
-            contradicts.to_numpy(zero_copy_only=False),
-            "output_tokens: zero in a request that is ok",
-        )
-        status = pc.coalesce(given, status.cast(pa.string()))
+    if "status" in sources:
+        set_aside(reasons, is_unknown, f"{sources['status']}: {NO_STATUS}")
+        is_empty = (given == "ok") & (tokens["output_tokens"] == 0)
+        problem = f"{sources['output_tokens']}: zero in a request that is ok"
+        set_aside(reasons, is_empty, problem)
+    status = pa.array(np.where(has_failed, "failed", "ok"))
     columns = {}
     for name, column in cells.columns.items():
         column = pc.multiply(column, form.factors[name]) if name in form.factors else column
+        column = column.fill_null(0) if name in _TOKENS else column
         if COLUMN_TYPES[name] == pa.int32():
             column = column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
         columns[name] = column
@@ -89,18 +94,35 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
     return Judged(columns | {"status": status}, tick, cells.zones, reasons)
 
 
-def _faults(name: str, cells: Cells) -> Iterator[tuple[np.ndarray, str]]:
+def read_statuses(column: pa.DictionaryArray | None, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return (n,) `ok`, `failed` or nothing (unknown), and (n,) whether the text says neither.
+
+    HTTP codes of the 200s are ok, all others failed.
+    """
+    if column is None:
+        return np.full(n, ""), np.zeros(n, bool)
+    read = []
+    for text in column.dictionary.to_pylist():
+        code = _HTTP_STATUS.fullmatch(text)
+        read.append(("ok" if code[1] == "2" else "failed") if code else _WORDS.get(text.lower()))
+    known = np.array([*(word or "" for word in read), ""])
+    codes = column.indices.fill_null(len(read)).to_numpy(zero_copy_only=False)
+    return known[codes], np.array([*(word is None for word in read), False])[codes]
+
+
+def _faults(name: str, cells: Cells, has_failed: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     """Yield which cells of a column break a rule, and the rule, in the order they are judged."""
     column, unreadable = cells.columns[name], cells.unreadable[name]
+    needs_none = has_failed if name in _TOKENS else np.zeros(len(column), bool)
     if name in NEEDED_COLUMNS:
-        yield is_null(column) & ~unreadable, "missing value"
+        yield is_null(column) & ~unreadable & ~needs_none, "missing value"
     yield unreadable, _WANTED.get(column.type, "not a number")
     if column.type != pa.float64():
         return
     minimum = MINIMUM.get(name, 0)
     values = column.fill_null(minimum).to_numpy()
     yield ~np.isfinite(values), "not finite"
-    yield values < minimum, f"below {minimum}"
+    yield values < np.where(needs_none, 0, minimum), f"below {minimum}"
     if COLUMN_TYPES[name] == pa.int32():
         yield values != np.trunc(values), "not a whole number"
         yield values > MAX_INT32, "above the 32-bit range"

@@ -15,6 +15,8 @@ from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import check, read_yaml
 
 MAX_INT32 = 2**31 - 1
+MAX_SPAN_S = 1e8
+"""A trace of more than three years has a wrong time in it."""
 
 TRACE_COLUMNS = {
     "request_id": pa.string(),

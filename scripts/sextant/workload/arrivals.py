@@ -5,11 +5,12 @@ Times come in one array or streamed in batches; memory grows with their duration
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sextant.base.errors import InputError
+from sextant.trace.trace_format import MAX_SPAN_S
 from sextant.workload.gamma import (
     FAR,
     MAX_STEPS,
@@ -17,13 +18,16 @@ from sextant.workload.gamma import (
     fit_gamma,
     fit_steps,
     ks_distance,
-    ks_p_value,
 )
-from sextant.workload.generators import ArrivalModel, Times, batches_of, gaps_of
+from sextant.workload.generators import ArrivalModel, Seed, Times, batches_of, gaps_of
 
 MIN_GAPS = 2
 OFF_GRID = 0.05
 """Steps that a gap may be off a whole number of them."""
+COARSE_S = 0.01
+"""Least step of a clock whose stamps are spread: steps of engines take about as long."""
+MIN_EQUAL = 10
+"""Least gaps of zero that show a coarse clock: fewer may be requests that came together."""
 _SHORT = 10
 """Most steps of gaps of which a step's length is averaged."""
 _MOST_TESTED = 1 << 20
@@ -33,8 +37,6 @@ ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
 SCALES_S = (1, 10, 60, 300, 1200, 3600)
 """Seconds of the bins in which requests are counted, each a multiple of the one before."""
 BUSIEST_S = (1, 10, 60)
-MAX_SPAN_S = 1e8
-"""A trace of more than three years has a wrong time in it."""
 BUSIEST = "busiest_60s"
 JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), BUSIEST)
 """Measures by which a model of the arrivals is accepted or rejected."""
@@ -81,7 +83,7 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
     if np.isnan(fits.alpha[0]):
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
-    ks = p_value = None
+    ks = None
     if step is None or FAR * step <= duration / n_gaps:
         every, kept, n_before = -(-n_gaps // _MOST_TESTED), [], 0
         for gaps in gaps_of(arrival_s):
@@ -90,7 +92,7 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
         tested = np.concatenate(kept)
         n = np.array([len(tested)])
         distance = ks_distance(tested, n, fits.alpha, fits.beta * (1.0 if step is None else step))
-        ks, p_value = float(distance[0]), float(ks_p_value(distance, n, fits.alpha)[0])
+        ks = float(distance[0])
     return replace(
         undetermined,
         alpha=float(fits.alpha[0]),
@@ -100,7 +102,6 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
         alpha_lo=float(fits.alpha_lo[0]),
         alpha_hi=float(fits.alpha_hi[0]),
         ks=ks,
-        p_value=p_value,
     )
 
 
@@ -133,6 +134,54 @@ def _clock_step(arrival_s: Times, least_s: float) -> float:
         positive = gaps[gaps > 0]
         step = common_steps(positive, np.zeros(len(positive), np.intp), step, end_s)
     return float(np.where(np.isnan(step), least, step)[0])
+
+
+@dataclass(frozen=True)
+class SpreadTimes:
+    """Times of a coarse clock, those of each of its steps spread over the step at random.
+
+    A clock of `step_s` cuts times down to its stamps. Requests of one stamp that were sent together
+    would find a queue that never was. They keep their order, and none comes after the next stamp.
+    """
+
+    times: Times
+    """Ascending."""
+    step_s: float
+    seed: Seed = 0
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yield the times in batches; the same whatever batches they were read in."""
+        rng, held = np.random.default_rng(self.seed), np.empty(0)
+        for batch in batches_of(self.times):
+            stamps = np.concatenate([held, batch])
+            cut = int(np.searchsorted(stamps, stamps[-1:])[0]) if len(stamps) else 0
+            held = stamps[cut:]
+            if cut:
+                yield self._spread(stamps[:cut], held[0], rng)
+        if len(held):
+            yield self._spread(held, math.inf, rng)
+
+    def _spread(self, stamps: np.ndarray, next_s: float, rng: np.random.Generator) -> np.ndarray:
+        different, place = np.unique(stamps, return_inverse=True)
+        room_s = np.minimum(self.step_s, np.diff(different, append=next_s))
+        drawn = rng.random(len(stamps))
+        return stamps + room_s[place] * drawn[np.lexsort((drawn, place))]
+
+
+def on_fine_clock(times: Times, seed: Seed = 0) -> tuple[Times, float | None]:
+    """Return ascending times without a coarse clock's steps, and the step (s) of such a clock.
+
+    None, and the times as they are: fewer than `MIN_EQUAL` gaps are 0, or the step is below
+    `COARSE_S`. See `SpreadTimes`.
+    """
+    least, n_zero = math.inf, 0
+    for gaps in gaps_of(times):
+        least = min(least, float(gaps.min(where=gaps > 0, initial=math.inf)))
+        n_zero += int(np.count_nonzero(gaps == 0))
+    if n_zero < MIN_EQUAL or least == math.inf:
+        return times, None
+    step_s = _clock_step(times, least)
+    return (SpreadTimes(times, step_s, seed), step_s) if step_s >= COARSE_S else (times, None)
 
 
 def common_steps(

@@ -14,7 +14,7 @@ import inspect
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ from sextant.workload.trace_arrivals import (
     fitted_arrivals,
 )
 
-FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace", "vllm-custom")
+FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace")
 """What `write_trace` writes. The first two are Sextant's own trace contract."""
 MOONCAKE_BLOCK_TOKENS = 512
 """Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""
@@ -328,44 +328,32 @@ def write_trace(
     trace: pd.DataFrame,
     out: str | Path,
     form: str,
-    prompts: Sequence[str] | None = None,
     **origin: Any,
 ) -> None:
     """Write requests, in the order of arrival, for a load tool; docs/workloads.md has the formats.
 
-    `form` is one of `FORMATS`; `vllm-custom` needs `prompts`, the text of each request's input;
-    `origin` is for the provenance of a Parquet file. The file is either whole or absent. No two
-    requests share a block id, so that no prefix cache answers one with another's work.
-
-    Raises:
-        InputError: an unknown format, or `vllm-custom` without prompts.
+    `form` is one of `FORMATS`; `origin` is for the provenance of a Parquet file. The file is either
+    whole or absent. No two requests share a block id, so that no prefix cache answers one with
+    another's work. Raises InputError for an unknown format.
     """
     check_format(form, out)
     if form == "parquet":
         table = pa.Table.from_pandas(trace, pa.schema(TRACE_COLUMNS), preserve_index=False)
         write_parquet(out, table.replace_schema_metadata(None), origin)
         return
-    if form == "vllm-custom" and prompts is None:
-        fix = "give a text and the LLM's tokenizer, or use vllm-timed-trace, which needs neither"
-        raise InputError("vllm-custom needs prompts as text", field="format", fix=fix)
     with atomic_path(out) as temporary:
         if form == "csv":
             trace.to_csv(temporary, index=False)
             return
         with temporary.open("w", encoding="utf-8") as handle:
-            for line in _lines(trace, form, prompts):
+            for line in _lines(trace, form):
                 handle.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _lines(trace: pd.DataFrame, form: str, prompts: Sequence[str] | None) -> Iterator[dict]:
-    outputs = trace["output_tokens"].tolist()
-    if form == "vllm-custom":
-        for prompt, tokens in zip(prompts or (), outputs, strict=True):
-            yield {"prompt": prompt, "output_tokens": tokens}
-        return
+def _lines(trace: pd.DataFrame, form: str) -> Iterator[dict]:
     is_mooncake = form == "mooncake"
     block_tokens = MOONCAKE_BLOCK_TOKENS if is_mooncake else VLLM_BLOCK_TOKENS
-    times, inputs = trace["arrival_s"].tolist(), trace["input_tokens"].tolist()
+    times, inputs, outputs = (trace[name].tolist() for name in ("arrival_s", *_LENGTHS))
     first = 0
     for arrival_s, n_input, n_output in zip(times, inputs, outputs, strict=True):
         end = first - (-n_input // block_tokens)

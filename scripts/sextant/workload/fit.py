@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_provenance, sha256_file, write_json
 from sextant.workload.arrival_choice import choose_arrivals
-from sextant.workload.arrivals import fit_arrivals
+from sextant.workload.arrivals import fit_arrivals, on_fine_clock
+from sextant.workload.generators import Times, child_seed
 from sextant.workload.published import load_use_case
 from sextant.workload.request_model import N_BINS, WEIGHT_COLUMNS, RequestModel, check_cap
 from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
@@ -40,7 +41,7 @@ def fit_workload(
 
     The trace is read in batches, several times, so that memory grows with its duration and not
     with its requests. In the folder of `arrivals_out`, `arrivals.parquet` keeps the trace's own
-    times, for a replay.
+    times, for a replay; those of a coarse clock are spread over its steps (`SpreadTimes`).
 
     Requests above a cap are clipped to it before the fit, and counted. Failed requests take
     part in the arrivals only: they arrived, but say nothing of what a served request is like.
@@ -67,8 +68,9 @@ def fit_workload(
         check_cap(name, cap)
     served = TraceRequests(trace, caps)
     requests, of_trace = served.fit(n_bins)
-    times = TraceTimes(trace)
+    times: Times = TraceTimes(trace)
     arrivals = fit_arrivals(times)
+    times, _ = on_fine_clock(times, child_seed(seed, 0))
     try:
         choice = choose_arrivals(times, arrivals, seed=seed)
     except InputError as error:

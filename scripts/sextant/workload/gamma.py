@@ -95,7 +95,9 @@ def intervals(
     its mean as well as `n_mean` would.
     """
     centre = _root(s, alpha, n_shape)
-    information = n_shape * (trigamma(centre) - n_shape * trigamma(n_shape * centre))
+    information = n_shape * (
+        scipy.special.polygamma(1, centre) - n_shape * scipy.special.polygamma(1, n_shape * centre)
+    )
     error = 1 / (centre * np.sqrt(information))
     # Mean and shape are orthogonal, so that their variances add up to the scale's.
     scale_error = np.sqrt(error**2 + 1 / (n_mean * centre))
@@ -109,19 +111,14 @@ def intervals(
     )
 
 
-def trigamma(x: np.ndarray) -> np.ndarray:
-    """Return ψ', the second derivative of ln Γ."""
-    return scipy.special.polygamma(1, x)
-
-
 def _root(s: np.ndarray, alpha: np.ndarray, n: np.ndarray | None = None) -> np.ndarray:
     """Solve for α by Newton's method in ln α: s is what it is on average, given `n`."""
     for _ in range(20):
         value = np.log(alpha) - scipy.special.psi(alpha) - s
-        slope = 1 / alpha - trigamma(alpha)
+        slope = 1 / alpha - scipy.special.polygamma(1, alpha)
         if n is not None:
             value += scipy.special.psi(n * alpha) - np.log(n * alpha)
-            slope += n * trigamma(n * alpha) - 1 / alpha
+            slope += n * scipy.special.polygamma(1, n * alpha) - 1 / alpha
         step = value / (alpha * slope)
         alpha = alpha * np.exp(-np.clip(step, -2, 2))
         if not np.any(np.abs(step) > 1e-10):
@@ -157,62 +154,6 @@ def _distance(values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.nda
     rank, size = np.arange(len(share)) - starts[place], n[place]
     distance = np.maximum((rank + 1) / size - share, share - rank / size)
     return np.maximum.reduceat(distance, starts)
-
-
-def ks_p_value(distance: np.ndarray, n: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Return how often draws of a Gamma distribution lie as far from the one fitted to them.
-
-    The textbook takes the distribution as given; here it was fitted, which makes distances
-    shorter by about a third (Lilliefors, JASA 1967, for the normal). Their distribution depends on
-    the shape alone: `_POINTS` has it, and ln p is interpolated linearly in the distance's square.
-
-    Args:
-        distance: from `ks_distance`, of a distribution fitted by `fit_gamma`.
-        n: values in each group; below 30 the result was not tried.
-        alpha: the fitted shape; below 0.02 as at 0.02, above 30 as at 30.
-    """
-    distance, n, alpha = (np.atleast_1d(np.asarray(value, float)) for value in (distance, n, alpha))
-    edges = ks_edges(alpha, _P_VALUES) ** 2
-    squared = (distance * (np.sqrt(n) + 0.2)) ** 2
-    after = np.clip((squared[:, None] > edges).sum(axis=1), 1, len(_P_VALUES) - 1)
-    row, log_p = np.arange(len(squared)), np.log(_P_VALUES)
-    left, right = edges[row, after - 1], edges[row, after]
-    share = (squared - left) / (right - left)
-    return np.exp(np.minimum(log_p[after - 1] * (1 - share) + log_p[after] * share, 0))
-
-
-def ks_edges(alpha: np.ndarray, p_values: np.ndarray) -> np.ndarray:
-    """Return the quantiles of distance · (√n + 0.2): one row per fitted shape, one column per
-    p-value (some of those of `_TABLE`).
-    """
-    place, places = alpha / (alpha + 0.5), _ALPHAS / (_ALPHAS + 0.5)
-    rows = _POINTS[np.searchsorted(-_P_VALUES, -np.asarray(p_values))]
-    return np.stack([np.interp(place, places, row) for row in rows], axis=1)
-
-
-# Quantiles of distance · (√n + 0.2) under a true Gamma distribution, from 200,000 samples of
-# n = 100 a shape (benchmarks/gamma_recovery.py --points repeats it). With the term
-# 0.2 they hold for n from 30 on within a hundredth.
-_ALPHAS = np.array([0.02, 0.1, 0.3, 1.0, 3.0, 30.0])
-# fmt: off
-_TABLE = np.array([  # p-value, then the quantile at each shape
-    [0.999, 0.340, 0.332, 0.327, 0.324, 0.322, 0.321],
-    [0.990, 0.395, 0.387, 0.381, 0.374, 0.370, 0.370],
-    [0.950, 0.460, 0.448, 0.439, 0.430, 0.426, 0.424],
-    [0.900, 0.501, 0.488, 0.475, 0.465, 0.461, 0.458],
-    [0.800, 0.558, 0.543, 0.527, 0.513, 0.508, 0.505],
-    [0.650, 0.628, 0.610, 0.589, 0.572, 0.565, 0.561],
-    [0.500, 0.696, 0.674, 0.649, 0.628, 0.619, 0.614],
-    [0.350, 0.773, 0.747, 0.716, 0.690, 0.679, 0.674],
-    [0.200, 0.875, 0.845, 0.807, 0.773, 0.759, 0.752],
-    [0.100, 0.986, 0.950, 0.905, 0.862, 0.843, 0.836],
-    [0.050, 1.084, 1.044, 0.992, 0.939, 0.919, 0.910],
-    [0.020, 1.205, 1.158, 1.096, 1.033, 1.009, 0.998],
-    [0.010, 1.291, 1.239, 1.169, 1.098, 1.074, 1.061],
-    [0.001, 1.535, 1.466, 1.395, 1.297, 1.263, 1.242],
-])
-# fmt: on
-_P_VALUES, _POINTS = _TABLE[:, 0], _TABLE[:, 1:]
 
 
 class StepCounts(NamedTuple):
@@ -346,7 +287,7 @@ def fit_steps(counts: StepCounts) -> GammaFits:
         guess = mean**2 / np.maximum(variance - 1 / 6, variance / 9)
         guess[counts.n_distinct == 1] = np.nan
         alpha, curvature = _likeliest(likelihood, guess, mean)
-        n_exact = curvature / (alpha**2 * (trigamma(alpha) - 1 / alpha))
+        n_exact = curvature / (alpha**2 * (scipy.special.polygamma(1, alpha) - 1 / alpha))
         s = np.log(alpha) - scipy.special.psi(alpha)
         fits = intervals(alpha, mean, s, np.where(n_exact > 0, n_exact, np.nan), n)
         most, *others = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from sextant.base.errors import InputError
 
 MAX_REQUESTS = 100_000_000
-SCALED_BY = ("time", "thinning")
+SHIFT_S, BLOCK_S = 10.0, 300.0
 _BLOCK = 1 << 14
 
 Seed = int | np.random.SeedSequence
@@ -75,9 +75,12 @@ class Arrivals(ABC):
         """Yield what `times` returns for a duration, part after part where that saves memory."""
         yield self.times(duration_s=duration_s, seed=seed)
 
-    def scaled(self, rate_factor: float, by: str = "time") -> Arrivals:
-        """Return these arrivals at another rate (see `Scaled`)."""
-        return self if rate_factor == 1 else Scaled(self, rate_factor, by)
+    def scaled(self, rate_factor: float) -> Arrivals:
+        """Return these arrivals at another mean rate, on the same clock.
+
+        A model has its rates times the factor, a recorded trace is `multiplied`.
+        """
+        raise NotImplementedError(f"{self.kind} arrivals have no rate of their own")
 
     @property
     def mean_rate_rps(self) -> float:
@@ -124,6 +127,10 @@ class _AtRate(Arrivals):
     def mean_rate_rps(self) -> float:
         """Return requests per second on average."""
         return self.rate_rps
+
+    def scaled(self, rate_factor: float) -> Arrivals:
+        """Return the process at another rate."""
+        return replace(self, rate_rps=self.rate_rps * rate_factor)
 
 
 @dataclass(frozen=True)
@@ -228,46 +235,46 @@ class AtOnce(Arrivals):
         return np.zeros(most)
 
 
-@dataclass(frozen=True)
-class Scaled(Arrivals):
-    """Another process at `rate_factor` times its rate.
+def multiplied(
+    arrival_s: np.ndarray, factor: float, *, block_s: float = BLOCK_S, seed: Seed = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `factor` times as many requests as those of a trace, on the same clock.
 
-    By `time` all gaps are divided by the factor: bursts have as many requests as before, in less
-    time. By `thinning` each request stays with the probability of the factor, independently of the
-    others: bursts last as long as before and have fewer requests. Thinning cannot raise a rate.
+    The first copy is the trace itself. Each further one is shifted by up to `SHIFT_S` either way,
+    around within each block of `block_s`, so that every block has its requests times the factor.
+    Of the last copy requests stay at random with the probability of the fraction; a larger factor
+    has all requests of a smaller one.
+
+    Args:
+        arrival_s: ascending (s).
+        factor: above 0.
+        block_s: the windows that keep their counts.
+        seed: of the shifts and of the requests that stay.
+
+    Returns:
+        (m,) times, ascending; (m,) the place in `arrival_s` that each is a copy of; (m,) the number
+        of the copy, from 0 on.
     """
-
-    kind = "scaled"
-    process: Arrivals
-    rate_factor: float
-    by: str = "time"
-
-    def __post_init__(self) -> None:
-        check_positive(rate_factor=self.rate_factor)
-        if self.by not in SCALED_BY:
-            raise InputError(f"{self.by!r} is unknown", field="by", fix="give time or thinning")
-        if self.by == "thinning" and self.rate_factor > 1:
-            problem = f"thinning cannot make {self.rate_factor:g} times as many requests"
-            raise InputError(problem, field="rate_factor", fix="give 1 or less, or scale by time")
-        object.__setattr__(self, "ends_itself", self.process.ends_itself)
-
-    @property
-    def mean_rate_rps(self) -> float:
-        """Return requests per second on average."""
-        return self.process.mean_rate_rps * self.rate_factor
-
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        if self.by == "time":
-            return self.process._draw(most, end_s * self.rate_factor, seed) / self.rate_factor
-        n_asked = most
-        while True:
-            # A longer draw begins with a shorter one, so asking for more repeats nothing.
-            n_asked = min(math.ceil(n_asked / self.rate_factor) + 64, MAX_REQUESTS + 1)
-            drawn = _cut(self.process._draw(n_asked, end_s, seed), n_asked, end_s)
-            chance = np.random.default_rng(child_seed(seed, 0)).random(len(drawn))
-            kept = drawn[chance < self.rate_factor]
-            if len(kept) >= most or len(drawn) < n_asked or n_asked > MAX_REQUESTS:
-                return kept
+    check_positive(rate_factor=factor)
+    n_copies = math.ceil(factor)
+    _check_size(factor * len(arrival_s))
+    begin_s = np.floor(arrival_s / block_s) * block_s
+    own_s = np.minimum(block_s, arrival_s[-1:] - begin_s)
+    times, places = [], []
+    for copy in range(n_copies):
+        rng = np.random.default_rng(child_seed(seed, copy))
+        shift_s = rng.uniform(-SHIFT_S, SHIFT_S)
+        kept = np.flatnonzero(rng.random(len(arrival_s)) < factor - copy)
+        moved = arrival_s[kept]
+        if copy:
+            around = (moved - begin_s[kept] + shift_s) % np.maximum(own_s[kept], np.spacing(1.0))
+            moved = begin_s[kept] + around
+        times.append(moved)
+        places.append(kept)
+    copies = np.repeat(np.arange(n_copies), [len(kept) for kept in places])
+    together = np.concatenate(times)
+    order = np.argsort(together, kind="stable")
+    return together[order], np.concatenate(places)[order], copies[order]
 
 
 @dataclass(frozen=True)
@@ -336,6 +343,10 @@ class Mirrored(Spanned):
         """Return requests per second on average."""
         return math.fsum(self.n_requests) / self.span_s
 
+    def scaled(self, rate_factor: float) -> Arrivals:
+        """Return the windows with other rates (see `Arrivals.scaled`)."""
+        return replace(self, n_requests=tuple(rate_factor * n for n in self.n_requests))
+
     def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
         """Draw the arrivals of one span that lie before `end_s`, or all, a window at a time."""
         kinds = self.is_weibull or (False,) * len(self.alpha)
@@ -370,8 +381,8 @@ class Rescaled(Spanned):
 
     kind = "rescaled"
     bin_s: float
-    counts: Sequence[int]
-    """Requests of the trace in each bin."""
+    counts: Sequence[float]
+    """Requests that are expected in each bin: those of the trace, or times a factor."""
     end_s: float
     """End of the trace, within the last bin."""
     alpha: float
@@ -390,6 +401,10 @@ class Rescaled(Spanned):
     def mean_rate_rps(self) -> float:
         """Return requests per second on average."""
         return sum(self.counts) / self.end_s
+
+    def scaled(self, rate_factor: float) -> Arrivals:
+        """Return the profile with other rates (see `Arrivals.scaled`)."""
+        return replace(self, counts=tuple(rate_factor * n for n in self.counts))
 
     def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
         """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
@@ -484,6 +499,4 @@ class ArrivalModel:
     """Its upper end."""
     ks: float | None = None
     """Kolmogorov-Smirnov distance between the gaps and the distribution; null: coarse clock."""
-    p_value: float | None = None
-    """How often a true Gamma process lies that far from its fit (see `gamma.ks_p_value`)."""
     reason: str | None = None

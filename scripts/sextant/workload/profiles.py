@@ -205,12 +205,12 @@ def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
     return summary.reset_index()
 
 
-def count_doublings(trace: str | Path, minutes: float, *, min_count: int = 1) -> pd.DataFrame:
+def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
     """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
 
     Windows follow one another from midnight where the trace's start time is known, else from its
     start; a window that the trace covers only in part takes no part. A window doubles if the one
-    before has `min_count` requests or more, and it has at least twice as many. From zero there is
+    before has a request, and it has at least twice as many. From zero there is
     no doubling: such rises are counted separately. At few requests chance alone doubles many
     windows.
 
@@ -221,15 +221,13 @@ def count_doublings(trace: str | Path, minutes: float, *, min_count: int = 1) ->
         where the trace has no start time).
 
     Raises:
-        InputError: see `traffic_series`, or `min_count` below 1.
+        InputError: see `traffic_series`.
     """
-    if min_count < 1:
-        raise InputError(f"{min_count} requests", field="min_count", fix="give 1 or more")
     series = traffic_series(trace, 60.0 * minutes)
     whole = series["n_requests"].where(series["is_whole"])
     # The very first window has nothing before it.
     before = whole.shift().mask(series["start_s"] == series["start_s"].min())
-    series["n_doublings"] = (before >= min_count) & (whole >= 2 * before)
+    series["n_doublings"] = (before >= 1) & (whole >= 2 * before)
     series["n_from_zero"] = (before == 0) & (whole > 0)
     series["observed"] = (before.notna() & whole.notna()) * 60.0 * minutes / DAY_S
     is_workday = series["moment"].dt.day_of_week < 5

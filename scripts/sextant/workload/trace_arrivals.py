@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +32,13 @@ from sextant.workload.generators import (
     Gamma,
     Mirrored,
     Rescaled,
-    Scaled,
     Spanned,
     Times,
     Varying,
     batches_of,
     check_positive,
+    child_seed,
+    multiplied,
 )
 
 if TYPE_CHECKING:
@@ -77,15 +78,19 @@ class _OfTrace(Arrivals):
 
 @dataclass(frozen=True)
 class Replay(_OfTrace):
-    """The trace's own arrivals from its first on."""
+    """The trace's own arrivals from its first on; stamps of a coarse clock are spread."""
 
     kind = "replay"
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+        from sextant.workload.arrivals import on_fine_clock
+
         arrival_s = self._arrival_s()
         if not _is_ascending(arrival_s):
             problem, fix = "the times do not ascend", "give a normalised trace"
             raise InputError(problem, file=self.trace, field="arrival_s", fix=fix)
+        fine, _ = on_fine_clock(arrival_s, child_seed(seed, 0))
+        arrival_s = np.concatenate([*batches_of(fine)])
         return (arrival_s - arrival_s[0]) * self.time_factor
 
     def _arrival_s(self) -> np.ndarray:
@@ -111,6 +116,12 @@ class Recorded(Spanned):
     kind = "recorded"
     file: str | Path
     """`arrivals.parquet`, with the column `arrival_s`."""
+    rate_factor: float = 1.0
+    """So many times the requests (see `multiplied`)."""
+
+    def scaled(self, rate_factor: float) -> Arrivals:
+        """Return the trace with so many times its requests (see `Arrivals.scaled`)."""
+        return replace(self, rate_factor=self.rate_factor * rate_factor)
 
     @property
     def span_s(self) -> float:
@@ -137,7 +148,7 @@ class Recorded(Spanned):
         if not (len(times) and _is_ascending(times)):
             problem, field = "the times do not ascend", "arrival_s"
             raise InputError(problem, file=self.file, field=field, fix=MAKE_WORKLOAD_AGAIN)
-        return times
+        return times if self.rate_factor == 1 else multiplied(times, self.rate_factor)[0]
 
 
 def _is_ascending(times: np.ndarray) -> bool:
@@ -210,7 +221,7 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
 PROCESSES: dict[str, type[Arrivals]] = {
     process.kind: process
     for process in (
-        *(Constant, Gamma, Varying, AtOnce, Scaled),
+        *(Constant, Gamma, Varying, AtOnce),
         *(Mirrored, Rescaled, Recorded, Replay, Windows),
     )
 }
@@ -346,16 +357,14 @@ def _without(folder: Path, name: str, why: str) -> InputError:
     return InputError(f"it has no {name} arrivals ({why})", file=folder, field="arrivals", fix=fix)
 
 
-def arrivals_at_rate(
-    folder: str | Path, name: str, rate_rps: float, scale_by: str = "time"
-) -> Arrivals:
-    """Return the arrivals of a workload at another mean rate (see `fitted_arrivals`, `Scaled`).
+def arrivals_at_rate(folder: str | Path, name: str, rate_rps: float) -> Arrivals:
+    """Return the arrivals of a workload at another mean rate (see `Arrivals.scaled`).
 
     Raises:
-        InputError: as `fitted_arrivals`; the workload's own rate is not known (all requests arrive
-            at once), or a thinning would have to add requests.
+        InputError: as `fitted_arrivals`, or the workload's own rate is not known (all requests
+            arrive at once).
     """
     own_rps = load_arrivals(folder).rate_rps
     if not own_rps:
         raise _without(Path(folder), name, "all at once has no rate to scale")
-    return fitted_arrivals(folder, name).scaled(rate_rps / own_rps, scale_by)
+    return fitted_arrivals(folder, name).scaled(rate_rps / own_rps)

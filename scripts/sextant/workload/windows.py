@@ -25,7 +25,6 @@ from sextant.workload.gamma import (
     fit_gamma,
     fit_steps,
     ks_distance,
-    ks_p_value,
 )
 
 WINDOW_S = 1200.0
@@ -42,7 +41,7 @@ MAX_GROUPS = 2**15 - 1
 BATCH_ROWS = 1 << 18
 _FITTED = (
     *("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s"),
-    *("cv", "ks", "p_value"),
+    *("cv", "ks"),
 )
 
 Group = tuple[str | None, str | None]
@@ -98,8 +97,8 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
         `service` (null is a group of its own), `start_s`, `duration_s` (the last window ends
         with the trace), `clock_step_s` (NaN: the group has no equal stamps), `n_requests`,
         `n_zero_gaps`, `alpha` with its 95% interval `alpha_lo` to `alpha_hi`, `beta_s` with
-        `beta_lo_s` to `beta_hi_s`, `cv`, the Kolmogorov-Smirnov distance `ks` and its `p_value`
-        (see `gamma.ks_p_value`; NaN on a coarse clock), all NaN where nothing is fitted, and
+        `beta_lo_s` to `beta_hi_s`, `cv` and the Kolmogorov-Smirnov distance `ks` (NaN on
+        a coarse clock), all NaN where nothing is fitted, and
         `reason`, which then says why (else null).
 
     Raises:
@@ -290,11 +289,10 @@ def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: np.ndarray | None) -> dic
         reason[counts.n_distinct == 1] = ALL_EQUAL
         is_tested = np.isfinite(fits.alpha) & (FAR * step_s <= totals / n)
     reason[np.isfinite(fits.alpha)] = None
-    ks, p_value = np.full((2, len(n)), np.nan)
+    ks = np.full(len(n), np.nan)
     if is_tested.any():
         alpha, beta_s, n_own = fits.alpha[is_tested], (fits.beta * unit_s)[is_tested], n[is_tested]
         ks[is_tested] = ks_distance(gaps[np.repeat(is_tested, n)], n_own, alpha, beta_s)
-        p_value[is_tested] = ks_p_value(ks[is_tested], n_own, alpha)
     alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi", "cv")}
     betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}
-    return {**alphas, **betas, "ks": ks, "p_value": p_value, "reason": reason}
+    return {**alphas, **betas, "ks": ks, "reason": reason}

@@ -15,7 +15,7 @@ from sextant.answer.capacity.changes import (
     find_schedule,
     in_busiest_minute,
 )
-from sextant.answer.capacity.demand import Demand, Traffic, prefix_notes
+from sextant.answer.capacity.demand import Demand, Traffic
 from sextant.answer.capacity.sizing import (
     Server,
     Sizing,
@@ -205,8 +205,8 @@ def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[s
             "The router sends each request to the replica with the fewest; for a failed replica "
             "and for a schedule the replicas take turns instead."
         )
-    if not asked.question.prefix_hit_rate:
-        warnings += prefix_notes(demand, asked.settings.has_prefix_caching)
+    is_given = bool(asked.question.prefix_hit_rate)
+    warnings += demand.notes(None if is_given else asked.settings.has_prefix_caching)
     if demand.n_of_trace is not None:
         warnings.append(
             f"Only the busiest windows of {demand.name} are simulated, {demand.n:,} of "

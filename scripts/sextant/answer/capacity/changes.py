@@ -121,7 +121,7 @@ def after_failure(
 
 def after_growth(sizing: Sizing, demand: Demand, target: Target) -> dict[str, Any]:
     """Return the results with more traffic, and the replicas that it needs."""
-    server, count, more = sizing.server, sizing.count, demand.at_rate(GROWTH)
+    server, count, more = sizing.server, sizing.count, demand.multiplied(GROWTH, target.window_s)
 
     def judged(replicas: int) -> Judged:
         return server.judge(more, replicas, target, sizing.draw)

@@ -16,11 +16,21 @@ from sextant.answer.question import Length, Requests
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.ids import id_of
-from sextant.pages.wording import percent
+from sextant.pages.wording import duration_words, percent
 from sextant.simulate.inputs import Requests as SimulatedRequests
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
+from sextant.workload.arrivals import on_fine_clock
 from sextant.workload.draw import draw_trace, open_workload
-from sextant.workload.generators import Arrivals, Gamma, Seed, check_positive
+from sextant.workload.generators import (
+    BLOCK_S,
+    SHIFT_S,
+    Arrivals,
+    Gamma,
+    Seed,
+    batches_of,
+    check_positive,
+    multiplied,
+)
 from sextant.workload.profiles import start_time
 from sextant.workload.shared_blocks import read_blocks
 from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored
@@ -28,6 +38,8 @@ from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_store
 MOST_REQUESTS = 200_000
 """Requests of a trace that are simulated at a time: those of its busiest windows where it has
 more."""
+MOST_COPIED = 1_000_000
+"""Requests of one simulation where a factor on the traffic makes more of them."""
 _COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 _PREFIX = ("prefix_id", "prefix_tokens")
 _BURSTS_S = (1, 10, 60)
@@ -52,6 +64,10 @@ class Demand:
     prefix_id: np.ndarray | None = None
     """With `prefix_tokens`, which requests begin alike, and how far, as in `simulate.Requests`."""
     prefix_tokens: np.ndarray | None = None
+    clock_step_s: float | None = None
+    """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
+    factor: float = 1.0
+    """How many times the trace's requests these are."""
 
     @property
     def n(self) -> int:
@@ -67,10 +83,26 @@ class Demand:
         """Return how many windows the time has; less than half a window joins the last one."""
         return max(math.floor(self.duration_s / window_s + 0.5), 1) if window_s else 1
 
-    def at_rate(self, factor: float) -> "Demand":
-        """Return the same requests `factor` times as fast: all gaps are divided by it."""
-        arrival_s, duration_s = self.arrival_s / factor, self.duration_s / factor
+    def at_speed(self, speed: float) -> "Demand":
+        """Return the same requests `speed` times as fast: all gaps are divided by it."""
+        arrival_s, duration_s = self.arrival_s / speed, self.duration_s / speed
         return replace(self, arrival_s=arrival_s, duration_s=duration_s)
+
+    def multiplied(self, factor: float, block_s: float | None = None) -> "Demand":
+        """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
+
+        Copies share no prefix. Windows of `block_s` have their requests times the factor.
+        """
+        if factor == 1:
+            return self
+        arrival_s, places, copies = multiplied(self.arrival_s, factor, block_s=block_s or BLOCK_S)
+        found = replace(self.at(places), arrival_s=arrival_s, factor=factor * self.factor)
+        if self.prefix_id is not None:
+            own = self.prefix_id[places]
+            apart = own + copies * (int(self.prefix_id.max()) + 1)
+            found = replace(found, prefix_id=np.where(own < 0, own, apart))
+        n_of_trace = self.n_of_trace and round(factor * self.n_of_trace)
+        return replace(found, n_of_trace=n_of_trace)
 
     def at(self, places: np.ndarray | slice) -> "Demand":
         """Return the requests at these places."""
@@ -112,6 +144,21 @@ class Demand:
             "longest_request_tokens": int((self.input_tokens + self.output_tokens).max()),
             "busiest": {f"{span_s}s": self.busiest(span_s)[1] for span_s in _BURSTS_S},
         }
+
+    def notes(self, has_prefix_caching: bool | None) -> list[str]:
+        """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
+        notes = [] if has_prefix_caching is None else prefix_notes(self, has_prefix_caching)
+        if self.clock_step_s is not None:
+            notes.append(
+                f"The clock of {self.name} has steps of {duration_words(self.clock_step_s)}: "
+                "requests of one stamp are spread over the step at random."
+            )
+        if self.factor != 1:
+            notes.append(
+                f"{self.factor:g} times the requests of {self.name} arrive, on the same clock: "
+                f"further copies are shifted by up to {SHIFT_S:g} s and share no prefix."
+            )
+        return notes
 
 
 class Traffic(Protocol):
@@ -174,7 +221,7 @@ def traffic_at_rate(
 
     Args:
         rate_rps: mean rate.
-        workload: its requests, and the arrivals of its trace if it has one, in more or less time.
+        workload: its requests, and the arrivals of its trace if it has one, at that mean rate.
         lengths: of the requests, in place of the workload's.
         alpha: shape of Gamma gaps in place of the workload's arrivals; 1 (Poisson) without any.
         duration_s: by default an hour, or the time of `MOST_REQUESTS`.
@@ -205,8 +252,11 @@ def demand_of_trace(
     llm: str | None = None,
     service: str | None = None,
     has_prefixes: bool = False,
+    factor: float = 1.0,
 ) -> Demand:
     """Read the requests of a normalised trace, of one LLM or service where given.
+
+    With a `factor` there are so many times as many (see `Demand.multiplied`).
 
     A trace is counted window by window, and only what is simulated is read. Of more than
     `MOST_REQUESTS` the busiest windows are kept, by requests or tokens, each with the one before
@@ -228,7 +278,7 @@ def demand_of_trace(
         counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
         n_failed = int(counts["n_failed"].sum())
         counts = counts[counts["n"] > 0]
-        windows = _busiest_windows(counts)
+        windows = _busiest_windows(counts, MOST_REQUESTS / max(factor, 1.0))
         kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
         query = f"""SELECT {", ".join(_COLUMNS)}, file_row_number AS row FROM {of_group}
             AND status = 'ok' {kept} ORDER BY arrival_s, row"""
@@ -238,20 +288,29 @@ def demand_of_trace(
         problem = f"{n} requests that succeeded" + (" at one moment" if n > 1 else "")
         fix = "give a trace with two or more, or another --trace-llm or --trace-service"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
-    prefixes: tuple[np.ndarray, np.ndarray] | tuple[()] = ()
+    prefix_id = prefix_tokens = None
     if has_prefixes and len((blocks := read_blocks(trace)).ids):
-        prefixes = blocks.at(read["row"]).chains()
-    return Demand(
+        prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
+    times, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
+    arrival_s = np.concatenate([*batches_of(times)])
+    demand = Demand(
         id_of(Path(trace).stem),
-        np.asarray(read["arrival_s"], float),
+        arrival_s,
         np.asarray(read["input_tokens"], np.int64),
         np.maximum(read["output_tokens"], 1).astype(np.int64),
-        float(counts["last_s"].max()),
+        max(float(counts["last_s"].max()), float(arrival_s[-1])),
         start_time(trace),
         n if windows is not None else None,
         n_failed,
-        *prefixes,
+        prefix_id,
+        prefix_tokens,
+        clock_step_s,
     )
+    if factor * demand.n > MOST_COPIED:
+        problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
+        fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"
+        raise InputError(problem, file=trace, field="--traffic", fix=fix)
+    return demand.multiplied(factor, window_s)
 
 
 _COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
@@ -261,9 +320,9 @@ _COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
     min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
 
 
-def _busiest_windows(counts: pd.DataFrame) -> tuple[int, ...] | None:
-    """Return the windows to simulate, None for all."""
-    if counts["n"].sum() <= MOST_REQUESTS:
+def _busiest_windows(counts: pd.DataFrame, most: float) -> tuple[int, ...] | None:
+    """Return the windows to simulate, of `most` requests together or one; None for all."""
+    if counts["n"].sum() <= most:
         return None
     n = counts.set_index("place")["n"]
     load = counts.set_index("place")[["n", "inputs", "outputs"]]
@@ -272,7 +331,7 @@ def _busiest_windows(counts: pd.DataFrame) -> tuple[int, ...] | None:
     for place in ranked.index:
         more = {place - 1, place} - kept
         total += sum(n.get(each, 0) for each in more)
-        if kept and total > MOST_REQUESTS:
+        if kept and total > most:
             break
         kept |= more
     return tuple(int(each) for each in sorted(kept))

@@ -354,7 +354,7 @@ def _rate_at_slo(server: Server, demand: Demand, target: Target, start_rps: floa
         factor = rate_rps / demand.rate_rps
         window_s = target.window_s and target.window_s / factor
         stretched = replace(target, window_s=window_s and max(window_s, 1.0))
-        return not server.judge(demand.at_rate(factor), 1, stretched).n_missed
+        return not server.judge(demand.at_speed(factor), 1, stretched).n_missed
 
     return largest_rate(meets, start_rps)
 
