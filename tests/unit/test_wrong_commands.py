@@ -5,8 +5,10 @@ import shlex
 import sys
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from sextant.cli.app import main
+from sextant.cli.app import app, main
 from support import ROOT
 
 LLM = f"--hf-config {ROOT / 'resources/llms/llama-7b.json'}"
@@ -25,7 +27,15 @@ WRONG = {
     "recommend --userss 4": "No such option: --userss .*--users.* Fix: see sextant recommend",
     "recommend --decision foo": "field '--decision': 'foo' is not one of 'utility', 'paper'",
     "recommend --users 1 --itl-ms 1": "one LLM is needed",
-    "recommend --llm x --users 1 --itl-ms 1": "unknown LLM 'x'",
+    "recommend --llm x --users 1 --itl-ms 1": r"'x' is no LLM of .*first \(`make demo`\)",
+    f"recommend {LLM} --users 4 --input-tokens 9 --output-tokens 1 --ttft-ms 9 --tpot-ms 9": (
+        "'--tpot-ms': requests with an output of 1 token have no time between tokens"
+    ),
+    f"capacity {LLM} --request-rate 1 --input-tokens 9 --output-tokens 1 --itl-ms 9": "'--itl-ms'",
+    "capacity --trace results/traces/t.parquet --ttft-ms 1 --llm x": "`make demo` makes those",
+    f"recommend {LLM} --users 4 --ttft-ms nan": "field '--ttft-ms': nan",
+    f"recommend {LLM} --users 4 --itl-ms inf": "field '--itl-ms': inf",
+    f"recommend {LLM} --users 4 --tpot-ms p95:-3": "field '--tpot-ms': -3",
     "recommend --llm llama-7b --users 1 --itl-ms 1 --format html": "'--out'",
     "show --database none.duckdb": "none.duckdb: there is no store here",
     "sample --workload none -n 1 --out x.xlsx": "x.xlsx",
@@ -72,6 +82,19 @@ def test_a_wrong_command_is_one_error_and_status_2(
     assert error.startswith("Error: ") and "\n" not in error
     assert re.search(said, error), error
     assert {path.name for path in tmp_path.iterdir()} == {*FILES}
+
+
+GROUP = typer.main.get_command(app)
+CONTEXT = typer.Context(GROUP)
+
+
+@pytest.mark.parametrize("name", GROUP.list_commands(CONTEXT))
+def test_help_shows_whole_names_of_options_on_a_narrow_terminal(name, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [name, "--help"]).output
+    for parameter in GROUP.get_command(CONTEXT, name).params:
+        for option in (*parameter.opts, *parameter.secondary_opts):
+            assert not option.startswith("-") or re.search(rf"{option}(?![\w-])", shown), shown
 
 
 def test_without_a_command_the_help_is_printed(monkeypatch, capsys) -> None:

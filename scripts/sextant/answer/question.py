@@ -237,6 +237,11 @@ def check(question: Question) -> None:
         problem = f"{longest} tokens are fewer than a request of mean length has ({mean:.0f})"
         fix = "raise it, or ask about shorter requests"
         raise InputError(problem, field="--max-model-len", fix=fix)
+    between = [name for name in ("itl", "tpot") if name in question.slo.limits]
+    if between and requests is not None and requests.outputs.mean <= 1:
+        problem = "requests with an output of 1 token have no time between tokens"
+        fix = "leave it out, or ask about longer outputs"
+        raise InputError(problem, field=f"--{between[0]}-ms", fix=fix)
     if question.risk is None:
         return
     if not 0 < question.risk < 1:

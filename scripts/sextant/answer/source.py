@@ -88,9 +88,15 @@ def find_source(question: Question) -> Source:
     if question.known is not None:
         return _complete(question.known, THIS_RUN)
     names, database = question.sources, question.database
-    if not names and database is None and not _knows(store_path(None), question.llm_id):
+    is_shipped = not names and database is None and not _knows(PIPELINE_STORE, question.llm_id)
+    if is_shipped:
         names = (_newest(question),)
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
+    llm_id = question.llm_id
+    if is_shipped and llm_id and llm_id not in known.llms and not PIPELINE_STORE.is_file():
+        fix = f"run the pipeline first (`make demo`), use one of {', '.join(known.llms)}, or "
+        problem = f"{llm_id!r} is no LLM of {known.source}, and there is no store here"
+        raise InputError(problem, file=PIPELINE_STORE, field="--llm", fix=fix + "--hf-config")
     return _complete(known, origin)
 
 

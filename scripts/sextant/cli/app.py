@@ -52,7 +52,7 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"sextant.cli.{_COMMANDS[cmd_name]}")
-        alone = typer.Typer(add_completion=False)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         alone.command(cmd_name)(getattr(module, cmd_name.replace("-", "_")))
         return typer.main.get_command(alone)
 
@@ -61,6 +61,7 @@ app = typer.Typer(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="From production traces of LLM requests to the cheapest GPU that meets a latency target.",
 )
 

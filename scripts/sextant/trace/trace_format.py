@@ -183,7 +183,7 @@ def require_trace(path: str | Path) -> pq.ParquetFile:
 
     Raises InputError: no such file, no Parquet, a column of the contract is missing, or no row.
     """
-    fix = "ingest the trace first (`sextant ingest`)"
+    fix = "ingest the trace first (`sextant ingest`); `make demo` makes those of the README"
     if not Path(path).is_file():
         raise InputError("there is no such file", file=path, fix=fix)
     with reading(path, fix=MAKE_TRACE_AGAIN):
