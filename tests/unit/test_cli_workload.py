@@ -70,6 +70,8 @@ def test_a_published_histogram_is_fitted_and_drawn_from_alike(tmp_path, histogra
             0.7, abs=0.05
         )
         assert len(drawn) / drawn["arrival_s"].max() == pytest.approx(2, rel=0.1)
+    again = ("--format", "sextant", "--out", tmp_path / "again.parquet")
+    assert "2000 of 2000 rows" in sextant("ingest", tmp_path / "s.csv", *again).replace(",", "")
 
 
 def test_prompts_and_responses_become_a_workload(tmp_path, words):

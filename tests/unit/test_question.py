@@ -41,11 +41,9 @@ def source(tmp_path_factory):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"hf_config": None}, ["--llm, --hf-config", "one LLM is needed"]),
         ({"llm_id": "llama-7b"}, ["--llm, --hf-config"]),
         ({"predictor": "oracle"}, ["--predictor", "roofline"]),
         ({"decision": "dice"}, ["--decision", "utility, paper"]),
-        ({"dtype": "int3"}, ["--dtype", "float16"]),
         ({"kv_dtype": "int3"}, ["--kv-dtype", "fp8"]),
         ({"risk": 1.5}, ["--risk", "1.5"]),
         ({"risk": math.nan}, ["--risk", "nan"]),
@@ -55,23 +53,6 @@ def source(tmp_path_factory):
 def test_an_option_that_makes_no_sense_is_named(change, words) -> None:
     with pytest.raises(InputError) as raised:
         check(replace(ASKED, **change))
-    assert all(word in str(raised.value) for word in words), raised.value
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"itl_ms": -1.0}, ["itl_ms", "above 0"]),
-        ({"nttft_ms": math.nan}, ["nttft_ms", "milliseconds"]),
-        ({"nttft_ms": 1e308}, ["nttft_ms", "0.000001 to 1,000,000,000"]),
-        ({"itl_ms": 5e-324}, ["itl_ms", "0.000001 to 1,000,000,000"]),
-        ({"users": 10**9}, ["users", "1 to 100,000,000"]),
-        ({"percentile": 42}, ["percentile", "42"]),
-    ],
-)
-def test_a_latency_target_that_makes_no_sense_is_named(change, words) -> None:
-    with pytest.raises(InputError) as raised:
-        replace(LIMITS, **change)
     assert all(word in str(raised.value) for word in words), raised.value
 
 

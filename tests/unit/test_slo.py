@@ -60,6 +60,10 @@ def test_a_request_rate_becomes_users_by_littles_law() -> None:
         ("a\t100\t\t\t8\t", ["line 2", "ttft_ms has no percentile"]),
         ("a\t100\t\t95\t\t-1", ["line 2", "request_rate_rps"]),
         ("a\t0\t\t95\t1\t", ["line 2", "ttft_ms", "above 0"]),
+        ("a\tnan\t\t95\t1\t", ["line 2", "ttft_ms", "milliseconds"]),
+        ("a\t1e308\t\t95\t1\t", ["line 2", "ttft_ms", "0.000001 to 1,000,000,000"]),
+        ("a\t\t5e-324\t95\t1\t", ["line 2", "itl_ms", "0.000001 to 1,000,000,000"]),
+        ("a\t100\t\t95\t1000000000\t", ["line 2", "users", "1 to 100,000,000"]),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path, row, words) -> None:

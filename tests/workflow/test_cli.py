@@ -13,29 +13,10 @@ from sextant.base.network import reserve_port
 from sextant.points.cell_files import read_run
 from support import FAKE_PYTHON, ROOT
 
-SAMPLE = "resources/traces/azure-2023-conv-sample.csv"
-
 
 @pytest.fixture
 def sextant(finished):
     return finished.sextant
-
-
-def test_ingest_fit_and_sample_lead_back_to_a_trace(sextant, tmp_path) -> None:
-    trace, workload, drawn = tmp_path / "t.parquet", tmp_path / "w", tmp_path / "s.csv"
-    assert sextant("ingest", SAMPLE, "--format", "sextant", "--out", str(trace)).returncode == 0
-    done = sextant("fit", str(trace), "--out", str(workload), "--max-output-tokens", "100")
-    assert done.returncode == 0, done.stderr
-    for _ in range(2):
-        done = sextant("sample", "--workload", str(workload), "-n", "50", "--out", str(drawn))
-        assert done.returncode == 0, done.stderr
-        first = drawn.read_bytes()
-    assert drawn.read_bytes() == first
-    frame = pd.read_csv(drawn)
-    assert len(frame) == 50
-    assert frame["output_tokens"].max() <= 100
-    again = sextant("ingest", str(drawn), "--format", "sextant", "--out", str(trace))
-    assert "50 of 50 rows" in again.stdout
 
 
 def test_recommend_from_measurements(sextant) -> None:
