@@ -15,7 +15,6 @@ from sextant.pages.blocks import Section, Table
 from sextant.pages.page import as_page
 from sextant.studies.study import Analysis, part
 from sextant.studies.write import (
-    STUDIES,
     TABLES,
     analysis_of,
     measured_facts,
@@ -142,6 +141,24 @@ def test_a_broken_run_names_its_file(tmp_path):
         write(tmp_path, "pods", [cell])
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_has_its_analysis(name):
-    assert callable(analysis_of(name))
+@pytest.mark.parametrize(
+    ("name", "kind", "of_none", "of_failures"),
+    [
+        ("characterize", "closed_loop", "0 fit (does not fit: 1). No request", "No request was"),
+        ("pareto", "batch", "No batch was served", "No batch was served"),
+        ("replicas", "batch", "no gain is known", "no gain is known"),
+        ("pods", "closed_loop", "nothing can be compared", "nothing can be compared"),
+        ("sensitivity", "closed_loop", "No closed loop was", "0 points have the latency"),
+        ("workload_choice", "open_loop", "nothing can be said", "4 cannot be judged"),
+        ("burst", "burst", "nothing can be said", "nothing can be said"),
+    ],
+)
+def test_where_nothing_was_served_that_is_all_it_says(tmp_path, name, kind, of_none, of_failures):
+    none = write_cell(tmp_path / "none", verdict=TOO_LARGE, kind=kind)
+    failed = write_cell(tmp_path / "failed", [failed_request(4.0)], kind=kind, llm_id="another")
+    analyse = analysis_of(name)
+    assert of_none in analyse(study_data(tmp_path, [none])).summary
+    found = analyse(study_data(tmp_path, [none, failed]))
+    assert of_failures in found.summary
+    published = {"pods", "pareto"} & {name}
+    assert len(published) == sum("Published" in section.title for section in found.sections)

@@ -118,16 +118,6 @@ def test_failed_requests_enter_no_latency_and_a_batch_that_served_none_is_left_o
     assert found["llms"]["one_device"].tolist() == ["one size only"]
 
 
-def test_where_nothing_was_served_that_is_all_it_says(tmp_path):
-    cells = [
-        write_cell(tmp_path / "1", [failed_request(1)], kind="batch"),
-        write_cell(tmp_path / "2", kind="batch", llm_id="big", verdict=TOO_LARGE),
-    ]
-    analysis = analyse(study_data(tmp_path, cells))
-    assert "No batch was served" in analysis.summary
-    assert "Published batch sizes" in [section.title for section in analysis.sections]
-
-
 def test_a_servers_batch_is_the_sum_over_replicas_and_unknown_of_few_readings(tmp_path):
     def readings(level: float, replica: int, n: int) -> list[dict]:
         counts = ({"time_s": float(k), "n_running": 2.0, "n_preemptions": k} for k in range(n))

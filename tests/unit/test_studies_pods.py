@@ -64,11 +64,3 @@ def test_llms_are_compared_apart():
     analysis = analyse(data_of(pd.concat([points, others])))
     assert "nothing can be compared" in analysis.summary
     assert len(analysis.numbers["settings"]) == 2
-
-
-@pytest.mark.parametrize("points", [[], [point(1, 4, 0.0, n_ok=0), point(2, 8, 0.0, n_ok=0)]])
-def test_nothing_served_is_said_in_words(points):
-    empty = frame([point(1, 4, 1.0)]).iloc[:0]
-    analysis = analyse(data_of(frame(points) if points else empty))
-    assert "nothing can be compared" in analysis.summary
-    assert analysis.sections[-1].title == "Published"

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import TOO_LARGE, column, failed_request, request, study_data, text_of, write_cell
-from sextant.points.verdict import FEASIBLE
+from cells import column, failed_request, request, study_data, text_of, write_cell
 from sextant.studies.replicas import analyse
 from sextant.studies.study import mean_blocks, processing_blocks, ratio_of_means, throughput_blocks
 
@@ -129,13 +128,6 @@ def test_a_replica_whose_requests_all_failed_is_counted_as_not_serving(tmp_path)
     found = compared(tmp_path, write(tmp_path / "2", 2, rows))
     assert found["n_serving_replicas"].tolist() == [1]
     assert found["n_failed"].tolist() == [1]
-
-
-@pytest.mark.parametrize("rows", [[], [failed_request(2.0)]])
-def test_nothing_served_is_said_in_words(tmp_path, rows):
-    verdict = FEASIBLE if rows else TOO_LARGE
-    analysis = analyse(study_data(tmp_path, [write(tmp_path / "1", 1, rows, verdict=verdict)]))
-    assert "no gain is known" in analysis.summary
 
 
 def test_what_the_device_does_not_report_is_said(tmp_path):

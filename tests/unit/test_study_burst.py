@@ -205,5 +205,3 @@ def test_missing_phases_and_failed_ones_are_said(tmp_path):
     assert "Too few requests were served to compare latencies." in held
     (phase,) = analysis.numbers["cells"][0]["phases"]
     assert phase["by_setting"]["failure_rate"].tolist() == [1, 1]
-    other = write_cell(tmp_path / "other", [request()])
-    assert "nothing can be said" in analyse(study_data(tmp_path, [infeasible, other])).summary

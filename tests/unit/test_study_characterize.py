@@ -106,15 +106,6 @@ def test_a_point_without_a_served_request_is_a_gap(tmp_path):
     assert "3 failed" in text_of(analysis.sections[-1])
 
 
-def test_nothing_served_is_said(tmp_path):
-    cell = write_cell(tmp_path / "a", [failed_request(1.0)])
-    assert analyse(study_data(tmp_path, [cell])).summary == (
-        "Of 1 combination of LLM and GPU profile 1 fit. No request was served."
-    )
-    missing = write_cell(tmp_path / "b", verdict=TOO_LARGE)
-    assert "0 fit (does not fit: 1). No request" in analyse(study_data(tmp_path, [missing])).summary
-
-
 def test_other_scenarios_are_counted_and_not_drawn(tmp_path):
     cell = write_cell(tmp_path / "a", level(1, 3, 0.1))
     batch = write_cell(tmp_path / "b", level(8, 3, 0.1), kind="batch", scenario_id="batch")

@@ -6,10 +6,8 @@ import pandas as pd
 import pytest
 
 from cells import (
-    TOO_LARGE,
     blocks_of,
     column,
-    failed_request,
     request,
     study_data,
     text_of,
@@ -171,11 +169,7 @@ def test_a_series_has_equal_cores_and_memory(tmp_path):
     assert not blocks_of(found.sections[0], Chart)
 
 
-def test_one_weight_and_failed_requests_only_are_said(tmp_path):
+def test_one_weight_is_said(tmp_path):
     cell = variant_cell(tmp_path, 1, 8, 500, [(1, 0.1, 0.1)])
     analysis = analyse(study_data(tmp_path, [cell]))
     assert "its effect is not known" in analysis.summary
-    failing = write_cell(tmp_path / "bad", [failed_request(1.0)], variant={"cpu_cores": 1})
-    assert "0 points have the latency" in analyse(study_data(tmp_path, [failing])).summary
-    missing = write_cell(tmp_path / "none", verdict=TOO_LARGE)
-    assert analyse(study_data(tmp_path, [missing])).summary.startswith("No closed loop was")

@@ -8,7 +8,6 @@ from cells import (
     TOO_LARGE,
     blocks_of,
     column,
-    failed_request,
     request,
     study_data,
     text_of,
@@ -171,10 +170,3 @@ def test_one_use_case_with_one_cache_tells_nothing(tmp_path):
         "Of the poster's 4 takeaways 0 hold here, 0 do not, 4 cannot be judged" in analysis.summary
     )
     assert "No use case was measured with two sizes." in text_of(analysis.sections[2])
-
-
-def test_no_points_and_failed_requests_only_are_said(tmp_path):
-    missing = write_cell(tmp_path / "none", verdict=TOO_LARGE, kind="batch")
-    assert "nothing can be said" in analyse(study_data(tmp_path, [missing])).summary
-    failing = write_cell(tmp_path / "bad", [failed_request(4.0)], kind="open_loop")
-    assert "4 cannot be judged" in analyse(study_data(tmp_path, [failing])).summary
