@@ -35,7 +35,7 @@ from real_vllm import SETTINGS, random_weights
 from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
-from sextant.load.measure import LevelResult, requests_table
+from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import ListedRequests, RandomIds
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
@@ -116,7 +116,9 @@ class Client:
         epoch = time.monotonic_ns()
         result = run_closed_loop([self.target], self.source(), users, seconds, 60.0, epoch)
         # All from one start: levels that are measured twice must not lie on each other.
-        self.tables.append(requests_table(users, result.exchanges, self.epoch).to_pandas())
+        self.tables.append(
+            pd.concat(it.to_pandas() for it in result.log.batches(users, self.epoch))
+        )
         pd.concat(self.tables).to_parquet(self.out / "requests.parquet")
         self.say(f"{users} users", result)
 
@@ -126,7 +128,7 @@ class Client:
         result = run_open_loop(
             [self.target], self.source(), arrival_s, 60.0, epoch, warmup_s=warmup_s
         )
-        rows = requests_table(0, result.exchanges, epoch).to_pandas().sort_values("user")
+        rows = result.table().to_pandas().sort_values("user")
         folder = self.out / name
         folder.mkdir(parents=True, exist_ok=True)
         rows.to_parquet(folder / "requests.parquet")

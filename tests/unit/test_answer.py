@@ -152,6 +152,10 @@ def test_an_input_other_than_was_sent(n_input):
         (event("", finish_reason="error") + DONE, "finish_reason error"),
         ("data: {half an event\n\n" + DONE, "not JSON: {half"),
         ("data: 7\n\n" + DONE, "Expected `object`, got `int`): 7"),
+        ('event: error\ndata: {"code": 5}\n\n' + DONE, 'broke off: {"code": 5}'),
+        (DONE + "event: error\n\n", "event 'error'"),
+        (event("b", finish_reason="stop") + event("c") + DONE, "a second answer"),
+        (DONE + event("c"), "a second answer"),
     ],
 )
 def test_what_breaks_off_after_the_last_token_has_failed(end, said):
@@ -163,15 +167,33 @@ def chat(n_output: int | None = None, **delta) -> str:
     return event(n_output=n_output).replace('"text": "a"', f'"delta": {json.dumps(delta)}')
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": "", "refusal": None, "name": "x", "id": 1},
+        {"content": "", "service_tier": "default"},
+        {"reasoning_content": "", "tool_calls": [], "annotations": ["x"]},
+    ],
+)
 @pytest.mark.parametrize("is_counted", [True, False])
-def test_an_opening_event_of_a_chat_is_no_token(is_counted):
-    opening = chat(0 if is_counted else None, role="assistant", content="")
+def test_an_opening_event_of_a_chat_is_no_token(first, is_counted):
+    opening = chat(0 if is_counted else None, **first)
     tokens = [chat(n if is_counted else None, content="a") for n in range(1, N)]
     thought = chat(N if is_counted else None, reasoning_content="hm")
     times_ms = [3, *(TTFT_MS + ITL_MS * place for place in range(N))]
     exchange = read([opening, *tokens, thought], total() + DONE, times_ms=times_ms)
     assert (exchange.status, exchange.oddities) == ("ok", [])
     assert exchange.token_offsets_ms.tolist() == times_ms[1:]
+
+
+@pytest.mark.parametrize(
+    "choices", ['{"text": "a", "index": 1}', '{"text": "a"}, {"text": "b", "index": 1}']
+)
+def test_a_second_choice_was_not_asked_for(choices):
+    other = f'data: {{"choices": [{choices}]}}\n\n'
+    exchange = read([other, *counted(*range(1, N + 1))])
+    assert exchange.status == "incomplete" and "a second answer" in exchange.error
 
 
 def test_the_input_of_a_text_is_what_the_server_counts():

@@ -99,15 +99,6 @@ def test_a_server_without_metrics_is_measured_too(tmp_path, monkeypatch) -> None
     assert (pd.read_parquet(outputs.requests)["status"] == "ok").all()
 
 
-def test_replicas_share_the_requests(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("STUB_KEY", KEY)
-    cell, outputs = prepare_cell(tmp_path, levels=(2,), variant={"variant_id": "2", "replicas": 2})
-    with StubServer(answer_endpoint("chat-model")) as one, StubServer(one.answer) as other:
-        settings = settings_for(one.url, other.url)
-        measure_prepared(cell, outputs, settings)
-    assert set(pd.read_parquet(outputs.requests)["replica"]) == {0, 1}
-
-
 @pytest.mark.parametrize(
     ("model", "key", "said"),
     [

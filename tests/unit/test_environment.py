@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+import sextant
 from support import ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -30,6 +31,10 @@ def test_environment_yml_has_the_pins_of_pyproject() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip,) = (part["pip"] for part in environment["dependencies"] if isinstance(part, dict))
     assert set(pip) == pins(*LOCKS) == pins(*PROJECT["optional-dependencies"])
+
+
+def test_the_version_is_written_twice_and_alike() -> None:
+    assert sextant.__version__ == PROJECT["version"]
 
 
 def test_the_locks_have_every_pin_and_agree() -> None:

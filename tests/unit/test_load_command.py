@@ -125,21 +125,6 @@ def test_a_rate_has_a_warm_up_and_a_cool_down(tmp_path):
     assert frame["scheduled_s"].between(level["started_s"], level["started_s"] + 1).all()
 
 
-def test_a_batch_has_a_limit(tmp_path):
-    with StubServer(answer_tokens(0.05)) as server:
-        batch = ("--batch", "2,5", "--n-requests", 10)
-        frame, written = load(server.url, tmp_path, *FIXED, *batch)
-    assert frame.groupby("level").size().to_dict() == {2.0: 10, 5.0: 10}
-    assert server.most_in_flight == 5
-    assert [level["level"] for level in written["levels"]] == [2, 5]
-
-
-def test_a_batch_is_as_many_requests_as_its_level(tmp_path):
-    with StubServer(answer_tokens(0.2)) as server:
-        frame, _ = load(server.url, tmp_path, *FIXED, "--batch", 12)
-    assert len(frame) == server.most_in_flight == 12
-
-
 def test_the_usual_limit_on_open_files_fails_no_request(tmp_path):
     program = (
         "import resource as r; hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; "
@@ -185,34 +170,6 @@ def test_a_load_that_cannot_start_leaves_an_earlier_one_whole(tmp_path):
     assert written_to(tmp_path) == earlier
 
 
-def test_arrivals_of_a_trace_are_replayed_whole(tmp_path):
-    rows = [f"r{place},{at_s},1,1" for place, at_s in enumerate((5.0, 5.1, 5.4, 5.5))]
-    trace, source = tmp_path / "trace.parquet", tmp_path / "trace.csv"
-    source.write_text("\n".join(["request_id,arrival_s,input_tokens,output_tokens", *rows]))
-    sextant("ingest", source, "--format", "sextant", "--out", trace)
-    replay = ("--arrivals", "replay", "--arrivals-from", trace, "--time-factor", 2)
-    with StubServer(answer_tokens(0.01)) as server:
-        frame, written = load(server.url, tmp_path, *FIXED, *replay, "--max-in-flight", 3)
-    frame = frame.sort_values("user")
-    gaps_s = np.diff(frame["scheduled_s"])
-    assert gaps_s == pytest.approx([0.2, 0.6, 0.2], abs=1e-6)
-    scenario = written["scenario"]
-    assert (scenario["arrivals"]["kind"], scenario["max_in_flight"]) == ("replay", 3)
-    assert (scenario["arrivals"]["trace"], scenario["arrivals"]["time_factor"]) == (str(trace), 2)
-    assert (scenario["warmup_s"], scenario["cooldown_s"], scenario["duration_s"]) == (0, 0, None)
-    # Of a schedule without a rate, the level is its mean rate: 4 requests in 1 s.
-    assert frame["level"].tolist() == pytest.approx([4.0] * 4)
-
-
-def test_arrivals_of_a_process_at_a_rate(tmp_path):
-    process = ("--arrivals", "constant", "--request-rate", 20, "--n-requests", 8)
-    with StubServer(answer_tokens(0.01)) as server:
-        frame, _ = load(server.url, tmp_path, *FIXED, *process)
-    gaps_s = np.diff(frame.sort_values("user")["scheduled_s"])
-    assert gaps_s == pytest.approx(np.full(7, 0.05), abs=1e-6)
-    assert set(frame["level"]) == {20.0}
-
-
 def test_a_workload_is_capped_and_drawn(tmp_path):
     caps = ("--max-input-tokens", 40, "--max-output-tokens", 4)
     with StubServer(answer_tokens()) as server:
@@ -238,30 +195,6 @@ def test_the_same_seed_sends_the_same_bytes(tmp_path):
 
 
 # Secrets
-
-
-def test_the_key_is_sent_and_written_nowhere(tmp_path, capfd):
-    async def refuse(request, writer):
-        said = request.head.partition("Bearer ")[2].partition("\r\n")[0]
-        head = f"HTTP/1.1 401 Unauthorized\r\nContent-Length: {len(said)}\r\n\r\n"
-        writer.write(f"{head}{said}".encode())
-
-    out = tmp_path / "out"
-    with StubServer(refuse) as server:
-        process = start(server.url, out, "--batch", 2, MY_KEY=KEY, PYTHONFAULTHANDLER="1")
-        process.communicate()
-        assert "Authorization" not in server.requests[0].head  # of another variable, none
-        with_key = ("--batch", 2, "--api-key-env", "MY_KEY")
-        process = start(server.url, out, *with_key, MY_KEY=KEY)
-        said = "".join(process.communicate())
-    assert process.returncode == 1
-    assert "no request succeeded at level 2" in said
-    assert "2 of 2 failed: 2 HTTP 401; the first: HTTP 401: [API key]" in said
-    assert server.requests[-1].head.count(f"Authorization: Bearer {KEY}\r\n") == 1
-    assert KEY not in said
-    for path in out.iterdir():
-        assert KEY.encode() not in path.read_bytes()
-    assert pd.read_parquet(out / "requests.parquet")["error"].iloc[0] == "HTTP 401: [API key]"
 
 
 def test_a_chat_of_texts_whose_lengths_the_server_tells(tmp_path):
@@ -293,38 +226,21 @@ def test_a_chat_of_texts_whose_lengths_the_server_tells(tmp_path):
     assert "3 of 3 answers: they stop before" in warnings and "its count stands" in warnings
 
 
-def test_an_earlier_run_beside_the_new_one(tmp_path):
-    batch = (*FIXED, "--batch", 2, "--n-requests", 30)
-    with StubServer(answer_tokens(0.002)) as server:
-        load(server.url, tmp_path / "a", *batch)
-        command = ("load", "--base-url", server.url, "--model", "m", "--compare", tmp_path / "a")
-        compared = sextant(*command, "--out", tmp_path / "b", *batch)
-        n_received = len(server.requests)
-        for out, compare, way, said in (
-            ("a", "a", "--batch", "would replace it"),
-            ("c", "none", "--batch", "is no load run"),
-            ("c", "a", "--users", "is a batch, not a closed_loop"),
-        ):
-            more = ("--compare", tmp_path / compare, way, 2)
-            with pytest.raises(InputError, match=said):
-                load(server.url, tmp_path / out, *FIXED, *more)
-        assert len(server.requests) == n_received
-    assert f"A: {tmp_path / 'a'}" in compared and "figures differ by more" in compared
-
-
 # Options that mean nothing
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((*FIXED,), "'--users'.*give one of --users, --request-rate, --batch and --arrivals"),
         ((*FIXED, "--users", 1, "--batch", 3), "give one of --users"),
         (("--users", 1), "'--workload'.*--input-tokens and --output-tokens"),
         (("--users", 1, "--input-tokens", 4), "both --input-tokens"),
         ((*FIXED, "--workload", "summarization", "--users", 1), "'--workload'"),
         ((*FIXED, "--max-input-tokens", 4, "--users", 1), "'--max-input-tokens'.*leave it out"),
         ((*FIXED, "--users", "two"), "'--users'.*'two'"),
+        ((*FIXED, "--users", "1e30"), "'--users'.*above 1,000,000"),
+        ((*FIXED, "--request-rate", "1e30"), "'--request-rate'.*above 1,000,000"),
+        ((*FIXED, "--users", 1, "--ttft-ms", "nan"), "'--ttft-ms'.*'nan' is not a limit"),
         ((*FIXED, "--users", "0"), "'--users'.*above 0"),
         ((*FIXED, "--users", "1.5"), "'--users'.*whole numbers"),
         ((*FIXED, "--users", 1, "--n-requests", 4), "'--n-requests'.*leave it out"),
@@ -338,17 +254,9 @@ def test_an_earlier_run_beside_the_new_one(tmp_path):
         ((*FIXED, "--request-rate", "nan"), "'--request-rate'.*above 0"),
         ((*FIXED, "--request-rate", 4, "--n-requests", 4, "--duration", 1), "'--duration'"),
         ((*FIXED, "--request-rate", 4, "--n-requests", 4, "--cooldown", 1), "'--cooldown'"),
-        ((*FIXED, "--request-rate", 4, "--beta-s", "1,0"), "'--beta-s'.*--arrivals"),
-        ((*FIXED, "--arrivals", "fitted"), "'--arrivals'.*--workload"),
-        ((*FIXED, "--arrivals", "poisson", "--request-rate", "4,8"), "'--request-rate'.*one rate"),
-        ((*FIXED, "--arrivals", "poisson", "--users", 4), "'--users'.*leave it out"),
-        ((*FIXED, "--arrivals", "gamma", "--alpha", "1,0,0"), "--alpha is for varying"),
-        ((*FIXED, "--arrivals", "inf"), "'--arrivals'.*give n_requests"),
-        ((*FIXED, "--arrivals", "sometimes"), "unknown arrivals 'sometimes'"),
         ((*FIXED, "--users", 1, "--prompts", "text.txt"), "'--prompts'.*--tokenizer"),
         ((*FIXED, "--users", 1, "--vocab-size", 16), "'vocab_size'"),
         ((*FIXED, "--users", 1, "--base-url", "host:1"), "'--base-url': 'host:1' is not a"),
-        ((*FIXED, "--users", 1, "--sampler", "joint"), "'--sampler'.*leave it out"),
         (
             (*FIXED, "--users", 1, "--api-key-env", "NO_SUCH_KEY"),
             "'--api-key-env': the environment has no NO_SUCH_KEY. Fix: export it, or leave",
@@ -361,9 +269,10 @@ def test_options_that_do_not_go_together_are_named(tmp_path, options, said):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_time_limit_that_no_result_could_state_is_refused(tmp_path):
+@pytest.mark.parametrize("odd", [("--timeout", "inf"), ("--vocab-size", 99999999999)])
+def test_a_number_beyond_its_bounds_is_refused(tmp_path, odd):
     load_of = ("load", "--base-url", "http://127.0.0.1:9", "--model", "m", "--out", tmp_path)
-    sextant(*load_of, *FIXED, "--batch", 2, "--timeout", "inf", exit_code=2)
+    sextant(*load_of, *FIXED, "--batch", 2, *odd, exit_code=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -452,6 +361,16 @@ def test_an_interrupted_warm_up_is_no_result(tmp_path):
     assert pq.read_metadata(tmp_path / "requests.parquet").num_rows == 0
 
 
+FULL_RESULTS = """
+import errno, sextant.base.files as files
+real = files._sync
+def full(path):
+    if path.name.endswith(".html"):
+        raise OSError(errno.ENOSPC, "")
+    real(path)
+files._sync = full
+main()
+"""
 SMALL_FILES = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -460,13 +379,15 @@ main()
 
 
 def test_a_full_disk_is_one_clear_error_and_nothing_looks_whole(tmp_path):
-    (tmp_path / "run.json").write_text('{"is_complete": true}')
+    out = tmp_path / "out"
     with StubServer(answer_tokens()) as server:
-        status, said = ended(server.url, tmp_path, "--batch", 200, program=SMALL_FILES)
-    assert status == 2
-    (line,) = [line for line in said.splitlines() if "level 200: " not in line]
-    assert line.startswith("Error: ") and "File too large" in line
-    assert list(tmp_path.iterdir()) == []
+        load(server.url, out, *FIXED, "--batch", 1)
+        earlier = {path.name: path.read_bytes() for path in out.iterdir()}
+        status, said = ended(server.url, out, "--batch", 200, program=SMALL_FILES)
+        assert (status, said.count("Error: ")) == (2, 1) and "File too large" in said
+        status, said = ended(server.url, out, "--batch", 2, program=FULL_RESULTS)
+        assert (status, said.count("Error: ")) == (2, 1) and "no room to write summary" in said
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == earlier
 
 
 @pytest.mark.parametrize("place", ["file/out", "/proc/self"])
@@ -481,7 +402,7 @@ def test_an_output_folder_that_cannot_be_written_is_told_before_the_load(tmp_pat
 # What the measuring process is
 
 
-def test_no_library_of_data_frames_is_loaded_while_fixed_lengths_are_measured(tmp_path):
+def test_fixed_lengths_are_measured_without_libraries_of_data_frames(tmp_path):
     program = """
 import sys, sextant.load.run as run
 measure = run.run_closed_loop
@@ -492,11 +413,18 @@ def watched(*given, **options):
 run.run_closed_loop = watched
 main()
 """
+    program = program.replace(
+        "\nmain()",
+        """
+import atexit
+atexit.register(lambda: print({"pandas", "duckdb", "scipy"} & set(sys.modules)))
+main()""",
+    )
     with StubServer(answer_tokens()) as server:
         options = ("--users", "1,2", "--duration", 0.1, "--warmup", 0)
         process = start(server.url, tmp_path, *options, program=program)
         said, _ = process.communicate(timeout=60)
-    assert said.splitlines()[:2] == ["[]", "[]"]
+    assert said.splitlines()[:2] == ["[]", "[]"] and said.splitlines()[-1] == "set()"
 
 
 # The rule for the client's lag

@@ -4,6 +4,8 @@ import io
 import json
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -12,15 +14,17 @@ from cells import failed_request, request, write_cell
 from html_page import Page
 from sextant.base.errors import InputError
 from sextant.engine.http import Target
-from sextant.load.measure import progress_text
+from sextant.load.client import Exchange
+from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import ListedRequests, RandomIds
+from sextant.load.source import ListedRequests, PreparedRequest, RandomIds
 from sextant.load.summary import summarise_load, summary_document
 from sextant.pages.blocks import as_text
 from sextant.pages.page import as_page
 from sextant.points.cell_files import read_cell
 from stub_server import StubServer, answer_tokens
 
+EPOCH_NS = 7_000_000_000_000
 N, N_TOKENS, TTFT_MS, ITL_MS = 20, 12, 51.0, 10.0
 
 
@@ -45,9 +49,30 @@ def rows() -> list[dict]:
     return [a_request(number) for number in range(N)] + failures
 
 
-def test_latencies_rates_and_goodput_of_known_requests(tmp_path, rows):
-    cell = read_cell(write_cell(tmp_path, rows, durations_s={4.0: 25.0}))
-    (level,) = summarise_load(cell, {"ttft_ms": 60.5, "tpot_ms": 11})["levels"]
+def summarise(rows: list[dict], limits_ms: dict[str, float], **cell) -> dict:
+    """Return the summary of these rows, the requests of one level."""
+    log = RequestLog()
+    for row in rows:
+        asked = PreparedRequest(row["request_id"], b"", row["input_tokens"], N_TOKENS)
+        scheduled_ns = round(1e9 * row["scheduled_s"]) + EPOCH_NS
+        exchange = Exchange(asked, row["user"], scheduled_ns, scheduled_ns)
+        for name in ("sent", "first_token", "last_token"):
+            at_s = row[f"{name}_s"]
+            setattr(exchange, f"{name}_ns", round(1e9 * at_s) + EPOCH_NS if at_s is not None else 0)
+        for name in ("input_tokens", "output_tokens", "status", "error"):
+            setattr(exchange, name, row[name])
+        exchange.token_offsets_ms.extend(row["token_offsets_ms"])
+        if row["status"] == "http_error":
+            exchange.http_status = int(row["error"][5:8])
+        log.add(exchange)
+    with TemporaryDirectory() as folder:
+        run = read_cell(write_cell(Path(folder), rows, **cell)).run
+    return summarise_load(run, [log], limits_ms)
+
+
+def test_latencies_rates_and_goodput_of_known_requests(rows):
+    limits_ms = {"ttft_ms": 60.5, "tpot_ms": 11}
+    (level,) = summarise(rows, limits_ms, durations_s={4.0: 25.0})["levels"]
     ttft_ms = TTFT_MS + np.arange(N)
     names = ("mean", "p50", "p90", "p95", "p99")
     expected = [ttft_ms.mean(), *np.quantile(ttft_ms, [0.5, 0.9, 0.95, 0.99])]
@@ -63,17 +88,15 @@ def test_latencies_rates_and_goodput_of_known_requests(tmp_path, rows):
     assert level["first_failure"] == "HTTP 429: slow down"
 
 
-def test_an_open_loop_counts_from_when_a_request_was_due(tmp_path, rows):
-    cell = read_cell(write_cell(tmp_path, rows, kind="open_loop"))
-    (level,) = summarise_load(cell, {})["levels"]
+def test_an_open_loop_counts_from_when_a_request_was_due(rows):
+    (level,) = summarise(rows, {}, kind="open_loop")["levels"]
     assert level["ttft_ms"]["mean"] == pytest.approx(500 + TTFT_MS + (N - 1) / 2)
     assert level["goodput_rps"] is None and level["n_good"] is None
 
 
-def test_the_table_the_json_and_the_page_say_the_same(tmp_path, rows):
+def test_the_table_the_json_and_the_page_say_the_same(rows):
     warned = {4.0: {"answer_warnings": ("20 of 20 answers: <odd>",)}}
-    cell = read_cell(write_cell(tmp_path, rows, durations_s={4.0: 25.0}, levels=warned))
-    facts = summarise_load(cell, {"ttft_ms": 60.5})
+    facts = summarise(rows, {"ttft_ms": 60.5}, durations_s={4.0: 25.0}, levels=warned)
     document = summary_document(facts)
     text, page = as_text(document), Page(as_page(document))
     json.dumps(facts, allow_nan=False)
@@ -81,30 +104,36 @@ def test_the_table_the_json_and_the_page_say_the_same(tmp_path, rows):
     assert "4 users: 20 answers in 25 s" in lines
     assert "TTFT, ms 60.5 60.5 68.1 69 69.8" in lines
     assert "goodput, requests a second with TTFT ≤ 60.5 ms 0.4 (41.7 % of all)" in lines
-    failed = "4 of 24 failed: 2 HTTP 429, 1 HTTP 500, 1 timeout; the first: HTTP 429: slow"
+    kinds = "2 HTTP 429, 1 HTTP 500, 1 timeout; the first: HTTP 429: slow"
+    failed = f"4 of 24 failed, more than 1 %: no SLO is met: {kinds}"
     for said in (failed, "20 of 20 answers: <odd>", "TTFT, ms", "41.7 %"):
         assert said in text and said in page.text
     assert "script" not in page.tags and not [link for link in page.links if link[0] != "#"]
 
 
-def test_a_level_of_which_nothing_succeeded(tmp_path):
-    cell = read_cell(write_cell(tmp_path, [failed_request(2.0)]))
-    facts = summarise_load(cell, {"e2e_ms": 5})
+def test_a_level_of_which_nothing_succeeded():
+    facts = summarise([failed_request(2.0)], {"e2e_ms": 5})
     (level,) = facts["levels"]
     assert level["ttft_ms"]["p95"] is None and level["goodput_rps"] == 0
-    assert "1 of 1 failed: 1 timeout; the first: no answer" in as_text(summary_document(facts))
+    said = "1 of 1 failed, more than 1 %: no SLO is met: 1 timeout; the first: no answer"
+    assert said in as_text(summary_document(facts))
     assert "TTFT, ms" in Page(as_page(summary_document(facts))).text
 
 
-def test_a_limit_of_no_latency(tmp_path, rows):
+def test_a_limit_of_no_latency(rows):
     with pytest.raises(InputError, match=r"'throughput'.*give limits of"):
-        summarise_load(read_cell(write_cell(tmp_path, rows)), {"throughput": 3})
+        summarise(rows, {"throughput": 3})
+
+
+def test_an_answer_of_one_token_has_no_time_per_token():
+    one = a_request(0, output_tokens=1, token_offsets_ms=[51.0], last_token_s=0.051)
+    (level,) = summarise([one, a_request(1)], {"tpot_ms": 10.5})["levels"]
+    assert level["tpot_ms"]["p50"] == pytest.approx(ITL_MS) and level["n_good"] == 2
+    (level,) = summarise([one], {"tpot_ms": 1.0})["levels"]
+    assert set(level["tpot_ms"].values()) == set(level["itl_ms"].values()) == {None}
 
 
 def test_what_is_shown_while_a_level_runs(monkeypatch):
-    assert progress_text(40, 3, 20.0, 99.6) == "40 ended, 2/s, 3 failed, about 100 s left"
-    assert progress_text(0, 0, 0.5, None) == "0 ended, 0/s, 0 failed"
-
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -116,4 +145,4 @@ def test_what_is_shown_while_a_level_runs(monkeypatch):
         targets = [Target(server.url, "m")]
         run_closed_loop(targets, source, 2, 1.5, 10.0, time.monotonic_ns())
     shown = terminal.getvalue()
-    assert "load at level 2: " in shown and " 0 failed, about 1 s left" in shown
+    assert "load at level 2: " in shown and " ended, 0 failed" in shown

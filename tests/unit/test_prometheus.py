@@ -1,7 +1,5 @@
 """Readings of Prometheus text, as vLLM writes it."""
 
-import asyncio
-
 import pytest
 
 from sextant.engine import http
@@ -96,15 +94,6 @@ def test_what_is_no_number_is_not_available():
 def test_labels_are_read_whatever_stands_in_them():
     text = 'gauge{model="a \\"quoted\\" {name}, b=2",gpu="1"} 5 1700000000000\ngauge_2{gpu="9"} 6\n'
     assert http.samples(text, "gauge") == [({"model": 'a \\"quoted\\" {name}, b=2', "gpu": "1"}, 5)]
-
-
-def test_a_server_that_hangs_does_not_keep_the_poller():
-    async def hang(*_):
-        await asyncio.sleep(60)
-
-    hang.takes_get = True
-    with StubServer(hang) as server, pytest.raises(OSError):
-        http.fetch(server.url, timeout_s=0.3)
 
 
 def test_an_engine_that_is_not_known_beforehand_is_told_by_its_metrics():

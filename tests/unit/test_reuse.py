@@ -252,7 +252,7 @@ def test_prompts_without_ids_share_nothing_and_seeds_change_them():
     [
         (("--workload", "summarization"), "'--workload'.*--replay"),
         (("--max-input-tokens", 9), "'--max-input-tokens'.*leave it out"),
-        (("--llm", "m"), "'--llm': --replay sends all requests"),
+        (("--users", 1, "--time-factor", 2), "'--time-factor'.*leave it out"),
         (("--vocab-size", 16), "vocab_size"),
     ],
 )

@@ -190,6 +190,16 @@ def test_what_another_user_put_into_the_temporary_folder_is_left_alone(place, tm
     assert (ours / "lock").exists()
 
 
+def test_a_folder_of_the_user_that_only_looks_like_scratch_stays(place, tmp_path):
+    """With a lock that nobody holds, also under the very name that a job's folder has."""
+    for name in ("sextant-results", "sextant-0123abcd"):
+        (place / name).mkdir()
+        (place / name / "lock").write_text("mine")
+    with scratch_folder(tmp_path):
+        pass
+    assert len(list(place.glob("*/lock"))) == 2
+
+
 def test_a_folder_of_another_user_is_not_looked_into(place, tmp_path, monkeypatch):
     folder = place / "sextant-theirs"
     folder.mkdir()

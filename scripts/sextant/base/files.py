@@ -168,14 +168,21 @@ def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AG
         raise InputError(f"{problem} ({error})", file=path, fix=fix) from None
 
 
-def write_parquet(path: str | Path, table: "pa.Table", origin: Mapping[str, Any]) -> None:
-    """Write `table` as zstd Parquet with `origin` (see `provenance`) in its metadata."""
+def write_parquet(
+    path: str | Path, table: "pa.Table | pa.RecordBatchReader", origin: Mapping[str, Any]
+) -> None:
+    """Write a table, which may come in batches, as zstd Parquet with `origin` (see `provenance`)
+    in its metadata.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     metadata = {**(table.schema.metadata or {}), PROVENANCE_KEY: json.dumps(origin).encode()}
-    with atomic_path(path) as temporary:
-        described = table.replace_schema_metadata(metadata)
-        pq.write_table(described, temporary, compression="zstd", write_page_checksum=True)
+    schema = table.schema.with_metadata(metadata)
+    form: Any = {"compression": "zstd", "write_page_checksum": True}
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, **form) as writer:
+        for piece in [table] if isinstance(table, pa.Table) else table:
+            writer.write(piece.replace_schema_metadata(metadata))
 
 
 @contextlib.contextmanager

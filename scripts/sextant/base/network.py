@@ -1,11 +1,13 @@
 """Base URLs of servers, what is trusted of those with https, API keys, and free ports."""
 
+import html
+import json
 import socket
 import ssl
 from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sextant.base.errors import InputError
 
@@ -62,10 +64,16 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
         raise InputError(problem, file=ca_file, field="ca_file", fix=fix) from None
 
 
-def without_keys(text: str, keys: Collection[str]) -> str:
-    """Return a server's text without API keys, also without one that is cut off at its end."""
+def without_keys(text: str, keys: Collection[str | None]) -> str:
+    """Return a server's text without API keys, as they are or escaped for JSON, HTML or a URL,
+    also without one that is cut off at its end.
+    """
     for key in keys:
-        text = text.replace(key, _INSTEAD)
+        if not key:
+            continue
+        escaped = json.dumps(key)[1:-1]
+        for form in (key, escaped, escaped.replace("/", "\\/"), html.escape(key), quote(key, "")):
+            text = text.replace(form, _INSTEAD)
         for n_characters in range(len(key) - 1, _SHORTEST_CUT_KEY - 1, -1):
             if text.endswith(key[:n_characters]):
                 text = text[:-n_characters] + _INSTEAD

@@ -18,7 +18,9 @@ from typing import TextIO
 from sextant.base.caretaker import is_at, open_lock, remove_unheld
 from sextant.base.errors import InputError
 
-_PREFIX = "sextant-"
+_PREFIX, _RANDOM = "sextant-", "[0-9a-f]" * 8
+_MARK = "a scratch folder of Sextant, removed when its job has ended\n"
+"""What stands in its lock: other folders of the name are not ours to remove."""
 # Run by its path: `-I -S` hides this package from it.
 _CARETAKER = Path(__file__).with_name("caretaker.py")
 _PATIENCE_S = 10.0
@@ -68,6 +70,8 @@ def _make(folder: Path) -> TextIO:
     try:
         folder.mkdir(mode=0o700)
         lock = _shared(new)
+        lock.write(_MARK)
+        lock.flush()
         new.rename(name)  # locked before other jobs see it: they remove what no job holds
         return lock
     except OSError as error:
@@ -103,15 +107,16 @@ def _require_usable(folder: Path) -> None:
 def _remove_left_behind(place: Path) -> None:
     """Remove this user's scratch folders that no process uses any more.
 
-    In a temporary folder anyone can make a folder of this name with anything in it.
+    In a temporary folder anyone can make a folder of this name with anything in it, also the user.
     """
-    for folder in place.glob(f"{_PREFIX}*"):
+    for folder in place.glob(f"{_PREFIX}{_RANDOM}"):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.getuid():
                 continue
             with open_lock(folder / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                if lock.read(len(_MARK) + 1) == _MARK:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The options of a question: which measurements, which LLM and requests, which load and limits."""
 
+import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -253,6 +254,8 @@ class LimitOptions:
                 found[name.replace("_ms", "_percentile")] = int(own[1])
             try:
                 found[name] = float(own[2] if own else text)
+                if not 0 < found[name] < math.inf:
+                    raise ValueError
             except ValueError:
                 fix = "give milliseconds, e.g. 1000, or with a percentile, e.g. p95:1000"
                 raise InputError(

@@ -1,6 +1,6 @@
 """The commands `load` (levels of load on a running server) and `compare`."""
 
-import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,6 @@ from sextant.base.errors import InputError
 from sextant.cli.asked import LimitOptions
 from sextant.cli.load_options import Content, LevelOptions, RequestOptions
 from sextant.cli.options import (
-    ArrivalOptions,
     PageFile,
     Printed,
     Seed,
@@ -65,13 +64,17 @@ class ServerOptions:
         not set, or the certificates cannot be read.
         """
         from sextant.base.network import without_v1
-        from sextant.engine.http import Target
+        from sextant.engine.http import Target, api_key_of
 
-        key = os.environ.get(self.api_key_env or _KEY_VARIABLE) or None
+        option = "--api-key-env"
+        key = api_key_of(self.api_key_env or _KEY_VARIABLE, option)
         if self.api_key_env is not None and key is None:
-            problem = f"the environment has no {self.api_key_env}"
+            # Somebody may have given the key itself.
+            is_name = re.fullmatch("[A-Z][A-Z0-9_]*", self.api_key_env)
+            named = self.api_key_env if is_name else "such variable"
+            problem = f"the environment has no {named}"
             fix = "export it, or leave the option out if the server needs no key"
-            raise InputError(problem, field="--api-key-env", fix=fix)
+            raise InputError(problem, field=option, fix=fix)
         how = {"path": "/v1/chat/completions"} if self.chat else {}
         urls = map(without_v1, self.base_url)
         targets = [Target(url, self.model, key, self.ca_file, **how) for url in urls]
@@ -145,11 +148,7 @@ def load(
     what: SubjectOptions,
     requests: RequestOptions,
     way: LevelOptions,
-    process: ArrivalOptions,
     limits: LimitOptions,
-    compare: Annotated[
-        Path | None, typer.Option(help="Folder of an earlier run, to say what differs from it.")
-    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Load a running server and write every request.
@@ -161,61 +160,24 @@ def load(
     from sextant.load.run import Stopped, load_server, stoppable
 
     targets, limits_ms = server.targets(), limits.of_each()
-    if requests.replay is not None:
-        way, process = way.replaying(requests.replay, process)
     content = requests.content(server.model, server.chat)
-    scenario = way.scenario(process, requests.workload, seed)
-    if compare is not None:
-        _check_compare(compare, out, scenario.kind)
+    scenario = way.scenario(requests.replay)
     subject = what.subject(server.model, content)
-    try:
-        with stoppable():
-            load_server(
-                targets, content.source_of, scenario, out, subject, timeout_s=way.timeout, seed=seed
-            )
-    except Stopped as stop:
-        say(f"Stopped by {stop}; what had ended is in {out}, not complete", err=True)
-        _show(out, limits_ms)
-        raise typer.Exit(stop.exit_status) from None
-    if failed := [
-        f"{float(level['level']):g}" for level in _show(out, limits_ms) if not level["n_ok"]
-    ]:
-        say(f"Error: no request succeeded at level {', '.join(failed)}", err=True)
-        raise typer.Exit(1)
-    if compare is not None:
-        from sextant.studies.compare_runs import compare_runs
-
-        say("")
-        print_document(compare_runs(compare, out))
-
-
-def _check_compare(earlier: Path, out: Path, kind: str) -> None:
-    """Refuse, before the load, an earlier run that cannot stand beside it."""
-    from sextant.points.cell_files import read_run
-
-    if earlier.resolve() == out.resolve():
-        fix = "give the new run another folder"
-        raise InputError("the load would replace it", field="--compare", fix=fix)
-    if not (earlier / "run.json").is_file():
-        raise InputError(f"{earlier} is no load run", field="--compare", fix="give its folder")
-    if (found := read_run(earlier).scenario_kind) != kind:
-        fix = "compare runs of the same way to put load on"
-        raise InputError(f"{earlier} is a {found}, not a {kind}", field="--compare", fix=fix)
-
-
-def _show(out: Path, limits_ms: dict[str, float]) -> list[dict[str, Any]]:
-    """Print what a load came to, and write it as JSON and as a page beside its tables; return its
-    levels.
-    """
-    from sextant.load.summary import summarise_load, summary_document
-    from sextant.pages.page import write_page
-    from sextant.points.cell_files import read_cell
-
-    document = summary_document(summarise_load(read_cell(out), limits_ms))
-    write_page(document, out / "summary.html", out / "summary.json")
+    how: dict[str, Any] = {"timeout_s": way.timeout, "seed": seed, "limits_ms": limits_ms}
+    with stoppable():
+        sent = (targets, content.source_of, scenario)
+        document, interruption = load_server(*sent, out, subject, **how)
     print_document(document)
     say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
-    return document.data["levels"]
+    if interruption is not None:
+        why = f"Stopped by {interruption}; " if isinstance(interruption, Stopped) else ""
+        say(f"{why}what had ended is in {out}, not complete", err=True)
+        if isinstance(interruption, Stopped):
+            raise typer.Exit(interruption.exit_status)
+        raise interruption
+    if failed := [f"{float(x['level']):g}" for x in document.data["levels"] if not x["n_ok"]]:
+        say(f"Error: no request succeeded at level {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
 
 
 _WHAT = "Folder of a load run, or a store (.duckdb), a report (recommendations.json) or its folder."

@@ -11,7 +11,6 @@ import typer
 from sextant.base.errors import InputError
 from sextant.cli.options import (
     WORKLOAD_HELP,
-    ArrivalOptions,
     MaxInput,
     MaxOutput,
     naming_options,
@@ -54,12 +53,8 @@ class LevelOptions:
             min=1, help="Requests of a level: of a batch, as many as in flight by default."
         ),
     ] = None
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            help="Open loop by an arrival process of `sextant sample`: fitted, constant, "
-            "poisson, gamma, windows, varying, replay or inf."
-        ),
+    time_factor: Annotated[
+        float | None, typer.Option(help="Factor on all gaps of --replay; 0.5 doubles the rate.")
     ] = None
     duration: Annotated[
         float | None, typer.Option(help="Seconds of load that are measured; 120 by default.")
@@ -87,23 +82,30 @@ class LevelOptions:
         float, typer.Option(min=0.001, max=1e6, help="Seconds until a request has failed.")
     ] = 120
 
-    def scenario(self, process: ArrivalOptions, workload: str | None, seed: int) -> "Scenario":
-        """Return the scenario that is asked for; `process` and `workload` (whose arrivals `fitted`
-        are) serve `--arrivals`, seeded, whose mean rate is the level where no rate is given.
+    def scenario(self, replay: Path | None) -> "Scenario":
+        """Return the scenario that is asked for: by default the times of the trace `replay`, with
+        their mean rate as level.
 
         Raises InputError for no way to put load on the server or several, or for an option that
         the way does not use or lacks.
         """
-        from sextant.experiment.scenarios import scenario_of
+        from sextant.experiment.scenarios import OpenLoop, scenario_of
 
-        if self.arrivals is not None:
-            return self._of_process(self.arrivals, process, workload, seed)
-        if process.given():
-            fix = "leave it out"
-            raise InputError("it belongs to --arrivals", field=process.given()[0], fix=fix)
         chosen = self._ways()
+        if not chosen and replay is not None:
+            from sextant.workload.draw import chosen_arrivals
+
+            times = {"trace": replay, "time_factor": self.time_factor}
+            arrivals = chosen_arrivals("replay", None, **times)
+            with naming_options({"levels": "--replay"}):
+                given = self._given(_COOLDOWN_S, ends_itself=True)
+                scenario = OpenLoop(levels=(1.0,), arrivals=arrivals, **given)
+                return replace(scenario, levels=(_mean_rate(scenario, arrivals),))
+        if self.time_factor is not None:
+            fix = "leave it out"
+            raise InputError("only --replay has times", field="--time-factor", fix=fix)
         if len(chosen) != 1:
-            fix = "give one of --users, --request-rate, --batch and --arrivals"
+            fix = "give one of --users, --request-rate and --batch"
             raise InputError("how to load the server is not clear", field="--users", fix=fix)
         ((way, text),) = chosen.items()
         kind = _WAYS[way]
@@ -111,44 +113,6 @@ class LevelOptions:
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
             given = self._given(cooldown_s, ends_itself=kind == "batch")
             return scenario_of({"kind": kind, "levels": numbers(text, way)} | given)
-
-    def replaying(
-        self, trace: Path, process: ArrivalOptions
-    ) -> "tuple[LevelOptions, ArrivalOptions]":
-        """Return the options with which the requests of a trace come at its own times, unless
-        these say others. Raises InputError if the times are those of a part of it alone.
-        """
-        for option in ("llm", "service"):
-            if getattr(process, option) is not None:
-                fix = "leave it out, or ingest that part as a trace of its own"
-                raise InputError("--replay sends all requests", field=f"--{option}", fix=fix)
-        arrivals = self.arrivals or (None if self._ways() else "replay")
-        if arrivals == "replay" and process.arrivals_from is None:
-            process = replace(process, arrivals_from=trace)
-        return replace(self, arrivals=arrivals), process
-
-    def _of_process(
-        self, name: str, process: ArrivalOptions, workload: str | None, seed: int
-    ) -> "OpenLoop":
-        """Return one open loop of an arrival process."""
-        from sextant.experiment.scenarios import OpenLoop
-
-        if others := [way for way in self._ways() if way != "--request-rate"]:
-            raise InputError("--arrivals are an open loop", field=others[0], fix="leave it out")
-        rates = numbers(self.request_rate, "--request-rate") if self.request_rate else [None]
-        if len(rates) > 1 or rates[0] == math.inf:
-            fix = "give one rate"
-            raise InputError("--arrivals are one level", field="--request-rate", fix=fix)
-        arrivals = process.process(name, workload, rates[0], self.burstiness)
-        with naming_options({"levels": "--arrivals"}):
-            given = self._given(_COOLDOWN_S, ends_itself=arrivals.ends_itself)
-            given.pop("burstiness", None)  # the process has it
-            at_once = math.inf if arrivals.kind == "inf" else 1.0
-            level = rates[0] or at_once
-            scenario = OpenLoop(levels=(level,), arrivals=arrivals, **given)
-            if rates[0] is not None or level == math.inf:
-                return scenario
-            return replace(scenario, levels=(_mean_rate(scenario, arrivals, seed),))
 
     def _ways(self) -> dict[str, str]:
         """Return the levels that were given, by their option."""
@@ -171,12 +135,9 @@ class LevelOptions:
         return defaults | {name: value for name, value in given.items() if value is not None}
 
 
-def _mean_rate(scenario: "OpenLoop", arrivals: "Arrivals", seed: int) -> float:
+def _mean_rate(scenario: "OpenLoop", arrivals: "Arrivals") -> float:
     """Return the mean rate of the requests that a schedule will send."""
-    rate = getattr(arrivals, "rate_rps", None)
-    if rate is not None:
-        return float(rate)
-    times = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed)
+    times = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s)
     lasting_s = scenario.extent_s or (float(times[-1]) if len(times) else 0.0)
     return len(times) / lasting_s if lasting_s else math.inf
 
@@ -184,12 +145,11 @@ def _mean_rate(scenario: "OpenLoop", arrivals: "Arrivals", seed: int) -> float:
 if TYPE_CHECKING:
     import numpy as np
 
-    from sextant.load.source import Source, Text
-    from sextant.load.texts import Texts
+    from sextant.load.source import Source, Text, Texts
     from sextant.workload.prompts import PromptSource
 
 
-_OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens", "sampler")
+_OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True)
@@ -216,7 +176,7 @@ class RequestOptions:
         typer.Option(
             help="Normalised trace, in place of a workload: its requests in their order, whose "
             "prompts begin alike as far as its hash_ids do. At its own times, unless --users, "
-            "--request-rate, --batch or --arrivals say others."
+            "--request-rate or --batch say others."
         ),
     ] = None
     input_tokens: Annotated[
@@ -227,7 +187,9 @@ class RequestOptions:
     ] = None
     max_input_tokens: MaxInput = None
     max_output_tokens: MaxOutput = None
-    vocab_size: Annotated[int, typer.Option(help="Prompts are token ids below this.")] = 32000
+    vocab_size: Annotated[
+        int, typer.Option(max=2**31 - 1, help="Prompts are token ids below this.")
+    ] = 32000
     prompts: Annotated[
         Path | None, typer.Option(help="Text to cut prompts from, in place of random token ids.")
     ] = None
@@ -250,9 +212,6 @@ class RequestOptions:
             "do not know ignore_eos and min_tokens.",
         ),
     ] = False
-    sampler: Annotated[
-        str | None, typer.Option(help="joint (default), or independent (an ablation).")
-    ] = None
 
     def content(self, model: str, is_chat: bool) -> Content:
         """Return what makes requests to a model. Raises InputError for options that do not go
@@ -320,8 +279,7 @@ class RequestOptions:
 
     def _replayed(self, model: str, trace: Path, is_text: bool) -> Content:
         """Return the requests of a trace."""
-        from sextant.load.source import FIRST_TOKEN_ID, RandomIds, ReplayedRequests
-        from sextant.load.texts import N_WORDS, Texts
+        from sextant.load.source import FIRST_TOKEN_ID, N_WORDS, RandomIds, ReplayedRequests, Texts
         from sextant.workload.shared_blocks import read_blocks
 
         self._refuse("requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
@@ -356,17 +314,16 @@ class RequestOptions:
         caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
         requests, clipped_fraction = cap_model(open_workload(workload), caps)
         prompts = self._texts(is_text) or RandomTokens(self.vocab_size)
-        sampler = self.sampler or "joint"
 
         def source_of(seed: int) -> RequestSource:
-            return RequestSource(model, requests, prompts, seed, sampler)
+            return RequestSource(model, requests, prompts, seed)
 
         longest = {f"max_{name}": int(requests.frame[name].max()) for name in caps}
         return Content(
             source_of,
             Path(workload).stem,
             facts={"workload": workload, "clipped_fraction": clipped_fraction, **longest},
-            sampler=sampler,
+            sampler="joint",
             unsent_parameters=tuple(unsent_parameters(requests)),
         )
 
@@ -374,7 +331,7 @@ class RequestOptions:
         """Return what makes prompts from or as text, None for random token ids."""
         if not (self.tokenizer or is_text):
             return None
-        from sextant.load.texts import Texts
+        from sextant.load.source import Texts
         from sextant.workload.prompts import load_prompt_source, load_tokenizer
 
         tokenizer = load_tokenizer(self.tokenizer) if self.tokenizer else None

@@ -1,7 +1,7 @@
 """An endpoint: an OpenAI-compatible server that runs already, here or elsewhere."""
 
 import json
-import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
@@ -9,14 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sextant.base.errors import InputError
-from sextant.engine.http import SGLANG_METRICS, TGI_METRICS, VLLM_METRICS, MetricNames, Target, get
+from sextant.base.errors import InputError, printable
+from sextant.engine.http import (
+    GET_TIMEOUT_S,
+    MOST_METRICS_BYTES,
+    SGLANG_METRICS,
+    TGI_METRICS,
+    VLLM_METRICS,
+    MetricNames,
+    Target,
+    api_key_of,
+    get,
+)
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.experiment.servers import Endpoint, EngineSettings
 from sextant.points.verdict import MemoryFacts
 
 _VERSION_PATHS = ("/version", "/get_server_info", "/info")
 """Where vLLM, SGLang and TGI say their version."""
+_MOST_LETTERS = 100
+_MOST_MODELS_BYTES = 4 << 20
+_OTHER_FORM = (ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class EndpointServer:
 
     def require_ready(self) -> None:
         """Raise InputError unless the server answers, takes the key and serves the model."""
-        status, content = self._get("/v1/models")
+        status, content = get(self.target, "/v1/models", most_bytes=_MOST_MODELS_BYTES)
         if status is None:
             fix = "start the server, or correct its address"
             raise InputError(f"{self.target.base_url} does not answer", field="base_urls", fix=fix)
@@ -47,25 +60,30 @@ class EndpointServer:
             raise InputError(problem, field="served_model_name", fix=fix)
 
     def version(self) -> str | None:
-        """Return the version that the server reports, None if it reports none."""
+        """Return the version that the server reports, None if it reports none in time."""
+        end_s = time.monotonic() + GET_TIMEOUT_S
         for path in _VERSION_PATHS:
-            status, content = self._get(path)
+            status, content = get(self.target, path, timeout_s=max(end_s - time.monotonic(), 0.01))
             if status == 200:
-                with suppress(ValueError, KeyError, TypeError):
-                    return str(json.loads(content)["version"])
+                with suppress(*_OTHER_FORM):
+                    said = json.loads(content)["version"]
+                    if isinstance(said, str | int | float):
+                        return printable(str(said).encode(errors="replace").decode())[
+                            :_MOST_LETTERS
+                        ]
         return None
 
     def is_healthy(self) -> bool:
         """Return whether the server answers without an error; it may have no `/health`."""
-        status, _ = self._get("/health")
+        status, _ = get(self.target, "/health")
         return status is not None and status < 500
 
     def metrics(self) -> str:
         """Return its Prometheus text, empty if it has none; OSError if it does not answer."""
-        status, content = self._get("/metrics")
+        status, text = get(self.target, "/metrics", most_bytes=MOST_METRICS_BYTES)
         if status is None:
             raise ConnectionError(f"{self.target.base_url} does not answer")
-        return content.decode(errors="replace") if status == 200 else ""
+        return text if status == 200 else ""
 
     def memory(self) -> MemoryFacts:
         """Return nothing: its memory is not ours to see."""
@@ -77,10 +95,6 @@ class EndpointServer:
     def error(self, message: str) -> ServerError:
         """Return the error for a server that failed; why is in its own log."""
         return ServerError(f"{self.target.base_url}: {message}")
-
-    def _get(self, path: str) -> tuple[int | None, bytes]:
-        target = self.target
-        return get(target.base_url, path, target.api_key, ca_file=target.ca_file)
 
 
 class EndpointEngine:
@@ -112,7 +126,7 @@ class EndpointEngine:
 
 def endpoint_servers(endpoint: Endpoint) -> list[EndpointServer]:
     """Return the servers of an endpoint; raise InputError if the environment lacks the API key."""
-    key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
+    key = api_key_of(endpoint.api_key_env, "api_key_env") if endpoint.api_key_env else None
     if endpoint.api_key_env and not key:
         problem = f"the environment has no {endpoint.api_key_env}"
         fix = "export it where the job runs, or leave api_key_env empty if no key is needed"
@@ -121,9 +135,9 @@ def endpoint_servers(endpoint: Endpoint) -> list[EndpointServer]:
     return [EndpointServer(Target(url, name, key, ca_file)) for url in endpoint.base_urls]
 
 
-def _model_names(content: bytes) -> list[str]:
+def _model_names(content: str) -> list[str]:
     """Return the names in an answer of `/v1/models`, none if it has another form."""
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(*_OTHER_FORM):
         return [str(model["id"]) for model in json.loads(content)["data"]]
     return []
 

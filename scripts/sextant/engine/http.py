@@ -1,16 +1,24 @@
 """A server and how to reach it; GET requests to it, and its Prometheus metrics."""
 
-import http.client
 import math
+import os
 import re
+import socket
 import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sextant.base.network import host_and_port, tls_context
+import httptools
+
+from sextant.base.errors import InputError
+from sextant.base.network import host_and_port, tls_context, without_keys
+
+GET_TIMEOUT_S = 5.0
+MOST_METRICS_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -41,42 +49,94 @@ class Target:
             f"POST {parts.path.rstrip('/')}{self.path} HTTP/1.1",
             f"Host: {parts.netloc}",
             "Content-Type: application/json",
+            *self.authorization,
         ]
-        if self.api_key:
-            lines.append(f"Authorization: Bearer {self.api_key}")
         return "\r\n".join(lines).encode() + b"\r\n"
+
+    @property
+    def authorization(self) -> list[str]:
+        """The header with the API key, if there is one."""
+        return [f"Authorization: Bearer {self.api_key}"] if self.api_key else []
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
         return tls_context(self.ca_file)
 
 
+def api_key_of(variable: str, field: str) -> str | None:
+    """Return the API key that an environment variable holds, None if it is not set or empty.
+
+    White space around it, as of a file's last line, does not belong to it. Raises InputError for
+    what no header can hold; the key is in no message.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not all("!" <= letter <= "~" for letter in key):
+        problem = "the API key holds spaces, control characters or letters beyond ASCII"
+        fix = "set the variable to the key alone, on one line"
+        raise InputError(problem, field=field, fix=fix)
+    return key or None
+
+
+class _Answer:
+    """What `httptools` calls while it parses the answer to a GET."""
+
+    def __init__(self) -> None:
+        self.body, self.is_whole = b"", False
+        self.may_end_with_connection = False
+        self._has_length = False
+        self.parser = httptools.HttpResponseParser(self)
+
+    def on_header(self, name: bytes, _: bytes) -> None:
+        self._has_length |= name.lower() in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        self.may_end_with_connection = not self._has_length
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_whole = self.parser.get_status_code() >= 200  # 100 only announces another
+
+
 def get(
-    base_url: str,
+    target: Target,
     path: str,
-    api_key: str | None = None,
     *,
-    ca_file: Path | None = None,
-    timeout_s: float = 5.0,
-) -> tuple[int | None, bytes]:
-    """Return status and body of `path` below a base URL; None without a whole answer.
+    timeout_s: float = GET_TIMEOUT_S,
+    most_bytes: int = 64 << 10,
+) -> tuple[int | None, str]:
+    """Return status and body of `path` below a server's base URL, without its API key; None
+    without a whole answer of at most `most_bytes` within `timeout_s`.
 
     No proxy and no redirect is followed: an API key goes nowhere else.
     """
-    parts = urlsplit(base_url)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
-    if parts.scheme == "https":
-        context = tls_context(ca_file)
-        connection = http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=context)
+    end_s, answer, n_bytes = time.monotonic() + timeout_s, _Answer(), 0
+    host, port, tls = target.address()
+    parts = urlsplit(target.base_url)
+    lines = [f"GET {parts.path.rstrip('/')}{path} HTTP/1.1", f"Host: {parts.netloc}"]
+    lines += ["Connection: close", *target.authorization]
+    request = "\r\n".join([*lines, "", ""]).encode()
     try:
-        connection.request("GET", parts.path.rstrip("/") + path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, http.client.HTTPException):  # refused, timed out, or half an answer
-        return None, b""
-    finally:
-        connection.close()
+        with (
+            socket.create_connection((host, port), timeout_s) as plain,
+            tls.wrap_socket(plain, server_hostname=host) if tls else plain as connection,
+        ):
+            connection.sendall(request)
+            while not answer.is_whole and n_bytes <= most_bytes:
+                connection.settimeout(max(end_s - time.monotonic(), 1e-3))
+                data = connection.recv(most_bytes)
+                n_bytes += len(data)
+                if not data:
+                    answer.is_whole = answer.may_end_with_connection
+                    break
+                answer.parser.feed_data(data)
+    except (OSError, UnicodeError, httptools.HttpParserError):  # refused, too late, or half of it
+        return None, ""
+    if not answer.is_whole or n_bytes > most_bytes:
+        return None, ""
+    text = answer.body.decode(errors="replace")
+    return answer.parser.get_status_code(), without_keys(text, [target.api_key])
 
 
 _LABELS = r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}'
@@ -168,9 +228,10 @@ def _names_in(text: str, known: Sequence[MetricNames]) -> MetricNames:
     return next((names for names in known if samples(text, names.n_running)), known[0])
 
 
-def fetch(base_url: str, timeout_s: float = 5.0) -> str:
+def fetch(base_url: str, timeout_s: float = GET_TIMEOUT_S) -> str:
     """Return the text of `/metrics`; raises `OSError` without a whole answer."""
-    status, content = get(base_url, "/metrics", timeout_s=timeout_s)
+    target = Target(base_url, "")
+    status, text = get(target, "/metrics", timeout_s=timeout_s, most_bytes=MOST_METRICS_BYTES)
     if status != 200:
         raise ConnectionError(f"no metrics from {base_url}: {status or 'no whole answer'}")
-    return content.decode(errors="replace")
+    return text

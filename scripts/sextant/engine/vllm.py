@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -250,8 +250,8 @@ class VLLMServer:
         """Return the server's Prometheus text; raises `OSError` if it does not answer."""
         return fetch(self.target.base_url)
 
-    def _get(self, path: str, api_key: str | None = None) -> tuple[int | None, bytes]:
-        return get(self.target.base_url, path, api_key)
+    def _get(self, path: str, api_key: str | None = None) -> tuple[int | None, str]:
+        return get(replace(self.target, api_key=api_key), path)
 
     def error(self, message: str) -> ServerError:
         """Build the error for a server that failed, with the end of its log."""

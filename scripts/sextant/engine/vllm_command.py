@@ -173,7 +173,8 @@ def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[st
     """
     for argument in arguments:
         for name in _names(argument, _INSTEAD):
-            problem = f"{argument!r} sets {name}, which is the pipeline's to set"
+            given = argument.partition("=")[0]  # a value may be a key
+            problem = f"{given!r} sets {name}, which is the pipeline's to set"
             field, fix = "engine.extra_arguments", _INSTEAD[name]
             raise InputError(problem, file=file, field=field, fix=fix)
     return [

@@ -215,12 +215,18 @@ WITH_USERS_SQL = "scenario_kind IN ({})".format(
 """Whether a row is of a scenario with users."""
 
 
+_MOST = 1_000_000
+"""Users, or requests a second, that one client could put on servers."""
+
+
 def _check_levels(levels: Sequence[float], *, is_whole: bool) -> None:
     if list(levels) != sorted(set(levels)) or not levels:
         problem = f"{', '.join(f'{level:g}' for level in levels)} do not ascend"
         _refuse("levels", problem, "write each level once, in ascending order")
     if not levels[0] > 0:
         _refuse("levels", f"a level is {levels[0]:g}", "give levels above 0")
+    if any(_MOST < level < math.inf for level in levels):
+        _refuse("levels", f"a level is above {_MOST:,}", "give lower levels")
     if is_whole and not all(float(level).is_integer() for level in levels):
         _refuse("levels", "levels of this kind are whole numbers", "write whole numbers")
 

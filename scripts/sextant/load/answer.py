@@ -24,6 +24,10 @@ _MAX_LINE_BYTES = 1 << 20
 _MOST_TOKENS = 2**31 - 1
 _UNKNOWN = -1
 _BROKEN_OFF = ("error", "abort")
+_SAID = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
+"""Fields of a chat's delta that hold what the LLM said; others say who speaks, or why it ends."""
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not JSON, not UTF-8, or nested too deeply."""
 
 OTHER_INPUT = "the server counts another input than was sent"
 OTHER_TEXT = "the server counts another input than was asked for, and its count stands"
@@ -41,6 +45,7 @@ class _Usage(msgspec.Struct):
 class _Choice(msgspec.Struct):
     text: Any = None
     finish_reason: Any = None
+    index: Any = 0
     delta: dict[str, Any] | None = None
     """Of a chat."""
 
@@ -64,17 +69,23 @@ class _Reading:
         "error",
         "excerpt",
         "has_end",
+        "has_ended",
         "have_text",
         "held",
         "held_bytes",
         "held_ns",
+        "is_error",
         "rest",
         "times_ns",
     )
 
     def __init__(self) -> None:
-        self.rest: list[Piece] = []
-        """An unfinished line."""
+        self.rest: Piece | None = None
+        """An unfinished line, and when its last bytes came."""
+        self.is_error = False
+        """The next data are of an event that is called `error`."""
+        self.has_ended = False
+        """The answer has said why it ended."""
         self.held: list[bytes] = []
         """Data lines of an event that goes on."""
         self.held_bytes = self.held_ns = 0
@@ -97,7 +108,7 @@ class AnswerReader:
     """
 
     def __init__(self, keys: Collection[str | None] = ()) -> None:
-        self._keys = [key for key in keys if key]
+        self._keys = keys
         self._readings: dict[Exchange, _Reading] = {}
 
     def read(self, part: Part) -> bool:
@@ -109,7 +120,7 @@ class AnswerReader:
             _time_tokens(exchange, reading)
             _judge(exchange, reading)
             if exchange.error is not None:
-                said = _CONTROL.sub("\ufffd", exchange.error)
+                said = _CONTROL.sub("\ufffd", exchange.error.encode(errors="replace").decode())
                 exchange.error = without_keys(said, self._keys)
         else:
             self._readings[exchange] = reading
@@ -118,10 +129,11 @@ class AnswerReader:
 
 def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_last: bool) -> None:
     """Read the whole lines, and keep the rest unless it is the last."""
-    pieces = reading.rest + pieces
     text = b"".join([piece for _, piece in pieces])
     if len(reading.excerpt) < _ERROR_EXCERPT_BYTES:
         reading.excerpt = (reading.excerpt + text)[:_ERROR_EXCERPT_BYTES]
+    if reading.rest:
+        pieces, text = [reading.rest, *pieces], reading.rest[1] + text
     lines = text.split(b"\n")
     rest = b"" if is_last else lines.pop()
     place, ended = -1, 0
@@ -139,15 +151,10 @@ def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_
             _end_event(exchange, reading)
     if is_last and reading.held:
         _end_event(exchange, reading)
-    reading.rest = _after(pieces, len(text) - len(rest)) if len(rest) <= _MAX_LINE_BYTES else []
-
-
-def _after(pieces: list[Piece], position: int) -> list[Piece]:
-    for place, (at_ns, piece) in enumerate(pieces):
-        if position < len(piece):
-            return [(at_ns, piece[position:]), *pieces[place + 1 :]]
-        position -= len(piece)
-    return []
+    if len(rest) > _MAX_LINE_BYTES:
+        reading.fail(f"a line of more than {_MAX_LINE_BYTES:,} bytes")
+        rest = b""
+    reading.rest = (pieces[-1][0], rest) if rest else None
 
 
 def _read_line(exchange: Exchange, reading: _Reading, line: bytes, at_ns: int) -> None:
@@ -157,29 +164,34 @@ def _read_line(exchange: Exchange, reading: _Reading, line: bytes, at_ns: int) -
             _end_event(exchange, reading)
         line = line.removeprefix(_BYTE_ORDER_MARK)
         if not line.startswith(b"data:"):
+            if line.startswith(b"event:") and line[6:].strip() == b"error":
+                reading.is_error = True
             return
     data = line[5:]
-    odd: msgspec.ValidationError | None = None
+    if reading.is_error:
+        reading.is_error = False
+        reading.fail(f"the server broke off: {_excerpt(data)}")
+    odd: str | None = None  # not the error: its traceback would keep all that is read alive
     if not reading.held:
         try:
             event = _decode(data)
         except msgspec.ValidationError as error:
-            odd = error
-        except msgspec.DecodeError:  # its first line of several
+            odd = str(error)
+        except _UNREADABLE:  # its first line of several
             pass
         else:
             _read_event(exchange, reading, event, at_ns)
             return
     if data.strip() == b"[DONE]":
-        reading.has_end = True
+        reading.has_end = reading.has_ended = True
     elif odd:
         _fail_form(reading, data, odd)
     else:
         _hold(reading, data, at_ns)
 
 
-def _fail_form(reading: _Reading, data: bytes, error: Exception) -> None:
-    reading.fail(f"an event that is not of OpenAI's form ({error}): {_excerpt(data)[:200]}")
+def _fail_form(reading: _Reading, data: bytes, odd: str) -> None:
+    reading.fail(f"an event that is not of OpenAI's form ({odd}): {_excerpt(data)[:200]}")
 
 
 def _hold(reading: _Reading, data: bytes, at_ns: int) -> None:
@@ -195,8 +207,8 @@ def _end_event(exchange: Exchange, reading: _Reading) -> None:
     try:
         event = _decode(data)
     except msgspec.ValidationError as error:
-        _fail_form(reading, data, error)
-    except msgspec.DecodeError:
+        _fail_form(reading, data, str(error))
+    except _UNREADABLE:
         reading.fail(f"an event that is not JSON: {_excerpt(data)}")
     else:
         _read_event(exchange, reading, event, reading.held_ns)
@@ -206,12 +218,18 @@ def _excerpt(data: bytes) -> str:
     return data.strip()[:_ERROR_EXCERPT_BYTES].decode(errors="replace")
 
 
+def _words(error: Any) -> str:
+    said = error.get("message", error) if isinstance(error, dict) else error
+    try:
+        return str(said)[:_ERROR_EXCERPT_BYTES]
+    except (RecursionError, ValueError):  # too deep, or a number of too many digits
+        return "in more words than can be kept"
+
+
 def _read_event(exchange: Exchange, reading: _Reading, event: _Event, at_ns: int) -> None:
     """Read a token's event. This runs for each token: what is usual takes few calls."""
     if event.error or event.object == "error":
-        error = event.error or event.message
-        said = error.get("message", error) if isinstance(error, dict) else error
-        reading.fail(f"the server broke off: {str(said)[:_ERROR_EXCERPT_BYTES]}")
+        reading.fail(f"the server broke off: {_words(event.error or event.message)}")
     count = _UNKNOWN
     if usage := event.usage:
         counted = usage.completion_tokens
@@ -228,9 +246,14 @@ def _read_event(exchange: Exchange, reading: _Reading, event: _Event, at_ns: int
         reading.fail(f"the server broke off: finish_reason {reason}")
     has_text = bool(choice.text)
     if (delta := choice.delta) is not None:
-        has_text = any(value for name, value in delta.items() if name != "role")
-        if not has_text and ("role" in delta or reason):
-            return  # it opens or ends the answer
+        has_text = any(map(delta.get, _SAID))
+        if not has_text:
+            reading.has_ended |= bool(reason)
+            if reason or "role" in delta or (count <= 0 and 1 not in reading.have_text):
+                return  # it opens or ends the answer
+    if choice.index or len(event.choices) > 1 or (has_text and reading.has_ended):
+        reading.fail("the server sent a second answer, which was not asked for")
+    reading.has_ended |= bool(reason)
     reading.times_ns.append(at_ns)
     reading.counts.append(count)
     reading.have_text.append(has_text)
@@ -296,13 +319,15 @@ def _judge(exchange: Exchange, reading: _Reading) -> None:
     if exchange.http_status != 200:
         said = _excerpt(reading.excerpt)
         exchange.fail("http_error", f"HTTP {exchange.http_status}: {said}")
-    elif reading.error:
-        exchange.fail("incomplete", reading.error)
+    elif reading.error or reading.is_error:
+        exchange.fail("incomplete", reading.error or "the server broke off: an event 'error'")
     elif counted is None or exchange.input_tokens is None:
         said = _excerpt(reading.excerpt)
         exchange.fail("incomplete", f"the server reported no usage: {said}")
     elif not reading.has_end:
         exchange.fail("incomplete", "the stream ended without [DONE]")
+    elif counted and not exchange.token_offsets_ms:
+        exchange.fail("incomplete", f"{counted} output tokens were counted and none came")
     elif request.may_stop and 0 < counted < wanted:
         exchange.oddities.append(STOPPED)
     elif counted != wanted:

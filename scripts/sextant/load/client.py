@@ -6,6 +6,7 @@ and keeps them. They are searched for tokens later (see `answer`), when there is
 
 import asyncio
 import os
+import select
 import time
 from array import array
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from sextant.load.source import PreparedRequest
 # A long answer is handed over in parts of so many pieces, so that its bytes do not pile up.
 _PIECES_AT_ONCE = 256
 _OPENED_AT_ONCE = 32
+# No answer is longer: far above the events of a token, and what comes before and after them.
+_MOST_BYTES, _MOST_BYTES_A_TOKEN = 1 << 20, 4096
 
 Piece = tuple[int, bytes]
 """When bytes of an answer arrived (ns of the monotonic clock), and the bytes."""
@@ -35,6 +38,7 @@ class Exchange:
         "input_tokens",
         "is_measured",
         "last_token_ns",
+        "n_bytes",
         "oddities",
         "output_tokens",
         "ready_ns",
@@ -58,7 +62,7 @@ class Exchange:
         self.request, self.user, self.is_measured = request, user, is_measured
         self.scheduled_ns, self.ready_ns = scheduled_ns, ready_ns
         """When it was due; and from when on no limit on those in flight kept it back."""
-        self.replica = self.sent_ns = self.ended_ns = 0
+        self.replica = self.sent_ns = self.ended_ns = self.n_bytes = 0
         self.first_token_ns = self.last_token_ns = self.http_status = 0
         self.token_offsets_ms = array("f")
         """Arrival of each output token since the request was sent; 4 bytes a token."""
@@ -106,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._opening: asyncio.Task | None = None
         self._pieces: list[Piece] = []
         self._now_ns, self._was_answered, self._is_complete = 0, False, False
+        self._most_bytes, self._is_second = 0, False
         self._n_dropped = 0
 
     @cached_property
@@ -126,14 +131,21 @@ class Connection(asyncio.Protocol):
         # that waits, and the time sent would be too early.
         self._transport, socket = transport, transport.get_extra_info("socket")
         self._fd = socket.fileno() if tls is None and socket else None
+        self._waiting = select.poll()
+        if self._fd is not None:
+            self._waiting.register(self._fd, select.POLLIN)
         self.idle_since_ns = time.monotonic_ns()
         return transport
 
     def start(self, exchange: Exchange) -> None:
         """Send a request, on a new connection if there is none; failures are outcomes too."""
         self._exchange, exchange.replica = exchange, self.replica
+        self._most_bytes = _MOST_BYTES + _MOST_BYTES_A_TOKEN * exchange.request.output_tokens
         self._pieces, self._was_answered, self._is_complete = [], False, False
+        self._is_second = False
         self._timer = self._loop.call_later(self._timeout_s, self._time_out)
+        if self._transport is not None and self._waiting.poll(0):
+            self.close()  # the server has closed it, or sends what was not asked for
         if self._transport is None:
             self._opening = self._loop.create_task(self._open_and_send(exchange))
         else:
@@ -212,8 +224,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._fail(error)
             return
-        if self._is_complete:
-            if not self._is_kept_alive:
+        if self._exchange.n_bytes > self._most_bytes:
+            self._fail(ConnectionError(f"cut off: an answer above {self._most_bytes:,} bytes"))
+        elif self._is_complete:
+            if not self._is_kept_alive or self._is_second:
                 self.close()
             self._end()
 
@@ -235,22 +249,30 @@ class Connection(asyncio.Protocol):
 
     # httptools callbacks, out of `data_received`, which parses only while a request is on its way
 
+    def on_message_begin(self) -> None:
+        """What follows a whole answer is no answer to the next request."""
+        if self._is_complete:
+            self._is_second = True
+
     def on_headers_complete(self) -> None:
         """Something that speaks HTTP has begun to answer."""
         self._was_answered = True
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body with its time."""
-        pieces = self._pieces
+        if self._is_second:
+            return
+        pieces, exchange = self._pieces, self._exchange
+        exchange.n_bytes += len(body)  # type: ignore[union-attr]  # it is set
         pieces.append((self._now_ns, body))
         if len(pieces) > _PIECES_AT_ONCE:
             self._pieces = [pieces.pop()]  # by which the end is known
-            self._keep((self._exchange, pieces, False))  # type: ignore[arg-type]  # it is set
+            self._keep((exchange, pieces, False))  # type: ignore[arg-type]  # it is set
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it only announces another (100 Continue)."""
         status = self._parser.get_status_code()
-        if status >= 200:
+        if status >= 200 and not self._is_second:
             self._exchange.http_status = status  # type: ignore[union-attr]  # it is set
             self._is_complete = True
             self._is_kept_alive = self._parser.should_keep_alive()  # known only now

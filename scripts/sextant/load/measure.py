@@ -8,19 +8,20 @@ import gc
 import resource
 import time
 from array import array
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import uvloop
 
+from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
 from sextant.load.client import Exchange, Part
 from sextant.load.clock import LagWatch, lag_warning, quantiles_ms
+from sextant.load.rows import RequestLog
 from sextant.load.source import Source
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 _SHOWN_EVERY_S = 0.5
 # Answers are read after the tokens that came with them have been stamped.
 _READ_AFTER_S = 0.002
+# Some 20 events, which are read in 30 µs.
+_SHORT_BYTES = 4096
+_MOST_UNREAD_PIECES = 1 << 18
+_REFUSALS = (401, 403, 404)
+_FIX = "check the API key, the server's address and the model's name"
 
 
 @dataclass
@@ -37,8 +43,8 @@ class LevelResult:
 
     level: float | None
     """Users, requests per second or requests in flight; None for a schedule without one."""
-    exchanges: list[Exchange]
-    """Measured requests that have ended, in the order of their ends."""
+    log: RequestLog
+    """Measured requests that have ended."""
     epoch_ns: int
     started_s: float
     """Start of the measured part."""
@@ -60,11 +66,13 @@ class LevelResult:
 
     def __post_init__(self) -> None:
         self.lag_warning = lag_warning(
-            self.client_lag_ms, self.send_lag_ms, *_median_latencies_ms(self.exchanges)
+            self.client_lag_ms, self.send_lag_ms, *map(self._median, ("itl_ms", "ttft_ms"))
         )
-        ok = [exchange for exchange in self.exchanges if exchange.status == "ok"]
-        found = Counter(oddity for exchange in ok for oddity in exchange.oddities)
-        self.answer_warnings = tuple(f"{n} of {len(ok)} answers: {it}" for it, n in found.items())
+        odd = self.log.oddities.items()
+        self.answer_warnings = tuple(f"{n} of {self.n_ok} answers: {it}" for it, n in odd)
+
+    def _median(self, name: str) -> float | None:
+        return self.log.statistics(name, {"p50": 0.5}, is_due=False)["p50"]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -79,46 +87,24 @@ class LevelResult:
     @property
     def n_ok(self) -> int:
         """Measured requests that succeeded."""
-        return sum(exchange.status == "ok" for exchange in self.exchanges)
+        return self.log.n_ok
 
     @property
     def n_failed(self) -> int:
         """Measured requests that failed."""
-        return len(self.exchanges) - self.n_ok
+        return self.log.n_failed
+
+    def batches(self) -> "Iterator[pa.RecordBatch]":
+        """Yield one row per measured request, as `points.cell_files.REQUEST_SCHEMA` has them."""
+        return self.log.batches(self.level, self.epoch_ns)
 
     def table(self) -> "pa.Table":
-        """Return one row per measured request, as `points.cell_files.REQUEST_SCHEMA` has them."""
-        return requests_table(self.level, self.exchanges, self.epoch_ns)
+        """Return all rows of `batches`."""
+        import pyarrow as pa
 
+        from sextant.points.cell_files import REQUEST_SCHEMA
 
-def requests_table(level: float | None, exchanges: Sequence[Exchange], epoch_ns: int) -> "pa.Table":
-    """Return one row per exchange, in their order; times are seconds since `epoch_ns`."""
-    import pyarrow as pa
-
-    from sextant.points.cell_files import REQUEST_SCHEMA
-
-    columns: dict[str, list] = {
-        name: [getattr(exchange, name) for exchange in exchanges]
-        for name in ("replica", "user", "input_tokens", "output_tokens", "status", "error")
-    }
-    for moment in ("scheduled", "sent", "first_token", "last_token"):
-        times_ns = [getattr(exchange, f"{moment}_ns") for exchange in exchanges]
-        columns[f"{moment}_s"] = [(at - epoch_ns) / 1e9 if at else None for at in times_ns]
-    requests = [exchange.request for exchange in exchanges]
-    columns["request_id"] = [request.request_id for request in requests]
-    for name in ("input_tokens", "output_tokens"):
-        columns[f"requested_{name}"] = [getattr(request, name) for request in requests]
-    columns["level"] = [level] * len(exchanges)
-    lengths = [len(exchange.token_offsets_ms) for exchange in exchanges]
-    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32)]).astype(np.int32)
-    offsets = b"".join(exchange.token_offsets_ms.tobytes() for exchange in exchanges)
-    arrays = {
-        field.name: pa.ListArray.from_arrays(ends, pa.array(np.frombuffer(offsets, np.float32)))
-        if field.name == "token_offsets_ms"
-        else pa.array(columns[field.name], field.type)
-        for field in REQUEST_SCHEMA
-    }
-    return pa.table(arrays, schema=REQUEST_SCHEMA)
+        return pa.Table.from_batches(self.batches(), REQUEST_SCHEMA)
 
 
 @dataclass
@@ -146,29 +132,24 @@ class Subject:
     """What its answers need (see `sextant.points.measured`), and other facts to record."""
 
 
-def _median_latencies_ms(exchanges: list[Exchange]) -> tuple[float | None, float | None]:
-    ok = [exchange for exchange in exchanges if exchange.status == "ok"]
-    ttft_ms = [exchange.token_offsets_ms[0] for exchange in ok if exchange.token_offsets_ms]
-    itl_ms = [np.diff(np.frombuffer(each.token_offsets_ms, np.float32)) for each in ok]
-    gaps_ms = np.concatenate(itl_ms) if itl_ms else np.empty(0)
-    return quantiles_ms(gaps_ms)["median"], quantiles_ms(ttft_ms)["median"]
-
-
 class Recorder:
     """Takes what connections give while a level runs, and reads it when there is time."""
 
     def __init__(self, source: Source, targets: Sequence[Target]) -> None:
-        self.ended: list[Exchange] = []
+        self.log = RequestLog()
+        self.broken: InputError | None = None
+        """Why the level cannot go on."""
         self.send_lags_ms = array("f")
         self.n_left_out = {"warmup": 0, "cooldown": 0}
         self.n_in_flight = 0
         """Measured requests that were sent, or are to be, and have not ended."""
         self.last_end_ns = 0
-        self.n_failed = 0
-        """Of those that were read."""
-        self._source = source
+        self._source, self._targets = source, targets
+        self._is_refused = True  # until one is answered
         self._reader = AnswerReader({target.api_key for target in targets})
         self._parts: deque[Part] = deque()
+        self._n_unread = 0
+        self._break = asyncio.Event()
         self._is_working = False
 
     def take(
@@ -182,12 +163,22 @@ class Recorder:
         return Exchange(self._source.take(), user, scheduled_ns, ready_ns, not left_out)
 
     def keep(self, part: Part) -> None:
-        """Take a part of an answer, to read it later."""
-        self._parts.append(part)
-        exchange, _, is_last = part
+        """Take a part of an answer, to read it later; a short answer at once, so that its user
+        knows whether it is good, and all when too much is unread.
+        """
+        exchange, pieces, is_last = part
         if is_last and exchange.is_measured:
             self.n_in_flight -= 1
             self.last_end_ns = max(self.last_end_ns, exchange.ended_ns)
+        if exchange.n_bytes <= _SHORT_BYTES and is_last:
+            if exchange.n_bytes != sum(len(piece) for _, piece in pieces):
+                self.read_all()  # it came in several parts
+            self._read(part)
+        else:
+            self._parts.append(part)
+            self._n_unread += len(pieces)
+            if self._n_unread > _MOST_UNREAD_PIECES:
+                self.read_all()
         self.work_later()
 
     def work_later(self) -> None:
@@ -199,7 +190,7 @@ class Recorder:
     def _work(self) -> None:
         """Do a little, then let the loop look at its sockets."""
         if self._parts:
-            self._read(self._parts.popleft())
+            self._read_next()
         elif not self._source.top_up():
             self._is_working = False
             return
@@ -208,15 +199,46 @@ class Recorder:
     def read_all(self) -> None:
         """Read what is left."""
         while self._parts:
-            self._read(self._parts.popleft())
+            self._read_next()
+
+    def _read_next(self) -> None:
+        part = self._parts.popleft()
+        self._n_unread -= len(part[1])
+        self._read(part)
 
     def _read(self, part: Part) -> None:
         exchange = part[0]
-        if self._reader.read(part) and exchange.is_measured:
-            self.ended.append(exchange)
-            self.n_failed += exchange.status != "ok"
-            if exchange.sent_ns:
-                self.send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
+        if not self._reader.read(part) or self.broken:
+            return
+        if self._is_refused and exchange.http_status in _REFUSALS:
+            where = self._targets[exchange.replica].base_url
+            problem = f"{where} refuses the requests: {exchange.error}"
+            self._break_off(InputError(problem, field="api_key_env", fix=_FIX))
+        self._is_refused = self._is_refused and exchange.status != "ok"
+        if not exchange.is_measured:
+            return
+        try:
+            self.log.add(exchange)
+        except InputError as error:
+            self._break_off(error)
+        if exchange.sent_ns:
+            self.send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
+
+    def _break_off(self, why: InputError) -> None:
+        self.broken = self.broken or why
+        self._break.set()
+
+    async def run(self, load: "Load", started_ns: int) -> None:
+        """Run a load to its end, or until it is broken off."""
+        tasks = {
+            asyncio.create_task(load.run(started_ns)),
+            asyncio.create_task(self._break.wait()),
+        }
+        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        for task in done:
+            task.result()
 
 
 class Load(Protocol):
@@ -231,9 +253,6 @@ class Load(Protocol):
     def close(self) -> None:
         """Drop all connections."""
 
-    def time_left_s(self, elapsed_s: float, n_ended: int) -> float | None:
-        """Return how long it will go on, None if that is not known."""
-
 
 class LevelInterrupted(KeyboardInterrupt):
     """A level was interrupted; `result` holds the requests that had ended by then."""
@@ -243,23 +262,15 @@ class LevelInterrupted(KeyboardInterrupt):
         self.interrupt, self.result = interrupt, result
 
 
-def progress_text(n_ended: int, n_failed: int, elapsed_s: float, left_s: float | None) -> str:
-    """Return what is shown while a level runs."""
-    left = "" if left_s is None else f", about {max(0.0, left_s):.0f} s left"
-    return f"{n_ended} ended, {n_ended / elapsed_s:.3g}/s, {n_failed} failed{left}"
-
-
-async def _show_progress(
-    level: float | None, recorder: Recorder, load: Load, started_ns: int
-) -> None:
+async def _show_progress(level: float | None, log: RequestLog, started_ns: int) -> None:
     title = "load" if level is None else f"load at level {level:g}"
     progress = Progress(title, 0)
     try:
         while progress.is_shown:
             await asyncio.sleep(_SHOWN_EVERY_S)
-            elapsed_s, n = (time.monotonic_ns() - started_ns) / 1e9, len(recorder.ended)
-            left_s = load.time_left_s(elapsed_s, n)
-            progress.note(progress_text(n, recorder.n_failed, elapsed_s, left_s))
+            elapsed_s = (time.monotonic_ns() - started_ns) / 1e9
+            n = log.n_ok + log.n_failed
+            progress.note(f"{elapsed_s:.0f} s: {n} ended, {log.n_failed} failed")
     finally:
         progress.close()
 
@@ -274,7 +285,10 @@ def run_level(
 ) -> LevelResult:
     """Put a prepared load on a server and return what was measured.
 
-    Raises LevelInterrupted, with what was measured so far, for a KeyboardInterrupt.
+    Raises:
+        LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
+        InputError: the server refuses the first request (HTTP 401, 403 or 404), or the disk of
+            temporary files is full.
     """
     # A connection a request in flight: the usual 1,024 would fail what a server could serve.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -286,8 +300,8 @@ def run_level(
         await load.open()
         watch = LagWatch()
         lags_ms, started_ns = watch.lags_ms, time.monotonic_ns()
-        shown = asyncio.create_task(_show_progress(level, recorder, load, started_ns))
-        await load.run(started_ns)
+        shown = asyncio.create_task(_show_progress(level, recorder.log, started_ns))
+        await recorder.run(load, started_ns)
         shown.cancel()
         watch.stop()
         load.close()
@@ -302,10 +316,12 @@ def run_level(
     finally:
         gc.enable()
     recorder.read_all()
+    if recorder.broken:
+        raise recorder.broken
     measured_ns = (started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)
     result = LevelResult(
         level=None if level is None else float(level),
-        exchanges=recorder.ended,
+        log=recorder.log,
         epoch_ns=epoch_ns,
         started_s=(measured_ns - epoch_ns) / 1e9,
         ended_s=(max(recorder.last_end_ns, measured_ns) - epoch_ns) / 1e9,

@@ -1,20 +1,23 @@
-"""The result of a load run as the files of a cell."""
+"""The result of a load run as the files of a cell, with a summary."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from sextant.base.files import provenance
-from sextant.engine.endpoint import EndpointServer
 from sextant.engine.host import host_facts
 from sextant.engine.http import Target
 from sextant.experiment.scenarios import Scenario, as_json
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.load.measure import LevelResult, Measured, Subject
-from sextant.points.cell_files import concatenated, write_cell
+from sextant.pages.blocks import Document
+from sextant.points.cell_files import REQUEST_SCHEMA, write_cell
 from sextant.points.run import CellRun, LevelRun, Quantiles, ServerFacts
 from sextant.points.verdict import FEASIBLE, Tuning
 
@@ -27,10 +30,14 @@ def write_load(
     measured: Measured,
     started_at: datetime,
     seed: int,
-) -> None:
-    """Write the results of a scenario's levels to the folder `out`."""
+    version: str | None,
+    limits_ms: Mapping[str, float],
+) -> Document:
+    """Write the results of a scenario's levels to the folder `out`; return their summary.
+
+    `version` is the server's, `limits_ms` are those of goodput.
+    """
     interruption, first = measured.interruption, targets[0]
-    version = EndpointServer(first).version()
     n_replicas = len(targets)
     levels = [
         level_run(
@@ -66,8 +73,21 @@ def write_load(
         definition=dict(subject.facts),
         provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
     )
-    requests = concatenated("requests", [result.table() for result in measured.results])
-    write_cell(out, run, Tuning(verdict=FEASIBLE, probes=()), {"requests": requests})
+    tuning = Tuning(verdict=FEASIBLE, probes=())
+    summaries: list[Document] = []
+
+    def write_summary(folder: Path) -> None:
+        from sextant.load.summary import summarise_load, summary_document
+        from sextant.pages.page import write_page
+
+        logs = [result.log for result in measured.results]
+        summaries.append(summary_document(summarise_load(run, logs, limits_ms)))
+        write_page(summaries[0], folder / "summary.html", folder / "summary.json")
+
+    batches = chain.from_iterable(result.batches() for result in measured.results)
+    requests = pa.RecordBatchReader.from_batches(REQUEST_SCHEMA, batches)
+    write_cell(out, run, tuning, {"requests": requests}, write_summary)
+    return summaries[0]
 
 
 def level_run(level: float, result: LevelResult, **more: Any) -> LevelRun:

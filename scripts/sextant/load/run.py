@@ -5,20 +5,24 @@ import resource
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sextant.base.errors import InputError
 from sextant.base.job_log import raise_between_callbacks
+from sextant.engine.endpoint import EndpointServer
 from sextant.engine.http import Target
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario
 from sextant.load.measure import LevelInterrupted, LevelResult, Measured, Subject
 from sextant.load.schedules import first_connections, run_closed_loop, run_open_loop
 from sextant.load.source import Source
 from sextant.workload.generators import AtOnce
+
+if TYPE_CHECKING:
+    from sextant.pages.blocks import Document
 
 LEVEL_SEED_STRIDE = 1_000_003
 """Seeds of levels lie far apart: no prompt of one level comes again in another."""
@@ -80,7 +84,7 @@ def _warm_up(
     users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
     try:
         result = run_closed_loop(targets, source, users, scenario.warmup_s, *load)
-        return len(result.exchanges)
+        return result.n_ok + result.n_failed
     except LevelInterrupted as interrupted:
         raise interrupted.interrupt from None  # a warm-up is not a result
 
@@ -208,18 +212,25 @@ def load_server(
     *,
     timeout_s: float,
     seed: int,
-) -> Measured:
+    limits_ms: Mapping[str, float],
+) -> "tuple[Document, BaseException | None]":
     """Load servers and write a cell to `out`; other arguments are those of `measure`.
 
-    Raises KeyboardInterrupt, or InputError if a level cannot run: after what had ended until then
-    was written, as not complete.
+    Returns the summary, with the goodput within `limits_ms` of each request, and what ended the
+    load too early: then the cell is written as not complete.
+
+    Raises InputError: no level can run; nothing is written.
     """
     out.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(
         dir=out
     ).close()  # a folder that cannot be written to fails before the load
-    started_at = datetime.now(UTC)
-    measured = measure(targets, source_of, scenario, timeout_s=timeout_s, seed=seed)
+    started_at, version = datetime.now(UTC), None
+    try:
+        version = EndpointServer(targets[0]).version()
+        measured = measure(targets, source_of, scenario, timeout_s=timeout_s, seed=seed)
+    except KeyboardInterrupt as early:
+        measured = Measured(interruption=early)
     interruption = measured.interruption
     if interruption and not measured.results and not isinstance(interruption, KeyboardInterrupt):
         raise interruption
@@ -227,9 +238,5 @@ def load_server(
         # Not before the last level has ended: pyarrow would double the memory of the client.
         from sextant.load.results import write_load
 
-        write_load(out, targets, scenario, subject, measured, started_at, seed)
-    if interruption:
-        if not isinstance(interruption, KeyboardInterrupt):
-            log.warning("levels that had ended are in %s, not complete", out)
-        raise interruption
-    return measured
+        how = (scenario, subject, measured, started_at, seed, version, limits_ms)
+        return write_load(out, targets, *how), interruption

@@ -79,9 +79,6 @@ class _ClosedLoop:
         for connection in self._users:
             connection.close()
 
-    def time_left_s(self, elapsed_s: float, n_ended: int) -> float:
-        return self._duration_ns / 1e9 - elapsed_s
-
     def _send_next(self, connection: Connection, ready_ns: int) -> None:
         """Send a user's next request, or let the user go."""
         left_out = None
@@ -199,13 +196,6 @@ class _OpenLoop:
         for connections in self._idle:
             for connection in connections:
                 connection.close()
-
-    def time_left_s(self, elapsed_s: float, n_ended: int) -> float | None:
-        n_measured = self._last - self._first
-        due_s = self._after_start_ns[self._last - 1] / 1e9 if n_measured else 0.0
-        if due_s > elapsed_s:
-            return due_s - elapsed_s
-        return elapsed_s * (n_measured - n_ended) / n_ended if n_ended else None
 
     def _send_due(self) -> None:
         """Send one request if it is due and the limit allows; see that the rest goes in time."""

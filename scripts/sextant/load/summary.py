@@ -1,68 +1,35 @@
 """What a load measured, level by level: latencies, rates, goodput, and why requests failed."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import duckdb
 import numpy as np
-import pandas as pd
 
 from sextant.base.files import provenance
+from sextant.experiment.scenarios import KINDS
+from sextant.load.rows import RequestLog
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
-from sextant.points.cell_files import MeasuredCell
-from sextant.points.metrics import (
-    LATENCIES,
-    SHOWN,
-    START_SQL,
-    STATISTICS,
-    TPOT_SQL,
-    meets_limits,
-    statistics,
-)
-from sextant.points.run import LevelRun
+from sextant.points.metrics import SHOWN, STATISTICS, meets_limits
+from sextant.points.run import CellRun, LevelRun
 
+MAX_FAILED = 0.01
+"""Share of requests that may fail where an SLO is met."""
 _HEADER = ["", "mean", *STATISTICS]
 
 
-def request_values(cell: MeasuredCell) -> pd.DataFrame:
-    """Return one row per measured request, ordered by end: `level, status, error, sent_s,
-    last_token_s, output_tokens, token_offsets_ms`, and its latencies; `itl_ms` is a list.
-    """
-    requests = cell.requests().assign(scenario_kind=cell.run.scenario_kind)
-    latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
-    with duckdb.connect() as database:
-        database.register("requests", requests)
-        return database.sql(
-            f"""SELECT *, {TPOT_SQL} AS tpot_ms FROM (
-                SELECT level, status, error, sent_s, last_token_s, output_tokens,
-                    token_offsets_ms, {latencies}
-                FROM (SELECT *, {START_SQL} AS start_s FROM requests))
-            ORDER BY last_token_s, sent_s"""
-        ).df()
-
-
-def pooled(values: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a latency of requests in ms, known ones only; ITL is that of all gaps."""
-    if name == "itl_ms":
-        return np.concatenate([*values["itl_ms"], np.empty(0)]).astype(float)
-    return values[name].dropna().to_numpy(float)
-
-
-def summarise_load(cell: MeasuredCell, limits_ms: Mapping[str, float]) -> dict[str, Any]:
+def summarise_load(
+    run: CellRun, logs: Sequence[RequestLog], limits_ms: Mapping[str, float]
+) -> dict[str, Any]:
     """Return what a load came to as JSON has it.
 
     Args:
-        cell: what `sextant load` wrote.
+        run: what `sextant load` writes.
+        logs: the requests of each of its levels.
         limits_ms: what each request has to keep to count as goodput, of `ttft_ms`, `nttft_ms`,
             `itl_ms` (the mean of its own gaps, which is its TPOT), `tpot_ms` and `e2e_ms`.
     """
-    run, values = cell.run, request_values(cell)
-    levels = [
-        _summarise_level(values[values["level"] == level.level], level, limits_ms)
-        for level in run.levels
-    ]
+    is_due = not KINDS[run.scenario_kind].has_users
     return {
         "llm_id": run.llm_id,
         "gpu_profile_id": run.gpu_profile_id,
@@ -71,44 +38,41 @@ def summarise_load(cell: MeasuredCell, limits_ms: Mapping[str, float]) -> dict[s
         "prompts": run.prompts,
         "is_complete": run.is_complete,
         "limits_ms": dict(limits_ms),
-        "levels": levels,
+        "levels": [
+            _summarise_level(log, level, limits_ms, is_due)
+            for level, log in zip(run.levels, logs, strict=True)
+        ],
     }
 
 
 def _summarise_level(
-    values: pd.DataFrame, level: LevelRun, limits_ms: Mapping[str, float]
+    log: RequestLog, level: LevelRun, limits_ms: Mapping[str, float], is_due: bool
 ) -> dict[str, Any]:
-    ok, failed = values[values["status"] == "ok"], values[values["status"] != "ok"]
-    own_ms = {name: ok[name].to_numpy(float) for name in (*SHOWN, "nttft_ms") if name != "itl_ms"}
-    own_ms["itl_ms"] = own_ms["tpot_ms"]
-    n_good = int(meets_limits(own_ms, limits_ms).sum())
     duration_s = level.duration_s or np.nan
+    n_good = 0
+    if limits_ms:
+        for own_ms in log.latencies(is_due=is_due):
+            own_ms["itl_ms"] = own_ms["tpot_ms"]
+            n_good += int(meets_limits(own_ms, limits_ms).sum())
     rates = {
-        "throughput_tok_s": ok["output_tokens"].sum() / duration_s,
-        "request_rate_rps": len(ok) / duration_s,
+        "throughput_tok_s": log.n_tokens / duration_s,
+        "request_rate_rps": log.n_ok / duration_s,
         "goodput_rps": n_good / duration_s if limits_ms else np.nan,
     }
-    first = failed["error"].dropna()
     return {
         "level": "inf" if np.isinf(level.level) else level.level,
         "duration_s": level.duration_s,
-        "n_ok": len(ok),
-        "n_failed": len(failed),
+        "n_ok": log.n_ok,
+        "n_failed": log.n_failed,
         "n_good": n_good if limits_ms else None,
-        **{name: statistics(pooled(ok, name)) for name in SHOWN},
+        **{name: log.statistics(name, STATISTICS, is_due=is_due) for name in SHOWN},
         **{name: None if np.isnan(rate) else float(rate) for name, rate in rates.items()},
-        "failures": dict(Counter(map(_kind, failed["status"], failed["error"])).most_common()),
-        "first_failure": first.iloc[0] if len(first) else None,
+        "failures": dict(log.failures.most_common()),
+        "first_failure": log.first_failure,
         "send_lag_p99_ms": level.send_lag_ms.p99,
         "client_lag_p99_ms": level.client_lag_ms.p99,
         "warnings": [*filter(None, [level.lag_warning]), *level.answer_warnings],
     }
-
-
-def _kind(status: str, error: str | None) -> str:
-    """Return a failure's HTTP status if it has one, else what it was."""
-    is_http = status == "http_error" and error
-    return error.partition(":")[0] if is_http and error else status.replace("_", " ")
 
 
 def _latency_rows(level: Mapping[str, Any]) -> list[list[str]]:
@@ -138,7 +102,9 @@ def _notes(level: Mapping[str, Any]) -> list[str]:
         kinds = ", ".join(f"{n} {kind}" for kind, n in level["failures"].items())
         n_all = level["n_ok"] + level["n_failed"]
         said = f"; the first: {level['first_failure']}" if level["first_failure"] else ""
-        notes.insert(0, f"{level['n_failed']} of {n_all} failed: {kinds}{said}")
+        many = level["n_failed"] > MAX_FAILED * n_all
+        verdict = f", more than {percent(MAX_FAILED)}: no SLO is met" if many else ""
+        notes.insert(0, f"{level['n_failed']} of {n_all} failed{verdict}: {kinds}{said}")
     return notes
 
 

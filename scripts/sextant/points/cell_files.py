@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -119,18 +119,24 @@ def from_json(kind: type[_T], value: object) -> _T:
 
 
 def write_cell(
-    folder: Path, run: CellRun, tuning: Tuning, tables: Mapping[str, pa.Table] | None = None
+    folder: Path,
+    run: CellRun,
+    tuning: Tuning,
+    tables: Mapping[str, pa.Table | pa.RecordBatchReader] | None = None,
+    write_more: Callable[[Path], None] = lambda _: None,
 ) -> None:
     """Write a cell's files; `run.json`, which declares the cell whole, comes last.
 
     Former results stay until all are written. `tables` have the names and columns of `TABLES`; one
-    that is missing has no rows.
+    that is missing has no rows. `write_more` writes other files to the folder that it is given.
     """
     with atomic_folder(folder, "run.json") as new:
         for name, schema in TABLES.items():
-            table = (tables or {}).get(name, schema.empty_table())
+            # Not `schema.empty_table()`, which imports pandas.
+            table = (tables or {}).get(name) or pa.Table.from_batches([], schema)
             write_parquet(new / f"{name}.parquet", table, run.provenance)
         write_json(new / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
+        write_more(new)
         write_run(new, run)
 
 

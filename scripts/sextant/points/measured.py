@@ -207,7 +207,8 @@ def _read_cells(folder: Path) -> _Measured:
     """
     cells = []
     for path in sorted(folder.rglob("run.json")):
-        if path.parent.name.startswith(DAMAGED):
+        name = path.parent.name  # of files that were set aside, or that a killed process wrote
+        if name.startswith(DAMAGED) or name.endswith(".partial"):
             continue
         if damage := damaged_files(path.parent):
             problems = ", ".join(f"{name} {problem}" for name, problem in damage.items())

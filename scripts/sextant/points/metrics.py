@@ -145,11 +145,12 @@ def statistics(values: np.ndarray) -> dict[str, float | None]:
 
 
 def meets_limits(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
-    """Return whether each request meets all limits; a latency that is not known meets its limit.
+    """Return whether each request meets all limits: a request without tokens meets none, one
+    of a single token has no time per token to miss.
 
     Raises InputError for a limit of another latency than those of `each_ms`.
     """
-    is_met = np.ones(len(each_ms["e2e_ms"]), bool)
+    is_met: np.ndarray = ~np.isnan(each_ms["e2e_ms"])
     for name, limit in limits_ms.items():
         if name not in each_ms:
             fix = f"give limits of {', '.join(each_ms)}"

@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.rows import jsonable
-from sextant.load.summary import pooled, request_values
 from sextant.pages.blocks import Document, Headline, Note, Section, Table
 from sextant.pages.wording import interval, number, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
-from sextant.points.metrics import SHOWN
+from sextant.points.metrics import LATENCIES, SHOWN, START_SQL, TPOT_SQL
 from sextant.points.trust import N_BLOCKS
 from sextant.studies.study import ratio_of_means, throughput_blocks
 
@@ -83,8 +83,32 @@ _Side = tuple[float, np.ndarray]
 """A figure, and the same of blocks."""
 
 
+def _request_values(cell: MeasuredCell) -> pd.DataFrame:
+    """Return one row per measured request, ordered by end: `level, status, error, sent_s,
+    last_token_s, output_tokens, token_offsets_ms`, and its latencies; `itl_ms` is a list.
+    """
+    requests = cell.requests().assign(scenario_kind=cell.run.scenario_kind)
+    latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
+    with duckdb.connect() as database:
+        database.register("requests", requests)
+        return database.sql(
+            f"""SELECT *, {TPOT_SQL} AS tpot_ms FROM (
+                SELECT level, status, error, sent_s, last_token_s, output_tokens,
+                    token_offsets_ms, {latencies}
+                FROM (SELECT *, {START_SQL} AS start_s FROM requests))
+            ORDER BY last_token_s, sent_s"""
+        ).df()
+
+
+def _pooled(values: pd.DataFrame, name: str) -> np.ndarray:
+    """Return a latency of requests in ms, known ones only; ITL is that of all gaps."""
+    if name == "itl_ms":
+        return np.concatenate([*values["itl_ms"], np.empty(0)]).astype(float)
+    return values[name].dropna().to_numpy(float)
+
+
 def _levels(cell: MeasuredCell) -> dict[float, _Level]:
-    values = request_values(cell)
+    values = _request_values(cell)
     ok = values[values["status"] == "ok"]
     return {
         level.level: (ok[ok["level"] == level.level], level.duration_s) for level in cell.run.levels
@@ -117,7 +141,7 @@ def _statistic_blocks(
     ok: pd.DataFrame, name: str, statistic: Callable[[np.ndarray], float]
 ) -> _Side:
     places = np.array_split(np.arange(len(ok)), N_BLOCKS)
-    parts = [pooled(ok.iloc[place], name) for place in places]
+    parts = [_pooled(ok.iloc[place], name) for place in places]
     values = np.concatenate(parts)
     whole = float(statistic(values)) if len(values) else math.nan
     return whole, np.array([statistic(part) for part in parts if len(part)])

@@ -1,0 +1,177 @@
+"""The requests that ended: kept on disk while the load runs, read in pieces, and their statistics.
+
+What a load keeps in memory does not grow with its duration: a request becomes a row of a file
+without a name, which ends with this process, and statistics are taken piece by piece.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from sextant.base.errors import InputError
+from sextant.load.client import Exchange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LENGTH_BYTES = 4
+# Of a piece: 4 MiB of times.
+_MOST_TOKENS, _MOST_ROWS = 1 << 20, 1 << 15
+_MOST_SORTED = 1 << 21
+"""Values that are sorted in memory."""
+_COLUMNS = (
+    *("request_id", "replica", "user", "scheduled_s", "sent_s", "first_token_s", "last_token_s"),
+    *("input_tokens", "output_tokens", "requested_input_tokens", "requested_output_tokens"),
+    *("status", "error"),
+)
+
+
+class RequestLog:
+    """Requests that have ended, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        # Closed with the last reference.
+        self._file = tempfile.TemporaryFile(buffering=1 << 18)  # noqa: SIM115
+        self.n_ok = self.n_failed = self.n_tokens = 0
+        """Requests, and output tokens of good answers."""
+        self.oddities: Counter[str] = Counter()
+        """Of good answers (constants of `answer`)."""
+        self.failures: Counter[str] = Counter()
+        """By HTTP status, or what else they were."""
+        self.first_failure: str | None = None
+
+    def add(self, exchange: Exchange) -> None:
+        """Keep a request's outcome. Raises InputError if the disk is full."""
+        if exchange.status == "ok":
+            self.n_ok += 1
+            self.n_tokens += exchange.output_tokens or 0
+            self.oddities.update(exchange.oddities)
+        else:
+            self.n_failed += 1
+            is_http = exchange.status == "http_error"
+            kind = f"HTTP {exchange.http_status}" if is_http else exchange.status.replace("_", " ")
+            self.failures[kind] += 1
+            self.first_failure = self.first_failure or exchange.error
+        request = exchange.request
+        row = (
+            *(request.request_id, exchange.replica, exchange.user),
+            *(exchange.scheduled_ns, exchange.sent_ns),
+            *(exchange.first_token_ns, exchange.last_token_ns),
+            *(exchange.input_tokens, exchange.output_tokens),
+            *(request.input_tokens, request.output_tokens),
+            *(exchange.status, exchange.error, exchange.token_offsets_ms.tobytes()),
+        )
+        data = msgspec.msgpack.encode(row)
+        with _naming_place():
+            self._file.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+
+    def _pieces(self) -> Iterator[list[tuple]]:
+        """Yield rows, some thousands at once; times in ns, the tokens' times as bytes last."""
+        with _naming_place():
+            self._file.seek(0)
+        rows: list[tuple] = []
+        n_tokens = 0
+        while length := self._file.read(_LENGTH_BYTES):
+            data = self._file.read(int.from_bytes(length, "little"))
+            rows.append(msgspec.msgpack.decode(data, type=tuple))
+            n_tokens += len(rows[-1][-1]) // 4
+            if n_tokens >= _MOST_TOKENS or len(rows) >= _MOST_ROWS:
+                yield rows
+                rows, n_tokens = [], 0
+        if rows:
+            yield rows
+
+    def batches(self, level: float | None, epoch_ns: int) -> Iterator["pa.RecordBatch"]:
+        """Yield the rows as `points.cell_files.REQUEST_SCHEMA` has them; times are seconds since
+        `epoch_ns`.
+        """
+        import pyarrow as pa
+
+        from sextant.points.cell_files import REQUEST_SCHEMA
+
+        for rows in self._pieces():
+            *values, offsets = zip(*rows, strict=True)
+            columns: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
+            for name in _COLUMNS:
+                if name.endswith("_s"):
+                    columns[name] = [(at - epoch_ns) / 1e9 if at else None for at in columns[name]]
+            columns |= {"level": [level] * len(rows), "token_offsets_ms": offsets}
+            arrays = [_array(columns[field.name], field.type) for field in REQUEST_SCHEMA]
+            yield pa.record_batch(arrays, schema=REQUEST_SCHEMA)
+
+    def latencies(self, *, is_due: bool) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the latencies of good answers in ms, as `points.metrics` has them, piece by piece:
+        `itl_ms` of all gaps, NaN of what an answer does not have. With `is_due` they count from
+        when requests were due, else from when they were sent.
+        """
+        for rows in self._pieces():
+            good = [row for row in rows if row[-3] == "ok"]
+            times_ns = np.array([row[3:7] for row in good], np.int64).reshape(-1, 4)
+            n_in, n_out = np.array([row[7:9] for row in good], float).reshape(-1, 2).T
+            start_ns = times_ns[:, 0 if is_due else 1]
+            ttft_ms, e2e_ms = ((times_ns[:, end] - start_ns) / 1e6 for end in (2, 3))
+            offsets_ms = np.frombuffer(b"".join(row[-1] for row in good), np.float32)
+            answer = np.repeat(np.arange(len(good)), [len(row[-1]) // 4 for row in good])
+            gaps_ms = np.diff(offsets_ms.astype(float))
+            yield {
+                "ttft_ms": ttft_ms,
+                "nttft_ms": ttft_ms / n_in,
+                "itl_ms": gaps_ms[answer[1:] == answer[:-1]],
+                "tpot_ms": (e2e_ms - ttft_ms) / np.where(n_out > 1, n_out - 1, np.nan),
+                "e2e_ms": e2e_ms,
+            }
+
+    def statistics(
+        self, name: str, fractions: Mapping[str, float], *, is_due: bool
+    ) -> dict[str, float | None]:
+        """Return the mean and the named quantiles of one of the `latencies`, None without any.
+
+        Where there are more than two million tokens, quantiles are those of a random sample of so
+        many: exact to a few hundredths of a percentile.
+        """
+        rng, kept, total, n = np.random.default_rng(0), list[np.ndarray](), 0.0, 0
+        share = min(1.0, _MOST_SORTED / max(1, self.n_tokens))
+        for values in self.latencies(is_due=is_due):
+            known = values[name][~np.isnan(values[name])]
+            total, n = total + float(np.sum(known)), n + len(known)
+            kept.append(known[rng.random(len(known)) < share] if share < 1 else known)
+        if n == 0:
+            return dict.fromkeys(("mean", *fractions))
+        found = np.quantile(np.concatenate(kept), [*fractions.values()]).tolist()
+        return {"mean": total / n, **dict(zip(fractions, found, strict=True))}
+
+
+def _array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
+    """Return a column, null for None, as `pa.array` does, which would import pandas for it."""
+    import pyarrow as pa
+
+    n, children = len(values), []
+    buffers = [np.packbits([value is not None for value in values], bitorder="little")]
+    if kind in (pa.float64(), pa.int32()):
+        numbers = [value if value is not None else 0 for value in values]
+        buffers.append(np.array(numbers, float if kind == pa.float64() else np.int32))
+    else:
+        data = [value.encode() if isinstance(value, str) else value or b"" for value in values]
+        size, joined = (1, b"".join(data)) if kind == pa.string() else (4, b"".join(data))
+        buffers.append(np.cumsum([0, *(len(each) // size for each in data)], dtype=np.int32))
+        if kind == pa.string():
+            buffers.append(np.frombuffer(joined, np.uint8))
+        else:
+            parts = [None, pa.py_buffer(joined)]
+            children = [pa.Array.from_buffers(kind.value_type, len(joined) // size, parts)]
+    return pa.Array.from_buffers(kind, n, list(map(pa.py_buffer, buffers)), children=children)
+
+
+@contextmanager
+def _naming_place() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        problem = f"no room for the requests that ended ({error.strerror})"
+        fix = "set TMPDIR to a folder with more"
+        raise InputError(problem, file=tempfile.gettempdir(), fix=fix) from None
