@@ -118,16 +118,11 @@ def test_cells_side_by_side_share_no_device_port_or_folder(servers: list) -> Non
     assert all(len(device.split(",")) == 1 for device in devices)
 
 
-def test_a_cancelled_job_is_submitted_again(storm: Run, calm: Run) -> None:
+@pytest.mark.parametrize(("llm", "end"), [(OPT, "CANCELLED"), (LLAMA, "FAILED"), (NEOX, "TIMEOUT")])
+def test_a_job_that_is_ended_goes_on_in_the_next(storm: Run, calm: Run, llm, end) -> None:
     storm.end()
-    assert storm.states(OPT) == ["CANCELLED", "COMPLETED"]
-    assert_nothing_was_lost(storm, OPT, calm)
-
-
-def test_a_job_whose_process_is_killed_is_submitted_again(storm: Run, calm: Run) -> None:
-    storm.end()
-    assert storm.states(LLAMA) == ["FAILED", "COMPLETED"]
-    assert_nothing_was_lost(storm, LLAMA, calm)
+    assert storm.states(llm) == [end, "COMPLETED"]
+    assert_nothing_was_lost(storm, llm, calm)
 
 
 def test_a_job_out_of_memory_gets_more(storm: Run, calm: Run) -> None:
@@ -140,12 +135,6 @@ def test_a_job_out_of_memory_gets_more(storm: Run, calm: Run) -> None:
     assert history(storm.cluster, second) == ["COMPLETED"]
     assert [storm.memory(job) for job in (first, second)] == ["1000M", "2000M"]
     assert_nothing_was_lost(storm, BIGCODE, calm)
-
-
-def test_a_job_out_of_time_goes_on_in_the_next(storm: Run, calm: Run) -> None:
-    storm.end()
-    assert storm.states(NEOX) == ["TIMEOUT", "COMPLETED"]
-    assert_nothing_was_lost(storm, NEOX, calm)
 
 
 def submit(cluster: Cluster, *options: str) -> str:

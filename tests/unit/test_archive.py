@@ -121,6 +121,14 @@ def cell(out: Path, llm_id: str, profile_id: str) -> Path:
     return out / llm_id / profile_id / "tgis" / "users"
 
 
+def requests(
+    archive: Path, llm_id: str, profile_id: str, source: Path | None = None
+) -> pd.DataFrame:
+    return pd.read_parquet(
+        cell(run_import(archive, source), llm_id, profile_id) / "requests.parquet"
+    )
+
+
 def aggregate(folder: Path, out: Path) -> dict[str, pd.DataFrame]:
     paths = {name: folder / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")}
     aggregate_points([run.parent for run in sorted(out.rglob("run.json"))], *paths.values())
@@ -138,9 +146,7 @@ def pack(archive: Path, name: str, top: str) -> Path:
 
 
 def test_a_request_is_sent_when_its_stream_is_acknowledged(archive):
-    rows = pd.read_parquet(
-        cell(run_import(archive), "org__alpha", "1xT4-16GB") / "requests.parquet"
-    )
+    rows = requests(archive, "org__alpha", "1xT4-16GB")
     assert rows.columns.tolist() == REQUEST_SCHEMA.names
     assert rows["level"].tolist() == [1, 1, 4, 4, 4, 4]
     first = rows.iloc[0]
@@ -158,9 +164,7 @@ def test_a_request_is_sent_when_its_stream_is_acknowledged(archive):
 
 
 def test_failed_requests_are_kept_with_what_the_server_said(archive):
-    rows = pd.read_parquet(
-        cell(run_import(archive), "org__alpha", "1xT4-16GB") / "requests.parquet"
-    )
+    rows = requests(archive, "org__alpha", "1xT4-16GB")
     failed = rows[rows["status"] != "ok"]
     assert failed["status"].tolist() == ["incomplete", "incomplete", "timeout"]
     errors = failed["error"].tolist()
@@ -275,9 +279,8 @@ def test_a_file_that_the_manifest_lacks_is_left_out_and_reported(archive, caplog
     extra = archive / "repo" / RAW / "results_beta_gpu2_a100_u4.csv"
     write_results(extra, FILES["results_beta_gpu2_a100_u1.csv"])
     with caplog.at_level(logging.WARNING):
-        out = run_import(archive)
+        rows = requests(archive, "beta", "2xA100-40GB")
     assert extra.name in caplog.text and "manifest" in caplog.text
-    rows = pd.read_parquet(cell(out, "beta", "2xA100-40GB") / "requests.parquet")
     assert rows["level"].tolist() == [1]
 
 
@@ -312,10 +315,7 @@ def test_a_member_cannot_replace_another(archive):
         # A file system that ignores case would take this for the other.
         add(tar, f"top/{RAW}/RESULTS_beta_gpu2_a100_u1.csv", b"evil")
         add(tar, f"top/{RAW}/{sound.name}", sound.read_bytes())  # twice the same does no harm
-    rows = pd.read_parquet(
-        cell(run_import(archive, path), "beta", "2xA100-40GB") / "requests.parquet"
-    )
-    assert len(rows) == 1
+    assert len(requests(archive, "beta", "2xA100-40GB", path)) == 1
     with tarfile.open(path, "a") as tar:
         add(tar, f"top/{RAW}/{sound.name}", b"evil")
     with pytest.raises(InputError, match="was altered"):
@@ -452,20 +452,16 @@ def test_a_file_without_a_column_or_a_row(archive):
             "beta",
             "manifest.csv, line .*, field 'path'.*Fix: results_<llm>",
         ),
+        *(
+            ("published_points.csv", "4,6.102272727272728,50.0", bad, r"points\.csv, line 2")
+            for bad in ("4,nan,50.0", "4,6.1,inf", "4,-6.1,50", "0,6.1,50", "4,six,50")
+        ),
     ],
 )
-def test_sheets_that_contradict_each_other(archive, sheet, old, new, message):
+def test_sheets_that_contradict_each_other_or_are_no_measurement(archive, sheet, old, new, message):
     path = archive / sheet
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(InputError, match=message):
-        run_import(archive)
-
-
-@pytest.mark.parametrize("bad", ["4,nan,50.0", "4,6.1,inf", "4,-6.1,50", "0,6.1,50", "4,six,50"])
-def test_a_published_point_that_is_no_measurement(archive, bad):
-    path = archive / "published_points.csv"
-    path.write_text(path.read_text().replace("4,6.102272727272728,50.0", bad))
-    with pytest.raises(InputError, match=r"published_points\.csv, line 2"):
         run_import(archive)
     assert not (archive / "out").exists()
 

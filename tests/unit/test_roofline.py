@@ -62,6 +62,8 @@ def test_the_same_seed_gives_the_same_bytes_whatever_else_is_asked(model) -> Non
     assert train().sample(HELD_OUT.X).tobytes() == alone.tobytes()
     together = model.sample(beside)[:, (beside["llm_id"] == "unseen").to_numpy()]
     assert together.tobytes() == alone.tobytes()
+    offered = (HELD_OUT.X["gpu_profile_id"] == "1xmiddle").to_numpy()
+    assert model.sample(HELD_OUT.X[offered]).tobytes() == alone[:, offered].tobytes()
     shuffled = TRAINING.X.sample(frac=1, random_state=1).index
     rows = type(TRAINING)(TRAINING.X.loc[shuffled], TRAINING.y.loc[shuffled])
     assert predict(train(rows), HELD_OUT.X)[TARGETS].to_numpy() == pytest.approx(
@@ -72,11 +74,6 @@ def test_the_same_seed_gives_the_same_bytes_whatever_else_is_asked(model) -> Non
 def test_nothing_but_its_facts_is_used_of_the_llm_that_is_asked_for(model) -> None:
     renamed = HELD_OUT.X.assign(llm_id="other-name")
     assert predict(model, renamed).equals(predict(model, HELD_OUT.X))
-
-
-def test_an_answer_does_not_depend_on_what_else_is_offered(model) -> None:
-    here = (HELD_OUT.X["gpu_profile_id"] == "1xmiddle").to_numpy()
-    assert model.sample(HELD_OUT.X[here]).tobytes() == model.sample(HELD_OUT.X)[:, here].tobytes()
 
 
 def test_predictions_never_fall_with_more_users(model) -> None:
