@@ -38,23 +38,17 @@ def test_every_predictor_implements_one_protocol(name: str) -> None:
     assert isinstance(model, Tunable) == (name not in ("roofline", "perfnet", "perfnetv2"))
 
 
-def test_the_experiment_is_read_without_what_fits_and_learns() -> None:
-    code = """
-import sys, sextant.experiment.loading, sextant.predict.registry
-heavy = {"scipy", "sklearn", "xgboost", "joblib", "matplotlib"}
-print(sorted(heavy & sys.modules.keys()))"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize(
-    "module", ["bench.cell", "workload.fit", "decide.evaluate", "report.trace_file"]
+    ("module", "heavy"),
+    [
+        ("experiment.loading, sextant.predict.registry", {"scipy", "joblib", "matplotlib"}),
+        *((name, set()) for name in ("bench.cell", "workload.fit", "decide.evaluate")),
+        ("report.trace_file", set()),
+    ],
 )
-def test_a_job_starts_without_what_takes_a_second_to_import(module: str) -> None:
-    code = f"""
-import sys, sextant.{module}
-heavy = {{"scipy.special", "scipy.stats", "scipy.optimize", "sklearn", "xgboost"}}
-print(sorted(heavy & sys.modules.keys()))"""
+def test_a_job_starts_without_what_takes_a_second_to_import(module: str, heavy: set[str]) -> None:
+    heavy = heavy | {"scipy.special", "scipy.stats", "scipy.optimize", "sklearn", "xgboost"}
+    code = f"import sys, sextant.{module}; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

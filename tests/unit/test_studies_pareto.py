@@ -65,22 +65,18 @@ def test_knee_throughput_and_both_latencies_by_hand(tmp_path):
     assert math.isnan(verdict["devices_gain"])
 
 
-def test_a_batch_larger_than_memory_counts_for_no_knee(tmp_path):
-    # Requests take 12 tokens: 24 hold two. The fast batch of 4 is not one of 4.
-    cell = batches(tmp_path / "c", {1: 1.0, 2: 1.0, 4: 1.0}, batch_weight_tokens=24)
-    found = numbers(tmp_path, cell)
-    assert found["batches"]["fits"].tolist() == [True, True, False]
+# Requests take 12 tokens: 24 hold two. The fast batch of 4 is not one of 4.
+@pytest.mark.parametrize(
+    ("weight", "n_batches", "fits"),
+    [(24, 3, [True, True, False]), (None, 2, [True, True])],
+)
+def test_a_batch_larger_than_memory_counts_for_no_knee(tmp_path, weight, n_batches, fits):
+    sizes = {2**i: 1.0 for i in range(n_batches)}
+    found = numbers(tmp_path, batches(tmp_path / "c", sizes, batch_weight_tokens=weight))
+    assert found["batches"]["fits"].tolist() == fits
     (curve,) = found["curves"].to_dict("records")
     assert (curve["n_sizes"], curve["largest_size"], curve["knee_size"]) == (2, 2, None)
-    assert found["llms"]["one_device"].tolist() == ["still growing"]
-
-
-def test_batches_on_a_server_of_unknown_batch_weight_count(tmp_path):
-    endpoint = batches(tmp_path / "c", {1: 1.0, 2: 1.0}, batch_weight_tokens=None)
-    found = numbers(tmp_path, endpoint)
-    assert found["batches"]["fits"].tolist() == [True, True]
-    (curve,) = found["curves"].to_dict("records")
-    assert (curve["largest_size"], curve["largest_fitting_size"]) == (2, None)
+    assert curve["largest_fitting_size"] == (weight and weight // 12)
     assert found["llms"]["one_device"].tolist() == ["still growing"]
 
 
