@@ -2,9 +2,12 @@
 
 import json
 import math
+from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from sextant.pages.blocks import (
     Chart,
@@ -85,7 +88,7 @@ def test_a_page_shows_all_blocks_escaped():
         '<p class="lead">One replica.</p>',
         "<li>Doubtful.</li>\n<li>Very.</li>",
         '<a href="#options">Options</a><a href="#curves">Curves</a></nav>',
-        '<th scope="row">6.9 USD/h</th><td class="n">0.97</td>',
+        '<th scope="row">6.9 USD/h</th><td data-label="Chance" class="n">0.97</td>',
         f"<figure>{SVG}\n<figcaption>A caption.</figcaption>",
         "<details><summary>Settings</summary>",
         "<p>From &lt;here&gt;.</p>",
@@ -93,6 +96,44 @@ def test_a_page_shows_all_blocks_escaped():
     ):
         assert part in html
     assert html.count('class="warn"') == 1 and "script-src" not in html
+
+
+def tags_of(text: str) -> list[tuple[str, list[str]]]:
+    """Return tags and names of attributes of a page that has a text wherever data can stand."""
+    table = Table([text, "B", text], [[text, 1, text]], {0, 2}, note=text)
+    blocks = [
+        Headline(text),
+        Note(text, "warning"),
+        Note(text, "soft", link=f"#{text}"),
+        Facts([text, (text, text)]),
+        Section(text, [table, Chart(SVG, text, text), Section(text, [Note(text)])]),
+        Section(text, [table], is_detail=True),
+    ]
+    origin = {"sextant_version": text, "git_commit": text, "inputs_sha256": {text: text}}
+    found = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            found.append((tag, [name for name, _ in attrs]))
+
+    Tags().feed(as_page(Document(text, blocks, {}, text, origin)))
+    return [each for each in found if each != ("code", [])]
+
+
+NASTY = st.text(st.sampled_from("<>&\"'`/=!-aescript \n{}%"), min_size=1) | st.text(min_size=1)
+
+
+@given(NASTY)
+@example("</script><script>alert(1)</script>")
+@example('" onload="x')
+@example("`<b>`")
+def test_no_text_opens_a_tag_or_an_attribute(text):
+    assert tags_of(text) == tags_of("x" * max(len(text), 1))
+
+
+def test_what_stands_between_backticks_is_code_on_a_page():
+    document = Document("T", [Note("Run `make <demo>` first; a lone ` stays.")])
+    assert "<p>Run <code>make &lt;demo&gt;</code> first; a lone ` stays.</p>" in as_page(document)
 
 
 def test_a_script_is_named_in_the_policy_of_its_page():

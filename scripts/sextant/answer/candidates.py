@@ -235,8 +235,7 @@ def _targets(frame: pd.DataFrame, path: Path, rows: Sequence[Row]) -> pd.DataFra
             raise InputError(problem, file=path, row=line, field=field, fix=fix)
     ttft, itl = ttft.fillna(e2e - itl * steps), itl.fillna((e2e - ttft) / steps)
     names = ["llm_id", "gpu_profile_id", "users", *LENGTHS, "e2e_ms"]
-    own = frame[[*LATENCIES]].add_prefix("own_")
-    return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl).join(own)
+    return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl)
 
 
 def _table(path: Path, kind: type, key: str | None = None) -> list[Row]:

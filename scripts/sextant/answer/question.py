@@ -26,6 +26,7 @@ from sextant.predict.registry import (
 )
 
 DAY_S = 86400
+PIPELINE_STORE = Path("results") / "sextant.duckdb"
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _TWO = re.compile(rf"p(50|90|95|99):({_NUMBER}),p(50|90|95|99):({_NUMBER})")
 _MOST_TOKENS = 1e8
@@ -289,7 +290,8 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         return llm_id, _served(question.sizes.llm(), question)
     if llm_id not in known.llms:
         if config is None:
-            fix = f"use one of {', '.join(known.llms)}, or --hf-config"
+            first = "" if PIPELINE_STORE.is_file() else "run the pipeline first (`make demo`), "
+            fix = f"{first}use one of {', '.join(known.llms)}, or --hf-config"
             raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
         usual: str | None = next(iter(known.llms.values())).dtype
         if any(each.dtype is None for each in known.descriptions):  # each LLM has its own

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,10 +38,6 @@ def recommend(
     *,
     load: LoadOptions,
     limits: LimitOptions,
-    max_failed: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Largest share of failed requests; 0.01 by default."),
-    ] = None,
     asked: AskedOptions,
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
     trace: Annotated[
@@ -76,8 +72,7 @@ def recommend(
         )
 
         _check_no_load(load)
-        given: dict[str, Any] = {"max_failed": max_failed, "risk": risk}
-        keep = KeepOptions(**{name: value for name, value in given.items() if value is not None})
+        keep = KeepOptions() if risk is None else KeepOptions(risk=risk)
         arriving = TrafficOptions(trace=trace)
         simulated = capacity_question(arriving, limits, keep, asked, candidates)
         print_capacity(simulated, printed, out, lead=_SIMULATED)
@@ -87,9 +82,7 @@ def recommend(
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer = recommend_llm(
-        asked.question(slo_of(asked, load, limits, max_failed), **candidates.of(), **how)
-    )
+    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **candidates.of(), **how))
     print_document(recommendation_document(answer, has_widget=out is not None), printed, out)
     if not answer.has_option:
         raise typer.Exit(3)
@@ -182,6 +175,7 @@ class LoadTool(StrEnum):
     vllm_bench = "vllm-bench"
     guidellm = "guidellm"
     aiperf = "aiperf"
+    inference_perf = "inference-perf"
 
 
 def characterizations(
@@ -209,9 +203,8 @@ def import_characterization(
         str, typer.Option(help="What was measured, as <n>x<gpu_id>, e.g. 1xH100-80GB.")
     ],
     configs: Annotated[
-        str | None,
-        typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT; what ships else."),
-    ] = None,
+        str, typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT.")
+    ] = "../../llms",
     llm: Annotated[
         str | None,
         typer.Option(help="The LLM's name on Hugging Face, if the files do not have it."),

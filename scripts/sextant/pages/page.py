@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_json
@@ -35,9 +35,14 @@ def render(template: Path, facts: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Callable[..., Any]] = {"number": number, "percent": percent}
-    environment.filters |= {**filters, "plural": plural, "drawn": Markup, "grouped": _grouped}
+    own: dict[str, Callable[..., Any]] = {"drawn": Markup, "grouped": _grouped, "prose": _prose}
+    environment.filters |= {**own, "number": number, "percent": percent, "plural": plural}
     return environment.get_template(template.name).render(facts)
+
+
+def _prose(text: str) -> Markup:
+    """Return escaped text in which what stands between backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
