@@ -88,7 +88,7 @@ def test_what_fits_nowhere_is_named_with_why_and_the_status_is_3(here):
 @pytest.mark.parametrize(
     ("demand", "pool", "problem"),
     [
-        ({"llm_id": "unknown"}, {}, "has no facts of LLM 'unknown'"),
+        ({"llm_id": "unknown"}, {}, "field 'llm_id': 'unknown' is no LLM of archive:llm-pilot"),
         ({"hf_config": "x.json"}, {}, "one LLM is needed"),
         ({"users": None}, {}, "no load is given"),
         ({"request_rate_rps": 1}, {}, "two loads are given"),
@@ -182,7 +182,7 @@ def test_slices_have_a_part_of_the_memory_and_serve_alone(tmp_path):
     assert names == ["1xA100-40GB", "2xA100-40GB", "4xA100-40GB", "8xA100-40GB", f"1x{part.gpu_id}"]
 
 
-NAMED = {**POOL, "gpu_product": "NVIDIA-A100-SXM4-40GB", "gpu_model": "a100"}
+NAMED = {**POOL, "gpu_product": "NVIDIA-A100-SXM4-40GB"}
 
 
 def test_the_answer_is_a_page_or_deployments_too(here):
@@ -204,12 +204,6 @@ def test_the_answer_is_a_page_or_deployments_too(here):
             ("--format", "kubernetes"),
             "supply.tsv, line 2, field 'gpu_product'",
         ),
-        (
-            {"model": "a/b"},
-            {"gpu_model": None},
-            ("--format", "slurm"),
-            "supply.tsv, line 2, field 'gpu_model'",
-        ),
         *(
             (
                 {"model": "a/b"},
@@ -219,8 +213,8 @@ def test_the_answer_is_a_page_or_deployments_too(here):
             )
             for gpu_id in ("Gaudi-3-128GB", "MI300X-192GB")
         ),
-        ({}, {}, ("--format", "slurm"), "demands.tsv, line 2, field 'model'"),
-        ({"model": "a/b"}, {}, ("--format", "slurm", "--elastic"), "--hour"),
+        ({}, {}, ("--format", "kubernetes"), "demands.tsv, line 2, field 'model'"),
+        ({"model": "a/b"}, {}, ("--format", "kubernetes", "--elastic"), "--hour"),
         ({"model": "a/b"}, {}, ("--format", "json", "--hour", "3"), "--hour"),
         ({}, {}, ("--format", "html"), "--out"),
     ],

@@ -1,23 +1,20 @@
-"""A plan as deployments: Kubernetes objects and SLURM scripts that can be applied."""
+"""A plan as deployments: objects of Kubernetes that can be applied."""
 
-import subprocess
 from dataclasses import replace
 
 import jsonschema
 import pytest
 import yaml
 
-from sextant.answer.fleet.deployments import IMAGE, as_kubernetes, as_slurm
+from sextant.answer.fleet.deployments import IMAGE, as_kubernetes
 from sextant.decide.fleet import Demand, FleetPlan, Placement, Pool, PoolUse, Served
 from sextant.facts.slo import SLO
 from support import ROOT
 
 SCHEMA = yaml.safe_load((ROOT / "tests/kubernetes/objects.schema.yaml").read_text())
-H100 = Pool("h100", "H100-80GB", 2, 8, gpu_product="NVIDIA-H100-80GB-HBM3", gpu_model="h100")
-MIG = Pool("mig", "A100-40GB", 1, 7, gpu_product="NVIDIA-A100-SXM4-40GB", gpu_model="1g.5gb")
+H100 = Pool("h100", "H100-80GB", 2, 8, gpu_product="NVIDIA-H100-80GB-HBM3")
+MIG = Pool("mig", "A100-40GB", 1, 7, gpu_product="NVIDIA-A100-SXM4-40GB")
 MIG = replace(MIG, mig_profile="1g.5gb")
-SBATCH = {"job-name", "array", "nodes", "ntasks", "cpus-per-task", "gres", "output"}
-"""Options of sbatch, as `sbatch --help` lists them, that a script may have."""
 
 
 def demand(name: str, llm_id: str = "org__llm") -> Demand:
@@ -101,63 +98,6 @@ def test_at_another_hour_what_does_not_run_has_no_replicas(plan) -> None:
     _, _, code, chat, chat_on_mig = objects(as_kubernetes(plan, slot=1))
     found = [each["spec"]["replicas"] for each in (code, chat, chat_on_mig)]
     assert found == [2, 1, 0]
-
-
-def submitted(text: str, folder, **environment: str) -> list[str]:
-    """Run the script with an sbatch that keeps what it is given; return the jobs' scripts."""
-    sbatch = folder / "sbatch"
-    sbatch.write_text('#!/bin/bash\ncat > "$0.$(date +%s%N)"\n')
-    sbatch.chmod(0o755)
-    environ = {"PATH": f"{folder}:/usr/bin:/bin", **environment}
-    done = subprocess.run(["bash"], input=text, text=True, env=environ, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return [path.read_text() for path in sorted(folder.glob("sbatch.*"))]
-
-
-def options(job: str) -> dict[str, str]:
-    lines = [line for line in job.splitlines() if line.startswith("#SBATCH ")]
-    return dict(line.removeprefix("#SBATCH --").split("=", 1) for line in lines)
-
-
-def test_slurm_gets_an_array_a_deployment_with_a_job_a_replica(plan, tmp_path) -> None:
-    jobs = submitted(as_slurm(plan), tmp_path, VLLM_API_KEY="secret")
-    assert len(jobs) == 3
-    found = [options(job) for job in jobs]
-    assert all(set(each) == SBATCH for each in found)
-    assert [each["array"] for each in found] == ["0-1", "0-1", "0-0"]
-    assert [each["gres"] for each in found] == ["gpu:h100:2", "gpu:h100:1", "gpu:1g.5gb:1"]
-    assert all(each["nodes"] == "1" for each in found)
-    for job in jobs:
-        subprocess.run(["bash", "-n"], input=job, text=True, check=True)
-
-
-def test_replicas_of_slurm_listen_on_ports_of_their_own(plan, tmp_path) -> None:
-    ports = []
-    for number, job in enumerate(submitted(as_slurm(plan), tmp_path, VLLM_API_KEY="secret")):
-        first, _, last = options(job)["array"].partition("-")
-        vllm = tmp_path / "vllm"
-        vllm.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-        vllm.chmod(0o755)
-        for task in range(int(first), int(last) + 1):
-            environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task)}
-            place = tmp_path / str(number)
-            place.mkdir(exist_ok=True)
-            run = ["bash", "-s"]
-            done = subprocess.run(
-                run, input=job, cwd=place, env=environ, text=True, capture_output=True, check=True
-            )
-            arguments = done.stdout.splitlines()
-            assert arguments[:2] == ["serve", "org/llm"]
-            ports.append(arguments[arguments.index("--port") + 1])
-            (address,) = place.glob(f"*-{task}.address")
-            assert address.read_text().strip().endswith(f":{ports[-1]}/v1")
-    assert len(set(ports)) == len(ports) == 5
-
-
-def test_slurm_submits_nothing_without_a_key_for_clients(plan, tmp_path) -> None:
-    with pytest.raises(AssertionError, match="VLLM_API_KEY"):
-        submitted(as_slurm(plan), tmp_path)
-    assert not list(tmp_path.glob("sbatch.*"))
 
 
 def test_the_image_is_that_of_the_benchmarks() -> None:

@@ -134,7 +134,7 @@ def _given(prices: Path, known: Mapping[str, GPUProfile]) -> dict[str, GPUProfil
         problem = "neither a file nor a provider"
         raise InputError(problem, file=prices, field="--prices", fix=fix)
     found = {}
-    for row in _table(prices, PriceRow, "gpu_profile_id"):
+    for row in load_sheet(prices, PriceRow, "gpu_profile_id", delimiter=None):
         name = row["gpu_profile_id"]
         each = profile(name, known, file=prices, row=row.line, field="gpu_profile_id")
         price = row["usd_per_hour"]
@@ -196,7 +196,7 @@ def read_probe(
     Raises:
         InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
     """
-    rows = _table(path, ProbeRow)
+    rows = load_sheet(path, ProbeRow, delimiter=None)
     seen: dict[tuple[str, int], int] = {}
     for row in rows:
         field = "gpu_profile_id"
@@ -236,15 +236,6 @@ def _targets(frame: pd.DataFrame, path: Path, rows: Sequence[Row]) -> pd.DataFra
     ttft, itl = ttft.fillna(e2e - itl * steps), itl.fillna((e2e - ttft) / steps)
     names = ["llm_id", "gpu_profile_id", "users", *LENGTHS, "e2e_ms"]
     return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl)
-
-
-def _table(path: Path, kind: type, key: str | None = None) -> list[Row]:
-    """Read a table of the user's, separated by commas or tabs."""
-    try:
-        has_tab = "\t" in path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):  # `load_sheet` says it better
-        has_tab = True
-    return load_sheet(path, kind, key, delimiter="\t" if has_tab else ",")
 
 
 @dataclass(frozen=True)

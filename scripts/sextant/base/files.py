@@ -142,11 +142,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def read_plain(path: str | Path, most_bytes: int = 2**34) -> bytes:
-    """Return the bytes of a file.
-
-    Raises:
-        OSError: it is missing, a folder, a pipe or a device, or larger than `most_bytes`.
-    """
+    """Return a file's bytes; OSError if it is a folder, a pipe, a device, or above `most_bytes`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode

@@ -151,13 +151,14 @@ def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) ->
 
 
 def load_sheet(
-    path: str | Path, kind: type, key: str | None = None, *, delimiter: str = "\t"
+    path: str | Path, kind: type, key: str | None = None, *, delimiter: str | None = "\t"
 ) -> list[Row]:
     """Read a tab-separated sheet; each row is a dict typed and checked by a dataclass.
 
-    An empty cell is a missing value: the key is left out of the row. Lines that start
-    with `#` are comments. With `key`, values of that column have to be unique, and differ by more
-    than case or Unicode normal form, which not every file system tells apart. Raises InputError.
+    An empty cell is a missing value: the key is left out of the row. Lines that start with `#` are
+    comments. With `delimiter` None commas separate where there is no tab. With `key`, values of
+    that column have to be unique, and differ by more than case or Unicode normal form, which not
+    every file system tells apart. Raises InputError.
     """
     path, types = Path(path), field_types(kind)
     rows: list[Row] = []
@@ -217,7 +218,7 @@ def _typed(cell: str, expected: type) -> Any:
         return cell
 
 
-def sheet_cells(path: str | Path, kind: type, *, delimiter: str = "\t") -> list[Row]:
+def sheet_cells(path: str | Path, kind: type, *, delimiter: str | None = "\t") -> list[Row]:
     """Return the rows of a sheet as texts; of a dataclass's fields the names alone are checked.
 
     Raises:
@@ -225,6 +226,8 @@ def sheet_cells(path: str | Path, kind: type, *, delimiter: str = "\t") -> list[
     """
     path = Path(path)
     (first, *others) = _lines(path)
+    if delimiter is None:
+        delimiter = "\t" if any("\t" in line for _, line in (first, *others)) else ","
     header = _header(path, first, kind, delimiter)
     return [Row(_cells(path, number, line, header, delimiter), number) for number, line in others]
 

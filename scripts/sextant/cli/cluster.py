@@ -215,35 +215,31 @@ def fleet(
         typer.Option(min=1, help="Seconds for each solution; then the best one is used."),
     ] = 120,
     printed: Annotated[
-        Literal["text", "json", "html", "kubernetes", "slurm"],
+        Literal["text", "json", "html", "kubernetes"],
         typer.Option(
-            "--format",
-            help="How to give the answer; kubernetes: objects for kubectl apply; slurm: a shell "
-            "script that submits jobs.",
+            "--format", help="How to give the answer; kubernetes: objects for kubectl apply."
         ),
     ] = "text",
     out: PageFile = None,
     hour: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=23, help="With --elastic: the hour that kubernetes or slurm is for."
-        ),
+        typer.Option(min=0, max=23, help="With --elastic: the hour that kubernetes is for."),
     ] = None,
 ) -> None:
     """Print which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
-    from sextant.answer.fleet.deployments import as_kubernetes, as_slurm, check_sheets
+    from sextant.answer.fleet.deployments import as_kubernetes, check_sheets
     from sextant.answer.fleet.document import fleet_document
     from sextant.answer.fleet.options import FleetQuestion, answer_sheets
     from sextant.base.files import provenance
 
     check_page(printed, out)
-    is_deployed = printed in ("kubernetes", "slurm")
+    is_deployed = printed == "kubernetes"
     if (hour is not None) != (is_deployed and elastic):
-        fix = "give it with --elastic and --format kubernetes or slurm, and with nothing else"
+        fix = "give it with --elastic and --format kubernetes, and with nothing else"
         problem = "an hour is given" if hour is not None else "deployments differ by hour"
         raise InputError(problem, field="--hour", fix=fix)
     if is_deployed:
-        check_sheets(demands, supply, printed)
+        check_sheets(demands, supply)
     measurements = {
         "sources": tuple(store.source or ()),
         "database": store.database,
@@ -255,9 +251,8 @@ def fleet(
         FleetQuestion(demands, supply, traces, measurements, risk, elastic, time_limit)
     )
     if is_deployed:
-        write = as_kubernetes if printed == "kubernetes" else as_slurm
         slot = (hour or 0) % len(answer.plan.pools[0].devices_used)
-        say(write(answer.plan, slot))
+        say(as_kubernetes(answer.plan, slot))
     else:
         print_document(fleet_document(answer, provenance()), printed, out)
     if answer.plan.unserved:

@@ -47,8 +47,6 @@ class Pool:
     """Whose price it is."""
     price_as_of: str | None = None
     """From when it is."""
-    gpu_model: str = ""
-    """The device type as SLURM names it, as in gpu_profiles.tsv."""
     gpu_product: str = ""
     """The device type as Kubernetes labels its nodes (`nvidia.com/gpu.product`)."""
     mig_profile: str = ""

@@ -344,8 +344,6 @@ class SupplyRow:
     """date of the price: YYYY, YYYY-MM or YYYY-MM-DD"""
     gpu_product: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
     """for --format kubernetes: the nodes' label nvidia.com/gpu.product, e.g. NVIDIA-L4"""
-    gpu_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")] | None = None
-    """for --format slurm: the Type of `sinfo -o %G`, e.g. h100"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,12 @@
-"""A plan as deployments of vLLM that a person can apply: Kubernetes objects, SLURM jobs."""
+"""A plan as deployments of vLLM that a person can apply: objects of Kubernetes."""
 
 import hashlib
 import re
-import shlex
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sextant.answer.fleet.options import read_supply
-from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet, yaml_documents
 from sextant.decide.fleet import FleetPlan, Pool, Served
 from sextant.experiment.sheets import DemandRow, SupplyRow
@@ -18,18 +15,11 @@ from sextant.facts.llm.config import name_of
 IMAGE = "vllm/vllm-openai:v0.24.0"
 """As in workflow/envs/vllm.def."""
 PORT = 8000
-_CORES_PER_DEVICE = 2
-"""LLM-Pilot, section III-C1."""
 _START_S = 1800
 """Most seconds until a server has loaded its weights."""
 _MAX_NAME = 63
 """Characters of a name in Kubernetes (RFC 1123)."""
 _LABEL = "nvidia.com/gpu.product"
-_NAMES = {
-    "kubernetes": ("gpu_product", f"kubectl get nodes -L {_LABEL}"),
-    "slurm": ("gpu_model", "sinfo -o %G"),
-}
-"""The column of the sheet of supply that has a device's name, and the command that shows it."""
 
 
 class Deployment(NamedTuple):
@@ -41,7 +31,7 @@ class Deployment(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name that Kubernetes and SLURM take; no two of a plan have the same."""
+        """A name that Kubernetes takes; no two of a plan have the same."""
         return f"{_name(self.served.demand.demand_id)}--{_name(self.pool.pool_id)}"
 
     @property
@@ -56,36 +46,28 @@ class Deployment(NamedTuple):
         ]
 
 
-def check_sheets(demands: Path, supply: Path, scheduler: str) -> None:
-    """Check that the sheets say all that deployments need.
-
-    Args:
-        demands: the sheet of what is wanted.
-        supply: the sheet of nodes.
-        scheduler: `kubernetes` or `slurm`.
+def check_sheets(demands: Path, supply: Path) -> None:
+    """Check that the sheets of demands and supply say all that deployments need.
 
     Raises:
-        InputError: a pool does not say what the scheduler calls its devices, a demand not what
-            its servers load, or the image of Kubernetes' servers does not run on a pool.
+        InputError: a pool does not say what Kubernetes calls its devices, a demand not what its
+            servers load, or the servers' image does not run on a pool.
     """
-    field, shown_by = _NAMES[scheduler]
     pools, gpus = read_supply(supply)
-    rows = load_sheet(supply, SupplyRow)
-    for row, pool in zip(rows, pools, strict=True):
-        if field not in row:
-            problem = f"{scheduler} has to know the device of pool {row['pool_id']!r}"
-            fix = f"write what `{shown_by}` shows"
-            raise InputError(problem, file=supply, row=row.line, field=field, fix=fix)
-        if scheduler == "kubernetes" and not gpus[pool.gpu_id].is_cuda:
+    for row, pool in zip(load_sheet(supply, SupplyRow), pools, strict=True):
+        if "gpu_product" not in row:
+            problem = f"Kubernetes has to know the device of pool {row['pool_id']!r}"
+            fix = f"write what `kubectl get nodes -L {_LABEL}` shows"
+            raise row.error(problem, "gpu_product", fix)
+        if not gpus[pool.gpu_id].is_cuda:
             problem = f"servers of {IMAGE} do not run on {pool.gpu_id}: CUDA does not drive it"
             fix = "leave the pool out, or print the plan as text and write its objects yourself"
-            raise InputError(problem, file=supply, row=row.line, field="gpu_id", fix=fix)
+            raise row.error(problem, "gpu_id", fix)
     for row in load_sheet(demands, DemandRow):
         name = row.get("llm_id") or name_of(Path(row.get("hf_config", "")))
         if "/" not in _model(row.get("model", ""), name):
             problem = f"it is not known what servers of {row['demand_id']!r} load"
-            fix = "write a repository of Hugging Face or a folder of weights"
-            raise InputError(problem, file=demands, row=row.line, field="model", fix=fix)
+            raise row.error(problem, "model", "write a repository of Hugging Face or a folder")
 
 
 def _model(given: str, llm_id: str) -> str:
@@ -174,47 +156,6 @@ def _deployment(each: Deployment) -> dict[str, Any]:
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
-
-
-def as_slurm(plan: FleetPlan, slot: int = 0) -> str:
-    """Return a shell script that submits an array of jobs, a job a replica, for each deployment.
-
-    Replicas that share a node listen on ports of their own; each writes its address to a file.
-    """
-    lines = [
-        "#!/bin/bash",
-        "set -euo pipefail",
-        ': "${VLLM_API_KEY:?set it to the key that clients have to give}"',
-        "export VLLM_API_KEY",
-    ]
-    port = PORT
-    for each in deployments(plan, slot):
-        if each.replicas:
-            lines += ["", *_array(each, port)]
-            port += each.replicas
-    return "\n".join(lines) + "\n"
-
-
-def _array(each: Deployment, port: int) -> Iterator[str]:
-    """Yield the lines that submit the replicas of a deployment, with ports from `port` on."""
-    pool, n_gpus = each.pool, each.served.n_gpus
-    options = {
-        "job-name": each.name,
-        "array": f"0-{each.replicas - 1}",
-        "nodes": 1,
-        "ntasks": 1,
-        "cpus-per-task": _CORES_PER_DEVICE * n_gpus,
-        "gres": f"gpu:{pool.gpu_model}:{n_gpus}",
-        "output": f"{each.name}-%a.log",
-    }
-    yield f"# {each.replicas} x {each.served.gpu_profile_id} on {pool.pool_id!r}"
-    yield "sbatch <<'END'"
-    yield "#!/bin/bash"
-    yield from (f"#SBATCH --{name}={value}" for name, value in options.items())
-    yield f"port=$(({port} + SLURM_ARRAY_TASK_ID))"
-    yield f'echo "http://$(hostname):$port/v1" > {each.name}-"$SLURM_ARRAY_TASK_ID".address'
-    yield f'exec vllm serve {shlex.join(each.arguments)} --host 0.0.0.0 --port "$port"'
-    yield "END"
 
 
 def _name(given_id: str) -> str:

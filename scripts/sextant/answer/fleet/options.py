@@ -240,9 +240,16 @@ def find_options(
     """
     profiles = candidate_profiles(pools, gpus)
     lengths, first = [each.requests for each in wanted], wanted[0].demand
-    of_first = replace(base, slo=first.slo, llm_id=first.llm_id, gpu_profile_ids=tuple(profiles))
+    config = wanted[0].hf_config
+    llm = {"hf_config": config} if config else {"llm_id": first.llm_id}
+    of_first = replace(base, slo=first.slo, gpu_profile_ids=tuple(profiles), **llm)
     requests = None if None in lengths else lengths[0]
-    source = find_source(replace(of_first, requests=requests))
+    try:
+        source = find_source(replace(of_first, requests=requests))
+    except InputError as error:
+        if error.field != "--llm":
+            raise
+        raise error.at(file=sheet, row=wanted[0].line, field="llm_id") from None
     questions = []  # all, before the first is fitted
     for each in wanted:
         try:
