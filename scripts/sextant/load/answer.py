@@ -37,12 +37,12 @@ FEWER_EVENTS = "fewer events than tokens: ITL is that of events"
 AT_ONCE = "the whole answer came at once: its ITL is not the server's"
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     completion_tokens: Any = None
     prompt_tokens: Any = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     text: Any = None
     finish_reason: Any = None
     index: Any = 0
@@ -50,7 +50,7 @@ class _Choice(msgspec.Struct):
     """Of a chat."""
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     """What is read of an event; its other fields are passed over."""
 
     choices: list[_Choice] | None = None
@@ -145,7 +145,14 @@ def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_
             at_ns, piece = pieces[place]
             ended += len(piece)
         end += 1
-        if line:
+        if line.startswith(b"data: {") and not (reading.held or reading.is_error):
+            try:  # a token's event, as nearly all are
+                event = _decode(line[6:])
+            except _UNREADABLE:
+                _read_line(exchange, reading, line, at_ns)
+            else:
+                _read_event(exchange, reading, event, at_ns)
+        elif line:
             _read_line(exchange, reading, line, at_ns)
         elif reading.held:
             _end_event(exchange, reading)

@@ -37,6 +37,7 @@ class Exchange:
         "http_status",
         "input_tokens",
         "is_measured",
+        "is_split",
         "last_token_ns",
         "n_bytes",
         "oddities",
@@ -60,6 +61,7 @@ class Exchange:
         is_measured: bool = True,
     ) -> None:
         self.request, self.user, self.is_measured = request, user, is_measured
+        self.is_split = False  # handed over in several parts
         self.scheduled_ns, self.ready_ns = scheduled_ns, ready_ns
         """When it was due; and from when on no limit on those in flight kept it back."""
         self.replica = self.sent_ns = self.ended_ns = self.n_bytes = 0
@@ -111,6 +113,7 @@ class Connection(asyncio.Protocol):
         self._pieces: list[Piece] = []
         self._now_ns, self._was_answered, self._is_complete = 0, False, False
         self._most_bytes, self._is_second = 0, False
+        self._whole: list[Piece] = []
         self._n_dropped = 0
 
     @cached_property
@@ -205,7 +208,7 @@ class Connection(asyncio.Protocol):
         self._timer.cancel()
         exchange.ended_ns = self.idle_since_ns = time.monotonic_ns()
         exchange.status, exchange.error = status, error
-        pieces, self._pieces = self._pieces, []
+        pieces, self._pieces = self._whole if self._is_second else self._pieces, []
         if status == "ok" and (exchange.http_status != 200 or not _has_end(pieces)):
             exchange.status = "incomplete"  # until it has been read
         self._keep((exchange, pieces, True))
@@ -216,20 +219,22 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Stamp the bytes and hand them to the HTTP parser."""
         self._now_ns = time.monotonic_ns()
-        if self._exchange is None:
+        exchange = self._exchange
+        if exchange is None:
             self.close()  # no request is in flight
             return
+        exchange.n_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(error)
             return
-        if self._exchange.n_bytes > self._most_bytes:
-            self._fail(ConnectionError(f"cut off: an answer above {self._most_bytes:,} bytes"))
-        elif self._is_complete:
+        if self._is_complete:
             if not self._is_kept_alive or self._is_second:
                 self.close()
             self._end()
+        elif exchange.n_bytes > self._most_bytes:
+            self._fail(ConnectionError(f"cut off: an answer above {self._most_bytes:,} bytes"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request in flight, if any."""
@@ -251,8 +256,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """What follows a whole answer is no answer to the next request."""
-        if self._is_complete:
-            self._is_second = True
+        if self._is_complete and not self._is_second:
+            self._is_second, self._whole, self._pieces = True, self._pieces, []
 
     def on_headers_complete(self) -> None:
         """Something that speaks HTTP has begun to answer."""
@@ -260,14 +265,12 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body with its time."""
-        if self._is_second:
-            return
-        pieces, exchange = self._pieces, self._exchange
-        exchange.n_bytes += len(body)  # type: ignore[union-attr]  # it is set
+        pieces = self._pieces
         pieces.append((self._now_ns, body))
-        if len(pieces) > _PIECES_AT_ONCE:
-            self._pieces = [pieces.pop()]  # by which the end is known
-            self._keep((exchange, pieces, False))  # type: ignore[arg-type]  # it is set
+        if len(pieces) > _PIECES_AT_ONCE and not self._is_second:
+            self._pieces, exchange = [pieces.pop()], self._exchange  # by which the end is known
+            exchange.is_split = True  # type: ignore[union-attr]  # it is set
+            self._keep((exchange, pieces, False))  # type: ignore[arg-type]
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it only announces another (100 Continue)."""

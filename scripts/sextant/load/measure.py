@@ -170,9 +170,7 @@ class Recorder:
         if is_last and exchange.is_measured:
             self.n_in_flight -= 1
             self.last_end_ns = max(self.last_end_ns, exchange.ended_ns)
-        if exchange.n_bytes <= _SHORT_BYTES and is_last:
-            if exchange.n_bytes != sum(len(piece) for _, piece in pieces):
-                self.read_all()  # it came in several parts
+        if is_last and exchange.n_bytes <= _SHORT_BYTES and not exchange.is_split:
             self._read(part)
         else:
             self._parts.append(part)
