@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from sextant.base.files import read_provenance
 from sextant.trace import ingest_trace, reading, write
 from sextant.trace.date_times import check_start_time
 from sextant.trace.trace_format import FORMATS
+from support import wait_for
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
@@ -293,3 +297,76 @@ def test_no_output_takes_the_place_of_the_source_or_of_another(tmp_path, monkeyp
     with pytest.raises(InputError, match=r"x.parquet: the output would replace another output"):
         ingest_trace(source, "sextant", "x.parquet", tmp_path / "x.parquet", "report.json")
     assert source.read_bytes() == content and [*tmp_path.iterdir()] == [source]
+
+
+GOOD = "".join(f'{{"ts": {1_700_000_000 + n}, "in": 7, "out": 8}}\n' for n in range(50))
+MAPPED = {"columns": "arrival=ts,input_tokens=in,output_tokens=out"}
+
+
+@pytest.mark.parametrize("depth", [900, 990, 5_000])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_nested_lines_are_set_aside_or_left_out_wherever_they_stand(tmp_path, depth, is_first):
+    deep = '{"a":' * depth + "1" + "}" * depth + "\n"
+    text = deep + GOOD if is_first else GOOD + deep
+    trace, rejected, _ = ingest(tmp_path, text, "columns", "t.jsonl", **MAPPED)
+    assert (len(trace), len(rejected)) == (50, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[]\n", "line 1: no JSON object"),
+        (f"[{GOOD.strip().replace(chr(10), ',')}]", "line 1: no JSON object.*jq"),
+        ("null\n", "line 1: no JSON object"),
+        (
+            GOOD.encode() + b'{"ts": 1700000099, "in": 1, "out": 1, "m": "\xe9"}\n',
+            "Line: 51: 'utf-8'",
+        ),
+        (b"\xff\xfe" + GOOD.encode("utf-16-le"), "Line: 1: 'utf-8'"),
+        (GOOD.replace("1700000049", "5"), "the requests are of 53.9 years"),
+        (GOOD.replace('"ts": 17', '"ts": 1' + "0" * 30 + "7"), r"of the year 3.17e\+31"),
+    ],
+)
+def test_what_is_no_log_is_one_error(tmp_path, content, problem):
+    with pytest.raises(InputError, match=problem):
+        ingest(tmp_path, content, "columns", "t.jsonl", **MAPPED)
+    assert not [*(tmp_path / "out").glob("*")]
+
+
+def test_many_names_of_columns_are_shortened_in_an_error(tmp_path):
+    names = ",".join(f"c{number}" for number in range(20_000))
+    with pytest.raises(InputError, match=r"the source has c0, .*c39, …$"):
+        ingest(tmp_path, f"{names}\n", "columns", **MAPPED)
+
+
+def test_what_is_not_a_file_is_said(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    for name in ("folder.csv", "pipe.csv"):
+        with pytest.raises(InputError, match=rf"{name}: is not a file"):
+            ingest_trace(tmp_path / name, "azure", *(tmp_path / each for each in "abc"))
+
+
+def test_the_shortest_lines_come_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK_LINES", 7)
+    content = b"1\n" * 100 + b"22222\n" * 3 + b"3"
+    (tmp_path / "t").write_bytes(content)
+    blocks = [*reading.read_blocks(tmp_path / "t")]
+    assert b"".join(blocks) == content + b"\n" and {*map(bytes.count, blocks, [b"\n"] * 99)} == {
+        7,
+        6,
+    }
+
+
+def test_a_full_disk_and_a_kill_leave_no_file_that_looks_whole(tmp_path):
+    source, out = tmp_path / "t.jsonl", tmp_path / "out"
+    source.write_text(GOOD * 20_000)
+    command = ["ingest", source, "--columns", MAPPED["columns"], "--out", out / "t.parquet"]
+    run = "from sextant.cli.app import main; main()"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+    full = subprocess.run([sys.executable, "-c", limit + run, *command], capture_output=True)
+    assert full.returncode and not [*out.glob("[!.]*")]
+    with subprocess.Popen([sys.executable, "-c", run, *command]) as process:
+        wait_for(lambda: [*out.glob(".t.*")], "output")
+        process.kill()
+    assert not [*out.glob("[!.]*")]

@@ -109,7 +109,7 @@ def ingest(
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.pages.wording import duration_words, listed, percent
-    from sextant.trace import ingest_trace
+    from sextant.trace import ingest_trace, some_of
     from sextant.trace.trace_format import MAPPED
 
     if (trace_format is None) == (columns is None):
@@ -144,7 +144,7 @@ def ingest(
         late_s = report["most_late_s"]
         say(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s")
     if ignored := report["ignored_columns"]:
-        say(f"columns left out ({len(ignored)}): {', '.join(ignored)}")
+        say(f"columns left out ({len(ignored)}): {some_of(ignored)}")
 
 
 @app.command()

@@ -6,5 +6,6 @@ are parsed), `rules` (which lines are requests), `write` (the files, and rows pu
 """
 
 from sextant.trace.job import MAX_RATE_RPS, ingest_trace
+from sextant.trace.reading import some_of
 
-__all__ = ["MAX_RATE_RPS", "ingest_trace"]
+__all__ = ["MAX_RATE_RPS", "ingest_trace", "some_of"]

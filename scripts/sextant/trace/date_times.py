@@ -139,7 +139,7 @@ def check_first_tick(
     own = next(unit for unit in TIME_UNITS if TIME_UNITS[unit] == form.units_per_s)
     year = 1970 + int(first_s / YEAR_S)
     problem = f"the first arrival, {first_tick:.17g}, read in {own}, is of the year "
-    problem += f"{year:,}" if year > 9999 else f"{year}"
+    problem += f"{year}" if year < 10_000 else f"{year:,}" if year < 1e12 else f"{year:.3g}"
     fix = WRONG_UNIT
     if likely is not None:
         date = datetime.fromtimestamp(first_tick / TIME_UNITS[likely], UTC)

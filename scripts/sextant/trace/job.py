@@ -90,7 +90,8 @@ def ingest_trace(
         problem, fix = f"a share of {max_rejected_fraction}", "give a number from 0 to 1"
         raise InputError(problem, field="max_rejected_fraction", fix=fix)
     if not source.is_file():
-        raise InputError("there is no such file", file=source, fix="correct the trace's path")
+        problem = "is not a file" if source.exists() else "there is no such file"
+        raise InputError(problem, file=source, fix="correct the trace's path")
     if time_unit is None:
         form = as_written(source, form)
     if start_time is not None:

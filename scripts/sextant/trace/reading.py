@@ -37,6 +37,8 @@ BATCH_ROWS = 100_000
 """Rows of a Parquet file that are checked at a time."""
 BLOCK_BYTES = 4 << 20
 """Text that is checked at a time. It bounds the memory, and sets the trace's row groups."""
+BLOCK_LINES = 1 << 18
+"""Most lines of a block: the shortest lines take many times their bytes."""
 MAX_LINE_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
 
@@ -58,8 +60,7 @@ def read_blocks(source: Path) -> Iterator[bytes]:
                 chunk, is_start = chunk.removeprefix(_BOM), False
             end = chunk.rfind(b"\n") + 1
             if end:
-                if block:
-                    yield block
+                yield from _in_parts(block)
                 block, rest = b"".join([rest, memoryview(chunk)[:end]]), chunk[end:]
             else:
                 rest += chunk
@@ -68,8 +69,19 @@ def read_blocks(source: Path) -> Iterator[bytes]:
                 raise InputError(problem, file=source, fix="end each row's line")
         if rest:
             block += rest + b"\n"
-        if block:
-            yield block
+        yield from _in_parts(block)
+
+
+def _in_parts(block: bytes) -> Iterator[bytes]:
+    """Yield whole lines in parts of `BLOCK_LINES`."""
+    begin = 0
+    if block.count(b"\n") > BLOCK_LINES:
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+        for end in ends[BLOCK_LINES - 1 :: BLOCK_LINES] + 1:
+            yield block[begin:end]
+            begin = end
+    if begin < len(block):
+        yield block[begin:]
 
 
 def fetched(pool: Executor, items: Iterator[Item]) -> Iterator[Item]:
@@ -206,19 +218,24 @@ def _columns(
         if not form.is_jsonl:
             names = [name.strip() for name in next(csv.reader([text]), [])]
             return names, chain([body] if body else [], blocks)
-        names_by_row = [leaves(dict(json.loads(text)))]
-        if form.is_log:
-            rows = map(json_object, lines_of(first))
-            names_by_row = [leaves(row) for row in rows if isinstance(row, dict)]
+        rows = map(json_object, lines_of(first) if form.is_log else [text])
+        names_by_row = [leaves(row) for row in rows if isinstance(row, dict)]
+        if not names_by_row:
+            fix = "put one JSON object in each line (`jq -c '.[]'` makes lines of an array)"
+            raise InputError("no JSON object", file=source, row=1, fix=fix)
         return list(dict.fromkeys(chain.from_iterable(names_by_row))), chain([first], blocks)
     except UnicodeDecodeError as error:
-        raise _unreadable(source, f"Line: 1: {error}") from None
+        line = 1 + error.object.count(b"\n", 0, error.start)
+        raise _unreadable(source, f"Line: {line}: {error}") from None
     except csv.Error as error:
         fix = "put the names of the columns there"
         raise InputError(f"no header ({error})", file=source, row=1, fix=fix) from None
-    except (TypeError, ValueError):
-        fix = "put one JSON object in each line (`jq -c '.[]'` makes lines of an array)"
-        raise InputError("no JSON object", file=source, row=1, fix=fix) from None
+
+
+def some_of(names: list[str]) -> str:
+    """Return names of columns in words, of many or long ones the beginning."""
+    shown = [name if len(name) <= 60 else f"{name[:60]}…" for name in names[:40]]
+    return ", ".join(shown + ["…"] * (len(names) > len(shown)))
 
 
 def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[str]:
@@ -227,7 +244,7 @@ def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[st
     if form.optional:
         fix += f"; it may have {', '.join(name for name in form.columns if name in form.optional)}"
     if form.is_log:
-        fix += f"; the source has {', '.join(names)}"
+        fix += f"; the source has {some_of(names)}"
     for name in form.required:
         if name not in names:
             raise InputError("column missing", file=source, row=1, field=name, fix=fix)
