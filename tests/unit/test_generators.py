@@ -65,14 +65,6 @@ def test_mean_rate_and_variation_are_those_asked_for(alpha):
     assert gaps.std() / gaps.mean() == pytest.approx(alpha**-0.5, rel=0.02)
 
 
-def test_poisson_is_the_gamma_process_of_shape_one():
-    times = poisson(3.0).times(n=1_000, seed=5)
-    assert np.array_equal(times, gamma(1.0, 3.0, n=1_000, seed=5))
-    gaps = np.diff(poisson(3.0).times(n=100_000, seed=6))
-    # The exponential distribution has its median at ln 2 means.
-    assert np.median(gaps) == pytest.approx(np.log(2) / 3, rel=0.015)
-
-
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
 def test_a_duration_has_rate_times_duration_requests_on_average(alpha):
     counts = [len(gamma(alpha, 2.0, duration_s=50.0, seed=seed)) for seed in range(2_000)]

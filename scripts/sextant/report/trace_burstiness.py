@@ -354,15 +354,12 @@ def _arrivals_table(names: Sequence[str], own: Mapping[str, Any]) -> Table:
     columns = {name: model for name, model in models.items() if model and model["measures"]}
     header = [f"Arrivals of {listed(list(names))}" if names else "Arrivals", "trace"]
     header += [cell for name in columns for cell in (name, "off by")]
-    rows, order = [], ("gap", "busiest", "dispersion", "autocorrelation")
+    rows, order = [], ("gap", "busiest", "dispersion")
     for measure in sorted(trace, key=lambda name: order.index(name.partition("_")[0])):
-        is_share = not measure.startswith("autocorrelation")
-        if trace[measure] is None and not is_share:
-            continue
         row = [measure_words(measure).removeprefix("the "), number(trace[measure])]
         for model in columns.values():
             error = model["errors"].get(measure)
-            off = "–" if error is None else percent(error) if is_share else f"{error:+.2f}"
+            off = "–" if error is None else percent(error)
             row += [number(model["measures"].get(measure)), off]
         rows.append(row)
     return Table(header, rows)

@@ -43,12 +43,11 @@ JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), BUSIEST)
 MIN_JUDGED_BINS = 20
 """Bins from which on a model's dispersion is compared with the trace's. A variance of n counts has
 a relative standard deviation of √(2 / (n - 1)): 141% for 2 bins, 32% for 20."""
-_ROUNDING, _CHUNK = 1e-12, 1 << 17
+_CHUNK = 1 << 17
 
 Measures = dict[str, float | None]
 """By name: `gap_cv`, coefficient of variation of the gaps; of the counts in bins of each scale that
-the arrivals have two whole ones of, `dispersion_<scale>s`, variance over mean (1: Poisson), and
-`autocorrelation_<scale>s`, of one count with the next (None: constant, or fewer than 3 bins); and
+the arrivals have two whole ones of, `dispersion_<scale>s`, variance over mean (1: Poisson); and
 `busiest_<scale>s`, requests of the fullest bin."""
 
 
@@ -309,18 +308,11 @@ def _measures_of_counts(
     if n_whole < 2:
         return
     counts = np.pad(binned[:n_whole], (0, max(n_whole - len(binned), 0)))
-    mean, square, neighbours = float(counts.sum()) / n_whole, 0.0, 0.0
+    mean, square = float(counts.sum()) / n_whole, 0.0
     for begin in range(0, n_whole, _CHUNK):
-        off = counts[begin : begin + _CHUNK + 1] - mean
-        square += float(off[:_CHUNK] @ off[:_CHUNK])
-        neighbours += float(off[:-1] @ off[1:])
+        off = counts[begin : begin + _CHUNK] - mean
+        square += float(off @ off)
     yield f"dispersion_{scale_s}s", square / (n_whole - 1) / mean if mean else None
-    # The two halves of all pairs lack the last and the first; their sums are those without.
-    n_pairs, first, last = n_whole - 1, counts[0] - mean, counts[-1] - mean
-    shared = neighbours - last * first / n_pairs
-    spread = (square - last**2 - last**2 / n_pairs) * (square - first**2 - first**2 / n_pairs)
-    is_known = n_whole > 2 and spread > _ROUNDING * square**2
-    yield f"autocorrelation_{scale_s}s", shared / math.sqrt(spread) if is_known else None
 
 
 def measure_arrivals(times: Times, duration_s: float | None = None) -> Measures:
@@ -343,17 +335,12 @@ def median_measures(samples: Sequence[Measures]) -> Measures:
 
 
 def relative_errors(truth: Mapping[str, float | None], model: Measures) -> Measures:
-    """Return model / truth - 1 of each measure that both have; of autocorrelations the difference.
-
-    None where there is nothing to compare.
-    """
+    """Return model / truth - 1 of each measure; None where there is nothing to compare."""
     errors: Measures = {}
     for name, value in truth.items():
         other = model.get(name)
         if value is None or other is None:
             errors[name] = None
-        elif name.startswith("autocorrelation"):
-            errors[name] = other - value
         else:
             errors[name] = other / value - 1 if value else (0.0 if other == value else None)
     return errors
