@@ -232,24 +232,35 @@ def test_wrong_columns_and_formats(tmp_path, trace_format, text, message):
     assert not (tmp_path / "out" / "t.parquet").exists()
 
 
-def test_parquet_and_csv_of_a_trace_read_back_the_same(tmp_path):
-    frame = pd.DataFrame(
-        {
-            "output_tokens": [3, 4],
-            "arrival_s": [0.0, 0.1 + 0.2],
-            "is_greedy": [True, None],
-            "temperature": [None, 0.7],
-            "input_tokens": [1, 2**31 - 1],
-            "request_id": ["a", "b"],
-        }
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1e7).map(lambda value: round(value, 6)),
+            st.one_of(
+                st.tuples(st.just("ok"), st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1)),
+                st.tuples(st.just("failed"), st.integers(0, 9), st.integers(0, 9)),
+            ),
+            st.sampled_from([None, "GPT-4", 'é, "x"']),
+        ),
+        min_size=1,
+        max_size=9,
     )
-    frame.to_parquet(tmp_path / "t.parquet")
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    one, _, _ = _ingest(tmp_path / "t.parquet", "sextant")
-    other, _, _ = _ingest(tmp_path / "t.csv", "sextant")
-    pd.testing.assert_frame_equal(one, other)
-    assert one["arrival_s"].tolist() == [0.0, 0.1 + 0.2]
-    assert one["request_id"].tolist() == ["a", "b"] and one["is_greedy"].tolist() == [True, None]
+)
+def test_a_trace_that_is_written_and_ingested_again_is_the_same(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("again")
+    rows = sorted(rows, key=lambda row: row[0])
+    frame = pd.DataFrame({"arrival_s": [row[0] - rows[0][0] for row in rows]})
+    frame[["status", "input_tokens", "output_tokens"]] = [row[1] for row in rows]
+    frame["llm"] = pd.Series([row[2] for row in rows], dtype=object)
+    frame.to_csv(folder / "t.csv", index=False)
+    trace, rejected, report = _ingest(folder / "t.csv", "sextant", max_rate_rps=np.inf)
+    trace.to_parquet(folder / "t.parquet")
+    again, _, _ = _ingest(folder / "t.parquet", "sextant", max_rate_rps=np.inf)
+    pd.testing.assert_frame_equal(trace, again)
+    assert rejected.empty and report["n_read"] == len(rows)
+    for name in frame:
+        assert trace[name].fillna("").tolist() == frame[name].fillna("").tolist()
 
 
 def test_parquet_rows_are_checked_too(tmp_path):

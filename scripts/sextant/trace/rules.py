@@ -21,15 +21,17 @@ from sextant.trace.trace_format import (
 
 REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
 _WANTED = {pa.int64(): "not a date and time", pa.bool_(): "neither true nor false"}
-_OK = ("ok", "success", "succeeded", "successful", "completed", "true")
-_FAILED = (
+_OK_WORDS = ("ok", "success", "succeeded", "successful", "completed", "true")
+_FAILED_WORDS = (
     *("failed", "failure", "fail", "error", "errored", "timeout", "timed_out"),
     *("cancelled", "canceled", "aborted", "rejected", "false"),
 )
-_WORDS = dict.fromkeys(_OK, "ok") | dict.fromkeys(_FAILED, "failed")
+_OK, _FAILED, _NONE, _UNKNOWN = range(4)
+_WORDS = dict.fromkeys(_OK_WORDS, _OK) | dict.fromkeys(_FAILED_WORDS, _FAILED)
 _HTTP_STATUS = re.compile(r"([1-9])\d\d(?:\.0+)?", re.ASCII)
 NO_STATUS = "neither ok nor failed"
-STATUSES = f"HTTP codes (2xx is ok), {', '.join(_OK)} (ok), {', '.join(_FAILED)} (failed)"
+STATUSES = f"HTTP codes (2xx is ok), {', '.join(_OK_WORDS)} (ok), "
+STATUSES += f"{', '.join(_FAILED_WORDS)} (failed)"
 """What a status may be, in any case of letters."""
 _TOKENS = ("input_tokens", "output_tokens")
 
@@ -65,10 +67,11 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
     A request that failed needs no tokens: those that its line lacks are 0.
     """
     reasons, sources = cells.line_faults.copy(), form.sources(names)
-    given, is_unknown = read_statuses(cells.columns.get("status"), len(reasons))
+    given = read_statuses(cells.columns.get("status"), len(reasons))
     tokens = {name: cells.columns[name].fill_null(0).to_numpy() for name in _TOKENS}
     is_known = ~is_null(cells.columns["output_tokens"])
-    has_failed = (given == "failed") | ((given == "") & is_known & (tokens["output_tokens"] == 0))
+    is_empty = tokens["output_tokens"] == 0
+    has_failed = (given == _FAILED) | ((given == _NONE) & is_known & is_empty)
     for target, source in sources.items():
         for is_fault, what in _faults(target, cells, has_failed):
             set_aside(reasons, is_fault, f"{source}: {what}")
@@ -78,11 +81,10 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
         is_more &= ~(has_failed & (tokens["input_tokens"] == 0))
         set_aside(reasons, is_more, f"{HASH_IDS}: more than the blocks of the input")
     if "status" in sources:
-        set_aside(reasons, is_unknown, f"{sources['status']}: {NO_STATUS}")
-        is_empty = (given == "ok") & (tokens["output_tokens"] == 0)
+        set_aside(reasons, given == _UNKNOWN, f"{sources['status']}: {NO_STATUS}")
         problem = f"{sources['output_tokens']}: zero in a request that is ok"
-        set_aside(reasons, is_empty, problem)
-    status = pa.array(np.where(has_failed, "failed", "ok"))
+        set_aside(reasons, (given == _OK) & is_empty, problem)
+    status = pa.DictionaryArray.from_arrays(has_failed.astype(np.int32), ["ok", "failed"])
     columns = {}
     for name, column in cells.columns.items():
         column = pc.multiply(column, form.factors[name]) if name in form.factors else column
@@ -94,20 +96,23 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
     return Judged(columns | {"status": status}, tick, cells.zones, reasons)
 
 
-def read_statuses(column: pa.DictionaryArray | None, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (n,) `ok`, `failed` or nothing (unknown), and (n,) whether the text says neither.
+def read_statuses(column: pa.Array | None, n: int) -> np.ndarray:
+    """Return (n,) `_OK`, `_FAILED`, `_NONE` (no text) or `_UNKNOWN` (a text that says neither).
 
     HTTP codes of the 200s are ok, all others failed.
     """
     if column is None:
-        return np.full(n, ""), np.zeros(n, bool)
+        return np.full(n, _NONE, np.int8)
+    if column.type == pa.string():  # of Parquet
+        column = column.dictionary_encode()
     read = []
     for text in column.dictionary.to_pylist():
-        code = _HTTP_STATUS.fullmatch(text)
-        read.append(("ok" if code[1] == "2" else "failed") if code else _WORDS.get(text.lower()))
-    known = np.array([*(word or "" for word in read), ""])
-    codes = column.indices.fill_null(len(read)).to_numpy(zero_copy_only=False)
-    return known[codes], np.array([*(word is None for word in read), False])[codes]
+        if code := _HTTP_STATUS.fullmatch(text):
+            read.append(_OK if code[1] == "2" else _FAILED)
+        else:
+            read.append(_WORDS.get(text.lower(), _UNKNOWN))
+    places = column.indices.fill_null(len(read)).to_numpy(zero_copy_only=False)
+    return np.array([*read, _NONE], np.int8)[places]
 
 
 def _faults(name: str, cells: Cells, has_failed: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
