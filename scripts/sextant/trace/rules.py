@@ -32,7 +32,6 @@ _HTTP_STATUS = re.compile(r"([1-9])\d\d(?:\.0+)?", re.ASCII)
 NO_STATUS = "neither ok nor failed"
 STATUSES = f"HTTP codes (2xx is ok), {', '.join(_OK_WORDS)} (ok), "
 STATUSES += f"{', '.join(_FAILED_WORDS)} (failed)"
-"""What a status may be, in any case of letters."""
 _TOKENS = ("input_tokens", "output_tokens")
 
 
