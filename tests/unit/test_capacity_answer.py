@@ -60,8 +60,8 @@ def test_the_cheapest_profile_that_meets_every_window_is_first(answer) -> None:
     # A replica bears its share of the mean rate, or a little less at a whole number of them.
     assert answer["rate_at_slo_rps"] * (answer["replicas"] + 1) > 0
     assert answer["slo"]["window_s"] == 60 and answer["slo"]["max_failed"] == 0.01
-    assert [each["source"] for each in answer["prices"]] == ["aws on demand, us-east-1"]
-    assert "Prices: aws on demand, us-east-1 (2026-" in answer["text"]
+    assert [each["source"] for each in answer["prices"]] == ["runpod on demand, all regions"]
+    assert "Prices: runpod on demand, all regions (2026-" in answer["text"]
 
 
 def test_the_answer_says_what_would_change_it(answer) -> None:
@@ -75,6 +75,10 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
     schedule, timeline = answer["schedule"], answer["timeline"]
     assert max(schedule["replicas"]) <= answer["replicas"]
     assert timeline["scheduled_replicas"] == schedule["replicas"]
+    # The text has a row where the number changes.
+    rows = [f"  {r['slot']}" for r in schedule["by_slot"]]
+    assert ("\nSchedule:\n  From" in answer["text"]) == (len(set(schedule["replicas"])) > 1)
+    assert rows[0] in answer["text"] or len(set(schedule["replicas"])) == 1
     assert len(timeline["fixed"]["ttft_ms"]) == len(timeline["fixed"]["is_met"])
     assert sum(timeline["request_rate_rps"]) * timeline["bucket_s"] == pytest.approx(16_000)
     for line in (

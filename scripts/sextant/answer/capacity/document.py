@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 from sextant.answer.text import deployment, source_line
@@ -93,7 +94,9 @@ def _sections(answer: Answer) -> list[Block]:
     ]
     header_of_counts = ["Replicas", "Price", "Probability", "Windows"]
     lines = [failure_line(answer), growth_line(answer), burst_line(answer), schedule_line(answer)]
-    slots = [[row["slot"], row["replicas"]] for row in answer["schedule"]["by_slot"]]
+    # A row where the number changes says as much as one for each hour.
+    runs = groupby(answer["schedule"]["by_slot"], key=lambda row: row["replicas"])
+    slots = [[next(run)["slot"], replicas] for replicas, run in runs]
     return [
         Section("Timeline", [Chart(lambda: _timeline(answer), caption)]),
         *blocks,
@@ -105,7 +108,7 @@ def _sections(answer: Answer) -> list[Block]:
                 Facts(lines),
             ],
         ),
-        Section("Schedule", [Table(["From", "Replicas"], slots)], is_detail=True),
+        Section("Schedule", [Table(["From", "Replicas"], slots)], is_detail=len(slots) < 2),
     ]
 
 
