@@ -75,13 +75,16 @@ class _Reading:
         "held_bytes",
         "held_ns",
         "is_error",
+        "n_rest",
         "rest",
+        "rest_ns",
         "times_ns",
     )
 
     def __init__(self) -> None:
-        self.rest: Piece | None = None
-        """An unfinished line, and when its last bytes came."""
+        self.rest: list[bytes] = []
+        """An unfinished line; when its last bytes came, and how many there are."""
+        self.rest_ns = self.n_rest = 0
         self.is_error = False
         """The next data are of an event that is called `error`."""
         self.has_ended = False
@@ -129,39 +132,49 @@ class AnswerReader:
 
 def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_last: bool) -> None:
     """Read the whole lines, and keep the rest unless it is the last."""
-    text = b"".join([piece for _, piece in pieces])
-    if len(reading.excerpt) < _ERROR_EXCERPT_BYTES:
-        reading.excerpt = (reading.excerpt + text)[:_ERROR_EXCERPT_BYTES]
-    if reading.rest:
-        pieces, text = [reading.rest, *pieces], reading.rest[1] + text
-    lines = text.split(b"\n")
-    rest = b"" if is_last else lines.pop()
-    place, ended = -1, 0
-    at_ns, end = 0, 0
-    for line in lines:
-        end += len(line)
-        while ended < end:
-            place += 1
-            at_ns, piece = pieces[place]
-            ended += len(piece)
-        end += 1
-        if line.startswith(b"data: {") and not (reading.held or reading.is_error):
-            try:  # a token's event, as nearly all are
-                event = _decode(line[6:])
+    for at_ns, piece in pieces:
+        if len(reading.excerpt) < _ERROR_EXCERPT_BYTES:
+            reading.excerpt += piece[:_ERROR_EXCERPT_BYTES]
+        # A token's event and nothing else, as nearly all pieces are.
+        if (
+            piece.startswith(b"data: {")
+            and piece.endswith(b"}\n\n")
+            and piece.count(b"\n") == 2
+            and not (reading.rest or reading.held or reading.is_error)
+        ):
+            try:
+                event = _decode(piece[6:])
             except _UNREADABLE:
-                _read_line(exchange, reading, line, at_ns)
+                pass
             else:
                 _read_event(exchange, reading, event, at_ns)
-        elif line:
+                continue
+        _read_lines(exchange, reading, piece, at_ns)
+    if is_last:
+        if reading.rest:
+            _read_line(exchange, reading, b"".join(reading.rest), reading.rest_ns)
+        if reading.held:
+            _end_event(exchange, reading)
+
+
+def _read_lines(exchange: Exchange, reading: _Reading, piece: bytes, at_ns: int) -> None:
+    """Read the lines that end in a piece; a line's time is that of its last byte before the end."""
+    *lines, rest = piece.split(b"\n")
+    if lines and reading.rest:
+        line_ns = at_ns if lines[0] else reading.rest_ns
+        _read_line(exchange, reading, b"".join([*reading.rest, lines.pop(0)]), line_ns)
+        reading.rest, reading.n_rest = [], 0
+    for line in lines:
+        if line:
             _read_line(exchange, reading, line, at_ns)
         elif reading.held:
             _end_event(exchange, reading)
-    if is_last and reading.held:
-        _end_event(exchange, reading)
-    if len(rest) > _MAX_LINE_BYTES:
+    if rest:
+        reading.rest.append(rest)
+        reading.rest_ns, reading.n_rest = at_ns, reading.n_rest + len(rest)
+    if reading.n_rest > _MAX_LINE_BYTES:
         reading.fail(f"a line of more than {_MAX_LINE_BYTES:,} bytes")
-        rest = b""
-    reading.rest = (pieces[-1][0], rest) if rest else None
+        reading.rest, reading.n_rest = [], 0
 
 
 def _read_line(exchange: Exchange, reading: _Reading, line: bytes, at_ns: int) -> None:
