@@ -19,9 +19,9 @@ from joblib import cpu_count
 from sextant.answer.source import load_sources
 from sextant.decide.tasks import task_of_characterization
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
+from sextant.predict import roofline
 from sextant.predict.accuracy import METRICS, accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
-from sextant.predict.roofline import predictor
 from sextant.predict.roofline.chunked import CHUNKED
 
 SEED = 42
@@ -52,7 +52,7 @@ def figures(task: Task, name: str, n_jobs: int) -> dict[str, float | int | None]
 def one_law(task: Task) -> dict[str, float | int | None]:
     """Return the accuracy of the law without effects and trees, in this process."""
     plain = CHUNKED._replace(effects=general_effects)
-    with mock.patch.multiple(predictor, CHUNKED=plain, Residuals=NoCorrection):
+    with mock.patch.multiple(roofline, CHUNKED=plain, Residuals=NoCorrection):
         return figures(task, "roofline", n_jobs=1)
 
 

@@ -263,22 +263,6 @@ def test_the_memory_that_was_left_tells_the_next_weight():
     assert 5500 <= next_weight([failed(10_000), loaded], LIMITS) < weight
 
 
-def test_two_weights_that_passed_tell_what_a_token_takes():
-    # 1,000 tokens took 2 MB: the 0.5 MB left are good for 250 more, or 500 by their KV cache.
-    told = [failed(10_000), probe(5000, free_bytes=2_500_000), probe(6000, free_bytes=500_000)]
-    assert 6160 <= next_weight(told, LIMITS) <= 6410
-
-
-def test_a_weight_that_was_started_twice():
-    smaller, best = probe(5000, free_bytes=2_500_000), probe(6000, free_bytes=500_000)
-    probes = [failed(10_000), smaller, best, failed(6300), best]
-    assert next_weight(probes, LIMITS) is None
-    assert possible_gain(probes, LIMITS) == pytest.approx(299 / 6000)
-    alone = [failed(10_000), best, best]
-    assert possible_gain(alone, LIMITS) == pytest.approx(500 / 6000)
-    assert 6300 < next_weight(alone, LIMITS) < 6500
-
-
 def test_no_start_is_spent_on_differences_below_the_tolerance():
     close = probe(5000, idle_free_bytes=50_000, free_bytes=50_000)
     assert next_weight([failed(10_000), close], LIMITS) is None

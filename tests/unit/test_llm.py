@@ -1,8 +1,11 @@
 """LLM facts: published totals, experts, attention, caches, and configs that must be refused."""
 
+import functools
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import configuration_table
 import llm_configs as published
@@ -48,6 +51,36 @@ def test_every_family_has_a_published_count():
 def test_llms_of_today_have_the_published_totals(load, name):
     config, total, active = published.MODERN[name]
     published.check_counts(load(config), total, active)
+
+
+CONFIGS = [*TEXT_OF.values(), *(config for config, *_ in published.MODERN.values())]
+ODD = [10**400, -1, 0, 1.5, True, None, [], {}, "x", [[]], {"a": None}, 10**12, [10**400]]
+ODD += [float("nan"), float("inf"), [None], "\ud800"]
+
+
+def places(value, path=()):
+    """Yield the path of each value inside a config; of a list its first."""
+    items = value.items() if isinstance(value, dict) else [*enumerate(value)][:1]
+    for key, inner in items:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*path, key))
+
+
+@given(data=st.data(), config=st.sampled_from(CONFIGS), odd=st.sampled_from(ODD))
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_odd_value_is_one_short_error_or_has_no_effect_on_sanity(load, data, config, odd):
+    path = data.draw(st.sampled_from([*places(config)]))
+    changed = json.loads(json.dumps(config))
+    inner = functools.reduce(lambda part, key: part[key], path[:-1], changed)
+    inner[path[-1]] = odd
+    try:
+        llm = load(changed)
+    except InputError as error:
+        assert len(str(error)) < 1500
+        return
+    assert 0 < llm.weight_bytes < 1e16 and 0 < llm.kv_bytes_per_token < 1e10
+    assert sum(llm.flop_parameters.values()) > 0
 
 
 def test_the_table_of_configurations_is_what_the_code_computes(mirror):
@@ -400,17 +433,10 @@ BAD = {
     "cut off": ('{"model_type": "opt",', "not JSON"),
     "empty": ("", "not JSON"),
     "a list": ("[]", "not a JSON object"),
-    "a size in quotes": ({**LLAMA_70B, "hidden_size": "8192"}, "'hidden_size'.*'8192'"),
     "a negative size": ({**LLAMA_70B, "num_hidden_layers": -1}, "'num_hidden_layers'.*-1"),
-    "a switch for a size": ({**LLAMA_70B, "vocab_size": True}, "'vocab_size'.*True"),
-    "no KV heads": ({**LLAMA_70B, "num_key_value_heads": 0}, "'num_key_value_heads'.*0"),
-    "KV heads in quotes": ({**LLAMA_70B, "num_key_value_heads": "8"}, "'num_key_value_heads'"),
-    "half a head": ({**LLAMA_70B, "head_dim": 64.5}, "'head_dim'.*64.5"),
     "KV heads beside multi-query": ({**STARCODER, "num_key_value_heads": 48}, "'num_key_value"),
-    "n_inner of zero": ({**STARCODER, "n_inner": 0}, "'n_inner'"),
     "biased MPT": ({**MPT_7B, "no_bias": False}, "'no_bias'"),
     "multi-query MPT": ({**MPT_7B, "attn_config": {"attn_type": "multiquery"}}, "'attn_config'"),
-    "MPT of no attention": ({**MPT_7B, "attn_config": "alibi"}, "'attn_config'"),
     "Llama with MLP biases": ({**LLAMA_70B, "mlp_bias": True}, "'mlp_bias'"),
     "OPT without biases": ({**OPT, "enable_bias": False}, "'enable_bias'"),
     "OPT with two embeddings": ({**OPT, "tie_word_embeddings": False}, "'tie_word_emb"),
@@ -433,7 +459,6 @@ BAD = {
         "'layer_types'.*36 layers",
     ),
     "two names that disagree": ({**MISTRAL, "n_layer": 31}, "num_hidden_layers = 32, n_layer = 31"),
-    "a switch in quotes": ({**MISTRAL, "tie_word_embeddings": "no"}, "'tie_word_emb.*'no'"),
     "more experts used than there are": (
         {**published.MIXTRAL_8X7B, "num_experts_per_tok": 9},
         "'num_experts_per_tok'.*9 of 8 experts",
@@ -448,23 +473,6 @@ BAD = {
         "'n_inner'.*4096",
     ),
     "an embedding model": ({**SCOUT, "architectures": ["CLIPModel"]}, "'architectures'.*CLIPModel"),
-    "a text part that is none": ({**SCOUT, "text_config": "llama"}, "'text_config'"),
-    "families in a list": ({**LLAMA, "model_type": ["llama"]}, "'model_type'.*llama.*one name"),
-    "data types in a list": ({**LLAMA, "torch_dtype": ["float16"]}, "'dtype'.*one name"),
-    "types of layers in no list": ({**TEXT_OF["Qwen3-8B"], "layer_types": 5}, "'layer_types'.*5"),
-    "types of layers in lists": (
-        {**TEXT_OF["Qwen3-8B"], "layer_types": [["full_attention"]] * 36},
-        "'layer_types'.*not a list of names",
-    ),
-    "dense layers in no list": (
-        {**published.QWEN3_30B_A3B, "mlp_only_layers": 5},
-        "'mlp_only_layers'.*5.*whole numbers",
-    ),
-    "layers of experts in no list": (
-        {**SCOUT, "text_config": {**SCOUT["text_config"], "moe_layers": 5}},
-        "'moe_layers'.*5.*whole numbers",
-    ),
-    "architectures in no list": ({**SCOUT, "architectures": 5}, "'architectures'.*5.*names"),
     "a size of too many digits": ({**LLAMA, "vocab_size": 10**12}, "'vocab_size'.*1,000,000,000"),
     "heads that cannot share": (
         {**LLAMA, "num_key_value_heads": 7},
@@ -508,7 +516,7 @@ BAD = {
     "too few layers of a search": (NAS | {"block_configs": []}, "'block_configs'.*80 layers"),
     "linear layers of a search": (
         NAS | {"block_configs": [_linear(block) for block in NAS["block_configs"]]},
-        "'block_configs'.*one matrix",
+        "'block_configs.*replace_with_linear'.*unsupported",
     ),
     "a nested family that is unknown": (
         {**SCOUT, "text_config": {"model_type": "mllama_text_model"}},

@@ -199,7 +199,6 @@ def test_the_kv_cache_has_a_data_type_of_its_own(load):
 BAD = {
     "unknown method": ({"quant_method": "hqq"}, r"'quantization_config\.quant_method'.*'hqq'.*awq"),
     "no method": ({"bits": 4}, r"'quantization_config\.quant_method'.*missing"),
-    "no object": ("gptq", "'quantization_config'"),
     "no bits": ({"quant_method": "gptq", "group_size": 128}, r"config\.bits'.*missing"),
     "no group": ({"quant_method": "gptq", "bits": 4}, r"config\.group_size'.*missing"),
     "bits of its own for some": (GPTQ | {"dynamic": {"-:.*mlp.*": {}}}, r"config\.dynamic'"),
@@ -217,7 +216,6 @@ BAD = {
         MODELOPT | {"kv_cache_scheme": {"num_bits": 4}},
         "kv_cache_scheme'.*8-bit",
     ),
-    "a block that is none": (FP8 | {"weight_block_size": 128}, r"config\.weight_block_size'"),
     "two groups": (
         {"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}},
         r"config\.config_groups'",
@@ -226,24 +224,9 @@ BAD = {
         tensors(strategy="channel") | {"sparsity_config": {"format": "sparse-24-bitmask"}},
         r"config\.sparsity_config'",
     ),
-    "methods in a list": ({"quant_method": ["fp8"]}, r"config\.quant_method'.*\['fp8'\]"),
-    "exceptions that are no list": (FP8 | {"ignored_layers": 5}, r"config\.ignored_layers'.*5"),
-    "exceptions without names": (FP8 | {"ignored_layers": [3]}, r"config\.ignored_layers'.*\[3\]"),
     "an empty block": (
         FP8 | {"weight_block_size": [0, 128]},
         r"config\.weight_block_size'.*0, 128",
-    ),
-    "an empty block of tensors": (
-        tensors(strategy="block", block_structure=[128, 0]),
-        r"config\.block_structure'.*128, 0",
-    ),
-    "a group that is none": (
-        {"quant_method": "compressed-tensors", "config_groups": {"g": [1]}},
-        r"config\.config_groups'",
-    ),
-    "sparsity that is none": (
-        tensors(strategy="channel") | {"sparsity_config": 5},
-        r"config\.sparsity_config'",
     ),
     "more bits than weights have": (GPTQ | {"bits": 17}, r"config\.bits'.*17.*at most 16"),
     "floats in odd groups": (

@@ -128,6 +128,10 @@ def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() ->
     assert made.dtype == "fp8"
     assert "weights in fp8, as it was measured, not in the bf16 of its config" in said[0]
     assert as_measured(replace(asked, llm_id=llm_id, dtype="int4"), known)[1] == []
+    # A configuration that is given decides: one that quantizes nothing has 16 bits.
+    config = ROOT / "resources" / "llms" / f"{llm_id}.json"
+    made, (_, said) = as_measured(replace(asked, hf_config=config), known)
+    assert made.dtype == "bf16" and "in fp8: bf16 is assumed (--dtype" in said
     # A fleet's demand has no such option.
     assert "--" not in as_measured(replace(asked, llm_id=llm_id), known, has_options=False)[1][0]
 

@@ -81,14 +81,6 @@ def test_half_the_bytes_a_weight_take_half_the_time_to_read() -> None:
     assert told(half)["weights_ms"] < told(full)["weights_ms"]
 
 
-def test_a_cache_of_8_bits_holds_more_requests_and_moves_fewer_bytes() -> None:
-    full, eight = (one(llm) for llm in (LLMS["nine"], replace(LLMS["nine"], kv_dtype="fp8")))
-    fit = [requests_that_fit(np.zeros(1), columns_of(X))[0] for X in (full, eight)]
-    assert fit[1] == pytest.approx(2 * fit[0])
-    busy = [told(one(llm, users=(64,)))["kv_ms"][0] for llm in (LLMS["nine"], LLMS["grouped"])]
-    assert busy[1] < busy[0]
-
-
 def test_longer_requests_fit_less_often() -> None:
     short, long = (one(LLMS["seven"], input_tokens=n) for n in (100.0, 1000.0))
     fit = [requests_that_fit(np.full(1, 0.5), columns_of(X))[0] for X in (short, long)]

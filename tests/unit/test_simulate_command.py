@@ -92,7 +92,7 @@ def test_users_who_send_too_many_requests_are_named_by_their_options(monkeypatch
 
 def test_an_llm_that_does_not_fit_is_refused_in_words_of_its_own_options() -> None:
     with pytest.raises(InputError, match="no GPU profile can serve mistral-7b") as error:
-        run(*LENGTHS, *RATE, "--gpu-profile", "1xT4-16GB", "--max-model-len", "32768")
+        run(*LENGTHS, *RATE, "--gpu-profile", "1xT4-16GB", "--dtype", "fp32")
     assert "GPU profile" in str(error.value.fix) and "--gpu-profiles" not in str(error.value)
 
 

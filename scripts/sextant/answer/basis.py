@@ -65,9 +65,9 @@ def as_measured(
 ) -> tuple[Question, list[str]]:
     """Return the question with the precisions in which its LLM was measured, and what to say of it.
 
-    Only a precision that the question leaves open is filled in. Where the points differ it is that
-    of the configuration, or of most points if none was served so. Without options the person
-    cannot choose another one, and the notes name no option.
+    Only a precision that the question leaves open is filled in. Where the points differ, or the
+    configuration is given, it is that of the configuration, or of most points if none was served
+    so. Without options the person cannot choose another one, and the notes name no option.
     """
     llm_id = id_of(question)
     if question.sizes is not None:
@@ -86,8 +86,9 @@ def as_measured(
             continue
         found = points[column].fillna(of_config(llm)).value_counts()
         own, option = of_config(llm), f" (--{name.replace('_', '-')} chooses)" * has_options
-        taken = chosen[name] = own if own in found else str(found.index[0])
-        if len(found) > 1:
+        is_own = own in found or question.hf_config is not None
+        taken = chosen[name] = own if is_own else str(found.index[0])
+        if len(found) > 1 or taken not in found:
             measured = " and ".join(sorted(found.index))
             text = f"{llm_id} was measured with {what} in {measured}: {taken} is assumed"
             notes.append(f"{text}{option}.")

@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import Row, load_sheet
 from sextant.decide.sizing import ruled_out
 from sextant.facts.gpu import GPUProfile, profile_of_id
-from sextant.facts.llm import LLM
+from sextant.facts.llm import LLM, kv_precision_of
 from sextant.facts.prices import (
     PriceRow,
     cheapest,
@@ -414,8 +414,10 @@ def subject_of(
     measured = set(source.known.points["llm_id"])
     llms = {name: facts for name, facts in source.known.llms.items() if name in measured}
     serving = serving_of(question, source)
+    if serving.kv_precision is None and (question.hf_config or llm_id not in measured):
+        serving = serving._replace(kv_precision=kv_precision_of(llm))
     longest = longest_of(question, source)
-    excluded = ruled_out(llm, profiles, longest, source.memory_utilization)
+    excluded = ruled_out(llm, profiles, longest, source.memory_utilization, serving.engine)
     left_out = _left_out(llm_id, llms | {llm_id: llm}, source, profiles)
     excluded = {
         name: why for name, why in left_out.items() if name not in question.gpu_profile_ids

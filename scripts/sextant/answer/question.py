@@ -200,7 +200,7 @@ class Question:
 
     @property
     def kv_precision(self) -> str | None:
-        """Precision of the KV cache, None for that of the weights."""
+        """Precision of the KV cache, None for the LLM's own."""
         return DTYPE_PRECISION.get(self.kv_dtype or "", self.kv_dtype)
 
     @property

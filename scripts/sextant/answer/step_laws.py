@@ -17,6 +17,7 @@ from sextant.base.errors import InputError
 from sextant.base.rows import Row, frame_rows
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
+from sextant.facts.memory import memory_of
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
@@ -28,7 +29,6 @@ from sextant.simulate.inputs import Scheduler, StepLaw
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
-_LEAST_BLOCKS = 64
 _UNMEASURED = "it was not measured there, and the law of a step on GPUs says nothing of cores"
 
 
@@ -43,9 +43,8 @@ class Settings:
 
     def scheduler(self, kv_tokens: int, longest_tokens: int) -> Scheduler:
         """Return the scheduler over a KV cache of this size. Raises InputError as it does."""
-        least = _LEAST_BLOCKS * Scheduler.block_tokens
         made = Scheduler(
-            max(kv_tokens, least),
+            kv_tokens,
             self.max_num_seqs,
             self.max_num_batched_tokens,
             has_prefix_caching=self.has_prefix_caching,
@@ -123,13 +122,14 @@ def find_laws(
     rows = bare.asked(model, keys, profiles) if on_gpu else keys
     found = step_laws(model, rows, n_draws, question.seed) if on_gpu else []
     for name, fitted in zip(on_gpu, found, strict=True):
-        sizes = [fitted.kv_tokens, *fitted.draws_kv_tokens.tolist()]
-        schedulers = [settings.scheduler(int(size), longest) for size in sizes]
+        memory = memory_of(llm, profiles[name].devices, source.memory_utilization, "vllm")
+        length = sum(subject.mean_lengths.values())
+        scheduler = settings.scheduler(memory.kv_tokens(length), longest)
         of_steps = np.vstack([fitted.law.array(), fitted.draws])
         if probe is not None:
             own = probe[(probe["gpu_profile_id"] == name) & probe[TARGETS].notna().any(axis=1)]
-            of_steps = _calibrate_to_probe(of_steps, own, schedulers[0], question.seed)
-        laws[name] = ServerLaws([*map(StepLaw.of, of_steps)], schedulers)
+            of_steps = _calibrate_to_probe(of_steps, own, scheduler, question.seed)
+        laws[name] = ServerLaws([*map(StepLaw.of, of_steps)], [scheduler] * len(of_steps))
     unknown = {name: _UNMEASURED for name in on_cpu if name not in laws}
     return LLMLaws(
         llm_id,

@@ -28,8 +28,9 @@ from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.llm import LLM, load_llm
+from sextant.facts.memory import memory_of
 from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run
-from sextant.points.verdict import Feasibility, assess_variant, kv_bytes_per_device
+from sextant.points.verdict import Feasibility, assess_variant
 from sextant.workload.prompts import RandomTokens
 
 log = logging.getLogger(__name__)
@@ -146,12 +147,19 @@ def _weights_to_search(
     variant, given = cell.variant, cell.variant.batch_weight_tokens
     # Replicas that share a device fill it together.
     n_sharing = variant.replicas if variant.placement == "shared" else 1
+    n_devices = 1 if cell.devices.kind == "cpu" else cell.devices.n_gpus
     return WeightRange(
         lowest_tokens=given or cell.longest_request_tokens,
         highest_tokens=given or feasibility.max_batch_weight_tokens,
-        kv_bytes_per_token=n_sharing * kv_bytes_per_device(llm, cell.devices),
+        kv_bytes_per_token=n_sharing * _kv_bytes_per_token(cell, llm) / n_devices,
         max_starts=settings.max_server_starts,
     )
+
+
+def _kv_bytes_per_token(cell: Cell, llm: LLM) -> float:
+    """Return what a token of the longest request takes on all devices together."""
+    n = cell.longest_request_tokens
+    return memory_of(llm, cell.devices).request_bytes(n) / n
 
 
 def server_specs(
@@ -171,7 +179,7 @@ def server_specs(
                 load_format="safetensors" if cell.model else "dummy",
                 devices=cell.devices,
                 batch_weight_tokens=batch_weight_tokens,
-                kv_bytes_per_token=llm.kv_bytes_per_token,
+                kv_bytes_per_token=round(_kv_bytes_per_token(cell, llm)),
                 max_request_tokens=cell.longest_request_tokens,
                 device_indices=place,
                 cpu_indices=own_cores,

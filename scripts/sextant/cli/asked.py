@@ -119,7 +119,9 @@ class AskedOptions(StoreOptions):
     ] = None
     kv_dtype: Annotated[
         str | None,
-        typer.Option(help="Precision of the KV cache, e.g. fp8; that of the weights else."),
+        typer.Option(
+            help="Precision of the KV cache, e.g. fp8; the checkpoint's, or 16 bits, else."
+        ),
     ] = None
     max_model_len: Annotated[
         int | None, typer.Option(help="Tokens that the longest request may have.")

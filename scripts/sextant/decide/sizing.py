@@ -112,6 +112,7 @@ def ruled_out(
     profiles: Mapping[str, GPUProfile],
     longest_request_tokens: int,
     memory_utilization: float,
+    engine: str | None = None,
 ) -> dict[str, str]:
     """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot."""
     if llm.context_tokens < longest_request_tokens:
@@ -119,7 +120,7 @@ def ruled_out(
         reason = f"its context of {llm.context_tokens} tokens is below {limit}"
         return dict.fromkeys(profiles, reason)
     verdicts = {
-        name: assess(llm, each.devices, memory_utilization, longest_request_tokens).verdict
+        name: assess(llm, each.devices, memory_utilization, longest_request_tokens, engine).verdict
         for name, each in profiles.items()
     }
     return {name: verdict.why for name, verdict in verdicts.items() if verdict.why}

@@ -243,7 +243,7 @@ def cell_definition(
     Prices, SLOs, limits of time and the path of the interpreter are not in it.
     """
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
-    scenario = experiment.scenario(key)
+    scenario, devices = experiment.scenario(key), experiment.profiles[key.gpu_profile_id].devices
     is_burst = isinstance(scenario, Burst)
     mirrored = {"windows_sha256": sha256_once(WINDOWS_FILE)} if is_burst else {}
     return {
@@ -251,7 +251,7 @@ def cell_definition(
         **asdict(key),
         "config_path": llm["config"],
         "model": llm.get("model"),
-        "devices": asdict(experiment.profiles[key.gpu_profile_id].devices),
+        "devices": {name: getattr(devices, name) for name in ("kind", "n_gpus", "memory_gib")},
         "max_input_tokens": workload["max_input_tokens"],
         "max_output_tokens": workload["max_output_tokens"],
         "scenario": plain(scenario),

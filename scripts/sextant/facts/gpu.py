@@ -60,6 +60,8 @@ class GPU:
     """as dense_16bit_tflops for 8-bit integers; left out where the device has no units for them"""
     dense_fp4_tflops: PositiveSize | None = None
     """as dense_16bit_tflops for 4-bit floats (NVFP4); left out where there are no units for them"""
+    reserved_gib: PositiveSize = 0.5
+    """GiB of memory_gib that no process sees: error correction and the driver keep them"""
     tdp_w: PositiveSize | None = None
     """most power in W that one device draws for long (TDP); left out if not published"""
 
@@ -98,6 +100,8 @@ class Devices:
     n_gpus: int
     memory_gib: float
     """Memory of one device."""
+    reserved_gib: float = 0.0
+    """GiB of it that no process sees."""
 
     @property
     def memory_bytes(self) -> float:
@@ -124,7 +128,7 @@ class GPUProfile:
     @property
     def devices(self) -> Devices:
         """What a server on this profile runs on."""
-        return Devices(self.gpu.kind, self.n_gpus, self.gpu.memory_gib)
+        return Devices(self.gpu.kind, self.n_gpus, self.gpu.memory_gib, self.gpu.reserved_gib)
 
 
 def gpu_path(folder: str | Path, gpu_id: str) -> Path:
@@ -207,6 +211,7 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
         gpu,
         gpu_id=f"{gpu.gpu_id}{_MIG_NAME}{profile}",
         memory_gib=gpu.memory_gib * part,
+        reserved_gib=gpu.reserved_gib * part,
         memory_bandwidth_gb_s=gpu.memory_bandwidth_gb_s * part,
         tdp_w=None,
         **parts,

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm import LLM
+from sextant.facts.memory import memory_of
 
 if TYPE_CHECKING:
     from sextant.experiment.servers import Variant
@@ -150,28 +151,32 @@ class Feasibility:
 
 
 def assess(
-    llm: LLM, devices: Devices, memory_utilization: float, longest_request_tokens: int
+    llm: LLM,
+    devices: Devices,
+    memory_utilization: float,
+    longest_request_tokens: int,
+    engine: str | None = None,
 ) -> Feasibility:
     """Decide from memory facts alone, before any server starts.
 
-    The bound is optimistic: activations, fragmentation and the runtime need memory too, which only
-    a probe under load can show (LLM-Pilot, section III-C2). Weights and KV cache are sharded over
-    all devices.
+    Without an engine the bound is optimistic: activations, fragmentation and the runtime need
+    memory too, which only a probe under load can show (LLM-Pilot, section III-C2).
     """
-    usable_bytes = devices.memory_bytes * memory_utilization
-    kv_bytes = max(0.0, usable_bytes - llm.weight_bytes)
-    tokens = int(kv_bytes // (llm.kv_bytes_per_token * _kv_copies(llm, devices)))
+    memory = memory_of(llm, devices, memory_utilization, engine)
+    tokens = memory.kv_tokens(longest_request_tokens)
+    weight_gib = memory.weight_bytes / GIB
     verdict = FEASIBLE
     if devices.kind != "cpu" and not _splits_evenly(llm, devices.n_gpus):
         heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": devices.n_gpus}
         verdict = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, heads)
-    elif kv_bytes == 0:
-        sizes = {"weight_gib": llm.weight_bytes / GIB, "usable_gib": usable_bytes / GIB}
+    elif memory.kv_bytes == 0:
+        sizes = {"weight_gib": weight_gib, "usable_gib": memory.usable_bytes / GIB}
         verdict = Verdict(Outcome.WEIGHTS_TOO_LARGE, sizes)
     elif tokens < longest_request_tokens:
         lengths = {"kv_tokens": tokens, "longest_request_tokens": longest_request_tokens}
         verdict = Verdict(Outcome.KV_CACHE_TOO_SMALL, lengths)
-    return Feasibility(verdict, memory_utilization, llm.weight_bytes / GIB, kv_bytes / GIB, tokens)
+    kv_gib = memory.kv_bytes / GIB
+    return Feasibility(verdict, memory_utilization, weight_gib, kv_gib, tokens)
 
 
 def assess_variant(
@@ -209,23 +214,6 @@ def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
         return llm.n_heads % n_gpus == 0
     fewer, more = sorted((llm.n_kv_heads, n_gpus))
     return llm.n_heads % n_gpus == 0 and more % fewer == 0
-
-
-def kv_bytes_per_device(llm: LLM, devices: Devices) -> float:
-    """Return what the KV cache of a token takes on each device; all cores of a CPU are one."""
-    n_devices = 1 if devices.kind == "cpu" else devices.n_gpus
-    return llm.kv_bytes_per_token * _kv_copies(llm, devices) / n_devices
-
-
-def _kv_copies(llm: LLM, devices: Devices) -> int:
-    """Return how often each KV head is stored: with fewer heads than GPUs, each GPU has one.
-
-    The latent vector of MLA, from which every head is computed, is on each GPU.
-    """
-    if devices.kind == "cpu":
-        return 1
-    n_stored = 1 if llm.kv_latent_size else llm.n_kv_heads
-    return max(1, devices.n_gpus // n_stored)
 
 
 @dataclass(frozen=True)

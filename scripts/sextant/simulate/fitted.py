@@ -47,12 +47,8 @@ class FittedLaws(NamedTuple):
 
     law: StepLaw
     """At the most likely parameters."""
-    kv_tokens: int
-    """Tokens that the KV cache of a replica holds, at these."""
     draws: np.ndarray
     """Laws at draws of the posterior, shape (draws, terms)."""
-    draws_kv_tokens: np.ndarray
-    """Shape (draws,)."""
 
 
 def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) -> list[FittedLaws]:
@@ -85,11 +81,8 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
     errors = posterior.draw_errors(X, n_draws, seed).reshape(n_draws, n_rows, n_users, 2)
     errors = np.concatenate([np.zeros((1, *errors.shape[1:])), errors]).mean(axis=2, keepdims=True)
     correction = correction.reshape(n_rows, n_users, 2) + errors
-    laws, kv_tokens = _matched(np.concatenate([phi[None], drawn]), X, correction)
-    return [
-        FittedLaws(StepLaw.of(of[0]), int(kv[0]), of[1:], kv[1:].astype(np.int64))
-        for of, kv in zip(laws.swapaxes(0, 1), kv_tokens.T, strict=True)
-    ]
+    laws = _matched(np.concatenate([phi[None], drawn]), X, correction)
+    return [FittedLaws(StepLaw.of(of[0]), of[1:]) for of in laws.swapaxes(0, 1)]
 
 
 def told_by_probe(
@@ -138,10 +131,8 @@ def _load_test(law: StepLaw, limits: Limits, load: Load, users: np.ndarray) -> n
     return means._replace(ttft_ms=means.ttft_ms + wave_ms).logs()
 
 
-def _matched(
-    phi: np.ndarray, X: pd.DataFrame, correction: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return step laws, (laws, configurations, terms), and the tokens of their KV caches.
+def _matched(phi: np.ndarray, X: pd.DataFrame, correction: np.ndarray) -> np.ndarray:
+    """Return step laws, (laws, configurations, terms).
 
     Args:
         phi: parameters, (laws, rows of `X`, parameters).
@@ -163,8 +154,6 @@ def _matched(
     start = _start(flat[::n_users], first, known[:, 0])
     lengths = X.iloc[0]
     load = Load(lengths["input_tokens"], lengths["output_tokens"])
-    held = lengths["input_tokens"] + lengths["output_tokens"] / 2
-    kv_tokens = terms["capacity_requests"][::n_users] * held
     limits = Limits(1e6, 8192.0, 1e12)
 
     def predict(law: StepLaw) -> np.ndarray:
@@ -172,7 +161,7 @@ def _matched(
 
     both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
     values = match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values
-    return values.reshape(n_laws, -1, values.shape[1]), kv_tokens.reshape(n_laws, -1)
+    return values.reshape(n_laws, -1, values.shape[1])
 
 
 def _start(phi: np.ndarray, facts: dict[str, np.ndarray], alone: np.ndarray) -> np.ndarray:

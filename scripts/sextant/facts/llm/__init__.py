@@ -20,24 +20,11 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import check
 from sextant.facts.llm import hybrid, plain
 from sextant.facts.llm.config import Config, read_config
-from sextant.facts.llm.facts import DTYPE_BYTES, DTYPE_PRECISION, LLM, UNBOUNDED_TOKENS
+from sextant.facts.llm.facts import DTYPE_BYTES as DTYPE_BYTES
+from sextant.facts.llm.facts import DTYPE_PRECISION
+from sextant.facts.llm.facts import LLM as LLM
+from sextant.facts.llm.facts import UNBOUNDED_TOKENS as UNBOUNDED_TOKENS
 from sextant.facts.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized
-
-__all__ = [
-    "DTYPES",
-    "DTYPE_BYTES",
-    "FAMILIES",
-    "KV_PRECISIONS",
-    "LLM",
-    "PRECISIONS",
-    "UNBOUNDED_TOKENS",
-    "GivenSizes",
-    "kv_precision_of",
-    "load_llm",
-    "precision_in_name",
-    "precision_of",
-    "served",
-]
 
 FAMILIES: dict[str, Callable[[Config], LLM]] = {
     **plain.FAMILIES,
@@ -210,16 +197,8 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
     _check(precision, PRECISIONS, "precision")
     if precision == precision_of(llm):
         return llm
-    plain = replace(
-        llm,
-        weight_format="",
-        weight_bits=0.0,
-        expert_format="",
-        expert_bits=0.0,
-        is_weight_only=False,
-        n_quantized_parameters=0,
-        n_quantized_expert_parameters=0,
-    )
+    unquantized = quantized(Scheme("", 0.0), Matrices(0, 0))
+    plain = replace(llm, expert_format="", expert_bits=0.0, **unquantized)
     if precision in DTYPES:
         return replace(plain, dtype=DTYPES[precision])
     parts = Matrices(llm.n_attention_parameters, llm.n_mlp_parameters, 0, llm.n_expert_parameters)

@@ -32,6 +32,8 @@ _SIZING = re.compile(
 # Fields of the text part that a vision-language config may have outside of it.
 _SHARED = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
 _MOST = 10**9  # far above any size of an LLM: a larger number has a digit too many
+_LONGEST = 100
+"""Characters of each end of a problem that repeats a long value."""
 SHIPPED = PROJECT / "resources" / "llms"
 
 
@@ -44,6 +46,8 @@ class Config:
 
     def error(self, problem: str, field: str | None, fix: str) -> InputError:
         """Return the error to raise about a field of this config."""
+        if len(problem) > 2 * _LONGEST:
+            problem = f"{problem[:_LONGEST]} … {problem[-_LONGEST:]}"
         return InputError(problem, file=self.file, field=field, fix=fix)
 
     def optional(self, name: str, default: Any = None) -> Any:
@@ -134,9 +138,11 @@ class Config:
 class Section(Config):
     """A part of a config: errors name its fields as `<name>.<field>`."""
 
-    def __init__(self, values: Mapping[str, Any], file: Path | str, name: str) -> None:
+    def __init__(self, values: Any, file: Path | str, name: str) -> None:
         super().__init__(values, file)
         self._name = name
+        if not isinstance(values, dict):
+            raise InputError("not a JSON object", file=file, field=name, fix="save it again")
 
     def error(self, problem: str, field: str | None, fix: str) -> InputError:
         """Return the error to raise about a field of this part."""

@@ -88,11 +88,7 @@ class LLM:
     is_weight_only: bool = False
     """Whether quantized weights are multiplied as 16-bit numbers (GPTQ, AWQ, INT4)."""
     sliding_window_tokens: NonNegativeInt = 0
-    """Tokens that a layer with sliding-window attention looks back on; 0 if no layer has it.
-
-    A recorded fact: `kv_bytes_per_token` takes every layer to keep every token, which is an
-    upper bound.
-    """
+    """Tokens that a layer with sliding-window attention looks back on; 0 if no layer has it."""
     n_sliding_layers: NonNegativeInt = 0
     n_attention_layers: NonNegativeInt = 0
     """Layers with attention, of any kind; 0: all. The others keep a state of fixed size."""
@@ -138,6 +134,12 @@ class LLM:
         dense = self.n_flop_parameters - self.n_active_expert_parameters
         share = dense / ((dense + self.n_encoder_flop_parameters) or 1)
         return self._dense_bytes(dense, share)
+
+    @property
+    def attention_weight_bytes(self) -> float:
+        """Of `step_weight_bytes`, those of attention."""
+        dense = max(self.n_flop_parameters - self.n_active_expert_parameters, 1)
+        return min(self.n_attention_parameters / dense, 1.0) * self.step_weight_bytes
 
     def _dense_bytes(self, n_parameters: int, share: float = 1.0) -> int:
         n = share * (self.n_quantized_parameters - self.n_quantized_expert_parameters)

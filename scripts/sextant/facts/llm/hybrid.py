@@ -6,7 +6,7 @@ kinds of attention, or where sizes were chosen layer by layer.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sextant.facts.llm.config import Config, Section
 from sextant.facts.llm.facts import DTYPE_BYTES, LLM
@@ -120,6 +120,7 @@ def _deepseek_v4(config: Config) -> LLM:
     )
 
 
+_MOST_FACTOR = 1000
 _SPARSE = ("deepseek_v32", "glm_moe_dsa")
 
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -169,9 +170,9 @@ def _state_bytes(config: Config, state: int, convolution: int) -> int:
     """Return the bytes of one layer's state, whose type may be its own, and of its inputs."""
     dtype = config.optional("dtype", "bfloat16")
     own = config.optional("mamba_ssm_dtype") or config.optional("mamba_ssm_cache_dtype") or dtype
-    if own not in DTYPE_BYTES:
+    if str(own) not in DTYPE_BYTES:
         raise config.error(f"unknown type {own!r}", "mamba_ssm_dtype", "use float32 or bfloat16")
-    return state * DTYPE_BYTES[own] + convolution * DTYPE_BYTES.get(dtype, 2)
+    return state * DTYPE_BYTES[own] + convolution * DTYPE_BYTES.get(str(dtype), 2)
 
 
 def _nemotron_h(config: Config) -> LLM:
@@ -342,8 +343,12 @@ def _nemotron_nas(config: Config) -> LLM:
         fix = f"give each of the {layers} layers"
         raise config.error("not a list of layers", "block_configs", fix)
     head_dim = h // heads
-    kv_heads = [heads // group for group in map(_group, blocks) if group]
-    widths = [_width(config, block, h) for block in blocks]
+    sections = [Section(block, config.file, "block_configs") for block in blocks]
+    kv_heads = [heads // group for group in map(_group, sections) if group]
+    widths = [_width(block, h) for block in sections]
+    if not all(kv_heads) or not kv_heads:
+        fix = "give heads in a group that divide the heads"
+        raise config.error("a layer without KV heads, or none with any", "block_configs", fix)
     return decoder(
         config,
         read_sizes(config, ffn=max(widths), kv_heads=max(kv_heads), head_dim=head_dim),
@@ -355,19 +360,21 @@ def _nemotron_nas(config: Config) -> LLM:
     )
 
 
-def _group(block: dict[str, Any]) -> int:
+def _group(block: Section) -> int:
     """Return how many heads share K and V in a layer; 0: it has no attention."""
-    attention = block["attention"]
-    return 0 if attention["no_op"] else int(attention["n_heads_in_group"])
+    attention = Section(block.get("attention"), block.file, "block_configs.attention")
+    attention.require("replace_with_linear", False)
+    return 0 if attention.flag("no_op") else attention.integer("n_heads_in_group")
 
 
-def _width(config: Config, block: dict[str, Any], hidden: int) -> int:
+def _width(block: Section, hidden: int) -> int:
     """Return the width of a layer's MLP: two thirds of a multiple of the hidden state."""
-    if block["ffn"]["replace_with_linear"] or block["attention"]["replace_with_linear"]:
-        fix = "add the variant to sextant/facts/llm/"
-        raise config.error("a layer is one matrix", "block_configs", fix)
-    exact = int(2 * (block["ffn"]["ffn_mult"] or 0) * hidden / 3)
-    return 0 if block["ffn"]["no_op"] else -(-exact // 256) * 256
+    ffn = Section(block.get("ffn"), block.file, "block_configs.ffn")
+    ffn.require("replace_with_linear", False)
+    factor = ffn.optional("ffn_mult", 0)
+    if not isinstance(factor, int | float) or not 0 <= factor <= _MOST_FACTOR:
+        raise ffn.error(f"{factor!r} is not a factor", "ffn_mult", f"give 0 to {_MOST_FACTOR}")
+    return 0 if ffn.flag("no_op") else -(-int(2 * factor * hidden / 3) // 256) * 256
 
 
 FAMILIES: dict[str, Callable[[Config], LLM]] = {

@@ -1,7 +1,7 @@
 """Counts the parameters of a decoder: its sizes, its experts and its sliding windows."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from sextant.facts.llm.config import Config
 from sextant.facts.llm.facts import DTYPE_BYTES, LLM
@@ -260,13 +260,6 @@ def deepseek_experts(config: Config, s: Sizes) -> Experts:
     return read_experts(config, s, s.layers - dense, "n_routed_experts", shared_ffn=shared)
 
 
-class WindowFacts(TypedDict, total=False):
-    """The facts of an LLM's sliding window."""
-
-    sliding_window_tokens: int
-    n_sliding_layers: int
-
-
 WindowRule = Callable[[Config, int], int]
 """Returns how many of the layers have a window where the config does not list their types."""
 
@@ -277,7 +270,7 @@ def window_facts(
     rule: WindowRule | None,
     name: str = "sliding_window",
     kind: str = "sliding_attention",
-) -> WindowFacts:
+) -> dict[str, Any]:
     """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window.
 
     `name` is the config's for the window's tokens, `kind` that of its layers in `layer_types`.

@@ -139,8 +139,6 @@ def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
     values = config.optional("quantization_config")
     if values is None:
         return {}
-    if not isinstance(values, dict):
-        raise config.error("not a JSON object", "quantization_config", "save the config again")
     inner = Section(values, config.file, "quantization_config")
     # The first checkpoints of ModelOpt name their tool alone.
     has_method = "quant_method" in values or "producer" not in values

@@ -91,7 +91,8 @@ class Residuals:
 
     The residuals are those of each training LLM under a fit without it: what a fit has seen,
     its effects of LLM and pair already explain. How far the trees are trusted is measured alike:
-    each training LLM is corrected by trees of all others.
+    each training LLM is corrected by trees of all others. `trees` has the weight of the correction
+    of each latency, and its trees, None where the weight is 0.
     """
 
     def __init__(self, fit: Fit, X: pd.DataFrame, seed: int) -> None:
@@ -100,7 +101,7 @@ class Residuals:
         weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
         self._columns = fit.problem.law.tree_columns
         columns = self._columns(X, predicted)
-        self._trees = []
+        self.trees: list[tuple[float, Any]] = []
         for target in (0, 1):
             residuals = fit.problem.observed[:, target] - predicted[:, target]
             known = np.isfinite(residuals)
@@ -109,29 +110,19 @@ class Residuals:
             )
             # This source may have no such latency.
             share = here.best_share() if known.any() else 0.0
-            self._trees.append((share, here.train() if share else None))
+            self.trees.append((share, here.train() if share else None))
 
     @classmethod
     def of_trees(cls, law: Law, trees: list[tuple[float, Any]]) -> Self:
         """Return corrections that were trained before: the share and the trees of each latency."""
         made = cls.__new__(cls)
-        made._columns, made._trees = law.tree_columns, trees
+        made._columns, made.trees = law.tree_columns, trees
         return made
-
-    @property
-    def trees(self) -> list[tuple[float, Any]]:
-        """The weight of each correction, and its trees; None where the weight is 0."""
-        return [*self._trees]
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Weights of the corrections of log nTTFT and log ITL, 0 to 1."""
-        return tuple(share for share, _ in self._trees)
 
     def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
         """Return what to add to the law's predictions, log nTTFT and log ITL, shape (rows, 2)."""
         columns, found = self._columns(X, predicted), np.zeros((len(X), 2))
-        for target, (share, model) in enumerate(self._trees):
+        for target, (share, model) in enumerate(self.trees):
             if model is not None:
                 found[:, target] = share * _clipped(model, columns)
         return found

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import DTYPE_BYTES, LLM
+from sextant.facts.memory import memory_of
 from sextant.points.features import ENCODER_DECODER, PAGED, Facts, execution_classes
 from sextant.points.frame import IDENTIFIERS, LENGTHS
 from sextant.predict.roofline.posterior import (
@@ -21,6 +22,7 @@ from sextant.predict.roofline.posterior import (
     Law,
     Parameter,
     columns_of,
+    free_bytes,
     levels,
     with_latencies,
 )
@@ -116,13 +118,10 @@ def requests_that_fit(activation: np.ndarray, facts: Mapping[str, np.ndarray]) -
 
     A padded batch holds its activations on each device, a paged one once.
     """
-    n_gpus = facts["n_gpus"]
-    total = n_gpus * facts["memory_bytes"]
-    free = np.maximum(_USABLE_MEMORY * total - facts["weight_bytes"], 0.02 * total)
-    copies = np.where(facts["is_paged"] > 0, 1.0, n_gpus)
+    copies = np.where(facts["is_paged"] > 0, 1.0, facts["n_gpus"])
     held = activation * facts["activation_bytes_per_token"] * copies
     tokens = facts["input_tokens"] + facts["output_tokens"] / 2
-    return free / (facts["kv_bytes_per_token"] + held) / tokens
+    return facts["free_bytes"] / (facts["kv_bytes_per_token"] + held) / tokens
 
 
 def _capacities(
@@ -291,6 +290,13 @@ def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     of_profile = {
         name: _profile_facts(facts.profiles[name]) for name in keys["gpu_profile_id"].unique()
     }
+    pairs = [*keys[IDENTIFIERS].itertuples(index=False, name=None)]
+    free = {
+        (llm_id, name): free_bytes(
+            memory_of(facts.llms[llm_id], facts.profiles[name].devices, _USABLE_MEMORY)
+        )
+        for llm_id, name in dict.fromkeys(pairs)
+    }
     parts = [
         keys[[*IDENTIFIERS, "users"]],
         pd.DataFrame.from_dict(of_llm, "index").loc[keys["llm_id"]].set_axis(keys.index),
@@ -298,6 +304,7 @@ def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         .loc[keys["gpu_profile_id"]]
         .set_axis(keys.index),
         keys[LENGTHS],
+        pd.Series([free[pair] for pair in pairs], keys.index, name="free_bytes", dtype=float),
     ]
     return pd.concat(parts, axis=1)
 
@@ -313,7 +320,6 @@ def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
         "is_paged": float(execution == PAGED),
         "n_blocks": _LAYER_BLOCKS[llm.is_encoder_decoder] * llm.n_layers,
         "n_encoder_blocks": _LAYER_BLOCKS[False] * llm.n_encoder_layers,
-        "weight_bytes": float(llm.weight_bytes),
         # Read in every step: the decoder's matrices, of which all tokens share the dense ones.
         "dense_bytes": (llm.n_flop_parameters - active_experts) * bytes_per_parameter,
         "expert_bytes": llm.n_expert_parameters * bytes_per_parameter,
@@ -346,7 +352,6 @@ def _profile_facts(profile: GPUProfile) -> dict[str, float | str]:
     return {
         "gpu_id": gpu.gpu_id,
         "n_gpus": profile.n_gpus,
-        "memory_bytes": gpu.memory_gib * GIB,
         "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
         "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
         "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,

@@ -9,11 +9,19 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.facts.gpu import GIB, GPU
+from sextant.facts.gpu import GPU
 from sextant.facts.llm import LLM, precision_of, served
+from sextant.facts.memory import STOPPING_ENGINE, Memory, memory_of
 from sextant.points.features import Facts
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING
-from sextant.predict.roofline.posterior import Effect, Law, Parameter, levels, with_latencies
+from sextant.predict.roofline.posterior import (
+    Effect,
+    Law,
+    Parameter,
+    free_bytes,
+    levels,
+    with_latencies,
+)
 
 PARAMETERS = {
     "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
@@ -46,7 +54,6 @@ NAMES = tuple(PARAMETERS)
 INDEX = {name: position for position, name in enumerate(NAMES)}
 ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
 """Those of `terms` that add up to the mean ITL."""
-_USABLE_MEMORY = 0.92
 _EXPERTS_AT_REFERENCE = 8.0
 
 
@@ -73,7 +80,7 @@ def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     """
     value = dict(zip(NAMES, np.exp(phi).T, strict=True))
     users = facts["users"]
-    capacity = value["memory"] * requests_that_fit(facts)
+    capacity = value["memory"] * facts["requests_that_fit"]
     # Users beyond the memory wait, but they preempt too: more memory is never slower.
     others = np.maximum(users - 1, 0.0)
     decode = _decode(users, value, facts)
@@ -130,17 +137,6 @@ def step_parts(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np
         "request_ms": facts["n_layers"] * value["prompt_launch"] + value["prompt"],
         "mixed": value["mixed"],
     }
-
-
-def requests_that_fit(facts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return how many requests of mean length fit into the memory that the weights leave."""
-    n_gpus, replicas = facts["n_gpus"], facts["data_parallel"]
-    held = facts["attention_bytes"] * replicas + facts["dense_bytes"] + facts["expert_bytes"]
-    held = (held + facts["unread_bytes"]) / n_gpus
-    memory = facts["memory_bytes"]
-    free = np.maximum(_USABLE_MEMORY * memory - held, 0.02 * memory)
-    tokens = _kept_tokens(facts["input_tokens"] + facts["output_tokens"] / 2, facts)
-    return free / (_kv_bytes(facts) * tokens + facts["state_bytes"] / n_gpus)
 
 
 def _kv_bytes(facts: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -224,13 +220,7 @@ _ARCHITECTURE = {
     "flops": 0.2,
     "expert_flops": 0.2,
 }
-_PRECISION = {
-    "launch": 0.1,
-    "bandwidth": 0.1,
-    "expert_bandwidth": 0.1,
-    "flops": 0.15,
-    "expert_flops": 0.15,
-}
+_PRECISION = _ARCHITECTURE | {"flops": 0.15, "expert_flops": 0.15}
 _ENGINE = dict(zip(_OFFSETS, (0.2, 0.15), strict=True))
 _VERSION = dict(zip(_OFFSETS, (0.1, 0.05), strict=True))
 _LLM = dict(zip(_OFFSETS, (0.1, 0.08), strict=True))
@@ -296,6 +286,14 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     n_gpus = known["n_gpus"]
     data_parallel = layout["data_parallel"].fillna(1.0).clip(1, n_gpus)
     expert_parallel = layout["expert_parallel"].fillna(1.0).clip(1, n_gpus)
+    lengths = keys[LENGTHS].astype(float).fillna(UNKNOWN_TOKENS)
+    held = lengths["input_tokens"] + lengths["output_tokens"] / 2
+    servers = [*zip(each, data_parallel, strict=True)]
+    memory = {key: _memory(facts, *key) for key in dict.fromkeys(servers)}
+    fitting = [
+        free_bytes(memory[key]) / memory[key].request_bytes(tokens)
+        for key, tokens in zip(servers, held, strict=True)
+    ]
     return pd.concat(
         [
             keys[[*IDENTIFIERS]],
@@ -303,18 +301,27 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
             texts[["engine", "engine_version"]],
             (texts["kv_precision"] == "").astype(float).rename("is_kv_unstated"),
             known,
-            keys[LENGTHS].astype(float).fillna(UNKNOWN_TOKENS),
+            lengths,
             pd.DataFrame(
                 {
+                    "requests_that_fit": fitting,
                     "prefill_share": 1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
                     "data_parallel": data_parallel,
                     # Attention that is replicated leaves each device whole experts.
                     "expert_parallel": expert_parallel.where(data_parallel == 1, n_gpus),
-                }
+                },
+                index=keys.index,
             ),
         ],
         axis=1,
     )
+
+
+def _memory(facts: Facts, served_as: tuple[str, ...], data_parallel: float) -> Memory:
+    llm_id, profile_id, precision, kv_precision = served_as
+    llm = served(facts.llms[llm_id], precision or None, kv_precision or None)
+    devices = facts.profiles[profile_id].devices
+    return memory_of(llm, devices, engine="vllm", data_parallel=data_parallel)
 
 
 def _pair_facts(
@@ -326,15 +333,13 @@ def _pair_facts(
         "gpu_id": profile.gpu.gpu_id,
         "architecture": profile.gpu.architecture,
         "n_gpus": float(profile.n_gpus),
-        "memory_bytes": profile.gpu.memory_gib * GIB,
         "bytes_per_ms": profile.gpu.memory_bandwidth_gb_s * 1e6,
         "link_bytes_per_ms": profile.gpu.interconnect_gb_s * 1e6,
     }
 
 
 def _chunked_llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
-    dense_flops = max(llm.n_flop_parameters - llm.n_active_expert_parameters, 1)
-    attention_share = min(llm.n_attention_parameters / dense_flops, 1.0)
+    attention_share = llm.attention_weight_bytes / llm.step_weight_bytes
     sliding = llm.n_sliding_layers / llm.n_layers
     dense_ms, expert_ms = _product_ms(llm, gpu)
     n_queries = (llm.n_attention_layers or llm.n_layers) * llm.n_heads * llm.head_dim
@@ -347,9 +352,8 @@ def _chunked_llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
         "kv_parts": 1.0 if llm.kv_latent_size else float(llm.n_kv_heads),
         "kv_bytes_per_token": float(llm.kv_bytes_per_token),
         "state_bytes": float(llm.state_bytes_per_request),
-        "attention_bytes": attention_share * llm.step_weight_bytes,
+        "attention_bytes": llm.attention_weight_bytes,
         "dense_bytes": (1 - attention_share) * llm.step_weight_bytes,
-        "unread_bytes": float(llm.dense_weight_bytes - llm.step_weight_bytes),
         "expert_bytes": float(llm.expert_weight_bytes),
         "n_experts": float(llm.n_experts),
         "experts_per_token": float(llm.n_experts_per_token),
@@ -412,9 +416,6 @@ CHUNKED = Law(
     freedom=2.0,
 )
 """Engines that mix chunks of prompts into decode steps, on GPUs."""
-
-
-STOPPING_ENGINE = "tgis"
 
 
 def is_chunked(keys: pd.DataFrame, facts: Facts) -> np.ndarray:

@@ -17,6 +17,8 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
+from sextant.facts.memory import Memory
+
 _ITERATIONS = 18
 _FIXED_SPREAD = 3
 """Iterations before spreads are estimated: from far away they would grow to explain misfit."""
@@ -25,6 +27,8 @@ _FREEDOM = 4.0
 _START_NOISE = (0.15, 0.10)
 _LEAST_NOISE = 0.02
 _NUMBERS_AT_ONCE = 8192
+_LEAST_FREE = 0.02
+"""Share of the memory that a law leaves for KV cache at least."""
 _PRIOR_WEIGHT = {"llm": 3.0, "version": 8.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
 
@@ -109,6 +113,11 @@ def levels(
         for parameter, sd in spread.items():
             group = f"{groups[name]} {parameter}" if groups else ""
             yield Effect(parameter, f"{kind} {name}", values, sd, group=group)
+
+
+def free_bytes(memory: Memory) -> float:
+    """Return what a law takes for the memory of the KV cache: above 0, as sources may differ."""
+    return max(memory.kv_bytes, _LEAST_FREE * memory.device_bytes)
 
 
 def columns_of(X: pd.DataFrame) -> dict[str, np.ndarray]:
