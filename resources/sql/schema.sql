@@ -58,6 +58,7 @@ CREATE TABLE point (
     median_ttft_ms DOUBLE, p90_ttft_ms DOUBLE, p95_ttft_ms DOUBLE, p99_ttft_ms DOUBLE,
     median_nttft_ms DOUBLE, p90_nttft_ms DOUBLE, p95_nttft_ms DOUBLE, p99_nttft_ms DOUBLE,
     median_itl_ms DOUBLE, p90_itl_ms DOUBLE, p95_itl_ms DOUBLE, p99_itl_ms DOUBLE,
+    median_tpot_ms DOUBLE, p90_tpot_ms DOUBLE, p95_tpot_ms DOUBLE, p99_tpot_ms DOUBLE,
     median_e2e_ms DOUBLE, p90_e2e_ms DOUBLE, p95_e2e_ms DOUBLE, p99_e2e_ms DOUBLE,
     median_ttft_lo_ms DOUBLE, median_ttft_hi_ms DOUBLE, p90_ttft_lo_ms DOUBLE, p90_ttft_hi_ms DOUBLE,
     p95_ttft_lo_ms DOUBLE, p95_ttft_hi_ms DOUBLE, p99_ttft_lo_ms DOUBLE, p99_ttft_hi_ms DOUBLE,
@@ -65,9 +66,11 @@ CREATE TABLE point (
     p95_nttft_lo_ms DOUBLE, p95_nttft_hi_ms DOUBLE, p99_nttft_lo_ms DOUBLE, p99_nttft_hi_ms DOUBLE,
     median_itl_lo_ms DOUBLE, median_itl_hi_ms DOUBLE, p90_itl_lo_ms DOUBLE, p90_itl_hi_ms DOUBLE,
     p95_itl_lo_ms DOUBLE, p95_itl_hi_ms DOUBLE, p99_itl_lo_ms DOUBLE, p99_itl_hi_ms DOUBLE,
+    median_tpot_lo_ms DOUBLE, median_tpot_hi_ms DOUBLE, p90_tpot_lo_ms DOUBLE, p90_tpot_hi_ms DOUBLE,
+    p95_tpot_lo_ms DOUBLE, p95_tpot_hi_ms DOUBLE, p99_tpot_lo_ms DOUBLE, p99_tpot_hi_ms DOUBLE,
     median_e2e_lo_ms DOUBLE, median_e2e_hi_ms DOUBLE, p90_e2e_lo_ms DOUBLE, p90_e2e_hi_ms DOUBLE,
     p95_e2e_lo_ms DOUBLE, p95_e2e_hi_ms DOUBLE, p99_e2e_lo_ms DOUBLE, p99_e2e_hi_ms DOUBLE,
-    mean_ttft_ms DOUBLE, mean_itl_ms DOUBLE, mean_e2e_ms DOUBLE,
+    mean_ttft_ms DOUBLE, mean_itl_ms DOUBLE, mean_tpot_ms DOUBLE, mean_e2e_ms DOUBLE,
     batch_weight_tokens BIGINT, energy_j DOUBLE, energy_bridged_fraction DOUBLE,
     energy_per_request_j DOUBLE, energy_per_output_token_j DOUBLE, mean_power_w DOUBLE, max_power_w DOUBLE,
     client_lag_p99_ms DOUBLE, client_lag_max_ms DOUBLE, send_lag_p99_ms DOUBLE,
@@ -95,7 +98,7 @@ CREATE TABLE candidate (
     status VARCHAR, users_per_replica INTEGER, replicas INTEGER, usd_per_hour DOUBLE,
     fewest_users INTEGER, ttft_ratio DOUBLE, nttft_ratio DOUBLE, itl_ratio DOUBLE,
     tpot_ratio DOUBLE, e2e_ratio DOUBLE, limit_ratio DOUBLE, load_per_replica DOUBLE,
-    probability_met DOUBLE
+    failed_share DOUBLE, probability_met DOUBLE
 );
 CREATE TABLE recommendation (
     source VARCHAR, slo_id VARCHAR, predictor VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,

@@ -71,30 +71,57 @@ def test_a_slower_run_differs_where_it_is_slower(tmp_path):
     assert "ITL mean, ms" in page.read_text() and "figures differ" in page.read_text()
 
 
-def test_equal_servers_seldom_differ():
-    """Of all figures of a level together one comparison in twenty may err."""
+def level_of(seed: int, n: int, pace: float = 0.0) -> tuple[pd.DataFrame, float]:
+    """Return a level of answers; with a pace, neighbours are alike."""
+    rows = pd.DataFrame(requests(seed, n=n))
+    slow = np.repeat(np.random.default_rng(seed).lognormal(0, pace, n // 2 + 1), 2)[:n]
+    latencies = {
+        "ttft_ms": (rows["first_token_s"] - rows["sent_s"]) * 1e3 * slow,
+        "e2e_ms": (rows["last_token_s"] - rows["sent_s"]) * 1e3 * slow,
+        "itl_ms": rows["token_offsets_ms"].map(np.diff) * slow,
+    }
+    tpot_ms = (latencies["e2e_ms"] - latencies["ttft_ms"]) / (N_TOKENS - 1)
+    return rows.assign(**latencies, tpot_ms=tpot_ms), rows["last_token_s"].max()
 
-    def of_seed(seed: int):
-        rows = pd.DataFrame(requests(seed, n=100))
-        latencies = {
-            "ttft_ms": (rows["first_token_s"] - rows["sent_s"]) * 1e3,
-            "e2e_ms": (rows["last_token_s"] - rows["sent_s"]) * 1e3,
-            "itl_ms": rows["token_offsets_ms"].map(np.diff),
-        }
-        tpot_ms = (latencies["e2e_ms"] - latencies["ttft_ms"]) / (N_TOKENS - 1)
-        return rows.assign(**latencies, tpot_ms=tpot_ms), rows["last_token_s"].max()
 
-    n_wrong = sum(
-        any(row["is_real"] for row in _rows([of_seed(2 * pair), of_seed(2 * pair + 1)]))
-        for pair in range(30)
+def n_different(n_pairs: int, n: int, pace: float = 0.0) -> int:
+    """Return at how many pairs of equal levels a figure is called different."""
+    pairs = (
+        (level_of(2 * pair, n, pace), level_of(2 * pair + 1, n, pace)) for pair in range(n_pairs)
     )
-    assert n_wrong <= 5  # of 30, with probability 0.997 where it is one in twenty
+    return sum(any(row["is_real"] for row in _rows(*pair)) for pair in pairs)
+
+
+def test_equal_servers_seldom_differ(monkeypatch):
+    """Of all figures of a level together one comparison in twenty may err."""
+    monkeypatch.setattr("sextant.studies.compare_runs._N_DEALS", 400)
+    assert n_different(20, 25) <= 4  # of 20, with probability 0.997 where it is one in twenty
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "pace"), [(25, 0.0), (60, 0.5)])
+def test_of_a_thousand_equal_pairs_one_in_twenty_differs(monkeypatch, n, pace):
+    monkeypatch.setattr("sextant.studies.compare_runs._N_DEALS", 400)
+    assert 20 <= n_different(1000, n, pace) <= 75
+
+
+def test_failures_stand_first_and_change_what_latencies_mean(tmp_path):
+    refused = [
+        request(4.0, request_id=f"r{number}", status="http_error", error="503", sent_s=number / 2)
+        for number in range(60)
+    ]
+    folders = runs(tmp_path, requests(1), [*requests(2), *refused])
+    text = compare(*folders)
+    first = text.index("0 % of the requests failed in A, 23.1 % in B")
+    assert first < text.index("differ by more than chance")
+    (level,) = json.loads(compare(*folders, "--format", "json"))["levels"]
+    assert level["rows"][0]["figure"] == "failed requests, share" and level["rows"][0]["is_real"]
 
 
 def test_few_requests_decide_nothing(tmp_path):
     folders = runs(tmp_path, requests(1, n=8), requests(2, itl=2, n=8))
     text = compare(*folders)
-    assert "too few requests" in text and "0 of 14 figures differ" in text
+    assert "too few requests" in text and "0 of 15 figures differ" in text
 
 
 def test_levels_of_one_run_only_and_other_ways_are_told(tmp_path):

@@ -17,7 +17,7 @@ from sextant.decide.decision import (
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.frame import IDENTIFIERS, at_percentile
+from sextant.points.frame import IDENTIFIERS, complete, judged
 from sextant.points.metrics import PERCENTILES
 from sextant.points.trust import intervals
 from sextant.predict.latencies import Draws
@@ -171,32 +171,37 @@ def test_tokens_of_one_request_tell_no_more_than_the_request():
 # Decisions
 
 
+ASKED = SLO("s", nttft_ms=2.0, itl_ms=22.0, percentile=50, users=16)
+
+
 def points(bounds_ms, itl_ms=(10.0, 20.0)):
     """Return points of 1 and 8 users whose ITL has these bounds; nTTFT is exact."""
     frame = pd.DataFrame({"llm_id": "m", "gpu_profile_id": "p", "users": [1, 8]})
     frame = frame.assign(median_itl_ms=itl_ms, median_nttft_ms=1.0)
     frame = frame.assign(median_nttft_lo_ms=1.0, median_nttft_hi_ms=1.0)
     frame[["median_itl_lo_ms", "median_itl_hi_ms"]] = bounds_ms
-    return at_percentile(frame, (50, 50))
+    return judged(complete(frame), ASKED)
 
 
 def test_draws_have_the_intervals_of_their_points():
-    draws = measured_draws(points([[9, 12], [15, 40]]), seed=1)
-    low, median, high = np.quantile(draws.samples_ms[..., 1], [0.05, 0.5, 0.95], axis=0)
+    draws = measured_draws(points([[9, 12], [15, 40]]), ASKED, seed=1).limited_ms
+    low, median, high = np.quantile(draws["itl"], [0.05, 0.5, 0.95], axis=0)
     assert low == pytest.approx([9, 15], rel=0.03) and high == pytest.approx([12, 40], rel=0.06)
     assert median == pytest.approx([10, 20], rel=0.03)
-    assert (draws.samples_ms[..., 0] == 1).all()
+    assert (draws["nttft"] == 1).all()
 
 
 def test_what_bounds_a_point_of_few_requests_is_the_next_larger_load():
     unknown = np.nan
-    draws = measured_draws(points([[9, unknown], [15, 40]]), seed=1)
-    fewest, more = draws.samples_ms[..., 1].T
+    draws = measured_draws(points([[9, unknown], [15, 40]]), ASKED, seed=1)
+    fewest, more = draws.limited_ms["itl"].T
     assert np.isfinite(fewest).all() and (fewest <= np.maximum(more, 10)).all()
-    largest = measured_draws(points([[9, 12], [15, unknown]]), seed=1).samples_ms[:, 1, 1]
+    open_ended = points([[9, 12], [15, unknown]])
+    largest = measured_draws(open_ended, ASKED, seed=1).limited_ms["itl"][:, 1]
     assert np.isinf(largest).mean() == pytest.approx(0.5, abs=0.05)
-    bare = points([[unknown, unknown]] * 2).assign(nttft_lo_ms=unknown, nttft_hi_ms=unknown)
-    assert measured_draws(bare, seed=1) is None
+    bare = points([[unknown, unknown]] * 2)
+    slo = SLO("s", itl_ms=22.0, percentile=50, users=16)
+    assert measured_draws(bare, slo, seed=1) is None
 
 
 def test_the_probability_of_a_measured_option_and_the_risk_that_it_allows():
@@ -204,12 +209,12 @@ def test_the_probability_of_a_measured_option_and_the_risk_that_it_allows():
     profiles = {"p": GPUProfile("p", gpu, 1, 2.0)}
     slo, curve = SLO("s", itl_ms=22.0, percentile=50, users=16), points([[9, 12], [15, 40]])
     found = candidates(curve, ["m"], profiles, slo)
-    draws = measured_draws(curve, seed=1)
+    draws = measured_draws(curve, slo, seed=1)
     (row,) = with_probabilities(found, draws, slo).to_dict("records")
     # Two replicas of 8 users; log(22/20) is 0.23 standard deviations of that side.
     assert (row["replicas"], row["usd_per_hour"]) == (2, 4.0)
     assert row["probability_met"] == pytest.approx(0.59, abs=0.03)
-    assert row["probability_met"] == (draws.samples_ms[:, 1, 1] <= 22).mean()
+    assert row["probability_met"] == (draws.limited_ms["itl"][:, 1] <= 22).mean()
     (safe,) = choose(weigh(draws, profiles, slo), risk=0.1).to_dict("records")
     assert (safe["replicas"], safe["users_per_replica"]) == (16, 1)
     assert [safe[name] for name in IDENTIFIERS] == ["m", "p"]

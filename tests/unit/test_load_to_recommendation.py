@@ -94,6 +94,32 @@ def test_loads_are_shared_as_a_folder_that_answers_alike(tmp_path, loads):
         assert first[name] == second[name]
 
 
+REQUESTS = ("--input-tokens", 16, "--output-tokens", 5)
+SHIPS = ("--source", "archive:inferencex")
+
+
+@pytest.mark.parametrize("extra", [(), SHIPS])
+@pytest.mark.parametrize("of", ["--database", "--source"])
+def test_what_was_loaded_counts_beside_what_ships(loads, of, extra):
+    asked = ("recommend", of, loads, *extra, "--llm", "llama-7b", "--users", 8)
+    found = json.loads(sextant(*asked, *SLO, *REQUESTS, "--format", "json"))
+    known = found["characterization"]
+    assert known["source"] == "measured + archive:inferencex" and known["n_points"] == 1149
+    assert found["basis"] == "roofline"
+    assert (extra == ()) == ("whose one LLM predicts nothing" in known["note"])
+
+
+def test_a_prediction_without_lengths_is_for_those_of_the_llms_own_points(loads):
+    asked = ("recommend", "--source", loads, *SHIPS, "--llm", "llama-7b", "--users", 4, *SLO)
+    serving = json.loads(sextant(*asked, "--format", "json"))["serving"]
+    assert (serving["input_tokens"], serving["output_tokens"]) == (16, 5)
+
+
+def test_a_folder_is_no_store(loads):
+    with pytest.raises(InputError, match=r"a folder is no store. Fix: give the file of a store"):
+        sextant("show", "--database", loads)
+
+
 def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):
     # 13 billion parameters in 16 bits do not fit into 16 GiB: who serves them has quantized them.
     subject = ("--llm-id", "llama-13b", "--gpu-profile", "1xT4-16GB", "--usd-per-hour", 1)
@@ -103,12 +129,11 @@ def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):
     assert json.loads(sextant(*asked, "--format", "json"))["gpu_profile_id"] == "1xT4-16GB"
 
 
-def test_without_a_price_one_is_asked_for(tmp_path):
+def test_the_price_is_the_users_else_that_of_a_dated_table(tmp_path):
     with StubServer(answer_tokens(0.002, 0.002)) as server:
         load(server.url, tmp_path / "one", *LENGTHS, "--users", 1, *SUBJECT)
     asked = ("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)
-    with pytest.raises(InputError, match=r"1xA100-40GB has no price.*--prices"):
-        sextant(*asked)
+    assert json.loads(sextant(*asked, "--format", "json"))["usd_per_hour"] > 0
     (tmp_path / "prices.csv").write_text("gpu_profile_id,usd_per_hour\n1xA100-40GB,3\n")
     priced = sextant(*asked, "--prices", tmp_path / "prices.csv", "--format", "json")
     assert json.loads(priced)["usd_per_hour"] == 3

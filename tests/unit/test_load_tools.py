@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.points.folder import load_folder
+from sextant.points.frame import LATENCY_COLUMNS
 from sextant.points.load_tools import Served, import_load_tool
 from support import ROOT
 
@@ -94,23 +96,6 @@ AIPERF = {
     "inter_token_latency": {"unit": "ms", "avg": 12.0, "p50": 11.5, "p99": 14.0},
 }
 
-STAGE = {
-    "load_summary": {"count": 60, "requested_rate": 2.0, "achieved_rate": 1.98},
-    "successes": {
-        "count": 58,
-        "latency": {
-            "request_latency": {"mean": 1.5, "median": 1.4, "p99": 1.9},
-            "time_to_first_token": {"mean": 0.05, "median": 0.04, "p90": 0.06, "p99": 0.09},
-            "time_per_output_token": {"mean": 0.011, "median": 0.01, "p99": 0.012},
-            "inter_token_latency": {"mean": 0.011, "median": 0.01, "p99": 0.03},
-        },
-        "throughput": {"output_tokens_per_sec": 250.0, "requests_per_sec": 1.9},
-        "prompt_len": {"mean": 300.0},
-        "output_len": {"mean": 130.0},
-    },
-    "failures": {"count": 2},
-}
-
 
 def imported(tool: str, folder: Path, *results: dict, served: Served = SERVED):
     files = []
@@ -185,26 +170,76 @@ def test_a_result_of_aiperf(tmp_path):
         imported("aiperf", tmp_path, two)
 
 
-def test_stages_of_inference_perf(tmp_path):
-    users = changed(STAGE, load_summary={"count": 60, "requested_rate": 60.0, "concurrency": 8})
-    _, points = imported("inference-perf", tmp_path, STAGE, users)
-    at_rate, of_users = points.sort_values("users", na_position="first").to_dict("records")
-    assert (at_rate["request_rate_rps"], of_users["users"]) == (2.0, 8)
-    assert of_users["request_rate_rps"] == 1.9
-    assert at_rate["median_ttft_ms"] == 40 and at_rate["p99_itl_ms"] == 30
-    assert (at_rate["input_tokens"], at_rate["n_failed"]) == (300, 2)
-
-
-@pytest.mark.parametrize("tool", ["vllm-bench", "guidellm", "aiperf", "inference-perf"])
+@pytest.mark.parametrize("tool", ["vllm-bench", "guidellm", "aiperf"])
 @pytest.mark.parametrize("content", [{}, [], 3, {"benchmarks": [{}], "input_config": {}}])
 def test_a_file_of_another_tool_is_named(tmp_path, tool, content):
     with pytest.raises(InputError, match=rf"0\.json: is no result of {tool}"):
         imported(tool, tmp_path, content)
 
 
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("tool", "result", "said"),
+    [
+        ("vllm-bench", VLLM | {"date": "yesterday"}, "is no result of vllm-bench"),
+        ("vllm-bench", VLLM | {"request_rate": "fast"}, "'request_rate_rps': 'fast' should be"),
+        ("vllm-bench", VLLM | {"request_rate": HUGE}, "'request_rate_rps': 1"),
+        ("vllm-bench", VLLM | {"max_concurrency": 10**30}, "'users': 1"),
+        ("vllm-bench", VLLM | {"mean_ttft_ms": -1.0}, "'mean_ttft_ms': -1.0 should be"),
+        ("vllm-bench", VLLM | {"median_ttft_ms": HUGE}, "'median_ttft_ms': 1"),
+        ("vllm-bench", VLLM | {"median_itl_ms": float("inf")}, "'median_itl_ms': inf should be"),
+        ("vllm-bench", VLLM | {"completed": []}, "is no result"),
+        ("vllm-bench", VLLM | {"completed": -3}, "'input_tokens': -512.0 should be"),
+        ("vllm-bench", VLLM | {"mean_e2el_ms": 10.0}, "'mean_e2e_ms': 10 is below the 60.9"),
+        ("vllm-bench", VLLM | {"p90_ttft_ms": 99.0}, "'p99_ttft_ms': 80.7.* below the 99"),
+        ("vllm-bench", VLLM | {"model_id": ["a", "b"]}, "does not name the LLM"),
+        ("guidellm", GUIDELLM | {"benchmarks": []}, "a result of guidellm without any benchmark"),
+        ("guidellm", {"benchmarks": [guidellm({"type_": "concurrent", "streams": -8})]}, "'users'"),
+        ("guidellm", {"benchmarks": [GUIDELLM["benchmarks"][0] | {"start_time": 1e300}]}, "no res"),
+        ("aiperf", AIPERF | {"request_count": {"avg": float("nan")}}, ""),
+        ("aiperf", AIPERF | {"start_time": "tomorrow"}, "'measured_on'"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_one_error(tmp_path, tool, result, said):
+    served = Served("1xH100-80GB")
+    if not said:
+        imported(tool, tmp_path, result, served=served)
+        return
+    with pytest.raises(InputError) as error:
+        imported(tool, tmp_path, result, served=served)
+    assert re.search(said, str(error.value)) and "0.json" in str(error.value)
+    assert ". Fix: " in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_a_run_in_which_all_failed_has_no_latency_and_meets_nothing(tmp_path):
+    zero = {name: 0.0 for name in VLLM if name.endswith("_ms")} | {"request_throughput": 0.0}
+    failed = VLLM | zero | {"completed": 0, "failed": 12, "max_concurrency": 64}
+    imported("vllm-bench", tmp_path, VLLM, failed)
+    points = load_folder(tmp_path / "out").points.set_index("users")
+    assert points.loc[64, LATENCY_COLUMNS].isna().all()
+    assert points.loc[64, ["n_ok", "n_failed"]].tolist() == [0, 12]
+    command = ["recommend", "--source", str(tmp_path / "out"), "--llm", "Qwen__Qwen3-8B"]
+    command += ["--users", "64", "--tpot-ms", "50", "--ttft-ms", "1000"]
+    done = CliRunner().invoke(app, command)
+    assert "16 replicas × 1xH100-80GB" in done.output
+    assert "1xH100-80GB with 64 users: 12 of 12 requests failed" in done.output
+
+
+def test_the_llm_that_a_file_names_needs_no_option(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for tool, result in (("vllm-bench", VLLM | {"model_id": LLM}), ("guidellm", GUIDELLM)):
+        Path(f"{tool}.json").write_text(json.dumps(result))
+        command = ["import-characterization", tool, "--from", f"{tool}.json", "--out", tool]
+        done = CliRunner().invoke(app, [*command, "--gpu-profile", "1xH100-80GB"])
+        assert done.exit_code == 0, done.exception
+        assert set(load_folder(Path(tool)).llms) == {"Qwen__Qwen3-8B"}
+
+
 def test_what_the_command_needs(tmp_path):
-    (tmp_path / "x.json").write_text(json.dumps(STAGE))
-    command = ["import-characterization", "inference-perf", "--from", str(tmp_path / "x.json")]
+    (tmp_path / "x.json").write_text(json.dumps(VLLM | {"model_id": None}))
+    command = ["import-characterization", "vllm-bench", "--from", str(tmp_path / "x.json")]
     command += ["--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 2 and "--gpu-profile" in done.output

@@ -145,7 +145,7 @@ def test_the_percentile_chooses_the_columns():
     assert at_percentile(points, (90, 90))[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [3, 4]
     mixed = at_percentile(points, (50, 90))
     assert mixed[["nttft_ms", "itl_ms"]].iloc[0].tolist() == [1, 4]
-    assert estimated(points, (50, 90)) == {}
+    assert estimated(points, {"nttft_ms": 50, "itl_ms": 90}) == {}
     assert not has_latency(mixed.assign(itl_ms=np.nan)).any()
 
 
@@ -167,7 +167,7 @@ def test_a_percentile_that_a_source_lacks_is_estimated_from_the_nearest_that_it_
     # Between p90 and p99 on the normal scale, log-linear: (1.645 - 1.282) / (2.326 - 1.282).
     assert first == pytest.approx([4.0 * 2**0.348, 10 * 2.5], rel=1e-3)
     assert second == pytest.approx([2 * 1.91, 20 * 2.5])
-    assert estimated(points, (95, 50)) == {
+    assert estimated(points, {"nttft_ms": 95, "itl_ms": 50}) == {
         "nttft_ms": ["median_nttft_ms", "p90_nttft_ms", "p99_nttft_ms"],
         "itl_ms": ["mean_itl_ms"],
     }

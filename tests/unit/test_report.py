@@ -122,7 +122,7 @@ ROWS = {
     ],
     "point": [
         point("good", "small", 1, 10.0, energy_per_output_token_j=5.0),
-        point("good", "small", 8, 15.0, n_failed=2, median_itl_lo_ms=14.0),
+        point("good", "small", 8, 15.0, n_ok=398, n_failed=2, median_itl_lo_ms=14.0),
         point("good", "large", 1, 5.0, n_ok=19),
         point("good", "large", 8, 8.0, client_lag_p99_ms=0.81),
         point("slow", "small", 1, 60.0),
@@ -438,7 +438,7 @@ def test_facts_of_feasibility_and_scores_are_on_the_page(report):
 def test_the_summary_for_a_terminal_opens_with_the_answers(report):
     lines = summary_text(report[0]).splitlines()
     assert lines[0].startswith("Cheapest deployment that meets each SLO")
-    assert "2 LLMs on 2 GPU profiles: 6 points, 271 requests, 2 failed." in lines
+    assert "2 LLMs on 2 GPU profiles: 6 points, 619 requests, 2 failed." in lines
     start = lines.index("  LLM                            chat")
     answers = dict(
         line.split(maxsplit=1) for line in lines[start + 1 : start + 5] if "$" not in line

@@ -162,7 +162,7 @@ def test_a_level_at_which_nothing_was_served_is_a_point_without_latencies(tmp_pa
     assert (points[["throughput_tok_s", "request_rate_rps"]] == 0).all(axis=None)
     assert points[["mean_input_tokens", "mean_output_tokens"]].isna().all(axis=None)
     latencies = [name for name in points if name.split("_")[0] in QUANTILES]
-    assert len(latencies) == 16 + 32 and points[latencies].isna().all(axis=None)
+    assert len(latencies) == 20 + 40 and points[latencies].isna().all(axis=None)
 
 
 def test_an_infeasible_cell_has_no_point_but_a_verdict(tmp_path):
@@ -353,11 +353,13 @@ def test_a_damaged_store_is_named_and_what_to_do(tmp_path, parts, damage):
         pd.testing.assert_frame_equal(table, before[name])
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: None])
-def test_what_is_no_file_is_no_store(tmp_path, make):
-    make(tmp_path / "sextant.duckdb")
-    with pytest.raises(InputError, match=r"no store here\. Fix: run the pipeline first"):
-        open_store(tmp_path / "sextant.duckdb").__enter__()
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("none.duckdb", r"no store here\. Fix: run the pipeline first"), ("", "folder")],
+)
+def test_what_is_no_file_is_no_store(tmp_path, name, said):
+    with pytest.raises(InputError, match=said):
+        open_store(tmp_path / name).__enter__()
 
 
 def test_a_store_that_another_process_writes_is_told_from_a_damaged_one(tmp_path, parts):

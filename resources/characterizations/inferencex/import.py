@@ -33,7 +33,6 @@ ABOUT = Description(
     load="closed_loop",
     lengths="fixed",
     defaults={"engine": "vllm"},
-    engine_settings={"chunked_prefill": True, "prefix_caching": False, "cuda_graphs": True},
     memory_utilization=0.9,
     workload_id="random-tokens",
     scenario_id="concurrency",

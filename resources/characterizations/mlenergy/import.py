@@ -33,7 +33,6 @@ ABOUT = Description(
     load="closed_loop",
     lengths="varying",
     defaults={"engine": "vllm", "engine_version": "0.11.1"},
-    engine_settings={"chunked_prefill": True, "cuda_graphs": True},
     memory_utilization=0.9,
     workload_id="lm-arena-chat-and-sourcegraph-fim",
     scenario_id="all-slots-busy",

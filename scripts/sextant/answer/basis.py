@@ -1,7 +1,7 @@
 """How the LLM is asked to be served, and for which requests."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,10 +20,17 @@ from sextant.answer.source import Source
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
-from sextant.facts.slo import SLO
-from sextant.pages.wording import listed
+from sextant.facts.slo import METRICS, SLO
+from sextant.pages.wording import listed, percent, plural
 from sextant.points.characterization import Characterization
-from sextant.points.frame import LENGTHS, SERVING, at_percentile, estimated
+from sextant.points.frame import (
+    FORMULAS,
+    LENGTHS,
+    SERVING,
+    at_percentile,
+    estimated,
+    is_refused,
+)
 
 _PRECISIONS: tuple[tuple[str, str, str, Callable[[LLM], str]], ...] = (
     ("dtype", "precision", "weights", precision_of),
@@ -119,7 +126,7 @@ def serving_of(question: Question, source: Source) -> Serving:
     engines = points["engine"].dropna()
     engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
     versions = points.loc[points["engine"] == engine, "engine_version"].dropna().unique()
-    usual = (Length(source.input_tokens, 0.0), Length(source.output_tokens, 0.0))
+    usual = [Length(mean, 0.0) for mean in usual_lengths(question, source)]
     return Serving(
         question.requests or Requests(*usual),
         engine,
@@ -128,6 +135,25 @@ def serving_of(question: Question, source: Source) -> Serving:
         question.kv_precision,
         question.prefix_hit_rate,
     )
+
+
+def usual_lengths(question: Question, source: Source) -> Sequence[float]:
+    """Return the mean lengths of requests where none are asked for.
+
+    They are those that the LLM itself was measured with, if its points are of one workload; else
+    the source's.
+    """
+    own = _own_lengths(question, source).median()
+    known = [source.input_tokens, source.output_tokens]
+    return known if own.isna().any() else [float(each) for each in own]
+
+
+def _own_lengths(question: Question, source: Source) -> pd.DataFrame:
+    """Return the lengths of the LLM's own points in sources of one workload."""
+    points = source.known.points
+    fixed = [each.source for each in source.known.descriptions if each.lengths == "fixed"]
+    is_own = (points["llm_id"] == id_of(question)) & ~points["source"].isin(fixed)
+    return points.loc[is_own, LENGTHS].dropna()
 
 
 def _version(text: str) -> list[int]:
@@ -140,6 +166,9 @@ def longest_of(question: Question, source: Source) -> int:
         return question.max_model_len
     if question.requests is not None:
         return round(sum(each.high for each in question.requests))
+    own = _own_lengths(question, source)
+    if source.known.has_fixed_lengths and len(own):  # others have longer requests than the LLM's
+        return int(own.sum(axis=1).max().round())
     return source.longest_request_tokens
 
 
@@ -267,18 +296,61 @@ def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
         f"No {names[name]} was measured: its values are the law's assumption alone."
         for name in missing
     ]
-    for target, columns in estimated(points, slo.percentiles).items():
+    percentiles = dict(zip(names, slo.percentiles, strict=True))
+    for target, columns in estimated(points, percentiles).items():
         if target in missing or target not in used:
             continue
-        known = [name.split("_")[0] for name in columns]
-        if shown[target] == 50 and set(known) <= {"mean", "median"}:
-            continue
-        how = f"estimated from the {' or '.join(known)} with a factor of other sources"
-        if known == ["p90", "p99"]:
-            how = "interpolated between p90 and p99"
-        percentile = f"p{shown[target]} of the {names[target]}"
-        found.append(f"The {percentile} is not among the points: it is {how}.")
+        found += _estimate(f"the {names[target]}", shown[target], columns)
     return found
+
+
+def _estimate(what: str, percentile: int, columns: Sequence[str]) -> list[str]:
+    known = [name.split("_")[0] for name in columns]
+    if percentile == 50 and set(known) <= {"mean", "median"}:
+        return []
+    how = f"estimated from the {' or '.join(known)} with a factor of other sources"
+    if known == ["p90", "p99"]:
+        how = "interpolated between p90 and p99"
+    return [f"The p{percentile} of {what} is not among the points: it is {how}."]
+
+
+_MOST_FAILURES = 5
+
+
+def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[str]:
+    """Return what to know of a measured answer, a sentence each: which limits are judged by a
+    latency that is derived or estimated, and where too many requests failed.
+
+    Args:
+        points: those that it rests on.
+        latencies: the same at the SLO's percentiles (`points.frame.judged`).
+        slo: the limits.
+    """
+    found, n_points = [], len(latencies)
+    for metric, (_, percentile) in slo.limits.items():
+        if n_derived := int(latencies[f"{metric}_is_derived"].sum()):
+            where = "" if n_derived == n_points else f" at {n_derived} of {n_points} points"
+            text = f"{METRICS[metric]} was not measured{where}: it is derived from "
+            found.append(f"{text}{FORMULAS[metric]}.")
+        columns = estimated(points, {f"{metric}_ms": percentile}).get(f"{metric}_ms", [])
+        found += _estimate(METRICS[metric], percentile, columns) if columns else []
+    failing = latencies[is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
+    for row in failing.head(_MOST_FAILURES).to_dict("records"):
+        place = f"{row['gpu_profile_id']} with {plural(int(row['users']), 'user')}"
+        failed = f"{row['n_failed']:,} of {row['n_ok'] + row['n_failed']:,} requests failed"
+        allowed = f"more than the {percent(slo.allowed_failures)} allowed"
+        found.append(f"{place}: {failed}, {allowed}. That load does not meet the SLO.")
+    if (n_more := len(failing) - _MOST_FAILURES) > 0:
+        found.append(f"{plural(n_more, 'more point')} with too many failures.")
+    return found
+
+
+def failure_words(row: Mapping[str, Any], slo: SLO) -> str:
+    """Return how many requests failed at the fewest users of a candidate."""
+    return (
+        f"{percent(row['failed_share'])} of the requests failed with "
+        f"{plural(row['fewest_users'], 'user')}, {percent(slo.allowed_failures)} allowed"
+    )
 
 
 def warning(clauses: list[str], source: Source) -> list[str]:

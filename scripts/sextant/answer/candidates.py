@@ -235,7 +235,8 @@ def _targets(frame: pd.DataFrame, path: Path, rows: Sequence[Row]) -> pd.DataFra
             raise InputError(problem, file=path, row=line, field=field, fix=fix)
     ttft, itl = ttft.fillna(e2e - itl * steps), itl.fillna((e2e - ttft) / steps)
     names = ["llm_id", "gpu_profile_id", "users", *LENGTHS, "e2e_ms"]
-    return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl)
+    own = frame[[*LATENCIES]].add_prefix("own_")
+    return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl).join(own)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sextant.facts.gpu import GIB
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, worst_limit
 from sextant.pages.wording import shown_chance
-from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, at_percentile
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, judged
 
 _CHANGES = {
     "both limits × 0.8": {"limits": 0.8},
@@ -220,7 +220,7 @@ def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
     lengths are left out.
     """
     known, execution = subject.source.known, subject.execution
-    points = at_percentile(known.points, slo.percentiles, slo.first_token)
+    points = judged(known.points[known.points["gpu_profile_id"] == profile_id], slo)
     own = points[points["gpu_profile_id"] == profile_id].dropna(subset=["users", *LENGTHS])
     fixed = [each.source for each in known.descriptions if each.lengths == "fixed"]
     rows = []

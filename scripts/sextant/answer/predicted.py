@@ -17,7 +17,7 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.features import Facts
-from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
+from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile, is_refused, judged
 from sextant.predict.latencies import INTERVAL, JOULES, Calibration, Draws
 from sextant.predict.registry import JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore
@@ -54,7 +54,7 @@ class Forecast:
         """Return the draws that decide on an SLO: none meets what was measured to break it."""
         if not self.own:
             return self.draws
-        capped = self.own.capped(self.draws.X, self.draws.samples_ms, self.lengths, slo)
+        capped = self.own.capped(self.draws.X, self.draws.samples_ms, slo)
         return self.draws._replace(samples_ms=capped)
 
     def at(self, profile_id: str, users: int) -> pd.Series:
@@ -150,7 +150,7 @@ def forecast_of(
 ) -> Forecast:
     """Draw the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
     latencies, profiles = fitted
-    own = _calibrate(model, subject, profiles, latencies, probe)
+    own = _calibrate(model, subject, slo, profiles, probe)
     X = subject.rows_at(model, loads(slo, int(latencies["users"].max())))
     return Forecast(subject, slo, model, own, draw_rows(model, subject, own, X))
 
@@ -167,26 +167,36 @@ def draw_rows(
 def _calibrate(
     model: JointPredictor,
     subject: Subject,
+    slo: SLO,
     profiles: Mapping[str, GPUProfile],
-    latencies: pd.DataFrame,
     probe: pd.DataFrame | None,
 ) -> Calibration | None:
     """Return the calibration to the probe and to the source's points of such requests."""
-    near = _alike(latencies[latencies["llm_id"] == subject.llm_id], subject)
-    lengths = subject.mean_lengths
+    points = subject.source.known.points
+    near = judged(points[points["llm_id"] == subject.llm_id], slo)
+    near = _alike(near[near["users"].notna()], subject)
+    near[TARGETS] = near[TARGETS].where(near[TARGETS] > 0)
     served_as = {
         "engine": subject.serving.engine,
         "precision": subject.serving.precision or precision_of(subject.llm),
     }
     for name, value in served_as.items():
         near = near[near[name].isna() | (near[name] == value)]
-    parts = [near[[*KEYS, *TARGETS]].assign(**lengths, e2e_ms=np.nan)]
+    own = [name for name in near if name.startswith("own_")]
+    # Of requests of other lengths TTFT and E2E follow from nTTFT and ITL.
+    is_same = np.isclose(near[LENGTHS].to_numpy(float), subject.lengths).all(axis=1)
+    near.loc[~is_same, [name for name in own if "_ttft_" in name or "_e2e_" in name]] = np.nan
+    of_lengths = near[[*KEYS, *TARGETS, *own, "failed_share"]].assign(**subject.mean_lengths)
+    is_known = near[TARGETS].notna().any(axis=1) | is_refused(near, slo)
+    parts = [of_lengths[is_known].assign(e2e_ms=np.nan)]
     parts += [_alike(probe, subject)] if probe is not None else []
     points = pd.concat(parts, ignore_index=True)
     if points.empty:
         return None
+    if "tpot" in slo.limits and "itl" not in slo.limits:  # what follows the first token is TPOT
+        points["itl_ms"] = points["own_tpot_ms"].fillna(points["itl_ms"])
     # Repeated measurements are one, with less noise.
-    points = points.groupby(KEYS, as_index=False)[[*TARGETS, *LENGTHS, "e2e_ms"]].median()
+    points = points.groupby(KEYS, as_index=False)[points.columns.drop(KEYS).tolist()].median()
     # Widened as the asked draws are: at a measured load nothing but the measurement counts.
     asked = subject.asked(model, points, profiles)
     samples_ms = widened(model.sample(asked), subject.widening_sd, _SEED)

@@ -7,7 +7,14 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.answer import Answer, Option
-from sextant.answer.basis import estimates, named_otherwise, outside_basis, warning
+from sextant.answer.basis import (
+    estimates,
+    failure_words,
+    judgements,
+    named_otherwise,
+    outside_basis,
+    warning,
+)
 from sextant.answer.candidates import Asked, read_question, subject_of
 from sextant.answer.options import (
     choose_option,
@@ -35,6 +42,7 @@ from sextant.base.rows import Row, frame_rows
 from sextant.decide.decision import (
     FAIR,
     SAFE,
+    MeasuredDraws,
     best_by_profile,
     best_probe,
     choose,
@@ -46,16 +54,15 @@ from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
-from sextant.facts.slo import worst_limit
+from sextant.facts.slo import SLO, worst_limit
 from sextant.pages.blocks import Widget
 from sextant.pages.wording import chance
-from sextant.points.frame import at_percentile
-from sextant.predict.latencies import Draws
+from sextant.points.frame import judged
 from sextant.predict.registry import MEASURED, JointPredictor
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _STEADY = (
-    "The rate is taken as a steady load, by Little's law at median latencies. Requests that arrive "
+    "The rate is taken as a steady load, {how}. Requests that arrive "
     "at random may need more replicas: `sextant capacity --request-rate {rate_rps:.4g}` simulates "
     "them."
 )
@@ -76,10 +83,11 @@ def recommend_llm(question: Question) -> Answer:
     """
     asked = read_question(question)
     question, known = asked.question, asked.source.known
-    notes = [*asked.notes, *known.left_out, *estimates(known.points, question.slo)]
-    notes += named_otherwise(question, asked.llm_id, asked.llm)
+    notes = [*asked.notes, *known.left_out]
+    named = named_otherwise(question, asked.llm_id, asked.llm)
     if answers_from_points(question, asked.llm_id, known):
-        return _answer_from_points(asked, notes)
+        return _answer_from_points(asked, [*notes, *named])
+    notes += [*estimates(known.points, question.slo), *named]
     model = make_predictor(question, {**known.profiles, **asked.profiles, **asked.unmeasured()})
     return _answer_from_draws(asked, model, notes)
 
@@ -96,10 +104,10 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
         fix = f"name one of {', '.join(sorted(measured))}, or ask with --hf-config for a prediction"
         raise InputError(problem, field="--gpu-profiles", fix=fix)
     check_curves(points)
-    latencies = at_percentile(points, slo.percentiles, slo.first_token)
+    latencies = judged(points, slo)
     ruled_out_by, fitting = _feasibility(asked)
     pairs = {(llm_id, name) for name in {*fitting, *latencies["gpu_profile_id"]}}
-    draws = measured_draws(latencies, question.seed)
+    draws = measured_draws(latencies, slo, question.seed)
     rows = with_probabilities(candidates(latencies, [llm_id], profiles, slo, pairs), draws, slo)
     (chosen,) = frame_rows(recommend(rows))
     if question.risk is not None:
@@ -111,7 +119,8 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
         curve = latencies[latencies["gpu_profile_id"] == name]
         headroom = measure_headroom(curve, slo, chosen["replicas"], chosen["usd_per_hour"])
     most = points.groupby("gpu_profile_id")["users"].max().to_dict()
-    alternatives = _rows(rows, ruled_out_by, most)
+    alternatives = _rows(rows, ruled_out_by, most, slo)
+    notes = [*notes, *judgements(points, latencies, slo)]
     prices = {name: each.usd_per_hour for name, each in profiles.items()}
 
     def widget() -> Widget | None:
@@ -148,7 +157,7 @@ def _feasibility(asked: Asked) -> tuple[dict[str, str], set[str]]:
 
 
 def _rows(
-    options: pd.DataFrame, reasons: Mapping[str, str], most_users: Mapping[str, int]
+    options: pd.DataFrame, reasons: Mapping[str, str], most_users: Mapping[str, int], slo: SLO
 ) -> list[Row]:
     """Return the row of each GPU profile, cheapest first, with why others are ruled out."""
     rows = frame_rows(options)
@@ -156,6 +165,8 @@ def _rows(
         name, is_ruled_out = row["gpu_profile_id"], row["status"] == "does_not_fit"
         row["most_users_tried"] = most_users.get(name)
         row["reason"] = reasons.get(name) if is_ruled_out else None
+        if row["status"] == "fails":
+            row["reason"] = failure_words(row, slo)
     return sorted(rows, key=lambda row: (row["usd_per_hour"] is None, row["usd_per_hour"]))
 
 
@@ -171,7 +182,7 @@ def _next_best(chosen: Row, alternatives: Sequence[Row]) -> Row | None:
 
 
 def _at_risk(
-    asked: Asked, risk: float, draws: Draws | None, rows: pd.DataFrame
+    asked: Asked, risk: float, draws: MeasuredDraws | None, rows: pd.DataFrame
 ) -> tuple[Row, pd.DataFrame]:
     """Return the cheapest option that breaks no limit with probability 1 - risk, and the rows of
     all GPU profiles, each with its cheapest such option; `unsure` with the most likely one.
@@ -223,7 +234,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
             return None
         prices = {name: each.usd_per_hour for name, each in subject.profiles.items()}
         own = made.own.points if made.own else None
-        basis = of_draws(made.draws, made.lengths, prices, made.slo, own)
+        basis = of_draws(made.draws, prices, made.slo, own)
         return what_if_widget(basis, question.risk)
 
     return _answer(
@@ -331,7 +342,8 @@ def _answer(
     """Return an answer with what all answers have."""
     question, warnings, option = asked.question, [*notes], Option.of(chosen)
     if question.slo.request_rate_rps is not None:
-        warnings.append(_STEADY.format(rate_rps=question.slo.request_rate_rps))
+        how = "as measured" if basis == MEASURED else "by Little's law at median latencies"
+        warnings.append(_STEADY.format(how=how, rate_rps=question.slo.request_rate_rps))
     own = {
         "source": asked.source.known.source,
         "slo_id": question.slo.slo_id,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.answer.question import PIPELINE_STORE, Question
+from sextant.answer.question import PIPELINE_STORE, Question, answers_from_points, id_of
 from sextant.base.errors import InputError
 from sextant.points.characterization import FILE, Characterization, combined
 from sextant.points.folder import (
@@ -90,7 +90,20 @@ def find_source(question: Question) -> Source:
     if not names and database is None and not _knows(PIPELINE_STORE, question.llm_id):
         names = (_newest(question),)
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
+    if _is_too_little(known, question):
+        ships = load_folder(shipped_sources()[DEFAULT_SOURCES[0]])
+        text = f"{ships.source} counts beside {known.source}, whose one LLM predicts nothing."
+        source = _complete(combined([known, ships]), f"{origin} + shipped")
+        return source._replace(note=f"{text} {source.note}")
     return _complete(known, origin)
+
+
+def _is_too_little(known: Characterization, question: Question) -> bool:
+    """Return whether a prediction is asked for, and the points of GPUs are of one LLM alone."""
+    points, profiles = known.points, known.profiles
+    kinds = {profiles[name].gpu.kind for name in points["gpu_profile_id"].unique()}
+    is_prediction = not answers_from_points(question, id_of(question), known)
+    return is_prediction and points["llm_id"].nunique() == 1 and kinds != {"cpu"}
 
 
 def _newest(question: Question) -> str:
@@ -122,18 +135,38 @@ def load_sources(
     """Return one characterization, or several as one, and where it is from.
 
     Args:
-        names: each the folder of a characterization, one that ships or one of the store; without
-            any the store's own.
-        database: the store; that of the pipeline by default.
+        names: each the folder of a characterization, a store, a folder of cells, one that ships or
+            one of the store; without any the store's own.
+        database: the store; that of the pipeline by default. If `names` choose none of its sources,
+            its own counts beside them.
         workload_id: workload of the store; its own by default.
         scenario_id: scenario of the store; its own by default.
 
     Raises:
         InputError: one cannot be read, or two contradict each other.
     """
-    setting = workload_id, scenario_id
-    found = [_load(name, database, *setting) for name in dict.fromkeys(names or (None,))]
-    parts, origins = zip(*found, strict=True)
+    places = [_place(name, database) for name in dict.fromkeys(names)]
+    if not names or (database is not None and all(name is None for _, name in places)):
+        # A store that is named counts beside what else is.
+        places.insert(0, (_store(database), ""))
+    is_store = [name is not None for _, name in places]
+    for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
+        if value is not None and not any(is_store):
+            fix = "leave it out, or name your own points (--source, --database)"
+            problem = f"{', '.join(names)} has one workload and one scenario"
+            raise InputError(problem, field=field, fix=fix)
+    parts, origins = [], []
+    for place, name in places:
+        is_shipped = name is None and place in shipped_sources().values()
+        origins.append("shipped" if is_shipped else str(place))
+        if name is None:
+            parts.append(load_folder(place) if is_shipped else _load_own(place))
+            continue
+        # With what a cell is, which a folder of points does without.
+        from sextant.points.measured import load_characterization
+
+        known = load_characterization(place, name or None, workload_id, scenario_id)
+        parts.append(_described(known))
     return combined(parts), " + ".join(dict.fromkeys(origins))
 
 
@@ -152,27 +185,6 @@ def known_sources(
 
         found += [(known, str(store)) for known in load_all(store)]
     return found + [(_load_own(folder), str(folder)) for folder in folders]
-
-
-def _load(
-    name: str | None, database: Path | None, workload_id: str | None, scenario_id: str | None
-) -> tuple[Characterization, str]:
-    folder = _folder(name, database)
-    if folder is None:
-        # With what a cell is, which a folder of points does without.
-        from sextant.points.measured import load_characterization
-
-        store = store_path(database)
-        known = load_characterization(store, name, workload_id, scenario_id)
-        return _described(known), str(store)
-    for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
-        if value is not None:
-            fix = "leave it out, or name your own points (--source, --database)"
-            problem = f"{name} has one workload and one scenario"
-            raise InputError(problem, field=field, fix=fix)
-    if folder in shipped_sources().values():
-        return load_folder(folder), "shipped"
-    return _load_own(folder), str(folder)
 
 
 def _load_own(folder: Path) -> Characterization:
@@ -200,29 +212,40 @@ def _described(known: Characterization) -> Characterization:
     return replace(known, points=points, descriptions=(about,))
 
 
-def _folder(name: str | None, database: Path | None) -> Path | None:
-    """Return the folder that a source names, None if it is in a store."""
-    if name is None:
-        if database is None and not PIPELINE_STORE.is_file():
-            ships = ", ".join(shipped_sources())
-            fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
-            raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
-        return None
-    if (Path(name) / FILE).is_file():
-        return Path(name)
-    if Path(name).is_dir():
-        fix = "write it (docs/characterizations.md), or give a folder of cells as --database"
+def _store(database: Path | None) -> Path:
+    """Return the store. Raises InputError where none is given and the pipeline has built none."""
+    if database is None and not PIPELINE_STORE.is_file():
+        ships = ", ".join(shipped_sources())
+        fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
+        raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
+    return store_path(database)
+
+
+def _place(name: str, database: Path | None) -> tuple[Path, str | None]:
+    """Return where a source is, and which one of a store it is ("": its own); None of a folder."""
+    path, shipped = Path(name), shipped_sources()
+    if (path / FILE).is_file():
+        return path, None
+    if path.is_file() or (path.is_dir() and next(path.rglob("run.json"), None)):
+        return path, ""
+    if path.is_dir():
+        fix = "write it (docs/characterizations.md), or give a folder of `sextant load` runs"
         problem = "there is no characterization.yaml in this folder"
         raise InputError(problem, file=name, field="--source", fix=fix)
-    shipped = shipped_sources()
-    if database is None and name in shipped:
-        return shipped[name]
+    if name in shipped and (database is None or name not in _sources_in(database)):
+        return shipped[name], None
     if database is not None or PIPELINE_STORE.is_file():
-        return None
+        return store_path(database), name
     others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
     fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
     problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
     raise InputError(problem, file=PIPELINE_STORE, field="--source", fix=fix)
+
+
+def _sources_in(database: Path) -> set[str]:
+    from sextant.points.measured import load_all
+
+    return {known.source for known in load_all(database)}
 
 
 def _knows(store: Path, llm_id: str | None) -> bool:

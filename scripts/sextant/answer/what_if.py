@@ -23,8 +23,8 @@ from sextant.decide.sizing import curves
 from sextant.facts.slo import METRICS, SLO
 from sextant.pages.blocks import Widget
 from sextant.pages.page import render
-from sextant.points.frame import TARGETS
-from sextant.predict.latencies import Draws
+from sextant.points.frame import is_refused, limited
+from sextant.predict.latencies import BROKEN_MS, Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
 _WIDEST = 4.0
@@ -43,10 +43,13 @@ class Basis(NamedTuple):
     """USD per hour of each of the profiles."""
     users: np.ndarray
     """In rising order, shape (profiles, loads); where a profile has fewer loads, the last again."""
-    samples_ms: np.ndarray
-    """nTTFT and ITL, shape (draws, profiles, loads, 2); NaN breaks the limits."""
-    lengths: np.ndarray
-    """Mean input and output tokens of a request, shape (profiles, loads, 2)."""
+    limited_ms: Mapping[str, np.ndarray]
+    """What each limit is compared with, by metric, shape (draws, profiles, loads); NaN breaks it,
+    and stands where too many requests failed."""
+    carried: np.ndarray
+    """What a replica carries in the SLO's unit, in the same shape."""
+    usual_load: np.ndarray
+    """The same at median latencies, shape (profiles, loads)."""
     broken: Sequence[Mapping[str, Any]] = ()
     """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
     is_measured: bool = False
@@ -55,7 +58,6 @@ class Basis(NamedTuple):
 
 def of_draws(
     draws: Draws,
-    lengths: np.ndarray,
     prices: Mapping[str, float],
     slo: SLO,
     own: pd.DataFrame | None,
@@ -64,20 +66,21 @@ def of_draws(
 
     Args:
         draws: of one LLM.
-        lengths: mean input and output tokens of a request, shape (1, 2).
         prices: USD per hour of the GPU profiles.
         slo: the question.
         own: points that were measured of the LLM, if any.
     """
     names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
     shape = len(names), len(users)
+    limited_ms = slo.latencies(draws.samples_ms, draws.lengths)
     return Basis(
         slo,
         {name: prices[name] for name in names.tolist()},
         np.broadcast_to(users, shape),
-        draws.samples_ms.reshape(-1, *shape, len(TARGETS)),
-        np.broadcast_to(lengths, (*shape, 2)),
-        [] if own is None else _own_points(own, slo, lengths[0]),
+        {name: values.reshape(-1, *shape) for name, values in limited_ms.items()},
+        np.broadcast_to(draws.carried(slo), draws.samples_ms.shape[:2]).reshape(-1, *shape),
+        draws.usual_load(slo).reshape(shape),
+        [] if own is None else _own_points(own, slo),
     )
 
 
@@ -85,7 +88,7 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
     """Return what an answer from an LLM's points rests on; None if no candidate has any.
 
     Args:
-        latencies: points of one LLM with the latencies that the limits are compared with.
+        latencies: points of one LLM (`points.frame.judged`).
         prices: USD per hour of the candidates.
         slo: limits and load.
     """
@@ -93,23 +96,29 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
     found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
     if not found:
         return None
-    n_loads = max(len(users) for users, _, _ in found.values())
+    n_loads = max(len(curve.users) for curve in found.values())
 
-    def padded(place: int, by: float | None) -> np.ndarray:
-        rows = []
-        for curve in found.values():
-            values = curve[place].astype(float)
-            last = values[-1:] if by is None else np.full_like(values[-1:], by)
-            rows.append(np.concatenate([values, *[last] * (n_loads - len(values))]))
-        return np.stack(rows)
+    def padded(rows: Iterable[np.ndarray], by: float | None = None) -> np.ndarray:
+        more = [[row[-1] if by is None else by] * (n_loads - len(row)) for row in rows]
+        return np.stack([np.append(row, last) for row, last in zip(rows, more, strict=True)])
 
-    users, samples_ms, lengths = padded(0, None), padded(1, np.nan), padded(2, None)
+    # A load that fails keeps no limit, however loose.
+    is_allowed = [~(each.failed_share > slo.allowed_failures) for each in found.values()]
+    limited_ms = {
+        name: [
+            np.where(allowed, each.latencies_ms[name], np.nan)
+            for each, allowed in zip(found.values(), is_allowed, strict=True)
+        ]
+        for name in slo.limits
+    }
+    carried = padded([each.carried for each in found.values()])
     return Basis(
         slo,
         {name: prices[name] for name in found},
-        users.astype(int),
-        samples_ms[None],
-        lengths,
+        padded([each.users for each in found.values()]).astype(int),
+        {name: padded(rows, np.nan)[None] for name, rows in limited_ms.items()},
+        carried[None],
+        carried,
         is_measured=True,
     )
 
@@ -121,8 +130,7 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         basis: what the answer rests on.
         risk: as it was asked for.
     """
-    slo, users, samples_ms, lengths = basis[0], *basis[2:5]
-    latencies = slo.latencies(samples_ms, lengths)
+    slo, users, latencies = basis.slo, basis.users, basis.limited_ms
     medians = {name: np.median(values, axis=0) for name, values in latencies.items()}
     limits, packed = [], []
     for name, (limit_ms, percentile) in slo.limits.items():
@@ -134,10 +142,8 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
     steps_from = carried = None
     if slo.users is None:
         # What a replica carries: of points as it is, of draws in steps, and at their median.
-        of_draws = np.maximum.accumulate(slo.carried(users, samples_ms, lengths), axis=2)
-        medians_ms = np.median(samples_ms, axis=0)
-        of_medians = np.maximum.accumulate(slo.carried(users, medians_ms, lengths), axis=1)
-        carried = np.nan_to_num(of_medians).tolist()
+        of_draws = np.maximum.accumulate(basis.carried, axis=2)
+        carried = np.nan_to_num(np.maximum.accumulate(basis.usual_load, axis=1)).tolist()
         if not basis.is_measured:
             steps = in_steps(of_draws).astype(int)
             steps_from = int(steps.min())
@@ -156,7 +162,7 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         "medians_ms": {name: _short(np.nan_to_num(values)) for name, values in medians.items()},
         "carried": carried,
         "broken": basis.broken,
-        "n_draws": len(samples_ms),
+        "n_draws": len(basis.carried),
         "steps_from": steps_from,
         "rate_steps": RATE_STEPS,
         "hours_per_month": HOURS_PER_MONTH,
@@ -195,9 +201,12 @@ def _two_digits(asked: float, widest: float) -> list[float]:
     return sorted({each for each in found if asked / widest <= each <= asked * widest} | {asked})
 
 
-def _own_points(points: pd.DataFrame, slo: SLO, lengths: np.ndarray) -> list[dict[str, Any]]:
+def _own_points(points: pd.DataFrame, slo: SLO) -> list[dict[str, Any]]:
     """Return what was measured of the LLM: no load from one that breaks a limit on is met."""
-    latencies = slo.latencies(points[TARGETS].to_numpy(float), lengths)
+    is_bad = is_refused(points, slo)
+    latencies = {
+        name: np.where(is_bad, BROKEN_MS, values) for name, values in limited(points, slo).items()
+    }
     return [
         {
             "profile": row["gpu_profile_id"],

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -38,6 +38,10 @@ def recommend(
     *,
     load: LoadOptions,
     limits: LimitOptions,
+    max_failed: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Largest share of failed requests; 0.01 by default."),
+    ] = None,
     asked: AskedOptions,
     predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
     trace: Annotated[
@@ -72,7 +76,8 @@ def recommend(
         )
 
         _check_no_load(load)
-        keep = KeepOptions() if risk is None else KeepOptions(risk=risk)
+        given: dict[str, Any] = {"max_failed": max_failed, "risk": risk}
+        keep = KeepOptions(**{name: value for name, value in given.items() if value is not None})
         arriving = TrafficOptions(trace=trace)
         simulated = capacity_question(arriving, limits, keep, asked, candidates)
         print_capacity(simulated, printed, out, lead=_SIMULATED)
@@ -82,7 +87,9 @@ def recommend(
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer = recommend_llm(asked.question(slo_of(asked, load, limits), **candidates.of(), **how))
+    answer = recommend_llm(
+        asked.question(slo_of(asked, load, limits, max_failed), **candidates.of(), **how)
+    )
     print_document(recommendation_document(answer, has_widget=out is not None), printed, out)
     if not answer.has_option:
         raise typer.Exit(3)
@@ -175,7 +182,6 @@ class LoadTool(StrEnum):
     vllm_bench = "vllm-bench"
     guidellm = "guidellm"
     aiperf = "aiperf"
-    inference_perf = "inference-perf"
 
 
 def characterizations(
@@ -203,8 +209,9 @@ def import_characterization(
         str, typer.Option(help="What was measured, as <n>x<gpu_id>, e.g. 1xH100-80GB.")
     ],
     configs: Annotated[
-        str, typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT.")
-    ] = "../../llms",
+        str | None,
+        typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT; what ships else."),
+    ] = None,
     llm: Annotated[
         str | None,
         typer.Option(help="The LLM's name on Hugging Face, if the files do not have it."),

@@ -47,8 +47,8 @@ class StoreOptions:
     source: Annotated[
         list[str] | None,
         typer.Option(
-            help="Characterization to use: a folder, one that ships, or one of the store; may be "
-            "given again."
+            help="Characterization to use: a folder, a store, one that ships, or one of the store; "
+            "may be given again, and --database counts beside it."
         ),
     ] = None
     workload_id: Annotated[
@@ -282,10 +282,12 @@ class LimitOptions:
         return found
 
 
-def slo_of(asked: AskedOptions, load: LoadOptions, limits: LimitOptions) -> "SLO":
+def slo_of(
+    asked: AskedOptions, load: LoadOptions, limits: LimitOptions, max_failed: float | None = None
+) -> "SLO":
     """Return the SLO that options describe; an error names the option."""
     from sextant.facts.slo import SLO
 
-    given = limits.of() | load.of(asked.requests())
+    given = limits.of() | load.of(asked.requests()) | {"max_failed": max_failed}
     with naming_options(_FIELDS):
         return SLO("asked", **given | {"percentile": asked.percentile})

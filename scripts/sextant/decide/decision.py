@@ -5,9 +5,10 @@ possible truth; an option is a profile and a number of replicas, and what it is 
 mean over the draws of what the score would give for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -15,8 +16,8 @@ import pandas as pd
 
 from sextant.decide.sizing import best_of_each, load_served, size_replicas, users_served
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.slo import SLO
-from sextant.points.frame import BOUNDS, IDENTIFIERS, LENGTHS, TARGETS
+from sextant.facts.slo import ENDS, SLO
+from sextant.points.frame import IDENTIFIERS, is_refused, limited, load_of
 from sextant.predict.latencies import Draws
 
 REWARD = 1.0
@@ -41,20 +42,50 @@ MOST_COUNTS = 96
 """Where more numbers of replicas compete, they rise by a constant factor."""
 RATE_STEPS = 128
 """Steps per octave of the request rate that a replica carries: a page holds it in few bits."""
-Served = Callable[[np.ndarray, np.ndarray, np.ndarray, SLO], np.ndarray]
 
 
-def sustained(draws: Draws, slo: SLO, served: Served = users_served) -> pd.DataFrame:
+class MeasuredDraws(NamedTuple):
+    """Draws of what the measured latencies of some points may be, for one SLO."""
+
+    X: pd.DataFrame
+    """`llm_id, gpu_profile_id, users`."""
+    limited_ms: Mapping[str, np.ndarray]
+    """What each limit is compared with, by metric, shape (draws, points)."""
+    is_refused: np.ndarray
+    """Points where too many requests failed, shape (points,)."""
+    load: np.ndarray
+    """What a replica carries, in the SLO's unit, shape (points,)."""
+
+    def of(self, rows: np.ndarray) -> "MeasuredDraws":
+        """Return those of some rows."""
+        limited_ms = {name: values[:, rows] for name, values in self.limited_ms.items()}
+        return MeasuredDraws(self.X[rows], limited_ms, self.is_refused[rows], self.load[rows])
+
+    def is_met(self, slo: SLO) -> np.ndarray:
+        """Return whether each point meets all limits in each draw."""
+        met: np.ndarray = slo.are_met(self.limited_ms) & ~self.is_refused
+        return met
+
+    def carried(self, slo: SLO) -> np.ndarray:
+        """Return the load of each point: it was measured, so that it does not vary."""
+        return np.broadcast_to(self.load, (len(next(iter(self.limited_ms.values()))), len(self.X)))
+
+    def usual_load(self, slo: SLO) -> np.ndarray:
+        """Return the same."""
+        return self.load
+
+
+def sustained(draws: Draws | MeasuredDraws, slo: SLO, *, of_load: bool = False) -> pd.DataFrame:
     """Return the most users one replica serves in each draw (eq. 3), draws x (LLM, profile).
 
-    With `served` of `load_served` it is the most load, in the SLO's unit.
+    With `of_load` it is the most load, in the SLO's unit.
     """
-    users, columns = draws.X["users"].to_numpy(), {}
-    lengths = draws.X.reindex(columns=LENGTHS).to_numpy(float)
+    users, is_met, columns = draws.X["users"].to_numpy(), draws.is_met(slo), {}
+    carried = draws.carried(slo) if of_load else users
     for pair, places in draws.X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
         ordered = places[np.argsort(users[places])]
-        samples_ms = draws.samples_ms[:, ordered]
-        columns[pair] = served(users[ordered], samples_ms, lengths[ordered], slo)
+        serve = load_served if of_load else users_served
+        columns[pair] = serve(carried[..., ordered], is_met[:, ordered])
     return pd.DataFrame(columns).rename_axis(columns=IDENTIFIERS)
 
 
@@ -78,7 +109,9 @@ def in_steps(rates: np.ndarray) -> np.ndarray:
     return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
 
 
-def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.DataFrame:
+def weigh(
+    draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
+) -> pd.DataFrame:
     """Return every option of each LLM: a profile with a number of replicas, and its worth.
 
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica` (that each one gets),
@@ -98,22 +131,20 @@ def weigh(draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO) -> pd.Data
     return pd.concat(parts, ignore_index=True)
 
 
-def _of(draws: Draws, llm_id: str) -> Draws:
+def _of(draws: Draws | MeasuredDraws, llm_id: str) -> Draws | MeasuredDraws:
     own = (draws.X["llm_id"] == llm_id).to_numpy()
-    if own.all():
-        return draws
-    return Draws(draws.X[own], draws.samples_ms[:, own])
+    return draws if own.all() else draws.of(own)
 
 
 def _options(
-    llm_id: str, draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO
+    llm_id: str, draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
     """Return the options of one LLM."""
     served = sustained(draws, slo)[llm_id]
     users, names = served.to_numpy(), served.columns.to_numpy(str)
     served_load = users
     if slo.users is None:
-        carried = sustained(draws, slo, load_served).to_numpy()
+        carried = sustained(draws, slo, of_load=True).to_numpy()
         with np.errstate(divide="ignore"):
             served_load = np.exp2(in_steps(carried) / RATE_STEPS)
     price = np.array([profiles[name].usd_per_hour for name in names])
@@ -176,7 +207,9 @@ def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.n
     return tried if len(tried) else np.ones(1, dtype=int)
 
 
-def _users_each(draws: Draws, names: np.ndarray, counts: np.ndarray, slo: SLO) -> np.ndarray:
+def _users_each(
+    draws: Draws | MeasuredDraws, names: np.ndarray, counts: np.ndarray, slo: SLO
+) -> np.ndarray:
     """Return the users in flight at each replica, by profile and number of replicas.
 
     With a request rate the fewest users that carry it at median latencies, by Little's law, or
@@ -184,13 +217,11 @@ def _users_each(draws: Draws, names: np.ndarray, counts: np.ndarray, slo: SLO) -
     """
     if slo.users is not None:
         return np.tile(np.ceil(slo.users / counts).astype(int), len(names))
-    medians, found = np.median(draws.samples_ms, axis=0), []
-    users, lengths = draws.X["users"].to_numpy(), draws.X[LENGTHS].to_numpy(float)
+    users, carried, found = draws.X["users"].to_numpy(), draws.usual_load(slo), []
     places = draws.X.reset_index(drop=True).groupby("gpu_profile_id").indices
     for name in names:
         rows = places[name][np.argsort(users[places[name]])]
-        carried = slo.carried(users[rows], medians[rows], lengths[rows])
-        place = np.searchsorted(np.maximum.accumulate(carried), slo.load / counts)
+        place = np.searchsorted(np.maximum.accumulate(carried[rows]), slo.load / counts)
         found.append(users[rows[np.minimum(place, len(rows) - 1)]])
     return np.concatenate(found)
 
@@ -265,7 +296,7 @@ def _chances(
     """Return in which part of draws and SLOs each profile is the cheapest that meets them."""
     shares = []
     for slo in slos:
-        served = sustained(draws, slo, load_served)
+        served = sustained(draws, slo, of_load=True)
         served.columns = served.columns.get_level_values("gpu_profile_id")
         price = pd.Series({name: profiles[name].usd_per_hour for name in served})
         needed = size_replicas(slo.load, served.to_numpy())
@@ -281,7 +312,7 @@ _Z = 1.6448536269514722
 """Half the width of a normal distribution's 90% interval, in standard deviations."""
 
 
-def measured_draws(latencies: pd.DataFrame, seed: int) -> Draws | None:
+def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraws | None:
     """Return draws of what measured latencies may be; None if no interval is known.
 
     A latency's logarithm is normal below and above what was measured, each side as wide as the
@@ -290,43 +321,49 @@ def measured_draws(latencies: pd.DataFrame, seed: int) -> Draws | None:
     Each point has its own random stream, seeded by its name.
 
     Args:
-        latencies: points of `at_percentile`, NaN where nothing succeeded.
+        latencies: points (`points.frame.judged`).
+        slo: limits and load.
         seed: of the draws.
     """
-    ends = {name: latencies[BOUNDS[name]].to_numpy(float).T for name in TARGETS}
-    if all(np.isnan(each).all() for each in ends.values()):
+    values, low, high = (limited(latencies, slo, end) for end in ("", *ENDS))
+    if all(np.isnan(each).all() for ends in (low, high) for each in ends.values()):
         return None
-    samples_ms = np.empty((N_DRAWS, len(latencies), len(TARGETS)))
-    for side, target in enumerate(TARGETS):
-        (low, high), values = ends[target], latencies[target].to_numpy(float)
-        for row, key in enumerate(latencies[[*IDENTIFIERS, "users"]].itertuples(index=False)):
-            name = " ".join(map(str, (*key, target))).encode()
+    keys, limited_ms = latencies[[*IDENTIFIERS, "users"]], {}
+    for metric, measured_ms in values.items():
+        samples_ms = np.empty((N_DRAWS, len(latencies)))
+        for row, key in enumerate(keys.itertuples(index=False)):
+            name = " ".join(map(str, (*key, f"{metric}_ms"))).encode()
             z = np.random.default_rng([seed, crc32(name)]).standard_normal(N_DRAWS) / _Z
+            middle, bottom, top = measured_ms[row], low[metric][row], high[metric][row]
             # Without a lower end what was measured is the best that it may be.
-            below = np.log(values[row] / low[row]) if low[row] > 0 else 0.0
-            above = np.log(high[row] / values[row]) if high[row] > 0 else np.inf
-            samples_ms[:, row, side] = values[row] * np.exp(np.where(z < 0, z * below, z * above))
-    _bound_by_larger_loads(samples_ms, latencies)
-    return Draws(latencies[[*IDENTIFIERS, "users", *LENGTHS]], samples_ms)
+            below = np.log(middle / bottom) if bottom > 0 else 0.0
+            above = np.log(top / middle) if top > 0 else np.inf
+            samples_ms[:, row] = middle * np.exp(np.where(z < 0, z * below, z * above))
+        _bound_by_larger_loads(samples_ms, measured_ms, latencies)
+        limited_ms[metric] = samples_ms
+    return MeasuredDraws(keys, limited_ms, is_refused(latencies, slo), load_of(latencies, slo))
 
 
-def _bound_by_larger_loads(samples_ms: np.ndarray, latencies: pd.DataFrame) -> None:
+def _bound_by_larger_loads(
+    samples_ms: np.ndarray, measured_ms: np.ndarray, latencies: pd.DataFrame
+) -> None:
     pairs = latencies.reset_index(drop=True).groupby(IDENTIFIERS).indices.values()
-    measured_ms = latencies[TARGETS].to_numpy(float)
     for rows in pairs:  # in rising order of users
         for row, larger in zip(rows[-2::-1], rows[:0:-1], strict=True):
             bound = np.maximum(samples_ms[:, larger], measured_ms[row])
             samples_ms[:, row] = np.where(np.isinf(samples_ms[:, row]), bound, samples_ms[:, row])
 
 
-def with_probabilities(candidates: pd.DataFrame, draws: Draws | None, slo: SLO) -> pd.DataFrame:
+def with_probabilities(
+    candidates: pd.DataFrame, draws: MeasuredDraws | None, slo: SLO
+) -> pd.DataFrame:
     """Return candidates with `probability_met`: that their replicas carry the load in truth.
 
     It is NaN of a candidate without replicas, and without draws.
     """
     found = pd.Series(np.nan, candidates.index, dtype=float)
     if draws is not None and candidates["replicas"].notna().any():
-        served = sustained(draws, slo, load_served)
+        served = sustained(draws, slo, of_load=True)
         for place, row in candidates[candidates["replicas"].notna()].iterrows():
             needed = size_replicas(slo.load, served[row["llm_id"], row["gpu_profile_id"]])
             found[place] = (needed <= row["replicas"]).mean()

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -26,8 +27,8 @@ from sextant.points.frame import (
     LENGTHS,
     TARGETS,
     Pair,
-    at_percentile,
     has_latency,
+    judged,
     points_of_store,
 )
 from sextant.predict.accuracy import HeldOut, predict_held_out
@@ -127,11 +128,11 @@ def evaluate(
     fits: dict[tuple[Any, ...], FitResult] = {}
     parts = []
     for slo in slos:
-        judged = _of_its_requests(every, slo)
+        asked = _of_its_requests(every, slo)
         if predictor == MEASURED:
-            part = _recommend_measured(judged, slo, seed)
+            part = _recommend_measured(asked, slo, seed)
         elif predictor == STATIC_POLICY:
-            part = _recommend_policy(judged, slo)
+            part = _recommend_policy(asked, slo)
         else:
             shared = (getattr(slo, name) for name in predictor_class(predictor).depends_on)
             key = (*shared, *slo.lengths.items())
@@ -142,7 +143,7 @@ def evaluate(
                     fits[key] = _fit_configurations(predict, slo)
                 else:
                     fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, log)
-            part = _recommend_predicted(judged, slo, predictor, fits[key])
+            part = _recommend_predicted(asked, slo, predictor, fits[key])
         named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
         parts.append([_prefix(frame, named) for frame in part])
     frames = zip(*parts, strict=True)
@@ -211,8 +212,17 @@ class _Truth(NamedTuple):
         return len(self.latencies) - len(self.points)
 
 
-def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
-    latencies = at_percentile(task.points, slo.percentiles, slo.first_token)
+def _truth(
+    task: Task, slo: SLO, feasible: Collection[Pair], *, with_failures: bool = False
+) -> _Truth:
+    """Return the optimum by the measured latencies.
+
+    Predictors predict latencies and are judged on them, as in LLM-Pilot; what was measured is
+    recommended with its failures counted.
+    """
+    latencies = judged(task.points, slo)
+    if not with_failures:
+        latencies["failed_share"] = np.nan
     # A measured pair runs, whatever memory facts say.
     measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
     llm_ids = sorted(latencies["llm_id"].unique())
@@ -221,12 +231,13 @@ def _truth(task: Task, slo: SLO, feasible: Collection[Pair]) -> _Truth:
 
 
 def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, ...]:
-    truth = _truth(task, slo, {*task.feasible, *task.served} - set(task.failed))
-    draws = measured_draws(truth.latencies, seed)
+    allowed = {*task.feasible, *task.served} - set(task.failed)
+    truth = _truth(task, slo, allowed, with_failures=True)
+    draws = measured_draws(truth.latencies, slo, seed)
     found = with_probabilities(truth.candidates, draws, slo)
-    judged = judge(recommend(found), found, truth.optimum, slo.load)
+    chosen = judge(recommend(found), found, truth.optimum, slo.load)
     score = {"fit_seconds": 0.0, "n_unused_points": truth.n_unused_points}
-    return _frames(None, found, judged, summarize(judged) | score)
+    return _frames(None, found, chosen, summarize(chosen) | score)
 
 
 def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
@@ -273,10 +284,10 @@ def _judged(
     chosen: pd.DataFrame,
     score: Mapping[str, Any],
 ) -> tuple[pd.DataFrame, ...]:
-    judged = judge(chosen, truth.candidates, truth.optimum, slo.load)
-    summary = summarize(judged[judged["llm_id"].isin(truth.candidates["llm_id"])])
+    results = judge(chosen, truth.candidates, truth.optimum, slo.load)
+    summary = summarize(results[results["llm_id"].isin(truth.candidates["llm_id"])])
     summary |= {"n_unused_points": truth.n_unused_points, **score}
-    return _frames(predictions, options, judged, summary)
+    return _frames(predictions, options, results, summary)
 
 
 def _frames(

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.decide.sizing import size_replicas
-from sextant.facts.slo import SLO
-from sextant.points.frame import BOUNDS, LENGTHS, TARGETS
+from sextant.facts.slo import ENDS, SLO
+from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, load_of
 
 HOURS_PER_MONTH = 730
 _HOUR_S = 3600
@@ -36,28 +36,24 @@ def measure_headroom(
 
     Args:
         curve: of one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds
-            at the SLO's percentiles, the mean lengths of requests, and `request_rate_rps` (NaN
-            where it was not measured).
+            at the SLO's percentiles, the mean lengths of requests, `request_rate_rps` (NaN
+            where it was not measured), and of measured points what `points.frame.judged` adds.
         slo: limits and load, which the first point of the curve has to meet.
         replicas: how many there are.
         usd_per_hour: of all of them.
         rate_rps: requests a second that they serve, if it is known.
     """
     users, lengths = curve["users"].to_numpy(), curve[LENGTHS].to_numpy(float)
-    latencies_ms = curve[TARGETS].to_numpy(float)
-    carried = np.broadcast_to(slo.carried(users, latencies_ms, lengths), len(users))
+    carried, is_allowed = load_of(curve, slo), ~is_refused(curve, slo)
     share = slo.load / replicas
     needed = np.maximum.accumulate(np.where(np.isfinite(carried), carried, 0.0))
     level = min(int(np.searchsorted(needed, share * (1 - 1e-9))), len(users) - 1)
     each = min(int(np.ceil(share)), int(users[level])) if slo.users is not None else users[level]
     limits, most = [], len(users)
-    low, high = (
-        slo.latencies(curve[[BOUNDS[name][end] for name in TARGETS]].to_numpy(float), lengths)
-        for end in (0, 1)
-    )
-    for metric, values in slo.latencies(latencies_ms, lengths).items():
+    low, high = (limited(curve, slo, end) for end in ENDS)
+    for metric, values in limited(curve, slo).items():
         limit_ms, percentile = slo.limits[metric]
-        n_met = int(np.logical_and.accumulate(values <= limit_ms).sum())
+        n_met = int(np.logical_and.accumulate((values <= limit_ms) & is_allowed).sum())
         most = min(most, n_met)
         row = {
             "metric": metric,

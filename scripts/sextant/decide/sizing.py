@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,45 +13,41 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
-from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Pair, has_latency
+from sextant.points.frame import IDENTIFIERS, Pair, is_refused, limited, load_of
 from sextant.points.verdict import assess
 
 RATIOS = [f"{name}_ratio" for name in METRICS]
 """Latency over limit, by metric: null where it has no limit."""
 
 
-def users_served(
-    users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray, slo: SLO
-) -> np.ndarray:
+def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
     """Return the most users one replica serves within all limits, 0 if not even the fewest.
 
     Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too. User counts
-    without a row were not tried, so they do not count; NaN breaks the limits.
+    without a row were not tried, so they do not count.
 
     Args:
         users: in rising order, shape (points,).
-        latencies_ms: nTTFT and ITL at these users, shape (..., points, 2).
-        lengths: mean input and output tokens of a request, shape (points, 2).
-        slo: the limits.
+        is_met: whether all limits hold at these users, shape (..., points).
 
     Returns:
         Shape (...).
     """
-    n_met = np.logical_and.accumulate(slo.meets(latencies_ms, lengths), axis=-1).sum(axis=-1)
+    n_met = np.logical_and.accumulate(is_met, axis=-1).sum(axis=-1)
     return np.asarray(np.concatenate([[0], users])[n_met])
 
 
-def load_served(
-    users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray, slo: SLO
-) -> np.ndarray:
+def load_served(carried: np.ndarray, is_met: np.ndarray) -> np.ndarray:
     """Return the most load, users or requests a second, one replica serves within all limits.
 
     With fewer users in flight than `users_served` a replica may carry a higher request rate. A
     point whose rate is not known (NaN) counts as none.
-    Arguments and shapes are those of `users_served`.
+
+    Args:
+        carried: the load at these users, shape (..., points).
+        is_met: as in `users_served`.
     """
-    met = np.logical_and.accumulate(slo.meets(latencies_ms, lengths), axis=-1)
-    carried = slo.carried(users, latencies_ms, lengths)
+    met = np.logical_and.accumulate(is_met, axis=-1)
     return np.asarray(np.where(met, np.nan_to_num(carried), 0).max(axis=-1))
 
 
@@ -59,22 +55,24 @@ def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
     """Return the most users one replica serves by `users_served`.
 
     Args:
-        latencies: `users, nttft_ms, itl_ms` of one LLM on one GPU profile, and the mean
-            `input_tokens, output_tokens` if a limit needs them. A latency that is missing or 0
-            (nothing succeeded there, or the client saw no time pass) breaks its limit.
+        latencies: points of one LLM on one GPU profile, as `curves` takes them.
         slo: the limits.
     """
-    return int(users_served(*_curve(latencies.sort_values("users")), slo))
+    (curve,) = curves(latencies.assign(llm_id="", gpu_profile_id=""), slo).values()
+    return int(users_served(curve.users, curve.is_met))
 
 
-Curve = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Users, nTTFT and ITL in ms (NaN where nothing succeeded), lengths: (points,) and (points, 2)."""
+class Curve(NamedTuple):
+    """What is known of one LLM on one GPU profile, by rising users; each of shape (points,)."""
 
-
-def _curve(ordered: pd.DataFrame) -> Curve:
-    known = ordered[TARGETS].where((ordered[TARGETS] > 0) & np.isfinite(ordered[TARGETS]), np.nan)
-    lengths = ordered.reindex(columns=LENGTHS)
-    return ordered["users"].to_numpy(), known.to_numpy(float), lengths.to_numpy(float)
+    users: np.ndarray
+    latencies_ms: Mapping[str, np.ndarray]
+    """What each limit is compared with, by metric; NaN is not known."""
+    carried: np.ndarray
+    """The load, in the SLO's unit."""
+    is_met: np.ndarray
+    """Whether all limits hold, and few enough requests failed."""
+    failed_share: np.ndarray
 
 
 def size_replicas(
@@ -139,12 +137,14 @@ def candidates(
     all replicas), `load_per_replica` (users, or requests a second), `fewest_users`,
     `<metric>_ratio` and `limit_ratio`. The ratios are latency over limit at the fewest users
     (null: the metric has no limit), `limit_ratio` the largest: what exceeds 1 is by how much the
-    profile misses. `status` is `meets`, `too_slow`, `does_not_fit` (memory facts rule it out) or
-    `not_measured` (no latencies); only `meets` has replicas and a price.
+    profile misses; `failed_share` is that of the requests there. `status` is `meets`, `too_slow`,
+    `fails` (more requests failed at the fewest users than may), `does_not_fit` (memory facts rule
+    it out) or `not_measured` (no latencies); only `meets` has replicas and a price.
 
     Args:
-        latencies: `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`, measured or predicted, and
-            the mean `input_tokens, output_tokens` if a limit or the load needs them.
+        latencies: measured ones (`points.frame.judged`), or predicted ones: `llm_id,
+            gpu_profile_id, users, nttft_ms, itl_ms`, and the mean `input_tokens, output_tokens` if
+            a limit or the load needs them.
         llm_ids: the LLMs to list.
         profiles: the candidate GPU profiles, by identifier.
         slo: latency limits and the load to serve.
@@ -167,29 +167,41 @@ def candidates(
 
 
 def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
-    """Return what was measured or predicted of each LLM on each GPU profile, users rising."""
-    if slo.users is None:  # both latencies are needed to know how many requests a second that is
-        both = latencies[TARGETS].where(has_latency(latencies))
-        latencies = latencies.assign(**both)
+    """Return what was measured or predicted of each LLM on each GPU profile, users rising.
+
+    A latency that is missing or 0 (nothing succeeded there, or the client saw no time pass) breaks
+    its limit.
+    """
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
     groups = ordered.groupby(IDENTIFIERS).indices
-    users, latencies_ms, lengths = _curve(ordered)
+    users, of_limits = ordered["users"].to_numpy(), limited(ordered, slo)
+    carried, is_bad = load_of(ordered, slo), is_refused(ordered, slo)
+    is_met = slo.are_met(of_limits) & ~is_bad & (np.isfinite(carried) | (slo.users is not None))
+    failed = ordered.get("failed_share", pd.Series(np.nan, ordered.index)).to_numpy(float)
     return {
-        pair: (users[places], latencies_ms[places], lengths[places])
+        pair: Curve(
+            users[places],
+            {name: values[places] for name, values in of_limits.items()},
+            *(each[places] for each in (carried, is_met, failed)),
+        )
         for pair, places in groups.items()
     }
 
 
 def _assess(curve: Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
-    users, latencies_ms, lengths = curve
-    load = float(load_served(*curve, slo))
+    load = float(load_served(curve.carried, curve.is_met))
     # By how much a point without latencies (NaN) misses the limits is not known.
-    ratios = {name: float(ratio[0]) for name, ratio in slo.ratios(latencies_ms, lengths).items()}
+    ratios = {
+        name: float(values[0]) / slo.limits[name].limit_ms
+        for name, values in curve.latencies_ms.items()
+    }
+    is_refused_at_once = bool(curve.failed_share[0] > slo.allowed_failures)
     row = {
-        "status": "meets" if load else "too_slow",
-        "users_per_replica": int(users_served(*curve, slo)),
-        "fewest_users": int(users[0]),
+        "status": "meets" if load else "fails" if is_refused_at_once else "too_slow",
+        "users_per_replica": int(users_served(curve.users, curve.is_met)),
+        "fewest_users": int(curve.users[0]),
+        "failed_share": float(curve.failed_share[0]),
         **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
         # A missing latency is not a small one: np.max keeps NaN.
         "limit_ratio": float(np.max([*ratios.values()])),
@@ -208,7 +220,7 @@ def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
         **dict.fromkeys(["users_per_replica", "replicas"], "Int64"),
         "usd_per_hour": "float64",
         "fewest_users": "Int64",
-        **dict.fromkeys([*RATIOS, "limit_ratio", "load_per_replica"], "float64"),
+        **dict.fromkeys([*RATIOS, "limit_ratio", "load_per_replica", "failed_share"], "float64"),
     }
     return pd.DataFrame(rows, columns=list(types)).astype(types)
 

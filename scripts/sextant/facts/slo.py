@@ -23,7 +23,8 @@ _TTFT = {50: 1.0, 90: 1.65, 95: 1.91, 99: 2.51}
 _TIMES_MEDIAN = {
     "ttft_ms": _TTFT,
     "nttft_ms": _TTFT,
-    "itl_ms": {50: 1.0, 90: 1.17, 95: 1.43, 99: 2.50},
+    "itl_ms": (_GAP := {50: 1.0, 90: 1.17, 95: 1.43, 99: 2.50}),
+    "tpot_ms": _GAP,
 }
 """Percentiles of a first-token and a per-token latency, as multiples of their median.
 
@@ -37,6 +38,8 @@ METRICS = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "tpot": "TPOT", "e2e"
 _LOADS = ("users", "request_rate_rps", "trace_id")
 _FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
 _OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
+MAX_FAILED = 0.01
+"""Largest share of requests that may fail, where nothing is asked for."""
 ALIKE = 1.25
 """Requests are alike if their mean lengths differ by at most this factor."""
 _Ms = Annotated[float, Field(ge=1e-6, le=1e9)]
@@ -53,10 +56,13 @@ def factor(target: str, known: int, wanted: int) -> float:
     """Return by what to multiply a latency at the percentile `known` to estimate it at `wanted`.
 
     Args:
-        target: `ttft_ms` or `nttft_ms` (first token), or `itl_ms` (per token).
+        target: `ttft_ms` or `nttft_ms` (first token), `itl_ms` or `tpot_ms` (per token); of
+            another no factor is known: NaN between different percentiles.
         known: 50, 90, 95 or 99.
         wanted: the same.
     """
+    if target not in _TIMES_MEDIAN:
+        return 1.0 if known == wanted else math.nan
     return _TIMES_MEDIAN[target][wanted] / _TIMES_MEDIAN[target][known]
 
 
@@ -141,7 +147,7 @@ class SLO(Limits):
     goodput: Annotated[float, Field(gt=0, le=1)] | None = None
     """with a trace or a rate: least share of requests answered within all limits, above 0 to 1"""
     max_failed: Annotated[float, Field(ge=0, le=1)] | None = None
-    """with a trace or a rate: largest share of requests refused or timed out; default 0.01"""
+    """largest share of requests that may fail (refused, timed out), 0 to 1; default 0.01"""
     window_s: Annotated[float, Field(ge=0, le=1e9)] | None = None
     """with a trace or a rate: windows in which the SLO holds, in s; default 300; 0: whole time"""
 
@@ -152,7 +158,7 @@ class SLO(Limits):
         if n_loads != 1:
             problem = f"{'two loads are' if n_loads else 'no load is'} given"
             raise InputError(problem, field=", ".join(_LOADS), fix="give one of them")
-        for name in ("goodput", "max_failed", "window_s"):
+        for name in ("goodput", "window_s"):
             if name in given and self.users is not None:
                 fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
                 raise InputError("users have no arrivals to simulate", field=name, fix=fix)
@@ -175,6 +181,11 @@ class SLO(Limits):
     def facts(self) -> dict[str, Any]:
         """Return the fields that are set."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def allowed_failures(self) -> float:
+        """The largest share of requests that may fail."""
+        return MAX_FAILED if self.max_failed is None else self.max_failed
 
     @cached_property
     def limits(self) -> dict[str, Limit]:
@@ -262,10 +273,12 @@ class SLO(Limits):
         Returns:
             Shape (...).
         """
-        met = np.ones(latencies_ms.shape[:-1], dtype=bool)
-        for name, values in self.latencies(latencies_ms, lengths).items():
-            met &= values <= self.limits[name].limit_ms
-        return met
+        return self.are_met(self.latencies(latencies_ms, lengths))
+
+    def are_met(self, limited_ms: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return whether latencies meet all limits, given by metric; NaN does not."""
+        met = [values <= self.limits[name].limit_ms for name, values in limited_ms.items()]
+        return np.asarray(np.logical_and.reduce(met))
 
     def ratios(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
         """Return latency over limit, by metric; arguments as of `meets`."""

@@ -1,10 +1,9 @@
 """A characterization: all points of one source, with the facts they refer to."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -13,9 +12,6 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.features import Features
 from sextant.points.points_file import DescriptionFile
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_MEMORY_UTILIZATION = 0.9
 """vLLM's default of `--gpu-memory-utilization`."""
@@ -137,78 +133,48 @@ def _priced(parts: Sequence[Characterization]) -> dict[str, GPUProfile]:
 def summary(known: Characterization, place: str) -> dict[str, Any]:
     """Return what a characterization holds, for `--json` and `as_text`.
 
-    Numbers and days are `[least, most]`, or None where they are not known; `request_rate_rps` is
-    that of points without users.
+    Numbers and days are `[least, most]`, or None where they are not known.
     """
     points = known.points
     profiles = [known.profiles[name] for name in points["gpu_profile_id"].unique()]
-    ranges = ("users", "input_tokens", "output_tokens", "measured_on")
+    named = {"llms": "llm_id", "engines": "engine", "precisions": "precision"}
+    ranges = ("users", "request_rate_rps", "input_tokens", "output_tokens", "measured_on")
     return {
         "source": known.source,
         "place": place,
         "licences": [each.licence for each in known.descriptions],
         "n_points": len(points),
-        "llms": _distinct(points["llm_id"]),
+        **{key: sorted(points[name].dropna().unique()) for key, name in named.items()},
         "gpus": sorted({profile.gpu.gpu_id for profile in profiles}),
-        "engines": {
-            str(engine): sorted(rows["engine_version"].dropna().unique(), key=_version)
-            for engine, rows in points.groupby("engine")
-        },
-        "precisions": _distinct(points["precision"]),
-        "n_gpus": _range(pd.Series([profile.n_gpus for profile in profiles])),
-        "request_rate_rps": _range(points.loc[points["users"].isna(), "request_rate_rps"]),
-        **{name: _range(points[name]) for name in ranges},
+        **{name: _range(points[name].dropna()) for name in ranges},
     }
 
 
-def _distinct(values: pd.Series) -> list[str]:
-    return sorted(values.dropna().unique())
-
-
-def _range(values: pd.Series) -> list[Any] | None:
-    known = values.dropna()
+def _range(known: pd.Series) -> list[Any] | None:
+    ends = [known.min(), known.max()]
     if known.empty:
         return None
-    ends = [known.min(), known.max()]
     return ends if isinstance(ends[0], str) else [float(end) for end in ends]
-
-
-def _version(text: str) -> tuple[bool, list[int], str]:
-    """Return the sort key of a version: numbers first, then names such as nightly-…."""
-    return not text[:1].isdigit(), [int(part) for part in re.findall(r"\d+", text)], text
 
 
 def as_text(row: dict[str, Any]) -> str:
     """Return a summary as lines for a person."""
 
-    def span(name: str, unit: str) -> str:
-        if row[name] is None:
-            return ""
-        ends = [f"{value:,.3g}" if value < 10 else f"{value:,.0f}" for value in row[name]]
-        return f"{' to '.join(dict.fromkeys(ends))} {unit}"
+    def span(name: str, unit: str) -> list[str]:
+        ends = [f"{value:,.4g}" for value in row[name] or ()]
+        return [f"{' to '.join(dict.fromkeys(ends))} {unit}"] if ends else []
 
-    loads = [span("users", "users"), span("request_rate_rps", "requests per second")]
-    lengths = [span("input_tokens", "input tokens"), span("output_tokens", "output tokens")]
-    days = row["measured_on"] and dict.fromkeys(row["measured_on"])
-    when = "at a time that is not known"
-    if days:
-        when = ("on " if len(days) == 1 else "") + " to ".join(days)
-    lines = [
-        f"{row['source']} ({row['place']})",
-        f"  {row['n_points']:,} points: {len(row['llms'])} LLMs on "
-        f"{span('n_gpus', 'of')} {', '.join(row['gpus'])}",
-        "  " + "; ".join(_engine(*each) for each in row["engines"].items()),
-        "  precisions: " + (", ".join(row["precisions"]) or "as the LLMs' configurations say"),
-        "  " + "; ".join(part for part in (*loads, *lengths) if part),
-        f"  measured {when}; {', '.join(row['licences']) or 'your own'}",
-        f"  LLMs: {', '.join(row['llms'])}",
-    ]
-    return "\n".join(line for line in lines if line.strip())
-
-
-def _engine(name: str, versions: list[str]) -> str:
-    if not versions:
-        return f"{name}, version not known"
-    numbered = [version for version in versions if version[0].isdigit()]
-    ends = " to ".join(dict.fromkeys([*numbered[:1], *numbered[-1:]]))
-    return " ".join([name, ", ".join(filter(None, [ends, *versions[len(numbered) :]]))])
+    loads = span("users", "users") or span("request_rate_rps", "requests per second")
+    lengths = span("input_tokens", "input tokens") + span("output_tokens", "output tokens")
+    days = " to ".join(dict.fromkeys(row["measured_on"] or ["a time that is not known"]))
+    how = ", ".join(row["precisions"]) or "precisions as the LLMs' configurations say"
+    return "\n".join(
+        [
+            f"{row['source']} ({row['place']})",
+            f"  {row['n_points']:,} points: {len(row['llms'])} LLMs on {', '.join(row['gpus'])}",
+            f"  {', '.join(row['engines']) or 'engine not known'}; {how}",
+            f"  {'; '.join(loads + lengths)}",
+            f"  measured at {days}; {', '.join(row['licences']) or 'your own'}",
+            f"  LLMs: {', '.join(row['llms'])}",
+        ]
+    )

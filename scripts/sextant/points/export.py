@@ -19,8 +19,8 @@ from sextant.points.characterization import FILE, Characterization, Description
 from sextant.points.frame import COLUMNS, IDENTIFIERS, INTERVAL_COLUMNS, LENGTHS, LOAD, SERVING
 from sextant.points.verdict import OUTCOMES, Outcome, status_of
 
-_FILLED_IN = ["mean_nttft_ms", "mean_tpot_ms", "median_tpot_ms"]
-"""Columns that no store has: `complete` computes them from others."""
+_FILLED_IN = ["mean_nttft_ms"]
+"""No store has it: `complete` computes it from others."""
 _ORDER = [*IDENTIFIERS, *SERVING, *LOAD, *LENGTHS, "measured_on", "run_id"]
 
 

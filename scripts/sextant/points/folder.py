@@ -13,16 +13,15 @@ from sextant.base.sheets import check, load_sheet, read_yaml
 from sextant.experiment.sheets import DEFAULT_VARIANT, GpuFeatureRow, LlmFeatureRow
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
-from sextant.facts.slo import PERCENTILE_PREFIX
 from sextant.points.characterization import FILE, Characterization, Description
 from sextant.points.features import features_of_sheets
 from sextant.points.frame import IDENTIFIERS, LATENCIES, LOAD, complete
 from sextant.points.points_file import (
-    NAMES,
     DescriptionFile,
     FeasibilityRow,
     FolderLlmRow,
     FolderProfileRow,
+    check_latencies,
     read_points,
 )
 from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of
@@ -110,12 +109,11 @@ def _points(
     folder: Path, about: Description, llms: Collection[str], profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame:
     """Return the points, complete, after the checks that no schema can express."""
-    paths = [folder / name for name in NAMES if (folder / name).is_file()]
-    if len(paths) != 1:
-        problem = "both points.csv and points.parquet are there" if paths else "no points.csv"
-        fix = "remove one of them" if paths else "write the points there, one row per measurement"
-        raise InputError(problem, file=folder, fix=fix)
-    points = read_points(paths[0])
+    path = folder / "points.csv"
+    if not path.is_file():
+        fix = "write the points there, one row per measurement"
+        raise InputError("no points.csv", file=folder, fix=fix)
+    points = read_points(path)
     try:
         _check_names(points["llm_id"], llms, folder / "llms.tsv")
         _check_names(points["gpu_profile_id"], profiles, folder / "gpu_profiles.tsv")
@@ -125,11 +123,11 @@ def _points(
             field = "users, request_rate_rps"
             raise InputError(problem, row=without.idxmax(), field=field, fix=fix)
         _check_averages(points, about.statistic)
-        _check_percentiles(points)
+        check_latencies(points)
         points = complete(points, about.defaults)
         _check_layout(points, profiles)
     except InputError as error:
-        raise error.at(file=paths[0]) from None
+        raise error.at(file=path) from None
     return points.reset_index(drop=True)
 
 
@@ -151,22 +149,6 @@ def _check_averages(points: pd.DataFrame, statistic: str) -> None:
         if wrong.any():
             fix = f"move the values to {own}_{latency}, or correct the statistic"
             raise InputError(problem, row=wrong.idxmax(), field=f"{other}_{latency}", fix=fix)
-
-
-def _check_percentiles(points: pd.DataFrame) -> None:
-    """Refuse a higher percentile of a latency that is below a lower one."""
-    fix = "correct the row: a higher percentile is never smaller"
-    for latency in LATENCIES:
-        names = [f"{prefix}_{latency}" for prefix in PERCENTILE_PREFIX.values()]
-        values = points.reindex(columns=names).astype(float)
-        least = values.ffill(axis=1).cummax(axis=1).shift(axis=1)
-        wrong = values < least
-        if wrong.any(axis=None):
-            line = wrong.any(axis=1).idxmax()
-            name = wrong.loc[line].idxmax()
-            value, lower = values.loc[line, name], least.loc[line, name]
-            problem = f"{value:g} is below the {lower:g} of a lower percentile in this row"
-            raise InputError(problem, row=line, field=name, fix=fix)
 
 
 def _check_layout(points: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> None:

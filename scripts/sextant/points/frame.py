@@ -1,12 +1,12 @@
 """The points of a characterization as frames: their columns, and latencies at a percentile."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, between, end_column, factor
+from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, SLO, between, end_column, factor
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 KEYS = [*IDENTIFIERS, "users"]
@@ -62,27 +62,35 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     """Return points with all of `COLUMNS`, typed, then their other columns.
 
     A missing value comes from `defaults`, or is computed from others of its row: nTTFT = TTFT /
-    input tokens (exact for requests of one length, else a ratio of means); mean TPOT = (E2E − TTFT)
-    / (output tokens − 1), where the row has neither TPOT nor ITL; and, of mean and median, ITL and
-    TPOT from each other, where the row has only one of them.
+    input tokens (exact for requests of one length, else a ratio of means); of mean and median, ITL
+    is TPOT where the row has no ITL; and where it has neither, mean ITL = (E2E − TTFT) / (output
+    tokens − 1). Column `derived` names the latencies of the row that are computed, e.g. `itl`.
     """
     others = [name for name in points if name not in TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
     for name, value in (defaults or {}).items():
         frame[name] = frame[name].astype(object).where(frame[name].notna(), value)
     frame = frame.astype(TYPES)
+    given = {name: _has_any(frame, name) for name in ("nttft", "itl")}
     for statistic in STATISTICS:
         ratio = frame[f"{statistic}_ttft_ms"] / frame["input_tokens"]
         frame[f"{statistic}_nttft_ms"] = frame[f"{statistic}_nttft_ms"].fillna(ratio)
     steps = (frame["output_tokens"] - 1).where(frame["output_tokens"] > 1)
-    tpot_ms = (frame["mean_e2e_ms"] - frame["mean_ttft_ms"]) / steps
+    gap_ms = (frame["mean_e2e_ms"] - frame["mean_ttft_ms"]) / steps
     without = frame[["mean_itl_ms", "mean_tpot_ms"]].isna().all(axis=1)
-    frame["mean_tpot_ms"] = frame["mean_tpot_ms"].mask(without & (tpot_ms > 0), tpot_ms)
+    frame["mean_itl_ms"] = frame["mean_itl_ms"].mask(without & (gap_ms > 0), gap_ms)
     for statistic in ("mean", "median"):
-        gap, per_output = f"{statistic}_itl_ms", f"{statistic}_tpot_ms"
-        for one, other in ((gap, per_output), (per_output, gap)):
-            frame[one] = frame[one].fillna(frame[other])
-    return frame
+        column = f"{statistic}_itl_ms"
+        frame[column] = frame[column].fillna(frame[f"{statistic}_tpot_ms"])
+    made = {name: ~was & _has_any(frame, name) for name, was in given.items()}
+    said = np.char.add(*(np.where(rows, f"{name} ", "") for name, rows in made.items()))
+    before = frame["derived"].astype("str") if "derived" in frame else said
+    return frame.assign(derived=pd.Series(before, frame.index).where(before != "", said))
+
+
+def _has_any(points: pd.DataFrame, metric: str) -> pd.Series:
+    names = [f"{statistic}_{metric}_ms" for statistic in STATISTICS]
+    return points.reindex(columns=names).notna().any(axis=1)
 
 
 def points_of_store(points: pd.DataFrame) -> pd.DataFrame:
@@ -96,14 +104,17 @@ def points_of_store(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_percentile(
-    points: pd.DataFrame, percentiles: tuple[int, int], first_token: str = "nttft"
+    points: pd.DataFrame,
+    percentiles: tuple[int, int],
+    first_token: str = "nttft",
+    more: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return the points at percentiles, sorted by LLM, GPU profile and users.
 
     Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, each
     at its percentile (of the first token, of the tokens after it), `BOUNDS` (the ends of their 90%
-    intervals, NaN where not known), throughput and energy; and `source`, if points have it. A
-    percentile that a point lacks is estimated from those that it has; `estimated` says so.
+    intervals, NaN where not known), throughput and energy, `more`; and `source`, if points have it.
+    A percentile that a point lacks is estimated from those that it has; `estimated` says so.
 
     Where there is a request rate and no `users`, they are those in flight by Little's law.
 
@@ -123,11 +134,111 @@ def at_percentile(
     bounds = [name for ends in BOUNDS.values() for name in ends]
     numbers = [*LENGTHS, *TARGETS, *bounds, *_RATES]
     source = ["source"] if "source" in frame else []
-    chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers]]
+    chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers, *more]]
     ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")
     users = "int64" if ordered["users"].notna().all() else "Int64"
     types = dict.fromkeys([*numbers, "request_rate_rps"], "float64")
     return ordered.astype({**types, "users": users})
+
+
+FORMULAS = {
+    "ttft": "nTTFT × input tokens",
+    "nttft": "TTFT / input tokens",
+    "itl": "TPOT, or (E2E − TTFT) / (output tokens − 1) at points without it",
+    "tpot": "ITL, or (E2E − TTFT) / (output tokens − 1) at points without it",
+    "e2e": "TTFT + (output tokens − 1) × TPOT, or ITL at points without it",
+}
+"""What stands in for a latency that a point lacks."""
+
+
+def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
+    """Return `at_percentile` for an SLO, and what decides whether a point meets it.
+
+    That is each limited latency at its percentile by its own columns, `own_<metric>_ms`, with the
+    ends of its interval, `own_<metric>_lo_ms` and `own_<metric>_hi_ms`; a latency of 0 is none.
+    `<metric>_is_derived` where the point lacks it, and `FORMULAS` give it. `served_rps` is the
+    request rate as measured, `failed_share` of all requests that failed (NaN: not known).
+    """
+    points = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
+    found: dict[str, pd.Series] = {}
+    said = points.get("derived", pd.Series("", points.index)).fillna("")
+    for metric, (_, percentile) in slo.limits.items():
+        own = _latency(points, f"{metric}_ms", percentile)
+        is_derived = own[""].isna() | said.str.contains(rf"\b{metric}\b")
+        made = _derived(points, metric, percentile)
+        own = own.where(own[""].notna(), made)
+        own = own.where((own[""] > 0) & np.isfinite(own[""]))
+        found |= {_own(metric, end): own[end] for end in own}
+        found[f"{metric}_is_derived"] = is_derived & own[""].notna()
+    made_rps = points["throughput_tok_s"] / points["output_tokens"]
+    n_ok, n_failed = (points[name].astype(float) for name in _COUNTS)
+    found["served_rps"] = points["request_rate_rps"].fillna(made_rps).astype(float)
+    found["failed_share"] = n_failed / (n_ok + n_failed).where(lambda total: total > 0)
+    return at_percentile(
+        points.assign(**found), slo.percentiles, slo.first_token, [*found, *_COUNTS]
+    )
+
+
+def _own(metric: str, end: str = "") -> str:
+    return f"own_{metric}_{end}_ms" if end else f"own_{metric}_ms"
+
+
+def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame:
+    """Return a latency by the formulas, as `_latency` does."""
+
+    def at(name: str) -> pd.DataFrame:
+        return _latency(points, f"{name}_ms", percentile)
+
+    if metric in ("itl", "tpot"):
+        return at("tpot" if metric == "itl" else "itl")
+    inputs, outputs = (points[name].astype(float) for name in LENGTHS)
+    if metric == "nttft":
+        return at("ttft").div(inputs, axis=0)
+    ttft = at("nttft").mul(inputs, axis=0)
+    if metric == "ttft":
+        return ttft
+    first, gap = at("ttft"), at("tpot")
+    first, gap = first.where(first.notna(), ttft), gap.where(gap.notna(), at("itl"))
+    return first + gap.mul((outputs - 1).clip(lower=0), axis=0)
+
+
+def limited(latencies: pd.DataFrame, slo: SLO, end: str = "") -> dict[str, np.ndarray]:
+    """Return what the limits are compared with in ms, by metric, or an end of its interval.
+
+    Of measured points (`judged`) it is the latency itself, of predictions what follows from nTTFT
+    and ITL. NaN: not known, which meets no limit.
+    """
+    columns = [end_column(name, end) if end else name for name in TARGETS]
+    targets_ms = latencies[columns].to_numpy(float)
+    targets_ms = np.where((targets_ms > 0) & np.isfinite(targets_ms), targets_ms, np.nan)
+    found = slo.latencies(targets_ms, latencies.reindex(columns=LENGTHS).to_numpy(float))
+    for metric, values in found.items():
+        if (column := _own(metric, end)) in latencies:
+            own, judged_column = latencies[column], f"{metric}_is_derived"
+            is_own = latencies[judged_column if judged_column in latencies else column].notna()
+            found[metric] = np.where(is_own, own.to_numpy(float), values)
+    return found
+
+
+def is_refused(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
+    """Return at which points more requests failed than the SLO allows; not known: none."""
+    if "failed_share" not in latencies:
+        return np.zeros(len(latencies), bool)
+    refused: np.ndarray = latencies["failed_share"].to_numpy(float) > slo.allowed_failures
+    return refused
+
+
+def load_of(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
+    """Return the load that a replica carries at each point, in the SLO's unit: users, or requests
+    a second, as measured, else by Little's law.
+    """
+    users = latencies["users"].to_numpy()
+    lengths = latencies.reindex(columns=LENGTHS).to_numpy(float)
+    carried = np.asarray(slo.carried(users, latencies[TARGETS].to_numpy(float), lengths), float)
+    if slo.users is not None or "served_rps" not in latencies:
+        return carried
+    served = latencies["served_rps"].to_numpy(float)
+    return np.where(served > 0, served, carried)
 
 
 def _in_flight(points: pd.DataFrame) -> pd.Series:
@@ -142,7 +253,7 @@ def _in_flight(points: pd.DataFrame) -> pd.Series:
         made = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
         e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(made)
     users = (points["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
-    return users.astype("Int64")
+    return users.where(np.isfinite(users)).astype("Int64")
 
 
 def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.DataFrame:
@@ -188,10 +299,13 @@ def _estimates(
             yield {number: known[number] for number in chosen}, rows
 
 
-def estimated(points: pd.DataFrame, percentiles: tuple[int, int]) -> dict[str, list[str]]:
-    """Return the columns that a latency is estimated from, where a point lacks its percentile."""
+def estimated(points: pd.DataFrame, percentiles: Mapping[str, int]) -> dict[str, list[str]]:
+    """Return the columns that a latency is estimated from, where a point lacks its percentile.
+
+    `percentiles` are those asked for, by latency, e.g. `itl_ms`.
+    """
     sources: dict[str, list[str]] = {}
-    for target, percentile in zip(TARGETS, percentiles, strict=True):
+    for target, percentile in percentiles.items():
         own = f"{PERCENTILE_PREFIX[percentile]}_{target}"
         used = [
             name for known, _ in _estimates(points, target, percentile) for name in known.values()

@@ -5,6 +5,7 @@ becomes TPOT.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,16 +14,22 @@ from typing import Any
 
 import pandas as pd
 
+from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
+from sextant.base.sheets import check
 from sextant.facts.gpu import profile_of_id, profile_row
 from sextant.facts.prices import priced
 from sextant.points.characterization import Description
 from sextant.points.export import write_description, write_points, write_tables
-from sextant.points.frame import LOAD
+from sextant.points.frame import COLUMNS, LOAD
+from sextant.points.points_file import PointRow, check_latencies
 
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 _STATISTICS = ("mean", "median", "p90", "p95", "p99")
+_WITHOUT_ANSWERS = ("users", "n_ok", "n_failed", "measured_on")
+"""What is known of a run in which every request failed."""
+LLMS = PROJECT / "resources" / "llms"
 Point = dict[str, Any]
 
 
@@ -38,19 +45,23 @@ class Served:
 
 
 def import_load_tool(
-    tool: str, files: Sequence[Path], out: Path, served: Served, configs: str = "../../llms"
+    tool: str, files: Sequence[Path], out: Path, served: Served, configs: str | None = None
 ) -> str:
     """Write results of a tool, a key of `TOOLS`, as the folder of a characterization.
 
-    `configs` is the folder of the LLMs' `<llm_id>.json`, relative to `out`. Returns the counts.
+    `configs` is the folder of the LLMs' `<llm_id>.json`, relative to `out`; by default what ships.
+    Returns the counts.
 
     Raises:
         InputError: a file is no result of the tool, or does not name the LLM; the GPU profile is
             unknown; no result has users or a request rate; no LLM has its config.
     """
     profile_of_id(served.gpu_profile_id)
+    configs = configs or os.path.relpath(LLMS, out)
     results = pd.DataFrame([row for path in files for row in _rows(tool, path, served.llm)])
-    points = results[results[LOAD].notna().any(axis=1)].reset_index(drop=True)
+    has_load = results.reindex(columns=LOAD).notna().any(axis=1)
+    points = results.reindex(columns=[*dict.fromkeys([*results, *LOAD])])[has_load]
+    points = points.reset_index(drop=True)
     if points.empty:
         fix = "measure with a limit of requests in flight, or at a finite rate"
         raise InputError("no result has users or a request rate", file=files[0], fix=fix)
@@ -99,7 +110,10 @@ def write_published(
     points = points.assign(llm_id=points["model"].str.replace("/", "__", regex=False))
     is_known = points["llm_id"].map(lambda name: (folder / f"{name}.json").is_file()).astype(bool)
     if not is_known.any():
-        fix = f"save it as {points['llm_id'].iloc[0]}.json there, or give another folder"
+        fix = (
+            f"save it as {points['llm_id'].iloc[0]}.json there, or name the LLM (--llm) or another "
+        )
+        fix += "folder"
         problem = f"no config.json of {points['model'].iloc[0]}"
         raise InputError(problem, file=folder, field="--configs", fix=fix)
     unknown = points.loc[~is_known, "model"].value_counts().sort_index()
@@ -123,24 +137,57 @@ def write_published(
 def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
     name, read = TOOLS[tool]
     fix = f"give {name}"
-    content = read_json(path, fix=fix)
+    content, rows = read_json(path, fix=fix), []
     try:
-        rows = list(read(content))
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        missing = f" ({error} is missing)" if isinstance(error, KeyError) else ""
-        problem = f"is no result of {tool}{missing}"
-        raise InputError(problem, file=path, fix=fix) from None
+        for number, point in enumerate(read(content), 1):
+            of_result = "" if number == 1 else f" (result {number})"
+            rows.append(_checked(point, llm, path, of_result))
+            version = rows[-1].pop("version", None) or "of unknown version"
+            rows[-1]["run_id"] = f"{tool} {version}: {path.name}"
     except InputError as error:
         raise error.at(file=path) from None
+    except KeyError as error:
+        problem = f"is no result of {tool} ({error} is missing)"
+        raise InputError(problem, file=path, fix=fix) from None
+    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError, OSError) as error:
+        problem = f"is no result of {tool} ({str(error)[:100]})"
+        raise InputError(problem, file=path, fix=fix) from None
+    if not rows:
+        raise InputError(f"is a result of {tool} without any benchmark", file=path, fix=fix)
     for number, row in enumerate(rows, 1):
-        row["model"] = llm or row.get("model")
-        if not row["model"]:
-            fix = "name the LLM: --llm, as on Hugging Face"
-            raise InputError("the file does not name the LLM", file=path, field="--llm", fix=fix)
-        version = row.pop("version", None) or "of unknown version"
-        place = f" {number}" if len(rows) > 1 else ""
-        row["run_id"] = f"{tool} {version}: {path.name}{place}"
+        row["run_id"] += f" {number}" * (len(rows) > 1)
     return rows
+
+
+def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point:
+    """Return what is known of a result, with its `model`; no latency where no request succeeded.
+
+    Raises:
+        InputError: the LLM is not named, or a value is not what points may have.
+    """
+    named = {name: point.pop(name, None) for name in ("model", "version")}
+    known = {name: value for name, value in point.items() if not _is_missing(value)}
+    if known.get("n_ok") == 0:  # tools write 0 for what nothing was measured of
+        known = {name: known[name] for name in known if name in _WITHOUT_ANSWERS}
+    for name in ("n_ok", "n_failed", "users"):
+        if isinstance(known.get(name), float) and known[name].is_integer():
+            known[name] = int(known[name])
+    try:
+        check(PointRow, known | {"llm_id": "", "gpu_profile_id": ""}, path)
+        check_latencies(pd.DataFrame([known]).reindex(columns=COLUMNS))
+    except InputError as error:
+        fix = f"correct {error.field} in the file, or measure again"
+        field = f"{error.field}{of_result}"
+        raise InputError(error.problem, file=path, field=field, fix=fix) from None
+    named["model"] = llm or named["model"]
+    if not isinstance(named["model"], str) or not named["model"]:
+        fix = "name the LLM: --llm, as on Hugging Face"
+        raise InputError("the file does not name the LLM", file=path, field="--llm", fix=fix)
+    return known | named
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _vllm(result: Any) -> Iterator[Point]:
@@ -171,7 +218,7 @@ def _guidellm(report: Any) -> Iterator[Point]:
         is_alone = strategy["type_"] == "synchronous"
         users = 1 if is_alone else strategy.get("streams") or strategy.get("max_concurrency")
         point = {
-            ours: _number(metrics[theirs]["successful"]["mean"])
+            ours: (metrics[theirs]["successful"] or {}).get("mean")
             for ours, theirs in (
                 ("input_tokens", "prompt_token_count"),
                 ("output_tokens", "output_token_count"),
@@ -184,10 +231,10 @@ def _guidellm(report: Any) -> Iterator[Point]:
             ("tpot", "inter_token_latency_ms", 1.0),
             ("e2e", "request_latency", 1e3),
         ):
-            block = metrics[theirs]["successful"]
+            block = metrics[theirs]["successful"] or {}
             point |= _latencies(ours, {**block, **block.get("percentiles", {})}, ms)
         yield point | {
-            "model": (config.get("backend") or {}).get("model"),
+            "model": _only(config, "model") or _only(report | {"benchmarks": []}, "model"),
             "version": version,
             **_load(users, strategy.get("rate"), point["request_rate_rps"]),
             "n_ok": totals["successful"],
@@ -235,7 +282,7 @@ def _only(config: Any, name: str) -> Any:
 
     def visit(part: Any) -> None:
         if isinstance(part, dict):
-            if part.get(name) is not None and part[name] not in values:
+            if isinstance(part.get(name), str | int | float | list) and part[name] not in values:
                 values.append(part[name])
             part = list(part.values())
         for each in part if isinstance(part, list) else ():
@@ -244,59 +291,28 @@ def _only(config: Any, name: str) -> Any:
     visit(config)
     if len(values) > 1:
         fix = "give a result of a single phase"
-        raise InputError(f"several values of {name}: {values}", field="input_config", fix=fix)
+        raise InputError(f"several values of {name}: {values[:3]}", field=name, fix=fix)
     return values[0] if values else None
-
-
-def _inference_perf(result: Any) -> Iterator[Point]:
-    load, ok = result["load_summary"], result["successes"]
-    latency, throughput = ok["latency"], ok["throughput"]
-    users, rate = load.get("concurrency"), load.get("requested_rate")
-    tokens = [
-        ok.get(new, ok.get(old, {})).get("mean")
-        for new, old in (("prompt_tokens", "prompt_len"), ("output_tokens", "output_len"))
-    ]
-    names = {
-        "ttft": "time_to_first_token",
-        "tpot": "time_per_output_token",
-        "itl": "inter_token_latency",
-        "e2e": "request_latency",
-    }
-    point = _load(users, None if users else rate, throughput["requests_per_sec"])
-    for ours, theirs in names.items():
-        point |= _latencies(ours, latency.get(theirs) or {}, 1e3)
-    yield point | {
-        "input_tokens": tokens[0],
-        "output_tokens": tokens[1],
-        "throughput_tok_s": throughput["output_tokens_per_sec"],
-        "n_ok": ok["count"],
-        "n_failed": result["failures"]["count"],
-    }
 
 
 def _load(users: int | None, asked_rps: float | None, served_rps: float | None) -> Point:
     """Return users or the rate that was asked for; neither where everything was sent at once."""
     if asked_rps is not None:
-        return {"users": None, "request_rate_rps": float(asked_rps)}
+        return {"users": None, "request_rate_rps": asked_rps}
     return {"users": users, "request_rate_rps": None if users is None else served_rps}
 
 
 def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
     """Return the statistics of a latency that a tool reports, in ms."""
-    values = {each: _number(block.get(each)) for each in _STATISTICS}
+    values = {each: block.get(each) for each in _STATISTICS}
     return {
-        f"{each}_{name}_ms": None if value is None else value * ms for each, value in values.items()
+        f"{each}_{name}_ms": value if value is None or ms == 1 else value * ms
+        for each, value in values.items()
     }
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return float(value) if is_number else None
 
 
 TOOLS: dict[str, tuple[str, Callable[[Any], Iterator[Point]]]] = {
     "vllm-bench": ("the JSON of `vllm bench serve --save-result`", _vllm),
     "guidellm": ("guidellm's benchmarks.json", _guidellm),
     "aiperf": ("AIPerf's profile_export_aiperf.json", _aiperf),
-    "inference-perf": ("inference-perf's stage_<n>_lifecycle_metrics.json", _inference_perf),
 }

@@ -38,6 +38,7 @@ def _ms_between(start: str, end: str) -> str:
 
 
 _TTFT_SQL = _ms_between("start_s", "first_token_s")
+_E2E_SQL = _ms_between("start_s", "last_token_s")
 LATENCIES = (
     Metric(
         name="ttft_ms",
@@ -64,23 +65,28 @@ LATENCIES = (
         "lambda i: token_offsets_ms[i]::DOUBLE - token_offsets_ms[i - 1]::DOUBLE)",
     ),
     Metric(
+        name="tpot_ms",
+        label="TPOT",
+        meaning="time per output token after the first, one value a request; none of a single "
+        "token",
+        formula="(e2e_ms − ttft_ms) / (output_tokens − 1)",
+        sql=f"({_E2E_SQL} - {_TTFT_SQL}) / nullif(output_tokens - 1, 0)",
+    ),
+    Metric(
         name="e2e_ms",
         label="E2E",
         meaning="whole request, until its last token",
         formula="last_token_s − start_s, in ms",
-        sql=_ms_between("start_s", "last_token_s"),
+        sql=_E2E_SQL,
     ),
 )
-
-TPOT_SQL = "(e2e_ms - ttft_ms) / nullif(output_tokens - 1, 0)"
-"""Time per output token after the first, of the latencies above; null of a single token."""
 
 START_FORMULA = "sent_s of a closed loop, else scheduled_s"
 """Users wait for their answers, so a closed loop has no schedule. Otherwise what a request
 waited before it was sent counts: for a place under a cap, or for a client that was late."""
 START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"
 
-MEANS = ("ttft_ms", "itl_ms", "e2e_ms")
+MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 """Latencies of which the mean is computed, too."""
 REQUEST_COLUMNS = (
     *("level", "first_token_s", "last_token_s", "token_offsets_ms"),

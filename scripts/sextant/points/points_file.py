@@ -1,29 +1,30 @@
 """What the files of a characterization's folder may hold; reads its table of points."""
 
-import re
 from dataclasses import dataclass, make_dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_parquet
 from sextant.base.sheets import SelectableId, field_types, load_column, sheet_cells
 from sextant.experiment.sheets import CellRow, Dtype, GpuProfileRow, LlmRow
 from sextant.facts.gpu import Price
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
 from sextant.points.verdict import Outcome
 
-NAMES = ("points.csv", "points.parquet")
-_UNITS = ("ms", "tok_s", "rps", "j_per_token")
-_UNIT = re.compile(r"_(ms|m?s|us|ns|seconds?|tokens_s|tok_s|rp[sm]|per_s|m?j_per_token|wh?)$")
+MOST_POINTS = 50_000
+"""Of one folder: laws are fitted to all of them."""
 _DTYPES = {int: "Int64", float: "float64", str: "str"}
 _STATISTICS = {"mean": "mean"} | {
     prefix: "median" if prefix == "median" else f"{number}th percentile"
     for number, prefix in PERCENTILE_PREFIX.items()
 }
+_ROUNDING = 1e-6
+_Tokens = Annotated[float, Field(gt=0, le=1e8)]
+_Count = Annotated[int, Field(ge=0, le=10**12)]
 _LATENCIES = {
     "ttft": "time to the first token",
     "nttft": "time to the first token per input token",
@@ -53,26 +54,12 @@ class Setup:
     """copies of the attention layers, 1 or more"""
     expert_parallel: PositiveInt | None = None
     """devices that the experts are shared out over, 1 if each is split instead"""
-    input_tokens: PositiveFloat | None = None
-    """mean input length of the requests, above 0"""
-    output_tokens: PositiveFloat | None = None
-    """mean output length of the requests, above 0"""
+    input_tokens: _Tokens | None = None
+    """mean input length of the requests, above 0, up to 100,000,000"""
+    output_tokens: _Tokens | None = None
+    """mean output length of the requests, above 0, up to 100,000,000"""
     measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}([T ].*)?$")] | None = None
     """date of the measurement, YYYY-MM-DD, with or without a time"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineKnown:
-    """Settings of the engine."""
-
-    chunked_prefill: bool | None = None
-    """whether long prompts were split over several steps"""
-    prefix_caching: bool | None = None
-    """whether the KV cache of equal prompt beginnings was used again"""
-    max_batched_tokens: PositiveInt | None = None
-    """most tokens of a step"""
-    cuda_graphs: bool | None = None
-    """whether decoding steps were launched as CUDA graphs"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +80,6 @@ class DescriptionFile:
     """fixed: all requests of a point have its lengths; varying: these are means"""
     defaults: Setup | None = None
     """values of points.csv where its column is missing or empty"""
-    engine_settings: EngineKnown | None = None
-    """what is known of the engine's settings; leave out what is not"""
     dtype: Dtype | None = None
     """data type that unquantized weights were served in; without it that of each LLM's config"""
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -147,17 +132,17 @@ class _Point(Setup):
     """an LLM of llms.tsv"""
     gpu_profile_id: str
     """a profile of gpu_profiles.tsv: all devices of one replica"""
-    users: PositiveInt | None = None
-    """concurrent users of a closed loop, 1 or more; empty for a rate"""
-    request_rate_rps: PositiveFloat | None = None
-    """requests per second, above 0; in a closed loop a result"""
+    users: Annotated[int, Field(ge=1, le=10**8)] | None = None
+    """concurrent users of a closed loop, 1 to 100,000,000; empty for a rate"""
+    request_rate_rps: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """requests per second, above 0, up to 1,000,000; in a closed loop a result"""
     throughput_tok_s: NonNegativeFloat | None = None
     """output tokens of all requests per second, not below 0"""
     energy_j_per_token: NonNegativeFloat | None = None
     """energy of all devices per output token in J, not below 0"""
-    n_ok: NonNegativeInt | None = None
+    n_ok: _Count | None = None
     """requests that succeeded"""
-    n_failed: NonNegativeInt | None = None
+    n_failed: _Count | None = None
     """requests that failed"""
     run_id: str | None = None
     """what the publisher calls the run or the row"""
@@ -175,7 +160,7 @@ def _latency_fields() -> list[tuple[str, Any, None]]:
             if not column.startswith("mean_"):
                 texts[end_column(column, end)] = f"{text}: {which} end of its 90% interval"
     return [
-        (column, Annotated[float, Field(ge=0, description=f"{text}, not below 0")], None)
+        (column, Annotated[float, Field(ge=0, le=1e9, description=f"{text}, 0 to 1e9")], None)
         for column, text in texts.items()
     ]
 
@@ -194,52 +179,22 @@ _TYPES = field_types(PointRow)
 def read_points(path: Path) -> pd.DataFrame:
     """Return the table with the columns of the file, typed; its index is the line of each row.
 
-    Lines count as an editor does, the header is line 1; in a Parquet file as if it were a CSV.
+    Lines count as an editor does, the header is line 1.
 
     Raises:
-        InputError: a column is unknown or in another unit, or a value is not what
-            `workflow/schemas/points.schema.yaml` says.
+        InputError: a column is unknown, a value is not what `workflow/schemas/points.schema.yaml`
+            says, or there are too many.
     """
-    try:
-        texts = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    except InputError as error:
-        raise _in_another_unit(error) or error from None
+    with path.open("rb") as file:
+        lines = (line for line in file if line.strip() and not line.startswith(b"#"))
+        if sum(1 for _ in islice(lines, MOST_POINTS + 2)) > MOST_POINTS + 1:
+            fix = "keep one row for repeats of a measurement, or split the folder"
+            raise InputError(f"more than {MOST_POINTS:,} points", file=path, fix=fix)
+    rows = sheet_cells(path, PointRow, delimiter=",")
+    texts = pd.DataFrame(rows, [row.line for row in rows], dtype=object)
     if texts.empty:
         raise InputError("there are no points", file=path, fix="add one row per measurement")
     return pd.DataFrame({name: _column(texts[name], path) for name in texts})
-
-
-def _csv(path: Path) -> pd.DataFrame:
-    rows = sheet_cells(path, PointRow, delimiter=",")
-    return pd.DataFrame(rows, [row.line for row in rows], dtype=object)
-
-
-def _parquet(path: Path) -> pd.DataFrame:
-    fix = "write a Parquet file with the columns of workflow/schemas/points.schema.yaml"
-    frame = read_parquet(path, fix=fix).to_pandas()
-    for name in frame:
-        if name not in _TYPES:
-            fix = f"remove it or correct its name; known: {', '.join(_TYPES)}"
-            raise InputError("unknown column", file=path, field=name, fix=fix)
-    texts = frame.astype(object).where(frame.notna(), "").map(_as_text)
-    return texts.set_axis(range(2, len(frame) + 2))
-
-
-def _as_text(value: Any) -> str:
-    """Return a value as a CSV would have it: a whole number has no point."""
-    is_whole = isinstance(value, float) and value.is_integer()
-    return str(int(value)) if is_whole else str(value)
-
-
-def _in_another_unit(error: InputError) -> InputError | None:
-    """Return the error of a column that has a known one's name, but another unit; else None."""
-    name = error.field or ""
-    for unit in _UNITS:
-        right = f"{_UNIT.sub('', name)}_{unit}"
-        if error.problem == "unknown column" and right in _TYPES:
-            problem, fix = "it is in another unit", f"convert its values and call it {right}"
-            return InputError(problem, file=error.file, row=error.row, field=name, fix=fix)
-    return None
 
 
 def _column(texts: pd.Series, path: Path) -> pd.Series:
@@ -251,3 +206,28 @@ def _column(texts: pd.Series, path: Path) -> pd.Series:
         given = given.str.replace(r"\.0+$", "", regex=True)
     values = load_column(given.tolist(), PointRow, name, path, given.index.tolist())
     return pd.Series(values, given.index, dtype=_DTYPES[_TYPES[name]]).reindex(texts.index)
+
+
+def check_latencies(points: pd.DataFrame) -> None:
+    """Refuse a higher percentile below a lower one, and E2E below TTFT; the index is the line."""
+    for latency in _LATENCIES:
+        names = [f"{prefix}_{latency}_ms" for prefix in PERCENTILE_PREFIX.values()]
+        values = points.reindex(columns=names).astype(float)
+        least = values.ffill(axis=1).cummax(axis=1).shift(axis=1)
+        fix = "correct the row: a higher percentile is never smaller"
+        _refuse(values, least, "a lower percentile", fix)
+    for statistic in _STATISTICS:
+        names = [f"{statistic}_{name}_ms" for name in ("e2e", "ttft")]
+        values = points.reindex(columns=names).astype(float)
+        least = values[names[1:]].set_axis(names[:1], axis=1)
+        fix = "correct the row: a request ends after its first token"
+        _refuse(values[names[:1]], least, "the TTFT", fix)
+
+
+def _refuse(values: pd.DataFrame, least: pd.DataFrame, of: str, fix: str) -> None:
+    wrong = values < least * (1 - _ROUNDING)
+    if wrong.any(axis=None):
+        line = wrong.any(axis=1).idxmax()
+        name = wrong.loc[line].idxmax()
+        problem = f"{values.loc[line, name]:g} is below the {least.loc[line, name]:g} of {of}"
+        raise InputError(f"{problem} in this row", row=line, field=name, fix=fix)

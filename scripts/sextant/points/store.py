@@ -57,6 +57,9 @@ def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
     """
     import duckdb
 
+    if Path(path).is_dir():
+        fix = "give the file of a store, e.g. results/sextant.duckdb"
+        raise InputError("a folder is no store", file=path, field="--database", fix=fix)
     if not Path(path).is_file():
         fix = (
             "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "

@@ -1,7 +1,7 @@
 """Predicted latencies: their frame, joint draws, calibration, and the base of all predictors."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ import pandas as pd
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.features import Facts
-from sextant.points.frame import FLOOR_MS, TARGETS
+from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, is_refused, limited
 
 if TYPE_CHECKING:
     from sextant.predict.tuning import Settings
@@ -26,6 +26,28 @@ class Draws(NamedTuple):
     """`llm_id, gpu_profile_id, users`, and the mean lengths of requests."""
     samples_ms: np.ndarray
     """nTTFT and ITL, shape (draws, rows, 2)."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Mean input and output tokens of a request, shape (rows, 2)."""
+        return self.X.reindex(columns=LENGTHS).to_numpy(float)
+
+    def of(self, rows: np.ndarray) -> "Draws":
+        """Return those of some rows."""
+        return Draws(self.X[rows], self.samples_ms[:, rows])
+
+    def is_met(self, slo: SLO) -> np.ndarray:
+        """Return whether each row meets all limits in each draw, shape (draws, rows)."""
+        return slo.meets(self.samples_ms, self.lengths)
+
+    def carried(self, slo: SLO) -> np.ndarray:
+        """Return the load of each row, in the SLO's unit, shape (draws, rows) or (rows,)."""
+        return slo.carried(self.X["users"].to_numpy(), self.samples_ms, self.lengths)
+
+    def usual_load(self, slo: SLO) -> np.ndarray:
+        """Return the load of each row at median latencies, shape (rows,)."""
+        medians_ms = np.median(self.samples_ms, axis=0)
+        return slo.carried(self.X["users"].to_numpy(), medians_ms, self.lengths)
 
     def summary(self) -> pd.DataFrame:
         """Return medians `nttft_ms, itl_ms` and the bounds of their 90% intervals.
@@ -77,7 +99,8 @@ MEASUREMENT_NOISE = 0.05
 """Standard deviation of the logarithm of a measurement."""
 _NUGGET = 1e-3
 """Added to the diagonal of the kriging matrix, so that repeated loads leave it invertible."""
-_BROKEN_MS = 1e12
+BROKEN_MS = 1e12
+"""Latency of a load that breaks every limit."""
 _FAR = 1.2
 
 
@@ -102,7 +125,8 @@ class Calibration(NamedTuple):
     """Points of the LLM, and the law's draws at them."""
 
     points: pd.DataFrame
-    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured."""
+    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured. With what
+    `points.frame.judged` adds."""
     samples_ms: np.ndarray
     """Shape (draws, points, 2)."""
     seed: int
@@ -136,16 +160,18 @@ class Calibration(NamedTuple):
                 samples_ms[:, rows, side] *= np.exp(moved)
         return samples_ms
 
-    def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, lengths: Any, slo: SLO) -> np.ndarray:
-        """Return draws in which no load is met that is at or above one measured to break a limit.
+    def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, slo: SLO) -> np.ndarray:
+        """Return draws in which no load is met that is at or above one measured to break a limit,
+        or to have more failures than are allowed.
 
-        Arguments as of `corrected`; `lengths` are the mean input and output tokens, shape (1, 2).
+        Arguments as of `corrected`.
         """
-        ratios = slo.ratios(self.points[TARGETS].to_numpy(float), lengths)
-        is_broken = np.any([ratio > 1 for ratio in ratios.values()], axis=0)
+        of_limits = limited(self.points, slo)
+        over = [values > slo.limits[name].limit_ms for name, values in of_limits.items()]
+        is_broken = np.logical_or.reduce([is_refused(self.points, slo), *over])
         broken = self.points[is_broken].groupby("gpu_profile_id")["users"].min()
         above = (X["users"] >= X["gpu_profile_id"].map(broken).fillna(np.inf)).to_numpy()
-        return np.where(above[:, None], _BROKEN_MS, samples_ms)
+        return np.where(above[:, None], BROKEN_MS, samples_ms)
 
     def contradictions(self) -> list[Contradiction]:
         """Return the measurements far from the law, the farthest first.

@@ -10,7 +10,7 @@ from sextant.decide.headroom import compare_options
 from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.pages.wording import number, percent, plural
-from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, at_percentile, points_of_store
+from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_store
 from sextant.predict.registry import MEASURED
 from sextant.report.store_tables import Tables, detailed_slos
 
@@ -30,8 +30,8 @@ def recommendations(tables: Tables) -> list[Row]:
     `gpu_profile_id` (None: no profile meets the SLO), `replicas, users_per_replica, usd_per_hour,
     probability_met` (None: not known), `alternatives` (others that meet it, cheapest first; see
     `headroom.compare_options`), `nearest_miss` (where none does; None if
-    no latency tells), `does_not_fit` and `not_measured` (profiles without latencies, by the
-    reason).
+    no latency tells), `does_not_fit`, `not_measured` and `fails` (profiles without a load that
+    counts, by the reason: the last had more failures than the SLO allows).
     """
     key = ("source", "slo_id", "predictor", "llm_id")
     candidates = group_by(tables["candidate"], *key)
@@ -75,7 +75,7 @@ def _answer(row: Row, candidates: Sequence[Row]) -> Row:
         "nearest_miss": None if profile_id else _nearest_miss(candidates),
         **{
             status: [c["gpu_profile_id"] for c in candidates if c["status"] == status]
-            for status in ("does_not_fit", "not_measured")
+            for status in ("does_not_fit", "not_measured", "fails")
         },
     }
 
@@ -135,7 +135,7 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
     measured = pd.DataFrame(points, columns=[*tables["point"][0]] if tables["point"] else None)
     parts = []
     if len(measured):
-        measured = at_percentile(points_of_store(measured), slo.percentiles, slo.first_token)
+        measured = judged(points_of_store(measured), slo)
         parts.append(measured[measured["users"].notna()].assign(predictor=MEASURED))
     known = {row["llm_id"] for row in points}
     rows = [
@@ -150,8 +150,10 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
     keys = ["predictor", "llm_id", "gpu_profile_id", "users"]
     if not parts:
         return pd.DataFrame(columns=[*keys, *_NUMBERS])
-    frame = pd.concat([part.reindex(columns=[*keys, *_NUMBERS]) for part in parts])
-    frame[_NUMBERS] = frame[_NUMBERS].astype(float)
+    own = [name for name in measured if name.startswith("own_") or name.endswith("_is_derived")]
+    numbers = [*_NUMBERS, *own, "served_rps", "failed_share"]
+    frame = pd.concat([part.reindex(columns=[*keys, *numbers]) for part in parts])
+    frame[numbers] = frame[numbers].astype(float)
     # As eq. 3 takes them: where nothing succeeded, no limit is met.
     frame[TARGETS] = frame[TARGETS].where(frame[TARGETS] > 0)
     return frame.astype({"users": int}).sort_values(keys, ignore_index=True)
@@ -222,6 +224,8 @@ def miss_words(row: Row) -> str:
             f"nearest: {miss['gpu_profile_id']} misses {METRICS[miss['limit']]} "
             f"by {number(miss['ratio'])}× with {plural(miss['users'], 'user')}"
         )
+    if row["fails"]:
+        return f"more requests failed than may on {', '.join(row['fails'])}"
     if row["does_not_fit"] and not row["not_measured"]:
         return "fits on no GPU profile"
     return "no latency is known"

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.rows import Row, group_by
-from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
+from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import Chart
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import number, percent, plural
-from sextant.points.frame import BOUNDS, FLOOR_MS, LENGTHS, TARGETS
+from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
 from sextant.predict.registry import MEASURED
 from sextant.report.answers import TARGET_NAMES, prediction_pairs
 from sextant.report.overview import marked
@@ -49,11 +49,8 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
     limit_ms, percentile = slo.limits[metric]
     lines, drawn, loads = [], [limit_ms], []
     for profile_id, curve in curves.groupby("gpu_profile_id"):
-        columns = (TARGETS, *map(list, zip(*BOUNDS.values(), strict=True)))
-        lengths = curve[LENGTHS].to_numpy(float)
-        parts = [curve[names].to_numpy(float) for names in columns]
-        y, low, high = (slo.latencies(part, lengths)[metric] for part in parts)
-        x = slo.carried(curve["users"].to_numpy(), parts[0], lengths)
+        y, low, high = (limited(curve, slo, end)[metric] for end in ("", *ENDS))
+        x = load_of(curve, slo)
         ringed: list[int] = []
         if card["gpu_profile_id"] == profile_id and card["headroom"]:
             is_there = curve["users"].to_numpy() == card["headroom"]["level_users"]

@@ -1,8 +1,11 @@
-"""Two load runs side by side, and which of their differences are more than chance.
+"""Two load runs side by side: what failed, and which other differences are more than chance.
 
-Intervals are of batch means over blocks of successive requests (`uncertainty`), of all figures of a
-level together (Bonferroni): if nothing differs, one level in twenty shows a difference all the
-same. What differs from one start of a server to the next is not in them.
+Each run is cut into blocks of as many successive answers. If the runs are alike, it makes no
+difference which blocks belong to which: the blocks are dealt out anew many times, and a figure
+differs if its distance, in standard errors, is beyond the largest one of any figure of the level in
+all but 5% of the deals (a studentized permutation test, Westfall and Young's maximum). So one level
+in twenty shows a difference where nothing differs. What differs from one start of a server to the
+next is not in it.
 """
 
 import math
@@ -18,11 +21,10 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.rows import jsonable
 from sextant.pages.blocks import Document, Headline, Note, Section, Table
-from sextant.pages.wording import interval, number, plural
+from sextant.pages.wording import interval, number, percent, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
-from sextant.points.metrics import LATENCIES, SHOWN, START_SQL, TPOT_SQL
+from sextant.points.metrics import LATENCIES, SHOWN, START_SQL
 from sextant.points.trust import N_BLOCKS
-from sextant.studies.study import ratio_of_means, throughput_blocks
 
 _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "mean": np.mean,
@@ -30,8 +32,10 @@ _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "p95": lambda values: np.quantile(values, 0.95),
 }
 _RATES = {"throughput_tok_s": "output tokens a second", "request_rate_rps": "requests a second"}
-_FAMILY_CONFIDENCE = 0.95
-_CONFIDENCE = 1 - (1 - _FAMILY_CONFIDENCE) / (len(SHOWN) * len(_STATISTICS) + len(_RATES))
+_FAILED = "failed requests, share"
+_OF_FAILURES, _OF_FIGURES = 0.01, 0.04
+"""Chance of a difference where there is none: of failures, and of all other figures together."""
+_N_DEALS = 4000
 _LEAST_REQUESTS = 2 * N_BLOCKS
 _FACTS = ("llm_id", "gpu_profile_id", "workload_id", "engine", "prompts")
 _HEADER = ["", "A", "B", "B / A", "interval", "difference"]
@@ -41,7 +45,8 @@ def compare_runs(first: Path, second: Path) -> Document:
     """Return two load runs side by side: `levels` with one row per figure.
 
     A row has `figure, a, b, ratio` (b / a), `low, high` (its interval, None if not known) and
-    `is_real` (the interval leaves out 1; None if not known).
+    `is_real` (whether they differ by more than chance; None if not known). The first row is the
+    share of requests that failed, which are in no other figure.
 
     Raises InputError: a run is damaged, or load was put on in different ways.
     """
@@ -54,7 +59,7 @@ def compare_runs(first: Path, second: Path) -> Document:
     levels = [
         {
             "level": "inf" if math.isinf(level) else level,
-            "rows": _rows([side[level] for side in sides]),
+            "rows": _rows(*(side[level] for side in sides)),
         }
         for level in common
     ]
@@ -65,7 +70,7 @@ def compare_runs(first: Path, second: Path) -> Document:
         "differs": _differences(a, b),
         "levels": levels,
         "only_in_one": [f"{x:g}" for x in sorted({*sides[0]} ^ {*sides[1]})],
-        "confidence": _CONFIDENCE,
+        "confidence": 1 - _OF_FAILURES - _OF_FIGURES,
     }
     return _document(facts)
 
@@ -78,25 +83,22 @@ def _read(folder: Path) -> MeasuredCell:
 
 
 _Level = tuple[pd.DataFrame, float | None]
-"""Answers of a level, and its duration (s)."""
-_Side = tuple[float, np.ndarray]
-"""A figure, and the same of blocks."""
+"""Requests of a level, those that failed too, and its duration (s)."""
+_Pair = tuple[pd.DataFrame, pd.DataFrame]
+"""Of A and of B, a column per figure."""
 
 
 def _request_values(cell: MeasuredCell) -> pd.DataFrame:
-    """Return one row per measured request, ordered by end: `level, status, error, sent_s,
-    last_token_s, output_tokens, token_offsets_ms`, and its latencies; `itl_ms` is a list.
+    """Return one row per measured request, ordered by end: `level, status, sent_s, last_token_s,
+    output_tokens` and its latencies; `itl_ms` is a list.
     """
     requests = cell.requests().assign(scenario_kind=cell.run.scenario_kind)
     latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
     with duckdb.connect() as database:
         database.register("requests", requests)
         return database.sql(
-            f"""SELECT *, {TPOT_SQL} AS tpot_ms FROM (
-                SELECT level, status, error, sent_s, last_token_s, output_tokens,
-                    token_offsets_ms, {latencies}
-                FROM (SELECT *, {START_SQL} AS start_s FROM requests))
-            ORDER BY last_token_s, sent_s"""
+            f"""SELECT level, status, sent_s, last_token_s, output_tokens, {latencies}
+            FROM (SELECT *, {START_SQL} AS start_s FROM requests) ORDER BY last_token_s, sent_s"""
         ).df()
 
 
@@ -109,9 +111,9 @@ def _pooled(values: pd.DataFrame, name: str) -> np.ndarray:
 
 def _levels(cell: MeasuredCell) -> dict[float, _Level]:
     values = _request_values(cell)
-    ok = values[values["status"] == "ok"]
     return {
-        level.level: (ok[ok["level"] == level.level], level.duration_s) for level in cell.run.levels
+        level.level: (values[values["level"] == level.level], level.duration_s)
+        for level in cell.run.levels
     }
 
 
@@ -125,68 +127,124 @@ def _differences(a: MeasuredCell, b: MeasuredCell) -> dict[str, list[str | None]
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _rows(sides: Sequence[_Level]) -> list[dict[str, Any]]:
-    n_least, rows = min(len(ok) for ok, _ in sides), []
-    for name, label in SHOWN.items():
-        for statistic, of in _STATISTICS.items():
-            figure = f"{label.replace(', ms', '')} {statistic}, ms"
-            found = [_statistic_blocks(ok, name, of) for ok, _ in sides]
-            rows.append(_row(figure, found, n_least))
-    for name, label in _RATES.items():
-        rows.append(_row(label, [_rate_blocks(name, *side) for side in sides], n_least))
-    return rows
+def _rows(a: _Level, b: _Level) -> list[dict[str, Any]]:
+    answered = [(side[side["status"] == "ok"], duration_s) for side, duration_s in (a, b)]
+    n_least = min(len(ok) for ok, _ in answered)
+    blocks = [_block_figures(ok, max(1, n_least // N_BLOCKS)) for ok, _ in answered]
+    found = [_figures(*each) for each in answered]
+    # In the order in which they were sent: one that failed has no last token.
+    failed = [side.sort_values("sent_s")["status"].ne("ok").to_numpy(float) for side, _ in (a, b)]
+    n_sent = min(map(len, failed))
+    shares = [_shares([each]) for each in failed]
+    of_blocks = [_shares(_parts(each, max(1, n_sent // N_BLOCKS))) for each in failed]
+    rows = _judge((shares[0], shares[1]), (of_blocks[0], of_blocks[1]), n_sent, _OF_FAILURES)
+    return rows + _judge((found[0], found[1]), (blocks[0], blocks[1]), n_least, _OF_FIGURES)
 
 
-def _statistic_blocks(
-    ok: pd.DataFrame, name: str, statistic: Callable[[np.ndarray], float]
-) -> _Side:
-    places = np.array_split(np.arange(len(ok)), N_BLOCKS)
-    parts = [_pooled(ok.iloc[place], name) for place in places]
-    values = np.concatenate(parts)
-    whole = float(statistic(values)) if len(values) else math.nan
-    return whole, np.array([statistic(part) for part in parts if len(part)])
+def _shares(parts: Sequence[np.ndarray]) -> pd.DataFrame:
+    return pd.DataFrame({_FAILED: [part.mean() if len(part) else math.nan for part in parts]})
 
 
-def _rate_blocks(name: str, ok: pd.DataFrame, duration_s: float | None) -> _Side:
-    if not len(ok) or not duration_s:
-        return math.nan, np.empty(0)
-    if name == "throughput_tok_s":
-        return ok["output_tokens"].sum() / duration_s, throughput_blocks(ok)
-    ends = (ok["sent_s"].min(), ok["last_token_s"].max())
-    blocks = np.histogram(ok["last_token_s"], N_BLOCKS, ends)[0].astype(float)
-    return len(ok) / duration_s, blocks
+def _figures(ok: pd.DataFrame, duration_s: float | None) -> pd.DataFrame:
+    """Return the figures of a level, one row."""
+    rates = {"throughput_tok_s": ok["output_tokens"].sum(), "request_rate_rps": len(ok)}
+    known = {
+        label: rates[name] / duration_s if len(ok) and duration_s else math.nan
+        for name, label in _RATES.items()
+    }
+    return pd.DataFrame([_latencies(ok) | known])
 
 
-def _row(figure: str, sides: Sequence[_Side], n_least: int) -> dict[str, Any]:
-    a, b = sides
-    ratio = ratio_of_means(*b, *a, _CONFIDENCE)
-    is_known = math.isfinite(ratio.low) and n_least >= _LEAST_REQUESTS
+def _latencies(ok: pd.DataFrame) -> dict[str, float]:
     return {
-        "figure": figure,
-        "a": jsonable(a[0]),
-        "b": jsonable(b[0]),
-        "ratio": jsonable(ratio.value),
-        "low": ratio.low if is_known else None,
-        "high": ratio.high if is_known else None,
-        "is_real": not ratio.low <= 1 <= ratio.high if is_known else None,
+        f"{label.replace(', ms', '')} {statistic}, ms": float(of(values))
+        if len(values)
+        else math.nan
+        for name, label in SHOWN.items()
+        for values in [_pooled(ok, name)]
+        for statistic, of in _STATISTICS.items()
     }
 
 
+def _block_figures(ok: pd.DataFrame, size: int) -> pd.DataFrame:
+    """Return the figures of blocks of this many successive answers, one row each."""
+    rows = []
+    start_s = ok["sent_s"].min()
+    for place in _parts(np.arange(len(ok)), size):
+        part = ok.iloc[place]
+        end_s = part["last_token_s"].max()
+        span_s = max(end_s - start_s, 1e-9)
+        counts = {"throughput_tok_s": part["output_tokens"].sum(), "request_rate_rps": len(part)}
+        rates = {label: counts[name] / span_s for name, label in _RATES.items()}
+        rows.append(_latencies(part) | rates)
+        start_s = end_s
+    return pd.DataFrame(rows)
+
+
+def _parts(values: np.ndarray, size: int) -> list[np.ndarray]:
+    return np.array_split(values, max(1, len(values) // size))
+
+
+def _judge(figures: _Pair, blocks: _Pair, n_least: int, chance: float) -> list[dict[str, Any]]:
+    """Return a row per figure; `chance` is that of any difference where nothing differs."""
+    is_enough = n_least >= _LEAST_REQUESTS
+    values = np.vstack([side.to_numpy(float) for side in blocks]) if is_enough else None
+    rows: list[dict[str, Any]] = []
+    if values is not None:
+        is_of_b = np.arange(len(values)) >= len(blocks[0])
+        random = np.random.default_rng(0)
+        deals = [_distances(values, random.permutation(is_of_b))[0] for _ in range(_N_DEALS)]
+        most = np.quantile([np.max(np.abs(deal), initial=0) for deal in deals], 1 - chance)
+        distance, error, base = _distances(values, is_of_b)
+    for place, figure in enumerate(figures[0]):
+        pair = [jsonable(side[figure].iloc[0]) for side in figures]
+        is_both = None not in pair
+        row = {"figure": figure, "a": pair[0], "b": pair[1], "low": None, "high": None}
+        row |= {"ratio": pair[1] / pair[0] if is_both and pair[0] else None, "is_real": None}
+        if values is not None and is_both:
+            row["is_real"] = bool(abs(distance[place]) > most)
+            if row["ratio"] and base[place]:
+                wide = most * error[place] / base[place]
+                row |= {"low": row["ratio"] - wide, "high": row["ratio"] + wide}
+        rows.append(row)
+    return rows
+
+
+def _distances(values: np.ndarray, is_of_b: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return by figure how many standard errors B's blocks are above A's, the standard error, and
+    the mean of A's blocks.
+    """
+    a, b = values[~is_of_b], values[is_of_b]
+    error = np.sqrt(a.var(axis=0, ddof=1) / len(a) + b.var(axis=0, ddof=1) / len(b))
+    apart = b.mean(axis=0) - a.mean(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = np.where(error > 0, apart / error, np.where(apart == 0, 0.0, np.inf * apart))
+    return np.nan_to_num(distance, nan=0.0, posinf=1e9, neginf=-1e9), error, a.mean(axis=0)
+
+
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    low, high = row["low"], row["high"]
-    between = "–" if low is None else interval(low, high)
+    between = "–" if row["low"] is None else interval(row["low"], row["high"])
     said = {None: "too few requests", False: "none that is sure"}
-    verdict = said.get(row["is_real"]) or ("more" if row["ratio"] > 1 else "less")
-    return [row["figure"], *map(number, (row["a"], row["b"], row["ratio"])), between, verdict]
+    verdict = said.get(row["is_real"]) or ("more" if row["b"] > row["a"] else "less")
+    show = percent if row["figure"] == _FAILED else number
+    pair = ["–" if row[side] is None else show(row[side]) for side in ("a", "b")]
+    return [row["figure"], *pair, number(row["ratio"]), between, verdict]
 
 
 def _document(facts: Mapping[str, Any]) -> Document:
-    n_real = sum(bool(row["is_real"]) for level in facts["levels"] for row in level["rows"])
-    n_rows = sum(len(level["rows"]) for level in facts["levels"])
-    lead = f"{n_real} of {plural(n_rows, 'figure')} differ by more than chance"
+    rows = [row for level in facts["levels"] for row in level["rows"]]
+    n_real = sum(bool(row["is_real"]) for row in rows)
+    lead = f"{n_real} of {plural(len(rows), 'figure')} differ by more than chance"
     notes = [f"{name}: {a} in A, {b} in B" for name, (a, b) in facts["differs"].items()]
     if facts["only_in_one"]:
         notes.append(f"levels of one run only: {', '.join(facts['only_in_one'])}")
+    failures = [
+        f"level {float(level['level']):g}: {percent(row['a'])} of the requests failed in A, "
+        f"{percent(row['b'])} in B; other figures are of answers alone"
+        for level in facts["levels"]
+        for row in level["rows"]
+        if row["figure"] == _FAILED and (row["a"] or row["b"])
+    ]
     sections = [
         Section(
             f"level {float(level['level']):g}",
@@ -197,7 +255,8 @@ def _document(facts: Mapping[str, Any]) -> Document:
     return Document(
         "Two load runs",
         [
-            Headline(f"{lead} (batch means; 95% for all figures of a level together)"),
+            *(Note(line, "warning") for line in failures),
+            Headline(f"{lead} (permutations of blocks; 95% for all figures of a level together)"),
             *map(Note, notes),
             *sections,
         ],

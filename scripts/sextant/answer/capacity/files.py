@@ -18,7 +18,7 @@ from sextant.answer.capacity.demand import (
     traffic_at_rate,
 )
 from sextant.answer.capacity.document import capacity_document, capacity_documents
-from sextant.answer.capacity.target import MAX_FAILED, WINDOW_S, Target
+from sextant.answer.capacity.target import WINDOW_S, Target
 from sextant.answer.question import Length, Question, Requests
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
@@ -81,8 +81,7 @@ def size_files(
     traffic, notes = _traffic(slo, inputs, window_s, workload, seed)
     demand = traffic.drawn(0)
     lengths = requests_of_demand(demand)
-    max_failed = MAX_FAILED if slo.max_failed is None else slo.max_failed
-    target = Target(slo.limits, slo.goodput, max_failed, window_s)
+    target = Target(slo.limits, slo.goodput, slo.allowed_failures, window_s)
     answers, no_answer = [], {}
     known = load_run(inputs, experiment, source, decision)
     for llm_id in experiment.llms:

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.facts.slo import Limit
+from sextant.facts.slo import MAX_FAILED, Limit
 
 WINDOW_S = 300.0
-MAX_FAILED = 0.01
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
 def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
     """Return the latencies in ms of each request, of the metrics with a limit but ITL.
 
-    An answer of one token has no TPOT (NaN), as in `TPOT_SQL`.
+    An answer of one token has no TPOT (NaN), as in the table of metrics.
     """
     ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
     later = np.where(outcome.output_tokens > 1, outcome.output_tokens - 1, np.nan)

@@ -30,7 +30,6 @@ from sextant.base.job_log import Progress
 from sextant.base.sheets import Row, load_sheet
 from sextant.decide.decision import sustained
 from sextant.decide.fleet import Demand, FleetAnswer, Option, Pool
-from sextant.decide.sizing import load_served
 from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm.config import name_of
@@ -297,7 +296,7 @@ def options_of_draws(
         profiles: facts of the profiles; their prices are not used.
         slo: the demand's own, or looser limits.
     """
-    served = sustained(draws, slo, load_served)
+    served = sustained(draws, slo, of_load=True)
     loads = slo.load * np.array(demand.load_shares)
     options = []
     for llm_id, name in served.columns:

@@ -185,7 +185,8 @@ def _loads(X: pd.DataFrame, samples_ms: np.ndarray, lengths: np.ndarray, slo: SL
     users, served = X["users"].to_numpy(), {}
     for name, places in X.groupby("gpu_profile_id").indices.items():
         rows = X.index[places]
-        served[name] = load_served(users[places], samples_ms[:, rows], lengths[rows], slo)
+        samples = samples_ms[:, rows], lengths[rows]
+        served[name] = load_served(slo.carried(users[places], *samples), slo.meets(*samples))
     return pd.DataFrame(served)
 
 
