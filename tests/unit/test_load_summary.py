@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ from sextant.load.summary import summarise_load, summary_document
 from sextant.pages.blocks import as_text
 from sextant.pages.page import as_page
 from sextant.points.cell_files import read_cell
+from sextant.points.metrics import points_query
 from stub_server import StubServer, answer_tokens
 
 EPOCH_NS = 7_000_000_000_000
@@ -146,3 +148,22 @@ def test_what_is_shown_while_a_level_runs(monkeypatch):
         run_closed_loop(targets, source, 2, 1.5, 10.0, time.monotonic_ns())
     shown = terminal.getvalue()
     assert "load at level 2: " in shown and " ended, 0 failed" in shown
+
+
+def test_the_latencies_of_the_summary_are_those_of_the_store(rows):
+    """A summary is made without a database, whose formulas are the store's."""
+    rows += [a_request(N, output_tokens=1, token_offsets_ms=[99.0], last_token_s=N + 0.071)]
+    shown = summarise(rows, {}, durations_s={4.0: 25.0})["levels"][0]
+    with TemporaryDirectory() as folder, duckdb.connect() as database:
+        requests = read_cell(write_cell(Path(folder), rows)).requests()
+        database.register("rows", requests)
+        query = points_query(
+            "(SELECT 0 AS cell, sent_s AS start_s, * FROM rows)",
+            "(SELECT 0 AS cell, 4.0::DOUBLE AS level, 25.0 AS duration_s)",
+        )
+        (stored,) = database.sql(query).df().to_dict("records")
+    for name in ("ttft_ms", "itl_ms", "e2e_ms"):
+        for ours, theirs in {"mean": "mean", "p50": "median", "p90": "p90", "p99": "p99"}.items():
+            assert shown[name][ours] == pytest.approx(stored[f"{theirs}_{name}"], rel=1e-12)
+    for name in ("n_ok", "n_failed", "throughput_tok_s", "request_rate_rps"):
+        assert shown[name] == stored[name]
