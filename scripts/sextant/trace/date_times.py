@@ -169,7 +169,7 @@ def start_facts(
     if start_time is None:
         return {"start_time": None, "first_tick_s": first_tick_s}
     zero_ns, is_zoned = parse_time(start_time)
-    begin_ns = zero_ns + round(first_tick_s * NS_PER_S)
+    begin_ns = zero_ns + round(first_tick_s * 1e6) * 1000  # a float since 1970 has no more digits
     if begin_ns > LAST_NS:
         problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
         fix = "give the date-time at which the source's clock shows zero, or correct the first row"

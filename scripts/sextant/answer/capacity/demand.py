@@ -154,10 +154,10 @@ class Demand:
                 "requests of one stamp are spread over the step at random."
             )
         if self.factor != 1:
-            notes.append(
-                f"{self.factor:g} times the requests of {self.name} arrive, on the same clock: "
-                f"further copies are shifted by up to {SHIFT_S:g} s and share no prefix."
-            )
+            how = f"further copies are shifted by up to {SHIFT_S:g} s and share no prefix"
+            how = how if self.factor > 1 else "they are drawn at random"
+            times = f"{self.factor:g} times the requests of {self.name} arrive"
+            notes.append(f"{times}, on the same clock: {how}.")
         return notes
 
 
