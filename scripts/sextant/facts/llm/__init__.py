@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import check
@@ -53,6 +53,7 @@ QUANTIZED = {
 """The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
 PRECISIONS = (*DTYPES, *QUANTIZED)
 KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
+_Size = Annotated[float, Field(gt=0, le=1e15)]
 _NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-9])")
 
 
@@ -85,14 +86,16 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
 class GivenSizes:
     """Sizes that the user gives of an LLM; the others are those of a usual decoder of this size."""
 
-    n_parameters: PositiveFloat
-    n_layers: PositiveInt
-    kv_bytes_per_token: PositiveFloat
-    """Over all layers, of a KV cache of 16-bit numbers."""
-    n_active_parameters: PositiveFloat | None = None
-    """Parameters that a token is multiplied with; all if None."""
-    weight_gib: PositiveFloat | None = None
-    """2 bytes a parameter if None."""
+    n_parameters: _Size
+    """give all parameters, above 0 to 1e15"""
+    n_layers: Annotated[int, Field(ge=1, le=10_000)]
+    """give 1 to 10,000 layers"""
+    kv_bytes_per_token: _Size
+    """give the bytes over all layers, of a KV cache of 16-bit numbers, above 0 to 1e15"""
+    n_active_parameters: _Size | None = None
+    """give the parameters that a token is multiplied with, above 0; all if left out"""
+    weight_gib: _Size | None = None
+    """give GiB above 0 to 1e15; 2 bytes a parameter if left out"""
 
     def __post_init__(self) -> None:
         check(GivenSizes, {k: v for k, v in vars(self).items() if v is not None}, "")
