@@ -100,7 +100,7 @@ def test_recommend_with_a_trace_is_answered_by_capacity(trace, tmp_path, monkeyp
     said = sextant("recommend", "--trace", trace, *LIMITS[:4], *offer, *how)
     assert "(simulated)" in said
     html = page.read_text("utf-8")
-    assert "the answer is that of `sextant capacity`" in " ".join(Page(html).text.split())
+    assert "the answer is that of sextant capacity" in " ".join(Page(html).text.split())
     assert not [link for link in Page(html).links if not link.startswith("#")]
     texts = figure_texts(html)
     assert {"Requests/s", "Replicas", "TTFT, p95 (ms)", "Failed (%)"} <= set(texts)
