@@ -259,7 +259,7 @@ class LimitOptions:
                 if not 0 < found[name] < math.inf:
                     raise ValueError
             except ValueError:
-                fix = "give milliseconds, e.g. 1000, or with a percentile, e.g. p95:1000"
+                fix = "give milliseconds above 0, e.g. 1000, or at a percentile, e.g. p95:1000"
                 raise InputError(
                     f"{text!r} is not a limit", field=_options((name,)), fix=fix
                 ) from None
