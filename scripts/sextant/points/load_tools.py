@@ -149,9 +149,8 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
     except KeyError as error:
         problem = f"is no result of {tool} ({error} is missing)"
         raise InputError(problem, file=path, fix=fix) from None
-    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError, OSError) as error:
-        problem = f"is no result of {tool} ({str(error)[:100]})"
-        raise InputError(problem, file=path, fix=fix) from None
+    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError, OSError):
+        raise InputError(f"is no result of {tool}", file=path, fix=fix) from None
     if not rows:
         raise InputError(f"is a result of {tool} without any benchmark", file=path, fix=fix)
     for number, row in enumerate(rows, 1):
