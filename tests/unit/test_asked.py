@@ -238,7 +238,7 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     rate = replace(slo, users=None, request_rate_rps=8.0)
     answer = recommended(replace(asked, slo=rate))
     assert answer["source"] == "archive:inferencex" and answer["replicas"] <= 4
-    assert answer["warnings"][0].startswith("The p95 of the TTFT is not among the points")
+    assert any(each.startswith("Requests arrive at random (Pois") for each in answer["warnings"])
     assert answer["latency"]["ttft_ms"] < 1000 and answer["cost"]["requests_per_s"] == 8
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
     # What is sold of GPUs that nobody measured stands below, and does not move the answer.

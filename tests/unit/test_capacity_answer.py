@@ -152,12 +152,21 @@ def test_arrivals_at_a_rate_need_no_trace() -> None:
     assert found["demand"]["name"] == "given lengths with Gamma gaps of shape 0.3"
 
 
-def test_a_steady_rate_and_arrivals_one_by_one_lead_to_each_other() -> None:
-    given = ("--request-rate", 40, "--input-tokens", 900, "--output-tokens", 200, *LIMITS[:4])
-    steady = sextant("recommend", *given, *ASKED[:4])
-    assert "a steady load" in steady and "`sextant capacity --request-rate 40` simulates" in steady
-    of_users = sextant("recommend", "--users", 40, *given[2:], *ASKED[:4])
-    assert "steady" not in of_users
+def test_a_rate_is_sized_alike_by_recommend_and_capacity() -> None:
+    given = ("--request-rate", 40, "--input-tokens", 900, "--output-tokens", 200)
+    given = (*given, "--ttft-ms", "p95:3000", "--tpot-ms", "p50:40", *ASKED[:4], "--format", "json")
+    quick = json.loads(sextant("recommend", *given))
+    whole = json.loads(sextant("capacity", *given, "--duration", "5min", "--draws", 16))
+    assert quick["arrivals"] == "poisson" and "Requests arrive at random" in quick["text"]
+    assert quick["gpu_profile_id"] == whole["gpu_profile_id"]
+    sizes = [
+        {row["gpu_profile_id"]: row["replicas"] for row in each["alternatives"]}
+        for each in (quick, whole)
+    ]
+    for name, n in sizes[1].items():
+        assert abs(sizes[0][name] - n) <= max(1, 0.1 * n)
+    paper = json.loads(sextant("recommend", *given, "--decision", "paper"))
+    assert paper["replicas"] and paper["usd_per_hour"] <= quick["usd_per_hour"]
 
 
 def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:

@@ -49,7 +49,7 @@ RATE = Start(
         *("--input-tokens", "1500", "--output-tokens", "250"),
     ],
     "request-rate",
-    Asked(8, {"ttft": 1000, "tpot": 40, "e2e": 12000}),
+    Asked(40, {"ttft": 1000, "tpot": 40, "e2e": 12000}),
     ["1xH100-80GB", "1xH200-141GB", "1xB200-180GB", "2xB300-288GB"],
     {"ttft": "p95:"},
 )
@@ -68,11 +68,11 @@ SETTINGS = {
         Asked(200, {"nttft": 100, "itl": 13}, 0.001),
     ],
     "rate": [
+        # Simulated at these rates alone, within the limits that were asked for.
         RATE.asked,
-        Asked(77.7, {"ttft": 260, "tpot": 23, "e2e": 3100}),
-        Asked(1234.5, {"ttft": 1000, "tpot": 11, "e2e": 47000}, 0.02),
-        Asked(90, {"ttft": 430, "tpot": 150, "e2e": 12000}, 0.3, {"1xB200-180GB": 1.1}),
-        Asked(8, {"ttft": 1000, "tpot": 10, "e2e": 12000}, None, {}, ("1xH100-80GB",)),
+        Asked(160, RATE.asked.limits, 0.02),
+        Asked(28.3, RATE.asked.limits, 0.3, {"1xB200-180GB": 1.1}),
+        Asked(56.6, RATE.asked.limits, None, {"1xH200-141GB": 1.2}),
     ],
     # 64 users were measured to break it: no load from there on is met, though 96 were too.
     "probe": [Asked(190, {"nttft": 100, "itl": 50}, 0.1)],

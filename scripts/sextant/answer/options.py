@@ -10,8 +10,8 @@ import pandas as pd
 from sextant.answer.candidates import Subject
 from sextant.answer.predicted import Forecast
 from sextant.base.rows import Row, frame_rows
-from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
-from sextant.decide.sizing import RATIOS, candidates, recommend, u_max
+from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose, weigh
+from sextant.decide.sizing import MOST_REPLICAS, RATIOS, candidates, recommend, u_max
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, worst_limit
@@ -25,6 +25,7 @@ _CHANGES = {
     "twice the load": {"load": 2.0},
 }
 _FAR_DEARER = 10
+_NEVER_MS = 1e9
 _OPTION = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
 _MISSES = ["fewest_users", *RATIOS, "limit_ratio"]
@@ -35,12 +36,15 @@ def choose_option(
 ) -> Row:
     """Return the chosen option; all but `llm_id` are None where there is none.
 
-    By utility, only options of a probability of `FAIR` or more are chosen from.
+    By utility, only options of a probability of `FAIR` or more are chosen from; of a request rate
+    the cheapest one of `SAFE` or more, if there is one.
     """
     if decision == "paper":
         chosen = _by_medians(forecast, options, slo)
     elif risk is not None:
         chosen = choose(options, risk)
+    elif forecast.arrivals is not None and (options["probability_met"] >= SAFE).any():
+        chosen = choose(options, 1 - SAFE)  # as `sextant capacity` does
     else:
         probability = options["probability_met"]
         chosen = choose(options.assign(probability_met=probability.where(probability >= FAIR, 0)))
@@ -48,8 +52,17 @@ def choose_option(
 
 
 def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Choose by eq. 1-3 of LLM-Pilot, as if the medians were certain."""
+    """Choose by eq. 1-3 of LLM-Pilot, as if the medians were certain.
+
+    Of a request rate, as if the likeliest law of a step were.
+    """
     subject = forecast.subject
+    if forecast.arrivals is not None:
+        first = forecast.arrivals.needed(slo, subject.candidates).iloc[:1]
+        best = choose(weigh(forecast.draws, subject.profiles, slo, first), risk=0.5)
+        keys = ["llm_id", "gpu_profile_id", "replicas"]
+        known = options[[*keys, "probability_met"]]
+        return best.drop(columns="probability_met").merge(known, on=keys, how="left")
     medians = forecast.draws.X.join(forecast.draws.summary())
     rows = candidates(medians, [subject.llm_id], subject.profiles, slo)
     # What each replica gets of the users, as the other decision states it.
@@ -72,7 +85,8 @@ def list_profiles(forecast: Forecast, options: pd.DataFrame, risk: float | None)
     wanted = SAFE if risk is None else 1 - risk
     subject, missed = forecast.subject, _misses(forecast)
     rows, best = [], best_by_profile(options, wanted)
-    columns = [*_OPTION, "expected_utility", *_PROFILE_USERS]
+    ends = ["replicas_lo", "replicas_hi"] if forecast.arrivals else []
+    columns = [*_OPTION, "expected_utility", *_PROFILE_USERS, *ends]
     for row, is_wanted in zip(frame_rows(best[columns]), best["is_wanted"], strict=True):
         is_unlikely = row["probability_met"] < LISTED
         status = "meets" if is_wanted else "too_slow" if is_unlikely else "unsure"
@@ -178,8 +192,7 @@ def find_nearest_miss(forecast: Forecast, options: pd.DataFrame) -> Row:
 
 def _missed(forecast: Forecast, option: Mapping[str, Any]) -> Row:
     """Return an option with its latencies over the limits."""
-    samples_ms = forecast.draws_at(option["gpu_profile_id"], option["users_per_replica"]).samples_ms
-    ratios = forecast.slo.ratios(samples_ms[:, 0], forecast.lengths[0])
+    ratios = _ratios(forecast, option)
     worst = np.max([*ratios.values()], axis=0)
     medians = {f"{name}_ratio": float(np.median(values)) for name, values in ratios.items()}
     limits = forecast.slo.limits
@@ -190,6 +203,20 @@ def _missed(forecast: Forecast, option: Mapping[str, Any]) -> Row:
         "binding_limit": worst_limit(medians),
         "fair_factor": float(np.quantile(worst, FAIR)),
         "safe_factor": float(np.quantile(worst, SAFE)),
+    }
+
+
+def _ratios(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return each latency over its limit, by draw; those of requests alone where no replicas do."""
+    name, slo = option["gpu_profile_id"], forecast.slo
+    if forecast.arrivals is None:
+        samples_ms = forecast.draws_at(name, option["users_per_replica"]).samples_ms
+        return slo.ratios(samples_ms[:, 0], forecast.lengths[0])
+    replicas = option["replicas"] if option["probability_met"] else MOST_REPLICAS
+    found = forecast.arrivals.latencies(slo, name, replicas)
+    return {
+        name: np.nan_to_num(found[name], nan=_NEVER_MS) / limit.limit_ms
+        for name, limit in slo.limits.items()
     }
 
 

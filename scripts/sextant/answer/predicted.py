@@ -20,9 +20,10 @@ from sextant.points.features import Facts
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile, is_refused, judged
 from sextant.predict.latencies import INTERVAL, JOULES, Calibration, Draws
 from sextant.predict.registry import JointPredictor, Rows
-from sextant.predict.roofline import Roofline, fit_or_restore
+from sextant.predict.roofline import Roofline, chunked, fit_or_restore
 
 if TYPE_CHECKING:
+    from sextant.answer.rates import Arrivals
     from sextant.predict.roofline.energy import Energy
 
 _SEED = 42
@@ -39,6 +40,8 @@ class Forecast:
     """What was measured of the LLM for such requests, if anything."""
     draws: Draws
     """Of every candidate at every number of users that a replica may get."""
+    arrivals: "Arrivals | None" = None
+    """What a request rate is sized by."""
 
     @property
     def lengths(self) -> np.ndarray:
@@ -48,7 +51,10 @@ class Forecast:
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
         """Return what `weigh` says of every option, for this SLO or another."""
         slo = slo or self.slo
-        return weigh(self.draws_for(slo), self.subject.profiles, slo)
+        profiles, needed = self.subject.profiles, None
+        if self.arrivals is not None:
+            needed = self.arrivals.needed(slo, self.subject.candidates)
+        return weigh(self.draws_for(slo), profiles, slo, needed)
 
     def draws_for(self, slo: SLO) -> Draws:
         """Return the draws that decide on an SLO: none meets what was measured to break it."""
@@ -153,6 +159,11 @@ def forecast_of(
     own = _calibrate(model, subject, slo, profiles, probe)
     X = subject.rows_at(model, loads(slo, int(latencies["users"].max())))
     return Forecast(subject, slo, model, own, draw_rows(model, subject, own, X))
+
+
+def has_steps(model: object) -> bool:
+    """Return whether a fitted model has a law of a step to simulate."""
+    return isinstance(model, Roofline) and model.posterior_.law.names == chunked.NAMES
 
 
 def draw_rows(

@@ -1,6 +1,8 @@
 """Answer a question about one LLM: from its points if it has any, else from a predictor."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,10 +34,12 @@ from sextant.answer.predicted import (
     energy,
     fit_to,
     forecast_of,
+    has_steps,
     learned,
     with_joules,
 )
 from sextant.answer.question import Question, answers_from_points, make_predictor
+from sextant.answer.rates import Arrivals, headroom_of, latency_of, rate_notes
 from sextant.answer.text import deployment
 from sextant.base.errors import InputError
 from sextant.base.rows import Row, frame_rows
@@ -218,21 +222,38 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     notes = [*warning(clauses, source), *notes]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
+    is_simulated = question.slo.request_rate_rps is not None and has_steps(model)
+    if is_simulated:
+        made = replace(made, arrivals=Arrivals.of(question, subject))
+        # Each percentile is that of the simulated requests.
+        notes = [line for line in notes if line not in estimates(source.known.points, made.slo)]
     options = made.options()
     chosen = choose_option(made, options, made.slo, question.decision, question.risk)
     profile_id = chosen["gpu_profile_id"]
     power = learned(made)
-    latency = _latency(made, chosen, options) if profile_id else None
+    latency = headroom = None
+    if profile_id and made.arrivals:
+        latency = latency_of(made.arrivals, made.slo, chosen)
+        headroom = headroom_of(made.slo, chosen, latency, made.lengths[0])
+    elif profile_id:
+        latency = _latency(made, chosen, options)
     costs = cost(made, chosen, latency) if latency else None
     unmeasured, lines = _unmeasured(asked, model, fitted, chosen)
     notes += lines
+    if is_simulated:
+        notes += rate_notes(made.slo, chosen, question.risk)
+    if costs and headroom is None:
+        headroom = _headroom(made, chosen, costs["requests_per_s"])
 
     def widget() -> Widget | None:
-        from sextant.answer.what_if import of_draws, what_if_widget
+        from sextant.answer.what_if import of_arrivals, of_draws, what_if_widget
 
         if question.decision != "utility":
             return None
         prices = {name: each.usd_per_hour for name, each in subject.profiles.items()}
+        if made.arrivals is not None:
+            needed = partial(made.arrivals.needed, profile_ids=subject.candidates, is_first=True)
+            return what_if_widget(of_arrivals(needed, prices, made.slo), question.risk)
         own = made.own.points if made.own else None
         basis = of_draws(made.draws, prices, made.slo, own)
         return what_if_widget(basis, question.risk)
@@ -244,9 +265,10 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         with_joules(made, power, list_profiles(made, options, question.risk)),
         notes,
         serving=subject.serving.facts(),
-        headroom=_headroom(made, chosen, costs["requests_per_s"]) if costs else None,
+        headroom=headroom,
         evidence=find_nearest(subject, profile_id, made.slo) if profile_id else [],
         more={
+            **({"arrivals": "poisson"} if is_simulated else {}),
             "decision": question.decision,
             # Only some sources say how their LLMs were executed.
             "execution": subject.execution[llm_id] if source.known.features else None,
@@ -278,13 +300,20 @@ def _unmeasured(
     """
     question, llm_id, llm, source, _, _ = asked
     name = chosen["gpu_profile_id"]
-    if not (profiles := asked.unmeasured()):
+    is_simulated = question.slo.request_rate_rps is not None and has_steps(model)
+    most_usd = chosen["usd_per_hour"] if is_simulated and name else np.inf
+    profiles = {
+        each: own for each, own in asked.unmeasured().items() if own.usd_per_hour < most_usd
+    }
+    if not profiles:
         return [], []
     try:
         subject = subject_of(question, llm_id, llm, source, profiles)
     except InputError:  # none has the memory
         return [], []
     made = forecast_of(model, fitted, subject, question.slo, subject.probe(question.probe))
+    if is_simulated:
+        made = replace(made, arrivals=Arrivals.of(question, subject, most_usd))
     options = made.options()
     # As likely as the answer, or as anybody wants.
     wanted = FAIR if name is None else min(SAFE, chosen["probability_met"])
@@ -341,7 +370,7 @@ def _answer(
 ) -> Answer:
     """Return an answer with what all answers have."""
     question, warnings, option = asked.question, [*notes], Option.of(chosen)
-    if question.slo.request_rate_rps is not None:
+    if question.slo.request_rate_rps is not None and "arrivals" not in more:
         how = "as measured" if basis == MEASURED else "by Little's law at median latencies"
         warnings.append(_STEADY.format(how=how, rate_rps=question.slo.request_rate_rps))
     own = {

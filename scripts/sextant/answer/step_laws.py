@@ -97,14 +97,41 @@ def find_laws(
     """
     asked = read_question(question, need_prices=need_prices)
     question, llm_id, llm, source, profiles, notes = asked
+    subject = subject_of(question, llm_id, llm, source, profiles)
+    clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
+    laws, unknown = server_laws(question, subject, settings, n_draws)
+    return LLMLaws(
+        llm_id,
+        llm,
+        source,
+        profiles,
+        laws,
+        {**subject.excluded, **unknown},
+        _longest(question, llm),
+        subject.serving.facts(),
+        [*warning(clauses, source), *notes, *named_otherwise(question, llm_id, llm)],
+    )
+
+
+def _longest(question: Question, llm: LLM) -> int:
+    return min(question.max_model_len or llm.context_tokens, llm.context_tokens)
+
+
+def server_laws(
+    question: Question, subject: Subject, settings: Settings, n_draws: int
+) -> tuple[dict[str, ServerLaws], dict[str, str]]:
+    """Return the laws of a step on each candidate, and why others have none.
+
+    Raises:
+        InputError: the predictor, or the engines that were measured, have no law of a step.
+    """
+    source, profiles, llm_id = subject.source, subject.profiles, subject.llm_id
     every = {**source.known.profiles, **profiles}
     model = make_predictor(replace(question, slo=MEDIANS), every)
     if not isinstance(model, Roofline):
         problem, fix = f"{question.predictor} has no law of a step", "use --predictor roofline"
         raise InputError(problem, field="--predictor", fix=fix)
-    subject = subject_of(question, llm_id, llm, source, profiles)
-    longest = min(question.max_model_len or llm.context_tokens, llm.context_tokens)
-    clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
+    longest = _longest(question, subject.llm)
     probe = subject.probe(question.probe)
     # The law of chunked prefill is that of GPUs: cores have their own points alone.
     on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
@@ -114,15 +141,16 @@ def find_laws(
         for name in on_cpu
     }
     laws = {name: each for name, each in calibrated.items() if each is not None}
-    if on_gpu:
-        fit_to(model, subject, MEDIANS, probe)
+    unknown = {name: _UNMEASURED for name in on_cpu if name not in laws}
+    if not on_gpu:
+        return laws, unknown
+    fit_to(model, subject, MEDIANS, probe)
     # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
     bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
     keys = pd.DataFrame([(llm_id, name, 1) for name in on_gpu], columns=KEYS)
-    rows = bare.asked(model, keys, profiles) if on_gpu else keys
-    found = step_laws(model, rows, n_draws, question.seed) if on_gpu else []
+    found = step_laws(model, bare.asked(model, keys, profiles), n_draws, question.seed)
     for name, fitted in zip(on_gpu, found, strict=True):
-        memory = memory_of(llm, profiles[name].devices, source.memory_utilization, "vllm")
+        memory = memory_of(subject.llm, profiles[name].devices, source.memory_utilization, "vllm")
         length = sum(subject.mean_lengths.values())
         scheduler = settings.scheduler(memory.kv_tokens(length), longest)
         of_steps = np.vstack([fitted.law.array(), fitted.draws])
@@ -130,18 +158,7 @@ def find_laws(
             own = probe[(probe["gpu_profile_id"] == name) & probe[TARGETS].notna().any(axis=1)]
             of_steps = _calibrate_to_probe(of_steps, own, scheduler, question.seed)
         laws[name] = ServerLaws([*map(StepLaw.of, of_steps)], [scheduler] * len(of_steps))
-    unknown = {name: _UNMEASURED for name in on_cpu if name not in laws}
-    return LLMLaws(
-        llm_id,
-        llm,
-        source,
-        profiles,
-        laws,
-        {**subject.excluded, **unknown},
-        longest,
-        subject.serving.facts(),
-        [*warning(clauses, source), *notes, *named_otherwise(question, llm_id, llm)],
-    )
+    return laws, unknown
 
 
 def _calibrate_to_probe(

@@ -245,7 +245,9 @@ def caution(answer: Data) -> list[str]:
 
 def _miss_lines(answer: Data) -> list[str]:
     miss = answer["nearest_miss"]
-    name, users = miss["binding_limit"], plural(miss["users_per_replica"], "user")
+    name, users = miss["binding_limit"], "the requests"
+    if miss["users_per_replica"] is not None:
+        users = plural(miss["users_per_replica"], "user")
     known = limits_of(answer["slo"])
     limits = {1: "a limit", 2: "both limits"}.get(len(known), "all limits")
     asked = f"{known[name].limit_ms:g} ms at p{known[name].percentile}"
@@ -271,11 +273,13 @@ def load_lines(answer: Data) -> list[str]:
     shown = plural(latency["users"], "user")
     if answer["slo"].get("users") is None:
         shown = f"{number(latency['load'])} requests/s, about {shown} at once"
+    serves = f"meets {limits_words(answer)} up to {number(latency['load_median'])} requests/s"
+    if "users_median" in latency:
+        most = plural(latency["users_median"], "user")
+        serves = f"meets {limits_words(answer)} with {most} (90% interval {_interval(latency)})"
     lines = [
         f"A replica gets {shown}: {'; '.join(each)}.",
-        f"{METRICS[latency['binding_limit']]} binds. A replica meets {limits_words(answer)} with "
-        f"{plural(latency['users_median'], 'user')} (90% interval "
-        f"{_interval(latency)}).",
+        f"{METRICS[latency['binding_limit']]} binds. A replica {serves}.",
     ]
     if latency["checked_at_users"] not in (None, latency["users"]):
         lines.append(
@@ -384,8 +388,9 @@ def beaten_notes(rows: Sequence[Data]) -> list[Note]:
 
 
 def _option(row: Data) -> list[str]:
-    users = plural(row["users_per_replica"], "user")
-    plan = f"{row['replicas']} × {row['gpu_profile_id']}, {users} each"
+    plan = f"{row['replicas']} × {row['gpu_profile_id']}"
+    if row["users_per_replica"] is not None:
+        plan += f", {plural(row['users_per_replica'], 'user')} each"
     return [f"{row['usd_per_hour']:.2f} USD/h", chance(row["probability_met"]), plan]
 
 
@@ -409,7 +414,10 @@ def profile_cells(row: Data) -> list[str]:
         return [name, row["status"].replace("does_not_fit", "ruled out"), "", row["reason"] or ""]
     state = "" if row["status"] == "meets" else "unsure: "
     plan = f"{state}{plural(row['replicas'], 'replica')}"
-    if "users_median" in row:
+    if "replicas_lo" in row:
+        ends = ["more than are tried" if each is None else each for each in _ends(row)]
+        plan += f" (90% interval {ends[0]} to {ends[1]})" if ends[0] != ends[1] else ""
+    elif "users_median" in row:
         plan += f", serves {plural(row['users_median'], 'user')} ({_interval(row)})"
     else:
         most = row["replicas"] > 1 and row["users_per_replica"] == row["most_users_tried"]
@@ -418,6 +426,12 @@ def profile_cells(row: Data) -> list[str]:
     if row.get("energy_j_per_token") is not None:
         plan += f", {number(row['energy_j_per_token'])} J per output token"
     return [name, f"{row['usd_per_hour']:.2f} USD/h", probability, plan]
+
+
+def _ends(row: Data) -> list[int | None]:
+    """Return the 90% interval of the replicas; None where none are enough."""
+    ends = (row["replicas_lo"], row["replicas_hi"])
+    return [None if each is None else int(each) for each in ends]
 
 
 def energy_line(found: Data) -> str:

@@ -8,7 +8,7 @@ async function answerAgain(section) {
   const data = JSON.parse(section.querySelector("script").textContent);
   const { users, n_draws: n, is_rate: isRate } = data;
   const names = Object.keys(data.profiles), N_LIMITS = data.limits.length, N_LOADS = users[0].length;
-  const curves = await unpack();
+  const curves = data.curves ? await unpack() : [];
 
   async function unpack() {
     const packed = Uint8Array.from(atob(data.curves), (each) => each.charCodeAt(0));
@@ -74,6 +74,10 @@ async function answerAgain(section) {
 
   function weigh(asked) {
     const all = asked.profiles.map(({ name, price }) => {
+      if (data.needed) {
+        const needed = data.needed[data.load.offered.indexOf(asked.load)][names.indexOf(name)];
+        return { name, price, needed: needed.map((each) => each ?? Infinity), usersHi: null };
+      }
       const tried = triedLoads(name, asked), profile = names.indexOf(name);
       const met = loadsMet(profile, tried, asked);
       const most = met.map((count) => (count ? users[profile][count - 1] : 0)).sort(rising);
@@ -91,7 +95,7 @@ async function answerAgain(section) {
           met++;
           worth += data.worth - usd / cheapest[draw];
         }
-      const each = data.is_measured ? usersHi : usersEach(profile, tried, replicas, asked);
+      const each = data.is_measured || data.needed ? usersHi : usersEach(profile, tried, replicas, asked);
       return {
         gpu_profile_id: name, replicas, users_per_replica: each,
         usd_per_hour: usd, probability_met: met / n, worth: worth / n, usersHi,
@@ -111,18 +115,20 @@ async function answerAgain(section) {
   const shown = (row) => hundredths(row.probability_met);
 
   function decide(asked) {
-    const options = weigh(asked), { risk } = asked;
+    const options = weigh(asked), isSafe = options.some((row) => row.probability_met >= data.safe);
+    // A simulated rate is sized as `sextant capacity` does: safely, where that can be.
+    const risk = asked.risk === null && data.needed && isSafe ? 1 - data.safe : asked.risk;
     const least = risk === null ? data.fair : 1 - risk;
     const keys = risk === null ? [(row) => -row.worth, price, name] : [price, unlikely, name];
     const chosen = options.filter((row) => row.probability_met >= least).sort(order(...keys))[0];
     const profiles = asked.profiles.map((each) => {
       const own = options.filter((row) => row.gpu_profile_id === each.name);
-      const safe = own.filter((row) => row.probability_met >= (risk === null ? data.safe : 1 - risk));
+      const safe = own.filter((row) => row.probability_met >= (asked.risk === null ? data.safe : 1 - asked.risk));
       const best = safe.sort(order(price))[0] ?? own.sort(order(unlikely, price))[0];
       const status = best.probability_met < data.listed ? "too_slow" : "unsure";
       return { ...best, status: safe.length ? "meets" : status };
     });
-    const leastShown = risk === null ? data.listed : Math.min(data.listed, 1 - risk);
+    const leastShown = asked.risk === null ? data.listed : Math.min(data.listed, 1 - asked.risk);
     let likeliest = -1;
     const frontier = options
       .filter((row) => row.probability_met >= leastShown && row.users_per_replica <= row.usersHi)
@@ -146,6 +152,8 @@ async function answerAgain(section) {
 
   function ofReplica({ chosen }, asked) {
     if (!chosen) return "";
+    const month = `${short(data.hours_per_month * chosen.usd_per_hour)} USD a month of ${data.hours_per_month} hours.`;
+    if (data.needed) return `A replica gets ${short(asked.load / chosen.replicas)} of ${short(asked.load)} requests/s. ${month}`;
     const row = names.indexOf(chosen.gpu_profile_id);
     const load = users[row].findIndex((each) => each >= chosen.users_per_replica), each = plural(chosen.users_per_replica, "user");
     const latencies = data.limits.map((limit, i) =>
@@ -153,7 +161,7 @@ async function answerAgain(section) {
     const tried = users[row][load] > chosen.users_per_replica ? `, with ${users[row][load].toLocaleString("en-US")}, the next load tried` : "";
     const gets = isRate ? `${short(asked.load / chosen.replicas)} requests/s, about ${each} at once` : each + tried;
     const has = data.is_measured ? `serves ${each}` : `gets ${gets}`;
-    return `A replica ${has}: ${latencies.join("; ")}. ${short(data.hours_per_month * chosen.usd_per_hour)} USD a month of ${data.hours_per_month} hours.`;
+    return `A replica ${has}: ${latencies.join("; ")}. ${month}`;
   }
 
   function drawn(tag, attributes, text = "") {
@@ -187,12 +195,17 @@ async function answerAgain(section) {
   }
 
   const input = (name) => form.elements[name];
+  // Rates are simulated at some: the next higher one counts.
+  function offeredLoad() {
+    const load = input("load").valueAsNumber;
+    return data.needed ? data.load.offered.find((each) => each >= load) : load;
+  }
   function asked() {
     const profiles = names.map((name) => ({ name, price: input(`price ${name}`).valueAsNumber }));
     // Measurements are certain: any risk below 1 asks for what they show to hold.
     const risk = data.is_measured ? 0.5 : input("risk").valueAsNumber;
     return {
-      load: input("load").valueAsNumber, risk: Number.isNaN(risk) ? null : risk,
+      load: offeredLoad(), risk: Number.isNaN(risk) ? null : risk,
       limits: data.limits.map((limit) => Number(input(limit.key).value)),
       profiles: profiles.filter(({ name }) => input(`on ${name}`).checked),
     };
@@ -205,7 +218,7 @@ async function answerAgain(section) {
       input(limit.key).setAttribute("aria-valuetext", words);
     });
     const wrong = form.querySelector("input:invalid"), question = asked();
-    const fix = wrong ? wrong.dataset.fix : question.profiles.length ? "" : "Choose one GPU profile or more.";
+    const fix = question.load === undefined ? `Ask \`sextant recommend\` for more than ${data.load.offered.at(-1)} requests/s.` : wrong ? wrong.dataset.fix : question.profiles.length ? "" : "Choose one GPU profile or more.";
     section.classList.toggle("stale", Boolean(fix));
     if (fix) return void (part("answer").textContent = fix);
     const found = decide(question);

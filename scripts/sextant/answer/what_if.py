@@ -9,7 +9,8 @@ choose from that is kept: exact, and much smaller than latencies.
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +55,9 @@ class Basis(NamedTuple):
     """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
     is_measured: bool = False
     """Whether the one draw is what was measured, from which eq. 1-3 decide."""
+    needed: Mapping[float, np.ndarray] | None = None
+    """Of a simulated rate, in place of latencies: by rate the replicas that each profile needs in
+    each draw, infinite where none are enough, shape (profiles, draws)."""
 
 
 def of_draws(
@@ -82,6 +86,24 @@ def of_draws(
         draws.usual_load(slo).reshape(shape),
         [] if own is None else _own_points(own, slo),
     )
+
+
+def of_arrivals(
+    needed: Callable[[SLO], pd.DataFrame], prices: Mapping[str, float], slo: SLO
+) -> Basis:
+    """Return what the answer to a request rate rests on: simulations at rates around the asked one.
+
+    Args:
+        needed: returns the replicas that each profile needs for an SLO, by draw.
+        prices: USD per hour of the GPU profiles.
+        slo: the question.
+    """
+    rates = {float(f"{slo.load * 2 ** (step / 2):.3g}") for step in range(-4, 5) if step}
+    frames = {rate: needed(replace(slo, request_rate_rps=rate)) for rate in {*rates, slo.load}}
+    found = {rate: frames[rate].to_numpy(float).T for rate in sorted(frames)}
+    names = {name: prices[name] for name in frames[slo.load]}
+    none = np.empty(0)
+    return Basis(slo, names, none, {}, none, none, needed=found)
 
 
 def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
@@ -130,6 +152,8 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         basis: what the answer rests on.
         risk: as it was asked for.
     """
+    if basis.needed is not None:
+        return _of_rates(basis, risk)
     slo, users, latencies = basis.slo, basis.users, basis.limited_ms
     medians = {name: np.median(values, axis=0) for name, values in latencies.items()}
     limits, packed = [], []
@@ -151,13 +175,7 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
     loads = _two_digits(slo.load, _WIDEST_LOAD)
     if slo.users is not None:
         loads = sorted({round(load) for load in loads if load >= 1})
-    return {
-        "is_rate": slo.users is None,
-        "is_measured": basis.is_measured,
-        "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": loads},
-        "risk": risk,
-        "limits": limits,
-        "profiles": basis.prices,
+    return _shared(basis, risk, loads, limits) | {
         "users": users.tolist(),
         "medians_ms": {name: _short(np.nan_to_num(values)) for name, values in medians.items()},
         "carried": carried,
@@ -165,6 +183,23 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         "n_draws": len(basis.carried),
         "steps_from": steps_from,
         "rate_steps": RATE_STEPS,
+        "curves": _packed(packed),
+    }
+
+
+def _shared(
+    basis: Basis, risk: float | None, loads: Sequence[float], limits: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what the script needs whatever an answer rests on."""
+    slo = basis.slo
+    return {
+        "is_rate": slo.users is None,
+        "is_measured": basis.is_measured,
+        "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": [*loads]},
+        "risk": risk,
+        "limits": limits,
+        "profiles": basis.prices,
+        "needed": None,
         "hours_per_month": HOURS_PER_MONTH,
         "most_counts": MOST_COUNTS,
         "worth": 1 + REWARD,
@@ -172,8 +207,23 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         "safe": SAFE,
         "listed": LISTED,
         "told_apart": _TOLD_APART,
-        "curves": _packed(packed),
     }
+
+
+def _of_rates(basis: Basis, risk: float | None) -> dict[str, Any]:
+    """Return the same of simulated rates: the limits stay as they were asked."""
+    limits = [
+        {"key": name, "label": METRICS[name], "percentile": limit.percentile}
+        | {"value": limit.limit_ms, "offered": [limit.limit_ms]}
+        for name, limit in basis.slo.limits.items()
+    ]
+    needed = basis.needed or {}
+    rows = [
+        [[int(n) if np.isfinite(n) else None for n in own] for own in each]
+        for each in needed.values()
+    ]
+    more = {"needed": rows, "users": [[0]], "broken": [], "n_draws": len(rows[0][0]), "curves": ""}
+    return _shared(basis, risk, [*needed], limits) | more
 
 
 def what_if_widget(

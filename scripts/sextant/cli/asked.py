@@ -199,7 +199,7 @@ class LoadOptions:
 
     users: Annotated[int | None, typer.Option(min=1, help="Concurrent users to serve.")] = None
     request_rate: Annotated[
-        float | None, typer.Option(help="Requests a second to serve, by Little's law.")
+        float | None, typer.Option(help="Requests a second to serve, at random.")
     ] = None
     tokens_per_day: Annotated[
         float | None,

@@ -110,7 +110,10 @@ def in_steps(rates: np.ndarray) -> np.ndarray:
 
 
 def weigh(
-    draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
+    draws: Draws | MeasuredDraws,
+    profiles: Mapping[str, GPUProfile],
+    slo: SLO,
+    needed: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return every option of each LLM: a profile with a number of replicas, and its worth.
 
@@ -125,8 +128,12 @@ def weigh(
         draws: joint draws of the latencies of one or more LLMs.
         profiles: GPU profiles with their prices.
         slo: latency limits and the load to serve.
+        needed: of one LLM, the replicas that meet the SLO in each draw of a simulation, infinite
+            where none do, by profile; in place of `draws`, so that no users are known (NaN).
     """
     llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
+    if needed is not None:
+        return _simulated(llm_ids[0], needed, profiles, slo)
     parts = [_options(llm_id, _of(draws, llm_id), profiles, slo) for llm_id in llm_ids]
     return pd.concat(parts, ignore_index=True)
 
@@ -168,6 +175,31 @@ def _options(
             "users_median": np.repeat(median, each),
             "users_hi": np.repeat(high, each),
             "load_median": np.repeat(np.median(served_load, axis=0), each),
+        }
+    )
+
+
+def _simulated(
+    llm_id: str, needed: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
+) -> pd.DataFrame:
+    """Return the options of one LLM whose replicas were found by simulation."""
+    needs, price = needed.to_numpy(float), np.array([profiles[n].usd_per_hour for n in needed])
+    counts = numbers_of_replicas(np.empty(0), needs, slo)
+    ratios, each = price_ratios(needs, price, counts), len(counts)
+    ends = np.quantile(needs, (0.05, 0.95), axis=0, method="inverted_cdf")
+    low, high = np.where(np.isfinite(ends), ends, np.nan)
+    return pd.DataFrame(
+        {
+            "llm_id": llm_id,
+            "gpu_profile_id": np.repeat(needed.columns.to_numpy(str), each),
+            "replicas": np.tile(counts, len(price)),
+            "users_per_replica": np.nan,
+            "usd_per_hour": np.round(price[:, None] * counts, 9).ravel(),
+            "probability_met": np.isfinite(ratios).mean(axis=0).ravel(),
+            "expected_utility": worth_of(ratios).mean(axis=0).ravel(),
+            "replicas_lo": np.repeat(low, each),
+            "replicas_hi": np.repeat(high, each),
+            **dict.fromkeys(("users_lo", "users_median", "users_hi", "load_median"), np.nan),
         }
     )
 

@@ -141,15 +141,14 @@ def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
 
     A machine is offered whole, and in halves down to one of its devices.
     """
-    among, found = [*among] or providers(), {}
+    among, names = [*among] or providers(), set()
     for row in (row for name in among for row in _rows(name)):
         n_gpus = row["n_gpus"]
         while n_gpus >= 1:
-            bare = profile_of_id(f"{n_gpus}x{row['gpu_id']}")
-            if (each := cheapest(bare, among)) is not None:
-                found[each.gpu_profile_id] = each
+            names.add(f"{n_gpus}x{row['gpu_id']}")
             n_gpus //= 2
-    return dict(sorted(found.items()))
+    found = {name: cheapest(profile_of_id(name), among) for name in sorted(names)}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def share_lines(profile: GPUProfile, replicas: int) -> list[str]:

@@ -84,8 +84,8 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
     demand = asked.traffic.drawn(0)
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
     servers = {name: _server(asked, offer, name) for name in offer.laws}
-    how = {"least": asked.terms.least}
-    sizings = size_profiles(servers, asked.traffic, asked.target, 1 - asked.risk, **how)
+    least = asked.terms.least
+    sizings = size_profiles(servers, asked.traffic, asked.target, 1 - asked.risk, least=least)
     rows = [_row(name, sizing, offer) for name, sizing in sizings.items()]
     for name, reason in offer.excluded.items():
         is_measured = offer.is_measured(name)

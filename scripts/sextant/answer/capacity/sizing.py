@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ Run = Callable[[Demand, Replicas, int, float | None], Outcome]
 tokens are counted in windows of this length (None: all together)."""
 _FAR = 8
 """Times the first guess of the replicas: beyond it, it is checked whether any number can do."""
+_HOPELESS = 1.5
+"""Times the replicas that may be paid for: where the likeliest law needs so many, none is tried."""
 _ANY, _GAIN = 1e9, 1.1
 _ALONE_S = 1e5
 """Between requests that never meet."""
@@ -207,17 +210,24 @@ class Sizing:
 
 
 def size_profiles(
-    servers: Mapping[str, Server], traffic: Traffic, target: Target, confidence: float, **how: Any
+    servers: Mapping[str, Server],
+    traffic: Traffic,
+    target: Target,
+    confidence: float,
+    harder: Mapping[str, Sizing] = MappingProxyType({}),
+    **how: Any,
 ) -> dict[str, Sizing]:
     """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
 
     All see the same draws of law and traffic. In each of them a profile needs no more replicas than
-    one that it is at least as good as (`is_as_good`).
+    one that it is at least as good as (`is_as_good`), nor than for a `harder` question of no less
+    load and no looser limits.
     """
     found: dict[str, Sizing] = {}
     for name in sorted(servers, key=lambda name: _might(servers[name].profile)):
         own = servers[name].profile
         worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
+        worse += [harder[name]] if name in harder else []
         found[name] = size_by_simulation(servers[name], traffic, target, confidence, worse, **how)
     return {name: found[name] for name in servers}
 
@@ -245,6 +255,7 @@ def size_by_simulation(
     worse: Sequence[Sizing] = (),
     *,
     least: int = 1,
+    most_usd_per_hour: float = np.inf,
     has_rate: bool = True,
 ) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
@@ -260,16 +271,19 @@ def size_by_simulation(
         worse: profiles that this one is at least as good as; those of fewer GPUs count where its
             most likely law needs no more than theirs: a small LLM may be slower on more GPUs.
         least: replicas that there are in any case.
+        most_usd_per_hour: more replicas than this pays for are not tried, and count as none.
         has_rate: whether to find the rate that one replica serves.
     """
+    worse = [each for each in worse if each.needs]
+    n_gpus = server.profile.n_gpus
+    most = _fewest([each for each in worse if each.server.profile.n_gpus == n_gpus], server)
+    if not has_rate and (most == 1).all():
+        return _answered(Sizing(server, "meets", {}, 0), most, confidence, least)
     demand = traffic.drawn(0)
     alone, e2e_s = server.judge_alone(demand, target)
     shares = alone.n_failed / np.maximum(alone.n_requests, 1)
     failed = int(alone.n_failed.sum()), float(shares.max())
     sizing = Sizing(server, "meets", alone.worst_ratio(target), *failed)
-    worse = [each for each in worse if each.needs]
-    n_gpus = server.profile.n_gpus
-    most = _fewest([each for each in worse if each.server.profile.n_gpus == n_gpus], server)
     bound = server.bound(demand)
     if status := _why_impossible(alone, target):
         if not np.isfinite(most).any():
@@ -277,19 +291,20 @@ def size_by_simulation(
         return _answered(sizing, most, confidence, least)
     rate, binds = np.inf, "limits"
     if has_rate:
-        found = _rate_at_slo(server, demand, target, 1 / e2e_s)
+        found = rate_at_slo(server, demand, target, 1 / e2e_s)
         rate, binds = (np.inf, "together") if found is None else (found, "limits")
     if bound is not None and bound.rate_rps < rate:
         rate, binds = bound.rate_rps, bound.binds if binds == "limits" else binds
     sizing = replace(sizing, rate_rps=rate, binds=binds)
     start = max(int(np.ceil(demand.rate_rps / rate)), 1)
-    if start > MOST_REPLICAS:
+    affordable = int(min(most_usd_per_hour / server.profile.usd_per_hour, MOST_REPLICAS))
+    if start > min(MOST_REPLICAS, _HOPELESS * affordable):
         return replace(sizing, status="too_many")
-    first = _need(server, traffic, target, start, most[0], 0)
+    first = _need(server, traffic, target, start, affordable, most[0], 0)
     smaller = [each for each in worse if first <= each.needs[0]]
     most = np.minimum(most, _fewest(smaller, server))
     start = int(min(first, MOST_REPLICAS))
-    need = partial(_need, server, traffic, target, start)
+    need = partial(_need, server, traffic, target, start, affordable)
     rest = range(1, server.n_draws)
     needs = [first, *on_threads(need, most[1:].tolist(), rest)]
     return _answered(sizing, np.array(needs), confidence, least)
@@ -312,26 +327,37 @@ def _answered(sizing: Sizing, needs: np.ndarray, confidence: float, least: int) 
 
 
 def _need(
-    server: Server, traffic: Traffic, target: Target, start: int, most: float, draw: int
+    server: Server,
+    traffic: Traffic,
+    target: Target,
+    start: int,
+    affordable: int,
+    most: float,
+    draw: int,
 ) -> float:
     """Return the fewest replicas in one draw; infinite if a request alone breaks a limit there.
 
-    `most` are known to be enough, infinite where nothing is known.
+    `most` are known to be enough, infinite where nothing is known; `affordable` are worth trying.
     """
-    if most == 1:
-        return 1
+    if most == 1 or affordable < 1:
+        return 1 if most == 1 else np.inf
     demand = traffic.drawn(draw)
+    is_alike = np.ptp(demand.input_tokens) == np.ptp(demand.output_tokens) == 0
+    if is_alike and np.isinf(most) and server.judge_alone(demand, target, draw)[0].n_missed:
+        return np.inf  # one request shows it
 
     def meets(replicas: int) -> bool:
         return not server.judge(demand, replicas, target, draw).n_missed
 
-    far = int(min(_FAR * start, most - 1, MOST_REPLICAS))
+    far = int(min(_FAR * start, most - 1, affordable))
     if (fewest := fewest_replicas(meets, start, far)) is not None:
         return fewest
+    if far == affordable:
+        return np.inf
     if np.isfinite(most):
         return most if far == most - 1 else (fewest_replicas(meets, far, int(most) - 1) or most)
     alone, _ = server.judge_alone(demand, target, draw)
-    return np.inf if alone.n_missed else fewest_replicas(meets, far) or np.inf
+    return np.inf if alone.n_missed else fewest_replicas(meets, far, affordable) or np.inf
 
 
 def _why_impossible(alone: Judged, target: Target) -> str:
@@ -344,8 +370,10 @@ def _why_impossible(alone: Judged, target: Target) -> str:
     return "refused" if n_failed > target.max_failed * n_requests else "too_slow"
 
 
-def _rate_at_slo(server: Server, demand: Demand, target: Target, start_rps: float) -> float | None:
-    """Return the mean rate at which one replica just meets the target, None if at no rate.
+def rate_at_slo(
+    server: Server, demand: Demand, target: Target, start_rps: float, replicas: int = 1
+) -> float | None:
+    """Return the mean rate at which replicas just meet the target, None if at no rate.
 
     The gaps of the traffic are stretched, and the windows with them: each keeps its requests.
     """
@@ -354,7 +382,7 @@ def _rate_at_slo(server: Server, demand: Demand, target: Target, start_rps: floa
         factor = rate_rps / demand.rate_rps
         window_s = target.window_s and target.window_s / factor
         stretched = replace(target, window_s=window_s and max(window_s, 1.0))
-        return not server.judge(demand.at_speed(factor), 1, stretched).n_missed
+        return not server.judge(demand.at_speed(factor), replicas, stretched).n_missed
 
     return largest_rate(meets, start_rps)
 
