@@ -21,7 +21,7 @@ from sextant.answer.capacity.changes import (
     take_turns,
     up_by_slot,
 )
-from sextant.answer.capacity.demand import Demand, DrawnTraffic, TraceTraffic, demand_of_trace
+from sextant.answer.capacity.demand import Demand, Outcome, Target, histogram_quantile, judge
 from sextant.answer.capacity.sizing import (
     NOBODY,
     Server,
@@ -32,7 +32,7 @@ from sextant.answer.capacity.sizing import (
     size_by_simulation,
     size_profiles,
 )
-from sextant.answer.capacity.target import Outcome, Target, histogram_quantile, judge
+from sextant.answer.capacity.traffic import DrawnTraffic, TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
 from sextant.decide.sizing import fewest_replicas, largest_rate
@@ -198,7 +198,7 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
 def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("sextant.answer.capacity.demand.MOST_REQUESTS", 22)
+    monkeypatch.setattr("sextant.answer.capacity.traffic.MOST_REQUESTS", 22)
     quiet, busy = np.arange(0, 100, 5.0), 60 + np.arange(1, 20) / 2
     longest = [5] * len(quiet) + [5] * len(busy)
     order = np.argsort(np.concatenate([quiet, busy]), kind="stable")

@@ -9,9 +9,10 @@ from test_capacity import PROFILE, trace_file
 
 from command import sextant
 from html_page import Page, figure_texts
-from sextant.answer.capacity.demand import Demand, DrawnTraffic
+from sextant.answer.capacity.demand import Demand
 from sextant.answer.capacity.document import burst_line, missed_words, profile_cells
 from sextant.answer.capacity.sizing import simulated_server
+from sextant.answer.capacity.traffic import DrawnTraffic
 from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import TrafficOptions, capacity_question, seconds_of, traffic_of

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.candidates import Subject
-from sextant.answer.capacity.demand import Demand, lengths_of
+from sextant.answer.capacity.demand import Demand, Outcome, Target, lengths_of
 from sextant.answer.capacity.sizing import (
     Server,
     Sizing,
@@ -16,7 +16,6 @@ from sextant.answer.capacity.sizing import (
     simulated_server,
     size_profiles,
 )
-from sextant.answer.capacity.target import Outcome, Target
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.step_laws import ServerLaws, Settings, server_laws
 from sextant.base.rows import Row

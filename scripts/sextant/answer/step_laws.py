@@ -22,7 +22,6 @@ from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.roofline import Roofline
-from sextant.simulate.calibrated import calibrate, requests_of_points
 from sextant.simulate.closed_form import Load
 from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.inputs import Scheduler, StepLaw
@@ -177,6 +176,8 @@ def _calibrate_to_points(
     subject: Subject, profile_id: str, settings: Settings, longest: int, n_draws: int, seed: int
 ) -> ServerLaws | None:
     """Return the laws that give what was measured of the LLM there; None if nothing was."""
+    from sextant.simulate.calibrated import calibrate, requests_of_points
+
     known = subject.source.known
     points, tried = (
         frame[(frame["llm_id"] == subject.llm_id) & (frame["gpu_profile_id"] == profile_id)]

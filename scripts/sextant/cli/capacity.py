@@ -182,8 +182,7 @@ def capacity_question(
     """Return the question. Raises InputError for a wrong option."""
     from sextant.answer.capacity.answer import CapacityQuestion
     from sextant.answer.capacity.changes import Terms
-    from sextant.answer.capacity.demand import requests_of_demand
-    from sextant.answer.capacity.target import Target
+    from sextant.answer.capacity.demand import Target, requests_of_demand
     from sextant.facts.slo import SLO
 
     if not 0 < keep.risk < 1:
@@ -209,7 +208,7 @@ def capacity_question(
 
 def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
     """Return the traffic. Raises InputError for a wrong option."""
-    from sextant.answer.capacity.demand import TraceTraffic, demand_of_trace
+    from sextant.answer.capacity.traffic import TraceTraffic, demand_of_trace
 
     for option, factor in (("--traffic", given.traffic), ("--speed", given.speed)):
         if not 0 < factor < float("inf"):
@@ -241,7 +240,7 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
 
 
 def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
-    from sextant.answer.capacity.demand import traffic_at_rate
+    from sextant.answer.capacity.traffic import traffic_at_rate
 
     if given.speed != 1:
         raise InputError("there is no trace", field="--speed", fix="give --trace, or --traffic")
@@ -363,12 +362,13 @@ def _load(
     """Return the load, and the lengths of its requests."""
     from sextant.answer.capacity.demand import requests_of_demand
     from sextant.answer.capacity.simulation import OpenLoop
+    from sextant.answer.capacity.traffic import demand_notes
 
     if sharing.users is not None:
         return _users(sharing.users, traffic, sharing, asked)
     demand = traffic_of(traffic, asked, None).drawn(0)
     requests = _shared(demand.simulated(), sharing, asked.seed)
-    notes = tuple(demand.notes(None if sharing.unique_prompts else has_caching))
+    notes = tuple(demand_notes(demand, None if sharing.unique_prompts else has_caching))
     return OpenLoop(demand.name, requests, demand.duration_s, notes), requests_of_demand(demand)
 
 

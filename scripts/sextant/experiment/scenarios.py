@@ -213,6 +213,8 @@ WITH_USERS_SQL = "scenario_kind IN ({})".format(
     ", ".join(f"'{name}'" for name, kind in KINDS.items() if kind.has_users)
 )
 """Whether a row is of a scenario with users."""
+START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"
+"""From when latencies count."""
 
 
 _MOST = 1_000_000

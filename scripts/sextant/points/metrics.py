@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.experiment.scenarios import WITH_USERS_SQL
 
 PERCENTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of the store's columns."""
@@ -84,7 +83,6 @@ LATENCIES = (
 START_FORMULA = "sent_s of a closed loop, else scheduled_s"
 """Users wait for their answers, so a closed loop has no schedule. Otherwise what a request
 waited before it was sent counts: for a place under a cap, or for a client that was late."""
-START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"
 
 MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 """Latencies of which the mean is computed, too."""
@@ -101,8 +99,8 @@ REQUEST_RATE_FORMULA = "number of ok requests / duration_s"
 def points_query(requests: str, levels: str) -> str:
     """Return the query that summarises requests to one row per cell and level.
 
-    `requests` is a relation of `cell`, `start_s` (`START_SQL`) and `REQUEST_COLUMNS`, `levels` one
-    of `cell, level, duration_s`. Failed requests are counted and enter no latency.
+    `requests` is a relation of `cell`, `start_s` (see `START_SQL`) and `REQUEST_COLUMNS`, `levels`
+    one of `cell, level, duration_s`. Failed requests are counted and enter no latency.
     """
     selected, computed, joined = [], [], []
     for metric in LATENCIES:

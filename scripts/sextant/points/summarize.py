@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
-from sextant.experiment.scenarios import WITH_USERS_SQL
+from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL
 from sextant.facts.llm.facts import DTYPE_PRECISION
 from sextant.points.cell_files import MeasuredCell, read_cell, require_whole
-from sextant.points.metrics import REQUEST_COLUMNS, START_SQL, points_query
+from sextant.points.metrics import REQUEST_COLUMNS, points_query
 from sextant.points.run import CELL_KEY, CellRun, LevelRun
 from sextant.points.store import connect
 from sextant.points.trust import interval_rows

@@ -15,7 +15,7 @@ from sextant.answer.capacity.changes import (
     find_schedule,
     in_busiest_minute,
 )
-from sextant.answer.capacity.demand import Demand, Traffic
+from sextant.answer.capacity.demand import Demand, Judged, Target, Traffic
 from sextant.answer.capacity.sizing import (
     Server,
     Sizing,
@@ -24,7 +24,7 @@ from sextant.answer.capacity.sizing import (
     size_profiles,
     summary,
 )
-from sextant.answer.capacity.target import Judged, Target
+from sextant.answer.capacity.traffic import demand_notes
 from sextant.answer.question import Question
 from sextant.answer.step_laws import LLMLaws, Settings, find_laws
 from sextant.pages.wording import HOUR_S, plural
@@ -206,7 +206,7 @@ def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[s
             "and for a schedule the replicas take turns instead."
         )
     is_given = bool(asked.question.prefix_hit_rate)
-    warnings += demand.notes(None if is_given else asked.settings.has_prefix_caching)
+    warnings += demand_notes(demand, None if is_given else asked.settings.has_prefix_caching)
     if demand.n_of_trace is not None:
         warnings.append(
             f"Only the busiest windows of {demand.name} are simulated, {demand.n:,} of "

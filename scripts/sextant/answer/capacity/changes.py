@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.capacity.demand import Demand
+from sextant.answer.capacity.demand import Demand, Judged, Outcome, Target, judge
 from sextant.answer.capacity.sizing import NOBODY, Sizing, summary
-from sextant.answer.capacity.target import Judged, Outcome, Target, judge
+from sextant.answer.capacity.traffic import multiplied_demand
 from sextant.decide.sizing import fewest_replicas
 from sextant.pages.wording import DAY_S, HOUR_S
 
@@ -121,7 +121,8 @@ def after_failure(
 
 def after_growth(sizing: Sizing, demand: Demand, target: Target) -> dict[str, Any]:
     """Return the results with more traffic, and the replicas that it needs."""
-    server, count, more = sizing.server, sizing.count, demand.multiplied(GROWTH, target.window_s)
+    server, count = sizing.server, sizing.count
+    more = multiplied_demand(demand, GROWTH, target.window_s)
 
     def judged(replicas: int) -> Judged:
         return server.judge(more, replicas, target, sizing.draw)

@@ -1,49 +1,24 @@
-"""What arrives: the requests of a trace, or those drawn from a workload at a rate."""
+"""What is asked of replicas: the requests that arrive, and what has to hold in every window."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple, Protocol
 
-import duckdb
 import numpy as np
 import pandas as pd
 
 from sextant.answer.question import Length, Requests
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, reading
-from sextant.base.ids import id_of
-from sextant.pages.wording import duration_words, percent
+from sextant.facts.slo import MAX_FAILED, Limit
 from sextant.simulate.inputs import Requests as SimulatedRequests
-from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
-from sextant.workload.arrivals import on_fine_clock
-from sextant.workload.draw import draw_trace, open_workload
-from sextant.workload.generators import (
-    BLOCK_S,
-    SHIFT_S,
-    Arrivals,
-    Gamma,
-    Seed,
-    batches_of,
-    check_positive,
-    multiplied,
-)
-from sextant.workload.profiles import start_time
-from sextant.workload.shared_blocks import read_blocks
-from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored
 
-MOST_REQUESTS = 200_000
-"""Requests of a trace that are simulated at a time: those of its busiest windows where it has
-more."""
-MOST_COPIED = 1_000_000
-"""Requests of one simulation where a factor on the traffic makes more of them."""
-_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
+WINDOW_S = 300.0
+COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 _PREFIX = ("prefix_id", "prefix_tokens")
 _BURSTS_S = (1, 10, 60)
-_SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
 
 
 @dataclass(frozen=True)
@@ -88,25 +63,9 @@ class Demand:
         arrival_s, duration_s = self.arrival_s / speed, self.duration_s / speed
         return replace(self, arrival_s=arrival_s, duration_s=duration_s)
 
-    def multiplied(self, factor: float, block_s: float | None = None) -> "Demand":
-        """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
-
-        Copies share no prefix. Windows of `block_s` have their requests times the factor.
-        """
-        if factor == 1:
-            return self
-        arrival_s, places, copies = multiplied(self.arrival_s, factor, block_s=block_s or BLOCK_S)
-        found = replace(self.at(places), arrival_s=arrival_s, factor=factor * self.factor)
-        if self.prefix_id is not None:
-            own = self.prefix_id[places]
-            apart = own + copies * (int(self.prefix_id.max()) + 1)
-            found = replace(found, prefix_id=np.where(own < 0, own, apart))
-        n_of_trace = self.n_of_trace and round(factor * self.n_of_trace)
-        return replace(found, n_of_trace=n_of_trace)
-
     def at(self, places: np.ndarray | slice) -> "Demand":
         """Return the requests at these places."""
-        names = _COLUMNS if self.prefix_id is None else _COLUMNS + _PREFIX
+        names = COLUMNS if self.prefix_id is None else COLUMNS + _PREFIX
         columns = {name: getattr(self, name)[places] for name in names}
         return replace(self, **columns, n_of_trace=None)
 
@@ -145,21 +104,6 @@ class Demand:
             "busiest": {f"{span_s}s": self.busiest(span_s)[1] for span_s in _BURSTS_S},
         }
 
-    def notes(self, has_prefix_caching: bool | None) -> list[str]:
-        """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
-        notes = [] if has_prefix_caching is None else prefix_notes(self, has_prefix_caching)
-        if self.clock_step_s is not None:
-            notes.append(
-                f"The clock of {self.name} has steps of {duration_words(self.clock_step_s)}: "
-                "requests of one stamp are spread over the step at random."
-            )
-        if self.factor != 1:
-            how = f"further copies are shifted by up to {SHIFT_S:g} s and share no prefix"
-            how = how if self.factor > 1 else "they are drawn at random"
-            times = f"{self.factor:g} times the requests of {self.name} arrive"
-            notes.append(f"{times}, on the same clock: {how}.")
-        return notes
-
 
 class Traffic(Protocol):
     """Draws a demand: each seed is another day of the same traffic."""
@@ -168,173 +112,150 @@ class Traffic(Protocol):
         """Return the demand of a seed; for a trace 0 is the trace itself."""
 
 
-class TraceTraffic(NamedTuple):
-    """A trace's own arrivals. Another seed shuffles the lengths within each window."""
+@dataclass(frozen=True)
+class Target:
+    """What replicas have to meet. Raises InputError for a wrong share or window."""
 
-    demand: Demand
-    window_s: float | None
+    limits: Mapping[str, Limit]
+    """By metric, as `SLO.limits`."""
+    goodput: float | None = None
+    """Least share of the requests that are answered within all limits."""
+    max_failed: float = MAX_FAILED
+    """Largest share of requests that are refused or time out."""
+    window_s: float | None = WINDOW_S
+    """Each window of this length is judged by itself; None judges the whole time at once."""
 
-    def drawn(self, seed: int) -> Demand:
-        """Return the trace for seed 0, else with the lengths of each window shuffled."""
-        demand = self.demand
-        if seed == 0:
-            return demand
-        window = np.floor(demand.arrival_s / (self.window_s or np.inf))
-        order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
-        return replace(demand.at(order), arrival_s=demand.arrival_s, n_of_trace=demand.n_of_trace)
+    def __post_init__(self) -> None:
+        for name, low in (("goodput", 0.0), ("max_failed", -1e-12)):
+            value = getattr(self, name)
+            if value is not None and not low < value <= 1:
+                fix = "give a share of the requests, from 0 to 1, e.g. 0.99"
+                raise InputError(f"{value:g} is not a share", field=name, fix=fix)
+        if self.window_s is not None and not 1 <= self.window_s < np.inf:
+            fix = "give seconds from 1 on, e.g. 5min, or whole"
+            raise InputError(f"{self.window_s:g} s is not a window", field="window", fix=fix)
 
-
-class DrawnTraffic(NamedTuple):
-    """Requests and arrivals that are drawn."""
-
-    name: str
-    """Of the requests, and how they arrive."""
-    requests: Callable[..., pd.DataFrame]
-    """Draws as `RequestModel.sample` does."""
-    arrivals: Arrivals
-    duration_s: float
-    first_seed: int = 0
-    """Used for seed 0; other seeds count from it."""
-
-    def drawn(self, seed: int) -> Demand:
-        """Return the requests drawn with a seed. Raises InputError if none arrives."""
-        seed += self.first_seed
-        frame = draw_trace(self.requests, self.arrivals, seed=seed, duration_s=self.duration_s)
-        if frame.empty:
-            fix = "give a higher --request-rate, or a longer --duration"
-            problem = f"no request arrives in {self.duration_s:g} s"
-            raise InputError(problem, field="--request-rate", fix=fix)
-        arrival_s, inputs, outputs = (frame[name].to_numpy() for name in _COLUMNS)
-        return Demand(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+    def facts(self) -> dict[str, Any]:
+        """Return everything but the limits, for an answer."""
+        return {each.name: getattr(self, each.name) for each in fields(self)[1:]}
 
 
-def traffic_at_rate(
-    rate_rps: float,
-    workload: str | Path | None,
-    lengths: Requests | None,
-    *,
-    alpha: float | None = None,
-    duration_s: float | None = None,
-    first_seed: int = 0,
-) -> DrawnTraffic:
-    """Return requests that arrive at a rate.
+class Outcome(NamedTuple):
+    """Results of requests, in the order of their arrival."""
 
-    Args:
-        rate_rps: mean rate.
-        workload: its requests, and the arrivals of its trace if it has one, at that mean rate.
-        lengths: of the requests, in place of the workload's.
-        alpha: shape of Gamma gaps in place of the workload's arrivals; 1 (Poisson) without any.
-        duration_s: by default an hour, or the time of `MOST_REQUESTS`.
-        first_seed: as in `DrawnTraffic`.
-    """
-    check_positive(rate_rps=rate_rps)
-    model = None
-    if alpha is None and workload is not None and Path(workload).is_dir():
-        model = read_stored(workload)["model"]
-    if workload is not None and model is not None:
-        arrivals = arrivals_at_rate(workload, FITTED, rate_rps)
-        manner = f"its trace's arrivals ({model})"
-    else:
-        arrivals = Gamma(rate_rps, 1.0 if alpha is None else alpha)
-        manner = "Poisson arrivals" if arrivals.alpha == 1 else f"Gamma gaps of shape {alpha:g}"
-    if lengths is not None:
-        sample, name = lengths_of(lengths), "given lengths"
-    else:
-        sample, name = open_workload(workload or "").sample, id_of(Path(workload or "").name)
-    duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
-    return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    ttft_s: np.ndarray
+    e2e_s: np.ndarray
+    is_ok: np.ndarray
+    itl_edges_ms: np.ndarray
+    """Ends of the bins of the gaps between tokens, shape (bins + 1,)."""
+    itl_counts: np.ndarray
+    """Gaps in each window of time, shape (windows, bins)."""
 
 
-def demand_of_trace(
-    trace: str | Path,
-    *,
-    window_s: float,
-    llm: str | None = None,
-    service: str | None = None,
-    has_prefixes: bool = False,
-    factor: float = 1.0,
-) -> Demand:
-    """Read the requests of a normalised trace, of one LLM or service where given.
+class Judged(NamedTuple):
+    """Results by window. One without requests is met; its values are NaN."""
 
-    With a `factor` there are so many times as many (see `Demand.multiplied`).
+    start_s: np.ndarray
+    n_requests: np.ndarray
+    n_failed: np.ndarray
+    latencies_ms: dict[str, np.ndarray]
+    """Of each limit's metric, at its percentile, over the requests that were answered."""
+    goodput: np.ndarray
+    """Share of the requests that were answered within all limits."""
+    is_met: np.ndarray
 
-    A trace is counted window by window, and only what is simulated is read. Of more than
-    `MOST_REQUESTS` the busiest windows are kept, by requests or tokens, each with the one before
-    it, in which queues build up. With `has_prefixes` the demand has those of its `hash_ids`.
+    @property
+    def n_missed(self) -> int:
+        """Windows in which the target was missed."""
+        return int((~self.is_met).sum())
 
-    Raises:
-        InputError: the file is not a normalised trace, has no request that succeeded, or all of
-            them arrive at one moment.
-    """
-    require_trace(trace)
-    rows = parquet_rows(trace, has_row_number=True)
-    chosen = {"llm": llm, "service": service}
-    where = " AND ".join(
-        f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None
+    def worst_ratio(self, target: Target) -> dict[str, float]:
+        """Return the largest latency over its limit, by metric; 0 where nothing was answered."""
+        return {
+            name: float(np.nanmax(values, initial=0.0)) / target.limits[name].limit_ms
+            for name, values in self.latencies_ms.items()
+        }
+
+
+def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
+    """Judge each window by the requests that arrive in it, and by the gaps that end in it."""
+    window_s = target.window_s or np.inf
+    starts = np.arange(n_windows) * (window_s if n_windows > 1 else 1.0)
+    ends = np.searchsorted(outcome.arrival_s, np.append(starts[1:], np.inf))
+    begins = np.append(0, ends[:-1])
+    per_request, good = _per_request(outcome, target), _are_good(outcome, target)
+    latencies = {name: np.full(n_windows, np.nan) for name in target.limits}
+    for name, values in per_request.items():
+        share = target.limits[name].percentile / 100
+        for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+            own = values[begin:end][outcome.is_ok[begin:end]]
+            if (own := own[~np.isnan(own)]).size:
+                latencies[name][place] = np.quantile(own, share, method="inverted_cdf")
+    if "itl" in target.limits:
+        share = target.limits["itl"].percentile / 100
+        latencies["itl"] = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts, share)
+    n_requests = ends - begins
+    n_ok, n_good = (
+        reached[ends] - reached[begins]
+        for reached in (np.append(0, np.cumsum(flags)) for flags in (outcome.is_ok, good))
     )
-    of_group = f"{rows} WHERE {where or 'true'}"
-    with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
-        database.execute(_SETTINGS)
-        counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
-        n_failed = int(counts["n_failed"].sum())
-        counts = counts[counts["n"] > 0]
-        windows = _busiest_windows(counts, MOST_REQUESTS / max(factor, 1.0))
-        kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
-        query = f"""SELECT {", ".join(_COLUMNS)}, file_row_number AS row FROM {of_group}
-            AND status = 'ok' {kept} ORDER BY arrival_s, row"""
-        read = database.execute(query).fetchnumpy() if len(counts) else {}
-    n = int(counts["n"].sum())
-    if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
-        problem = f"{n} requests that succeeded" + (" at one moment" if n > 1 else "")
-        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
-        raise InputError(problem, file=trace, field="arrival_s", fix=fix)
-    prefix_id = prefix_tokens = None
-    if has_prefixes and len((blocks := read_blocks(trace)).ids):
-        prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
-    times, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
-    arrival_s = np.concatenate([*batches_of(times)])
-    demand = Demand(
-        id_of(Path(trace).stem),
-        arrival_s,
-        np.asarray(read["input_tokens"], np.int64),
-        np.maximum(read["output_tokens"], 1).astype(np.int64),
-        max(float(counts["last_s"].max()), float(arrival_s[-1])),
-        start_time(trace),
-        n if windows is not None else None,
-        n_failed,
-        prefix_id,
-        prefix_tokens,
-        clock_step_s,
-    )
-    if factor * demand.n > MOST_COPIED:
-        problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
-        fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"
-        raise InputError(problem, file=trace, field="--traffic", fix=fix)
-    return demand.multiplied(factor, window_s)
+    n_failed = n_requests - n_ok
+    goodput = np.divide(n_good, n_requests, out=np.full(n_windows, np.nan), where=n_requests > 0)
+    is_met = n_failed <= target.max_failed * n_requests
+    for name, values in latencies.items():
+        is_met &= ~(values > target.limits[name].limit_ms)
+    if target.goodput is not None:
+        is_met &= ~(goodput < target.goodput)
+    return Judged(starts, n_requests, n_failed, latencies, goodput, is_met)
 
 
-_COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
-    count(*) FILTER (status = 'ok') AS n, count(*) FILTER (status <> 'ok') AS n_failed,
-    sum(input_tokens) FILTER (status = 'ok') AS inputs,
-    sum(output_tokens) FILTER (status = 'ok') AS outputs,
-    min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
+def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
+    """Return the latencies in ms of each request, of the metrics with a limit but ITL.
+
+    An answer of one token has no TPOT (NaN), as in the table of metrics.
+    """
+    ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
+    later = np.where(outcome.output_tokens > 1, outcome.output_tokens - 1, np.nan)
+    known = {
+        "ttft": ttft,
+        "nttft": ttft / outcome.input_tokens,
+        "tpot": (e2e - ttft) / later,
+        "e2e": e2e,
+    }
+    return {name: values for name, values in known.items() if name in target.limits}
 
 
-def _busiest_windows(counts: pd.DataFrame, most: float) -> tuple[int, ...] | None:
-    """Return the windows to simulate, of `most` requests together or one; None for all."""
-    if counts["n"].sum() <= most:
-        return None
-    n = counts.set_index("place")["n"]
-    load = counts.set_index("place")[["n", "inputs", "outputs"]]
-    ranked = (load / load.max()).max(axis=1).sort_values(ascending=False, kind="stable")
-    kept, total = set[int](), 0
-    for place in ranked.index:
-        more = {place - 1, place} - kept
-        total += sum(n.get(each, 0) for each in more)
-        if kept and total > most:
-            break
-        kept |= more
-    return tuple(int(each) for each in sorted(kept))
+def _are_good(outcome: Outcome, target: Target) -> np.ndarray:
+    """Return which requests are within all limits; the ITL of one is the mean of its gaps."""
+    limits = dict(target.limits)
+    if "itl" in limits:
+        own = [limits[name].limit_ms for name in ("itl", "tpot") if name in limits]
+        limits["tpot"] = Limit(min(own), 50)
+    values = _per_request(outcome, Target(limits))
+    good = outcome.is_ok.copy()
+    for name, each in values.items():
+        good &= ~(each > limits[name].limit_ms)
+    return good
+
+
+def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:
+    """Return a quantile of each row of counts, NaN for an empty one.
+
+    Within its bin the quantile is interpolated on the logarithm: bins are narrow and positive.
+    """
+    reached = np.cumsum(counts, axis=1)
+    total = reached[:, -1]
+    wanted = share * total
+    place = np.minimum((reached < wanted[:, None]).sum(axis=1), counts.shape[1] - 1)
+    rows = np.arange(len(counts))
+    inside = counts[rows, place]
+    before = reached[rows, place] - inside
+    part = np.divide(wanted - before, inside, out=np.zeros(len(counts)), where=inside > 0)
+    low, high = np.log(edges[place]), np.log(edges[place + 1])
+    return np.where(total > 0, np.exp(low + part * (high - low)), np.nan)
 
 
 def requests_of_demand(demand: Demand) -> Requests:
@@ -358,27 +279,9 @@ def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:
         drawn = length.mean * np.exp(sigma * rng.standard_normal(n) - sigma**2 / 2)
         return np.asarray(np.maximum(drawn.round(), 1).astype(np.int64))
 
-    def sample(n: int, *, seed: Seed) -> pd.DataFrame:
+    def sample(n: int, *, seed: int | np.random.SeedSequence) -> pd.DataFrame:
         rng = np.random.default_rng(seed)
         drawn = [lengths(each, n, rng) for each in requests]
-        return pd.DataFrame(dict(zip(_COLUMNS[1:], drawn, strict=True)))
+        return pd.DataFrame(dict(zip(COLUMNS[1:], drawn, strict=True)))
 
     return sample
-
-
-def prefix_notes(demand: Demand, has_prefix_caching: bool) -> list[str]:
-    """Return how much prefix caching saves, in a sentence; none if prefixes are not known."""
-    if demand.prefix_id is None:
-        return []
-    tokens = pd.Series(demand.prefix_tokens)
-    before = tokens.groupby(demand.prefix_id).transform(lambda own: own.cummax().shift())
-    again = np.minimum(before.fillna(0), tokens).sum() / demand.input_tokens.sum()
-    if has_prefix_caching:
-        return [
-            f"Prefix caching is on: {percent(again)} of the input tokens repeat the beginning of "
-            "an earlier request by the trace's hash_ids, and hit while they are kept."
-        ]
-    return [
-        f"Prefix caching is off: {percent(again)} of the input tokens, which repeat the beginning "
-        "of an earlier request by the trace's hash_ids, are computed again."
-    ]

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.capacity.demand import Demand, Traffic
-from sextant.answer.capacity.target import Judged, Outcome, Target, judge
+from sextant.answer.capacity.demand import Demand, Judged, Outcome, Target, Traffic, judge
 from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, largest_rate
 from sextant.facts.gpu import GPUProfile
 from sextant.simulate.closed_form import Limits, Load, saturation_rps

@@ -1,0 +1,259 @@
+"""What arrives: the requests of a trace, or those drawn from a workload at a rate."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+import pandas as pd
+
+from sextant.answer.capacity.demand import COLUMNS, Demand, lengths_of
+from sextant.answer.question import Requests
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, reading
+from sextant.base.ids import id_of
+from sextant.pages.wording import duration_words, percent
+from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
+from sextant.workload.arrivals import on_fine_clock
+from sextant.workload.draw import draw_trace, open_workload
+from sextant.workload.generators import (
+    BLOCK_S,
+    SHIFT_S,
+    Arrivals,
+    Gamma,
+    batches_of,
+    check_positive,
+    multiplied,
+)
+from sextant.workload.profiles import start_time
+from sextant.workload.shared_blocks import read_blocks
+from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored
+
+MOST_REQUESTS = 200_000
+"""Requests of a trace that are simulated at a time: those of its busiest windows where it has
+more."""
+MOST_COPIED = 1_000_000
+"""Requests of one simulation where a factor on the traffic makes more of them."""
+_SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
+
+
+class TraceTraffic(NamedTuple):
+    """A trace's own arrivals. Another seed shuffles the lengths within each window."""
+
+    demand: Demand
+    window_s: float | None
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the trace for seed 0, else with the lengths of each window shuffled."""
+        demand = self.demand
+        if seed == 0:
+            return demand
+        window = np.floor(demand.arrival_s / (self.window_s or np.inf))
+        order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
+        return replace(demand.at(order), arrival_s=demand.arrival_s, n_of_trace=demand.n_of_trace)
+
+
+class DrawnTraffic(NamedTuple):
+    """Requests and arrivals that are drawn."""
+
+    name: str
+    """Of the requests, and how they arrive."""
+    requests: Callable[..., pd.DataFrame]
+    """Draws as `RequestModel.sample` does."""
+    arrivals: Arrivals
+    duration_s: float
+    first_seed: int = 0
+    """Used for seed 0; other seeds count from it."""
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the requests drawn with a seed. Raises InputError if none arrives."""
+        seed += self.first_seed
+        frame = draw_trace(self.requests, self.arrivals, seed=seed, duration_s=self.duration_s)
+        if frame.empty:
+            fix = "give a higher --request-rate, or a longer --duration"
+            problem = f"no request arrives in {self.duration_s:g} s"
+            raise InputError(problem, field="--request-rate", fix=fix)
+        arrival_s, inputs, outputs = (frame[name].to_numpy() for name in COLUMNS)
+        return Demand(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+
+
+def traffic_at_rate(
+    rate_rps: float,
+    workload: str | Path | None,
+    lengths: Requests | None,
+    *,
+    alpha: float | None = None,
+    duration_s: float | None = None,
+    first_seed: int = 0,
+) -> DrawnTraffic:
+    """Return requests that arrive at a rate.
+
+    Args:
+        rate_rps: mean rate.
+        workload: its requests, and the arrivals of its trace if it has one, at that mean rate.
+        lengths: of the requests, in place of the workload's.
+        alpha: shape of Gamma gaps in place of the workload's arrivals; 1 (Poisson) without any.
+        duration_s: by default an hour, or the time of `MOST_REQUESTS`.
+        first_seed: as in `DrawnTraffic`.
+    """
+    check_positive(rate_rps=rate_rps)
+    model = None
+    if alpha is None and workload is not None and Path(workload).is_dir():
+        model = read_stored(workload)["model"]
+    if workload is not None and model is not None:
+        arrivals = arrivals_at_rate(workload, FITTED, rate_rps)
+        manner = f"its trace's arrivals ({model})"
+    else:
+        arrivals = Gamma(rate_rps, 1.0 if alpha is None else alpha)
+        manner = "Poisson arrivals" if arrivals.alpha == 1 else f"Gamma gaps of shape {alpha:g}"
+    if lengths is not None:
+        sample, name = lengths_of(lengths), "given lengths"
+    else:
+        sample, name = open_workload(workload or "").sample, id_of(Path(workload or "").name)
+    duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
+    return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
+
+
+def demand_of_trace(
+    trace: str | Path,
+    *,
+    window_s: float,
+    llm: str | None = None,
+    service: str | None = None,
+    has_prefixes: bool = False,
+    factor: float = 1.0,
+) -> Demand:
+    """Read the requests of a normalised trace, of one LLM or service where given.
+
+    With a `factor` there are so many times as many (see `multiplied_demand`).
+
+    A trace is counted window by window, and only what is simulated is read. Of more than
+    `MOST_REQUESTS` the busiest windows are kept, by requests or tokens, each with the one before
+    it, in which queues build up. With `has_prefixes` the demand has those of its `hash_ids`.
+
+    Raises:
+        InputError: the file is not a normalised trace, has no request that succeeded, or all of
+            them arrive at one moment.
+    """
+    require_trace(trace)
+    rows = parquet_rows(trace, has_row_number=True)
+    chosen = {"llm": llm, "service": service}
+    where = " AND ".join(
+        f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None
+    )
+    of_group = f"{rows} WHERE {where or 'true'}"
+    with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
+        database.execute(_SETTINGS)
+        counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
+        n_failed = int(counts["n_failed"].sum())
+        counts = counts[counts["n"] > 0]
+        windows = _busiest_windows(counts, MOST_REQUESTS / max(factor, 1.0))
+        kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
+        query = f"""SELECT {", ".join(COLUMNS)}, file_row_number AS row FROM {of_group}
+            AND status = 'ok' {kept} ORDER BY arrival_s, row"""
+        read = database.execute(query).fetchnumpy() if len(counts) else {}
+    n = int(counts["n"].sum())
+    if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
+        problem = f"{n} requests that succeeded" + (" at one moment" if n > 1 else "")
+        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
+        raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+    prefix_id = prefix_tokens = None
+    if has_prefixes and len((blocks := read_blocks(trace)).ids):
+        prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
+    times, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
+    arrival_s = np.concatenate([*batches_of(times)])
+    demand = Demand(
+        id_of(Path(trace).stem),
+        arrival_s,
+        np.asarray(read["input_tokens"], np.int64),
+        np.maximum(read["output_tokens"], 1).astype(np.int64),
+        max(float(counts["last_s"].max()), float(arrival_s[-1])),
+        start_time(trace),
+        n if windows is not None else None,
+        n_failed,
+        prefix_id,
+        prefix_tokens,
+        clock_step_s,
+    )
+    if factor * demand.n > MOST_COPIED:
+        problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
+        fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"
+        raise InputError(problem, file=trace, field="--traffic", fix=fix)
+    return multiplied_demand(demand, factor, window_s)
+
+
+_COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
+    count(*) FILTER (status = 'ok') AS n, count(*) FILTER (status <> 'ok') AS n_failed,
+    sum(input_tokens) FILTER (status = 'ok') AS inputs,
+    sum(output_tokens) FILTER (status = 'ok') AS outputs,
+    min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
+
+
+def _busiest_windows(counts: pd.DataFrame, most: float) -> tuple[int, ...] | None:
+    """Return the windows to simulate, of `most` requests together or one; None for all."""
+    if counts["n"].sum() <= most:
+        return None
+    n = counts.set_index("place")["n"]
+    load = counts.set_index("place")[["n", "inputs", "outputs"]]
+    ranked = (load / load.max()).max(axis=1).sort_values(ascending=False, kind="stable")
+    kept, total = set[int](), 0
+    for place in ranked.index:
+        more = {place - 1, place} - kept
+        total += sum(n.get(each, 0) for each in more)
+        if kept and total > most:
+            break
+        kept |= more
+    return tuple(int(each) for each in sorted(kept))
+
+
+def multiplied_demand(demand: Demand, factor: float, block_s: float | None = None) -> Demand:
+    """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
+
+    Copies share no prefix. Windows of `block_s` have their requests times the factor.
+    """
+    if factor == 1:
+        return demand
+    arrival_s, places, copies = multiplied(demand.arrival_s, factor, block_s=block_s or BLOCK_S)
+    found = replace(demand.at(places), arrival_s=arrival_s, factor=factor * demand.factor)
+    if demand.prefix_id is not None:
+        own = demand.prefix_id[places]
+        apart = own + copies * (int(demand.prefix_id.max()) + 1)
+        found = replace(found, prefix_id=np.where(own < 0, own, apart))
+    n_of_trace = demand.n_of_trace and round(factor * demand.n_of_trace)
+    return replace(found, n_of_trace=n_of_trace)
+
+
+def demand_notes(demand: Demand, has_prefix_caching: bool | None) -> list[str]:
+    """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
+    notes = [] if has_prefix_caching is None else prefix_notes(demand, has_prefix_caching)
+    if demand.clock_step_s is not None:
+        notes.append(
+            f"The clock of {demand.name} has steps of {duration_words(demand.clock_step_s)}: "
+            "requests of one stamp are spread over the step at random."
+        )
+    if demand.factor != 1:
+        how = f"further copies are shifted by up to {SHIFT_S:g} s and share no prefix"
+        how = how if demand.factor > 1 else "they are drawn at random"
+        times = f"{demand.factor:g} times the requests of {demand.name} arrive"
+        notes.append(f"{times}, on the same clock: {how}.")
+    return notes
+
+
+def prefix_notes(demand: Demand, has_prefix_caching: bool) -> list[str]:
+    """Return how much prefix caching saves, in a sentence; none if prefixes are not known."""
+    if demand.prefix_id is None:
+        return []
+    tokens = pd.Series(demand.prefix_tokens)
+    before = tokens.groupby(demand.prefix_id).transform(lambda own: own.cummax().shift())
+    again = np.minimum(before.fillna(0), tokens).sum() / demand.input_tokens.sum()
+    if has_prefix_caching:
+        return [
+            f"Prefix caching is on: {percent(again)} of the input tokens repeat the beginning of "
+            "an earlier request by the trace's hash_ids, and hit while they are kept."
+        ]
+    return [
+        f"Prefix caching is off: {percent(again)} of the input tokens, which repeat the beginning "
+        "of an earlier request by the trace's hash_ids, are computed again."
+    ]
