@@ -30,9 +30,8 @@ from sextant.answer.step_laws import LLMLaws, ServerLaws, Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.decide.sizing import fewest_replicas
 from sextant.facts.slo import SLO
-from sextant.simulate.inputs import NAMES, Requests, StepLaw
+from sextant.simulate.inputs import NAMES, OK, Requests, StepLaw
 from sextant.simulate.run import simulate_closed
-from sextant.simulate.world import OK
 from sextant.trace import ingest_trace
 
 HERE = Path(__file__).parents[1]

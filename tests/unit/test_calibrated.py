@@ -10,11 +10,12 @@ from sextant.base.errors import InputError
 from sextant.simulate.calibrated import (
     calibrate,
     closed_loop_requests,
+    law_of_steps,
+    measured_steps,
     requests_of_points,
 )
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop
 from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.matching import law_of_steps, measured_steps
 from sextant.simulate.run import simulate, simulate_closed
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)

@@ -11,10 +11,10 @@ from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.batching import fact_rows
 from sextant.predict.roofline.posterior import columns_of
+from sextant.simulate import closed_form
 from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, saturation_rps
 from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw
-from sextant.simulate.matching import broadcast, match
 from sextant.simulate.run import simulate, simulate_closed, summarise
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
@@ -103,7 +103,9 @@ def test_matching_finds_the_terms_that_made_the_latencies() -> None:
     start = truth.copy()
     for group, factor in zip(groups, (0.7, 1.5, 2.0), strict=True):
         start[:, [NAMES.index(name) for name in group]] *= factor
-    found = match(start, groups, (1, 1, 1), predict, predict(broadcast(truth)), 1e-3)
+    found = closed_form.match(
+        start, groups, (1, 1, 1), predict, predict(closed_form.broadcast(truth)), 1e-3
+    )
     assert found.values == pytest.approx(truth, rel=0.02)
     assert np.abs(found.errors).max() < 1e-3
 
@@ -134,7 +136,7 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
     assert means.itl_ms[few] == pytest.approx(told["itl_ms"].to_numpy()[few], rel=0.05)
     ttft_ms = told["nttft_ms"].to_numpy() * asked["input_tokens"].to_numpy()
     assert means.ttft_ms[0] == pytest.approx(ttft_ms[0], rel=0.1)
-    drawn = closed_loop(broadcast(laws.draws), limits, load, np.array([8.0]))
+    drawn = closed_loop(closed_form.broadcast(laws.draws), limits, load, np.array([8.0]))
     spread = np.log(drawn.itl_ms).std()
     assert 0.005 < spread < 0.5
     assert np.log(np.median(drawn.itl_ms) / means.itl_ms[1]) == pytest.approx(0, abs=0.1)

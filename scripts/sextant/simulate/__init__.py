@@ -4,13 +4,12 @@ In go requests (when they arrive, their tokens, what prefix they share), the set
 scheduler, and a law of how long one engine step takes; out come each request's latencies and
 outcome, the gaps between tokens as a histogram, and how busy and how full the servers were.
 
-To read, in order: `inputs` (requests, the scheduler's settings, the time of a step), `run`
-(requests in, `Simulation` and its summary out, on one or several replicas behind a router).
-`kernel` is the compiled part, over the tables of `world`: `steps` plans a replica's steps, `decode`
-those that only decode, `tables` keep its requests and its KV cache, each in O(1) a step. `compiled`
-has Numba compile them; no other module imports Numba.
+To read, in order: `inputs` (requests, the scheduler's settings, the time of a step, and the tables
+of a simulation), `run` (requests in, `Simulation` and its summary out, on one or several replicas
+behind a router). Compiled are `steps`, which plan a replica's steps, and `tables`, which keep its
+requests and its KV cache, each in O(1) a step; no other module than `tables` imports Numba.
 
 Step laws come from the predictor's fit (`fitted`), for what was never measured, or from what was
 measured on a server (`calibrated`). `closed_form` has mean latencies at a steady load without
-simulation; `matching` scales laws until they give the latencies that are known.
+simulation, and scales laws until they give the latencies that are known.
 """

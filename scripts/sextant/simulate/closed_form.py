@@ -1,16 +1,17 @@
-"""Mean latencies at a steady load without simulation: of an open loop, or of a number of users.
+"""Mean latencies at a steady load without simulation, and the laws that give those that are known.
 
 Little's law and the step law together say how many requests decode; a new request waits for the
 steps under way and shares its own with others, as in M/G/1. docs/planning.md derives it. All
-functions broadcast: laws, loads and rates may be arrays.
+functions broadcast: laws, loads and rates may be arrays. `match` scales laws by Gauss-Newton on
+logarithms, for any number at once, with normal priors on the scales.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from sextant.simulate.inputs import Scheduler, StepLaw
+from sextant.simulate.inputs import NAMES, Scheduler, StepLaw
 
 Values = np.ndarray | float
 _HALVINGS = 30
@@ -188,3 +189,114 @@ def _root(rising: Callable[[np.ndarray], np.ndarray], most: np.ndarray) -> np.nd
         is_above = rising(middle) > 0
         low, high = np.where(is_above, low, middle), np.where(is_above, middle, high)
     return high
+
+
+_ITERATIONS = 8
+_STEP = 1e-3
+_CLOSE = 1e-3
+"""Largest step of a logarithm after which it is found."""
+_LARGEST_MOVE = 1.0
+_SHORTER = 5
+_SATURATED = 3.0
+"""Logarithm by which a latency is too long where the server is saturated."""
+
+Group = tuple[str, ...]
+
+
+class Matched(NamedTuple):
+    """Laws that give what is known, and how sure their scales are."""
+
+    values: np.ndarray
+    """Terms of each law, (laws, terms), in the order of `inputs.NAMES`."""
+    log_scales: np.ndarray
+    """By which each group of terms was scaled, (laws, groups)."""
+    covariance: np.ndarray
+    """Of the log scales, (laws, groups, groups)."""
+    errors: np.ndarray
+    """Logarithms of predicted over known latencies, (laws, latencies)."""
+
+
+def broadcast(values: np.ndarray) -> StepLaw:
+    """Return laws of values (laws, terms) as one whose terms are columns, (laws, 1)."""
+    return StepLaw(*values.T[:, :, None])
+
+
+def match(
+    start: np.ndarray,
+    groups: Sequence[Group],
+    prior_sd: Sequence[float],
+    predict: Callable[[StepLaw], np.ndarray],
+    known: np.ndarray,
+    noise: np.ndarray | float,
+) -> Matched:
+    """Return the most likely laws.
+
+    Args:
+        start: laws from which the scales count, shape (laws, terms).
+        groups: terms that are scaled together.
+        prior_sd: of the logarithm of each group's scale.
+        predict: logarithms of the latencies of laws as `broadcast` makes them, (laws, latencies).
+        known: logarithms of the latencies, (laws, latencies); NaN where not known.
+        noise: standard deviation of each, broadcast against `known`.
+    """
+    places = [[NAMES.index(name) for name in group] for group in groups]
+    precision = 1 / np.asarray(prior_sd) ** 2
+
+    def scaled(log_scales: np.ndarray) -> np.ndarray:
+        values = start.copy()
+        for group, place in enumerate(places):
+            values[:, place] *= np.exp(log_scales[:, group, None])
+        return values
+
+    def residuals(log_scales: np.ndarray) -> np.ndarray:
+        errors = predict(broadcast(scaled(log_scales))) - known
+        errors = np.where(np.isnan(errors) & ~np.isnan(known), _SATURATED, errors)
+        return np.nan_to_num(errors) / noise
+
+    at = np.zeros((len(start), len(groups)))
+    found = residuals(at)
+    for _ in range(_ITERATIONS):
+        jacobian, hessian = _curvature(residuals, at, found, precision)
+        slope = np.einsum("ljg,lj->lg", jacobian, found) + precision * at
+        move = -np.linalg.solve(hessian, slope[..., None])[..., 0]
+        move = np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
+        if np.abs(move).max(initial=0.0) < _CLOSE:
+            break
+        at, found = _line_search(residuals, precision, at, found, move)
+    _, hessian = _curvature(residuals, at, found, precision)
+    return Matched(scaled(at), at, np.linalg.inv(hessian), found * noise)
+
+
+def _curvature(
+    residuals: Callable[[np.ndarray], np.ndarray],
+    at: np.ndarray,
+    found: np.ndarray,
+    precision: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return derivatives of the residuals, (laws, latencies, groups), and their Hessian."""
+    shifts = np.eye(at.shape[1]) * _STEP
+    jacobian = np.stack([(residuals(at + shift) - found) / _STEP for shift in shifts], axis=-1)
+    return jacobian, np.einsum("ljg,ljh->lgh", jacobian, jacobian) + np.diag(precision)
+
+
+def _line_search(
+    residuals: Callable[[np.ndarray], np.ndarray],
+    precision: np.ndarray,
+    at: np.ndarray,
+    found: np.ndarray,
+    move: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each law's scales and residuals after its move, half of it, ... that costs no more."""
+
+    def cost(scales: np.ndarray, errors: np.ndarray) -> np.ndarray:
+        return (errors**2).sum(axis=1) + (precision * scales**2).sum(axis=1)
+
+    limit = cost(at, found)
+    for _ in range(_SHORTER):
+        other = residuals(at + move)
+        is_worse = cost(at + move, other) > limit
+        if not is_worse.any():
+            break
+        move = np.where(is_worse[:, None], move / 2, move)
+    kept = ~is_worse[:, None]
+    return np.where(kept, at + move, at), np.where(kept, other, found)

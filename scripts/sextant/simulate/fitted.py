@@ -14,9 +14,17 @@ from threadpoolctl import threadpool_limits
 from sextant.base.errors import InputError
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.posterior import columns_of
-from sextant.simulate.closed_form import Limits, Load, Values, closed_loop, open_loop, step_parts
+from sextant.simulate.closed_form import (
+    Group,
+    Limits,
+    Load,
+    Values,
+    closed_loop,
+    match,
+    open_loop,
+    step_parts,
+)
 from sextant.simulate.inputs import NAMES, Scheduler, StepLaw
-from sextant.simulate.matching import Group, match
 
 _USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
 _GROUPS = (

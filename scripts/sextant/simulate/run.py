@@ -10,8 +10,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.points.metrics import STATISTICS, meets_limits, statistics
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.world import (
+from sextant.simulate.inputs import (
     BIN_WIDTH,
     OK,
     REFUSED,
@@ -19,6 +18,9 @@ from sextant.simulate.world import (
     SHORTEST_S,
     TIMEOUT,
     UNSENT,
+    Requests,
+    Scheduler,
+    StepLaw,
     World,
     make_world,
 )
@@ -113,7 +115,7 @@ def simulate(
     Raises:
         InputError: an unknown router, no replica, or a window or warm-up that makes no sense.
     """
-    from sextant.simulate.kernel import run_open  # with Numba, which takes a second to load
+    from sextant.simulate.steps import run_open  # with Numba, which takes a second to load
 
     if router not in get_args(Router):
         fix = f"use one of {', '.join(get_args(Router))}"
@@ -144,7 +146,7 @@ def simulate_closed(
         TooFewRequests: users send more.
         InputError: no user, or a request that the server refuses.
     """
-    from sextant.simulate.kernel import run_closed
+    from sextant.simulate.steps import run_closed
 
     _check(n_replicas, warmup_s, window_s)
     for field, value in (("users", users), ("duration_s", duration_s)):

@@ -1,14 +1,31 @@
-"""A replica's steps, compiled: vLLM's rules of what a step computes, in O(1) a step."""
+"""The simulation, compiled: vLLM's rules of what a step computes, in O(1) a step.
+
+`run_open` and `run_closed` send requests to replicas, `advance` makes a replica's plans, and
+`decode_only` those that only decode: most of all, so they take a loop of their own. In such a step
+no request joins, ends, is preempted or given up. The numbers are those of the other steps, one at a
+time, but nothing is looked up in the table of requests.
+"""
 
 import math
 
-from sextant.simulate.compiled import compiled
-from sextant.simulate.decode import bin_of, decode_only
+from sextant.simulate.inputs import (
+    BIN_WIDTH,
+    LEAST_REQUESTS,
+    N_BINS,
+    NONE,
+    OK,
+    PENDING,
+    PREFIX,
+    SHORTEST_S,
+    TIMEOUT,
+    World,
+)
 from sextant.simulate.tables import (
     append_end,
     assign,
     blocks_of,
     cached_of,
+    compiled,
     first_waiting,
     grow,
     hold_cached,
@@ -19,13 +36,83 @@ from sextant.simulate.tables import (
     stop_running,
     take,
 )
-from sextant.simulate.world import (
-    NONE,
-    OK,
-    PENDING,
-    TIMEOUT,
-    World,
-)
+
+
+@compiled
+def bin_of(gap_s: float) -> int:
+    """Return the bin in which a gap between tokens is counted."""
+    return int(min(max(math.log(gap_s / SHORTEST_S) / BIN_WIDTH, 0.0), N_BINS - 1.0))
+
+
+@compiled
+def _next_event_s(w: World, r: int) -> float:
+    """Return until when a replica only decodes, as far as its queue and its clients go."""
+    s = w.replicas[r]
+    if s.partial != NONE or s.n_decodes == 0:
+        return -math.inf
+    event_s = math.inf
+    if s.oldest != NONE:
+        event_s = w.requests[s.oldest].deadline_s
+    if s.is_blocked:
+        return event_s
+    if s.preempted != NONE:
+        return -math.inf
+    if s.waiting != NONE:
+        event_s = min(event_s, w.requests[s.waiting].arrival_s + w.request_s)
+    return event_s
+
+
+@compiled
+def decode_only(w: World, r: int, until_s: float) -> None:
+    """Make the plans of a replica that only decode, up to the first other one or a time."""
+    s = w.replicas[r]
+    until_s = min(until_s, _next_event_s(w, r))
+    crossing, ends = w.crossing[r], w.ends[r]
+    mask = ends.shape[0] - 1
+    series, gaps, counted_from_s = w.series, w.gaps, s.counted_from_s
+    n, lag, block_tokens, is_asynchronous = s.n_decodes, w.lag, w.block_tokens, w.lag == 2
+    law = w.law
+    fixed_ms, context_ms = law[0] + w.weights_ms[n] + law[2] * n, law[3]
+    plan, plan_s, free_s, context, used = s.plan, s.plan_s, s.free_s, s.context, s.used
+    busy_s, kv_block_s, steps, gap_sum_s = s.busy_s, s.kv_block_s, s.steps, 0.0
+    low_s = high_s = 0.0
+    bin_ = 0
+    while plan_s < until_s:
+        if ends[plan & mask].first != NONE or ends[(plan - lag) & mask].first != NONE:
+            break
+        new = crossing[plan % block_tokens]
+        if new > w.n_blocks - used:
+            break
+        if new > 0:
+            used += new
+            take(w, r, new)
+        context += n
+        start_s = max(plan_s, free_s)
+        end_s = start_s + 1e-3 * (fixed_ms + context_ms * context)
+        gap_s, took_s = end_s - free_s, end_s - start_s
+        free_s = end_s
+        plan_s = start_s if is_asynchronous else end_s
+        plan += 1
+        steps += 1
+        window = int(min(end_s / w.window_s, series.shape[0] - 1.0))
+        series[window, 0] += took_s
+        series[window, 1] += used * took_s
+        series[window, 2] += n
+        series[window, 3] += 1
+        if start_s >= counted_from_s:
+            busy_s += took_s
+            kv_block_s += used * took_s
+        if not low_s <= gap_s < high_s:
+            bin_ = bin_of(gap_s)
+            low_s = SHORTEST_S * math.exp(bin_ * BIN_WIDTH)
+            high_s = SHORTEST_S * math.exp((bin_ + 1) * BIN_WIDTH)
+        gaps[window, bin_] += s.n_counted
+        gap_sum_s += gap_s
+    s.n_gaps += s.n_counted * (steps - s.steps)
+    s.gap_sum_s += s.n_counted * gap_sum_s
+    s.plan, s.plan_s, s.free_s, s.context = plan, plan_s, free_s, context
+    s.busy_s, s.kv_block_s, s.steps = busy_s, kv_block_s, steps
+    s.most_blocks = max(s.most_blocks, used)
 
 
 @compiled
@@ -305,3 +392,47 @@ def _end(w: World, r: int, end_s: float) -> None:
             _leave_decodes(w, r, i, q.input + q.output - 1)
         send_next(w, r, i, end_s)
         i = q.end_after
+
+
+@compiled
+def run_open(w: World, router: int) -> None:
+    """Send each request to a replica when it arrives, and let all be answered."""
+    n_replicas = w.replicas.shape[0]
+    turn = 0
+    for i in range(w.requests.shape[0]):
+        q = w.requests[i]
+        if q.status != PENDING:
+            continue
+        if router == LEAST_REQUESTS:
+            r = _least_busy(w, q.arrival_s)
+        elif router == PREFIX and q.group != NONE:
+            r = q.group % n_replicas
+        else:
+            r = turn
+            turn = (turn + 1) % n_replicas
+        assign(w, r, i)
+    for r in range(n_replicas):
+        advance(w, r, float("inf"))
+
+
+@compiled
+def _least_busy(w: World, now_s: float) -> int:
+    """Return the replica with the fewest requests at a time; the first of several."""
+    least = 0
+    for r in range(w.replicas.shape[0]):
+        advance(w, r, now_s)
+        s, best = w.replicas[r], w.replicas[least]
+        if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
+            least = r
+    return least
+
+
+@compiled
+def run_closed(w: World, users: int) -> None:
+    """Have users send requests one after another, spread evenly over the replicas."""
+    n_replicas = w.replicas.shape[0]
+    for i in range(min(users, w.requests.shape[0])):
+        w.requests[i].status = PENDING
+        assign(w, i % n_replicas, i)
+    for r in range(n_replicas):
+        advance(w, r, float("inf"))

@@ -15,7 +15,7 @@ from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section
 from sextant.pages.wording import duration_words, number, percent, plural
 from sextant.points.metrics import SHOWN, STATISTICS
 from sextant.simulate.closed_form import Limits, Load, saturation_rps
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate.inputs import OK, Requests, Scheduler, StepLaw
 from sextant.simulate.run import (
     Router,
     Simulation,
@@ -26,7 +26,6 @@ from sextant.simulate.run import (
     simulate_closed,
     summarise,
 )
-from sextant.simulate.world import OK
 
 _SHARES = np.linspace(0, 1, 101)
 _MOST_REQUESTS = 10_000_000

@@ -12,9 +12,16 @@ from sextant.answer.capacity.demand import Demand, Judged, Outcome, Target, Traf
 from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, largest_rate
 from sextant.facts.gpu import GPUProfile
 from sextant.simulate.closed_form import Limits, Load, saturation_rps
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate.inputs import (
+    BIN_WIDTH,
+    N_BINS,
+    OK,
+    SHORTEST_S,
+    Requests,
+    Scheduler,
+    StepLaw,
+)
 from sextant.simulate.run import Router, Simulation, on_threads, simulate
-from sextant.simulate.world import BIN_WIDTH, N_BINS, OK, SHORTEST_S
 
 NOBODY = -1
 """In place of a replica: the request is refused."""
