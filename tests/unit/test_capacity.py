@@ -256,15 +256,19 @@ def test_a_replica_bears_the_rate_at_which_it_is_busy_all_the_time() -> None:
     assert found.rate_rps == pytest.approx(1 / SERVICE_S, rel=0.03) and found.replicas == 2
 
 
-def test_the_probability_is_the_share_of_draws_that_need_no_more() -> None:
+def test_the_probability_is_that_of_the_draws_that_need_no_more() -> None:
     steady = demand(np.arange(4000) * 0.25, 1000.0)
     server = Server(PROFILE, one_at_a_time(spread=0.05), n_draws=20)
     found = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.9)
     # Draw d needs ceil(4 x 0.5 x (1 + 0.05 d)) replicas: 2 to 4.
     assert found.needs == [2] + [3] * 10 + [4] * 9 and found.replicas == 4
-    assert found.probability(3) == 0.55 and found.needs[found.draw] == 4
+    # 11 and 20 of 20 draws: never certain (Jeffreys).
+    assert found.probability(3) == 11.5 / 21 and found.probability(4) == 20.5 / 21
+    assert found.needs[found.draw] == 4
     less = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.5)
     assert less.replicas == 3
+    sure = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.98)
+    assert (sure.status, sure.replicas) == ("unsure", None)
 
 
 def test_a_limit_that_a_request_alone_breaks_is_said_with_by_how_much() -> None:

@@ -93,7 +93,7 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
 
 
 def test_recommend_with_a_trace_is_answered_by_capacity(trace, tmp_path, monkeypatch) -> None:
-    fewer_draws = partial(capacity_question, draws=2)
+    fewer_draws = partial(capacity_question, draws=4)
     monkeypatch.setattr("sextant.cli.capacity.capacity_question", fewer_draws)
     offer = ASKED[:-2]
     page = tmp_path / "page.html"
@@ -318,3 +318,10 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
     slo = {"ttft_ms": 10.0, "ttft_percentile": 95}
     line = burst_line({"demand": {"start_time": None}, "burst": minute, "slo": slo})
     assert "1 request) by itself is met" in line and "minutes" not in line
+
+
+def test_few_draws_show_no_small_risk(trace) -> None:
+    given = ("--trace", trace, *LIMITS, *ASKED, "--draws", 8, "--risk", 0.01)
+    with pytest.raises(InputError, match="8 draws cannot show a risk") as error:
+        sextant("capacity", *given)
+    assert error.value.fix == "give --draws 48 or more"

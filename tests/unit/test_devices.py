@@ -78,7 +78,7 @@ def test_the_scheduler_s_name_of_a_device_is_nothing_that_a_measurement_depends_
     unnamed = profile_from_row(ROW, H100)
     named = profile_from_row(ROW | {"gpu_model": "h100"}, H100)
     assert (unnamed.gpu_model, named.gpu_model) == (None, "h100")
-    assert unnamed.devices == named.devices == Devices("gpu", 2, 80.0)
+    assert unnamed.devices == named.devices == Devices("gpu", 2, 80.0, H100.reserved_gib)
 
 
 @pytest.mark.parametrize(

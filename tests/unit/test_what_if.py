@@ -70,7 +70,7 @@ SETTINGS = {
     "rate": [
         # Simulated at these rates alone, within the limits that were asked for.
         RATE.asked,
-        Asked(160, RATE.asked.limits, 0.02),
+        Asked(160, RATE.asked.limits, 0.05),
         Asked(28.3, RATE.asked.limits, 0.3, {"1xB200-180GB": 1.1}),
         Asked(56.6, RATE.asked.limits, None, {"1xH200-141GB": 1.2}),
     ],

@@ -21,14 +21,14 @@ from sextant.answer.step_laws import ServerLaws, Settings, server_laws
 from sextant.base.rows import Row
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import HOURS_PER_MONTH, token_prices
+from sextant.decide.sizing import draws_needed
 from sextant.facts.slo import MAX_FAILED, SLO, worst_limit
 from sextant.predict.latencies import INTERVAL
 
 N_DRAWS = 16
+"""Of the law and the traffic, beside the likeliest law; more where the risk asks for more."""
 N_REQUESTS = 1500
 """Of one replica in a simulation: enough for a 95th percentile, in milliseconds of computing."""
-NEAR = 0.08
-"""So close to the asked probability that more draws could change the answer."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Arrivals:
     servers: Mapping[str, Server]
     requests: Requests
     seed: int
+    n_draws: int
+    """Of the law and the traffic, the likeliest law included."""
     most_usd_per_hour: float = np.inf
     """Options that cost more are of no use."""
     known: dict[SLO, dict[str, Sizing]] = field(default_factory=dict)
@@ -70,9 +72,11 @@ class Arrivals:
     ) -> "Arrivals":
         """Fit the laws of a step. Raises InputError where the points have none."""
         lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
-        laws, _ = server_laws(question, subject, Settings(), N_DRAWS)
+        wanted = SAFE if question.risk is None else 1 - question.risk
+        n_draws = max(N_DRAWS, draws_needed(wanted) - 1)
+        laws, _ = server_laws(question, subject, Settings(), n_draws)
         servers = {name: _steady(subject, name, each, question) for name, each in laws.items()}
-        return cls(servers, lengths, question.seed, most_usd_per_hour)
+        return cls(servers, lengths, question.seed, n_draws + 1, most_usd_per_hour)
 
     def needed(self, slo: SLO, profile_ids: Sequence[str], is_first: bool = False) -> pd.DataFrame:
         """Return the replicas that each profile needs, by draw; infinite where none are enough.
@@ -92,7 +96,7 @@ class Arrivals:
                 has_rate=False,
             )
         found = self.known[slo]
-        never = np.full(N_DRAWS + 1, np.inf)
+        never = np.full(self.n_draws, np.inf)
         needs = {name: found[name].needs if name in found else never for name in profile_ids}
         return pd.DataFrame({name: np.array(each or never) for name, each in needs.items()})
 
@@ -198,12 +202,12 @@ def headroom_of(slo: SLO, chosen: Row, latency: Row, lengths: np.ndarray) -> Row
     }
 
 
-def rate_notes(slo: SLO, chosen: Row, risk: float | None) -> list[str]:
-    """Return how the rate was sized, and whether a longer run could change the answer."""
-    n, probability = N_DRAWS + 1, chosen["probability_met"]
+def rate_notes(slo: SLO, chosen: Row, n: int, risk: float | None) -> list[str]:
+    """Return how the rate was sized over `n` draws, and whether more could change the answer."""
+    probability = chosen["probability_met"]
     text = f"Requests arrive at random (Poisson), simulated over {n} draws of law and traffic"
     wanted = SAFE if risk is None else 1 - risk
-    if probability is None or abs(probability - wanted) <= max(NEAR, 1 / n):
+    if probability is None or abs(probability - wanted) <= 1 / (n + 1):
         command = f"`sextant capacity --request-rate {slo.load:.4g}`"
         text += f": the decision is near, and a longer run could change it ({command})"
     return [f"{text}."]

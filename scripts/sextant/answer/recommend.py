@@ -240,8 +240,8 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     costs = cost(made, chosen, latency) if latency else None
     unmeasured, lines = _unmeasured(asked, model, fitted, chosen)
     notes += lines
-    if is_simulated:
-        notes += rate_notes(made.slo, chosen, question.risk)
+    if made.arrivals:
+        notes += rate_notes(made.slo, chosen, made.arrivals.n_draws, question.risk)
     if costs and headroom is None:
         headroom = _headroom(made, chosen, costs["requests_per_s"])
 

@@ -98,7 +98,7 @@ async function answerAgain(section) {
       const each = data.is_measured || data.needed ? usersHi : usersEach(profile, tried, replicas, asked);
       return {
         gpu_profile_id: name, replicas, users_per_replica: each,
-        usd_per_hour: usd, probability_met: met / n, worth: worth / n, usersHi,
+        usd_per_hour: usd, probability_met: data.needed ? (met + 0.5) / (n + 1) : met / n, worth: worth / n, usersHi,
       };
     }));
   }
@@ -146,6 +146,8 @@ async function answerAgain(section) {
     const all = { 1: "the limit", 2: "both limits" }[N_LIMITS] ?? "all limits";
     if (data.is_measured) return chosen ? plan(chosen) : `no GPU profile meets ${all}`;
     if (chosen) return `${plan(chosen)}; meets ${all} with probability ${chance(chosen.probability_met)}`;
+    if (data.needed && asked.risk !== null && asked.risk < 0.5 / (n + 1))
+      return `a risk of ${asked.risk} takes more draws than the ${n} of this page: ask sextant recommend --risk ${asked.risk}`;
     if (asked.risk === null) return `no option is likely to meet ${all}`;
     return `no GPU profile meets ${all} with probability ${Number((1 - asked.risk).toPrecision(10))} or more`;
   }

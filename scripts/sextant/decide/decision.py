@@ -14,7 +14,13 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from sextant.decide.sizing import best_of_each, load_served, size_replicas, users_served
+from sextant.decide.sizing import (
+    best_of_each,
+    load_served,
+    probability_of,
+    size_replicas,
+    users_served,
+)
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import IDENTIFIERS, is_refused, limited, load_of
@@ -195,7 +201,7 @@ def _simulated(
             "replicas": np.tile(counts, len(price)),
             "users_per_replica": np.nan,
             "usd_per_hour": np.round(price[:, None] * counts, 9).ravel(),
-            "probability_met": np.isfinite(ratios).mean(axis=0).ravel(),
+            "probability_met": probability_of(np.isfinite(ratios).sum(axis=0), len(needs)).ravel(),
             "expected_utility": worth_of(ratios).mean(axis=0).ravel(),
             "replicas_lo": np.repeat(low, each),
             "replicas_hi": np.repeat(high, each),

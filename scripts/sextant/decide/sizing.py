@@ -93,6 +93,19 @@ def size_replicas(
         return np.where(served > 0, np.ceil(np.asarray(load) / served - slack), np.inf)
 
 
+def probability_of(n_met: npt.ArrayLike, n_draws: int) -> np.ndarray:
+    """Return the probability that a few simulated draws give, `n_met` of which meet the SLO.
+
+    (n_met + 1/2) / (n_draws + 1), the mean of Jeffreys' posterior: 17 of 17 are 0.97, not 1.
+    """
+    return (np.asarray(n_met, float) + 0.5) / (n_draws + 1)
+
+
+def draws_needed(probability: float) -> int:
+    """Return the fewest draws that can show this probability, all of which meet the SLO."""
+    return int(np.ceil(0.5 / (1 - probability) - 1 - 1e-9))
+
+
 def check_curves(points: pd.DataFrame) -> None:
     """Raise InputError unless the points of each LLM and GPU profile are one curve over users."""
     if points["users"].isna().any():

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -136,6 +137,7 @@ def gpu_path(folder: str | Path, gpu_id: str) -> Path:
     return Path(folder) / f"{gpu_id}.yaml"
 
 
+@cache  # dozens of profiles share a device type
 def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
     """Read and check the facts of a device type."""
     path = gpu_path(folder, gpu_id)

@@ -14,7 +14,7 @@ import numpy as np
 from sextant.simulate.inputs import NAMES, Scheduler, StepLaw
 
 Values = np.ndarray | float
-_HALVINGS = 30
+_SECANTS, _ROOT_CLOSE = 40, 1e-11
 
 
 class Load(NamedTuple):
@@ -181,14 +181,30 @@ def _new_tokens(load: Load) -> np.ndarray:
 
 
 def _root(rising: Callable[[np.ndarray], np.ndarray], most: np.ndarray) -> np.ndarray:
-    """Return where a rising function of 0 to `most` is 0, by bisection; `most` if nowhere."""
-    low, high = np.zeros(np.shape(rising(np.asarray(most, float)))), np.asarray(most, float)
-    high = np.broadcast_to(high, low.shape)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        is_above = rising(middle) > 0
-        low, high = np.where(is_above, low, middle), np.where(is_above, middle, high)
-    return high
+    """Return where a rising function of 0 to `most` is 0; `most` if nowhere.
+
+    By the Illinois method: a secant between both ends, the end that stays counting for half.
+    """
+    most = np.asarray(most, float)
+    above = rising(most)
+    high = np.broadcast_to(most, above.shape)
+    low = np.zeros(above.shape)
+    below = rising(low)
+    at, is_open, side = high, (above > 0) & (below < 0), np.zeros(above.shape)
+    for _ in range(_SECANTS):
+        if not is_open.any():
+            break
+        before = at
+        with np.errstate(invalid="ignore", divide="ignore"):
+            at = np.where(is_open, high - above * (high - low) / (above - below), at)
+        value = rising(at)
+        is_above = value > 0
+        below = np.where(is_above, np.where(side > 0, below / 2, below), value)
+        above = np.where(is_above, value, np.where(side < 0, above / 2, above))
+        low, high = np.where(is_above, low, at), np.where(is_above, at, high)
+        side = np.where(is_above, 1, -1)
+        is_open = is_open & (np.abs(at - before) > _ROOT_CLOSE * most)
+    return at
 
 
 _ITERATIONS = 8

@@ -27,6 +27,8 @@ from sextant.answer.capacity.sizing import (
 from sextant.answer.capacity.traffic import demand_notes
 from sextant.answer.question import Question
 from sextant.answer.step_laws import LLMLaws, Settings, find_laws
+from sextant.base.errors import InputError
+from sextant.decide.sizing import draws_needed
 from sextant.pages.wording import HOUR_S, plural
 from sextant.simulate.run import Router
 
@@ -81,6 +83,10 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
     Raises:
         InputError: an option is wrong, or the measurements cannot answer.
     """
+    least_draws = draws_needed(1 - asked.risk) - 1  # the likeliest law is one more
+    if 0 < asked.n_draws < least_draws:
+        problem = f"{asked.n_draws} draws cannot show a risk of {asked.risk:g}"
+        raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
     demand = asked.traffic.drawn(0)
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
     servers = {name: _server(asked, offer, name) for name in offer.laws}
@@ -222,16 +228,10 @@ def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[s
             f"The traffic lasts {demand.duration_s:.0f} s, which is one window: the answer does "
             "not hold for other hours."
         )
-    n_laws = asked.n_draws + 1
     if not asked.n_draws:
         warnings.append(
             "The answer is that of the likeliest law of a step alone (--draws 0): it has no "
             "probability."
-        )
-    elif n_laws * asked.risk < 1:
-        warnings.append(
-            f"The probability is over {n_laws} draws: too few for a risk of {asked.risk:g} "
-            "(--draws)."
         )
     longest = offer.longest_tokens
     too_long = int((demand.input_tokens + demand.output_tokens > longest).sum())

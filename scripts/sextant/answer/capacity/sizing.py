@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sextant.answer.capacity.demand import Demand, Judged, Outcome, Target, Traffic, judge
-from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, largest_rate
+from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, largest_rate, probability_of
 from sextant.facts.gpu import GPUProfile
 from sextant.simulate.closed_form import Limits, Load, saturation_rps
 from sextant.simulate.inputs import (
@@ -193,8 +193,10 @@ class Sizing:
     """The fewest that meet the target with the asked probability."""
 
     def probability(self, replicas: int) -> float | None:
-        """Return the share of draws in which so many replicas meet the target; None of one draw."""
-        return float(np.mean(np.array(self.needs) <= replicas)) if len(self.needs) > 1 else None
+        """Return the probability that so many replicas meet the target; None of one draw."""
+        n = len(self.needs)
+        n_met = np.sum(np.array(self.needs) <= replicas)
+        return float(probability_of(n_met, n)) if n > 1 else None
 
     @property
     def draw(self) -> int:
@@ -267,7 +269,7 @@ def size_by_simulation(
     """Return the fewest replicas that meet a target with this probability.
 
     Each draw of the law has its own day of the traffic (`Traffic.drawn`). Bisection finds its
-    fewest replicas; the probability of a number is the share of draws that need no more.
+    fewest replicas; the draws that need no more give the probability (`probability_of`).
 
     Args:
         server: one replica.
@@ -326,7 +328,9 @@ def _answered(sizing: Sizing, needs: np.ndarray, confidence: float, least: int) 
     """Return the answer that the needs of all draws give."""
     known = [each if np.isinf(each) else int(each) for each in needs.tolist()]
     sizing = replace(sizing, needs=known)
-    enough = np.quantile(needs, confidence, method="inverted_cdf")
+    n = len(needs)
+    is_sure = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9 if n > 1 else [True]
+    enough = np.where(is_sure, np.sort(needs), np.inf).min()
     if not np.isfinite(enough):
         return replace(sizing, status="unsure")
     return replace(sizing, status="meets", replicas=max(int(enough), least))
