@@ -88,7 +88,7 @@ def test_what_fits_nowhere_is_named_with_why_and_the_status_is_3(here):
 @pytest.mark.parametrize(
     ("demand", "pool", "problem"),
     [
-        ({"llm_id": "unknown"}, {}, "field 'llm_id': archive:llm-pilot has no LLM 'unknown'"),
+        ({"llm_id": "unknown"}, {}, "archive:llm-pilot has no facts of LLM 'unknown'"),
         ({"hf_config": "x.json"}, {}, "one LLM is needed"),
         ({"users": None}, {}, "no load is given"),
         ({"request_rate_rps": 1}, {}, "two loads are given"),
