@@ -4,7 +4,7 @@ import json
 import time
 
 from hostile import LLMS, PROFILES, SCENARIO, VARIANT, WORKLOAD, write, write_hostile_sheets
-from sextant.base.ids import file_name
+from sextant.base.sheets import file_name
 from slurm_project import Cluster, SlurmProject
 
 

@@ -270,7 +270,7 @@ def test_e2e_is_never_below_ttft(folder) -> None:
 
 
 def test_what_never_ends_or_is_too_much_is_refused(folder, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.points.points_file.MOST_POINTS", 2)
+    monkeypatch.setattr("sextant.points.characterization.MOST_POINTS", 2)
     with pytest.raises(InputError, match=r"points.csv: more than 2 points. Fix: keep one row"):
         load_folder(folder)
     (folder / "llms.tsv").unlink()

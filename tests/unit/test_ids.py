@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.base.ids import (
+from sextant.base.sheets import (
     MAX_FILE_NAME_CHARACTERS,
     by_file_name,
     comparable,

@@ -20,7 +20,7 @@ from sextant.answer.question import (
 from sextant.answer.source import find_source
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
-from sextant.facts.llm.config import name_of
+from sextant.facts.llm.facts import name_of
 from sextant.facts.slo import SLO
 from sextant.points.store import build_store, fact_rows
 from support import ROOT

@@ -12,7 +12,7 @@ import scipy
 from html_page import Page, figure_texts, figures
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
-from sextant.base.ids import file_name
+from sextant.base.sheets import file_name
 from sextant.pages import figure
 from sextant.pages.page import json_path
 from sextant.pages.wording import duration_words, listed, rate_words

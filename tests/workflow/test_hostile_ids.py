@@ -24,7 +24,7 @@ from hostile import (
 )
 from html_page import Page
 from project import Project
-from sextant.base.ids import file_name
+from sextant.base.sheets import file_name
 from sextant.points.folder import load_folder
 
 pytestmark = pytest.mark.slow

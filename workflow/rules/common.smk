@@ -14,7 +14,7 @@ from sextant.engine.registry import check_settings
 from sextant.experiment.experiment import CellKey, cell_definition, trace_sha256
 from sextant.experiment.measured import is_cell_of, is_trace_of, is_workload_of
 from sextant.experiment.loading import load_experiment
-from sextant.base.ids import by_file_name, file_name
+from sextant.base.sheets import by_file_name, file_name
 from sextant.base.files import library_files
 from sextant.base.job_log import end_with_parent, announce_to_jobs
 from sextant.predict.registry import configurable

@@ -14,16 +14,16 @@ from sextant.experiment.loading import SHEETS
 from sextant.experiment.servers import VariantRow
 from sextant.facts.gpu import GPU
 from sextant.facts.prices import PriceRow, ProviderPriceRow
-from sextant.points import points_file
+from sextant.points import characterization
 from sextant.trace.trace_format import MappingFile
 
 KINDS: dict[str, type] = {
     **{name: kind for name, (kind, _) in SHEETS.items()},
     "cells": sheets.CellRow,
-    "characterization": points_file.DescriptionFile,
-    "characterization_feasibility": points_file.FeasibilityRow,
-    "characterization_gpu_profiles": points_file.FolderProfileRow,
-    "characterization_llms": points_file.FolderLlmRow,
+    "characterization": characterization.DescriptionFile,
+    "characterization_feasibility": characterization.FeasibilityRow,
+    "characterization_gpu_profiles": characterization.FolderProfileRow,
+    "characterization_llms": characterization.FolderLlmRow,
     "chosen_cells": sheets.ChosenCellRow,
     "config": sheets.Configuration,
     "demands": sheets.DemandRow,
@@ -32,7 +32,7 @@ KINDS: dict[str, type] = {
     "gpu_features": sheets.GpuFeatureRow,
     "llm_features": sheets.LlmFeatureRow,
     "mapping": MappingFile,
-    "points": points_file.PointRow,
+    "points": characterization.PointRow,
     "prices": PriceRow,
     "probe": ProbeRow,
     "provider_prices": ProviderPriceRow,

@@ -13,8 +13,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import DTYPES, KV_PRECISIONS, LLM, PRECISIONS, GivenSizes, load_llm, served
-from sextant.facts.llm.config import config_file, name_of
-from sextant.facts.llm.facts import DTYPE_PRECISION
+from sextant.facts.llm.facts import DTYPE_PRECISION, config_file, name_of
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.predict.registry import (

@@ -3,6 +3,9 @@
 What a row of a sheet or a file may hold is a dataclass: the annotations of its fields have types,
 bounds and patterns (pydantic's), the docstring below each field tells what to write. Messages quote
 these, and `make schemas` writes the schemas for editors from them.
+
+Ids of sheets may be almost any text: results, the store and reports hold ids; folders, files,
+Snakemake's wildcards, job comments and names of logs hold the safe file names made of them.
 """
 
 import ast
@@ -12,7 +15,8 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -33,7 +37,78 @@ from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, read_plain
-from sextant.base.ids import comparable, id_problem, selectable_problem
+
+MAX_CHARACTERS = 100
+MAX_FILE_NAME_CHARACTERS = 120
+"""Two names and an ending have to fit into the 255 bytes that file systems allow a file."""
+
+_UNSAFE = re.compile(rb"[^A-Za-z0-9._+-]|\A[.-]")
+_PERIODIC = re.compile(r"(.+)\1{19}\Z")
+_ENCODED = re.compile(r"(?:~[0-9A-F]{2})+")
+
+
+def file_name(given_id: str) -> str:
+    """Return the name used for an id in paths, shells, patterns and wildcards.
+
+    Letters, digits and `._+-` stay; any other byte of the id's UTF-8 becomes `~` and two
+    hexadecimal digits, as does a leading `.` or `-`. No two ids have the same name, and an id
+    that is safe is its own.
+    """
+    return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], given_id.encode()).decode()
+
+
+def id_of(name: str) -> str:
+    """Return the id of a file name; a name that `file_name` never makes is returned as it is."""
+    try:
+        given_id = _ENCODED.sub(
+            lambda match: bytes.fromhex(match[0].replace("~", "")).decode(), name
+        )
+        return given_id if file_name(given_id) == name else name
+    except UnicodeError:
+        return name
+
+
+def by_file_name(ids: Collection[str]) -> dict[str, str]:
+    """Return ids by their file names."""
+    return {file_name(given_id): given_id for given_id in ids}
+
+
+def id_problem(given_id: str) -> str | None:
+    """Return what is wrong with a text as an id, None if nothing is."""
+    if given_id != given_id.strip():
+        return "has white space at its ends"
+    for character in given_id:
+        # Control characters, line separators, marks that reverse the text: a terminal or a page
+        # would show something else.
+        if not character.isprintable():
+            return f"has the character U+{ord(character):04X}, which is not visible"
+    if not given_id or len(given_id) > MAX_CHARACTERS:
+        return f"has {len(given_id)} characters, not 1 to {MAX_CHARACTERS}"
+    if _PERIODIC.search(file_name(given_id)):
+        return "ends in 20 equal pieces, which Snakemake takes for a rule that needs itself"
+    n_characters = len(file_name(given_id))
+    if n_characters > MAX_FILE_NAME_CHARACTERS:
+        return (
+            f"has a file name of {n_characters} characters, above {MAX_FILE_NAME_CHARACTERS} "
+            "(a character other than A-Z, a-z, 0-9 and ._+- takes 3 to 12)"
+        )
+    return None
+
+
+def selectable_problem(given_id: str) -> str | None:
+    """Return what keeps an id from lists such as `a,b` and `*`, None if nothing does."""
+    if given_id == "*" or "," in given_id:
+        return "cannot be selected in benchmarks.tsv, where * means all and , separates"
+    return id_problem(given_id)
+
+
+def comparable(given_id: str) -> str:
+    """Return an id without differences of case and of Unicode normal form.
+
+    Readers, and file systems that ignore case, cannot tell ids of the same look apart.
+    """
+    return unicodedata.normalize("NFC", given_id).casefold()
+
 
 # Of YAML, `4` is a number and `"4"` is none. The other engine knows no look-ahead.
 _STRICT = ConfigDict(

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.files import atomic_path, sha256_file
-from sextant.base.ids import file_name
-from sextant.base.sheets import Row, load_sheet
+from sextant.base.sheets import Row, file_name, load_sheet
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst, Scenario, plain
 from sextant.experiment.servers import (

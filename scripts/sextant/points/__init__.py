@@ -7,6 +7,6 @@ and GPU profiles.
 Read `verdict` and `run` first (whether and how a cell was measured), then `cell_files` (its files),
 `metrics` and `trust` (formulas, intervals, doubts) and `summarize` (from cells to points). `store`
 is the database of all results. `frame`, `features` and `characterization` are what answers rest on;
-`measured` reads it from a store or from cells, `folder` (with `points_file`) from a folder of data,
+`measured` reads it from a store or from cells, `folder` from a folder of data,
 which `export` writes, and `load_tools` makes of the results of other load tools.
 """

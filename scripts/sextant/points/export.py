@@ -11,8 +11,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
-from sextant.base.ids import file_name
-from sextant.base.sheets import load_sheet, write_yaml
+from sextant.base.sheets import file_name, load_sheet, write_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, profile_row
 from sextant.points.characterization import FILE, Characterization, Description

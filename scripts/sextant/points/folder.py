@@ -13,10 +13,10 @@ from sextant.base.sheets import check, load_sheet, read_yaml
 from sextant.experiment.sheets import DEFAULT_VARIANT, GpuFeatureRow, LlmFeatureRow
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
-from sextant.points.characterization import FILE, Characterization, Description
-from sextant.points.features import features_of_sheets
-from sextant.points.frame import IDENTIFIERS, LATENCIES, LOAD, complete
-from sextant.points.points_file import (
+from sextant.points.characterization import (
+    FILE,
+    Characterization,
+    Description,
     DescriptionFile,
     FeasibilityRow,
     FolderLlmRow,
@@ -24,6 +24,8 @@ from sextant.points.points_file import (
     check_latencies,
     read_points,
 )
+from sextant.points.features import features_of_sheets
+from sextant.points.frame import IDENTIFIERS, LATENCIES, LOAD, complete
 from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of
 
 SHIPPED = PROJECT / "resources" / "characterizations"

@@ -20,10 +20,9 @@ from sextant.base.files import read_json
 from sextant.base.sheets import check
 from sextant.facts.gpu import profile_of_id, profile_row
 from sextant.facts.prices import priced
-from sextant.points.characterization import Description
+from sextant.points.characterization import Description, PointRow, check_latencies
 from sextant.points.export import write_description, write_points, write_tables
 from sextant.points.frame import COLUMNS, LOAD
-from sextant.points.points_file import PointRow, check_latencies
 
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 _STATISTICS = ("mean", "median", "p90", "p95", "p99")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sextant.base.files import provenance
-from sextant.base.ids import id_of
+from sextant.base.sheets import id_of
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
 from sextant.pages.charts import Curve, Panel, panels_figure
 from sextant.pages.figure import Axis

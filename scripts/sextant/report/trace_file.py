@@ -12,7 +12,7 @@ import scipy
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_json, reading
-from sextant.base.ids import id_of
+from sextant.base.sheets import id_of
 from sextant.pages.wording import MINUTE_S
 from sextant.trace.trace_format import parquet_rows, require_trace
 from sextant.workload.generators import ArrivalModel

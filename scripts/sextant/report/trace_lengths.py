@@ -9,8 +9,8 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.base.ids import file_name
 from sextant.base.rows import jsonable
+from sextant.base.sheets import file_name
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import (
     Curve,

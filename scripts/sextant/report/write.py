@@ -18,8 +18,8 @@ from sextant.answer.text import (
 )
 from sextant.answer.what_if import of_points, what_if_widget
 from sextant.base.files import provenance
-from sextant.base.ids import file_name
 from sextant.base.rows import Row, group_by
+from sextant.base.sheets import file_name
 from sextant.decide.headroom import HOURS_PER_MONTH, measure_headroom
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import (

@@ -25,14 +25,13 @@ from sextant.answer.question import (
 )
 from sextant.answer.source import Source, find_source
 from sextant.base.errors import InputError
-from sextant.base.ids import file_name
 from sextant.base.job_log import Progress
-from sextant.base.sheets import Row, load_sheet
+from sextant.base.sheets import Row, file_name, load_sheet
 from sextant.decide.decision import sustained
 from sextant.decide.fleet import Demand, FleetAnswer, Option, Pool
 from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
-from sextant.facts.llm.config import name_of
+from sextant.facts.llm.facts import name_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import LENGTHS
 from sextant.predict.latencies import Draws

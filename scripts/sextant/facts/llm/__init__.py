@@ -2,7 +2,7 @@
 
 In: a `config.json`, or sizes that the user states. Out: an `LLM` (layers, heads, parameters, bytes
 of weights and KV cache), in the precision it is served in, or an error that names the field that
-is missing or unknown. Read `facts` (the result), `config` (strict reading), `layers` and
+is missing or unknown. Read `facts` (strict reading, and the result), `layers` and
 `quantization` (counting), then the families: `plain` (layers alike: Llama, GPT and their kind) and
 `hybrid` (latent attention, states, layers that differ).
 """
@@ -19,9 +19,8 @@ from pydantic import Field
 from sextant.base.errors import InputError
 from sextant.base.sheets import check
 from sextant.facts.llm import hybrid, plain
-from sextant.facts.llm.config import Config, read_config
 from sextant.facts.llm.facts import DTYPE_BYTES as DTYPE_BYTES
-from sextant.facts.llm.facts import DTYPE_PRECISION
+from sextant.facts.llm.facts import DTYPE_PRECISION, Config, read_config
 from sextant.facts.llm.facts import LLM as LLM
 from sextant.facts.llm.facts import UNBOUNDED_TOKENS as UNBOUNDED_TOKENS
 from sextant.facts.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized

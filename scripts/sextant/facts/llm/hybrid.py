@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sextant.facts.llm.config import Config, Section
-from sextant.facts.llm.facts import DTYPE_BYTES, LLM
+from sextant.facts.llm.facts import DTYPE_BYTES, LLM, Config, Section
 from sextant.facts.llm.layers import (
     Experts,
     Sizes,

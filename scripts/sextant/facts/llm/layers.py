@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sextant.facts.llm.config import Config
-from sextant.facts.llm.facts import DTYPE_BYTES, LLM
+from sextant.facts.llm.facts import DTYPE_BYTES, LLM, Config
 from sextant.facts.llm.quantization import Matrices, quantization
 
 

@@ -7,8 +7,7 @@ layer norms and an MLP of two matrices, mostly with biases.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sextant.facts.llm.config import Config
-from sextant.facts.llm.facts import LLM, UNBOUNDED_TOKENS
+from sextant.facts.llm.facts import LLM, UNBOUNDED_TOKENS, Config
 from sextant.facts.llm.layers import (
     Experts,
     Sizes,

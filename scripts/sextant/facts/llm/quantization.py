@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sextant.facts.llm.config import Config, Section
+from sextant.facts.llm.facts import Config, Section
 
 # Parts that are never counted as quantized: naming them as exceptions changes nothing.
 _NEVER_QUANTIZED = re.compile(

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from zipfile import BadZipFile
@@ -27,17 +28,6 @@ from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.registry import Rows
 from sextant.predict.roofline.chunked import CHUNKED, chunked_rows, deployments, is_chunked
 from sextant.predict.roofline.posterior import Fit, Law, Posterior, columns_of, fit, prior
-
-# XGBoost imports scikit-learn if it is there, which takes more than a second. `xgboost.train` works
-# without it and gives the same numbers.
-if "sklearn" in sys.modules:
-    import xgboost
-else:
-    sys.modules["sklearn"] = None  # type: ignore[assignment]  # how Python marks "not installed"
-    try:
-        import xgboost
-    finally:
-        del sys.modules["sklearn"]
 
 _CLIP = 0.5
 """Largest correction of a logarithm: beyond it the law is trusted more."""
@@ -62,6 +52,22 @@ _SETTINGS = {
     "reg_lambda": 5.0,
     "nthread": 1,
 }
+
+
+def load_xgboost() -> Any:
+    """Return the module `xgboost`, which not every source needs; scikit-learn is hidden from it.
+
+    Its import takes more than a second. `xgboost.train` gives the same numbers without it.
+    """
+    if "sklearn" in sys.modules:
+        import xgboost
+    else:
+        sys.modules["sklearn"] = None  # type: ignore[assignment]  # how Python marks "not installed"
+        try:
+            import xgboost
+        finally:
+            del sys.modules["sklearn"]
+    return xgboost
 
 
 def unseen(fit: Fit, X: pd.DataFrame) -> np.ndarray:
@@ -154,6 +160,7 @@ class _Residuals(NamedTuple):
                 (name in _RISING) - (name in _FALLING) for name in self.columns
             ),
         }
+        xgboost = load_xgboost()
         matrix = xgboost.DMatrix(
             self.columns[rows], self.residuals[rows], weight=self.weights[rows], nthread=1
         )
@@ -272,7 +279,7 @@ class Roofline(LatencyPredictor):
         for target, share in enumerate(arrays["shares"].tolist()):
             made = None
             if share:
-                made = xgboost.Booster({"nthread": 1})
+                made = load_xgboost().Booster({"nthread": 1})
                 made.load_model(bytearray(arrays[f"trees_{target}"].tobytes()))
             trees.append((share, made))
         self.posterior_ = Posterior(law, names, mean, covariance, spread, noise)
@@ -344,13 +351,7 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
         with np.load(path, allow_pickle=False) as arrays:
             model.restore(training.X, dict(arrays))
         return
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        BadZipFile,
-        xgboost.core.XGBoostError,
-    ):  # there is none, or it is damaged
+    except (OSError, ValueError, KeyError, BadZipFile):  # there is none, or it is damaged
         model.fit(training, references)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -364,7 +365,7 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
 
 
 def _key(seed: int, training: Rows, references: Rows | None) -> str:
-    digest = sha256(f"{seed} {np.__version__} {pd.__version__} {xgboost.__version__}".encode())
+    digest = sha256(f"{seed} {np.__version__} {pd.__version__} {version('xgboost-cpu')}".encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     for rows in (training, references):
