@@ -229,7 +229,7 @@ def _place(name: str, database: Path | None) -> tuple[Path, str | None]:
     if path.is_file() or (path.is_dir() and next(path.rglob("run.json"), None)):
         return path, ""
     if path.is_dir():
-        fix = "write it (docs/adding.md#characterizations), or give a folder of `sextant load` runs"
+        fix = "write it (docs/adding.md), or give a folder of `sextant load` runs"
         problem = "there is no characterization.yaml in this folder"
         raise InputError(problem, file=name, field="--source", fix=fix)
     if name in shipped and (database is None or name not in _sources_in(database)):

@@ -1,4 +1,4 @@
-"""Reads a characterization from a folder of data; docs/adding.md#characterizations has its layout."""
+"""Reads a characterization from a folder of data; docs/adding.md has its layout."""
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
