@@ -136,7 +136,7 @@ def test_a_rate_and_what_was_sent_at_once(tmp_path):
     assert counts == "1 points of 2 measurements; 1 left out, with neither users nor a rate"
     assert points["request_rate_rps"].tolist() == [2.5] and "users" not in points
     assert load_folder(tmp_path / "out").descriptions[0].load == "rate"
-    with pytest.raises(InputError, match="no result has users or a request rate"):
+    with pytest.raises(InputError, match="no result has users or an answered rate"):
         imported("vllm-bench", tmp_path, at_once)
 
 
@@ -220,6 +220,8 @@ def test_a_run_in_which_all_failed_has_no_latency_and_meets_nothing(tmp_path):
     points = load_folder(tmp_path / "out").points.set_index("users")
     assert points.loc[64, LATENCY_COLUMNS].isna().all()
     assert points.loc[64, ["n_ok", "n_failed"]].tolist() == [0, 12]
+    with pytest.raises(InputError, match="users or an answered rate"):
+        imported("vllm-bench", tmp_path, failed | {"request_rate": 8.0})
     command = ["recommend", "--source", str(tmp_path / "out"), "--llm", "Qwen__Qwen3-8B"]
     command += ["--users", "64", "--tpot-ms", "50", "--ttft-ms", "1000"]
     done = CliRunner().invoke(app, command)

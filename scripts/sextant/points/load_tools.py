@@ -53,7 +53,7 @@ def import_load_tool(
 
     Raises:
         InputError: a file is no result of the tool, or does not name the LLM; the GPU profile is
-            unknown; no result has users or a request rate; no LLM has its config.
+            unknown; no result has users or an answered rate; no LLM has its config.
     """
     profile_of_id(served.gpu_profile_id)
     configs = configs or os.path.relpath(LLMS, out)
@@ -62,8 +62,8 @@ def import_load_tool(
     points = results.reindex(columns=[*dict.fromkeys([*results, *LOAD])])[has_load]
     points = points.reset_index(drop=True)
     if points.empty:
-        fix = "measure with a limit of requests in flight, or at a finite rate"
-        raise InputError("no result has users or a request rate", file=files[0], fix=fix)
+        fix = "measure with a limit of requests in flight, or at a finite rate that is answered"
+        raise InputError("no result has users or an answered rate", file=files[0], fix=fix)
     engine = {"engine": served.engine, "engine_version": served.engine_version}
     about = Description(
         source=f"own:{tool}",

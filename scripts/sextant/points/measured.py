@@ -216,7 +216,7 @@ def _read_cells(folder: Path) -> _Measured:
             raise InputError(f"the cell is damaged: {problems}", file=path.parent, fix=_LOAD_AGAIN)
         cells.append(read_cell(path.parent))
     if not cells:
-        fix = "give a store, or a folder of what `sextant load` has written"
+        fix = "give a store, a folder of what `sextant load` has written, or --source FOLDER"
         raise InputError("there is no measured cell", file=folder, fix=fix)
     places: dict[tuple[str, ...], Path] = {}
     llms: dict[str, LLM] = {}
