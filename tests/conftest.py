@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
 
@@ -22,6 +23,10 @@ sys.dont_write_bytecode = False
 
 from project import Project  # noqa: E402
 from support import ROOT  # noqa: E402
+
+# A busy machine is no defect of the code.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 COMPILE = """
 import numpy as np

@@ -21,13 +21,18 @@ from sextant.answer.options import (
     list_changes,
     list_frontier,
     list_profiles,
-    split_beaten,
 )
 from sextant.answer.predicted import Forecast, forecast
 from sextant.answer.question import Length, Question, Requests, named_llm
 from sextant.answer.recommend import recommend_llm
 from sextant.answer.source import Source, find_source
-from sextant.answer.text import caution, headline, profile_cells, recommendation_document
+from sextant.answer.text import (
+    caution,
+    headline,
+    profile_cells,
+    recommendation_document,
+    split_beaten,
+)
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import FAIR, LISTED, SAFE

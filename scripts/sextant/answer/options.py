@@ -1,7 +1,7 @@
 """What else could be chosen: by price, by GPU profile, for another SLO; and the evidence."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ _CHANGES = {
     "half the load": {"load": 0.5},
     "twice the load": {"load": 2.0},
 }
-_FAR_DEARER = 10
 _NEVER_MS = 1e9
 _OPTION = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
@@ -140,39 +139,6 @@ def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]
     )
     shown = ordered["probability_met"].map(shown_chance)
     return frame_rows(ordered.loc[shown > shown.cummax().shift(fill_value=-1), _OPTION])
-
-
-def split_beaten(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the options that somebody may rent, and those that another one beats.
-
-    An option is beaten by one that is no dearer and no less likely, as the probability is shown,
-    and better in one of the two; so is one of probability `FAIR` or less at `_FAR_DEARER` times the
-    lowest price. Rows without a price or a probability beat nothing and are not beaten.
-
-    Args:
-        rows: with `usd_per_hour` and `probability_met`; both lists keep their order.
-    """
-    known = [
-        (row["usd_per_hour"], shown_chance(row["probability_met"]))
-        for row in rows
-        if None not in (row["usd_per_hour"], row["probability_met"])
-    ]
-    lowest = min((usd for usd, _ in known), default=0.0)
-
-    def is_beaten(row: Row) -> bool:
-        usd, probability = row["usd_per_hour"], row["probability_met"]
-        if usd is None or probability is None:
-            return False
-        own = usd, shown_chance(probability)
-        is_far = probability <= FAIR and usd >= _FAR_DEARER * lowest > 0
-        others = (each for each in known if each != own)
-        return is_far or any(each[0] <= own[0] and each[1] >= own[1] for each in others)
-
-    beaten = [*map(is_beaten, rows)]
-    return (
-        [row for row, is_out in zip(rows, beaten, strict=True) if not is_out],
-        [row for row, is_out in zip(rows, beaten, strict=True) if is_out],
-    )
 
 
 def find_nearest_miss(forecast: Forecast, options: pd.DataFrame) -> Row:

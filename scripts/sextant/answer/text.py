@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from sextant.answer.answer import Answer
-from sextant.answer.options import split_beaten
+from sextant.base.rows import Row
 from sextant.decide.decision import FAIR, SAFE
 from sextant.facts.prices import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.wording import chance, number, odds, percent, plural
+from sextant.pages.wording import chance, number, odds, percent, plural, shown_chance
 from sextant.predict.registry import MEASURED
 
 Data = Mapping[str, Any]
@@ -174,6 +174,7 @@ def _load(slo: Data) -> float:
 
 _N_OPTIONS = 6
 _N_CONTRADICTIONS = 3
+_FAR_DEARER = 10
 
 
 def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Document:
@@ -378,6 +379,39 @@ def _reasons(answer: Data) -> list[Block]:
 def _profile_table(rows: Sequence[Data]) -> Table:
     header = ["GPU profile", "Price", "Probability", "Deployment, or why not"]
     return Table(header, [*map(profile_cells, rows)], {0, 1, 2, 3}, has_header_in_text=False)
+
+
+def split_beaten(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the options that somebody may rent, and those that another one beats.
+
+    An option is beaten by one that is no dearer and no less likely, as the probability is shown,
+    and better in one of the two; so is one of probability `FAIR` or less at `_FAR_DEARER` times the
+    lowest price. Rows without a price or a probability beat nothing and are not beaten.
+
+    Args:
+        rows: with `usd_per_hour` and `probability_met`; both lists keep their order.
+    """
+    known = [
+        (row["usd_per_hour"], shown_chance(row["probability_met"]))
+        for row in rows
+        if None not in (row["usd_per_hour"], row["probability_met"])
+    ]
+    lowest = min((usd for usd, _ in known), default=0.0)
+
+    def is_beaten(row: Row) -> bool:
+        usd, probability = row["usd_per_hour"], row["probability_met"]
+        if usd is None or probability is None:
+            return False
+        own = usd, shown_chance(probability)
+        is_far = probability <= FAIR and usd >= _FAR_DEARER * lowest > 0
+        others = (each for each in known if each != own)
+        return is_far or any(each[0] <= own[0] and each[1] >= own[1] for each in others)
+
+    beaten = [*map(is_beaten, rows)]
+    return (
+        [row for row, is_out in zip(rows, beaten, strict=True) if not is_out],
+        [row for row, is_out in zip(rows, beaten, strict=True) if is_out],
+    )
 
 
 def beaten_notes(rows: Sequence[Data]) -> list[Note]:
