@@ -114,9 +114,10 @@ CREATE TABLE score (
 CREATE TABLE capacity (
     source VARCHAR, slo_id VARCHAR, trace_id VARCHAR, llm_id VARCHAR, gpu_profile_id VARCHAR,
     status VARCHAR, replicas INTEGER, usd_per_hour DOUBLE, probability_met DOUBLE,
-    replicas_lo INTEGER, replicas_hi INTEGER, rate_at_slo_rps DOUBLE, n_refused INTEGER,
-    alone_limit VARCHAR, alone_ratio DOUBLE, is_gpu_measured BOOLEAN, reason VARCHAR,
-    is_chosen BOOLEAN, n_windows INTEGER, n_windows_missed_by_failure INTEGER
+    replicas_lo INTEGER, replicas_hi INTEGER, rate_at_slo_rps DOUBLE, binds VARCHAR,
+    n_refused INTEGER, refused_share DOUBLE, alone_limit VARCHAR, alone_ratio DOUBLE,
+    is_gpu_measured BOOLEAN, reason VARCHAR, is_chosen BOOLEAN, n_windows INTEGER,
+    n_windows_missed_by_failure INTEGER
 );
 -- Which demand of a sheet gets which GPUs of a cluster: one row a demand.
 CREATE TABLE fleet (

@@ -11,6 +11,7 @@ from command import sextant
 from html_page import Page, figure_texts
 from sextant.answer.capacity.demand import Demand
 from sextant.answer.capacity.document import burst_line, missed_words, profile_cells
+from sextant.answer.capacity.files import _COLUMNS
 from sextant.answer.capacity.sizing import simulated_server
 from sextant.answer.capacity.traffic import DrawnTraffic
 from sextant.base.errors import InputError
@@ -325,3 +326,12 @@ def test_few_draws_show_no_small_risk(trace) -> None:
     with pytest.raises(InputError, match="8 draws cannot show a risk") as error:
         sextant("capacity", *given)
     assert error.value.fix == "give --draws 48 or more"
+
+
+def test_the_store_keeps_what_the_report_says_of_a_profile() -> None:
+    row = dict.fromkeys(_COLUMNS) | {"gpu_profile_id": "1xT4-16GB", "is_gpu_measured": True}
+    row |= {"n_refused": 3, "refused_share": 0.5, "status": "refused"}
+    assert "3 requests (up to 50 % of the requests of a window)" in profile_cells(row)[-1]
+    row |= {"status": "meets", "replicas": 2, "usd_per_hour": 1.0, "probability_met": 0.9}
+    row |= {"replicas_lo": 1, "replicas_hi": 2, "rate_at_slo_rps": 4.0, "binds": "batch"}
+    assert "--max-num-seqs" in profile_cells(row)[-1]

@@ -21,7 +21,7 @@ from sextant.answer.step_laws import ServerLaws, Settings, server_laws
 from sextant.base.rows import Row
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import HOURS_PER_MONTH, token_prices
-from sextant.decide.sizing import draws_needed
+from sextant.decide.sizing import draws_needed, probability_of
 from sextant.facts.slo import MAX_FAILED, SLO, worst_limit
 from sextant.predict.latencies import INTERVAL
 
@@ -169,10 +169,15 @@ def latency_of(arrivals: Arrivals, slo: SLO, chosen: Row) -> Row:
     }
 
 
-def headroom_of(slo: SLO, chosen: Row, latency: Row, lengths: np.ndarray) -> Row:
+def headroom_of(
+    arrivals: Arrivals, slo: SLO, chosen: Row, latency: Row, lengths: np.ndarray
+) -> Row:
     """Return the headroom of the chosen option, as `measure_headroom` has it."""
     replicas, usd_per_hour = chosen["replicas"], chosen["usd_per_hour"]
     most, left = latency["load_median"], replicas - 1
+    name = chosen["gpu_profile_id"]
+    n_enough = (arrivals.needed(slo, [name])[name] <= left).sum()
+    enough = probability_of(n_enough, arrivals.n_draws)
     limits = [
         {
             "metric": metric,
@@ -186,7 +191,7 @@ def headroom_of(slo: SLO, chosen: Row, latency: Row, lengths: np.ndarray) -> Row
         }
         for metric, limit in slo.limits.items()
     ]
-    without = {"replicas": left, "load": left * most, "is_kept": left * most >= slo.load}
+    without = {"replicas": left, "load": left * most, "is_kept": bool(enough >= SAFE)}
     return {
         "users_per_replica": latency["users"],
         "level_users": latency["users"],

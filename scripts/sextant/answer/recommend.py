@@ -234,7 +234,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     latency = headroom = None
     if profile_id and made.arrivals:
         latency = latency_of(made.arrivals, made.slo, chosen)
-        headroom = headroom_of(made.slo, chosen, latency, made.lengths[0])
+        headroom = headroom_of(made.arrivals, made.slo, chosen, latency, made.lengths[0])
     elif profile_id:
         latency = _latency(made, chosen, options)
     costs = cost(made, chosen, latency) if latency else None
