@@ -24,7 +24,7 @@ from sextant.trace import ingest_trace
 from sextant.workload.arrival_choice import MODELS, choose_arrivals
 from sextant.workload.arrivals import fit_arrivals
 from sextant.workload.draw import draw_service
-from sextant.workload.windows import TraceTimes
+from sextant.workload.windows import read_arrivals
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 SAMPLE = RESOURCES / "traces" / "azure-2023-conv-sample.csv"
@@ -42,7 +42,7 @@ def traces(folder: Path, given: list[str]) -> dict[str, np.ndarray]:
             dataset = load_registry(RESOURCES / "registry.csv")[name]
             fetch(dataset, source, os.environ.get("SEXTANT_MIRROR"))
             paths[name] = ingested(source, form, folder / f"{name}-ingested")
-    found = {name: np.concatenate(list(TraceTimes(path))) for name, path in paths.items()}
+    found = {name: read_arrivals(path) for name, path in paths.items()}
     if not given and "SEXTANT_MIRROR" in os.environ:
         found["ServeGen deepseek-r1, a day"] = servegen(folder)
     return found

@@ -20,11 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-sys.path.append(str(Path(__file__).parents[1] / "resources" / "llm-pilot"))
+# Before this folder, which has a script of the same name.
+sys.path.insert(0, str(Path(__file__).parents[1] / "resources" / "llm-pilot"))
 
 from import_archive import FileName, read_results
-
-from sextant.studies.importance import parameter_importance
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import train_test_split
 
 CELLS = (
     ("llama-13b", 1, "a100"),
@@ -53,15 +55,21 @@ def study(name: str, requests: pd.DataFrame, parameters: list[str], rows: int) -
     for target, end in (("ttft_ms", "first_token_s"), ("e2e_ms", "last_token_s")):
         requests = requests.assign(**{target: (requests[end] - requests["sent_s"]) * 1e3})
     for target in ("e2e_ms", "ttft_ms"):
-        found = parameter_importance(requests, target, parameters, seed=0, max_rows=rows)
-        shares = ", ".join(
-            f"{parameter} {found.mdi[parameter]:.3f}/{found.permutation[parameter]:.3f}"
-            for parameter in parameters
-        )
+        served = requests[(requests["status"] == "ok") & requests[target].notna()]
+        if len(served) > rows:
+            taken = np.random.default_rng(0).choice(len(served), rows, replace=False)
+            served = served.iloc[np.sort(taken)]
+        x, y = served[parameters].astype(float).to_numpy(), served[target].to_numpy(float)
+        x_own, x_others, y_own, y_others = train_test_split(x, y, test_size=0.2, random_state=0)
+        forest = RandomForestRegressor(random_state=0).fit(x_own, y_own)
+        lost = permutation_importance(forest, x_others, y_others, random_state=0)
+        pairs = zip(parameters, forest.feature_importances_, lost.importances_mean, strict=True)
+        shares = ", ".join(f"{parameter} {mdi:.3f}/{loss:.3f}" for parameter, mdi, loss in pairs)
+        n_failed = int((requests["status"] != "ok").sum())
         print(
-            f"{name}, {target}: {found.n_rows:,} rows ({found.n_failed:,} failed left out), "
-            f"R2 {found.r2_training:.3f} in training, {found.r2_held_out:.3f} held out; "
-            f"MDI/permutation {shares}",
+            f"{name}, {target}: {len(served):,} rows ({n_failed:,} failed left out), R2 "
+            f"{forest.score(x_own, y_own):.3f} in training, {forest.score(x_others, y_others):.3f} "
+            f"held out; MDI/permutation {shares}",
             flush=True,
         )
 

@@ -20,7 +20,7 @@ with job_log(snakemake.log[0]):
     evaluate_files(
         inputs,
         task,
-        experiment,
+        [*experiment.slos.values()],
         snakemake.wildcards.predictor,
         snakemake.params.seed,
         snakemake.threads,

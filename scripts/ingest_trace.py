@@ -20,7 +20,6 @@ with job_log(snakemake.log[0]) as log:
         time_unit=row.get("time_unit"),
         ignore_unknown=row.get("ignore_unknown") == "true",
         max_rate_rps=row.get("max_rate_rps", MAX_RATE_RPS),
-        threads=snakemake.threads,
     )
     log.info(
         "%s: %d rows, %d set aside, %d failed requests, %d sorted",

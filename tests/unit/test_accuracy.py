@@ -127,17 +127,42 @@ def test_llms_of_one_architecture_are_one_fold(folder):
     assert folds[SHIPPED[0]] == {SHIPPED[0], "twin"}
 
 
-@pytest.mark.parametrize(
-    ("hold_out", "n"), [("gpu", "2 GPU types"), ("engine_version", "1 engine version")]
-)
-def test_too_little_to_hold_out_is_an_error_that_says_so(folder, hold_out, n):
-    with pytest.raises(InputError, match=f"points are of {n}; roofline needs 3 or more"):
+def test_an_engine_is_predicted_from_the_others(folder):
+    known = task(folder)
+    other = known.points.assign(engine="sglang", engine_version="0.5.9")
+    both = replace(known, points=pd.concat([known.points, other], ignore_index=True))
+    folds = predict_held_out(both, "roofline", 1, "engine")
+    assert [(held.fold, len(held.points)) for held in folds] == [("sglang", 64), ("vllm", 64)]
+
+
+def test_random_slos_lie_within_what_was_measured_and_follow_the_seed(folder):
+    known = task(folder)
+    drawn = scores.random_slos(known, 50, 3)
+    assert drawn == scores.random_slos(known, 50, 3) != scores.random_slos(known, 50, 4)
+    for name in ("ttft_ms", "tpot_ms"):
+        low, high = known.points[f"mean_{name}"].quantile([0.05, 0.95])
+        limits = [getattr(slo, name) for slo in drawn]
+        assert low <= min(limits) < np.sqrt(low * high) < max(limits) <= high
+    users = [slo.users for slo in drawn]
+    assert known.points["users"].min() <= min(users)
+    assert known.points["users"].max() < max(users) <= 8 * known.points["users"].max()
+    shared = scores.random_slos(replace(known, has_fixed_lengths=False), 1, 3)[0]
+    assert shared.first_token == "nttft" and shared.itl_ms and not shared.tpot_ms
+    without = replace(known, points=known.points.assign(users=np.nan))
+    with pytest.raises(InputError, match=r"'--random-slos': archive:made-up lacks .* users\."):
+        scores.random_slos(without, 1, 3)
+
+
+@pytest.mark.parametrize("hold_out", ["engine", "engine_version"])
+def test_too_little_to_hold_out_is_an_error_that_says_so(folder, hold_out):
+    told = f"points are of 1 {hold_out.replace('_', ' ')}: roofline needs 2 LLMs or more"
+    with pytest.raises(InputError, match=told):
         predict_held_out(task(folder), "roofline", 42, hold_out)
-
-
-def test_a_predictor_that_needs_references_is_refused(folder):
-    with pytest.raises(InputError, match="reference measurements"):
-        predict_held_out(task(folder), "paris", 42)
+    alone = task(folder)
+    points = alone.points[alone.points["llm_id"] == SHIPPED[0]]
+    told = "2 GPU types: 1 LLMs are left without one of them; roofline needs 2 LLMs or more"
+    with pytest.raises(InputError, match=told):
+        predict_held_out(replace(alone, points=points), "roofline", 42, "gpu")
 
 
 def test_each_length_is_decided_for_by_itself_and_each_way_to_serve_is_an_option(folder):
@@ -201,13 +226,10 @@ def test_slos_and_accuracy_that_ask_the_same_are_fitted_once(folder, monkeypatch
     fits = []
 
     def counted(*args, **how):
-        fits.append(how)
+        fits.append((args[3], how["first_token"]))
         return predict_held_out(*args, **how)
 
     monkeypatch.setattr("sextant.decide.scores.predict_held_out", counted)
-    held_out = scores._remembered()
-    asked = {"percentiles": (50, 50), "first_token": "ttft"}
-    first, again = (held_out(task(folder), "roofline", 42, **asked) for _ in range(2))
-    assert first is again
-    held_out(task(folder), "roofline", 42, percentiles=(50, 50), first_token="nttft")
-    assert [how["first_token"] for how in fits] == ["ttft", "nttft"]
+    known = load_folder(folder)
+    (row,) = scores.evaluate_predictors(known, 2, ["roofline"], 42)["predictors"]
+    assert row["n_scenarios"] == 2 and row["n_tpot"] == 64 and fits == [("llm", "ttft")]

@@ -187,15 +187,6 @@ def test_an_opening_event_of_a_chat_is_no_token(first, is_counted):
     assert exchange.token_offsets_ms.tolist() == times_ms[1:]
 
 
-@pytest.mark.parametrize(
-    "choices", ['{"text": "a", "index": 1}', '{"text": "a"}, {"text": "b", "index": 1}']
-)
-def test_a_second_choice_was_not_asked_for(choices):
-    other = f'data: {{"choices": [{choices}]}}\n\n'
-    exchange = read([other, *counted(*range(1, N + 1))])
-    assert exchange.status == "incomplete" and "a second answer" in exchange.error
-
-
 def test_the_input_of_a_text_is_what_the_server_counts():
     exchange = read(counted(*range(1, N + 1), n_input=9), is_text=True)
     assert exchange.status == "ok" and exchange.oddities == [OTHER_TEXT]
@@ -211,3 +202,12 @@ def test_an_answer_that_stops_early_has_failed_unless_it_may():
     assert (exchange.status, exchange.oddities) == ("ok", [STOPPED])
     assert (exchange.output_tokens, len(exchange.token_offsets_ms)) == (7, 7)
     assert read([""], total(0) + DONE, may_stop=True).status == "incomplete"
+
+
+@pytest.mark.parametrize(
+    "choices", ['{"text": "a", "index": 1}', '{"text": "a"}, {"text": "b", "index": 1}']
+)
+def test_a_second_choice_was_not_asked_for(choices):
+    other = f'data: {{"choices": [{choices}]}}\n\n'
+    exchange = read([other, *counted(*range(1, N + 1))])
+    assert exchange.status == "incomplete" and "a second answer" in exchange.error

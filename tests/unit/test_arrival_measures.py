@@ -5,27 +5,8 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.workload.arrivals import (
-    SCALES_S,
-    ArrivalTally,
-    measure_arrivals,
-    median_measures,
-    relative_errors,
-)
+from sextant.workload.arrivals import SCALES_S, measure_arrivals, median_measures, relative_errors
 from sextant.workload.generators import Gamma
-
-CODE = "azure-2023/AzureLLMInferenceTrace_code.csv"
-CONVERSATION = "azure-2023/AzureLLMInferenceTrace_conv.csv"
-
-
-def test_counts_known_by_hand():
-    # 3 in the first second, 1 in each of the other three.
-    found = measure_arrivals(np.array([0.0, 0.1, 0.9, 1.5, 2.5, 3.5, 4.0]))
-    assert found["busiest_1s"] == 3 and found["busiest_10s"] == 7
-    assert found["dispersion_1s"] == pytest.approx(1.0 / 1.5)  # of 3, 1, 1, 1
-    assert "dispersion_10s" not in found and "busiest_300s" not in found
-    gaps = pd.Series([0.1, 0.8, 0.6, 1.0, 1.0, 0.5])
-    assert found["gap_cv"] == pytest.approx(gaps.std() / gaps.mean())
 
 
 def test_figures_are_those_of_pandas():
@@ -39,12 +20,6 @@ def test_figures_are_those_of_pandas():
         assert found[f"dispersion_{scale_s}s"] == pytest.approx(whole.var() / whole.mean())
         if scale_s <= 60:
             assert found[f"busiest_{scale_s}s"] == counts.max()
-
-
-def test_batches_give_what_the_whole_gives():
-    times = Gamma(5.0, 0.5).times(duration_s=4000, seed=2)
-    found = measure_arrivals(np.array_split(times, [0, 1, 5, 5, 9000]))
-    assert found == pytest.approx(measure_arrivals(times), rel=1e-9)
 
 
 def test_what_cannot_be_said_is_null():
@@ -67,7 +42,7 @@ def test_times_that_no_trace_has_are_refused(times):
 
 def test_no_request_is_told():
     with pytest.raises(InputError, match="no request arrives"):
-        ArrivalTally().measures()
+        measure_arrivals(np.empty(0))
 
 
 def test_medians_and_errors():

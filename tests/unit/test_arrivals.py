@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from sextant.base.errors import InputError
-from sextant.workload.arrivals import common_steps, fit_arrivals
+from sextant.workload.arrivals import clock_step, fit_arrivals
 from sextant.workload.trace_arrivals import arrivals_to_json, load_arrivals
 
 
@@ -66,23 +66,13 @@ def test_a_clock_too_coarse_for_the_shape_is_said_and_keeps_the_rate():
     assert (model.clock_step_s, model.n_zero_gaps > 0.85 * model.n_gaps) == (3.0, True)
 
 
-def test_the_step_is_the_greatest_that_all_gaps_share():
-    # Two clocks, of 2 s whose smallest gap is 6 s, and of 0.1 s late in a long trace.
-    late = np.round(9_999_999.0 + np.cumsum([0.0, 0.3, 0.5, 700.0, 0.2]), 1)
-    gaps = np.append([6.0, 8.0, 40.0, 6.0], np.diff(late))
-    group = np.repeat([0, 1], 4)
-    steps = common_steps(gaps, group, np.array([6.0, np.diff(late).min()]), 1e7)
-    assert steps.tolist() == [2.0, 0.1]
-
-
-def test_a_clock_that_jitters_has_a_step_and_exact_times_have_none():
+def test_a_clock_that_jitters_has_a_step_and_exact_times_their_least_gap():
     rng = np.random.default_rng(1)
     # As Mooncake's: gaps of 3 s, up to 3 ms off; so far off, 200 steps are no whole number.
     gaps = 3.0 * rng.choice([1, 2, 3, 200], 400) + rng.choice([-0.003, -0.001, 0, 0.001], 400)
-    steps = common_steps(gaps, np.zeros(400, int), gaps.min(keepdims=True), 1e5)
-    assert steps == pytest.approx([3.0], abs=0.003)
+    assert clock_step(gaps, 1e5) == pytest.approx(3.0, abs=0.003)
     exact = rng.exponential(1.0, 400)
-    assert np.isnan(common_steps(exact, np.zeros(400, int), exact.min(keepdims=True), 400.0))
+    assert clock_step(exact, 400.0) == exact.min()
 
 
 @pytest.mark.parametrize(

@@ -298,11 +298,7 @@ def test_the_configuration_of_a_measured_llm_is_answered_with_its_measurements()
 @pytest.mark.parametrize(
     ("config", "dtype", "told"),
     [
-        (
-            "google__flan-t5-xl",
-            "bf16",
-            "'--hf-config': an LLM with an encoder, where",
-        ),
+        ("google__flan-t5-xl", "bf16", "'--hf-config': an LLM with an encoder, where"),
         ("meta-llama__Llama-3.1-8B-Instruct", "int8", "'--dtype': weights in int8, where .*nvfp4"),
     ],
 )
@@ -319,6 +315,7 @@ def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() ->
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     for precision, is_new in (("nvfp4", False), ("int8", True)):
         asked = Question(LIMITS, hf_config=config, requests=requests, dtype=precision)
+        asked = replace(asked, gpu_profile_ids=("1xH100-80GB",))
         outside = " ".join(recommended(asked)["outside"])
         assert ("weights in int8, where bf16, fp8, " in outside) == is_new, outside
 
@@ -360,10 +357,7 @@ REQUESTS = ["--input-tokens", "900", "--output-tokens", "200"]
         ([*LOAD, *LIMIT, "--workload", "nothing"], ["nothing", "question-answering"]),
         ([*LOAD, *LIMIT, "--prefix-hit-rate", "1.5"], ["--prefix-hit-rate", "1.5", "0 to below 1"]),
         ([*LOAD, *LIMIT, "--max-model-len", "0"], ["--max-model-len", "longest request"]),
-        (
-            [*REQUESTS, "--max-model-len", "1000", *LOAD, *LIMIT],
-            ["--max-model-len", "1100"],
-        ),
+        ([*REQUESTS, "--max-model-len", "1000", *LOAD, *LIMIT], ["--max-model-len", "1100"]),
         ([*LOAD, *LIMIT, "--dtype", "int3"], ["--dtype", "nvfp4"]),
         ([*LOAD, *LIMIT, "--engine", "vllm", "--predictor", "rf"], ["--predictor", "roofline"]),
     ],

@@ -240,12 +240,6 @@ def test_any_reports_end_with_the_best_weight_that_passed():
 LIMITS = WeightRange(lowest_tokens=100, highest_tokens=10_000, kv_bytes_per_token=1000.0)
 
 
-def test_an_upper_bound_that_holds_takes_one_start():
-    assert next_weight([], LIMITS) == 10_000
-    assert next_weight([probe(10_000, free_bytes=10**9)], LIMITS) is None
-    assert possible_gain([probe(10_000)], LIMITS) == 0
-
-
 def test_the_second_start_is_what_vllm_has_profiled():
     assert next_weight([failed(10_000, profiled_tokens=6200)], LIMITS) == 6200
     # A profile above what is known to fail is none.

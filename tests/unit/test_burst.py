@@ -1,13 +1,12 @@
 """The burst study's phases on a server, and the search for its rate."""
 
 import time
-from pathlib import Path
 
 import pytest
 
 from sextant.base.errors import InputError
 from sextant.bench import burst
-from sextant.bench.burst import KVWatch, Trial, closest, find_rate, next_rate
+from sextant.bench.burst import KVWatch, Trial, find_rate, next_rate
 from sextant.bench.burst_loads import BurstPlan
 from sextant.engine.http import Target
 from sextant.workload.lengths import zipf_request_model
@@ -55,19 +54,6 @@ def test_the_first_rate_follows_from_littles_law():
 )
 def test_the_next_rate(trials, rate_rps):
     assert next_rate([trial(*each) for each in trials]) == pytest.approx(rate_rps)
-
-
-def test_a_request_too_short_to_be_seen_starts_with_one_in_flight():
-    server = Linear(0.01)
-    search = find_rate(server, single_kv_usage=0.0, single_request_s=0.5)
-    assert server.rates == pytest.approx([2.0, 8.0, 32.0])
-    assert [t.kv_usage for t in search.trials] == pytest.approx([0.02, 0.08, 0.32])
-
-
-def test_the_closest_trial_within_the_limits_is_taken():
-    trials = [trial(1.0, 0.1), trial(2.0, 0.29), trial(3.0, 0.45), trial(4.0, 0.6)]
-    assert closest(trials) == trials[1]
-    assert closest([trials[0], trials[3]]) is None
 
 
 def test_a_steep_server_is_searched_ten_times_and_the_closest_taken():
@@ -155,18 +141,6 @@ def test_a_server_that_does_not_tell_its_use_is_refused(quick_trials):
     ):
         phases(server, BurstPlan(), lambda: None)
     assert server.requests == []
-
-
-def test_too_few_file_descriptors_are_named_before_a_phase(quick_trials, monkeypatch):
-    plan = BurstPlan(phases=(1, 4), warmup_s=2.0, n_per_change=30)  # 270 requests in phase 4
-    few = len(list(Path("/proc/self/fd").iterdir())) + 250
-    monkeypatch.setattr("resource.getrlimit", lambda _: (few, few))
-    monkeypatch.setattr("resource.setrlimit", lambda *_: None)
-    with (
-        StubServer(answer_tokens(ttft_s=0.1, itl_s=0.01)) as server,
-        pytest.raises(InputError, match=rf"256 connections.*limit of this process is {few} "),
-    ):
-        phases(server, plan, lambda: min(1.0, server.in_flight / 8))
 
 
 def test_a_request_that_fails_alone_is_refused(quick_trials):

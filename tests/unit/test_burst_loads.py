@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.bench.burst_loads import BurstPlan, phase_load, read_windows, trial_load
+from sextant.bench.burst_loads import BurstPlan, phase_load, read_windows
 from sextant.workload.lengths import zipf_request_model
 
 MODEL = zipf_request_model(1.1, 1, 100, 20)
@@ -84,13 +84,6 @@ def test_windows_are_stretched_and_scaled_to_the_rate(windows):
     assert abs(n_second - 50) < 5 * 50**0.5
 
 
-def test_the_api_load_may_have_a_higher_rate(windows):
-    plan = BurstPlan(mirrored_s=40, windows=windows, api_rate_factor=3.0)
-    load = phase_load(3, plan, 5.0, MODEL, seed=1)
-    assert of(load, "rate_rps") == pytest.approx([22.5, 7.5])
-    assert of(phase_load(2, plan, 5.0, MODEL, seed=1), "rate_rps") == pytest.approx([5.0])
-
-
 def test_the_windows_that_ship_cover_both_services():
     for service in ("conversation", "api"):
         windows = read_windows(BurstPlan().windows, service)
@@ -104,12 +97,6 @@ def test_the_same_seed_gives_the_same_load_and_phases_differ():
     assert np.array_equal(first.input_tokens, again.input_tokens)
     other = phase_load(6, PLAN, 4.0, MODEL, seed=3)
     assert not np.array_equal(first.arrival_s[:100], other.arrival_s[:100])
-
-
-def test_a_window_without_arrivals_still_sends_one():
-    load = trial_load(PLAN, 1e-6, MODEL, duration_s=1.0, seed=1)
-    assert load.arrival_s.tolist() == [0.0]
-    assert len(load.input_tokens) == 1
 
 
 def test_windows_that_are_missing_are_named(tmp_path, windows):

@@ -21,7 +21,6 @@ from sextant.bench.definition import Cell, cell_from_definition
 from sextant.engine import devices
 from sextant.engine.protocol import ServerError
 from sextant.experiment.servers import EngineSettings
-from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.points.cell_files import CELL_FILES, TABLES, damaged_files, drop_checkpoints, read_run
 from sextant.trace import ingest_trace
@@ -249,10 +248,7 @@ def test_a_cell_that_memory_rules_out_starts_no_server(tmp_path, memory_gib, rea
 def test_a_cell_that_no_weight_fits_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_LIMIT_TOKENS", "10")
     outputs = measure(tmp_path, replace(SETTINGS, max_server_starts=2))
-    assert weights(outputs) == [
-        (MOST_TOKENS, "out_of_memory"),
-        (LONGEST_REQUEST, "out_of_memory"),
-    ]
+    assert weights(outputs) == [(MOST_TOKENS, "out_of_memory"), (LONGEST_REQUEST, "out_of_memory")]
     assert read_run(outputs.folder).verdict.reason == (
         "does not fit: no batch weight passed in 2 server starts"
     )
@@ -333,13 +329,6 @@ def test_requests_beyond_the_context_are_refused_before_all_else(tmp_path):
         measure_prepared(cell, outputs)
 
 
-def test_devices_that_the_job_lacks(tmp_path):
-    cell, outputs = prepare_cell(tmp_path)
-    cell = replace(cell, devices=Devices("cpu", 4096, MEMORY_GIB))
-    with pytest.raises(InputError, match="4096 devices"):
-        measure_prepared(cell, outputs)
-
-
 def test_a_disk_without_room_is_told_before_the_server_starts(tmp_path, monkeypatch):
     usage = type("usage", (), {"free": 2**20})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
@@ -369,7 +358,7 @@ def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
     folders = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
     done = subprocess.run(
         # Room for the small inputs, not for the requests' table.
-        [sys.executable, "-c", MEASURE_UNDER_A_LIMIT, folders[1], str(tmp_path), "3500"],
+        [sys.executable, "-B", "-c", MEASURE_UNDER_A_LIMIT, folders[1], str(tmp_path), "3500"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
@@ -572,15 +561,12 @@ def test_a_server_that_hangs_ends_the_measurement_with_an_error(tmp_path, monkey
     assert (tmp_path / "out" / "partial" / "level-2" / "level.json").exists()
 
 
-@pytest.mark.parametrize("status", [429, 500])
-def test_requests_that_a_busy_server_refuses_fail_and_are_in_no_latency(
-    tmp_path, monkeypatch, status
-):
-    monkeypatch.setenv("FAKE_REFUSE", f"{status}:8")  # the corner cases are 8 at most
+def test_requests_that_a_busy_server_refuses_fail_and_are_in_no_latency(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_REFUSE", "429:8")  # the corner cases are 8 at most
     outputs = measure(tmp_path, levels=(12,), duration_s=0.6)
     frame = pd.read_parquet(outputs.requests)
     assert set(frame["status"]) == {"ok", "http_error"}
     refused = frame[frame["status"] == "http_error"]
-    assert refused["error"].str.contains(str(status)).all()
+    assert refused["error"].str.contains("429").all()
     assert refused["first_token_s"].isna().all() and refused["output_tokens"].isna().all()
     assert (refused["token_offsets_ms"].str.len() == 0).all()

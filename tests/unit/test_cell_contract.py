@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cells import KEY, TOO_LARGE, failed_request, request, write_cell
+from cells import KEY, failed_request, request, write_cell
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.experiment.servers import Variant
@@ -126,17 +124,8 @@ def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
     assert cell.key == tuple(KEY.values())
     assert [level.level for level in cell.run.levels] == [1.0, 4.0]
     assert list(cell.requests(["level", "status"])["status"]) == ["ok", "ok", "timeout"]
-    assert list(cell.server()["n_running"]) == [2.0] and cell.telemetry().empty
+    assert list(cell.server()["n_running"]) == [2.0]
     assert [probe.duration_s for probe in cell.tuning.probes or ()] == [20.0, 30.5]
-
-
-def test_an_ad_hoc_run_of_a_server_that_runs_already_is_a_cell(tmp_path: Path) -> None:
-    server = ServerFacts(engine="endpoint", version=None, url="http://host:8000")
-    unknown = {"definition": None, "definition_sha256": None, "batch_weight_tokens": None}
-    write_run(write_cell(tmp_path), whole_run(server=server, **unknown))
-    run = read_run(tmp_path)
-    assert (run.server, run.definition, run.engine) == (server, None, "endpoint")
-    assert (run.engine_version, run.is_complete, run.interruption) == (None, False, "SIGTERM")
 
 
 # Verdicts
@@ -151,14 +140,6 @@ def test_a_verdict_comes_back_and_says_its_numbers(outcome: Outcome, source: str
     assert verdict.reason.startswith(outcome.kind.value)
     assert all(f"{value}" in verdict.reason for value in NUMBERS[outcome].values())
     assert (source is not None) == verdict.reason.endswith("(a paper)")
-
-
-def test_sentences_are_those_that_people_know() -> None:
-    assert TOO_LARGE.reason == "does not fit: the weights take 9.000 GiB of 8.000 GiB"
-    assert TOO_LARGE.why == "the weights take 9.000 GiB of 8.000 GiB"
-    assert (FEASIBLE.reason, FEASIBLE.why) == ("fits", None)
-    no_split = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, NUMBERS[Outcome.HEADS_CANNOT_BE_SPLIT])
-    assert no_split.reason == "unsupported: 7 heads (1 KV heads) cannot be split over 2 GPUs"
 
 
 @pytest.mark.parametrize(
@@ -176,12 +157,6 @@ def test_a_verdict_has_the_numbers_of_its_outcome(
         Verdict(outcome, numbers)
     with pytest.raises(ValueError, match=f"verdict {outcome} has the numbers"):
         from_json(Verdict, {"outcome": outcome, "numbers": numbers, "source": None})
-
-
-@given(st.floats(min_value=1e-3, max_value=1e6), st.integers(min_value=0, max_value=10**9))
-def test_a_level_comes_back_to_the_last_digit(duration_s: float, n_requests: int) -> None:
-    level = LevelRun(1.0, duration_s / 3, duration_s, n_warmup_requests=n_requests)
-    assert from_json(LevelRun, to_json(level)) == level
 
 
 # What is malformed

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import support
-from sextant.base.caretaker import remove_unheld
 from sextant.base.scratch import cell_lock
 
 HOLDER = """
@@ -63,12 +62,6 @@ def test_a_second_job_waits_says_so_and_goes_on_when_the_first_is_killed(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_job_left_is_no_lock(tmp_path):
-    (tmp_path / ".lock").touch()
-    with cell_lock(tmp_path) as has_waited:
-        assert not has_waited
-
-
 def test_a_job_that_is_ended_while_it_takes_the_lock_leaves_none(tmp_path, monkeypatch):
     take = fcntl.flock
 
@@ -81,21 +74,6 @@ def test_a_job_that_is_ended_while_it_takes_the_lock_leaves_none(tmp_path, monke
     with pytest.raises(SystemExit), cell_lock(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_job_that_is_ended_while_it_waits_leaves_the_lock_to_its_holder(tmp_path, monkeypatch):
-    holder = hold(tmp_path)
-
-    def end(_: float) -> None:
-        raise SystemExit(143)
-
-    monkeypatch.setattr("time.sleep", end)
-    with pytest.raises(SystemExit), cell_lock(tmp_path):
-        pass
-    assert (tmp_path / ".lock").exists()
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
 
 
 def test_never_two_at_once(tmp_path):
@@ -128,17 +106,6 @@ def test_a_lock_that_another_node_has_removed_is_made_anew(tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == [] and not caplog.records
 
 
-def test_a_lock_that_cannot_be_told_is_left_to_its_holder(tmp_path, monkeypatch):
-    (tmp_path / ".lock").touch()
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    remove_unheld(tmp_path / ".lock")
-    assert (tmp_path / ".lock").exists()
-
-
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
     def refuse(*_: object) -> None:
         raise OSError(38, "Function not implemented")
@@ -159,3 +126,18 @@ def test_a_pipe_or_a_link_in_place_of_the_lock_is_refused(tmp_path):
     with pytest.raises(OSError, match="symbolic links"), cell_lock(tmp_path):
         pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_job_that_is_ended_while_it_waits_leaves_the_lock_to_its_holder(tmp_path, monkeypatch):
+    holder = hold(tmp_path)
+
+    def end(_: float) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr("time.sleep", end)
+    with pytest.raises(SystemExit), cell_lock(tmp_path):
+        pass
+    assert (tmp_path / ".lock").exists()
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()

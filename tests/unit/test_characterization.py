@@ -3,13 +3,11 @@
 import json
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from llm_configs import PUBLISHED
 from sextant.facts.gpu import GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
-from sextant.points.characterization import Characterization
 from sextant.points.measured import load_characterization
 from sextant.points.store import build_store, connect, fact_rows
 from support import ROOT
@@ -26,10 +24,7 @@ def test_facts_of_llms_and_gpus_come_back_as_they_were(tmp_path, name):
     gpu = load_gpu(ROOT / "resources/gpus", "A100-80GB")
     profiles = {"2xA100-80GB": GPUProfile("2xA100-80GB", gpu, 2, 5.0)}
     point = {**SETTING, "llm_id": "plain", "gpu_profile_id": "2xA100-80GB", "level": 1}
-    rows = {
-        **fact_rows(llms, profiles),
-        "point": [point | {"variant_id": "default"}],
-    }
+    rows = {**fact_rows(llms, profiles), "point": [point | {"variant_id": "default"}]}
     path = tmp_path / "sextant.duckdb"
     build_store(path, rows, {})
     known = load_characterization(path, **SETTING)
@@ -38,13 +33,3 @@ def test_facts_of_llms_and_gpus_come_back_as_they_were(tmp_path, name):
         columns = "attention, weight_bytes, kv_bytes_per_token"
         stored = store.execute(f"SELECT {columns} FROM llm WHERE llm_id = 'quantized'").fetchone()
     assert stored == (plain.attention, quantized.weight_bytes, plain.kv_bytes_per_token // 2)
-
-
-def test_of_servers_that_ran_already_the_share_of_memory_is_the_engines_default() -> None:
-    def share(*values: float | None) -> float:
-        rows = pd.DataFrame({"memory_utilization": values}, dtype=float)
-        facts = (pd.DataFrame(), {}, {}, [], None, rows, 100)
-        return Characterization("s", "w", "c", *facts).memory_utilization
-
-    assert share(None, None) == 0.9
-    assert share(None, 0.8, 0.7) == 0.8

@@ -82,14 +82,6 @@ def test_points_have_all_columns_with_defaults_and_what_follows_from_others(fold
     assert set(points["source"]) == {"archive:mine"}
 
 
-def test_repeats_stay_and_means_are_taken_for_medians(folder) -> None:
-    latencies = at_percentile(load_folder(folder).points, (50, 50))
-    assert latencies["users"].tolist() == [1, 4, 4]
-    assert latencies["input_tokens"].tolist() == [500, 1000, 1000]
-    assert latencies["itl_ms"].tolist() == [30, 8, 9]
-    assert latencies["engine_version"].tolist()[1:] == ["0.5.1", "0.5.10"]
-
-
 def test_each_row_gives_a_latency_in_its_own_columns(folder) -> None:
     (folder / "points.csv").write_text(
         "llm_id,gpu_profile_id,input_tokens,output_tokens,users,mean_ttft_ms,median_ttft_ms,"
@@ -116,17 +108,6 @@ def test_itl_follows_from_e2e_and_ttft(folder) -> None:
     points = load_folder(folder).points
     assert points["mean_itl_ms"].dropna().tolist() == [20, 25]
     assert points["derived"].str.split().tolist() == [["nttft", "itl"], ["nttft"], ["nttft"]]
-
-
-def test_precisions_may_be_written_in_capitals(folder) -> None:
-    change(folder, "points.csv", "0.5.10,bf16", "0.5.10,BF16")
-    assert load_folder(folder).points["precision"].tolist() == ["fp8", "bf16", "fp8"]
-
-
-def test_whole_numbers_may_be_written_as_a_spreadsheet_does(folder) -> None:
-    change(folder, "points.csv", "200,4,60", "200,4.0,60")
-    points = load_folder(folder).points
-    assert points["users"].tolist() == [4, 4, 1] and points["users"].dtype == "Int64"
 
 
 def test_prices_may_be_unknown_and_measured_pairs_are_feasible(folder) -> None:
@@ -175,18 +156,8 @@ def test_an_llm_has_its_own_dtype_or_that_of_the_folder(folder) -> None:
             r"line 4, field 'mean_ttft_ms': 'fast' should be a valid",
         ),
         ("points.csv", "c\n", "c,1\n", r"line 5: 11 cells under 10 columns. Fix: separate"),
-        (
-            "points.csv",
-            "4,60,9",
-            "4.5,60,9",
-            r"line 4, field 'users': '4.5' should be a valid",
-        ),
-        (
-            "points.csv",
-            "bf16",
-            "fp7",
-            r"line 4, field 'precision': 'fp7' should be 'fp32', ",
-        ),
+        ("points.csv", "4,60,9", "4.5,60,9", r"line 4, field 'users': '4.5' should be a valid"),
+        ("points.csv", "bf16", "fp7", r"line 4, field 'precision': 'fp7' should be 'fp32', "),
         ("points.csv", ",4,60", ",,60", r"line 4, field 'users, request_rate_rps': neither users"),
         (
             "points.csv",
@@ -215,12 +186,7 @@ def test_an_llm_has_its_own_dtype_or_that_of_the_folder(folder) -> None:
         ),
         ("characterization.yaml", "licence:", "license:", r"field 'license': unknown field"),
         ("characterization.yaml", "fixed", "short", r"field 'lengths': 'short' should be"),
-        (
-            "llms.tsv",
-            "config.json",
-            "no.json",
-            r"llms.tsv, line 2, field 'config': tiny has no",
-        ),
+        ("llms.tsv", "config.json", "no.json", r"llms.tsv, line 2, field 'config': tiny has no"),
         (
             "llms.tsv",
             "tiny\t",
@@ -261,12 +227,6 @@ def test_hostile_points_are_one_error(folder, old, new, told) -> None:
     with pytest.raises(InputError, match=told) as error:
         load_folder(folder)
     assert "points.csv" in str(error.value) and len(str(error.value)) < 6000
-
-
-def test_e2e_is_never_below_ttft(folder) -> None:
-    change(folder, "points.csv", "mean_tpot_ms", "mean_e2e_ms")
-    with pytest.raises(InputError, match="line 3, field 'mean_e2e_ms': 8 is below the 50 of the"):
-        load_folder(folder)
 
 
 def test_what_never_ends_or_is_too_much_is_refused(folder, monkeypatch) -> None:
@@ -419,7 +379,7 @@ def test_a_folder_can_be_judged_without_a_store(folder, tmp_path, monkeypatch) -
 
 def test_what_cannot_be_judged_is_said_at_once(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = r"'--hold-out': the points are of 1 LLM; roofline needs 3 or more to hold out each"
+    told = r"'--hold-out': the points are of 1 LLM: roofline needs 2 LLMs or more to learn from"
     with pytest.raises(InputError, match=told):
         sextant("evaluate", "--source", folder, "--predictor", "roofline")
 
@@ -428,6 +388,7 @@ def test_what_cannot_be_judged_is_said_at_once(folder, tmp_path, monkeypatch) ->
     ("predictor", "told"),
     [
         ("nope", "unknown predictor 'nope'. Fix: use one of roofline"),
+        ("paris", "paris needs reference measurements. Fix: judge it on SLOs"),
         ("static_policy", "static_policy predicts no latencies. Fix: judge it on SLOs"),
         ("rf", "rf needs TTFT and ITL; 378 of 378 points lack one. Fix: judge roofline"),
     ],
@@ -443,11 +404,13 @@ def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> No
     rows = [summary(*each) for each in known_sources([folder])]
     assert [row["source"] for row in rows] == [
         "archive:inferencex",
+        "archive:inferencex-other-engines",
         "archive:llm-pilot",
         "archive:mlenergy",
+        "archive:nvidia-perf",
         "archive:mine",
     ]
-    assert [row["n_points"] for row in rows] == [1144, 528, 378, 3]
+    assert [row["n_points"] for row in rows] == [1144, 601, 528, 378, 664, 3]
     assert json.loads(sextant("characterizations", folder, "--json")) == rows
     assert f"archive:mine ({folder})" in sextant("characterizations", folder)
 

@@ -128,3 +128,14 @@ def test_options_that_do_not_go_together_are_named(tmp_path, options, said):
     with pytest.raises(InputError, match=said):
         sextant("sample", "--workload", SHIPPED, "--out", tmp_path / "s.csv", *options)
     assert not (tmp_path / "s.csv").exists()
+
+
+def test_a_fit_that_breaks_off_leaves_the_earlier_workload_whole(tmp_path, trace, monkeypatch):
+    """Files were replaced one after another: new requests beside old arrivals."""
+    out = tmp_path / "workload"
+    sextant("fit", trace, "--out", out)
+    earlier = {path.name: path.read_bytes() for path in out.iterdir()}
+    monkeypatch.setattr("sextant.workload.fit.write_json", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sextant("fit", trace, "--out", out, "--max-input-tokens", 50)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == earlier

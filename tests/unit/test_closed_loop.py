@@ -60,14 +60,6 @@ def test_the_server_never_sees_more_requests_than_users(users):
     assert len(frame) == result.n_ok == len(server.requests) >= users
 
 
-def test_a_user_waits_for_the_answer_before_the_next_request():
-    with StubServer(answer_tokens(0.01)) as server:
-        frame = frame_of(load(server.url, users=4))
-    for _, rows in frame.groupby("user"):
-        rows = rows.sort_values("sent_s")
-        assert (rows["scheduled_s"].iloc[1:].values >= rows["last_token_s"].iloc[:-1].values).all()
-
-
 def test_rows_are_whole_and_fit_the_schema():
     with StubServer(answer_tokens(0.005, 0.001)) as server:
         result = load(server.url)
@@ -131,21 +123,6 @@ def test_a_cool_down_keeps_the_load_on_and_is_left_out():
     assert 0.6 <= result.duration_s <= time.monotonic() - began_s < 600
 
 
-def test_a_cool_down_ends_when_it_is_over():
-    """The first request is answered when none has come for a while: else the load never ends."""
-
-    async def answer(request, writer):
-        n_known = 0
-        while request is server.requests[0] and len(server.requests) > n_known:
-            n_known = len(server.requests)
-            await asyncio.sleep(0.3)
-        await answer_tokens(0.01)(request, writer)
-
-    with StubServer(answer) as server:
-        result = load(server.url, users=2, duration_s=0.05, cooldown_s=0.2)
-    assert result.n_cooldown_requests > 0 and set(frame_of(result)["status"]) == {"ok"}
-
-
 # What is sent
 
 
@@ -175,26 +152,6 @@ def test_bytes_do_not_depend_on_when_requests_were_encoded():
     assert (early.n_prepared_late, late.n_prepared_late) == (0, 190)
     # Neither does what comes after: a warm-up may take more or fewer.
     assert requests_of(early, 30) == requests_of(late, 30)
-
-
-def test_warm_up_measurement_and_late_requests_differ():
-    source, seen = drawn(0), []
-    for n_ahead in (30, 30):
-        seen += requests_of(source, 40, n_ahead)
-        # More are encoded, and counted, once the prepared ones have run out.
-        assert source.n_prepared_late == 10
-    assert len({prompt_of(request) for request in seen}) == 80
-    assert len({request.request_id for request in seen}) == 80
-
-
-def test_no_more_is_encoded_than_will_be_taken():
-    source = drawn(0)
-    source.prepare(10, n_most=12)
-    for _ in range(2):
-        source.take()
-        assert source.top_up()
-    source.take()
-    assert not source.top_up()
 
 
 def test_listed_requests_come_in_their_order_and_again():

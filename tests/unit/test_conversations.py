@@ -6,9 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sextant.base.errors import InputError
-from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.prompts import load_tokenizer, read_conversations
-from sextant.workload.trace_requests import fit_request_model
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +49,6 @@ def test_each_response_is_a_request_with_the_conversation_before_it(tmp_path, wo
     assert found.requests["session_id"].tolist() == ["1", "1", "2"]
     assert found.requests["request_id"].tolist() == ["1.1", "1.2", "2.1"]
     assert found.n_items == 2 and not any(found.n_empty.values())
-
-
-def test_the_frame_is_a_trace_that_a_model_can_be_fitted_to(tmp_path, words):
-    found = read_conversations(write(tmp_path / "c.json", SHAREGPT), words)
-    assert list(found.requests) == list(TRACE_COLUMNS)
-    model = fit_request_model(found.requests)
-    assert model.parameters == ["input_tokens", "output_tokens"]
-    assert model.frame["count"].sum() == 3
 
 
 CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]

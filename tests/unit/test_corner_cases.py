@@ -34,11 +34,6 @@ def test_cases_are_what_the_weight_allows():
     assert len({case.name for case in cases}) == 5
 
 
-def test_a_weight_of_one_request_and_an_engine_s_own_limit():
-    assert [case.n_requests for case in corner_cases(600, LENGTHS, 256)] == [1, 20, 1, 5, 4]
-    assert {case.n_requests for case in corner_cases(10_000, LENGTHS, 1)} == {1}
-
-
 def test_outputs_last_until_all_requests_have_begun():
     short = RequestLengths((10, 100, 500), (1, 2, 100))
     assert [case.output_tokens for case in corner_cases(10_000, short, 256)] == [100, 4, 4, 100, 2]

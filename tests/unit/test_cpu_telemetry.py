@@ -66,10 +66,6 @@ def test_utilization_is_the_part_of_the_cores_in_use(child, clock, n_busy, n_cor
     assert least_s - 0.02 <= row["utilization"] * 10 * n_cores <= most_s + 0.02
 
 
-def test_the_first_reading_has_nothing_to_compare_with(child):
-    assert "utilization" not in cpu_reader([child(BUSY).pid], 1)()
-
-
 def test_what_started_between_two_readings_counts(child, clock):
     parent = child(
         "import subprocess, sys; sys.stdin.readline(); "
@@ -95,15 +91,6 @@ def test_no_utilization_is_made_of_a_moment(child, clock):
     clock.now_s = 10.0
     # Counted from the first reading: what was too short to tell is not lost.
     assert read()["utilization"] * 10 > 0.3 - 0.02
-
-
-def test_an_idle_process_uses_none(child, clock):
-    idle = child(IDLE)
-    idle.stdout.readline()  # it has started
-    read = cpu_reader([idle.pid], 1)
-    read()
-    clock.now_s = 1.0
-    assert read()["utilization"] < 0.1
 
 
 def test_memory_of_children_counts(child):

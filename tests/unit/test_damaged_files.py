@@ -3,18 +3,17 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_json, read_parquet, read_provenance, write_parquet
+from sextant.base.files import read_json, read_parquet
 from sextant.report.trace_file import open_trace, overview
 from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model
-from sextant.workload.request_model import served_requests
 from sextant.workload.trace_arrivals import load_arrivals
-from sextant.workload.windows import read_batches
+from sextant.workload.trace_requests import served_requests
+from sextant.workload.windows import read_arrivals
 from support import ROOT
 
 TRACE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
@@ -50,13 +49,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def stream(path: Path) -> None:
-    list(read_batches(path, ["arrival_s"]))
-
-
 READERS = {
     "trace, fitted": ("t.parquet", served_requests, "ingest the trace again"),
-    "trace, in a stream": ("t.parquet", stream, "ingest the trace again"),
+    "trace, its times": ("t.parquet", read_arrivals, "ingest the trace again"),
     "trace, by its columns": ("t.parquet", open_trace, "ingest the trace again"),
     "request model": ("requests.parquet", load_request_model, "fit the workload again"),
     "arrival model": ("arrivals.json", load_arrivals, "fit the workload again"),
@@ -83,27 +78,6 @@ def test_a_report_of_ingest_that_is_damaged_is_named(made: Path, tmp_path: Path)
     report.write_text("{")
     with pytest.raises(InputError, match=r"t\.report\.json: not JSON .*ingest the trace again"):
         overview(open_trace(made / "t.parquet"), report)
-
-
-def test_a_changed_value_in_a_page_does_not_pass(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    table = pa.table({"x": pa.array(range(10_000), pa.int64())})
-    write_parquet(path, table, {"seed": 1})
-    whole = path.read_bytes()
-    for place in range(100, 2000, 100):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(InputError, match="cannot be read"):
-            read_parquet(path)
-    path.write_bytes(whole)
-    assert read_parquet(path)["x"].to_pylist() == list(range(10_000))
-    assert read_provenance(path) == {"seed": 1}
-
-
-def test_provenance_of_a_damaged_file(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    path.write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=r"t\.parquet: cannot be read"):
-        read_provenance(path)
 
 
 def test_other_errors_are_not_taken_for_damage(made: Path) -> None:

@@ -8,12 +8,9 @@ import pytest
 
 from fake_nvml import use_fake_nvml
 from sextant.base.errors import InputError
-from sextant.engine.devices import pick_cores, pick_devices
-from sextant.facts.gpu import Devices, load_gpu, profile_from_row
-from support import ROOT
+from sextant.engine.devices import pick_devices
+from sextant.facts.gpu import Devices
 
-H100 = load_gpu(ROOT / "resources" / "gpus", "H100-80GB")
-ROW = {"gpu_profile_id": "2xH100", "gpu_id": "H100-80GB", "n_gpus": 2, "usd_per_hour": 8.0}
 ONE, TWO = Devices("gpu", 1, 40.0), Devices("gpu", 2, 40.0)
 
 
@@ -74,13 +71,6 @@ def test_cores_are_those_this_job_may_use(monkeypatch):
         pick_devices(Devices("cpu", 3, 1.0), 2)
 
 
-def test_the_scheduler_s_name_of_a_device_is_nothing_that_a_measurement_depends_on():
-    unnamed = profile_from_row(ROW, H100)
-    named = profile_from_row(ROW | {"gpu_model": "h100"}, H100)
-    assert (unnamed.gpu_model, named.gpu_model) == (None, "h100")
-    assert unnamed.devices == named.devices == Devices("gpu", 2, 80.0, H100.reserved_gib)
-
-
 @pytest.mark.parametrize(
     ("environ", "picked"),
     [
@@ -98,15 +88,6 @@ def test_devices_of_a_slurm_job_choose_the_cores_that_stand_in_for_them(
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7, 2})
     assert pick_devices(Devices("cpu", 2, 1.0), environ=environ) == [picked]
-
-
-def test_cores_beside_gpus_do_not_heed_the_gpus(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7, 2})
-    monkeypatch.setenv("SLURM_JOB_GPUS", "3")
-    assert pick_cores(2, 2) == [(2, 4), (7, 9)]
-    assert pick_cores(3, 2, "shared") == [(2, 4, 7)] * 2
-    with pytest.raises(InputError, match=r"6 devices \(cpu\) needed, 4 here"):
-        pick_cores(3, 2)
 
 
 def test_where_nothing_is_hidden_all_gpus_of_the_machine_count(monkeypatch):

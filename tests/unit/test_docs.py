@@ -15,7 +15,7 @@ from sextant.base.sheets import model_of
 from sextant.cli.app import app
 from sextant.experiment.sheets import Configuration, EngineSection
 from sextant.facts.gpu import load_gpu
-from sextant.facts.llm import FAMILIES
+from sextant.facts.llm.layers import families
 from sextant.points.metrics import (
     LATENCIES,
     REQUEST_RATE_FORMULA,
@@ -124,7 +124,7 @@ def test_every_trace_format_is_described_with_its_columns() -> None:
 
 def test_every_family_of_llms_is_listed() -> None:
     text = page("docs/adding.md")
-    for family in FAMILIES:
+    for family in families():
         assert f"`{family}`" in text
 
 

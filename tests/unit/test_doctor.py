@@ -1,6 +1,5 @@
 """What a machine lacks is named, with what to do."""
 
-import sys
 from pathlib import Path
 
 from sextant.answer.plan.doctor import check_machine, machine_document
@@ -17,10 +16,6 @@ def test_a_machine_without_vllm_gpu_and_slurm(tmp_path: Path, monkeypatch) -> No
     text = as_text(machine_document(list(found.values())))
     assert "missing  engine" in text and "absent   SLURM" in text
     assert "make .venv-vllm/.ready" in text
-
-
-def test_an_environment_without_vllm_is_none(tmp_path: Path) -> None:
-    assert check_machine(Path(sys.executable), tmp_path)[0].result == "no vLLM"
 
 
 def test_the_environment_of_vllm_tells_its_version(tmp_path: Path) -> None:

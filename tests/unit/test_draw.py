@@ -6,16 +6,9 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.trace.trace_format import TRACE_COLUMNS
-from sextant.workload.draw import (
-    ARRIVALS,
-    chosen_arrivals,
-    draw_trace,
-    open_workload,
-    with_zipf_inputs,
-)
+from sextant.workload.draw import ARRIVALS, chosen_arrivals, draw_trace, open_workload
 from sextant.workload.fit import fit_workload
 from sextant.workload.generators import Gamma
-from sextant.workload.lengths import fit_zipf
 from sextant.workload.request_model import RequestModel
 
 MODEL = RequestModel(
@@ -101,13 +94,6 @@ def test_a_model_without_lengths_is_no_workload(tmp_path, name):
         chosen_arrivals("replay", None, trace=tmp_path / "m.parquet").times()
 
 
-def test_all_at_once_needs_a_number():
-    at_once = chosen_arrivals("inf", None)
-    assert (draw_trace(MODEL.sample, at_once, seed=0, n=9)["arrival_s"] == 0).all()
-    with pytest.raises(InputError):
-        draw_trace(MODEL.sample, at_once, seed=0)
-
-
 @pytest.mark.parametrize(
     ("arrivals", "workload_name", "given", "said"),
     [
@@ -126,12 +112,6 @@ def test_what_a_process_lacks_or_does_not_know_is_said(arrivals, workload_name, 
         chosen_arrivals(arrivals, workload_name, **given)
 
 
-def test_a_use_case_is_a_workload_by_its_name_and_an_unknown_one_is_named():
-    assert open_workload("summarization").parameters == ["input_tokens", "output_tokens"]
-    with pytest.raises(InputError, match="question-answering"):
-        open_workload("translation")
-
-
 def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
     (tmp_path / "chunk-0-trace.csv").write_text("0,0.5,1.0,Gamma,1.0,2.0\n")
     given = {
@@ -145,12 +125,3 @@ def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
     for arrivals in ARRIVALS:
         chosen = chosen_arrivals(arrivals, workload, **given.get(arrivals, {}))
         assert len(draw_trace(MODEL.sample, chosen, seed=0, n=50)) == 50, arrivals
-
-
-def test_zipf_inputs_have_the_exponent_and_keep_the_outputs():
-    model = with_zipf_inputs(open_workload("question-answering"), 1.1)
-    drawn = model.sample(50_000, seed=1)
-    known = open_workload("question-answering").frame["input_tokens"]
-    found = fit_zipf(drawn["input_tokens"], int(known.min()), int(known.max()))
-    assert found.theta == pytest.approx(1.1, abs=0.05)
-    assert drawn["output_tokens"].mean() == pytest.approx(174, rel=0.02)

@@ -71,11 +71,6 @@ def test_its_devices_are_not_watched_its_metrics_are(measured: Path) -> None:
     assert warnings == [[], []]
 
 
-def test_its_key_is_in_no_file(measured: Path) -> None:
-    files = [path for path in measured.parent.rglob("*") if path.is_file()]
-    assert files and not [path for path in files if KEY.encode() in path.read_bytes()]
-
-
 def test_it_becomes_points(measured: Path, tmp_path: Path) -> None:
     tables = [tmp_path / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")]
     aggregate_points([measured], *tables)
@@ -85,18 +80,6 @@ def test_it_becomes_points(measured: Path, tmp_path: Path) -> None:
     assert (points["median_itl_ms"] > 1).all()
     assert feasible.is_feasible and feasible.n_server_starts == 0
     assert pd.read_parquet(tables[2]).empty
-
-
-def test_a_server_without_metrics_is_measured_too(tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("STUB_KEY", raising=False)
-    cell, outputs = prepare_cell(tmp_path)
-    with StubServer(answer_endpoint("chat-model")) as server:
-        settings = settings_for(server.url, api_key_env=None)
-        measure_prepared(cell, outputs, settings)
-    assert pd.read_parquet(outputs.server).empty
-    (level,) = read(outputs.run)["levels"]
-    assert level["server_mean_itl_ms"] is None
-    assert (pd.read_parquet(outputs.requests)["status"] == "ok").all()
 
 
 @pytest.mark.parametrize(
@@ -157,14 +140,6 @@ def test_the_sheet_tells_which_cells_run_already(config) -> None:
     }
     other = next(key for key, endpoint in found.items() if not endpoint)
     assert cell_definition(experiment, other, config)["engine"]["name"] == "vllm"
-
-
-def test_another_key_is_no_reason_to_measure_again(config) -> None:
-    definitions = [
-        cell_definition(experiment, experiment.cells[0], config)
-        for experiment in (load(config, ROW), load(config, ROW.replace("KEY", "OTHER_KEY")))
-    ]
-    assert definitions[0] == definitions[1]
 
 
 @pytest.mark.parametrize(

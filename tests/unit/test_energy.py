@@ -124,24 +124,6 @@ def test_seconds_throttled_go_to_their_reasons():
     }
 
 
-def test_a_device_that_was_not_throttled_says_so_and_one_that_does_not_tell_is_null():
-    told = [reading(t, throttle_reasons="") for t in (0, 2)]
-    row = only_row(database([*told], {1: (0, 2)}), "device_telemetry")
-    assert (row["throttled_s"], row["throttle_reason_s"]) == (0, "{}")
-    row = only_row(
-        database([reading(0, power_w=1), reading(2, power_w=1)], {1: (0, 2)}), "device_telemetry"
-    )
-    assert (row["throttled_s"], row["throttle_reason_s"]) == (None, None)
-
-
-def test_levels_are_separate():
-    rows = [reading(t, level=level, energy_j=t * level) for level in (1, 2.5) for t in (0, 4)]
-    table = (
-        database(rows, {1: (0, 4), 2.5: (0, 4)}).table("device_telemetry").df().set_index("level")
-    )
-    assert table["energy_j"].to_dict() == {1: 4, 2.5: 10}
-
-
 def test_a_point_uses_what_its_devices_use():
     rows = [
         reading(0.00, "gpu0", energy_j=0, power_w=100),

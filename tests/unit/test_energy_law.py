@@ -98,12 +98,6 @@ def test_a_device_without_tdp_is_neither_learned_from_nor_predicted():
     assert Energy.fitted(frame[unknown], facts) is None
 
 
-def test_one_llm_with_energy_is_too_few():
-    frame = points([DENSE, MOE])
-    frame.loc[frame["llm_id"] == MOE, "energy_j_per_token"] = np.nan
-    assert Energy.fitted(frame, FACTS) is None
-
-
 def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
     limits = SLO("asked", nttft_ms=1.0, itl_ms=1.0, percentile=50, users=16)
     asked = Question(

@@ -12,10 +12,7 @@ from support import ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-LOCKS = {
-    "dev": ROOT / "requirements.lock",
-    "baselines": ROOT / "requirements-baselines.lock",
-}
+LOCKS = {"dev": ROOT / "requirements.lock", "baselines": ROOT / "requirements-baselines.lock"}
 
 
 def pins(*extras: str) -> set[str]:

@@ -48,12 +48,15 @@ def test_a_cell_depends_on_what_a_mapping_file_says_not_on_its_name(config):
 def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():
     asked = OpenLoop(levels=(2.0,), duration_s=9.0, arrivals="fitted")
     sheet = "workloads.tsv"
-    talk, short = Row({"trace_id": "t"}, 2, sheet), Row({"use_case": "summarization"}, 3, sheet)
+    caps = {"max_input_tokens": 8, "max_output_tokens": 8}
+    talk = Row({"trace_id": "t", **caps}, 2, sheet)
+    short = Row({"use_case": "summarization", **caps}, 3, sheet)
     rows = {"talk": talk, "short": short}
     cells = [CellKey("llm", "gpu", name, "bursts") for name in rows]
-    given = {"scenarios": {"bursts": asked}, "workloads": rows}
-    loading._check_arrivals(SimpleNamespace(cells=cells[:1], **given))
+    given: dict = {"scenarios": {"bursts": asked}, "workloads": rows, "adaptive": []}
+    given["llm_facts"] = {"llm": SimpleNamespace(context_tokens=16)}
+    loading._check_cells(SimpleNamespace(cells=cells[:1], **given))
     with pytest.raises(
         InputError, match=r"workloads\.tsv, line 3, field 'trace_id'.*'bursts' asks"
     ):
-        loading._check_arrivals(SimpleNamespace(cells=cells, **given))
+        loading._check_cells(SimpleNamespace(cells=cells, **given))

@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_provenance
-from sextant.trace.trace_format import TRACE_COLUMNS, require_trace
-from sextant.workload.draw import FORMATS, write_trace
+from sextant.trace.trace_format import TRACE_COLUMNS
+from sextant.workload.draw import write_trace
 
 TRACE = pd.DataFrame(
     {
@@ -52,20 +51,8 @@ def test_sextants_own_formats_keep_every_column(tmp_path, form):
     assert read.drop(columns=known.columns).isna().all(axis=None)
 
 
-def test_parquet_is_the_trace_contract_and_knows_where_it_came_from(tmp_path):
-    write_trace(TRACE, tmp_path / "t.parquet", "parquet", workload="w", seed=3)
-    assert require_trace(tmp_path / "t.parquet").schema_arrow.field("llm").type == "string"
-    assert read_provenance(tmp_path / "t.parquet") == {"workload": "w", "seed": 3}
-
-
 def test_what_cannot_be_written_leaves_no_file(tmp_path):
     with pytest.raises(InputError) as caught:
         write_trace(TRACE, tmp_path / "t", "jsonl")
     assert "vllm-timed-trace" in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_format_writes_an_empty_trace(tmp_path):
-    for form in FORMATS:
-        write_trace(TRACE.head(0), tmp_path / form, form)
-        assert (tmp_path / form).exists()

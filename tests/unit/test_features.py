@@ -89,12 +89,3 @@ def test_unknown_categories_become_the_training_mean_and_unknown_numbers_minus_o
     assert unseen[:, 0].tolist() == pytest.approx([3.0, 3.0])
     assert unseen[:, 2].tolist() == [1, 2]
     assert unseen[:, 3].tolist() == [2, -1]
-
-
-def test_a_single_row_and_no_categories_can_be_encoded():
-    assert np.isfinite(FeatureEncoder().fit_transform(matrix(["a"], ["p"]), targets([1.0]))).all()
-    alone = FeatureEncoder().fit_transform(matrix(["a", "a"], ["p", "p"]), targets([1.0, 3.0]))
-    assert np.isfinite(alone).all()
-    numbers = matrix(["a", "b"], ["p", "q"]).drop(columns="llm_type")
-    encoded = FeatureEncoder().fit_transform(numbers, targets([1.0, 3.0]))
-    assert encoded.tolist() == [[1.0, 1.0], [2.0, 1.0]]

@@ -15,8 +15,7 @@ from sextant.workload.fit import (
     largest_difference,
     spearman,
 )
-from sextant.workload.request_model import RequestModel
-from sextant.workload.trace_requests import TraceRequests, fit_request_model
+from sextant.workload.trace_requests import ServedRequests, fit_request_model
 
 numbers = st.lists(st.integers(-5, 5), min_size=2, max_size=40)
 weighted = st.lists(
@@ -34,18 +33,6 @@ def test_ks_is_scipys_and_weighted_that_of_repeated_rows(rows, b):
     assert ks_distance(b, values, None, counts) == pytest.approx(expected, abs=1e-12)
 
 
-def test_ks_by_hand_with_nulls_and_booleans():
-    # Up to 1 there are 1/2 of the first and 1/4 of the second.
-    assert ks_distance([1, 2], [1, 2, 2, 2]) == 0.25
-    assert ks_distance([1, 2], [1, 2], np.array([1, 3]), np.array([3, 1])) == 0.5
-    # A quarter of the first is null; the values that are known are alike.
-    assert ks_distance([None, 1.0, 1.0, 1.0], [1.0]) == 0.25
-    assert ks_distance([None, None], [None]) == 0.0
-    assert ks_distance([True, False, False, False], pd.array([True, False], "boolean")) == 0.25
-    with pytest.raises(InputError, match="no value to compare"):
-        ks_distance([], [1.0])
-
-
 @settings(max_examples=100, deadline=None)
 @given(weighted)
 def test_weighted_spearman_is_scipys_of_repeated_rows(rows):
@@ -58,19 +45,6 @@ def test_weighted_spearman_is_scipys_of_repeated_rows(rows):
     else:
         assert np.isnan(found.loc["a", "b"])
     assert found.equals(found.T)
-
-
-def test_spearman_with_nulls_and_booleans_is_pandas():
-    rng = np.random.default_rng(2)
-    frame = pd.DataFrame({"a": rng.normal(size=500), "c": rng.integers(0, 3, 500)})
-    frame["b"] = frame["a"] + rng.normal(size=500)
-    frame.loc[rng.random(500) < 0.3, "b"] = np.nan
-    frame["is_greedy"] = frame["a"] > 0.3
-    expected = frame.astype(float).corr(method="spearman")
-    pd.testing.assert_frame_equal(spearman(frame), expected, rtol=1e-9)
-    nullable = frame.assign(c=frame["c"].astype("Int32"))
-    nullable["is_greedy"] = nullable["is_greedy"].astype("boolean")
-    pd.testing.assert_frame_equal(spearman(nullable), expected, rtol=1e-9)
 
 
 def test_constant_or_unknown_parameters_have_no_coefficient():
@@ -109,9 +83,8 @@ def test_cumulative_by_hand_and_thinned():
 
 
 def _exact_fidelity(served, model):
-    trace = TraceRequests(served)
-    traced = {name: trace.with_null(name) for name in served}
-    return exact_fidelity(traced, trace.fit()[1], model)
+    trace = ServedRequests.of(served)
+    return exact_fidelity(trace.frame, trace.counts, model)
 
 
 def test_a_model_of_all_values_is_exact_and_independence_is_not():
@@ -123,18 +96,6 @@ def test_a_model_of_all_values_is_exact_and_independence_is_not():
     assert figures["spearman_trace"]["input_tokens"]["output_tokens"] == pytest.approx(0.9)
     assert figures["spearman_model"] == figures["spearman_trace"]
     assert figures["spearman_difference"] == pytest.approx({"joint": 0.0, "independent": 0.9})
-
-
-def test_a_model_that_is_off_has_its_distances():
-    served = pd.DataFrame({"input_tokens": [10] * 8 + [20] * 2, "output_tokens": [1, 2] * 5})
-    model = RequestModel(
-        pd.DataFrame({"input_tokens": [10, 20], "output_tokens": [1, 1], "count": [1, 1]})
-    )
-    figures = _exact_fidelity(served, model)
-    assert figures["ks"] == pytest.approx({"input_tokens": 0.3, "output_tokens": 0.5})
-    assert figures["mean_ratio"] == pytest.approx(
-        {"input_tokens": 15 / 12, "output_tokens": 1 / 1.5}
-    )
 
 
 def test_draws_of_both_samplers_against_a_skewed_trace():

@@ -14,24 +14,12 @@ from sextant.base.files import (
     atomic_path,
     git_commit,
     provenance,
-    read_json,
     read_provenance,
-    sha256_file,
     write_json,
     write_parquet,
 )
 
 TABLE = pa.table({"x": [1, 2, 3]})
-
-
-def test_a_file_appears_when_the_block_has_ended(tmp_path):
-    path = tmp_path / "new" / "folder" / "a.json"
-    with atomic_path(path) as temporary:
-        temporary.write_text("all of it")
-        assert not path.exists()
-        assert (temporary.parent, temporary.suffix) == (path.parent, ".json")
-    assert path.read_text() == "all of it"
-    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -137,12 +125,6 @@ def test_json_has_no_nan(tmp_path, value):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_round_trip(tmp_path):
-    value = {"text": "nTTFT ≤ 5 ms", "numbers": [1, 2.5, None], "nested": {"yes": True}}
-    write_json(tmp_path / "a.json", value)
-    assert read_json(tmp_path / "a.json") == value
-
-
 def test_provenance_goes_with_the_file(tmp_path):
     source = tmp_path / "source.csv"
     source.write_bytes(b"abc")
@@ -157,22 +139,6 @@ def test_provenance_goes_with_the_file(tmp_path):
     stored = pq.ParquetFile(tmp_path / "a.parquet")
     assert stored.read().equals(TABLE)
     assert stored.metadata.row_group(0).column(0).compression == "ZSTD"
-
-
-def test_metadata_of_a_table_is_kept(tmp_path):
-    write_parquet(tmp_path / "a.parquet", TABLE.replace_schema_metadata({"other": "1"}), {"a": 1})
-    assert pq.read_schema(tmp_path / "a.parquet").metadata[b"other"] == b"1"
-
-
-def test_a_file_of_somebody_else_has_no_provenance(tmp_path):
-    pq.write_table(TABLE, tmp_path / "a.parquet")
-    assert read_provenance(tmp_path / "a.parquet") == {}
-
-
-def test_the_same_table_gives_the_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        write_parquet(tmp_path / f"{name}.parquet", TABLE, provenance(seed=1))
-    assert sha256_file(tmp_path / "a.parquet") == sha256_file(tmp_path / "b.parquet")
 
 
 def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):

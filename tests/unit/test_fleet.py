@@ -153,18 +153,6 @@ def test_plan_is_the_best_by_brute_force(seed, n_slots):
     assert sum(sum(use.devices_used) for use in plan.pools) == -devices
 
 
-def test_at_one_price_the_likelier_wins_and_none_served_has_no_probability():
-    pools, asked = [Pool("p", "A", 1, 4, 2.0)], [demand("a")]
-    options = [
-        option("a", n, np.where(np.arange(1000) < late, 0, served))
-        for n, served, late in ((2, 50, 95), (4, 100, 54), (1, 25, 99))
-    ]
-    (served,) = plan_fleet(asked, pools, options).served
-    assert (served.gpu_profile_id, served.replicas, served.probability_met) == ("4xA", (1,), 0.946)
-    nobody = as_text(fleet_document(answered(asked, pools, [option("a", 1, 0)])))
-    assert "None of 1 demand can be served" in nobody and "0.99" not in nobody
-
-
 def check_places(plan, demands, pools, n_slots=1):
     """Every replica lies on a node with room, and no more nodes are in use than there are."""
     by_pool = {pool.pool_id: pool for pool in pools}
@@ -217,22 +205,6 @@ def test_shared_errors_make_it_likelier_that_all_are_met_at_once():
     assert [each.replicas for each in shared.served] == [(2,), (2,)]
     assert (shared.joint_probability_met, opposite.joint_probability_met) == (0.8, 0.6)
     assert shared.product_probability_met == pytest.approx(0.64)
-
-
-def test_replicas_for_availability_lie_on_different_nodes():
-    pools = [Pool("p", "A", 3, 8)]
-    asked = [demand("a", least_replicas=3), demand("b")]
-    plan = plan_fleet(asked, pools, [option(name, 2, 1000) for name in "ab"])
-    nodes = {each.node for each in plan.placements if each.demand_id == "a"}
-    assert (plan.served[0].replicas, nodes) == ((3,), {0, 1, 2})
-
-
-def test_larger_replicas_leave_room_for_those_that_have_to_lie_apart():
-    pools = [Pool("p", "A", 2, 4)]
-    asked = [demand("a", least_replicas=2), demand("b", least_replicas=1, users=200)]
-    options = [option("a", 1, 1000), option("b", 2, 100, load=200)]
-    plan = plan_fleet(asked, pools, options)
-    assert {each.node for each in plan.placements if each.demand_id == "a"} == {0, 1}
 
 
 def test_replicas_that_have_to_share_a_node_are_named():
@@ -348,12 +320,6 @@ def test_who_conflicts_and_what_would_mend_it():
     assert "a and b cannot all be served" in text
 
 
-def test_a_demand_that_no_profile_serves_conflicts_with_none():
-    answer = answered([demand("a"), demand("b")], [Pool("p", "A", 1, 8)], [option("a", 1, 50)])
-    assert answer.conflict == ("b",)
-    assert answer.mends == (Mend("b", "no_option", {}, None),)
-
-
 @pytest.mark.parametrize("scale", [16.0, 18.0])
 def test_a_conflict_is_irreducible(scale):
     demands, pools, options = large_fleet(12, scale)
@@ -408,3 +374,23 @@ def test_what_the_solver_prints_stays_off_standard_output(capfd, monkeypatch):
     plan_fleet([demand("a")], [Pool("p", "A", 1, 8)], [option("a", 1, 100)])
     print("the answer")
     assert capfd.readouterr().out == "the answer\n"
+
+
+def test_at_one_price_the_likelier_wins_and_none_served_has_no_probability():
+    pools, asked = [Pool("p", "A", 1, 4, 2.0)], [demand("a")]
+    options = [
+        option("a", n, np.where(np.arange(1000) < late, 0, served))
+        for n, served, late in ((2, 50, 95), (4, 100, 54), (1, 25, 99))
+    ]
+    (served,) = plan_fleet(asked, pools, options).served
+    assert (served.gpu_profile_id, served.replicas, served.probability_met) == ("4xA", (1,), 0.946)
+    nobody = as_text(fleet_document(answered(asked, pools, [option("a", 1, 0)])))
+    assert "None of 1 demand can be served" in nobody and "0.99" not in nobody
+
+
+def test_replicas_for_availability_lie_on_different_nodes():
+    pools = [Pool("p", "A", 3, 8)]
+    asked = [demand("a", least_replicas=3), demand("b")]
+    plan = plan_fleet(asked, pools, [option(name, 2, 1000) for name in "ab"])
+    nodes = {each.node for each in plan.placements if each.demand_id == "a"}
+    assert (plan.served[0].replicas, nodes) == ((3,), {0, 1, 2})

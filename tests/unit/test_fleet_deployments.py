@@ -94,11 +94,5 @@ def test_a_service_selects_the_pods_of_all_pools_of_its_demand_and_no_others(pla
     assert not wanted <= code["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_at_another_hour_what_does_not_run_has_no_replicas(plan) -> None:
-    _, _, code, chat, chat_on_mig = objects(as_kubernetes(plan, slot=1))
-    found = [each["spec"]["replicas"] for each in (code, chat, chat_on_mig)]
-    assert found == [2, 1, 0]
-
-
 def test_the_image_is_that_of_the_benchmarks() -> None:
     assert f"From: {IMAGE}\n" in (ROOT / "workflow/envs/vllm.def").read_text()

@@ -59,13 +59,6 @@ def test_the_page_says_who_runs_where_at_what_cost(tmp_path):
     assert facts["plan"]["usd_per_hour"] == answer.plan.usd_per_hour == 16
 
 
-def test_who_is_not_served_stands_there_with_what_would_mend_it(tmp_path):
-    page, _, facts = page_of(answer_of(*[(1.0,)] * 5), tmp_path)
-    assert [each["demand_id"] for each in facts["plan"]["unserved"]] == ["d4"]
-    assert "Not served" in page.text and "1 more node of rack" in page.text
-    assert "0 of 1" in page.text
-
-
 @pytest.mark.parametrize("is_elastic", [False, True])
 def test_devices_by_team_and_hour_add_up_to_what_is_in_use(is_elastic, tmp_path):
     answer = answer_of(DAY, NIGHT, is_elastic=is_elastic)

@@ -10,7 +10,6 @@ import pytest
 
 from sextant.base.errors import InputError, printable
 from sextant.base.job_log import job_log
-from sextant.cli.options import say
 from support import ROOT
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07\u202e\r\x9b"
@@ -31,11 +30,6 @@ def test_what_is_not_visible_is_escaped_and_the_rest_stays() -> None:
 def test_an_error_is_plain_and_a_files_name_stays_in_its_line() -> None:
     error = InputError(f"has {ESCAPES}\nand more", file=f"odd\n{ESCAPES}", fix=ESCAPES)
     assert is_plain(str(error)) and str(error).startswith(r"odd\n\x1b[2J")
-
-
-def test_what_commands_say_is_plain(capsys) -> None:
-    say(f"point {ESCAPES}")
-    assert is_plain(capsys.readouterr().out)
 
 
 def test_a_log_is_plain(tmp_path: Path, capsys) -> None:

@@ -81,15 +81,3 @@ def test_the_largest_process_below_counts(family):
     watch.stop()
     assert watch.look() is None  # nobody is left to look at
     assert watch.least_bytes <= after
-
-
-def test_the_least_is_kept():
-    readings = iter([None, 5, 3, None, 4])
-    watch = FreeMemory(lambda: next(readings))
-    assert [(watch.look(), watch.least_bytes) for _ in range(5)] == [
-        (None, None),
-        (5, 5),
-        (3, 3),
-        (None, 3),
-        (4, 3),
-    ]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fake_nvml import use_fake_nvml, use_no_nvml
+from fake_nvml import use_fake_nvml
 from sextant.engine.host import hardware, is_mps_running
 
 PRINT = (
@@ -29,13 +29,6 @@ def test_gpus_and_their_driver_are_named(monkeypatch):
         {"name": "Invented 1", "is_mig_enabled": True},
     ]
     assert host["python"] == sys.version.split()[0] and "×" in host["processor"]
-
-
-def test_without_nvml_they_are_null(monkeypatch, tmp_path):
-    use_no_nvml(monkeypatch, tmp_path)
-    host = facts()
-    assert host["gpu_driver"] is host["cuda_version"] is host["gpus"] is None
-    assert host["system"]
 
 
 @pytest.mark.parametrize(("has_pipe", "is_running"), [(False, False), (True, None)])

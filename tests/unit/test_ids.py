@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sextant.base.sheets import (
-    MAX_FILE_NAME_CHARACTERS,
     by_file_name,
     comparable,
     file_name,
@@ -16,7 +15,6 @@ from sextant.base.sheets import (
     id_problem,
     selectable_problem,
 )
-from sextant.experiment.experiment import CellKey
 
 HOSTILE = (
     "org/name",
@@ -114,11 +112,6 @@ def test_texts_that_are_no_ids(given: str, said: str) -> None:
     assert said in id_problem(given)
 
 
-@pytest.mark.parametrize("given", HOSTILE)
-def test_visible_text_is_an_id(given: str) -> None:
-    assert id_problem(given) is None
-
-
 def test_what_lists_cannot_hold_cannot_be_selected() -> None:
     assert "cannot be selected" in selectable_problem("*")
     assert "cannot be selected" in selectable_problem("a,b")
@@ -132,18 +125,6 @@ def test_ids_of_the_same_look_are_found() -> None:
     # What looks different is different to a file system that ignores case, too.
     names = by_file_name(HOSTILE)
     assert len({name.casefold() for name in names}) == len(HOSTILE)
-
-
-def test_a_cells_folder_lies_below_its_source_whatever_its_ids_are() -> None:
-    key = CellKey("..", "/etc", "../x", "a@b", "c@d")
-    assert key.folder == "~2E./~2Fetc/~2E.~2Fx/a~40b@c~40d"
-    assert CellKey("llm", "1xA100-40GB", "chat", "users").folder == "llm/1xA100-40GB/chat/users"
-    # The variant cannot be part of the scenario's name.
-    assert CellKey("l", "g", "w", "s@v").folder != CellKey("l", "g", "w", "s", "v").folder
-
-
-def test_names_have_room_for_a_second_one_and_an_ending() -> None:
-    assert 2 * MAX_FILE_NAME_CHARACTERS + len("@.server.log") < 255
 
 
 @pytest.mark.parametrize("given_id", ["a" * 20, "x" + "ab" * 20, "é" * 20])

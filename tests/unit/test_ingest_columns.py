@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pandas as pd
@@ -18,7 +17,6 @@ from sextant.cli.app import app
 from sextant.experiment.sheets import TraceRow
 from sextant.trace.trace_format import FORMATS, MAPPED, TIME_UNITS, named_format
 
-ROOT = Path(__file__).parents[2]
 OPENAI = (
     "arrival=created,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens,"
     "llm=model,request_id=id"
@@ -54,13 +52,6 @@ def test_usage_records_of_a_gateway_are_read_by_the_names_the_user_gives(tmp_pat
     assert report["start_time"] == "2023-11-14T22:13:20+00:00"
 
 
-def test_a_first_line_without_usage_is_set_aside_and_hides_no_column(tmp_path):
-    text = _lines([{"id": "x", "created": 1_700_000_000, "error": "timeout"}, *_records()])
-    trace, rejected, report = ingest(tmp_path, text, "columns", "t.jsonl", columns=OPENAI)
-    assert len(trace) == 4 and report["ignored_columns"] == ["error", "choices"]
-    assert rejected["reason"].tolist() == ["usage.prompt_tokens: missing value"]
-
-
 def test_responses_of_an_openai_api_are_read_as_they_are(tmp_path):
     text = _lines([{"error": "timeout"}, *_records(step=1)])
     trace, rejected, report = ingest(tmp_path, text, "openai", "t.jsonl")
@@ -85,6 +76,28 @@ def test_payloads_of_litellm_are_read_as_they_are_failures_too(tmp_path):
     again, _, report = ingest(tmp_path, text, "litellm", "t.jsonl", max_rejected_fraction=0.5)
     assert again["arrival_s"].tolist() == [0, 0.25]
     assert report["start_time"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_a_log_is_csv_or_json_whatever_its_ending_and_needs_no_unit_for_date_times(tmp_path):
+    """LiteLLM's spend log as a table was "no JSON object", JSON lines in a `.log` no columns."""
+    rows = ["success,7,2026-06-01 09:00:00.500,9,x", "failure,,2026-06-01 09:00:01.500,9,y"]
+    table = "\n".join(["status,completion_tokens,startTime,prompt_tokens,user", *rows])
+    named = "arrival=startTime,input_tokens=prompt_tokens,output_tokens=completion_tokens"
+    for form, columns in (("litellm", None), (MAPPED, f"{named},status=status")):
+        trace, _, report = ingest(tmp_path, table, form, columns=columns)
+        assert trace["arrival_s"].tolist() == [0, 1] and report["ignored_columns"] == ["user"]
+        assert trace["status"].tolist() == ["ok", "failed"]
+    trace, _, _ = ingest(tmp_path, _lines(_records()), MAPPED, "gateway.log", columns=OPENAI)
+    assert trace["arrival_s"].tolist() == [0, 0.5, 1, 1.5]
+    with pytest.raises(InputError, match=r"Fix: put commas between .* in place of ';'"):
+        ingest(tmp_path, table.replace(",", ";"), "litellm", "t.csv")
+
+
+def test_an_object_that_is_null_in_some_lines_is_not_left_out(tmp_path):
+    records = [*_records(), _records()[0] | {"usage": None, "status": 503}]
+    columns = f"{OPENAI},status=status"
+    trace, _, report = ingest(tmp_path, _lines(records), MAPPED, "t.jsonl", columns=columns)
+    assert report["ignored_columns"] == ["choices"] and len(trace) == 5
 
 
 def test_bailian_and_azures_second_trace_are_read(tmp_path):

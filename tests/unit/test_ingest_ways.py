@@ -1,6 +1,5 @@
 """A block of CSV that Arrow parses at once, and one that is split line by line, give the same."""
 
-import gzip
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from test_ingest_input import BURSTGPT, ingest
 
 from sextant.base.errors import InputError
-from sextant.trace import cells, ingest_trace, reading
+from sextant.trace import cells, reading
 
 NEWER = (
     "Session ID,Timestamp,Elapsed time,Log Type,Model,Total tokens,Response tokens,Request tokens"
@@ -100,10 +99,7 @@ def test_any_date_times_come_out_the_same_both_ways(tmp_path_factory, moments, b
         ("burstgpt", f"{BURSTGPT}\n5,ChatGPT,472,18,490,Conversation log\n45.5,GPT-4,7,0,7,\n"),
         ("burstgpt", f"\ufeff{BURSTGPT}\r\n5,ChatGPT,4.0,18,22,API log\r\n5,é,4,0,22,API log"),
         ("burstgpt", f"{NEWER}\n7,5,1.25,API log,GPT-4,490,18,472\n,45.5,,API log,GPT-4,9,0,9\n"),
-        (
-            "azure",
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n",
-        ),
+        ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"),
         ("burstgpt", f'{BURSTGPT}\n"5","a,b","4",18,22,"API log"\n5,"","4",0,,"é"\n'),
         ("sextant", "arrival_s,input_tokens,output_tokens,status\n0,1,5,failed\n1.5,1,1,ok\n"),
     ],
@@ -129,16 +125,3 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
     assert rejected["line"].tolist() == [1_236]
     assert trace["request_id"].tolist() == [str(i + 2) for i in range(2_000) if i != 1_234]
     assert trace["arrival_s"].tolist() == [i for i in range(2_000) if i != 1_234]
-
-
-def test_same_source_same_bytes_whatever_the_threads(tmp_path):
-    rows = [f"{second},ChatGPT,{second % 7 + 1},5,9,API log" for second in range(3_000)]
-    text = gzip.compress("\n".join([BURSTGPT, *rows]).encode())
-    made = []
-    for threads in (1, 4):
-        source = tmp_path / "t.csv.gz"
-        source.write_bytes(text)
-        paths = [tmp_path / f"{threads}{name}" for name in (".parquet", "r.parquet", ".json")]
-        ingest_trace(source, "burstgpt", *paths, threads=threads)
-        made.append([path.read_bytes() for path in paths])
-    assert made[0] == made[1]

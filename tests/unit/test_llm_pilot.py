@@ -39,25 +39,11 @@ def test_predictions_never_fall_with_more_users_though_the_data_do(noisy):
     assert (steps > 0).any().all()
 
 
-def test_predictions_are_positive_and_keep_the_index(noisy):
-    model, X = noisy
-    predicted = model.predict(X.set_index(X.index[::-1]))
-    assert predicted.index.tolist() == X.index[::-1].tolist()
-    assert (predicted > 0).all().all()
-
-
 def test_the_same_seed_gives_the_same_bytes(noisy):
     model, X = noisy
     again = LLMPilot(LIMITS, PROFILES, seed=1).fit(rows_of(SIZES, noise=0.3))
     assert again.settings_ == model.settings_
     assert again.predict(X).to_numpy().tobytes() == model.predict(X).to_numpy().tobytes()
-
-
-def test_the_grid_is_the_published_one():
-    assert len(LLMPilot.GRID) == 120
-    assert {tuple(sorted(settings)) for settings in LLMPilot.GRID} == {
-        ("colsample_bytree", "learning_rate", "max_depth", "n_estimators", "subsample")
-    }
 
 
 def test_the_error_of_every_setting_is_that_of_a_model_trained_with_it():

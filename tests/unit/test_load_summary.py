@@ -113,26 +113,9 @@ def test_the_table_the_json_and_the_page_say_the_same(rows):
     assert "script" not in page.tags and not [link for link in page.links if link[0] != "#"]
 
 
-def test_a_level_of_which_nothing_succeeded():
-    facts = summarise([failed_request(2.0)], {"e2e_ms": 5})
-    (level,) = facts["levels"]
-    assert level["ttft_ms"]["p95"] is None and level["goodput_rps"] == 0
-    said = "1 of 1 failed, more than 1 %: no SLO is met: 1 timeout; the first: no answer"
-    assert said in as_text(summary_document(facts))
-    assert "TTFT, ms" in Page(as_page(summary_document(facts))).text
-
-
 def test_a_limit_of_no_latency(rows):
     with pytest.raises(InputError, match=r"'throughput'.*give limits of"):
         summarise(rows, {"throughput": 3})
-
-
-def test_an_answer_of_one_token_has_no_time_per_token():
-    one = a_request(0, output_tokens=1, token_offsets_ms=[51.0], last_token_s=0.051)
-    (level,) = summarise([one, a_request(1)], {"tpot_ms": 10.5})["levels"]
-    assert level["tpot_ms"]["p50"] == pytest.approx(ITL_MS) and level["n_good"] == 2
-    (level,) = summarise([one], {"tpot_ms": 1.0})["levels"]
-    assert set(level["tpot_ms"].values()) == set(level["itl_ms"].values()) == {None}
 
 
 def test_what_is_shown_while_a_level_runs(monkeypatch):
@@ -167,3 +150,11 @@ def test_the_latencies_of_the_summary_are_those_of_the_store(rows):
             assert shown[name][ours] == pytest.approx(stored[f"{theirs}_{name}"], rel=1e-12)
     for name in ("n_ok", "n_failed", "throughput_tok_s", "request_rate_rps"):
         assert shown[name] == stored[name]
+
+
+def test_an_answer_of_one_token_has_no_time_per_token():
+    one = a_request(0, output_tokens=1, token_offsets_ms=[51.0], last_token_s=0.051)
+    (level,) = summarise([one, a_request(1)], {"tpot_ms": 10.5})["levels"]
+    assert level["tpot_ms"]["p50"] == pytest.approx(ITL_MS) and level["n_good"] == 2
+    (level,) = summarise([one], {"tpot_ms": 1.0})["levels"]
+    assert set(level["tpot_ms"].values()) == set(level["itl_ms"].values()) == {None}

@@ -61,19 +61,6 @@ def test_the_risk_of_a_measured_answer_is_that_of_its_intervals(loads):
     assert "no GPU profile meets both limits with probability 0.9 or more" in said
 
 
-def test_its_points_are_read_from_the_cells_and_nothing_is_written(loads):
-    before = sorted(loads.rglob("*"))
-    (known,) = load_all(loads)
-    assert sorted(loads.rglob("*")) == before
-    columns = ["gpu_profile_id", "users", "n_failed", "output_tokens", "engine", "engine_version"]
-    points = known.points[columns].astype({"engine_version": object}).to_numpy().tolist()
-    assert [row[:4] for row in points] == [
-        *(["1xA100-40GB", users, 0, 5.0] for users in (1, 2, 4)),
-        *(["1xH100-80GB", users, 0, 5.0] for users in (1, 2)),
-    ]
-    assert points[0][4:] == ["tgis", "9.9"]
-
-
 def test_loads_are_shared_as_a_folder_that_answers_alike(tmp_path, loads):
     llms = ROOT / "config" / "llm-pilot" / "llms.tsv"
     said = ("--llms", llms, "--licence", "CC0-1.0", "--attribution", "nobody")
@@ -98,15 +85,14 @@ REQUESTS = ("--input-tokens", 16, "--output-tokens", 5)
 SHIPS = ("--source", "archive:inferencex")
 
 
-@pytest.mark.parametrize("extra", [(), SHIPS])
-@pytest.mark.parametrize("of", ["--database", "--source"])
+@pytest.mark.parametrize(("of", "extra"), [("--database", ()), ("--source", SHIPS)])
 def test_what_was_loaded_counts_beside_what_ships(loads, of, extra):
     asked = ("recommend", of, loads, *extra, "--llm", "llama-7b", "--users", 8)
     found = json.loads(sextant(*asked, *SLO, *REQUESTS, "--format", "json"))
     known = found["characterization"]
     assert known["source"] == "measured + archive:inferencex" and known["n_points"] == 1149
     assert found["basis"] == "roofline"
-    assert (extra == ()) == ("whose one LLM predicts nothing" in known["note"])
+    assert (extra == ()) == ("one LLM alone predicts no other" in known["note"])
 
 
 def test_a_prediction_without_lengths_is_for_those_of_the_llms_own_points(loads):
@@ -115,9 +101,19 @@ def test_a_prediction_without_lengths_is_for_those_of_the_llms_own_points(loads)
     assert (serving["input_tokens"], serving["output_tokens"]) == (16, 5)
 
 
-def test_a_folder_is_no_store(loads):
-    with pytest.raises(InputError, match=r"a folder is no store. Fix: give the file of a store"):
-        sextant("show", "--database", loads)
+def test_a_rate_is_simulated_where_what_was_loaded_has_a_law_of_a_step(loads, tmp_path):
+    limits = ("--ttft-ms", "p95:1000", "--itl-ms", 1000, "--format", "json")
+    rate = ("--llm", "llama-7b", "--request-rate", 30, *limits)
+    steady = json.loads(sextant("recommend", "--database", loads, *rate))
+    assert steady["basis"] == "measured"  # TGIS stops to prefill
+    assert "The rate is taken as a steady load, as measured" in steady["text"]
+    of_vllm = ("--llm-id", "llama-7b", "--gpu-profile", "1xH100-80GB", "--engine", "vllm")
+    with StubServer(answer_endpoint("m")) as server:
+        given = (*LENGTHS, "--users", "1,2", *of_vllm, "--usd-per-hour", 4)
+        load(server.url, tmp_path / "own", *given)
+    asked = ("--source", tmp_path / "own", *rate, "--gpu-profiles", "1xH100-80GB")
+    quick = json.loads(sextant("recommend", *asked))
+    assert quick["arrivals"] == "poisson" and "steady load" not in quick["text"]
 
 
 def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):
@@ -127,16 +123,6 @@ def test_a_measured_server_is_offered_whatever_memory_facts_say(tmp_path):
         load(server.url, tmp_path / "t4", *LENGTHS, "--users", "1,2", *subject)
     asked = ("recommend", "--database", tmp_path, "--llm", "llama-13b", "--users", 2, *SLO)
     assert json.loads(sextant(*asked, "--format", "json"))["gpu_profile_id"] == "1xT4-16GB"
-
-
-def test_the_price_is_the_users_else_that_of_a_dated_table(tmp_path):
-    with StubServer(answer_tokens(0.002, 0.002)) as server:
-        load(server.url, tmp_path / "one", *LENGTHS, "--users", 1, *SUBJECT)
-    asked = ("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)
-    assert json.loads(sextant(*asked, "--format", "json"))["usd_per_hour"] > 0
-    (tmp_path / "prices.csv").write_text("gpu_profile_id,usd_per_hour\n1xA100-40GB,3\n")
-    priced = sextant(*asked, "--prices", tmp_path / "prices.csv", "--format", "json")
-    assert json.loads(priced)["usd_per_hour"] == 3
 
 
 @pytest.mark.parametrize(
@@ -227,10 +213,3 @@ def test_facts_that_cannot_be_are_named(tmp_path, loads, name, fact, field):
     (tmp_path / "one" / "run.json").write_text(json.dumps(sealed(run)))
     with pytest.raises(InputError, match=rf"run\.json, field 'definition\.{field}'"):
         sextant("recommend", "--database", tmp_path, "--llm", "llama-7b", "--users", 1, *SLO)
-
-
-def test_an_unknown_gpu_profile_is_refused_before_the_load(tmp_path):
-    subject = ("--llm-id", "llama-7b", "--gpu-profile", "A100")
-    with pytest.raises(InputError, match="'--gpu-profile': unknown GPU profile 'A100'"):
-        load("http://127.0.0.1:9", tmp_path / "out", *LENGTHS, "--users", 1, *subject)
-    assert not (tmp_path / "out").exists()

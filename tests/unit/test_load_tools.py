@@ -173,7 +173,7 @@ def test_a_result_of_aiperf(tmp_path):
 @pytest.mark.parametrize("tool", ["vllm-bench", "guidellm", "aiperf"])
 @pytest.mark.parametrize("content", [{}, [], 3, {"benchmarks": [{}], "input_config": {}}])
 def test_a_file_of_another_tool_is_named(tmp_path, tool, content):
-    with pytest.raises(InputError, match=rf"0\.json: is no result of {tool}"):
+    with pytest.raises(InputError, match=rf"0\.json: was not written by {tool}"):
         imported(tool, tmp_path, content)
 
 
@@ -183,23 +183,24 @@ HUGE = 10**400
 @pytest.mark.parametrize(
     ("tool", "result", "said"),
     [
-        ("vllm-bench", VLLM | {"date": "yesterday"}, "is no result of vllm-bench"),
+        ("vllm-bench", VLLM | {"date": "yesterday"}, "'date': 'yesterday' is no date. Fix: "),
         ("vllm-bench", VLLM | {"request_rate": "fast"}, "'request_rate_rps': 'fast' should be"),
         ("vllm-bench", VLLM | {"request_rate": HUGE}, "'request_rate_rps': 1"),
         ("vllm-bench", VLLM | {"max_concurrency": 10**30}, "'users': 1"),
         ("vllm-bench", VLLM | {"mean_ttft_ms": -1.0}, "'mean_ttft_ms': -1.0 should be"),
         ("vllm-bench", VLLM | {"median_ttft_ms": HUGE}, "'median_ttft_ms': 1"),
         ("vllm-bench", VLLM | {"median_itl_ms": float("inf")}, "'median_itl_ms': inf should be"),
-        ("vllm-bench", VLLM | {"completed": []}, "is no result"),
+        ("vllm-bench", VLLM | {"completed": []}, "was not written by vllm-bench"),
         ("vllm-bench", VLLM | {"completed": -3}, "'input_tokens': -512.0 should be"),
         ("vllm-bench", VLLM | {"mean_e2el_ms": 10.0}, "'mean_e2e_ms': 10 is below the 60.9"),
         ("vllm-bench", VLLM | {"p90_ttft_ms": 99.0}, "'p99_ttft_ms': 80.7.* below the 99"),
         ("vllm-bench", VLLM | {"model_id": ["a", "b"]}, "does not name the LLM"),
         ("guidellm", GUIDELLM | {"benchmarks": []}, "a result of guidellm without any benchmark"),
         ("guidellm", {"benchmarks": [guidellm({"type_": "concurrent", "streams": -8})]}, "'users'"),
-        ("guidellm", {"benchmarks": [GUIDELLM["benchmarks"][0] | {"start_time": 1e300}]}, "no res"),
+        ("guidellm", {"benchmarks": [GUIDELLM["benchmarks"][0] | {"start_time": 1e300}]},
+         "'start_time': '1e\\+300' is no date"),
         ("aiperf", AIPERF | {"request_count": {"avg": float("nan")}}, ""),
-        ("aiperf", AIPERF | {"start_time": "tomorrow"}, "'measured_on'"),
+        ("aiperf", AIPERF | {"start_time": "tomorrow"}, "'start_time': 'tomorrow' is no date"),
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_one_error(tmp_path, tool, result, said):
@@ -227,6 +228,18 @@ def test_a_run_in_which_all_failed_has_no_latency_and_meets_nothing(tmp_path):
     done = CliRunner().invoke(app, command)
     assert "16 replicas × 1xH100-80GB" in done.output
     assert "1xH100-80GB with 64 users: 12 of 12 requests failed" in done.output
+
+
+def test_what_no_slo_can_rest_on_is_said_by_the_import(tmp_path):
+    """Each was imported without a word, and missed by the answer later."""
+    nan, failed = VLLM | {"median_ttft_ms": float("nan")}, {"completed": 80, "failed": 20}
+    assert imported("vllm-bench", tmp_path, VLLM)[0] == "1 points of 1 measurements"
+    none = nan | {"completed": 0, "failed": 12}
+    said = imported("vllm-bench", tmp_path, VLLM, nan, VLLM | failed, none)[0]
+    assert said == (
+        "4 points of 4 measurements; 2 with more than 1 % of the requests failed (up to 100 %), "
+        "which meet no SLO unless --max-failed allows it; 1 without a median TTFT"
+    )
 
 
 def test_the_llm_that_a_file_names_needs_no_option(tmp_path, monkeypatch):

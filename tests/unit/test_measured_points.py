@@ -86,16 +86,6 @@ def test_what_a_source_lacks_is_derived_and_marked_or_not_known(metric, lacks, f
     assert status(points(dict.fromkeys(lacks)), slo) == expected
 
 
-def test_the_measured_rate_is_the_rate() -> None:
-    # By Little's law it would be 8 users / 0.5 s = 16 requests/s.
-    slo = asked({"request_rate_rps": 64.0}, tpot=25.0)
-    found = candidates(judged(points(), slo), ["m"], PROFILES, slo)
-    assert (found["load_per_replica"].item(), found["replicas"].item()) == (16.16, 4)
-    without = points({"request_rate_rps": None, "throughput_tok_s": 420.0})
-    found = candidates(judged(without, slo), ["m"], PROFILES, slo)
-    assert found["load_per_replica"].item() == pytest.approx(20)  # 420 / 21 tokens
-
-
 SURE = {"median_tpot_lo_ms": 24.7, "median_tpot_hi_ms": 24.8}
 
 

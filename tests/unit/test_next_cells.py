@@ -24,7 +24,6 @@ from sextant.answer.plan.value import (
     Decisions,
     MeasurementPlan,
     Stop,
-    expected_so,
     order_cells,
     weigh_decisions,
 )
@@ -130,19 +129,6 @@ def test_it_stops_and_says_why(budget: Budget, stopped: Stop, n_rounds: int) -> 
     assert stopped.value in as_text(measurement_document(found, cells))
 
 
-def test_a_budget_below_the_cheapest_cell_says_what_that_takes() -> None:
-    cells = offered(T4, A10)
-    found = order_cells([decisions(DOUBT)], cells, Budget(gpu_hours=0.1))
-    assert "one level of the cheapest cell takes 0.6 GPU-hours" in as_text(
-        measurement_document(found, cells)
-    )
-
-
-def test_nothing_is_left_to_measure() -> None:
-    found = order_cells([decisions(DOUBT)], [], Budget(gpu_hours=9))
-    assert (found.rounds, found.stopped) == ((), Stop.ALL_MEASURED)
-
-
 def test_a_round_takes_no_more_of_a_profile_than_can_run() -> None:
     two = DOUBT | {("b", "1xT4-16GB"): coin(1), ("b", "1xA10-24GB"): np.full(1000, FAST)}
     cells = offered(T4, ("b", "1xT4-16GB"))
@@ -163,15 +149,6 @@ def test_levels_are_those_where_a_limit_may_bind() -> None:
     )
     assert found.rounds[0].cells[0].levels == (4, 8, 16)
     assert found.rounds[0].cells[0].hours == pytest.approx(0.5 + 3 * 0.1)
-
-
-def test_expected_so_leaves_out_what_cannot_be_served() -> None:
-    ratios = np.array([[1.0], [np.inf], [1.5], [np.inf]])
-    can_be_met = np.array([[True], [True], [True], [False]])
-    # S 2/3, O 1/4
-    assert expected_so(["s"], ratios, can_be_met) == pytest.approx(
-        2 * (2 / 3) * 0.75 / (2 / 3 + 0.75)
-    )
 
 
 def test_what_was_measured_holds_at_its_point_and_moves_its_neighbours() -> None:

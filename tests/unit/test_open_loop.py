@@ -55,12 +55,6 @@ def test_a_free_connection_is_used_again():
     assert result.n_ok == 400 and server.n_connections <= max(256, server.most_in_flight)
 
 
-def test_no_arrivals_are_no_rows():
-    with StubServer(answer_tokens(0.01)) as server:
-        result = load(server.url, arrival_s=[])
-    assert (len(rows_of(result)), result.n_ok, result.duration_s) == (0, 0, 0.0)
-
-
 def test_a_limit_queues_and_the_queue_counts():
     with StubServer(answer_tokens(0.2)) as server:
         result = load(server.url, arrival_s=np.zeros(6), level=2, max_in_flight=2)
@@ -123,13 +117,6 @@ def test_warm_up_and_cool_down_are_sent_and_left_out():
     assert result.started_s == pytest.approx(rows["scheduled_s"].iloc[0], abs=1e-6)
     assert result.duration_s >= 0.45 + 0.3
     assert result.ended_s >= rows["last_token_s"].max()
-
-
-def test_a_cool_down_ends_with_the_last_measured_request():
-    arrival_s = np.concatenate([[0.0], 60 + np.arange(100)])
-    with StubServer(answer_tokens(0.05)) as server:
-        result = load(server.url, arrival_s=arrival_s, duration_s=0.1)
-    assert (result.n_ok, result.n_cooldown_requests) == (1, 0)
 
 
 def test_requests_are_spread_over_replicas():

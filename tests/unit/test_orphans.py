@@ -155,11 +155,3 @@ def test_a_job_goes_on_when_it_cannot_look(job):
     main = start(command)
     wait_for(result.exists, "the job was ended")
     assert main.wait(PATIENCE_S) == 0
-
-
-def test_a_job_goes_on_where_no_snakemake_has_started_it(job):
-    command, _, result = job("time.sleep(3)")
-    shell = subprocess.Popen(["bash", "-c", f"({command}) & sleep 1"], stdout=subprocess.DEVNULL)
-    shell.wait()  # as a login shell that ends: its children live on
-    wait_for(result.exists, "the job was ended")
-    assert result.stat().st_size == 0

@@ -30,11 +30,7 @@ def test_memory_and_context_decide() -> None:
 
 def test_a_pair_that_was_tried_and_failed_is_known() -> None:
     tried = pd.DataFrame(
-        {
-            "llm_id": ["a", "a"],
-            "gpu_profile_id": ["small", "large"],
-            "is_feasible": [False, True],
-        }
+        {"llm_id": ["a", "a"], "gpu_profile_id": ["small", "large"], "is_feasible": [False, True]}
     )
     task = task_of("here", pd.DataFrame(), tried, Facts({}, {}), None, 0.9)
     assert task.failed == {("a", "small")}

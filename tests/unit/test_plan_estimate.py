@@ -1,27 +1,20 @@
 """The estimate of `sextant plan`, by hand, and how it learns from cells that were measured."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from cells import TOO_LARGE, request, write_cell
 from project import Project
-from sextant.answer.plan.estimate import (
-    ASSUMED,
-    Basis,
-    basis,
-    cell_s,
-    feasibility,
-    finished_cells,
-)
+from sextant.answer.plan.estimate import ASSUMED, Basis, basis, cell_s, finished_cells
 from sextant.answer.plan.run import CellPlan, DryRun, Job, make_plan, makespan_s, plan_document
-from sextant.base.sheets import merged, read_configuration
+from sextant.base.sheets import read_configuration
 from sextant.experiment.experiment import CellKey, Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
-from sextant.experiment.servers import Endpoint, Variant
+from sextant.experiment.servers import Variant
 from sextant.pages.blocks import as_text
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
@@ -120,15 +113,6 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     assert json.loads(json.dumps(asdict(plan)))["n_submissions"] == 4
 
 
-def test_a_server_that_runs_already_takes_its_levels_alone() -> None:
-    experiment, config = cluster()
-    endpoint = Endpoint(("http://h",), "m")
-    experiment = replace(experiment, endpoints={("llama-13b", "1xT4-16GB"): endpoint})
-    jobs = (job(key("llama-13b", "1xT4-16GB"), gpu=0, mem_mb=8000, runtime=40),)
-    (cell,) = make_plan(experiment, config, DryRun(jobs, 1, config), Path()).cells
-    assert (cell.verdict, cell.seconds) == ("fits", pytest.approx(1120 + 15))  # see above
-
-
 def test_replicas_need_their_devices_as_often(project: Project) -> None:
     config = read_configuration(Path(), [Path("config/studies.yaml")])
     experiment = load_experiment(config)
@@ -141,21 +125,8 @@ def test_replicas_need_their_devices_as_often(project: Project) -> None:
     assert plan.usd == pytest.approx(4 * 3.430881 * plan.hours.one_at_a_time)
 
 
-def test_shared_memory_counts_by_its_share(project: Project) -> None:
-    config = read_configuration(Path(), [Path("config/studies.yaml")])
-    experiment = load_experiment(config)
-    alone = CellKey("opt-13b", "1xA100-40GB", "out-256", "batch-1-512")
-    shared = CellKey("opt-13b", "1xA100-40GB", "out-256", "batch-1-512", "2-shared")
-    assert feasibility(experiment, alone, config).is_feasible  # 24 GiB in 36
-    assert not feasibility(experiment, shared, config).is_feasible  # in 18
-
-
 def measured(
-    llm: str,
-    profile: str,
-    starts_s: list[float],
-    wall_s: float | None,
-    level_s: float = 6.0,
+    llm: str, profile: str, starts_s: list[float], wall_s: float | None, level_s: float = 6.0
 ) -> CellKey:
     """Write a cell of the demo: two levels of `level_s`, its probes and its job's time."""
     place = CellKey(llm, profile, "conversation", "users-1-8")
@@ -209,9 +180,3 @@ def test_cells_that_are_damaged_or_have_no_levels_tell_nothing(project: Project)
     folder = Path("results/benchmarks/measured/demo-llama-16m/1xcpu-core/conversation/users-1-8")
     write_cell(folder, verdict=TOO_LARGE, llm_id="demo-llama-16m", gpu_profile_id="1xcpu-core")
     assert demo()[2] == []
-
-
-def test_configurations_merge_below_keys_and_the_last_wins() -> None:
-    parts = [{"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [2]}, {"c": {"z": 0}}]
-    assert merged(parts) == {"a": {"x": 1, "y": 3}, "b": [2], "c": {"z": 0}}
-    assert merged([{"a": 1}, {"a": {"x": 1}}]) == {"a": {"x": 1}}

@@ -10,9 +10,7 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.prices import (
     PRICES,
-    has_own_price,
     load_prices,
-    offered_profiles,
     old_price_lines,
     origin_line,
     price_origins,
@@ -59,16 +57,17 @@ def test_a_wrong_row_is_one_error_with_its_place_and_fix(tmp_path, rows, said):
         load_prices(table(tmp_path, *rows))
 
 
-def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path):
+def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path, monkeypatch):
     rows = [
         ROW,
         ROW.replace("big", "other").replace(",80,", ",72,").replace("2026-01-31", "2025-06-30"),
         ROW.replace("big,H100-80GB,8", "small,H100-80GB,2").replace(",80,", ",30,"),
     ]
     table(tmp_path, *rows)
+    monkeypatch.setattr("sextant.facts.prices.PRICES", tmp_path)
 
     def price(name):
-        found = priced(profile_of_id(name), "mine", tmp_path)
+        found = priced(profile_of_id(name), "mine")
         return found and (found.usd_per_hour, found.price_as_of)
 
     assert price("2xH100-80GB") == (30, "2026-01-31")
@@ -132,14 +131,6 @@ def test_the_users_prices_come_first_then_the_providers_then_the_cheapest(
     # Named, it has a price wherever any table has one.
     (named,) = find_candidates(known, ("4xA100-80GB",), prices and Path(prices)).values()
     assert named.usd_per_hour == (13.723525 if "aws" in str(prices) else 7.16)
-
-
-def test_what_is_offered_has_the_lowest_price_and_parts_of_each_machine():
-    offered = offered_profiles(["aws", "lambda"])
-    assert {"8xH100-80GB", "1xH100-80GB", "2xT4-16GB", "1xA10-24GB"} <= offered.keys()
-    assert "2xA10-24GB" not in offered  # lambda rents them singly
-    assert offered["8xH100-80GB"].usd_per_hour == 31.92 < 55.04
-    assert all(each.price_as_of and not has_own_price(each) for each in offered.values())
 
 
 def test_prices_more_than_a_year_before_the_newest_are_old():

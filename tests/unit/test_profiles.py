@@ -41,15 +41,6 @@ def test_series_counts_requests_failures_and_tokens_in_each_bucket(tmp_path):
     assert series["moment"].isna().all()
 
 
-def test_series_of_one_column_and_of_the_whole_trace(tmp_path):
-    trace = pd.DataFrame({"arrival_s": [0.0, 1.0, 2.0, 100.0], "llm": ["a", "b", "a", "b"]})
-    path = write_trace(tmp_path, trace.assign(service=["x", "x", "y", "y"]))
-    assert traffic_series(path, 60.0, by=["llm"])["n_requests"].tolist() == [2, 0, 1, 1]
-    together = traffic_series(path, 60.0, by=())
-    assert together["n_requests"].tolist() == [3, 1]
-    assert together.columns[0] == "start_s"
-
-
 def test_buckets_follow_the_clock_where_it_is_known(tmp_path):
     arrival_s = [0.0, 599.0, 600.0, 4200.0, 4201.0]
     path = write_trace(
@@ -104,11 +95,6 @@ def test_profile_without_a_clock_counts_hours_from_the_start_and_says_so(tmp_pat
     assert (profile["requests_mean"] == 3).all()
 
 
-def test_profile_of_less_than_an_hour_is_empty(tmp_path):
-    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": [0.0, 1800.0]}))
-    assert traffic_profile(path).empty
-
-
 def _with_failures(n_failed: list[int], n_requests: int = 100) -> pd.DataFrame:
     """A trace with so many failures of `n_requests` in each hour."""
     status = np.concatenate(
@@ -143,15 +129,6 @@ def test_hours_with_too_few_requests_are_not_judged_but_counted(tmp_path):
     assert (summary["n_buckets"], summary["n_too_few"]) == (3, 3)
     assert (summary["n_requests"], summary["n_failed"]) == (310, 15)
     assert summary["mean"] == pytest.approx(0.02)
-    assert summarize_failures(failure_series(path, min_requests=9)).iloc[0]["n_buckets"] == 4
-
-
-def test_groups_have_whiskers_of_their_own(tmp_path):
-    steady, failing = _with_failures([0, 0, 0, 0, 1]), _with_failures([50, 51, 52, 51, 50])
-    trace = pd.concat([steady.assign(llm="a"), failing.assign(llm=None)])
-    series = failure_series(write_trace(tmp_path, trace.sort_values("arrival_s", kind="stable")))
-    assert series["is_outlier"].tolist() == [False] * 4 + [True] + [False] * 5
-    assert summarize_failures(series)["failure_fraction"].tolist() == pytest.approx([0.002, 0.508])
 
 
 @pytest.mark.parametrize(
@@ -167,17 +144,6 @@ def test_bad_traces_and_buckets_are_refused(tmp_path, arrival_s, start, bucket_s
     path = write_trace(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}), start)
     with pytest.raises(InputError, match=message):
         traffic_series(path, bucket_s)
-    with pytest.raises(InputError, match="field 'min_requests': 0 requests"):
-        failure_series(path, min_requests=0)
-
-
-@pytest.mark.parametrize("place", ["status=failed", "llm=gpt", "arrival_s=5", "date=2024-01-01"])
-def test_a_folder_named_like_a_partition_changes_no_count(tmp_path, place):
-    (tmp_path / place).mkdir()
-    trace = write_trace(tmp_path / place, pd.DataFrame({"arrival_s": [0.0, 61.0, 130.0]}))
-    series = traffic_series(trace, 60.0)
-    assert series["n_requests"].tolist() == [1, 1, 1]
-    assert series["n_failed"].tolist() == [0, 0, 0] and series["llm"].isna().all()
 
 
 @pytest.mark.parametrize(

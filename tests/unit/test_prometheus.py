@@ -91,11 +91,6 @@ def test_what_is_no_number_is_not_available():
     assert http.total("a <html>\n", "a") is None
 
 
-def test_labels_are_read_whatever_stands_in_them():
-    text = 'gauge{model="a \\"quoted\\" {name}, b=2",gpu="1"} 5 1700000000000\ngauge_2{gpu="9"} 6\n'
-    assert http.samples(text, "gauge") == [({"model": 'a \\"quoted\\" {name}, b=2', "gpu": "1"}, 5)]
-
-
 def test_an_engine_that_is_not_known_beforehand_is_told_by_its_metrics():
     known = [http.VLLM_METRICS, http.SGLANG_METRICS, http.TGI_METRICS]
     sglang = "sglang:num_running_reqs 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n"

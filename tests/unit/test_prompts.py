@@ -1,7 +1,6 @@
 """Prompts: exact lengths, never the same twice, ids inside the vocabulary; from text, too."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from sextant.base.errors import InputError
-from sextant.workload.prompts import (
-    CorpusTokens,
-    RandomTokens,
-    as_text,
-    load_prompt_source,
-)
+from sextant.workload.prompts import CorpusTokens, RandomTokens, as_text, load_prompt_source
 from support import ROOT
 
 TEXT = ROOT / "docs" / "architecture.md"
@@ -50,26 +44,6 @@ def test_short_prompts_use_up_a_small_vocabulary_without_repeating():
     assert sorted(int(prompt[0]) for prompt in prompts) == list(range(16, 36))
 
 
-def test_ids_are_uniform_over_the_vocabulary():
-    (tokens,), (others,) = (RandomTokens(116).prompts([100_000], seed) for seed in (0, 1))
-    assert not np.array_equal(tokens, others)
-    counts = np.bincount(tokens, minlength=116)[16:]
-    assert counts.min() > 800 and counts.max() < 1200
-
-
-def test_a_thousand_prompts_are_one_draw(monkeypatch):
-    """A draw a prompt would take seconds before each level."""
-    generator, sizes = np.random.default_rng(0), []
-
-    def integers(low, high, size, dtype):
-        sizes.append(size)
-        return generator.integers(low, high, size, dtype)
-
-    monkeypatch.setattr(np.random, "default_rng", lambda _: SimpleNamespace(integers=integers))
-    assert len(RandomTokens(32_000).prompts(np.full(1000, 1000), seed=0)) == 1000
-    assert sizes == [1_000_000]
-
-
 def test_prompts_of_a_text_are_runs_of_it(tokenizer):
     source = load_prompt_source(TEXT, tokenizer)
     text = TEXT.read_text()
@@ -84,30 +58,6 @@ def test_no_two_prompts_begin_alike_across_calls_and_lengths(tokenizer):
     calls = [source.prompts(rng.integers(2, 400, 200), seed) for seed in range(5)]
     begun = [p[:16].tobytes() for prompts in calls for p in prompts if len(p) >= 16]
     assert len(set(begun)) == len(begun) > 900
-
-
-def test_short_prompts_differ_within_a_call_and_never_run_out():
-    source = CorpusTokens(np.tile(np.arange(20, 30), 4))
-    for seed in range(20):
-        prompts = source.prompts([1] * 10, seed)
-        assert sorted(int(prompt[0]) for prompt in prompts) == list(range(20, 30))
-
-
-def test_calls_of_a_new_source_are_repeatable():
-    ids = np.random.default_rng(0).integers(16, 1000, 5000)
-    first, again = CorpusTokens(ids), CorpusTokens(ids)
-    for seed in (1, 1, 2):
-        ours, theirs = first.prompts([50, 60], seed), again.prompts([50, 60], seed)
-        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_a_run_goes_on_at_the_beginning_and_is_the_callers_to_change():
-    source = CorpusTokens([1, 2, 3, 4])
-    (prompt,) = source.prompts([4], 0)
-    assert sorted(prompt.tolist()) == [1, 2, 3, 4]
-    assert set(np.diff(prompt).tolist()) <= {1, -3}
-    prompt[:] = 9
-    assert 9 not in source.prompts([3], 0)[0]
 
 
 @pytest.mark.parametrize(

@@ -72,18 +72,6 @@ def test_bits_of_a_weight_include_its_share_of_the_scales(load, quantization, bi
     assert llm.weight_bytes == pytest.approx(LAYERS_7B * llm.weight_bits / 8 + unquantized, abs=1)
 
 
-def test_a_published_checkpoint_has_the_bytes_of_the_facts(load):
-    # The file of TheBloke's Llama-2-7B-AWQ (w4, groups of 128) has 3.89 GB.
-    assert load(AWQ).weight_bytes / 1e9 == pytest.approx(3.89, abs=0.01)
-
-
-def test_unquantized_weights_have_the_data_type(load):
-    llm = load(None)
-    assert (llm.weight_bits, llm.n_quantized_parameters) == (0, 0)
-    assert llm.weight_bytes == 2 * llm.n_parameters
-    assert replace(llm, dtype="float32").weight_bytes == 4 * llm.n_parameters
-
-
 def test_experts_are_quantized_and_routers_are_not(load):
     llm = load(AWQ | {"modules_to_not_convert": ["gate"]}, published.MIXTRAL_8X7B)
     attention = 32 * 2 * 4096 * (4096 + 1024)
@@ -102,11 +90,6 @@ def test_mxfp4_packs_experts_alone(load):
     assert (llm.weight_bits, llm.n_quantized_parameters) == (4.25, llm.n_expert_parameters)
     # OpenAI's model card: the checkpoint of gpt-oss-20b has 12.8 GiB.
     assert llm.weight_bytes / 2**30 == pytest.approx(12.8, abs=0.05)
-
-
-def test_attention_may_be_left_out(load):
-    llm = load(AWQ | {"modules_to_not_convert": ["self_attn", "lm_head"]})
-    assert llm.n_quantized_parameters == 32 * 3 * 4096 * 11008
 
 
 def test_single_layers_may_be_left_out(load):
@@ -142,7 +125,7 @@ def test_modelopt_may_write_a_file_of_its_own(load, tmp_path):
     assert llm.kv_dtype == "fp8"
     assert load(FP8).weight_bits == 8 + 32 / 128**2  # what the config says comes first
     file.write_text("[]")
-    with pytest.raises(InputError, match=r"hf_quant_config\.json.*'quantization'"):
+    with pytest.raises(InputError, match=r"hf_quant_config\.json: not a JSON object"):
         load_llm(tmp_path / "config.json")
 
 
@@ -177,23 +160,6 @@ def test_tensors_are_named_by_their_type_and_group(load, weights, name, bits):
     both = tensors(**weights)
     both["config_groups"]["group_0"]["input_activations"] = {"num_bits": 8}
     assert load(both) == replace(only, is_weight_only=False)
-
-
-@pytest.mark.parametrize(
-    ("quantization", "is_weight_only"),
-    [(GPTQ, True), (AWQ, True), (NF4, True), (FP8, False), (GPTQ | {"bits": 8}, True)],
-)
-def test_weight_only_methods_multiply_numbers_of_16_bits(load, quantization, is_weight_only):
-    llm = load(quantization)
-    assert llm.is_weight_only == is_weight_only
-    assert (set(llm.flop_parameters) == {"fp16"}) == is_weight_only
-
-
-def test_the_kv_cache_has_a_data_type_of_its_own(load):
-    llm = load(GPTQ)
-    assert llm.kv_bytes_per_token == 2 * 32 * 4096 * 2
-    assert replace(llm, kv_dtype="fp8").kv_bytes_per_token == 2 * 32 * 4096
-    assert replace(llm, dtype="float32", kv_dtype="fp8").kv_bytes_per_token == 2 * 32 * 4096
 
 
 BAD = {

@@ -94,25 +94,10 @@ def test_an_archive_with_a_manifest_is_left_to_its_import(tmp_path, dataset):
     assert (tmp_path / "out.csv").read_bytes() == CONTENT
 
 
-def test_the_manifest_of_a_shipped_row_exists():
-    packed = [row for row in load_registry(SHIPPED).values() if row.has_manifest]
-    assert [row.dataset_id for row in packed] == ["llm-pilot"]
-    for row in packed:
-        assert (SHIPPED.parents[1] / row.sha256).is_file()
-        assert row.version in row.url and row.url.endswith(".tar.gz")
-
-
 def test_file_absent_from_mirror(tmp_path, dataset):
     absent = replace(dataset, mirror_path="x/other.csv")
     with pytest.raises(InputError, match=r"x/other\.csv: the mirror has no d\."):
         fetch(absent, tmp_path / "out.csv", tmp_path / "mirror")
-
-
-def test_failed_download_names_the_url(tmp_path, dataset):
-    broken = replace(dataset, url=(tmp_path / "nothing").as_uri())
-    with pytest.raises(InputError, match="nothing, field 'd': the download failed"):
-        fetch(broken, tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
 
 
 def test_a_server_cannot_send_a_client_to_a_file(tmp_path, dataset):

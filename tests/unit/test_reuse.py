@@ -19,7 +19,7 @@ from sextant.base.files import read_provenance
 from sextant.report.trace_characterize import measure_reuse, write_trace_report
 from sextant.report.trace_file import open_trace
 from sextant.simulate.tables import cache_depths
-from sextant.trace import ingest_trace, write
+from sextant.trace import ingest_trace
 from sextant.trace.trace_format import HASH_IDS
 from sextant.workload.shared_blocks import TraceBlocks, read_blocks
 from stub_server import StubServer, answer_tokens
@@ -68,25 +68,12 @@ def blocks_of(lists: list[list[int]]) -> TraceBlocks:
 # Ingest
 
 
-def test_ids_stay_with_their_requests_when_rows_are_sorted(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "RUN_ROWS", 2)
+def test_ids_stay_with_their_requests_when_rows_are_sorted(tmp_path):
     lines = mooncake(TALKS).splitlines(keepends=True)
     text = "".join(lines[place] for place in (3, 0, 4, 2, 1))
     trace, _, report = ingest(tmp_path, text, "mooncake", "t.jsonl")
     assert [ids.tolist() for ids in trace[HASH_IDS]] == TALKS and report["n_moved"] == 3
     assert read_provenance(tmp_path / "out" / "t.parquet")["block_tokens"] == BLOCK
-
-
-def test_a_trace_may_lack_ids_in_some_rows_or_all(tmp_path):
-    row = '{"chat_id": %d, "timestamp": %d, "input_length": 20, "output_length": 1%s}\n'
-    text = row % (1, 0, ', "hash_ids": [5, 6]') + row % (2, 1, "")
-    trace, rejected, _ = ingest(tmp_path, text, "qwen-bailian", "t.jsonl")
-    assert trace[HASH_IDS][0].tolist() == [5, 6] and trace[HASH_IDS][1] is None
-    assert rejected.empty and read_blocks(tmp_path / "out" / "t.parquet").block_tokens == 16
-    ingest(tmp_path, "arrival_s,input_tokens,output_tokens\n0,5,5\n1,5,5\n", "sextant")
-    none = read_blocks(tmp_path / "out" / "t.parquet")
-    assert len(none.ids) == 0 and len(none.ends) == 2
-    assert measure_reuse(open_trace(tmp_path / "out" / "t.parquet")) is None
 
 
 @pytest.mark.parametrize(
@@ -234,17 +221,6 @@ def test_a_replay_comes_at_the_traces_own_times(talks, tmp_path):
     assert np.diff(frame["scheduled_s"]) == pytest.approx(np.full(4, 0.03), abs=1e-6)
     assert frame["input_tokens"].tolist() == [BLOCK * len(ids) - 12 for ids in TALKS]
     assert written["scenario"]["arrivals"]["trace"] == str(talks)
-
-
-def test_prompts_without_ids_share_nothing_and_seeds_change_them():
-    blocks = blocks_of([[], [], [3], [3]])
-    drawn = [blocks.draws(request, 1000, 5, 0) for request in range(4)]
-    assert [len(each) for each in drawn] == [1, 1, 2, 2]
-    assert drawn[0].tolist() != drawn[1].tolist() and drawn[2].tolist() == drawn[3].tolist()
-    assert blocks.draws(2, 1000, 6, 0).tolist() != drawn[2].tolist()
-    many = TraceBlocks(*[np.full(1, 10**5)] * 3, np.empty(0, np.int64), np.zeros(1, int), 0)
-    counts = np.bincount(many.draws(0, 50, 1).astype(int), minlength=50)
-    assert counts.sum() == 10**5 and counts.std() < 2 * np.sqrt(2000)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """RF, and every forest of a grid from shared trees."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import ParameterGrid
@@ -41,18 +40,6 @@ def test_shared_trees_predict_what_a_forest_per_setting_does():
     assert min(depths) == 2 and max(depths) > 5
 
 
-def test_friedman_mse_splits_by_the_sum_of_both_targets():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 3)), rng.lognormal(size=(60, 2))
-    settings = {"n_estimators": 3, "max_depth": 4, "bootstrap": False}
-    grid = ({**settings, "criterion": "friedman_mse"},)
-    ((_, predicted),) = predict_grid(grid, 1, X, y, X)
-    # Both targets are means over the leaves that the sum alone has made.
-    forest = RandomForestRegressor(**settings, random_state=1).fit(X, y.sum(axis=1))
-    leaves = [pd.DataFrame(y).groupby(leaf).transform("mean") for leaf in forest.apply(X).T]
-    np.testing.assert_allclose(predicted, sum(leaves) / 3, rtol=1e-9)
-
-
 def test_a_validation_error_is_that_of_a_forest_fitted_with_these_settings():
     rows = rows_of(SIZES, noise=0.3)
     training = rows.without(["b", "d"])
@@ -86,7 +73,3 @@ def test_reference_measurements_change_nothing():
     without = SmallForest(LIMITS, PROFILES, 1, settings).fit(known)
     told = SmallForest(LIMITS, PROFILES, 1, settings).fit(known, references_of(unseen))
     assert told.predict(unseen.X).equals(without.predict(unseen.X))
-
-
-def test_the_published_grid_has_120_settings():
-    assert len(RandomForest.GRID) == 120

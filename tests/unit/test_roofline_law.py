@@ -16,7 +16,6 @@ from sextant.predict.roofline.batching import (
     STEP_TERMS,
     predict_log,
     prior_mean,
-    requests_that_fit,
     terms,
 )
 from sextant.predict.roofline.posterior import columns_of
@@ -73,20 +72,6 @@ def test_latencies_never_fall_with_more_users(seed) -> None:
     assert (np.diff(logs, axis=1) > -1e-9).all()
 
 
-def test_half_the_bytes_a_weight_take_half_the_time_to_read() -> None:
-    full = one(LLMS["nine"])
-    parameters = LLMS["nine"].n_parameters
-    half = one(replace(LLMS["nine"], weight_bits=8.0, n_quantized_parameters=parameters))
-    assert columns_of(half)["dense_bytes"] == pytest.approx(columns_of(full)["dense_bytes"] / 2)
-    assert told(half)["weights_ms"] < told(full)["weights_ms"]
-
-
-def test_longer_requests_fit_less_often() -> None:
-    short, long = (one(LLMS["seven"], input_tokens=n) for n in (100.0, 1000.0))
-    fit = [requests_that_fit(np.full(1, 0.5), columns_of(X))[0] for X in (short, long)]
-    assert fit[0] / fit[1] == pytest.approx(1010 / 110)
-
-
 def test_a_batch_touches_more_experts_than_a_token() -> None:
     dense = LLMS["seven"]
     experts = 8 * 16 * dense.n_parameters // 24
@@ -123,12 +108,7 @@ def test_published_features_tell_which_decoders_ran_padded() -> None:
     llms |= {"sibling": replace(decoder(24, 4096), llm_type="mpt"), "unknown": decoder(24, 4096)}
     table = pd.DataFrame({"is_flash_attention": {"flash": 1, "padded": 0}})
     found = execution_classes(llms, Features(table, pd.DataFrame()))
-    assert found == {
-        "flash": "paged",
-        "padded": "padded",
-        "sibling": "padded",
-        "unknown": "paged",
-    }
+    assert found == {"flash": "paged", "padded": "padded", "sibling": "padded", "unknown": "paged"}
     encoder = {"t5": replace(decoder(16, 2048), is_encoder_decoder=True, n_encoder_layers=16)}
     assert execution_classes(encoder, None) == {"t5": "encoder-decoder"}
 

@@ -102,13 +102,6 @@ def test_a_workloads_arrivals_reach_each_level(tmp_path):
             scenario(**FITTED | {"arrivals": name}).with_arrivals_of(tmp_path, 2.0)
 
 
-def test_replicas_that_share_devices_share_their_memory():
-    shared = Variant(**{"variant_id": "v", "replicas": 3, "placement": "shared"})
-    assert (shared.memory_share, shared.n_device_sets) == (pytest.approx(1 / 3), 1)
-    own = Variant(**{"variant_id": "v", "replicas": 3})
-    assert (own.memory_share, own.n_device_sets) == (1.0, 3)
-
-
 def test_the_time_that_levels_may_take_counts_their_last_requests():
     closed = scenario(**CLOSED, warmup_s=10.0, cooldown_s=5.0)
     assert closed.longest_s(100.0) == 3 * (10 + 120 + 5 + 200)

@@ -59,9 +59,7 @@ def place(monkeypatch) -> Iterator[Path]:
 
 def start(results: Path, child_s: float) -> tuple[subprocess.Popen, Path, int]:
     job = subprocess.Popen(
-        [sys.executable, "-c", JOB, str(results), str(child_s)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", JOB, str(results), str(child_s)], stdout=subprocess.PIPE, text=True
     )
     folder, child = job.stdout.readline().split()
     return job, Path(folder), int(child)
@@ -190,16 +188,6 @@ def test_what_another_user_put_into_the_temporary_folder_is_left_alone(place, tm
     assert (ours / "lock").exists()
 
 
-def test_a_folder_of_the_user_that_only_looks_like_scratch_stays(place, tmp_path):
-    """With a lock that nobody holds, also under the very name that a job's folder has."""
-    for name in ("sextant-results", "sextant-0123abcd"):
-        (place / name).mkdir()
-        (place / name / "lock").write_text("mine")
-    with scratch_folder(tmp_path):
-        pass
-    assert len(list(place.glob("*/lock"))) == 2
-
-
 def test_a_folder_of_another_user_is_not_looked_into(place, tmp_path, monkeypatch):
     folder = place / "sextant-theirs"
     folder.mkdir()
@@ -217,3 +205,13 @@ def test_the_caretaker_does_not_wait_for_a_pipe(tmp_path):
     command = [sys.executable, "-I", "-S", str(Path(caretaker.__file__))]
     command += [str(tmp_path / "scratch"), str(tmp_path), "1"]
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)
+
+
+def test_a_folder_of_the_user_that_only_looks_like_scratch_stays(place, tmp_path):
+    """With a lock that nobody holds, also under the very name that a job's folder has."""
+    for name in ("sextant-results", "sextant-0123abcd"):
+        (place / name).mkdir()
+        (place / name / "lock").write_text("mine")
+    with scratch_folder(tmp_path):
+        pass
+    assert len(list(place.glob("*/lock"))) == 2

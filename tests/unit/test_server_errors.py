@@ -16,7 +16,6 @@ from sextant.engine import devices
 from sextant.engine.devices import n_oom_kills
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm import VLLMServer
-from sextant.points.verdict import MemoryFacts
 
 
 @pytest.fixture
@@ -57,12 +56,6 @@ def complete(server: VLLMServer) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
-
-
-def test_a_crash_is_no_lack_of_memory(crashed):
-    error = crashed("ValueError: unsupported head size 48")
-    assert "ended with status 1" in str(error) and "unsupported head size 48" in str(error)
-    assert not error.is_out_of_memory
 
 
 def test_an_error_says_first_where_memory_ran_out_and_then_the_last_lines(crashed):
@@ -165,11 +158,6 @@ def test_an_engine_that_ends_at_its_limit_lacked_memory(
         assert server.error("a request failed").is_out_of_memory == is_out_of_memory
 
 
-def test_a_cpu_without_a_limit_tells_nothing_of_memory(start):
-    with replace(start(), spec=CPU) as server:
-        assert server.memory() == MemoryFacts()
-
-
 def test_what_vllm_has_profiled_counts_without_its_own_block(crashed):
     line = "Overriding num_gpu_blocks=601 with num_gpu_blocks_override=64"
     error = crashed(f"{line}\ntorch.OutOfMemoryError: CUDA out of memory.")
@@ -191,16 +179,3 @@ def test_an_engine_that_is_dead_behind_a_live_server(start, monkeypatch, message
         error = server.error("HTTP 500: EngineDeadError")
     assert error.is_out_of_memory == is_out_of_memory
     assert message in str(error)
-
-
-def test_what_an_earlier_start_wrote_does_not_count(crashed):
-    assert crashed("torch.OutOfMemoryError: CUDA out of memory.").is_out_of_memory
-    assert not crashed("KeyError: 'layer'").is_out_of_memory
-
-
-def test_a_server_that_was_stopped_was_not_killed_by_the_kernel(start, monkeypatch):
-    with start() as server:
-        (fake,) = psutil.Process(server.pids[0]).children()
-        assert not server.error("no end within 10 s").is_out_of_memory
-        fake.suspend()  # deaf to SIGTERM: the keeper has to kill it
-    assert not server.error("stopped").is_out_of_memory

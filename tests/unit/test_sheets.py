@@ -29,12 +29,6 @@ def test_cells_get_the_types_of_the_fields(tmp_path: Path) -> None:
     assert isinstance(row["itl_ms"], float)
 
 
-def test_comments_blank_lines_byte_order_mark_and_crlf_are_no_rows(tmp_path: Path) -> None:
-    text = "\ufeff# limits\r\n" + HEADER.replace("\n", "\r\n") + "\r\na\t1\t2\t50\t3\r\n"
-    (row,) = load_sheet(sheet(tmp_path, text), SLO, "slo_id")
-    assert row.line == 4
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

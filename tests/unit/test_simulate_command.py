@@ -75,14 +75,6 @@ def test_arrivals_beyond_what_is_served_are_said_first_with_the_rate_served() ->
     assert not calm["saturation"]["is_exceeded"] and "exceed" not in calm["text"]
 
 
-def test_a_burst_that_the_replicas_hold_at_once_is_no_saturation(tmp_path: Path) -> None:
-    path = trace_file(tmp_path / "trace.parquet", [0.0, 0.0005, 0.001])
-    found = json.loads(run("--trace", str(path), "--draws", "0", "--format", "json"))
-    saturation = found["saturation"]
-    assert saturation["offered_rps"] > saturation["served_rps"] > 0
-    assert not saturation["is_exceeded"] and "exceed" not in found["text"]
-
-
 def test_users_who_send_too_many_requests_are_named_by_their_options(monkeypatch) -> None:
     monkeypatch.setattr("sextant.answer.capacity.simulation._MOST_REQUESTS", 100)
     with pytest.raises(InputError, match="4 users send more than 100 requests") as error:
@@ -94,11 +86,6 @@ def test_an_llm_that_does_not_fit_is_refused_in_words_of_its_own_options() -> No
     with pytest.raises(InputError, match="no GPU profile can serve mistral-7b") as error:
         run(*LENGTHS, *RATE, "--gpu-profile", "1xT4-16GB", "--dtype", "fp32")
     assert "GPU profile" in str(error.value.fix) and "--gpu-profiles" not in str(error.value)
-
-
-def test_without_draws_there_is_no_word_of_intervals() -> None:
-    text = run(*LENGTHS, "--users", "1", "--duration", "20s", "--draws", "0")
-    assert "1 user of given lengths" in text and "interval" not in text
 
 
 def test_a_run_in_which_all_fails_says_so() -> None:

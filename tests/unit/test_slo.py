@@ -98,10 +98,3 @@ def test_requests_have_both_lengths_or_those_of_the_workload(tmp_path) -> None:
 def test_the_requests_of_a_trace_have_its_lengths() -> None:
     with pytest.raises(InputError, match="'input_tokens, output_tokens': a trace has requests of"):
         SLO("s", itl_ms=50, percentile=50, trace_id="t", input_tokens=1000, output_tokens=200)
-
-
-def test_a_report_says_the_limits_that_are_set_and_the_load() -> None:
-    slo = made(ttft_ms=1000, ttft_percentile=95, tpot_ms=40, users=None, request_rate_rps=8.5)
-    words = "p95 TTFT ≤ 1,000 ms and median TPOT ≤ 40 ms, for 8.5 requests a second"
-    assert slo_words(asdict(slo)) == words
-    assert slo_words(asdict(made(nttft_ms=2))) == "median nTTFT ≤ 2 ms per input token, for 8 users"

@@ -34,16 +34,6 @@ def test_probabilities_are_the_integrals_of_the_density_over_two_steps(alpha, me
         assert probability == pytest.approx(above - below, rel=1e-5, abs=1e-10)
 
 
-def test_steps_of_all_groups_are_counted():
-    steps = np.array([2, 0, 2, 2**43, 5, 5, 0, 0, 0])
-    counts = count_steps(steps, np.array([4, 2, 3]))
-    assert counts.steps.tolist() == [0, 2, 2**43, 5, 0]
-    assert counts.n_gaps.tolist() == [1, 2, 1, 2, 3]
-    assert counts.n_distinct.tolist() == [3, 1, 1]
-    taken = counts.of_groups(np.array([False, True, True]))
-    assert taken.steps.tolist() == [5, 0] and taken.sums(taken.steps).tolist() == [10, 0]
-
-
 # With a step of 3 mean gaps 1,000 gaps do not determine a shape of 4.
 @pytest.mark.parametrize(
     ("alpha", "step"),

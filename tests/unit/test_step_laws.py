@@ -56,15 +56,6 @@ def test_latencies_rise_with_the_rate_up_to_the_cliff_and_are_unknown_beyond() -
         assert np.isnan(values[5]), name
 
 
-def test_a_request_alone_takes_its_steps() -> None:
-    alone = closed_loop(GPU_LAW, LIMITS, LOAD, 1)
-    prompt_ms = 500 * 0.02 + 500**2 / 2 * 1e-7
-    assert alone.ttft_ms == pytest.approx(5 + 2 + 3 + 8 + prompt_ms)
-    assert alone.itl_ms == pytest.approx(2 + 8 + 0.05 + 600 * 2e-5)
-    idle = open_loop(GPU_LAW, LIMITS, LOAD, 1e-6)
-    assert idle.e2e_ms == pytest.approx(alone.e2e_ms, rel=1e-3)
-
-
 def test_users_keep_littles_law() -> None:
     users = np.array([1.0, 4, 16, 64, 200])
     means = closed_loop(GPU_LAW, LIMITS, LOAD, users)
@@ -74,21 +65,10 @@ def test_users_keep_littles_law() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "load"),
-    [
-        (Limits(8, 2048, 1e6), LOAD),
-        (Limits(256, 2048, 5000), LOAD),
-        (Limits(256, 256, 1e6), LOAD),
-    ],
+    [(Limits(8, 2048, 1e6), LOAD), (Limits(256, 2048, 5000), LOAD), (Limits(256, 256, 1e6), LOAD)],
 )
 def test_less_of_what_a_server_has_saturates_it_earlier(limits: Limits, load: Load) -> None:
     assert saturation_rps(GPU_LAW, limits, load) < 0.9 * saturation_rps(GPU_LAW, LIMITS, load)
-
-
-def test_cached_prompts_are_nearly_free() -> None:
-    cached = Load(500, 200, cached_tokens=490)
-    assert saturation_rps(GPU_LAW, LIMITS, cached) > saturation_rps(GPU_LAW, LIMITS, LOAD)
-    warm, cold = (open_loop(GPU_LAW, LIMITS, load, 2.0) for load in (cached, LOAD))
-    assert cold.ttft_ms - warm.ttft_ms > 490 * 0.02
 
 
 def test_matching_finds_the_terms_that_made_the_latencies() -> None:
@@ -140,12 +120,6 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
     spread = np.log(drawn.itl_ms).std()
     assert 0.005 < spread < 0.5
     assert np.log(np.median(drawn.itl_ms) / means.itl_ms[1]) == pytest.approx(0, abs=0.1)
-
-
-def test_without_draws_there_is_the_likeliest_law_alone() -> None:
-    model, X = fitted()
-    ((likeliest,), (some,)) = (step_laws(model, X.iloc[:1], n_draws, 1) for n_draws in (0, 2))
-    assert likeliest.law == some.law and len(likeliest.draws) == 0
 
 
 def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:

@@ -9,18 +9,11 @@ import pandas as pd
 import pytest
 
 from cells import PROFILES, TOO_LARGE, failed_request, request, study_data, write_cell
-from sextant.base.errors import InputError
 from sextant.base.rows import jsonable
 from sextant.pages.blocks import Section, Table
 from sextant.pages.page import as_page
 from sextant.studies.study import Analysis, part
-from sextant.studies.write import (
-    TABLES,
-    analysis_of,
-    measured_facts,
-    study_document,
-    write_study,
-)
+from sextant.studies.write import TABLES, analysis_of, measured_facts, study_document, write_study
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "seed": 7, "inputs_sha256": {"point": "ab"}}
 SVG = "<svg><title>drawn</title></svg>"
@@ -75,11 +68,6 @@ def test_doubts_about_points_come_before_the_findings(tmp_path):
     assert "llm on 1xGPU, w, s at 1)" in html
 
 
-def test_a_doubtful_point_at_an_infinite_rate_is_named(tmp_path):
-    cell = write_cell(tmp_path / "a", [request(math.inf)], kind="open_loop")
-    assert "llm on 1xGPU, w, s at inf)" in page(tmp_path, [], cell)
-
-
 # The numbers
 
 
@@ -132,13 +120,6 @@ def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
     write(tmp_path, "pods", cells)
     assert (tmp_path / "out" / "index.html").read_bytes() == first
     assert len(list((tmp_path / "out" / "figures").iterdir())) == 1
-
-
-def test_a_broken_run_names_its_file(tmp_path):
-    cell = write_cell(tmp_path / "c", many(1))
-    (cell / "run.json").write_text("{")
-    with pytest.raises(InputError, match=r"c: run\.json cannot be read"):
-        write(tmp_path, "pods", [cell])
 
 
 @pytest.mark.parametrize(

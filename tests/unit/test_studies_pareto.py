@@ -4,26 +4,8 @@ import math
 
 import pytest
 
-from cells import (
-    TOO_LARGE,
-    blocks_of,
-    column,
-    failed_request,
-    request,
-    study_data,
-    text_of,
-    write_cell,
-)
-from sextant.pages.blocks import Table
-from sextant.studies.pareto import (
-    agreement_words,
-    analyse,
-    gains_per_doubling,
-    knee,
-    largest_power_of_two,
-    opt_batch_sizes,
-    pareto_optimal,
-)
+from cells import TOO_LARGE, column, failed_request, request, study_data, text_of, write_cell
+from sextant.studies.pareto import agreement_words, analyse, knee, opt_batch_sizes
 
 
 def batch(size: int, n: int, seconds: float, **values) -> list[dict]:
@@ -67,8 +49,7 @@ def test_knee_throughput_and_both_latencies_by_hand(tmp_path):
 
 # Requests take 12 tokens: 24 hold two. The fast batch of 4 is not one of 4.
 @pytest.mark.parametrize(
-    ("weight", "n_batches", "fits"),
-    [(24, 3, [True, True, False]), (None, 2, [True, True])],
+    ("weight", "n_batches", "fits"), [(24, 3, [True, True, False]), (None, 2, [True, True])]
 )
 def test_a_batch_larger_than_memory_counts_for_no_knee(tmp_path, weight, n_batches, fits):
     sizes = {2**i: 1.0 for i in range(n_batches)}
@@ -82,12 +63,7 @@ def test_a_batch_larger_than_memory_counts_for_no_knee(tmp_path, weight, n_batch
 
 def test_more_devices_are_told_from_one(tmp_path):
     one = batches(tmp_path / "1", {1: 1.0, 2: 1.0}, batch_weight_tokens=24)
-    two = batches(
-        tmp_path / "2",
-        {1: 2.0, 4: 1.0},
-        batch_weight_tokens=48,
-        gpu_profile_id="2xGPU",
-    )
+    two = batches(tmp_path / "2", {1: 2.0, 4: 1.0}, batch_weight_tokens=48, gpu_profile_id="2xGPU")
     analysis = analyse(study_data(tmp_path, [one, two]))
     (verdict,) = analysis.numbers["llms"].to_dict("records")
     assert (verdict["one_device"], verdict["devices_gain"]) == ("still growing", 2.0)
@@ -106,14 +82,6 @@ def test_an_llm_that_does_not_fit_is_named(tmp_path):
     assert "1 of 2 LLMs reached" in analysis.summary
 
 
-def test_failed_requests_enter_no_latency_and_a_batch_that_served_none_is_left_out(tmp_path):
-    rows = [request(1, last_token_s=1.0), failed_request(1), failed_request(2)]
-    cell = write_cell(tmp_path / "c", rows, kind="batch")
-    found = numbers(tmp_path, cell)
-    assert found["batches"]["mean_processing_ms"].tolist() == [1000.0]
-    assert found["llms"]["one_device"].tolist() == ["one size only"]
-
-
 def test_a_servers_batch_is_the_sum_over_replicas_and_unknown_of_few_readings(tmp_path):
     def readings(level: float, replica: int, n: int) -> list[dict]:
         counts = ({"time_s": float(k), "n_running": 2.0, "n_preemptions": k} for k in range(n))
@@ -124,23 +92,6 @@ def test_a_servers_batch_is_the_sum_over_replicas_and_unknown_of_few_readings(tm
     rows = numbers(tmp_path, cell)["batches"].set_index("batch_size")
     assert rows.loc[1, ["mean_running", "n_preemptions"]].tolist() == [4.0, 9.0]
     assert rows.loc[2, ["mean_running", "n_preemptions"]].isna().all()
-
-
-def test_device_activity_is_the_mean_over_time_and_devices_and_absent_is_said(tmp_path):
-    use = [
-        {"level": 1.0, "time_s": time_s, "device": device, "utilization": utilization}
-        for time_s, device, utilization in ((0, "gpu0", 0.2), (0, "gpu1", 0.4), (1, "gpu0", 0.9))
-    ]
-    cell = batches(tmp_path / "c", {1: 1.0}, telemetry=use)
-    analysis = analyse(study_data(tmp_path, [cell]))
-    (row,) = analysis.numbers["batches"].to_dict("records")
-    # gpu0: mean 0.55 and at most 0.9; gpu1: 0.4.
-    assert (row["mean_utilization"], row["max_utilization"]) == (pytest.approx(0.475), 0.9)
-    assert math.isnan(row["mean_sm_active"])
-    sections = {section.title: section for section in analysis.sections}
-    assert "SM metrics are not available" in text_of(sections["Device activity"])
-    assert "Not reported by the devices: Mean power (W)" in text_of(sections["Power and energy"])
-    assert not blocks_of(sections["Power and energy"], Table)
 
 
 def test_sm_metrics_and_power_are_shown_where_they_are_reported(tmp_path):
@@ -175,10 +126,6 @@ def test_rates_and_output_lengths_are_shown_with_latency_from_the_due_time(tmp_p
 # Gains and knees
 
 
-def test_a_step_of_a_factor_of_four_counts_as_two_doublings():
-    assert gains_per_doubling([1, 4, 8], [100, 400, 300]) == pytest.approx([1.0, -0.25])
-
-
 @pytest.mark.parametrize(
     ("throughputs", "place"),
     [
@@ -195,19 +142,7 @@ def test_the_knee_is_where_doublings_stop_to_gain_enough(throughputs, place):
     assert knee([1, 2, 4, 8, 16][: len(throughputs)], throughputs) == place
 
 
-def test_a_point_is_optimal_unless_another_is_as_good_in_both_and_better_in_one():
-    #                 best  slower  same rate, later  best latency  twin
-    rates = [100.0, 90.0, 100.0, 50.0, 50.0]
-    delays = [10.0, 12.0, 11.0, 5.0, 5.0]
-    assert pareto_optimal(rates, delays) == [True, False, False, True, True]
-
-
 # Batch sizes
-
-
-@pytest.mark.parametrize(("value", "largest"), [(0.9, 0), (1, 1), (31.99, 16), (32, 32)])
-def test_powers_of_two(value, largest):
-    assert largest_power_of_two(value) == largest
 
 
 def test_the_published_batch_sizes_come_out_if_requests_keep_no_more_than_their_mean():
@@ -218,3 +153,11 @@ def test_the_published_batch_sizes_come_out_if_requests_keep_no_more_than_their_
     assert list(table["512 tokens, 40 GB"]) == published
     assert list(table["768 tokens, 40 GiB"]) == [512, 128, 128, 32, 16]
     assert "facebook__opt-1.3b 128 instead of 256" in agreement_words(table.reset_index())
+
+
+def test_failed_requests_enter_no_latency_and_a_batch_that_served_none_is_left_out(tmp_path):
+    rows = [request(1, last_token_s=1.0), failed_request(1), failed_request(2)]
+    cell = write_cell(tmp_path / "c", rows, kind="batch")
+    found = numbers(tmp_path, cell)
+    assert found["batches"]["mean_processing_ms"].tolist() == [1000.0]
+    assert found["llms"]["one_device"].tolist() == ["one size only"]

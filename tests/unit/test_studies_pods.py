@@ -1,7 +1,5 @@
 """Throughput per replica along the diagonals of replicas × users."""
 
-import math
-
 import pandas as pd
 import pytest
 
@@ -26,21 +24,6 @@ def point(replicas: int, users: int, throughput_tok_s: float, n_ok: int = 50) ->
     }
 
 
-def test_a_diagonal_by_hand():
-    # 2 users per replica: 100 and 80, mean 90; 1: only one number of replicas.
-    grid = pd.DataFrame([[100.0, math.nan], [60.0, 80.0]], index=[1, 2], columns=[2, 4])
-    found = diagonals(grid).to_dict("records")
-    assert found == [
-        {
-            "users_per_replica": 2.0,
-            "n": 2,
-            "mean_tok_s": 90.0,
-            "relative_deviation": pytest.approx(1 / 9),
-            "relative_sd": pytest.approx(1 / 9),
-        }
-    ]
-
-
 def test_the_papers_table_gives_the_papers_figures():
     # "the relative standard deviation of throughputs per pod never exceeds 5% (2% on average)"
     found = diagonals(PODS_THROUGHPUT_TOK_S)
@@ -56,11 +39,3 @@ def test_throughput_is_divided_by_the_replicas_before_it_is_compared():
     assert list(setting["diagonals"]["mean_tok_s"]) == [105.0]  # 100 and 110; 75 stands alone
     assert setting["diagonals"]["relative_deviation"].tolist() == pytest.approx([5 / 105])
     assert "at most 4.76" in analysis.summary
-
-
-def test_llms_are_compared_apart():
-    points = frame([point(1, 4, 100.0)], llm_id="a")
-    others = frame([point(2, 8, 400.0)], llm_id="b")
-    analysis = analyse(data_of(pd.concat([points, others])))
-    assert "nothing can be compared" in analysis.summary
-    assert len(analysis.numbers["settings"]) == 2

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import column, failed_request, request, study_data, text_of, write_cell
+from cells import failed_request, request, study_data, write_cell
 from sextant.studies.replicas import analyse
-from sextant.studies.study import mean_blocks, processing_blocks, ratio_of_means, throughput_blocks
+from sextant.studies.study import mean_blocks, processing_blocks, ratio_of_means
 
 
 def steady(n: int, seconds: float, replica: int = 0, level: float = 2.0) -> list[dict]:
@@ -42,15 +42,6 @@ def requests(*processing_s: float) -> pd.DataFrame:
     """Return requests that end a second after each other."""
     ended_s = np.arange(len(processing_s)) + 100.0
     return pd.DataFrame({"sent_s": ended_s - processing_s, "last_token_s": ended_s})
-
-
-def test_tokens_are_counted_in_tenths_of_the_time():
-    # 10 s in all: tokens at 0.5 and 10 s, and at 2.5 s.
-    rows = [
-        {"sent_s": 100.0, "last_token_s": 110.0, "token_offsets_ms": [500.0, 10_000.0]},
-        {"sent_s": 101.0, "last_token_s": 102.5, "token_offsets_ms": [1500.0]},
-    ]
-    assert throughput_blocks(pd.DataFrame(rows)).tolist() == [1, 0, 1, 0, 0, 0, 0, 0, 0, 1]
 
 
 def test_a_block_has_as_many_requests_as_are_in_flight():
@@ -93,14 +84,6 @@ def test_throughputs_are_summed_and_the_largest_latency_counts(tmp_path):
     assert found.loc[2, "throughput_ratio_low"] < 1.5 < found.loc[2, "throughput_ratio_high"]
 
 
-def test_requests_that_were_all_in_flight_at_once_tell_no_interval(tmp_path):
-    cells = [write(tmp_path / str(n), n, steady(2, 1.0)) for n in (1, 2)]
-    analysis = analyse(study_data(tmp_path, cells))
-    found = analysis.numbers["compared"].set_index("replicas").loc[2]
-    assert math.isnan(found["throughput_ratio_low"])
-    assert "of 1 the noise is not known" in analysis.summary
-
-
 @pytest.mark.parametrize(
     ("levels", "weights"),
     [
@@ -117,25 +100,8 @@ def test_the_largest_level_that_fits_and_every_run_filled_is_compared(tmp_path, 
     assert compared(tmp_path, *cells)["level"].tolist() == [2.0, 2.0]
 
 
-def test_without_one_server_no_gain_is_claimed(tmp_path):
-    analysis = analyse(study_data(tmp_path, [write(tmp_path / "2", 2, steady(4, 1.0))]))
-    assert "no gain is known" in analysis.summary
-    assert analysis.numbers["points"]["throughput_ratio"].isna().all()
-
-
 def test_a_replica_whose_requests_all_failed_is_counted_as_not_serving(tmp_path):
     rows = [*steady(4, 1.0, 0), failed_request(2.0, replica=1)]
     found = compared(tmp_path, write(tmp_path / "2", 2, rows))
     assert found["n_serving_replicas"].tolist() == [1]
     assert found["n_failed"].tolist() == [1]
-
-
-def test_what_the_device_does_not_report_is_said(tmp_path):
-    use = [{"level": 2.0, "time_s": 0.0, "device": "cpu", "utilization": 0.5}]
-    cells = [
-        write(tmp_path / str(n), n, steady(4, 1.0), telemetry=use, gpu_profile_id="1xcpu-core")
-        for n in (1, 2)
-    ]
-    device = analyse(study_data(tmp_path, cells)).sections[-1]
-    assert "Not reported by the devices: SM active, mean, SM occupancy, mean" in text_of(device)
-    assert column(device, "CPU utilization, mean") == ["0.5", "0.5"]

@@ -3,17 +3,7 @@
 import numpy as np
 import pytest
 
-from cells import (
-    TOO_LARGE,
-    blocks_of,
-    column,
-    failed_request,
-    request,
-    study_data,
-    text_of,
-    write_cell,
-)
-from sextant.pages.blocks import Chart
+from cells import TOO_LARGE, failed_request, request, study_data, write_cell
 from sextant.points.cell_files import read_cell
 from sextant.studies.burst import analyse
 from sextant.studies.burst_phases import averages, by_setting, over_time, phases
@@ -44,12 +34,7 @@ def failed(level, due_s):
 
 
 def reading(level, time_s, usage, replica=0):
-    return {
-        "level": level,
-        "replica": replica,
-        "time_s": 100.0 + time_s,
-        "kv_cache_usage": usage,
-    }
+    return {"level": level, "replica": replica, "time_s": 100.0 + time_s, "kv_cache_usage": usage}
 
 
 SWEEP = facts("beta", [setting(0.0, beta_s=0.5), setting(1.0, beta_s=0.125)], n_per_change=2)
@@ -171,19 +156,6 @@ def test_the_papers_findings_are_judged(tmp_path):
     assert [phase["name"] for phase in numbers["phases"]] == [
         *("warm-up", "conversation", "api", "alpha", "beta", "theta")
     ]
-
-
-def test_the_page_shows_every_phase_and_figure(tmp_path):
-    analysis = analyse(study_data(tmp_path, [whole_cell(tmp_path / "cell")]))
-    titles = [section.title.split(":")[0] for section in analysis.sections]
-    assert titles == ["Phases", "Warm-up", "Mirrored loads", "Sweeps", "The paper's findings"]
-    shown, warmup, mirrored, sweeps, _ = analysis.sections
-    assert column(shown, "Phase")[:2] == ["Warm-up", "Mirrored conversation"]
-    assert "within the 20 to 50 %" in text_of(warmup)
-    assert "replace its conversations" in text_of(mirrored)
-    assert blocks_of(mirrored, Chart)[0].svg.startswith("<svg")
-    assert blocks_of(sweeps, Chart)[0].svg.count("Output tokens/s") == 3
-    assert column(sweeps, "Block") == ["1", "2", "3"] * 3
 
 
 def test_a_server_without_failures_leaves_the_finding_on_alpha_open(tmp_path):

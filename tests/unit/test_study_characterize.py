@@ -73,15 +73,6 @@ def test_saturation_is_the_fewest_users_near_the_highest_throughput(data):
     assert rows.loc["a", "itl_growth"] == pytest.approx(0.5 / 0.9)
 
 
-def test_the_summary_counts_and_names(data):
-    assert analyse(data).summary == (
-        "Of 4 combinations of LLM and GPU profile 2 fit (does not fit: 1 and unsupported: 1). The "
-        "highest throughput is 4 output tokens/s, of b on 1xGPU. 1 of 2 were not saturated by the "
-        "most users measured. From the fewest to the most users, median TTFT grew 1 to 5 times and "
-        "median ITL 0.556 to 1 times. In 1 the sweep ended early: more users could tell nothing."
-    )
-
-
 def test_the_page_has_a_section_an_llm(data):
     sections = analyse(data).sections
     titles = [section.title for section in sections]
@@ -104,11 +95,3 @@ def test_a_point_without_a_served_request_is_a_gap(tmp_path):
     assert points["n_failed"].tolist() == [0, 3]
     assert pd.isna(points["median_itl_ms"].iloc[1])
     assert "3 failed" in text_of(analysis.sections[-1])
-
-
-def test_other_scenarios_are_counted_and_not_drawn(tmp_path):
-    cell = write_cell(tmp_path / "a", level(1, 3, 0.1))
-    batch = write_cell(tmp_path / "b", level(8, 3, 0.1), kind="batch", scenario_id="batch")
-    numbers = analyse(study_data(tmp_path, [cell, batch])).numbers
-    assert numbers["n_points_of_other_scenarios"] == 1
-    assert len(numbers["points"]) == 1

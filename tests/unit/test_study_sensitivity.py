@@ -5,14 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from cells import (
-    blocks_of,
-    column,
-    request,
-    study_data,
-    text_of,
-    write_cell,
-)
+from cells import blocks_of, column, request, study_data, text_of, write_cell
 from sextant.pages.blocks import Chart
 from sextant.studies.sensitivity import analyse, importance
 
@@ -167,9 +160,3 @@ def test_a_series_has_equal_cores_and_memory(tmp_path):
     assert (row["smallest_tokens"], row["largest_tokens"]) == (500, 1000)
     assert "TTFT of llm on 1xGPU: no importance (3 points have the latency" in found.summary
     assert not blocks_of(found.sections[0], Chart)
-
-
-def test_one_weight_is_said(tmp_path):
-    cell = variant_cell(tmp_path, 1, 8, 500, [(1, 0.1, 0.1)])
-    analysis = analyse(study_data(tmp_path, [cell]))
-    assert "its effect is not known" in analysis.summary

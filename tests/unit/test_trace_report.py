@@ -15,8 +15,7 @@ from sextant.base.files import write_json, write_parquet
 from sextant.base.sheets import file_name
 from sextant.pages import figure
 from sextant.pages.page import json_path
-from sextant.pages.wording import duration_words, listed, rate_words
-from sextant.report.trace_characterize import characterize_trace, write_trace_report
+from sextant.report.trace_characterize import write_trace_report
 from sextant.report.trace_file import explained, open_trace, sample_requests, value_counts
 from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.arrivals import measure_arrivals
@@ -157,17 +156,6 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
     assert first == again
 
 
-def test_an_hour_shows_minutes_and_no_daily_profile(tmp_path):
-    arrival_s = np.sort(np.random.default_rng(2).uniform(0, HOUR_S, 3000))
-    found, html = report(write_trace(tmp_path / "hour.parquet", arrival_s), is_drawn=True)
-    assert found["traffic"]["bucket_s"] == 60
-    assert found["traffic"]["groups"][0]["daily"] is None
-    assert "No daily profile" in found["takeaways"]["traffic"]
-    assert {"Requests per minute", "Minutes since the first request"} <= {*figure_texts(html)}
-    assert "no date" in Page(html).text
-    assert "says nothing of how reliable" in found["takeaways"]["reliability"]
-
-
 def test_the_hours_of_one_day_are_told_though_days_cannot_be(tmp_path):
     hour = np.repeat(np.arange(24), np.where(np.arange(24) == 14, 500, 100))
     arrival_s = np.sort(HOUR_S * (hour + np.random.default_rng(2).uniform(0, 1, len(hour))))
@@ -233,29 +221,6 @@ def test_a_bare_trace_says_what_cannot_be_known(tmp_path, name, arrival_s, colum
     assert figures(html) or name != "one"
 
 
-def test_a_relation_that_neither_rises_nor_falls_is_seen(tmp_path):
-    rng = np.random.default_rng(5)
-    inputs = rng.integers(1, 1001, 4000)
-    outputs = 10 + np.abs(inputs - 500)
-    arrival_s = np.arange(4000)
-    trace = write_trace(
-        tmp_path / "v.parquet", arrival_s, input_tokens=inputs, output_tokens=outputs
-    )
-    found, _ = report(trace)
-    assert abs(found["parameters"]["spearman"]["input_tokens"]["output_tokens"]) < 0.1
-    assert found["lengths"]["output_rank_by_input_fraction"] > 0.9
-    assert "not a mere rise or fall" in found["takeaways"]["parameters"]
-
-
-def test_fidelity_is_that_of_the_fit(tmp_path):
-    trace = write_trace(tmp_path / "t.parquet", range(8), input_tokens=np.arange(8) * 10 + 10)
-    workload = fit(trace, tmp_path / "workload", n_bins=2)
-    found, _ = report(trace, workload)
-    # Of four inputs in a bin, the mean of all is above two.
-    assert found["fidelity"]["workload"]["ks"]["input_tokens"] == pytest.approx(0.25)
-    assert "above the 2" in found["takeaways"]["fidelity-workload"]
-
-
 def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", range(4), input_tokens=[10, 20, 30, 4000])
     workload = fit(trace, tmp_path / "workload", max_input_tokens=30)
@@ -290,11 +255,11 @@ def test_a_sample_has_distinct_requests_that_did_not_fail(tmp_path):
     assert len(sample_requests(trace, names, 750, seed=0)) == 750
 
 
-def test_value_counts_leave_failed_requests_out_and_count_nulls(tmp_path):
-    columns = {"status": ["ok", "ok", "ok", "failed"], "top_k": [5, 5, None, 7]}
+def test_value_counts_leave_failed_requests_out(tmp_path):
+    columns = {"status": ["ok", "ok", "ok", "failed"], "input_tokens": [5, 5, 3, 7]}
     trace = open_trace(write_trace(tmp_path / "t.parquet", range(4), **columns))
-    counts = value_counts(trace, "top_k")
-    assert (counts.values.tolist(), counts.weights.tolist(), counts.n_null) == ([5], [2], 1)
+    values, weights = value_counts(trace, "input_tokens")
+    assert (values.tolist(), weights.tolist()) == ([3, 5], [1, 2])
 
 
 def test_what_groups_explain_is_an_analysis_of_variance():
@@ -311,33 +276,21 @@ def test_what_groups_explain_is_an_analysis_of_variance():
     assert explained(np.ones(5), np.arange(5)) is None
 
 
-def test_durations_and_rates_are_in_words():
-    assert duration_words(3501.7) == "58.4 minutes"
-    assert [duration_words(s) for s in (1, 60, 3600, 7 * DAY_S)] == [
-        "1 second", "1 minute", "1 hour", "1 week",
-    ]  # fmt: skip
-    assert rate_words(5.53) == "5.53 per second"
-    assert rate_words(1 / 3600) == "1 per hour"
-    assert [listed(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "a", "a and b", "a, b and c",
-    ]  # fmt: skip
-
-
 def test_what_is_no_trace_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="no such file"):
-        characterize_trace(tmp_path / "none.parquet", seed=0)
+        open_trace(tmp_path / "none.parquet")
     text = tmp_path / "text.parquet"
     text.write_text("no Parquet")
     with pytest.raises(
         InputError, match=r"text\.parquet: cannot be read .*Fix: ingest the trace again"
     ):
-        characterize_trace(text, seed=0)
+        open_trace(text)
     with pytest.raises(InputError, match="no rows"):
-        characterize_trace(write_trace(tmp_path / "empty.parquet", []), seed=0)
+        open_trace(write_trace(tmp_path / "empty.parquet", []))
     whole = pa.table({"arrival_s": [0.0], "input_tokens": [1]})
     write_parquet(tmp_path / "short.parquet", whole, {})
     with pytest.raises(InputError, match="'request_id': column missing"):
-        characterize_trace(tmp_path / "short.parquet", seed=0)
+        open_trace(tmp_path / "short.parquet")
 
 
 def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_shown_once(tmp_path):
@@ -381,23 +334,6 @@ def test_a_profile_that_passes_and_a_gamma_process_that_does_not_are_in_the_head
     assert "Why steps has these arrivals: one Gamma process: the dispersion" in text
 
 
-def test_arrivals_that_no_model_gives_are_replayed(tmp_path):
-    rng = np.random.default_rng(0)
-    times = np.sort(np.repeat(rng.random(60) * 3600, 40) + rng.random(2400) * 0.4)
-    trace = write_trace(tmp_path / "t.parquet", times - times[0], input_tokens=[5] * 2400)
-    found, html = report(trace, fit(trace, tmp_path / "bursts"))
-    said = "No model of the arrivals passes, so that the trace's own times are replayed."
-    assert said in found["takeaways"]["fidelity-bursts"]
-    assert "a rate profile with Gamma gaps: " in Page(html).text
-
-
-def test_without_a_workload_the_trace_alone_is_described(tmp_path):
-    found, html = report(write_trace(tmp_path / "t.parquet", range(400)))
-    assert found["fidelity"] == found["arrivals"]["models"] == {}
-    assert "coefficient of variation of" in found["takeaways"]["arrivals"]
-    assert "Fidelity" not in Page(html).text
-
-
 def _without_validation(workload: Path) -> Path:
     (workload / "validation.json").unlink()
     return workload
@@ -411,9 +347,9 @@ def _without_validation(workload: Path) -> Path:
             r"requests\.parquet: is not a folder\. Fix: give the folder",
         ),
         (lambda w: w / "none", r"none: there is no such folder"),
-        (lambda w: _arrivals(w, "{"), r"arrivals\.json: is not JSON .*Fix: fit the workload again"),
-        (lambda w: _arrivals(w, "[]"), r"arrivals\.json: is not a JSON object"),
-        (lambda w: _arrivals(w, "\xff"), r"arrivals\.json: is not JSON \("),
+        (lambda w: _arrivals(w, "{"), r"arrivals\.json: not JSON .*Fix: fit the workload again"),
+        (lambda w: _arrivals(w, "[]"), r"arrivals\.json: not a JSON object"),
+        (lambda w: _arrivals(w, "\xff"), r"arrivals\.json: not JSON \("),
         (lambda w: _arrivals(w, "{}"), r"arrivals\.json, field 'alpha': the field is missing"),
         (lambda w: _changed(w, beta_s="x"), r"arrivals\.json, field 'beta_s': 'x' is not a number"),
         (lambda w: _changed(w, alpha=1.0), r"field 'alpha_lo': the number is missing"),

@@ -12,7 +12,7 @@ from test_cell import measure_prepared, prepare_cell
 from fake_servers import CPU, SETTINGS
 from sextant.base.files import write_json, write_parquet
 from sextant.base.job_log import job_log
-from sextant.base.network import remove_key, without_keys
+from sextant.base.network import without_keys
 from sextant.engine import http
 from sextant.engine.http import Target
 from sextant.engine.protocol import ServerError
@@ -54,28 +54,6 @@ def test_what_a_server_said_is_kept_without_the_key(said: str, kept: str) -> Non
     assert without_keys(said, [KEY]) == kept
 
 
-def test_a_key_leaves_a_file_and_the_rest_stays(tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
-    log.write_bytes(b"\xff started with " + KEY.encode() + b"\nready\n")
-    with log.open("r+b") as file:
-        remove_key(file, KEY)
-    assert log.read_bytes() == b"\xff started with [API key]\nready\n"
-
-
-def test_a_servers_key_is_in_no_command_line_no_repr_and_not_in_its_log(leaky, tmp_path) -> None:
-    log = tmp_path / "server.log"
-    with VLLMServer(CPU, SETTINGS, log) as server:
-        assert server.api_key == KEY
-        assert leaky.read_text() == f"{KEY}\n"
-        assert KEY in log.read_text()  # the fake engine says too much while it runs
-        processes = [psutil.Process(server.pids[0]), *psutil.Process().children(recursive=True)]
-        assert all(KEY not in " ".join(process.cmdline()) for process in processes)
-        assert KEY not in repr(server) and KEY not in str(server.command)
-        assert KEY not in str(server.error("something is wrong"))
-    assert "VLLM_API_KEY" in log.read_text()
-    assert files_with(KEY, tmp_path) == ["told"]
-
-
 def test_requests_that_a_server_refuses_with_their_headers_do_not_tell_the_key(
     leaky, tmp_path, monkeypatch
 ) -> None:
@@ -94,10 +72,7 @@ def test_requests_that_a_server_refuses_with_their_headers_do_not_tell_the_key(
 def test_a_cell_that_fails_does_not_tell_the_key(leaky, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FAKE_REFUSE", "500:0")
     cell, outputs = prepare_cell(tmp_path)
-    with (
-        pytest.raises(ServerError) as caught,
-        job_log(tmp_path / "job.log"),
-    ):
+    with pytest.raises(ServerError) as caught, job_log(tmp_path / "job.log"):
         measure_prepared(cell, outputs)
     assert "[API key]" in str(caught.value) and KEY not in str(caught.value)
     assert "[API key]" in (tmp_path / "job.log").read_text()
@@ -151,3 +126,17 @@ def test_json_has_no_place_for_a_target(tmp_path: Path) -> None:
     """A key cannot slip into a result by way of an object that holds it."""
     with pytest.raises(TypeError):
         write_json(tmp_path / "x.json", {"target": Target("http://h", "m", KEY)})
+
+
+def test_a_servers_key_is_in_no_command_line_no_repr_and_not_in_its_log(leaky, tmp_path) -> None:
+    log = tmp_path / "server.log"
+    with VLLMServer(CPU, SETTINGS, log) as server:
+        assert server.api_key == KEY
+        assert leaky.read_text() == f"{KEY}\n"
+        assert KEY in log.read_text()  # the fake engine says too much while it runs
+        processes = [psutil.Process(server.pids[0]), *psutil.Process().children(recursive=True)]
+        assert all(KEY not in " ".join(process.cmdline()) for process in processes)
+        assert KEY not in repr(server) and KEY not in str(server.command)
+        assert KEY not in str(server.error("something is wrong"))
+    assert "VLLM_API_KEY" in log.read_text()
+    assert files_with(KEY, tmp_path) == ["told"]

@@ -44,14 +44,8 @@ def test_a_store_cannot_load_what_would_reach_the_network(foreign: Path) -> None
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
-        (
-            "CREATE VIEW point AS SELECT sum(range) FROM range(1000000000000)",
-            "view",
-        ),
-        (
-            "CREATE MACRO median(x) AS (SELECT sum(range) FROM range(10000000000))",
-            "macro 'median'",
-        ),
+        ("CREATE VIEW point AS SELECT sum(range) FROM range(1000000000000)", "view"),
+        ("CREATE MACRO median(x) AS (SELECT sum(range) FROM range(10000000000))", "macro 'median'"),
         (
             "CREATE MACRO duckdb_views() AS TABLE SELECT 'none' AS view_name, true AS internal",
             "macro 'duckdb_views'",

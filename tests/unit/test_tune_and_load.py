@@ -13,9 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from fake_servers import CPU, SETTINGS
-from sextant.bench.batch_weight import WeightRange, next_weight
+from sextant.bench.batch_weight import WeightRange
 from sextant.bench.tuning import CornerCase, ProbeRecord, check_corner_cases, tune_and_load
-from sextant.engine.devices import worst
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.points.verdict import MemoryFacts, Probe
@@ -108,15 +107,6 @@ class Fakes:
         return tune_and_load(LIMITS, record, self.start, self.check, self.load)
 
 
-def test_the_servers_that_passed_the_last_probe_are_loaded(path):
-    fakes, record = Fakes(limit=7000), ProbeRecord(path, 1)
-    weight = fakes.tune(record)
-    assert fakes.loaded == [weight] == fakes.started[-1:]
-    assert len(fakes.started) == len(record.probes) <= 5
-    assert record.probes[-1].memory == MEMORY
-    assert next_weight(record.probes, LIMITS) is None
-
-
 def test_nothing_fits(path):
     fakes, record = Fakes(limit=99), ProbeRecord(path, 1)
     assert fakes.tune(record) is None
@@ -153,12 +143,6 @@ def test_another_failure_ends_the_tuning_and_is_no_probe(path):
     with pytest.raises(ServerError, match="timed out"):
         tune_and_load(LIMITS, record, fakes.start, check, fakes.load)
     assert record.probes == []
-
-
-def test_of_several_servers_the_worst_counts():
-    other = MemoryFacts(free_bytes=5, lacking_bytes=1, profiled_tokens=600)
-    assert worst([MEMORY, other, MemoryFacts()]) == MemoryFacts(4_000_000, 5, 1, 600)
-    assert worst([MemoryFacts()]) == MemoryFacts()
 
 
 # Servers with a real limit of memory, in a job that is killed

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.predict.registry import Rows, reference_profiles
-from sextant.predict.tuning import choose, choose_nested, mape_error
+from sextant.predict.tuning import choose, choose_nested
 
 SIZES = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}
 PROFILES = {
@@ -51,17 +50,6 @@ def test_nested_choices_are_the_plain_choices_without_each_llm() -> None:
     nested = choose_nested(model, ROWS, 1, lambda text: None)
     assert sorted(model.trainings) == ["ab", "ac", "ad", "bc", "bd", "cd"]  # each pair once
     assert nested == {llm_id: choose(MeanTimes(), ROWS.without([llm_id])) for llm_id in SIZES}
-
-
-def test_ties_go_to_the_first_of_the_grid() -> None:
-    model = MeanTimes()
-    chosen = choose(model, ROWS)
-    assert chosen is model.GRID[model.GRID.index(chosen)]
-
-
-def test_the_error_by_hand() -> None:
-    truth, predicted = np.array([[10.0, 20.0], [10.0, 20.0]]), np.array([[15.0, 20.0], [10, 40.0]])
-    assert mape_error(truth, predicted) == pytest.approx((0.5 + 0 + 0 + 1) / 4)
 
 
 def test_the_reference_profiles_are_the_weakest_and_the_strongest() -> None:

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import yaml
 
 from sextant.base.errors import InputError
-from sextant.workload.published import USE_CASES_FILE, load_use_case, use_case_names
+from sextant.workload.published import load_use_case, use_case_names
 
 NAMES = ["text-generation", "question-answering", "summarization", "conversation"]
 
@@ -50,13 +49,6 @@ def test_quantiles_are_those_published(name, parameter, median, p90):
     assert quantile(name, parameter, 0.9) == pytest.approx(p90, rel=0.025)
 
 
-@pytest.mark.parametrize(("name", "std"), [("summarization", 3638), ("conversation", 2088)])
-def test_a_published_figure_that_the_model_never_saw_comes_out(name, std):
-    # The log-normal shape is inferred; the standard deviation in the same table confirms it.
-    drawn = load_use_case(name).model.sample(200_000, seed=1)["input_tokens"]
-    assert drawn.std() == pytest.approx(std, rel=0.03)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_use_case_is_a_small_model_with_sources(name):
     case = load_use_case(name)
@@ -66,13 +58,6 @@ def test_a_use_case_is_a_small_model_with_sources(name):
     assert case.model.weights.sum() == pytest.approx(1)
     assert case.model.frame[["input_tokens", "output_tokens"]].min().min() >= 1
     assert case.model.frame.equals(load_use_case(name).model.frame)
-
-
-def test_every_length_cites_a_source_that_is_described():
-    shipped = yaml.safe_load(USE_CASES_FILE.read_text())
-    for case in shipped["use_cases"].values():
-        for parameter in ("input_tokens", "output_tokens"):
-            assert case[parameter]["source"] in shipped["sources"]
 
 
 def test_an_unknown_name_is_an_error():

@@ -22,11 +22,10 @@ import pytest
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.base.errors import InputError
 from sextant.base.network import reserve_port
-from sextant.bench.cell import model_folder
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.engine.vllm_command import command, environment, n_blocks
-from support import FAKE_PYTHON, PATIENCE_S
+from support import PATIENCE_S
 
 
 @pytest.fixture
@@ -80,25 +79,12 @@ def test_a_cpu_and_gpus_are_told_different_things():
         assert given["--max-log-len"] == "10"
 
 
-def test_the_api_key_is_in_the_environment_and_nowhere_else(start):
-    server = start()
-    assert len(server.api_key) >= 32 and server.api_key != start().api_key
-    assert server.api_key not in " ".join(server.command) + repr(server)
-    assert environment(CPU, "k")["VLLM_API_KEY"] == "k"
-
-
 def test_the_server_sees_its_devices_only(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-63")
     assert environment(GPU, "k")["CUDA_VISIBLE_DEVICES"] == "2,5"
     cpu = environment(replace(CPU, device_indices=(1, 3)), "k")
     assert (cpu["CUDA_VISIBLE_DEVICES"], cpu["VLLM_CPU_OMP_THREADS_BIND"]) == ("", "1,3")
-
-
-def test_devices_may_be_uuids(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    spec = replace(GPU, device_indices=("GPU-8f6d", "MIG-41b5"))
-    assert environment(spec, "k")["CUDA_VISIBLE_DEVICES"] == "GPU-8f6d,MIG-41b5"
 
 
 def test_a_replica_takes_its_share_of_the_device():
@@ -184,8 +170,8 @@ def test_an_error_inside_ends_the_server_too(start):
 
 def test_a_server_that_never_gets_healthy(start, monkeypatch):
     monkeypatch.setenv("FAKE_HANG", "1")
-    server = start(start_timeout_s=8.0)
-    said = r"not healthy within 8 s\. Fix: raise engine\.start_timeout_s"
+    server = start(start_timeout_s=5.0)
+    said = r"not healthy within 5 s\. Fix: raise engine\.start_timeout_s"
     with pytest.raises(ServerError, match=said) as caught, server:
         pass
     assert "loading weights, slowly" in str(caught.value)
@@ -282,26 +268,12 @@ def _answer(listener: socket.socket, statuses: dict[str, str]) -> None:
             connection.sendall(head.encode())
 
 
-def test_a_server_runs_on_its_cores_only(start):
-    core = max(os.sched_getaffinity(0))
-    with replace(start(), spec=replace(GPU, cpu_indices=(core,))) as server:
-        _, engine = descendants(server)
-        assert engine.cpu_affinity() == [core]
-
-
 def test_an_interpreter_that_is_missing(start, tmp_path):
     with (
         pytest.raises(InputError, match=r"no interpreter .*/bin/python.*engine\.python"),
         start(python=str(tmp_path / "bin" / "python")),
     ):
         pass
-
-
-def test_an_interpreter_without_vllm(start):
-    server = start(python=sys.executable)
-    with pytest.raises(ServerError, match="No module named") as caught, server:
-        pass
-    assert not caught.value.is_out_of_memory
 
 
 # How it ends when its owner does
@@ -344,9 +316,8 @@ def test_no_process_outlives_its_owner(tmp_path, number):
         owner.stdout.close()
 
 
-def test_the_model_s_folder_holds_the_config_and_is_removed(tmp_path):
-    config = tmp_path / "some-llm.json"
-    shutil.copy(FAKE_PYTHON, config)
-    with model_folder(config) as folder:
-        assert (folder / "config.json").read_bytes() == config.read_bytes()
-    assert not folder.exists()
+def test_the_api_key_is_in_the_environment_and_nowhere_else(start):
+    server = start()
+    assert len(server.api_key) >= 32 and server.api_key != start().api_key
+    assert server.api_key not in " ".join(server.command) + repr(server)
+    assert environment(CPU, "k")["VLLM_API_KEY"] == "k"

@@ -6,10 +6,8 @@ import pytest
 from scipy import stats
 
 from sextant.base.errors import InputError
-from sextant.workload import windows as windows_module
 from sextant.workload.arrivals import fit_arrivals
 from sextant.workload.profiles import count_doublings
-from sextant.workload.trace_arrivals import mirrored
 from sextant.workload.windows import fit_windows
 from support import write_trace
 
@@ -27,9 +25,7 @@ def _mixed(seed: int = 1, n: int = 20_000) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("batch_rows", [1 << 18, 777])
-def test_each_window_is_fitted_as_if_alone(tmp_path, monkeypatch, batch_rows):
-    monkeypatch.setattr(windows_module, "BATCH_ROWS", batch_rows)
+def test_each_window_is_fitted_as_if_alone(tmp_path):
     trace = _mixed()
     windows = fit_windows(write_trace(tmp_path, trace), window_s=100.0)
     assert windows["n_requests"].sum() == 20_000 and windows["n_zero_gaps"].sum() == 0
@@ -52,16 +48,6 @@ def test_each_window_is_fitted_as_if_alone(tmp_path, monkeypatch, batch_rows):
         assert row.alpha_lo < alpha < row.alpha_hi and pd.isna(row.reason)
         assert row.beta_lo_s < beta_s < row.beta_hi_s
         assert row.cv == pytest.approx(alpha**-0.5)
-
-
-def test_windows_without_requests_have_rows_and_the_last_ends_with_the_trace(tmp_path):
-    trace = pd.DataFrame({"arrival_s": [0.0, 1.0, 2500.0], "llm": ["a", "a", "b"]})
-    windows = fit_windows(write_trace(tmp_path, trace))
-    assert windows["llm"].tolist() == ["a"] * 3 + ["b"] * 3
-    assert windows["start_s"].tolist() == [0.0, 1200.0, 2400.0] * 2
-    assert windows["duration_s"].tolist() == [1200.0, 1200.0, 100.0] * 2
-    assert windows["n_requests"].tolist() == [2, 0, 0, 0, 0, 1]
-    assert windows["alpha"].isna().all() and (windows["reason"] == "fewer than 30 gaps").all()
 
 
 def test_what_no_gamma_fits_is_said(tmp_path):
@@ -87,10 +73,8 @@ def _coarse_and_fine(alpha: float, step_s: float, n: int = 6_000) -> pd.DataFram
     return trace.sort_values("arrival_s", kind="stable", ignore_index=True)
 
 
-@pytest.mark.parametrize("batch_rows", [1 << 18, 777])
 @pytest.mark.parametrize("alpha", [0.4, 1.0, 2.5])
-def test_shapes_are_found_through_the_groups_own_clock(tmp_path, monkeypatch, alpha, batch_rows):
-    monkeypatch.setattr(windows_module, "BATCH_ROWS", batch_rows)
+def test_shapes_are_found_through_the_groups_own_clock(tmp_path, alpha):
     trace = _coarse_and_fine(alpha, 1.0)
     windows = fit_windows(write_trace(tmp_path, trace)).set_index("llm")
     assert (windows.loc["coarse", "clock_step_s"] == 1.0).all()
@@ -114,32 +98,6 @@ def test_a_whole_trace_in_one_window_is_fitted_as_by_fit_arrivals(tmp_path):
     assert found["n_zero_gaps"] == model.n_zero_gaps
 
 
-def test_windows_that_the_clock_hides_are_said_not_fitted(tmp_path):
-    windows = fit_windows(write_trace(tmp_path, _coarse_and_fine(4.0, 60.0))).set_index("llm")
-    coarse = windows.loc["coarse"]
-    assert coarse["alpha"].isna().mean() > 0.9 and windows.loc["fine", "alpha"].notna().sum() > 10
-    reasons = coarse.loc[coarse["alpha"].isna() & (coarse["n_requests"] > 30), "reason"]
-    assert (reasons == "the clock's step of 60 s hides the shape of gaps").all()
-
-
-def test_mirrored_windows_are_found_again(tmp_path):
-    wanted = pd.DataFrame(
-        {
-            "start_s": np.arange(40) * 1200.0,
-            "duration_s": 1200.0,
-            "n_requests": np.tile([400, 3000], 20),
-            "alpha": np.tile([0.3, 2.0], 20),
-        }
-    )
-    trace = pd.DataFrame({"arrival_s": mirrored(wanted, seed=2)})
-    windows = fit_windows(write_trace(tmp_path, trace))
-    assert windows["alpha"][::2].median() == pytest.approx(0.3, rel=0.05)
-    assert windows["alpha"][1::2].median() == pytest.approx(2.0, rel=0.05)
-    assert windows["n_requests"].to_numpy() == pytest.approx(wanted["n_requests"], rel=0.35)
-    held = (windows["alpha_lo"] < wanted["alpha"]) & (windows["alpha_hi"] > wanted["alpha"])
-    assert held.sum() >= 34
-
-
 @pytest.mark.parametrize(
     ("arrival_s", "window_s", "message"),
     [
@@ -157,9 +115,9 @@ def test_bad_traces_and_windows_are_refused(tmp_path, arrival_s, window_s, messa
 
 
 def test_a_name_for_every_request_is_refused(tmp_path):
-    names = [f"request {number}" for number in range(40_000)]
-    trace = pd.DataFrame({"arrival_s": np.arange(40_000.0), "llm": names})
-    with pytest.raises(InputError, match=r"field 'llm': 40001 LLMs and 1 services"):
+    names = [f"request {number}" for number in range(4_000)]
+    trace = pd.DataFrame({"arrival_s": np.arange(4_000.0), "llm": names})
+    with pytest.raises(InputError, match=r"field 'llm': 4000 pairs of LLM and service"):
         fit_windows(write_trace(tmp_path, trace))
 
 

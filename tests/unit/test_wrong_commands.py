@@ -38,6 +38,7 @@ WRONG = {
     f"recommend {LLM} --users 4 --tpot-ms p95:-3": "field '--tpot-ms': 'p95:-3' is not",
     "recommend --llm llama-7b --users 1 --itl-ms 1 --format html": "'--out'",
     "show --database none.duckdb": "none.duckdb: there is no store here",
+    "show --database .": "a folder is no store. Fix: give the file of a store",
     "sample --workload none -n 1 --out x.xlsx": "x.xlsx",
     "ingest none.csv --format azure --out x": "none.csv: there is no such file",
     "ingest dates.csv --format nonsense --out x": "nonsense",
@@ -46,7 +47,7 @@ WRONG = {
     "plan --configfile none.yaml": "field '--configfile': file 'none.yaml' does not exist",
     "plan": "config/config.yaml: there is no such file here. Fix: run this in the project's",
     "doctor": "config/config.yaml: there is no such file here. Fix: run this in the project's",
-    f"ingest dates.csv {COLUMNS} --out t.parquet": "ts: not a number.*--time-unit iso",
+    f"ingest dates.csv {COLUMNS} --time-unit s --out t.parquet": "ts: not a number.*--time-unit iso",
     "ingest array.json --format litellm --out t": r"line 1: no JSON object.*`jq -c '.\[\]'`",
     f"ingest dates.csv {COLUMNS} --out t --max-rate-rps nan": "field '--max-rate-rps'",
     "ingest list.json --format litellm --max-rejected-fraction 2 --out t": "'--max-rejected-fract",
@@ -55,12 +56,12 @@ WRONG = {
     "fit summarization --out file": "field '--out': dir 'file' is a file",
     "sample --workload summarization --request-rate 0 --out s.csv -n 1": "'--request-rate': 0.0 is",
     "sample --workload summarization --duration nan --request-rate 1 --out s.csv": "'--duration'",
-    "evaluate": "there is no store here.*--source: archive:inferencex, archive:llm-pilot",
+    "evaluate": "there is no store here.*--source: archive:inferencex, .*archive:llm-pilot",
     "evaluate --slos spaces.tsv --source archive:llm-pilot": "separate the columns with one tab",
     f"recommend {LLM} --users 4 --ttft-ms p97:1": "^Error: field '--ttft-ms': 97 should be 50",
     f"recommend {LLM} --users 4 --ttft-ms 1 --seed 99999999999": "'--seed': it has to be less",
     "import-characterization guidellm --from list.json --out o --gpu-profile 1xH100-80GB": (
-        "list.json: is no result of guidellm. Fix: give guidellm's benchmarks.json"
+        "list.json: was not written by guidellm. Fix: give guidellm's benchmarks.json"
     ),
     "compare none other": "^Error: none: No such file or directory$",
     f"{LOAD} --users 1 --vocab-size 0": "field '--vocab-size': a vocabulary of 0",

@@ -311,7 +311,7 @@ def test_a_change_runs_just_what_it_must(world, name: str) -> None:
 # measurements nor what they are made from.
 EDITS: dict[str, Counter[str]] = {
     "answer/answer.py": Counter(write_report=1),
-    "answer/capacity/sizing.py": Counter(),  # no SLO of the project has a trace
+    "answer/sizing.py": Counter(),  # no SLO of the project has a trace
     "answer/fleet/planning.py": Counter(),
     "answer/plan/estimate.py": Counter(),
     "base/files.py": AGGREGATED + TRACE_PAGE,

@@ -44,7 +44,7 @@ rule ingest_trace:
         "<benchmarks>/ingest_trace/{trace}.tsv"
     conda:
         "../../environment.yml"
-    threads: 2
+    threads: 1
     resources:
         mem_mb=2000,
         runtime=60,

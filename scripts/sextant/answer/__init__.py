@@ -5,6 +5,7 @@ a program, a document of blocks for a person. Read `question`, `answer`, `source
 measurements), `candidates` (the GPU profiles and the LLM), `basis` (how the question relates to
 the measurements), then `recommend`, which answers from points or from joint draws (`predicted`,
 `options`); `text` has the words, `what_if` the part of a page in which the question is changed.
-`step_laws` is the law of a step for simulations. `capacity/`, `fleet/` and `plan/` answer for a
-trace, for a cluster, and about what to measure.
+`step_laws` is the law of a step for simulations, `demand` what is simulated and has to hold,
+`sizing` the replicas by simulation, and `rates` those of a request rate. `capacity/`, `fleet/` and
+`plan/` answer for a trace, for a cluster, and about what to measure.
 """

@@ -10,7 +10,7 @@ import pandas as pd
 from sextant.answer.candidates import Subject
 from sextant.answer.predicted import Forecast
 from sextant.base.rows import Row, frame_rows
-from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose, weigh
+from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose, weigh_needed
 from sextant.decide.sizing import MOST_REPLICAS, RATIOS, candidates, recommend, u_max
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import precision_of, served
@@ -19,8 +19,8 @@ from sextant.pages.wording import shown_chance
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, judged
 
 _CHANGES = {
-    "both limits × 0.8": {"limits": 0.8},
-    "both limits × 1.25": {"limits": 1.25},
+    "limits × 0.8": {"limits": 0.8},
+    "limits × 1.25": {"limits": 1.25},
     "half the load": {"load": 0.5},
     "twice the load": {"load": 2.0},
 }
@@ -58,7 +58,7 @@ def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataF
     subject = forecast.subject
     if forecast.arrivals is not None:
         first = forecast.arrivals.needed(slo, subject.candidates).iloc[:1]
-        best = choose(weigh(forecast.draws, subject.profiles, slo, first), risk=0.5)
+        best = choose(weigh_needed(subject.llm_id, first, subject.profiles, slo), risk=0.5)
         keys = ["llm_id", "gpu_profile_id", "replicas"]
         known = options[[*keys, "probability_met"]]
         return best.drop(columns="probability_met").merge(known, on=keys, how="left")
@@ -71,26 +71,30 @@ def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataF
     return best.merge(known.astype({"replicas": "Int64"}), on=keys, how="left")
 
 
-def list_profiles(forecast: Forecast, options: pd.DataFrame, risk: float | None) -> list[Row]:
+def list_profiles(
+    forecast: Forecast, options: pd.DataFrame, risk: float | None, chosen: Mapping[str, Any]
+) -> list[Row]:
     """Return one row per candidate, cheapest first, those ruled out last.
 
     `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
     the most likely option, `too_slow` where that has less than `LISTED`, or `does_not_fit` with a
-    `reason`.
+    `reason`. The profile that is chosen has the option that is chosen.
     `most_users_tried` bounds the users of a replica: no more were measured.
     Ratios are median latencies at the fewest users over their limits, as in
     `sextant.decide.sizing.candidates`.
     """
     wanted = SAFE if risk is None else 1 - risk
     subject, missed = forecast.subject, _misses(forecast)
-    rows, best = [], best_by_profile(options, wanted)
+    is_other = options["gpu_profile_id"] != chosen["gpu_profile_id"]
+    possible = options[is_other | (options["replicas"] == chosen["replicas"])]
+    rows, best = [], best_by_profile(possible, wanted)
     ends = ["replicas_lo", "replicas_hi"] if forecast.arrivals else []
     columns = [*_OPTION, "expected_utility", *_PROFILE_USERS, *ends]
     for row, is_wanted in zip(frame_rows(best[columns]), best["is_wanted"], strict=True):
         is_unlikely = row["probability_met"] < LISTED
         status = "meets" if is_wanted else "too_slow" if is_unlikely else "unsure"
         rows.append(row | missed[row["gpu_profile_id"]] | {"status": status, "reason": None})
-    rows.sort(key=lambda row: row["usd_per_hour"])
+    rows.sort(key=lambda row: (row["usd_per_hour"], -row["probability_met"]))
     empty = dict.fromkeys([*_OPTION, "expected_utility", *_PROFILE_USERS, *_MISSES])
     rows += [
         empty | {"gpu_profile_id": name, "status": "does_not_fit", "reason": reason}
@@ -135,7 +139,7 @@ def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]
     least = LISTED if risk is None else min(LISTED, 1 - risk)
     is_overloaded = options["users_per_replica"] > options["users_hi"]
     ordered = options[(options["probability_met"] >= least) & ~is_overloaded].sort_values(
-        ["usd_per_hour", "probability_met"], ascending=[True, False], kind="stable"
+        ["usd_per_hour", "probability_met", "devices"], ascending=[True, False, True], kind="stable"
     )
     shown = ordered["probability_met"].map(shown_chance)
     return frame_rows(ordered.loc[shown > shown.cummax().shift(fill_value=-1), _OPTION])
@@ -186,17 +190,13 @@ def _ratios(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, np.ndarr
     }
 
 
-def list_changes(
-    forecast: Forecast, chosen: Mapping[str, Any], decision: str, risk: float | None
-) -> list[Row]:
-    """Return what would be chosen for other SLOs, each with `is_other_profile`."""
-    rows = []
-    for name, change in _CHANGES.items():
-        slo = forecast.slo.scaled(**change)
-        other = choose_option(forecast, forecast.options(slo), slo, decision, risk)
-        is_other = other["gpu_profile_id"] != chosen["gpu_profile_id"]
-        rows.append({"change": name, **other, "is_other_profile": is_other})
-    return rows
+def list_changes(forecast: Forecast, decision: str, risk: float | None) -> list[Row]:
+    """Return what would be chosen for other SLOs."""
+    slos = {name: forecast.slo.scaled(**change) for name, change in _CHANGES.items()}
+    return [
+        {"change": name, **choose_option(forecast, forecast.options(slo), slo, decision, risk)}
+        for name, slo in slos.items()
+    ]
 
 
 _N_NEAREST = 2

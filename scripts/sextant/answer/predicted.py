@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,16 +12,16 @@ from sextant.answer.basis import widened
 from sextant.answer.candidates import Subject, profile
 from sextant.base.errors import InputError
 from sextant.base.rows import Row, frame_rows
-from sextant.decide.decision import loads, weigh
-from sextant.decide.headroom import token_prices
+from sextant.decide.decision import loads, probed, weigh, weigh_needed
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import precision_of
+from sextant.facts.prices import token_prices
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.features import Facts
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile, is_refused, judged
 from sextant.predict.latencies import INTERVAL, JOULES, Calibration, Draws
 from sextant.predict.registry import JointPredictor, Rows
-from sextant.predict.roofline import Roofline, chunked, fit_or_restore
+from sextant.predict.roofline import Roofline, fit_or_restore
 
 if TYPE_CHECKING:
     from sextant.answer.rates import Arrivals
@@ -31,17 +32,27 @@ _SEED = 42
 
 @dataclass(frozen=True)
 class Forecast:
-    """A fitted model and its joint draws for one LLM."""
+    """A fitted model and what it says of one LLM."""
 
     subject: Subject
     slo: SLO
     model: JointPredictor
     own: Calibration | None
     """What was measured of the LLM for such requests, if anything."""
-    draws: Draws
-    """Of every candidate at every number of users that a replica may get."""
+    users: Sequence[int]
+    """Numbers that a replica may get."""
     arrivals: "Arrivals | None" = None
     """What a request rate is sized by."""
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Joint draws of every candidate at these numbers of users.
+
+        Where arrivals are simulated they only say what to measure, and few will do.
+        """
+        users = [*self.users] if self.arrivals is None else probed(self.users)
+        X = self.subject.rows_at(self.model, users)
+        return draw_rows(self.model, self.subject, self.own, X)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -50,11 +61,11 @@ class Forecast:
 
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
         """Return what `weigh` says of every option, for this SLO or another."""
-        slo = slo or self.slo
-        profiles, needed = self.subject.profiles, None
-        if self.arrivals is not None:
-            needed = self.arrivals.needed(slo, self.subject.candidates)
-        return weigh(self.draws_for(slo), profiles, slo, needed)
+        slo, profiles = slo or self.slo, self.subject.profiles
+        if self.arrivals is None:
+            return weigh(self.draws_for(slo), profiles, slo)
+        needed = self.arrivals.needed(slo, self.subject.candidates)
+        return weigh_needed(self.subject.llm_id, needed, profiles, slo)
 
     def draws_for(self, slo: SLO) -> Draws:
         """Return the draws that decide on an SLO: none meets what was measured to break it."""
@@ -154,16 +165,10 @@ def forecast_of(
     slo: SLO,
     probe: pd.DataFrame | None = None,
 ) -> Forecast:
-    """Draw the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
+    """Return the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
     latencies, profiles = fitted
     own = _calibrate(model, subject, slo, profiles, probe)
-    X = subject.rows_at(model, loads(slo, int(latencies["users"].max())))
-    return Forecast(subject, slo, model, own, draw_rows(model, subject, own, X))
-
-
-def has_steps(model: object) -> bool:
-    """Return whether a fitted model has a law of a step to simulate."""
-    return isinstance(model, Roofline) and model.posterior_.law.names == chunked.NAMES
+    return Forecast(subject, slo, model, own, loads(slo, int(latencies["users"].max())))
 
 
 def draw_rows(

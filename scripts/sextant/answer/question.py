@@ -14,6 +14,7 @@ from sextant.base.files import read_parquet
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import DTYPES, KV_PRECISIONS, LLM, PRECISIONS, GivenSizes, load_llm, served
 from sextant.facts.llm.facts import DTYPE_PRECISION, config_file, name_of
+from sextant.facts.memory import STOPPING_ENGINE
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.predict.registry import (
@@ -327,8 +328,14 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
     """Return whether measurements of an LLM answer by themselves, and nothing is predicted.
 
     Points of several request lengths or servers do not: the question is of one of them. Nor do
-    they where the LLM is described, and asked for as it was not measured.
+    they where the LLM is described, and asked for as it was not measured; nor of a request rate,
+    which is simulated, unless what served stops to prefill: then no step is known.
     """
+    own = known.points[known.points["llm_id"] == llm_id]
+    engines = own["engine"].dropna()
+    has_steps = len(engines) > 0 and bool((engines != STOPPING_ENGINE).all())
+    if question.slo.request_rate_rps is not None and has_steps:
+        return False
     is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)
     is_assumed = bool(question.assumptions) or question.risk is not None
     is_changed = question.hf_config is not None and is_assumed

@@ -1,66 +1,48 @@
 """A request rate: replicas by simulation of arrivals at random, as `sextant capacity` does."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from sextant.answer.candidates import Subject
-from sextant.answer.capacity.demand import Demand, Outcome, Target, lengths_of
-from sextant.answer.capacity.sizing import (
+from sextant.answer.demand import SteadyTraffic, Target, judge, lengths_of
+from sextant.answer.question import Length, Question, Requests
+from sextant.answer.sizing import (
+    FEW_DRAWS,
     Server,
     Sizing,
+    is_near,
     rate_at_slo,
     simulated_server,
     size_profiles,
 )
-from sextant.answer.question import Length, Question, Requests
-from sextant.answer.step_laws import ServerLaws, Settings, server_laws
+from sextant.answer.step_laws import Settings, server_laws
+from sextant.base.errors import InputError
 from sextant.base.rows import Row
 from sextant.decide.decision import SAFE
-from sextant.decide.headroom import HOURS_PER_MONTH, token_prices
 from sextant.decide.sizing import draws_needed, probability_of
+from sextant.facts.prices import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import MAX_FAILED, SLO, worst_limit
 from sextant.predict.latencies import INTERVAL
+from sextant.simulate.run import on_threads
 
-N_DRAWS = 16
-"""Of the law and the traffic, beside the likeliest law; more where the risk asks for more."""
-N_REQUESTS = 1500
-"""Of one replica in a simulation: enough for a 95th percentile, in milliseconds of computing."""
-
-
-@dataclass(frozen=True)
-class SteadyTraffic:
-    """Requests of one length distribution that arrive at random at a rate, as many in each draw."""
-
-    rate_rps: float
-    requests: Requests
-    seed: int
-
-    def drawn(self, seed: int) -> Demand:
-        """Return the requests of a draw; `Arrivals` says when they arrive at a replica."""
-        frame = lengths_of(self.requests)(N_REQUESTS, seed=[self.seed, seed])
-        inputs, outputs = (frame[name].to_numpy() for name in frame)
-        arrival_s = np.arange(N_REQUESTS) / self.rate_rps
-        duration_s = N_REQUESTS / self.rate_rps
-        return Demand("given lengths", arrival_s, inputs, outputs, duration_s)
+N_DRAWS = 32
+"""Of the law and the traffic at most, beside the likeliest law; more where the risk needs more."""
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """How the replicas of each GPU profile serve requests that arrive at random (Poisson).
-
-    Replicas take turns, so each of n gets every n-th request: gaps of an Erlang distribution. One
-    of them is simulated, with the same random numbers on every profile.
-    """
+    """How the replicas of each GPU profile serve requests that arrive at random (Poisson)."""
 
     servers: Mapping[str, Server]
+    unknown: Mapping[str, str]
+    """Why other profiles have no law of a step."""
     requests: Requests
     seed: int
-    n_draws: int
-    """Of the law and the traffic, the likeliest law included."""
+    confidence: float
+    """The probability to find replicas for."""
     most_usd_per_hour: float = np.inf
     """Options that cost more are of no use."""
     known: dict[SLO, dict[str, Sizing]] = field(default_factory=dict)
@@ -70,18 +52,29 @@ class Arrivals:
     def of(
         cls, question: Question, subject: Subject, most_usd_per_hour: float = np.inf
     ) -> "Arrivals":
-        """Fit the laws of a step. Raises InputError where the points have none."""
+        """Fit the laws of a step. Raises InputError where the points have none at all.
+
+        Where others are to undercut a price few draws will do: the answer does not rest on them.
+        """
         lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
         wanted = SAFE if question.risk is None else 1 - question.risk
-        n_draws = max(N_DRAWS, draws_needed(wanted) - 1)
-        laws, _ = server_laws(question, subject, Settings(), n_draws)
-        servers = {name: _steady(subject, name, each, question) for name, each in laws.items()}
-        return cls(servers, lengths, question.seed, n_draws + 1, most_usd_per_hour)
+        most_draws = N_DRAWS if np.isinf(most_usd_per_hour) else FEW_DRAWS - 1
+        n_draws = max(most_draws, draws_needed(wanted) - 1)
+        laws, unknown = server_laws(question, subject, Settings(), n_draws)
+        hit_rate, profiles = question.prefix_hit_rate, subject.profiles
+        servers = {
+            name: simulated_server(profiles[name], each.schedulers, each.laws, hit_rate)
+            for name, each in laws.items()
+        }
+        if not servers:
+            raise InputError("no GPU profile has a law of a step")
+        return cls(servers, unknown, lengths, question.seed, wanted, most_usd_per_hour)
 
     def needed(self, slo: SLO, profile_ids: Sequence[str], is_first: bool = False) -> pd.DataFrame:
         """Return the replicas that each profile needs, by draw; infinite where none are enough.
 
-        With `is_first` as if nothing else had been asked, to the last replica.
+        The first question is answered in full, others briefly (`size_profiles`); so are those with
+        a price to undercut. With `is_first` as if nothing else had been asked.
         """
         if slo not in self.known or is_first:
             known = () if is_first else reversed(self.known.items())
@@ -90,27 +83,32 @@ class Arrivals:
                 self.servers,
                 self._traffic(slo),
                 _target(slo),
-                SAFE,
+                self.confidence,
                 next(rows, {}),
+                is_brief=not is_first and (bool(self.known) or self.most_usd_per_hour < np.inf),
                 most_usd_per_hour=self.most_usd_per_hour,
                 has_rate=False,
             )
         found = self.known[slo]
-        never = np.full(self.n_draws, np.inf)
-        needs = {name: found[name].needs if name in found else never for name in profile_ids}
+        never = [np.inf] * self.n_draws(slo)
+        needs = {name: found[name].needs if name in found else () for name in profile_ids}
         return pd.DataFrame({name: np.array(each or never) for name, each in needs.items()})
+
+    def n_draws(self, slo: SLO) -> int:
+        """Return how many draws decide, the likeliest law included."""
+        return max((len(each.needs) for each in self.known[slo].values()), default=0) or FEW_DRAWS
 
     def latencies(self, slo: SLO, profile_id: str, replicas: int) -> dict[str, np.ndarray]:
         """Return each limit's latency in ms by draw, and how many requests are `in_flight`."""
         server, target, traffic = self.servers[profile_id], _target(slo), self._traffic(slo)
-        rows = []
-        for draw in range(server.n_draws):
-            demand = traffic.drawn(draw)
-            outcome = server.run(demand, replicas, draw, None)
+
+        def one(draw: int) -> dict[str, float]:
+            outcome = server.run(traffic.drawn(draw), replicas, draw, None)
+            found = judge(outcome, target, 1).latencies_ms
             in_flight = slo.load / replicas * float(np.nanmean(outcome.e2e_s))
-            judged = server.judge(demand, replicas, target, draw)
-            rows.append({name: each[0] for name, each in judged.latencies_ms.items()})
-            rows[-1]["in_flight"] = in_flight
+            return {name: each[0] for name, each in found.items()} | {"in_flight": in_flight}
+
+        rows = on_threads(one, range(self.n_draws(slo)))
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def most_rps(self, slo: SLO, profile_id: str, replicas: int) -> float:
@@ -123,7 +121,11 @@ class Arrivals:
         return min((found or 0.0) / replicas, bound.rate_rps if bound else np.inf)
 
     def _traffic(self, slo: SLO) -> SteadyTraffic:
-        return SteadyTraffic(slo.load, self.requests, self.seed)
+        return SteadyTraffic("given lengths", lengths_of(self.requests), slo.load, 1.0, self.seed)
+
+    def is_near(self, slo: SLO) -> bool:
+        """Return whether further draws could change the answer (`sizing.is_near`)."""
+        return is_near([*self.known[slo].values()], self.confidence)
 
 
 def is_harder(slo: SLO, other: SLO) -> bool:
@@ -135,18 +137,6 @@ def is_harder(slo: SLO, other: SLO) -> bool:
 def _target(slo: SLO) -> Target:
     max_failed = MAX_FAILED if slo.max_failed is None else slo.max_failed
     return Target(slo.limits, slo.goodput, max_failed, None)
-
-
-def _steady(subject: Subject, name: str, laws: ServerLaws, question: Question) -> Server:
-    hit_rate, seed = question.prefix_hit_rate, question.seed
-    made = simulated_server(subject.profiles[name], laws.schedulers, laws.laws, hit_rate)
-
-    def run(asked: Demand, replicas: Any, draw: int, window_s: float | None) -> Outcome:
-        gaps = np.random.default_rng([seed, draw]).gamma(replicas, 1 / asked.rate_rps, asked.n)
-        own = replace(asked, arrival_s=gaps.cumsum())
-        return made.run(own, 1, draw, window_s)
-
-    return replace(made, run=run)
 
 
 def latency_of(arrivals: Arrivals, slo: SLO, chosen: Row) -> Row:
@@ -176,8 +166,8 @@ def headroom_of(
     replicas, usd_per_hour = chosen["replicas"], chosen["usd_per_hour"]
     most, left = latency["load_median"], replicas - 1
     name = chosen["gpu_profile_id"]
-    n_enough = (arrivals.needed(slo, [name])[name] <= left).sum()
-    enough = probability_of(n_enough, arrivals.n_draws)
+    needs = arrivals.needed(slo, [name])[name]
+    enough = probability_of((needs <= left).sum(), len(needs))
     limits = [
         {
             "metric": metric,
@@ -192,6 +182,7 @@ def headroom_of(
         for metric, limit in slo.limits.items()
     ]
     without = {"replicas": left, "load": left * most, "is_kept": bool(enough >= SAFE)}
+    without["probability_met"] = enough
     return {
         "users_per_replica": latency["users"],
         "level_users": latency["users"],
@@ -207,12 +198,11 @@ def headroom_of(
     }
 
 
-def rate_notes(slo: SLO, chosen: Row, n: int, risk: float | None) -> list[str]:
-    """Return how the rate was sized over `n` draws, and whether more could change the answer."""
-    probability = chosen["probability_met"]
+def rate_notes(arrivals: Arrivals, slo: SLO, is_near: bool) -> list[str]:
+    """Return how the rate was sized, and whether more draws could change the answer."""
+    n = arrivals.n_draws(slo)
     text = f"Requests arrive at random (Poisson), simulated over {n} draws of law and traffic"
-    wanted = SAFE if risk is None else 1 - risk
-    if probability is None or abs(probability - wanted) <= 1 / (n + 1):
-        command = f"`sextant capacity --request-rate {slo.load:.4g}`"
+    if is_near or arrivals.is_near(slo):
+        command = f"`sextant capacity --request-rate {slo.load:.4g} --draws {4 * N_DRAWS}`"
         text += f": the decision is near, and a longer run could change it ({command})"
     return [f"{text}."]

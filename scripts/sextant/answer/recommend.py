@@ -34,7 +34,6 @@ from sextant.answer.predicted import (
     energy,
     fit_to,
     forecast_of,
-    has_steps,
     learned,
     with_joules,
 )
@@ -52,9 +51,9 @@ from sextant.decide.decision import (
     choose,
     measured_draws,
     weigh,
+    with_devices,
     with_probabilities,
 )
-from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
@@ -91,7 +90,7 @@ def recommend_llm(question: Question) -> Answer:
     named = named_otherwise(question, asked.llm_id, asked.llm)
     if answers_from_points(question, asked.llm_id, known):
         return _answer_from_points(asked, [*notes, *named])
-    notes += [*estimates(known.points, question.slo), *named]
+    notes += named
     model = make_predictor(question, {**known.profiles, **asked.profiles, **asked.unmeasured()})
     return _answer_from_draws(asked, model, notes)
 
@@ -113,7 +112,7 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
     pairs = {(llm_id, name) for name in {*fitting, *latencies["gpu_profile_id"]}}
     draws = measured_draws(latencies, slo, question.seed)
     rows = with_probabilities(candidates(latencies, [llm_id], profiles, slo, pairs), draws, slo)
-    (chosen,) = frame_rows(recommend(rows))
+    (chosen,) = frame_rows(recommend(with_devices(rows, profiles)))
     if question.risk is not None:
         chosen, rows = _at_risk(asked, question.risk, draws, rows)
     elif chosen["gpu_profile_id"] is not None:
@@ -121,6 +120,8 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
     headroom = None
     if (name := chosen["gpu_profile_id"]) is not None:
         curve = latencies[latencies["gpu_profile_id"] == name]
+        from sextant.decide.headroom import measure_headroom
+
         headroom = measure_headroom(curve, slo, chosen["replicas"], chosen["usd_per_hour"])
     most = points.groupby("gpu_profile_id")["users"].max().to_dict()
     alternatives = _rows(rows, ruled_out_by, most, slo)
@@ -171,7 +172,14 @@ def _rows(
         row["reason"] = reasons.get(name) if is_ruled_out else None
         if row["status"] == "fails":
             row["reason"] = failure_words(row, slo)
-    return sorted(rows, key=lambda row: (row["usd_per_hour"] is None, row["usd_per_hour"]))
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["usd_per_hour"] is None,
+            row["usd_per_hour"],
+            -(row["probability_met"] or 0.0),
+        ),
+    )
 
 
 def _next_best(chosen: Row, alternatives: Sequence[Row]) -> Row | None:
@@ -182,6 +190,8 @@ def _next_best(chosen: Row, alternatives: Sequence[Row]) -> Row | None:
     ]
     if name is None or not others:
         return None
+    from sextant.decide.headroom import compare_options
+
     return compare_options(chosen, min(others, key=lambda row: row["usd_per_hour"]))
 
 
@@ -222,11 +232,10 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     notes = [*warning(clauses, source), *notes]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
-    is_simulated = question.slo.request_rate_rps is not None and has_steps(model)
-    if is_simulated:
-        made = replace(made, arrivals=Arrivals.of(question, subject))
-        # Each percentile is that of the simulated requests.
-        notes = [line for line in notes if line not in estimates(source.known.points, made.slo)]
+    if question.slo.request_rate_rps is not None:
+        made = _simulated(made, question)
+    if not made.arrivals:  # else each percentile is that of the simulated requests
+        notes += estimates(source.known.points, made.slo)
     options = made.options()
     chosen = choose_option(made, options, made.slo, question.decision, question.risk)
     profile_id = chosen["gpu_profile_id"]
@@ -238,10 +247,13 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     elif profile_id:
         latency = _latency(made, chosen, options)
     costs = cost(made, chosen, latency) if latency else None
-    unmeasured, lines = _unmeasured(asked, model, fitted, chosen)
+    unmeasured, lines = _unmeasured(asked, model, fitted, chosen, made.arrivals is not None)
     notes += lines
     if made.arrivals:
-        notes += rate_notes(made.slo, chosen, made.arrivals.n_draws, question.risk)
+        # Without a recommendation: whether a longer run could make one.
+        gap = abs(options["probability_met"].max() - FAIR) * (made.arrivals.n_draws(made.slo) + 1)
+        is_near = profile_id is None and question.risk is None and gap <= 1
+        notes += rate_notes(made.arrivals, made.slo, is_near)
     if costs and headroom is None:
         headroom = _headroom(made, chosen, costs["requests_per_s"])
 
@@ -262,13 +274,13 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         asked,
         question.predictor,
         chosen,
-        with_joules(made, power, list_profiles(made, options, question.risk)),
+        with_joules(made, power, list_profiles(made, options, question.risk, chosen)),
         notes,
         serving=subject.serving.facts(),
         headroom=headroom,
         evidence=find_nearest(subject, profile_id, made.slo) if profile_id else [],
         more={
-            **({"arrivals": "poisson"} if is_simulated else {}),
+            **({"arrivals": "poisson"} if made.arrivals else {}),
             "decision": question.decision,
             # Only some sources say how their LLMs were executed.
             "execution": subject.execution[llm_id] if source.known.features else None,
@@ -284,15 +296,26 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
             if made.own
             else [],
             "outside": clauses,
-            "sensitivity": list_changes(made, chosen, question.decision, question.risk),
+            "sensitivity": list_changes(made, question.decision, question.risk),
             "best_probe": best_probe(made.draws, subject.profiles, [made.slo]),
         },
         widget=widget,
     )
 
 
+def _simulated(made: Forecast, question: Question, most_usd: float = np.inf) -> Forecast:
+    """Return the forecast with what a request rate is simulated by, if a law of a step is known."""
+    subject = made.subject
+    try:
+        arrivals = Arrivals.of(question, subject, most_usd)
+    except InputError:
+        return made
+    subject = replace(subject, excluded={**subject.excluded, **arrivals.unknown})
+    return replace(made, subject=subject, arrivals=arrivals)
+
+
 def _unmeasured(
-    asked: Asked, model: JointPredictor, fitted: Fitted, chosen: Row
+    asked: Asked, model: JointPredictor, fitted: Fitted, chosen: Row, is_simulated: bool
 ) -> tuple[list[Row], list[str]]:
     """Return options on GPUs that nobody measured, and what to say of them.
 
@@ -300,7 +323,6 @@ def _unmeasured(
     """
     question, llm_id, llm, source, _, _ = asked
     name = chosen["gpu_profile_id"]
-    is_simulated = question.slo.request_rate_rps is not None and has_steps(model)
     most_usd = chosen["usd_per_hour"] if is_simulated and name else np.inf
     profiles = {
         each: own for each, own in asked.unmeasured().items() if own.usd_per_hour < most_usd
@@ -313,7 +335,7 @@ def _unmeasured(
         return [], []
     made = forecast_of(model, fitted, subject, question.slo, subject.probe(question.probe))
     if is_simulated:
-        made = replace(made, arrivals=Arrivals.of(question, subject, most_usd))
+        made = _simulated(made, question, most_usd)
     options = made.options()
     # As likely as the answer, or as anybody wants.
     wanted = FAIR if name is None else min(SAFE, chosen["probability_met"])
@@ -351,6 +373,8 @@ def _latency(made: Forecast, chosen: Row, options: pd.DataFrame) -> Row:
 
 def _headroom(made: Forecast, chosen: Row, rate_rps: float) -> Row:
     """Return the headroom by the medians over the load of the recommended deployment."""
+    from sextant.decide.headroom import measure_headroom  # a simulated rate has its own
+
     X = made.draws.X
     curve = X[X["gpu_profile_id"] == chosen["gpu_profile_id"]].join(made.draws.summary())
     curve = curve.sort_values("users").assign(request_rate_rps=np.nan)

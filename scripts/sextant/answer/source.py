@@ -92,7 +92,7 @@ def find_source(question: Question) -> Source:
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
     if _is_too_little(known, question):
         ships = load_folder(shipped_sources()[DEFAULT_SOURCES[0]])
-        text = f"{ships.source} counts beside {known.source}, whose one LLM predicts nothing."
+        text = f"{ships.source} counts beside {known.source}: one LLM alone predicts no other."
         source = _complete(combined([known, ships]), f"{origin} + shipped")
         return source._replace(note=f"{text} {source.note}")
     return _complete(known, origin)

@@ -10,7 +10,7 @@ from sextant.decide.decision import FAIR, SAFE
 from sextant.facts.prices import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.wording import chance, number, odds, percent, plural, shown_chance
+from sextant.pages.wording import chance, number, odds, per_second, percent, plural, shown_chance
 from sextant.predict.registry import MEASURED
 
 Data = Mapping[str, Any]
@@ -43,7 +43,7 @@ def load_words(slo: Data, load: float | None = None) -> str:
     load = _load(slo) if load is None else load
     if slo.get("users") is not None:
         return plural(int(load), "user")
-    return f"{number(float(load))} requests/s"
+    return per_second(load)
 
 
 def limits_words(answer: Data) -> str:
@@ -95,7 +95,7 @@ def price_words(about: Data) -> str:
         return words
     return (
         f"{words}, {number(about['usd_per_million_tokens'])} USD per million tokens, input or "
-        f"output, at {number(about['requests_per_s'])} requests/s"
+        f"output, at {per_second(about['requests_per_s'])}"
     )
 
 
@@ -127,9 +127,10 @@ def loss_words(about: Data, slo: Data) -> str:
     left = about["without_one"]
     if left is None:
         return "nothing serves: it is the only replica"
-    verb = "carries" if left["replicas"] == 1 else "carry"
-    rest = f"the {number(left['replicas'])} left {verb}"
-    carried = load_words(slo, left["load"])
+    rest, s = f"the {number(left['replicas'])} left", "s" * (left["replicas"] == 1)
+    if "probability_met" in left:
+        return f"{rest} keep{s} the SLO with probability {chance(left['probability_met'])}"
+    rest, carried = f"{rest} {'carries' if s else 'carry'}", load_words(slo, left["load"])
     if left["is_kept"]:
         return f"the SLO is still kept: {rest} {carried}"
     share = percent(left["load"] / _load(slo))
@@ -158,10 +159,11 @@ def headroom_lines(about: Data, slo: Data) -> list[str]:
     level = ""
     if about["level_users"] != about["users_per_replica"]:
         level = f" (judged at {number(about['level_users'])}, the next load tried)"
+    if any(row["lo_ms"] is not None for row in about["limits"]):
+        level += "; 90% intervals in parentheses"
     return [
         f"Costs {price_words(about)}.",
-        f"A replica gets {plural(about['users_per_replica'], 'user')}{level}; 90% intervals in "
-        "parentheses:",
+        f"A replica gets {plural(about['users_per_replica'], 'user')}{level}:",
         *limits,
         f"If one replica is lost, {loss_words(about, slo)}.",
         *([f"The probability rests on {OPEN_WORDS}."] if about["is_open"] else []),
@@ -246,16 +248,16 @@ def caution(answer: Data) -> list[str]:
 
 def _miss_lines(answer: Data) -> list[str]:
     miss = answer["nearest_miss"]
-    name, users = miss["binding_limit"], "the requests"
+    name, users = miss["binding_limit"], ""
     if miss["users_per_replica"] is not None:
-        users = plural(miss["users_per_replica"], "user")
+        users = f" with {plural(miss['users_per_replica'], 'user')} a replica"
     known = limits_of(answer["slo"])
     limits = {1: "a limit", 2: "both limits"}.get(len(known), "all limits")
     asked = f"{known[name].limit_ms:g} ms at p{known[name].percentile}"
     return [
         f"Nearest: {deployment(miss)}, probability {chance(miss['probability_met'])}. "
-        f"{METRICS[name]} breaks its limit: {number(miss[f'{name}_ms'])} ms with {users} a "
-        f"replica, where {asked} is asked for.",
+        f"{METRICS[name]} breaks its limit: {number(miss[f'{name}_ms'])} ms{users}, "
+        f"where {asked} is asked for.",
         f"With {limits} {miss['fair_factor']:.3g} times as high its probability is {FAIR:g}, with "
         f"{miss['safe_factor']:.3g} times {SAFE:g}. Raise the limit, try faster GPU profiles "
         "(--gpu-profiles), or quantize the LLM (--dtype).",
@@ -273,8 +275,8 @@ def load_lines(answer: Data) -> list[str]:
     ]
     shown = plural(latency["users"], "user")
     if answer["slo"].get("users") is None:
-        shown = f"{number(latency['load'])} requests/s, about {shown} at once"
-    serves = f"meets {limits_words(answer)} up to {number(latency['load_median'])} requests/s"
+        shown = f"{per_second(latency['load'])}, about {shown} at once"
+    serves = f"meets {limits_words(answer)} up to {per_second(latency['load_median'])}"
     if "users_median" in latency:
         most = plural(latency["users_median"], "user")
         serves = f"meets {limits_words(answer)} with {most} (90% interval {_interval(latency)})"
@@ -292,7 +294,7 @@ def load_lines(answer: Data) -> list[str]:
     lines += [
         f"{cost['usd_per_million_input_tokens']:.3g} USD per million input tokens, "
         f"{cost['usd_per_million_output_tokens']:.3g} per million output tokens (split by {by}), "
-        f"at {number(cost['requests_per_s'])} requests/s{use}.",
+        f"at {per_second(cost['requests_per_s'])}{use}.",
         f"A month (730 h) costs {number(headroom['usd_per_month'])} USD. If one replica is lost, "
         f"{loss_words(headroom, answer['slo'])}.",
     ]
@@ -339,15 +341,11 @@ def evidence_lines(answer: Data) -> list[str]:
 
 
 def change_lines(answer: Data) -> list[str]:
-    """Return the changes that lead to another GPU profile, and which measurement helps most."""
-    lines = []
-    for row in answer["sensitivity"]:
-        if row["is_other_profile"]:
-            other = "no option" if row["gpu_profile_id"] is None else deployment(row)
-            lines.append(f"{row['change']}: {other}")
-    stays = [row["change"] for row in answer["sensitivity"] if not row["is_other_profile"]]
-    if stays and answer["gpu_profile_id"] is not None:
-        lines.append(f"the same GPU profile with {', '.join(stays)}")
+    """Return what is chosen for other loads and limits, and which measurement helps most."""
+    lines = [
+        f"{row['change']}: {deployment(row) if row['gpu_profile_id'] else 'no option'}"
+        for row in answer["sensitivity"]
+    ]
     again = "another" if answer["has_probe"] else "a"
     lines.append(f"{again} measurement on {answer['best_probe']} would tell most (--probe)")
     return lines
@@ -368,7 +366,7 @@ def _reasons(answer: Data) -> list[Block]:
     )
     return [
         Section("Price against probability", [price]),
-        Section("GPU profiles", [_profile_table(profiles), *beaten_notes(beaten)]),
+        Section("GPU profiles", [_profile_table(profiles), *beaten_notes(beaten, answer["risk"])]),
         Section("On GPUs that nobody measured", [replace(price, rows=others)]),
         Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
         Section("Nearest measurements", [Facts(evidence_lines(answer))]),
@@ -414,10 +412,14 @@ def split_beaten(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     )
 
 
-def beaten_notes(rows: Sequence[Data]) -> list[Note]:
+def beaten_notes(rows: Sequence[Data], risk: float | None) -> list[Note]:
     """Return the options that are left out because others beat them (`split_beaten`)."""
-    names = ", ".join(row["gpu_profile_id"] for row in rows)
-    text = f"Left out, as one of these is no dearer and no less likely: {names}."
+    names = ", ".join(f"{row['gpu_profile_id']} ({row['usd_per_hour']:.2f} USD/h)" for row in rows)
+    wanted = SAFE if risk is None else 1 - risk
+    text = (
+        f"Left out, because at probability {wanted:.10g}, or as near as they come to it, one of "
+        f"the above is as likely and costs no more: {names}."
+    )
     return [Note(text, "soft")] if names else []
 
 
@@ -449,7 +451,8 @@ def profile_cells(row: Data) -> list[str]:
     state = "" if row["status"] == "meets" else "unsure: "
     plan = f"{state}{plural(row['replicas'], 'replica')}"
     if "replicas_lo" in row:
-        ends = ["more than are tried" if each is None else each for each in _ends(row)]
+        ends = [row[name] and int(row[name]) for name in ("replicas_lo", "replicas_hi")]
+        ends = [each or "more than are tried" for each in ends]
         plan += f" (90% interval {ends[0]} to {ends[1]})" if ends[0] != ends[1] else ""
     elif "users_median" in row:
         plan += f", serves {plural(row['users_median'], 'user')} ({_interval(row)})"
@@ -460,12 +463,6 @@ def profile_cells(row: Data) -> list[str]:
     if row.get("energy_j_per_token") is not None:
         plan += f", {number(row['energy_j_per_token'])} J per output token"
     return [name, f"{row['usd_per_hour']:.2f} USD/h", probability, plan]
-
-
-def _ends(row: Data) -> list[int | None]:
-    """Return the 90% interval of the replicas; None where none are enough."""
-    ends = (row["replicas_lo"], row["replicas_hi"])
-    return [None if each is None else int(each) for each in ends]
 
 
 def energy_line(found: Data) -> str:

@@ -85,12 +85,13 @@ async function answerAgain(section) {
       return { name, price, profile, tried, needed, usersHi: most[Math.ceil(0.95 * n) - 1] };
     });
     const counts = competing(all.map((each) => each.needed), asked);
-    const cheapest = Array.from({ length: n }, (_, draw) =>
+    const nDraws = all.length ? all[0].needed.length : 0;  // rates may have more of them than others
+    const cheapest = Array.from({ length: nDraws }, (_, draw) =>
       Math.min(...all.map((each) => each.needed[draw] * each.price)));
     return all.flatMap(({ name, price, profile, tried, needed, usersHi }) => counts.map((replicas) => {
       const usd = Math.round(price * replicas * 1e9) / 1e9;
       let met = 0, worth = 0;
-      for (let draw = 0; draw < n; draw++)
+      for (let draw = 0; draw < nDraws; draw++)
         if (needed[draw] <= replicas) {
           met++;
           worth += data.worth - usd / cheapest[draw];
@@ -98,7 +99,8 @@ async function answerAgain(section) {
       const each = data.is_measured || data.needed ? usersHi : usersEach(profile, tried, replicas, asked);
       return {
         gpu_profile_id: name, replicas, users_per_replica: each,
-        usd_per_hour: usd, probability_met: data.needed ? (met + 0.5) / (n + 1) : met / n, worth: worth / n, usersHi,
+        usd_per_hour: usd, usersHi,
+        probability_met: data.needed ? (met + 0.5) / (nDraws + 1) : met / nDraws, worth: worth / nDraws,
       };
     }));
   }
@@ -109,7 +111,7 @@ async function answerAgain(section) {
     return 0;
   };
   const price = (row) => row.usd_per_hour, unlikely = (row) => -row.probability_met;
-  const name = (row) => row.gpu_profile_id;
+  const name = (row) => row.gpu_profile_id, devices = (row) => row.replicas * parseInt(row.gpu_profile_id, 10);
   // Hundredths of a probability as they are shown, 100 above 0.99: wording.py.
   const hundredths = (p) => p >= 0.995 ? 100 : Math.floor(100 * p + 1e-9);
   const shown = (row) => hundredths(row.probability_met);
@@ -119,7 +121,7 @@ async function answerAgain(section) {
     // A simulated rate is sized as `sextant capacity` does: safely, where that can be.
     const risk = asked.risk === null && data.needed && isSafe ? 1 - data.safe : asked.risk;
     const least = risk === null ? data.fair : 1 - risk;
-    const keys = risk === null ? [(row) => -row.worth, price, name] : [price, unlikely, name];
+    const keys = risk === null ? [(row) => -row.worth, price, unlikely, devices, name] : [price, unlikely, devices, name];
     const chosen = options.filter((row) => row.probability_met >= least).sort(order(...keys))[0];
     const profiles = asked.profiles.map((each) => {
       const own = options.filter((row) => row.gpu_profile_id === each.name);

@@ -19,8 +19,8 @@ import pandas as pd
 
 from sextant.base.rows import jsonable
 from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
-from sextant.decide.headroom import HOURS_PER_MONTH
 from sextant.decide.sizing import curves
+from sextant.facts.prices import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
 from sextant.pages.blocks import Widget
 from sextant.pages.page import render

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, with their provenance; the library files of a rule."""
+"""Files that are either whole or absent, with their provenance; what our own sources say."""
 
 import ast
 import contextlib
@@ -9,8 +9,10 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,6 @@ MAKE_WORKLOAD_AGAIN = (
     "fit the workload again: `sextant fit`, or in the workflow `snakemake --cores all "
     "--forcerun fit_workload --until fit_workload` and then the same command again"
 )
-_PACKAGE = "sextant"
 
 
 @contextlib.contextmanager
@@ -65,8 +66,10 @@ def atomic_folder(folder: str | Path, last: str) -> Iterator[Path]:
     with _moved_later(temporary, folder / last):
         temporary.mkdir()
         yield temporary
-        for file in sorted(temporary.iterdir(), key=lambda file: file.name == last):
-            file.replace(folder / file.name)
+        files = [file.relative_to(temporary) for file in temporary.rglob("*") if file.is_file()]
+        for file in sorted(files, key=lambda file: str(file) == last):
+            (folder / file).parent.mkdir(exist_ok=True)
+            (temporary / file).replace(folder / file)
 
 
 @contextlib.contextmanager
@@ -156,12 +159,20 @@ def read_plain(path: str | Path, most_bytes: int = 2**34) -> bytes:
     return content
 
 
-def read_json(path: str | Path, *, problem: str = "not JSON", fix: str = MAKE_AGAIN) -> Any:
-    """Read a JSON file; raise InputError with `problem` and `fix` if it is not JSON."""
+def read_json(path: str | Path, *, fix: str = MAKE_AGAIN) -> Any:
+    """Read a JSON file; raise InputError with `fix` if it is not JSON."""
     try:
         return json.loads(read_plain(path).decode())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{problem} ({error})", file=path, fix=fix) from None
+        raise InputError(f"not JSON ({error})", file=path, fix=fix) from None
+
+
+def read_object(path: str | Path, *, fix: str = MAKE_AGAIN) -> dict[str, Any]:
+    """Read a JSON file of one object; errors as of `read_json`."""
+    content = read_json(path, fix=fix)
+    if not isinstance(content, dict):
+        raise InputError("not a JSON object", file=path, fix=fix)
+    return content
 
 
 def write_parquet(
@@ -249,4 +260,26 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
 def _imports() -> "grimp.ImportGraph":
     import grimp
 
-    return grimp.build_graph(_PACKAGE, cache_dir=None)
+    return grimp.build_graph("sextant", cache_dir=None)
+
+
+def docstrings_below(kind: type) -> dict[str, str]:
+    """Return what the docstrings below the fields of a class and of its bases say, by field."""
+    docs: dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        for pair in pairwise(_class_bodies(each.__module__).get(each.__name__, ())):
+            match pair:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    docs[name] = " ".join(text.split())
+    return docs
+
+
+@cache
+def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """Return the bodies of a module's classes by name; none of a module without source."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    tree = ast.parse(Path(file).read_text(encoding="utf-8") if file else "")
+    return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}

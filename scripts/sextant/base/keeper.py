@@ -17,7 +17,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 
 import psutil
 
@@ -41,19 +40,12 @@ def main(arguments: list[str]) -> int:
         # Should the keeper itself be killed, the kernel ends the server.
         preexec_fn=lambda: _prepare(libc, limit),
     )
-    ended = threading.Event()
-    threading.Thread(target=_set_at_end, args=(server, ended), daemon=True).start()
-    while not ended.is_set():
+    while server.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], 0.1)
         if readable and not os.read(sys.stdin.fileno(), 1):
             break
     _end_all_below()
     return server.returncode if server.returncode is not None else -signal.SIGKILL
-
-
-def _set_at_end(server: subprocess.Popen[bytes], ended: threading.Event) -> None:
-    server.wait()
-    ended.set()
 
 
 def _prepare(libc: ctypes.CDLL, limit: str) -> None:

@@ -16,13 +16,7 @@ _INSTEAD = "[API key]"
 _SHORTEST_CUT_KEY = 4
 
 
-def host_and_port(
-    base_url: str,
-    *,
-    file: str | Path | None = None,
-    row: int | None = None,
-    field: str = "base_url",
-) -> tuple[str, int]:
+def host_and_port(base_url: str) -> tuple[str, int]:
     """Return the host and the port of a base URL.
 
     Raises InputError: a URL of another kind, or with a user's name or a query.
@@ -36,13 +30,10 @@ def host_and_port(
     is_path = not any(mark <= " " or mark in "?#\x7f" for mark in base_url)
     if parts.scheme not in _PORTS or not host or not is_path:
         fix = "write it as http://HOST:PORT or https://HOST"
-        raise InputError(
-            f"{base_url!r} is not a base URL", file=file, row=row, field=field, fix=fix
-        )
+        raise InputError(f"{base_url!r} is not a base URL", field="base_url", fix=fix)
     if "@" in parts.netloc:  # it is not sent, and results would tell it
         fix = "leave it out; an API key comes from an environment variable"
-        problem = "a base URL with a user's name"
-        raise InputError(problem, file=file, row=row, field=field, fix=fix)
+        raise InputError("a base URL with a user's name", field="base_url", fix=fix)
     return host, port or _PORTS[parts.scheme]
 
 
@@ -54,8 +45,7 @@ def without_v1(base_url: str) -> str:
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
     """Return what https trusts: the system's certificates, or those of a file (PEM).
 
-    Raises:
-        InputError: the file does not exist, or holds no certificates.
+    Raises InputError: the file does not exist, or holds no certificates.
     """
     try:
         return ssl.create_default_context(cafile=ca_file)

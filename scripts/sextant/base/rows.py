@@ -1,8 +1,9 @@
-"""Rows of a table as dicts: grouped, taken from a frame, and as JSON has them."""
+"""Rows of a table as dicts: grouped, taken from a frame, as JSON has them; lean imports."""
 
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +55,20 @@ def jsonable(value: Any) -> Any:
         return None
     native = _native(value)
     return None if isinstance(native, float) and not math.isfinite(native) else native
+
+
+def import_without(module: str, *hidden: str) -> Any:
+    """Return a module, imported as if these, which it does without, were not installed.
+
+    What is imported already is not hidden.
+    """
+    absent = [name for name in hidden if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: not installed
+    try:
+        return import_module(module)
+    finally:
+        for name in absent:
+            del sys.modules[name]
 
 
 def _native(value: Any) -> Any:

@@ -40,8 +40,7 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     killed together with their caretakers (a node that went down) are removed first. In `results`,
     where this process writes, its unfinished files are removed as well if it is killed.
 
-    Raises:
-        InputError: no folder can be made there, it lacks room, or its path is too long.
+    Raises InputError: no folder can be made there, it lacks room, or its path is too long.
     """
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     _remove_left_behind(place)
@@ -55,7 +54,13 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     assert caretaker.stdin is not None  # it is a pipe
     try:
         with _make(folder):
-            _require_usable(folder)
+            if (free := shutil.disk_usage(folder).free) < _FREE_BYTES:
+                needed = f"{free >> 20} MiB are free, a server needs {_FREE_BYTES >> 20}"
+                raise InputError(f"scratch is full: {needed}", file=place, fix=_FIX)
+            if len(os.fsencode(folder / "tmp")) > _MAX_PATH_BYTES:
+                most = f"at most {_MAX_PATH_BYTES - 21} bytes"
+                problem, fix = f"the path is too long for sockets ({most})", "shorten TMPDIR"
+                raise InputError(problem, file=place, fix=fix)
             yield folder
     finally:
         caretaker.stdin.close()
@@ -92,16 +97,6 @@ def _shared(path: Path) -> TextIO:
         lock.close()
         raise
     return lock
-
-
-def _require_usable(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < _FREE_BYTES:
-        needed = f"{free / 2**20:.0f} MiB are free, a server needs {_FREE_BYTES / 2**20:.0f}"
-        raise InputError(f"scratch is full: {needed}", file=folder.parent, fix=_FIX)
-    if len(os.fsencode(folder / "tmp")) > _MAX_PATH_BYTES:
-        problem = f"the path is too long for sockets (at most {_MAX_PATH_BYTES - 21} bytes)"
-        raise InputError(problem, file=folder.parent, fix="set TMPDIR to a shorter path")
 
 
 def _remove_left_behind(place: Path) -> None:

@@ -8,18 +8,14 @@ Ids of sheets may be almost any text: results, the store and reports hold ids; f
 Snakemake's wildcards, job comments and names of logs hold the safe file names made of them.
 """
 
-import ast
 import csv
-import inspect
 import io
 import json
 import re
-import textwrap
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -36,7 +32,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, read_plain
+from sextant.base.files import atomic_path, docstrings_below, read_plain
 
 MAX_CHARACTERS = 100
 MAX_FILE_NAME_CHARACTERS = 120
@@ -173,21 +169,9 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 @cache
 def field_docs(kind: type) -> dict[str, str]:
-    """Return what the docstrings below the fields of a class and of its bases say."""
-    docs = {name: str(field.description) for name, field in model_of(kind).model_fields.items()}
-    for each in reversed(kind.__mro__[:-1]):
-        try:
-            (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
-        except OSError:  # it was made by `make_dataclass`
-            continue
-        for pair in pairwise(getattr(definition, "body", ())):
-            match pair:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    docs[name] = " ".join(text.split())
-    return docs
+    """Return what the docstrings below the fields say, or the `description` of their types."""
+    known = model_of(kind).model_fields.items()
+    return {name: str(field.description) for name, field in known} | docstrings_below(kind)
 
 
 def check(kind: type, values: Mapping[str, Any], file: str | Path, row: int | None = None) -> None:
@@ -259,8 +243,7 @@ def load_column(
 ) -> list[Any]:
     """Return the values of a column's cells; none is empty, and `lines` are theirs in the file.
 
-    Raises:
-        InputError: the first value that the field of the dataclass does not take.
+    Raises InputError: the first value that the field of the dataclass does not take.
     """
     hint, expected = hints_of(kind)[field], field_types(kind)[field]
     values = [_typed(text, expected) for text in texts]
@@ -296,15 +279,23 @@ def _typed(cell: str, expected: type) -> Any:
 def sheet_cells(path: str | Path, kind: type, *, delimiter: str | None = "\t") -> list[Row]:
     """Return the rows of a sheet as texts; of a dataclass's fields the names alone are checked.
 
-    Raises:
-        InputError: the file cannot be read, or a column is unknown, missing or there twice.
+    Raises InputError: the file cannot be read, or a column is unknown, missing or there twice.
     """
     path = Path(path)
     (first, *others) = _lines(path)
     if delimiter is None:
         delimiter = "\t" if any("\t" in line for _, line in (first, *others)) else ","
-    header = _header(path, first, kind, delimiter)
-    return [Row(_cells(path, number, line, header, delimiter), number) for number, line in others]
+    header, rows = _header(path, first, kind, delimiter), []
+    for number, line in others:
+        try:
+            cells = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
+        except csv.Error as error:
+            raise InputError(str(error), file=path, row=number, fix="shorten the row") from None
+        if len(cells) != len(header):
+            problem = f"{len(cells)} cells under {len(header)} columns"
+            raise InputError(problem, file=path, row=number, fix=_separate(delimiter))
+        rows.append(Row(dict(zip(header, map(str.strip, cells), strict=True)), number))
+    return rows
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
@@ -326,17 +317,6 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     if not lines:
         raise InputError("the sheet is empty", file=path, fix="add its header line")
     return lines
-
-
-def _cells(path: Path, number: int, line: str, header: list[str], delimiter: str) -> dict[str, str]:
-    try:
-        cells = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
-    except csv.Error as error:
-        raise InputError(str(error), file=path, row=number, fix="shorten the row") from None
-    if len(cells) != len(header):
-        problem = f"{len(cells)} cells under {len(header)} columns"
-        raise InputError(problem, file=path, row=number, fix=_separate(delimiter))
-    return dict(zip(header, map(str.strip, cells), strict=True))
 
 
 def _separate(delimiter: str) -> str:

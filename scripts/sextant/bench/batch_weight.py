@@ -168,27 +168,21 @@ class _Evidence:
         """Return a weight between the best that passed and the least that failed."""
         floor = self.best.batch_weight_tokens if self.best else self.limits.lowest_tokens - 1
         estimate = self.estimate()
-        wanted = self._blind_guess(floor) if estimate is None else self._aim(estimate, floor)
-        return int(min(max(wanted, floor + 1), self.ceiling - 1))
-
-    def _aim(self, estimate: Estimate, floor: int) -> float:
-        """Return where to look by an estimate, above `floor`."""
-        least, most = estimate
-        highest = self.highest_possible()
-        wanted = (1 - _MARGIN) * (least + _OPTIMISM * (most - least))
-        if wanted >= highest:  # a failure since then shows that it was too much
-            wanted = min((max(least, floor) + highest) / 2, (1 - TOLERANCE) * self.ceiling + 1)
-        return wanted if wanted > floor * (1 + _MARGIN) else (floor + highest) / 2
-
-    def _blind_guess(self, floor: int) -> float:
-        """Return where to look where no start reported what it left."""
-        highest = self.highest_possible()
+        highest: float = self.highest_possible()
         profiled = [tokens for tokens in self.profiled if floor < tokens <= highest]
-        if profiled:
-            return min(profiled)
-        if highest < self.ceiling - 1 and len(self.failed) == 1:
-            return floor + _BOUND_GUESS * (highest - floor)
-        return (floor + self.ceiling) // 2
+        if estimate:
+            least, most = estimate
+            wanted = (1 - _MARGIN) * (least + _OPTIMISM * (most - least))
+            if wanted >= highest:  # a failure since then shows that it was too much
+                wanted = min((max(least, floor) + highest) / 2, (1 - TOLERANCE) * self.ceiling + 1)
+            wanted = wanted if wanted > floor * (1 + _MARGIN) else (floor + highest) / 2
+        elif profiled:
+            wanted = min(profiled)
+        elif highest < self.ceiling - 1 and len(self.failed) == 1:
+            wanted = floor + _BOUND_GUESS * (highest - floor)
+        else:
+            wanted = (floor + self.ceiling) // 2
+        return int(min(max(wanted, floor + 1), self.ceiling - 1))
 
     def well_below_ceiling(self) -> int:
         """Return a weight well below the least that failed."""

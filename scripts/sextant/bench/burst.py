@@ -86,16 +86,17 @@ def find_rate(
     `try_rate` loads the server at a rate (requests/s), `max_rate_rps` at most. One request alone
     takes `single_request_s` and uses `single_kv_usage`, 0 if it is too short to be seen.
 
-    Raises:
-        InputError: one request alone uses more than 50% of the cache, or no trial came to
-            20 to 50%.
+    Raises InputError: one request alone uses more than 50% of the cache, or no trial came to 20 to
+    50%.
     """
     if single_kv_usage > KV_USAGE_LIMITS[1]:
         problem = f"one request alone uses {single_kv_usage:.0%} of the KV cache"
         fix = "choose a workload of shorter requests or a larger batch weight"
         raise InputError(problem, field="workload", fix=fix)
     trials: list[Trial] = []
-    rate_rps = min(_first_rate(single_kv_usage, single_request_s), max_rate_rps)
+    # A use below a thousandth is a request that the readings missed: begin with one in flight.
+    n_in_flight = TARGET_KV_USAGE / single_kv_usage if single_kv_usage > 1e-3 else 1.0
+    rate_rps = min(n_in_flight / single_request_s, max_rate_rps)
     while len(trials) < MAX_TRIALS:
         trials.append(try_rate(rate_rps))
         log.info("%.3g requests/s use %.0f%% of the KV cache", rate_rps, 100 * trials[-1].kv_usage)
@@ -106,14 +107,15 @@ def find_rate(
             break
     found = closest(trials)
     if found is None:
-        raise _out_of_reach(trials)
+        highest = max(trials, key=_usage)
+        problem = (
+            f"no rate of arrivals uses 20 to 50% of the KV cache: {len(trials)} trials came to "
+            f"{min(map(_usage, trials)):.0%} to {highest.kv_usage:.0%}, the highest at "
+            f"{highest.rate_rps:.3g} requests/s with {highest.failed_fraction:.0%} failed"
+        )
+        fix = "choose a workload of longer requests or a server variant of smaller batch weight"
+        raise InputError(problem, field="workload", fix=fix)
     return RateSearch(found.rate_rps, tuple(trials), single_kv_usage, single_request_s)
-
-
-def _first_rate(single_kv_usage: float, single_request_s: float) -> float:
-    # A use below a thousandth is a request that the readings missed: begin with one in flight.
-    n_in_flight = TARGET_KV_USAGE / single_kv_usage if single_kv_usage > 1e-3 else 1.0
-    return n_in_flight / single_request_s
 
 
 def next_rate(trials: Sequence[Trial]) -> float:
@@ -137,17 +139,6 @@ def closest(trials: Sequence[Trial]) -> Trial | None:
     lowest, highest = KV_USAGE_LIMITS
     within = [trial for trial in trials if lowest <= trial.kv_usage <= highest]
     return min(within, key=lambda t: abs(t.kv_usage - TARGET_KV_USAGE), default=None)
-
-
-def _out_of_reach(trials: Sequence[Trial]) -> InputError:
-    highest = max(trials, key=_usage)
-    problem = (
-        f"no rate of arrivals uses 20 to 50% of the KV cache: {len(trials)} trials came to "
-        f"{min(map(_usage, trials)):.0%} to {highest.kv_usage:.0%}, the highest at "
-        f"{highest.rate_rps:.3g} requests/s with {highest.failed_fraction:.0%} failed"
-    )
-    fix = "choose a workload of longer requests or a server variant of smaller batch weight"
-    raise InputError(problem, field="workload", fix=fix)
 
 
 @dataclass
@@ -204,12 +195,8 @@ def run_phases(
     """Find the rate, then run the warm-up and the plan's other phases, one a step.
 
     Args:
-        targets: replicas of one LLM.
         model: outputs have its distribution; inputs follow Zipf's law within its bounds.
         prompts: makes the prompts; no two phases get the same ones.
-        plan: which phases, and their parameters.
-        timeout_s: time limit of a request.
-        epoch_ns: zero of all times, on the monotonic clock.
         seed: same seed, same requests for the same rate.
         kv_usage: reads the use of the KV cache, mean over the replicas.
 
@@ -218,9 +205,8 @@ def run_phases(
         `name, rate_rps` (the warm-up's), `n_requests, mean_kv_cache_usage, settings` (see
         `Load`), those of `Load.facts`, and for the warm-up `search` and `is_within_limits`.
 
-    Raises:
-        InputError: the servers do not say how much of the cache is used, a request served
-            alone fails or uses more than 50%, or no rate comes to 20 to 50%.
+    Raises InputError: the servers do not say how much of the cache is used, a request served alone
+    fails or uses more than 50%, or no rate comes to 20 to 50%.
     """
     if kv_usage() is None:
         problem = "the servers do not say how much of the KV cache is used"
@@ -243,7 +229,9 @@ def run_phases(
             **load.facts,
         }
         if phase == 1:
-            facts |= {"search": search.as_dict(), "is_within_limits": _is_within_limits(mean)}
+            lowest, highest = KV_USAGE_LIMITS
+            is_within = mean is not None and lowest <= mean <= highest
+            facts |= {"search": search.as_dict(), "is_within_limits": is_within}
         yield facts, result
 
 
@@ -270,11 +258,6 @@ class _Runner:
                 self.targets, source, load.arrival_s, self.timeout_s, self.epoch_ns, level
             )
         return result, watch
-
-
-def _is_within_limits(mean: float | None) -> bool:
-    lowest, highest = KV_USAGE_LIMITS
-    return mean is not None and lowest <= mean <= highest
 
 
 def _find_rate(run: _Runner, plan: BurstPlan, model: RequestModel, seed: int) -> RateSearch:

@@ -58,7 +58,10 @@ def measure_cell(
         fix = "lower max_input_tokens or max_output_tokens of the workload"
         problem = f"requests of {longest_tokens} tokens exceed {llm.context_tokens} of context"
         raise InputError(problem, field=cell.llm_id, fix=fix)
-    _require_disk(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(folder).free) < _FREE_DISK_BYTES:
+        problem = f"{free >> 20} MiB of disk are free, {_FREE_DISK_BYTES >> 20} needed"
+        raise InputError(problem, file=folder, fix="free some space and run again")
     # The scratch folder first: its caretaker removes the lock too if this job is killed.
     with scratch_folder(folder) as scratch, cell_lock(folder):
         if is_measured(cell, folder):
@@ -134,26 +137,20 @@ def _tune_and_load(
         prompts, timeout_s = RandomTokens(llm.vocab_size), settings.request_timeout_s
         check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)
 
-    limits = _weights_to_search(cell, settings, llm, feasibility)
-    if tune_and_load(limits, probes, start, check, measurement.run) is None:
-        record.levels, record.server = [], None  # they ran out of memory after all
-    record.probes = probes.probes
-    record.possible_gain = possible_gain(probes.probes, limits)
-
-
-def _weights_to_search(
-    cell: Cell, settings: EngineSettings, llm: LLM, feasibility: Feasibility
-) -> WeightRange:
     variant, given = cell.variant, cell.variant.batch_weight_tokens
     # Replicas that share a device fill it together.
     n_sharing = variant.replicas if variant.placement == "shared" else 1
     n_devices = 1 if cell.devices.kind == "cpu" else cell.devices.n_gpus
-    return WeightRange(
+    limits = WeightRange(
         lowest_tokens=given or cell.longest_request_tokens,
         highest_tokens=given or feasibility.max_batch_weight_tokens,
         kv_bytes_per_token=n_sharing * _kv_bytes_per_token(cell, llm) / n_devices,
         max_starts=settings.max_server_starts,
     )
+    if tune_and_load(limits, probes, start, check, measurement.run) is None:
+        record.levels, record.server = [], None  # they ran out of memory after all
+    record.probes = probes.probes
+    record.possible_gain = possible_gain(probes.probes, limits)
 
 
 def _kv_bytes_per_token(cell: Cell, llm: LLM) -> float:
@@ -202,14 +199,6 @@ def model_folder(config_path: Path, scratch: Path | None = None) -> Iterator[Pat
         yield Path(folder)
 
 
-def _require_disk(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < _FREE_DISK_BYTES:
-        problem = f"{free / 2**20:.0f} MiB of disk are free, {_FREE_DISK_BYTES / 2**20:.0f} needed"
-        raise InputError(problem, file=folder, fix="free some space and run again")
-
-
 def run_job(
     definition: Mapping[str, Any],
     config: Mapping[str, Any],
@@ -219,18 +208,12 @@ def run_job(
 ) -> None:
     """Measure the cell that `definition` describes, logging to `logs`."""
     with job_log(logs["job"]):
-        cell = cell_from_definition(definition, workload)
+        cell, folder = cell_from_definition(definition, workload), Path(outputs["run"]).parent
         # Not by the definition, which holds no name of a key.
         endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
         settings = engine_settings(config, endpoints.get((cell.llm_id, cell.gpu_profile_id)))
         progress = Progress(f"{cell.llm_id} on {cell.gpu_profile_id}", len(cell.scenario.levels))
         try:
-            measure_cell(
-                cell,
-                settings,
-                Path(outputs["run"]).parent,
-                Path(logs["server"]),
-                progress,
-            )
+            measure_cell(cell, settings, folder, Path(logs["server"]), progress)
         finally:
             progress.close()

@@ -75,11 +75,7 @@ def write_results(
         probes=tuple(record.probes),
     )
     tables = {name: kept.table(name, record.levels) for name in TABLES}
-    write_cell(folder, _run(cell, record, tuning), tuning, tables)
-
-
-def _run(cell: Cell, record: Record, tuning: Tuning) -> CellRun:
-    return CellRun(
+    run = CellRun(
         **{name: getattr(cell, name) for name in CELL_KEY if name != "variant_id"},
         variant_id=cell.variant.variant_id,
         scenario=as_json(cell.scenario),
@@ -99,6 +95,7 @@ def _run(cell: Cell, record: Record, tuning: Tuning) -> CellRun:
         definition_sha256=cell.definition_sha256,
         provenance=provenance({"workload": cell.workload_path}, seed=cell.seed),
     )
+    write_cell(folder, run, tuning, tables)
 
 
 MIN_REQUESTS = 10
@@ -174,22 +171,17 @@ class Measurement:
         record.levels = [it for it in kept if (it.engine_version, it.timeout_s) == same]
         if record.levels:
             log.info("%d levels were measured by an earlier attempt", len(record.levels))
-            self._go_on_from(record.levels)
+            # Times count from the start of the first attempt, so that no two levels overlap; by the
+            # wall clocks of both attempts, which on two nodes may differ a little.
+            record.started_at = record.levels[0].times_since or record.started_at
+            ended_s = max(level.ended_s or 0.0 for level in record.levels)
+            since_s = (datetime.now(UTC) - record.started_at).total_seconds()
+            self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
         prompts, record.prompts = _prompts(cell, self._vocab_size)
         if isinstance(cell.scenario, Burst):
             self._measure_phases(cell.scenario, servers, prompts)
         else:
             self._measure_levels(servers, prompts)
-
-    def _go_on_from(self, levels: Sequence[LevelRun]) -> None:
-        """Let times count from the start of the first attempt, so that no two levels overlap.
-
-        By the wall clocks of both attempts, which on two nodes may differ a little.
-        """
-        self.record.started_at = levels[0].times_since or self.record.started_at
-        ended_s = max(level.ended_s or 0.0 for level in levels)
-        since_s = (datetime.now(UTC) - self.record.started_at).total_seconds()
-        self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
 
     def _measure_levels(self, servers: Sequence[Server], prompts: PromptSource) -> None:
         cell, record = self.cell, self.record

@@ -190,17 +190,14 @@ def tune_and_load(
     that ended in an earlier attempt costs one start, of the weight it chose.
 
     Args:
-        limits: the weights to search.
         record: the probes so far; new ones are added as they end.
         start: starts the servers of a cell with a batch weight.
         check: puts the corner cases of a weight on them (`corner_cases`).
-        load: puts the scenario on them.
 
     Returns:
         The batch weight that was loaded; None if none works.
 
-    Raises:
-        ServerError: a server failed for a reason other than memory.
+    Raises ServerError: a server failed for a reason other than memory.
     """
     while True:
         untried = next_weight(record.probes, limits)

@@ -1,7 +1,6 @@
 """The commands that answer questions, and those on the characterizations that answers rest on."""
 
 import json
-from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -75,7 +74,9 @@ def recommend(
             print_capacity,
         )
 
-        _check_no_load(load)
+        if load != LoadOptions():
+            options = "--trace, --users, --request-rate, --tokens-per-day"
+            raise InputError("two loads are given", field=options, fix="give exactly one of them")
         given: dict[str, Any] = {"max_failed": max_failed, "risk": risk}
         keep = KeepOptions(**{name: value for name, value in given.items() if value is not None})
         arriving = TrafficOptions(trace=trace)
@@ -124,13 +125,22 @@ def evaluate(
             "the accuracy of latencies alone is judged."
         ),
     ] = None,
+    random_slos: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="Number of SLOs to draw (--seed) in place of a sheet, log-uniformly over what was "
+            "measured.",
+        ),
+    ] = None,
     predictor: Annotated[
         list[str] | None,
         typer.Option(help="Predictor to judge; may be given again. Those of the store by default."),
     ] = None,
     store: StoreOptions,
     hold_out: Annotated[
-        Literal["llm", "gpu", "engine_version"],
+        Literal["llm", "gpu", "engine", "engine_version"],
         typer.Option(help="What a fold has not seen where the accuracy of latencies is judged."),
     ] = "llm",
     printed: Annotated[
@@ -143,6 +153,11 @@ def evaluate(
     from sextant.answer.source import load_sources
     from sextant.decide.scores import evaluate_predictors
 
+    if slos and random_slos:
+        fix = "give one of them"
+        raise InputError(
+            "a sheet and random SLOs are given", field="--slos, --random-slos", fix=fix
+        )
     known, _ = load_sources(
         store.source or (), store.database, store.workload_id, store.scenario_id
     )
@@ -150,7 +165,7 @@ def evaluate(
         say(line, err=True)
     result = evaluate_predictors(
         known,
-        slos,
+        slos or random_slos,
         predictor,
         store.seed,
         hold_out=hold_out,
@@ -163,12 +178,6 @@ def evaluate(
     for part in ("predictors", "scenarios"):
         if result[part]:
             say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
-
-
-def _check_no_load(load: LoadOptions) -> None:
-    if any(value is not None for value in asdict(load).values()):
-        options = "--trace, --users, --request-rate, --tokens-per-day"
-        raise InputError("two loads are given", field=options, fix="give exactly one of them")
 
 
 CharacterizationFolder = Annotated[

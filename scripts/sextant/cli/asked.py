@@ -44,19 +44,13 @@ class StoreOptions:
     """Which measurements to answer from."""
 
     database: Database = None
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Characterization to use: a folder, a store, one that ships, or one of the store; "
-            "may be given again, and --database counts beside it."
-        ),
-    ] = None
-    workload_id: Annotated[
-        str | None, typer.Option(help="Workload; the store's own by default.")
-    ] = None
-    scenario_id: Annotated[
-        str | None, typer.Option(help="Scenario; the store's own by default.")
-    ] = None
+    source: list[str] | None = None
+    """Characterization to use: a folder, a store, one that ships, or one of the store; may be given
+    again, and --database counts beside it."""
+    workload_id: str | None = None
+    """Workload; the store's own by default."""
+    scenario_id: str | None = None
+    """Scenario; the store's own by default."""
     seed: Seed = _SEED
 
 
@@ -64,74 +58,45 @@ class StoreOptions:
 class AskedOptions(StoreOptions):
     """The LLM that is asked about, its requests and how it is served."""
 
-    llm: Annotated[str | None, typer.Option(help="An LLM of the characterization.")] = None
-    hf_config: Annotated[
-        Path | None,
-        typer.Option(
-            help="config.json, or its folder, of an LLM never measured.",
-        ),
-    ] = None
-    parameters: Annotated[
-        float | None,
-        typer.Option(
-            help="Without a config: parameters of the LLM, e.g. 30e9; with the next ones."
-        ),
-    ] = None
-    layers: Annotated[int | None, typer.Option(help="Its layers.")] = None
-    kv_bytes_per_token: Annotated[
-        float | None, typer.Option(help="KV cache of a token over all layers, in 16 bits.")
-    ] = None
-    active_parameters: Annotated[
-        float | None, typer.Option(help="Parameters that a token uses; all by default.")
-    ] = None
-    weight_gib: Annotated[
-        float | None, typer.Option(help="Size of the weights; 2 bytes a parameter by default.")
-    ] = None
-    percentile: Annotated[
-        int, typer.Option(help="Percentile of the limits: 50, 90, 95, 99; one may have its own.")
-    ] = 50
-    probe: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV or TSV of what was measured of this LLM: gpu_profile_id, users, and any of "
-            "ttft_ms, nttft_ms, itl_ms, tpot_ms, e2e_ms."
-        ),
-    ] = None
-    input_tokens: Annotated[
-        str | None,
-        typer.Option(help="Input of a request: the mean, or percentiles, e.g. p50:900,p99:8000."),
-    ] = None
-    output_tokens: Annotated[
-        str | None, typer.Option(help="Output of a request, in the same way.")
-    ] = None
+    llm: str | None = None
+    """An LLM of the characterization."""
+    hf_config: Path | None = None
+    """config.json, or its folder, of an LLM never measured."""
+    parameters: float | None = None
+    """Without a config: parameters of the LLM, e.g. 30e9; with the next ones."""
+    layers: int | None = None
+    """Its layers."""
+    kv_bytes_per_token: float | None = None
+    """KV cache of a token over all layers, in 16 bits."""
+    active_parameters: float | None = None
+    """Parameters that a token uses; all by default."""
+    weight_gib: float | None = None
+    """Size of the weights; 2 bytes a parameter by default."""
+    percentile: int = 50
+    """Percentile of the limits: 50, 90, 95, 99; one may have its own."""
+    probe: Path | None = None
+    """CSV or TSV of what was measured of this LLM: gpu_profile_id, users, and any of ttft_ms,
+    nttft_ms, itl_ms, tpot_ms, e2e_ms."""
+    input_tokens: str | None = None
+    """Input of a request: the mean, or percentiles, e.g. p50:900,p99:8000."""
+    output_tokens: str | None = None
+    """Output of a request, in the same way."""
     workload: Annotated[
         str | None,
         typer.Option(help=f"Requests of a workload or normalised trace. {WORKLOAD_HELP}"),
     ] = None
-    engine: Annotated[
-        str | None, typer.Option(help="What serves, e.g. vllm; that of most points by default.")
-    ] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Precision of the weights: fp32, fp16, bf16, fp8, nvfp4, mxfp4, int4, int8."
-        ),
-    ] = None
-    kv_dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Precision of the KV cache, e.g. fp8; the checkpoint's, or 16 bits, else."
-        ),
-    ] = None
-    max_model_len: Annotated[
-        int | None, typer.Option(help="Tokens that the longest request may have.")
-    ] = None
-    prefix_hit_rate: Annotated[
-        float, typer.Option(help="Share of the input that the prefix cache saves, 0 to below 1.")
-    ] = 0.0
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse what lies outside of what was measured.")
-    ] = False
+    engine: str | None = None
+    """What serves, e.g. vllm; that of most points by default."""
+    dtype: str | None = None
+    """Precision of the weights: fp32, fp16, bf16, fp8, nvfp4, mxfp4, int4, int8."""
+    kv_dtype: str | None = None
+    """Precision of the KV cache, e.g. fp8; the checkpoint's, or 16 bits, else."""
+    max_model_len: int | None = None
+    """Tokens that the longest request may have."""
+    prefix_hit_rate: float = 0.0
+    """Share of the input that the prefix cache saves, 0 to below 1."""
+    strict: Annotated[bool, typer.Option("--strict")] = False
+    """Refuse what lies outside of what was measured."""
 
     def requests(self) -> "Requests | None":
         """Return the lengths that are asked about."""
@@ -168,19 +133,13 @@ class AskedOptions(StoreOptions):
 class CandidateOptions:
     """Which GPU profiles are candidates, and what they cost."""
 
-    gpu_profiles: Annotated[
-        str | None, typer.Option(help="Candidate GPU profiles, e.g. 1xA100-40GB,4xL4-24GB.")
-    ] = None
-    prices: Annotated[
-        Path | None,
-        typer.Option(
-            help="Prices: your CSV or TSV of gpu_profile_id, usd_per_hour, a provider that ships "
-            "(aws, azure, lambda, runpod), or both: mine.csv,aws. The cheapest that ships else."
-        ),
-    ] = None
-    measured_only: Annotated[
-        bool, typer.Option("--measured-only", help="Leave out GPUs that nobody measured.")
-    ] = False
+    gpu_profiles: str | None = None
+    """Candidate GPU profiles, e.g. 1xA100-40GB,4xL4-24GB."""
+    prices: Path | None = None
+    """Prices: your CSV or TSV of gpu_profile_id, usd_per_hour, a provider that ships (aws, azure,
+    lambda, runpod), or both: mine.csv,aws. The cheapest that ships else."""
+    measured_only: Annotated[bool, typer.Option("--measured-only")] = False
+    """Leave out GPUs that nobody measured."""
 
     def of(self) -> dict[str, Any]:
         """Return them as fields of a question."""
@@ -197,20 +156,17 @@ class CandidateOptions:
 class LoadOptions:
     """What to serve: one of the three."""
 
-    users: Annotated[int | None, typer.Option(min=1, help="Concurrent users to serve.")] = None
-    request_rate: Annotated[
-        float | None, typer.Option(help="Requests a second to serve, at random.")
-    ] = None
-    tokens_per_day: Annotated[
-        float | None,
-        typer.Option(help="Input and output tokens a day to serve; needs the requests' lengths."),
-    ] = None
+    users: Annotated[int | None, typer.Option(min=1)] = None
+    """Concurrent users to serve."""
+    request_rate: float | None = None
+    """Requests a second to serve, at random."""
+    tokens_per_day: float | None = None
+    """Input and output tokens a day to serve; needs the requests' lengths."""
 
     def of(self, requests: "Requests | None") -> dict[str, Any]:
         """Return the load as fields of an SLO.
 
-        Raises:
-            InputError: none or two are given, or tokens a day without lengths.
+        Raises InputError: none or two are given, or tokens a day without lengths.
         """
         if sum(getattr(self, name) is not None for name in _LOADS) != 1:
             problem = "one load is needed"
@@ -231,21 +187,21 @@ class LoadOptions:
 class LimitOptions:
     """Latency limits in ms, one or more: `1000`, or with a percentile of its own `p95:1000`."""
 
-    ttft_ms: Annotated[
-        str | None, typer.Option(help="Limit of TTFT in ms: 1000, or at a percentile, p95:1000.")
-    ] = None
-    nttft_ms: Annotated[str | None, typer.Option(help="Limit of TTFT per input token.")] = None
-    itl_ms: Annotated[str | None, typer.Option(help="Limit of the inter-token latency.")] = None
-    tpot_ms: Annotated[
-        str | None, typer.Option(help="Limit of the time per output token after the first.")
-    ] = None
-    e2e_ms: Annotated[str | None, typer.Option(help="Limit of the time to the last token.")] = None
+    ttft_ms: str | None = None
+    """Limit of TTFT in ms: 1000, or at a percentile, p95:1000."""
+    nttft_ms: str | None = None
+    """Limit of TTFT per input token."""
+    itl_ms: str | None = None
+    """Limit of the inter-token latency."""
+    tpot_ms: str | None = None
+    """Limit of the time per output token after the first."""
+    e2e_ms: str | None = None
+    """Limit of the time to the last token."""
 
     def of(self) -> dict[str, Any]:
         """Return the limits as fields of an SLO.
 
-        Raises:
-            InputError: none is given, or one is not a number.
+        Raises InputError: none is given, or one is not a number.
         """
         found: dict[str, Any] = {}
         for name in _LIMITS:

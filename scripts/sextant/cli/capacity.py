@@ -20,11 +20,12 @@ from sextant.cli.options import (
 
 if TYPE_CHECKING:
     from sextant.answer.capacity.answer import CapacityQuestion
-    from sextant.answer.capacity.demand import Traffic
     from sextant.answer.capacity.simulation import OpenLoop, Users
+    from sextant.answer.demand import Traffic
     from sextant.answer.question import Requests as Lengths
     from sextant.answer.step_laws import Settings
     from sextant.simulate.inputs import Requests
+    from sextant.simulate.run import Router
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -42,67 +43,52 @@ _MOST_DRAWN = 1_000_000
 class TrafficOptions:
     """What arrives: a trace, or requests of a workload or of given lengths at a rate."""
 
-    trace: Annotated[
-        Path | None, typer.Option(help="Normalised trace (see `sextant ingest`): its own arrivals.")
-    ] = None
-    trace_llm: Annotated[str | None, typer.Option(help="Only this LLM of the trace.")] = None
-    trace_service: Annotated[str | None, typer.Option(help="Only this service of the trace.")] = (
-        None
-    )
-    request_rate: Annotated[
-        float | None, typer.Option(help="Requests a second, without a trace.")
-    ] = None
-    burstiness: Annotated[
-        float | None,
-        typer.Option(
-            help="Shape of Gamma gaps: 1 Poisson, less is burstier; without it the arrivals of "
-            "--workload's trace, or Poisson."
-        ),
-    ] = None
-    duration: Annotated[
-        str | None,
-        typer.Option(help="How long requests of a rate arrive; 1h, or 200,000, by default."),
-    ] = None
-    traffic: Annotated[
-        float,
-        typer.Option(help="Factor on the requests: 2 sends a trace's twice, on the same clock."),
-    ] = 1.0
-    speed: Annotated[
-        float, typer.Option(help="Factor on the trace's clock: 2 halves all gaps and the day.")
-    ] = 1.0
+    trace: Path | None = None
+    """Normalised trace (see `sextant ingest`): its own arrivals."""
+    trace_llm: str | None = None
+    """Only this LLM of the trace."""
+    trace_service: str | None = None
+    """Only this service of the trace."""
+    request_rate: float | None = None
+    """Requests a second, without a trace."""
+    burstiness: float | None = None
+    """Shape of Gamma gaps: 1 Poisson, less is burstier; without it the arrivals of --workload's
+    trace, or Poisson."""
+    duration: str | None = None
+    """How long requests of a rate arrive; 1h, or 200,000, by default."""
+    traffic: float = 1.0
+    """Factor on the requests: 2 sends a trace's twice, on the same clock."""
+    speed: float = 1.0
+    """Factor on the trace's clock: 2 halves all gaps and the day."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOptions:
     """What has to hold besides the limits, and in which windows."""
 
-    goodput: Annotated[
-        float | None,
-        typer.Option(help="Least share of requests that are answered within all limits."),
-    ] = None
-    max_failed: Annotated[
-        float, typer.Option(help="Largest share of requests that are refused or time out.")
-    ] = 0.01
-    window: Annotated[
-        str, typer.Option(help="Windows in which the SLO holds, e.g. 5min or 60s, or whole.")
-    ] = "5min"
-    risk: Annotated[float, typer.Option(help="Largest probability that a window is missed.")] = 0.1
+    goodput: float | None = None
+    """Least share of requests that are answered within all limits."""
+    max_failed: float = 0.01
+    """Largest share of requests that are refused or time out."""
+    window: str | None = None
+    """Windows in which the SLO holds, e.g. 60s, or whole: that of a steady rate by default, 5min of
+    others."""
+    risk: float = 0.1
+    """Largest probability that a window is missed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
     """vLLM's settings, under its own names."""
 
-    max_num_seqs: Annotated[int, typer.Option(help="vLLM's max_num_seqs.")] = 256
-    max_num_batched_tokens: Annotated[int, typer.Option(help="vLLM's max_num_batched_tokens.")] = (
-        8192
-    )
-    timeout_s: Annotated[
-        float, typer.Option(help="Seconds after which a client gives up; never by default.")
-    ] = float("inf")
-    prefix_caching: Annotated[
-        bool, typer.Option(help="vLLM's enable_prefix_caching: what repeats is computed once.")
-    ] = True
+    max_num_seqs: int = 256
+    """vLLM's max_num_seqs."""
+    max_num_batched_tokens: int = 8192
+    """vLLM's max_num_batched_tokens."""
+    timeout_s: float = float("inf")
+    """Seconds after which a client gives up; never by default."""
+    prefix_caching: bool = True
+    """vLLM's enable_prefix_caching: what repeats is computed once."""
 
     def of(self) -> "Settings":
         """Return the settings. Raises InputError for those with which vLLM would not start."""
@@ -119,11 +105,12 @@ class ServerOptions:
 class ScheduleOptions:
     """How replicas come and go."""
 
-    slot: Annotated[str, typer.Option(help="How long a number of replicas stays, e.g. 1h.")] = "1h"
-    startup: Annotated[
-        str, typer.Option(help="From the order of a replica until it serves, e.g. 5min.")
-    ] = "5min"
-    least_replicas: Annotated[int, typer.Option(min=1, help="Replicas at any time.")] = 1
+    slot: str = "1h"
+    """How long a number of replicas stays, e.g. 1h."""
+    startup: str = "5min"
+    """From the order of a replica until it serves, e.g. 5min."""
+    least_replicas: Annotated[int, typer.Option(min=1)] = 1
+    """Replicas at any time."""
 
 
 _SERVER, _SCHEDULE = ServerOptions(), ScheduleOptions()
@@ -150,8 +137,8 @@ def capacity(
     out: PageFile = None,
 ) -> None:
     """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic."""
-    question = capacity_question(traffic, limits, keep, asked, candidates, server, schedule, draws)
-    print_capacity(replace(question, router=router), printed, out)
+    given = (traffic, limits, keep, asked, candidates, server, schedule)
+    print_capacity(capacity_question(*given, router, draws), printed, out)
 
 
 def print_capacity(
@@ -177,33 +164,44 @@ def capacity_question(
     candidates: CandidateOptions,
     server: ServerOptions = _SERVER,
     schedule: ScheduleOptions = _SCHEDULE,
+    router: "Router" = "round_robin",
     draws: int = 32,
 ) -> "CapacityQuestion":
     """Return the question. Raises InputError for a wrong option."""
     from sextant.answer.capacity.answer import CapacityQuestion
     from sextant.answer.capacity.changes import Terms
-    from sextant.answer.capacity.demand import Target, requests_of_demand
+    from sextant.answer.capacity.traffic import DrawnTraffic
+    from sextant.answer.demand import WINDOW_S, Target, requests_of_demand
     from sextant.facts.slo import SLO
 
     if not 0 < keep.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
         raise InputError(f"{keep.risk:g} is not a risk", field="--risk", fix=fix)
-    window_s = None if keep.window == "whole" else seconds_of(keep.window, "--window")
+    window_s: float | None = WINDOW_S
+    if keep.window is not None:
+        window_s = None if keep.window == "whole" else seconds_of(keep.window, "--window")
     arriving = traffic_of(traffic, asked, window_s)
+    steady = None
+    is_plain = router == "round_robin" and keep.window is None and traffic.duration is None
+    if isinstance(arriving, DrawnTraffic) and is_plain:
+        steady = arriving.steady()
+    if steady is not None:
+        window_s = None
     demand = arriving.drawn(0)
     with naming_options({"request_rate_rps": "--traffic"}):
         load: dict[str, Any] = {"percentile": asked.percentile, "request_rate_rps": demand.rate_rps}
         slo = SLO("asked", **limits.of(), **load)
     with naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, window_s)
-    question = replace(asked.question(slo, **candidates.of()), requests=requests_of_demand(demand))
+    question = asked.question(slo, **candidates.of())
+    if steady is None:
+        question = replace(question, requests=requests_of_demand(demand))
     settings = server.of()
     slot_s = seconds_of(schedule.slot, "--slot")
     startup_s = seconds_of(schedule.startup, "--startup")
     terms = Terms(slot_s, startup_s, schedule.least_replicas)
-    return CapacityQuestion(
-        question, arriving, target, settings, terms, keep.risk, draws, asked.seed
-    )
+    how = (settings, terms, keep.risk, draws, asked.seed, router, steady)
+    return CapacityQuestion(question, arriving, target, *how)
 
 
 def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
@@ -255,7 +253,10 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
     duration_s = None
     if given.duration is not None:
         duration_s = seconds_of(given.duration, "--duration")
-        _check_count(rate_rps * duration_s)
+        if (n := rate_rps * duration_s) > _MOST_DRAWN:
+            problem = f"about {n:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
+            fix = "give a shorter --duration, or a lower --request-rate"
+            raise InputError(problem, field="--duration", fix=fix)
     with naming_options(_RATE_FIELDS):
         return traffic_at_rate(
             rate_rps,
@@ -265,13 +266,6 @@ def _drawn(given: TrafficOptions, asked: AskedOptions) -> "Traffic":
             duration_s=duration_s,
             first_seed=asked.seed,
         )
-
-
-def _check_count(n_requests: float) -> None:
-    if n_requests > _MOST_DRAWN:
-        problem = f"about {n_requests:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
-        fix = "give a shorter --duration, or a lower --request-rate"
-        raise InputError(problem, field="--duration", fix=fix)
 
 
 def seconds_of(text: str, option: str) -> float:
@@ -297,13 +291,16 @@ _SIMULATE_FIELDS: dict[str | None, str] = {
 class SharingOptions:
     """What requests share, and who sends them."""
 
-    users: Annotated[
-        int | None,
-        typer.Option(min=1, help="Instead of arrivals: users who each wait for their answer."),
-    ] = None
-    unique_prompts: Annotated[
-        int | None, typer.Option(min=1, help="Whole prompts that repeat; all differ by default.")
-    ] = None
+    users: Annotated[int | None, typer.Option(min=1)] = None
+    """Instead of arrivals: users who each wait for their answer."""
+    unique_prompts: Annotated[int | None, typer.Option(min=1)] = None
+    """Whole prompts that repeat; all differ by default."""
+
+    def of(self, requests: "Requests", seed: int) -> "Requests":
+        """Return requests whose prompts repeat as asked."""
+        if self.unique_prompts is None:
+            return requests
+        return requests.repeating(self.unique_prompts, seed)
 
 
 @grouped
@@ -360,14 +357,14 @@ def _load(
     traffic: TrafficOptions, sharing: SharingOptions, asked: AskedOptions, has_caching: bool
 ) -> "tuple[OpenLoop | Users, Lengths]":
     """Return the load, and the lengths of its requests."""
-    from sextant.answer.capacity.demand import requests_of_demand
     from sextant.answer.capacity.simulation import OpenLoop
     from sextant.answer.capacity.traffic import demand_notes
+    from sextant.answer.demand import requests_of_demand
 
     if sharing.users is not None:
         return _users(sharing.users, traffic, sharing, asked)
     demand = traffic_of(traffic, asked, None).drawn(0)
-    requests = _shared(demand.simulated(), sharing, asked.seed)
+    requests = sharing.of(demand.simulated(), asked.seed)
     notes = tuple(demand_notes(demand, None if sharing.unique_prompts else has_caching))
     return OpenLoop(demand.name, requests, demand.duration_s, notes), requests_of_demand(demand)
 
@@ -377,8 +374,8 @@ def _users(
 ) -> "tuple[Users, Lengths]":
     import numpy as np
 
-    from sextant.answer.capacity.demand import lengths_of
     from sextant.answer.capacity.simulation import Users
+    from sextant.answer.demand import lengths_of
     from sextant.simulate.inputs import Requests
     from sextant.workload.draw import open_workload
 
@@ -397,15 +394,8 @@ def _users(
     def draw(n: int) -> "Requests":
         frame = sample(n, seed=asked.seed)
         inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
-        requests = Requests.of(np.zeros(n), inputs, np.maximum(outputs, 1))
-        return _shared(requests, sharing, asked.seed)
+        return sharing.of(Requests.of(np.zeros(n), inputs, np.maximum(outputs, 1)), asked.seed)
 
     name = "given lengths" if is_given else Path(asked.workload or "").name
     duration_s = seconds_of(traffic.duration or "1h", "--duration")
     return Users(name, users, draw, duration_s), lengths
-
-
-def _shared(requests: "Requests", sharing: SharingOptions, seed: int) -> "Requests":
-    if sharing.unique_prompts is None:
-        return requests
-    return requests.repeating(sharing.unique_prompts, seed)

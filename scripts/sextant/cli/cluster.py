@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,36 +15,59 @@ from sextant.cli.options import PageFile, check_page, grouped, print_document, s
 from sextant.pages.wording import plural
 
 if TYPE_CHECKING:
+    from sextant.answer.plan.value import Budget
     from sextant.experiment.experiment import Chosen, Experiment
 
 ConfigFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--configfile",
-        exists=True,
-        dir_okay=False,
-        help="Configuration on top of the Snakefile's; may be repeated.",
-    ),
+    list[Path] | None, typer.Option("--configfile", exists=True, dir_okay=False)
 ]
-# Checked here: Snakemake ignores a profile that does not exist.
-WorkflowProfile = Annotated[
-    Path | None,
-    typer.Option(
-        exists=True, file_okay=False, help="As for snakemake, e.g. workflow/profiles/slurm."
-    ),
-]
-Nodes = Annotated[
-    int, typer.Option(min=1, help="Servers of each GPU profile that can run at once.")
-]
+_NonNegative = Annotated[float | None, typer.Option(min=0)]
 
 
-def doctor(config_files: ConfigFiles = None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions:
+    """Which configuration."""
+
+    config_files: ConfigFiles = None
+    """Configuration on top of the Snakefile's; may be repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ConfigOptions):
+    """Which run, and how far its adaptive cells are chosen."""
+
+    # Checked here: Snakemake ignores a profile that does not exist.
+    workflow_profile: Annotated[Path | None, typer.Option(exists=True, file_okay=False)] = None
+    """As for snakemake, e.g. workflow/profiles/slurm."""
+    nodes: Annotated[int, typer.Option(min=1)] = 1
+    """Servers of each GPU profile that can run at once."""
+    budget_hours: _NonNegative = None
+    """GPU-hours for the cells to measure first, all rounds together."""
+    budget_usd: _NonNegative = None
+    """The same in USD."""
+    until_so: Annotated[float | None, typer.Option(min=0, max=1)] = None
+    """Enough once this S/O is expected of the answers."""
+    at_once: Annotated[int, typer.Option(min=1)] = 1
+    """Cells of a round, with a budget or --until-so."""
+
+    def budget(self) -> "Budget | None":
+        """Return what may be spent, None without a limit."""
+        from sextant.answer.plan.value import Budget
+
+        limits = (self.budget_hours, self.budget_usd, self.until_so)
+        if all(limit is None for limit in limits):
+            return None
+        return Budget(*limits, self.at_once, of_profile=self.nodes)
+
+
+@grouped
+def doctor(*, given: ConfigOptions) -> None:
     """Print what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
     from sextant.answer.plan.doctor import check_machine, machine_document
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import check_config
 
-    config = read_configuration(Path(), config_files or ())
+    config = read_configuration(Path(), given.config_files or ())
     check_config(config, "the configuration")
     checks = check_machine(Path(config["engine"]["python"]), Path(config["pathvars"]["results"]))
     print_document(machine_document(checks))
@@ -51,27 +75,13 @@ def doctor(config_files: ConfigFiles = None) -> None:
         raise typer.Exit(1)
 
 
+@grouped
 def plan(
+    *,
     targets: Annotated[
         list[str] | None, typer.Argument(help="Files or rules; by default all of the results.")
     ] = None,
-    config_files: ConfigFiles = None,
-    workflow_profile: WorkflowProfile = None,
-    nodes: Nodes = 1,
-    budget_hours: Annotated[
-        float | None,
-        typer.Option(min=0, help="Print which cells to measure first for so many GPU-hours."),
-    ] = None,
-    budget_usd: Annotated[
-        float | None, typer.Option(min=0, help="The same for so many USD.")
-    ] = None,
-    until_so: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="The same until this S/O is expected of the answers."),
-    ] = None,
-    at_once: Annotated[
-        int, typer.Option(min=1, help="Cells of a round, with a budget or --until-so.")
-    ] = 1,
+    of: RunOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Print what a run would do, before it is submitted: jobs, requests, hours, cost.
@@ -85,58 +95,45 @@ def plan(
         plan_of_experiment,
     )
     from sextant.answer.plan.run import dry_run, make_plan, plan_document
-    from sextant.answer.plan.value import Budget
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
 
     folder, printed = Path(), "json" if as_json else "text"
-    read_configuration(folder, config_files or ())  # so that a broken file is named
-    run = dry_run(folder, targets or (), config_files or (), workflow_profile)
+    given = of.config_files or ()
+    read_configuration(folder, given)  # so that a broken file is named
+    run = dry_run(folder, targets or (), given, of.workflow_profile)
     experiment = load_experiment(run.config)
-    run_plan = make_plan(experiment, run.config, run, folder, nodes)
-    if budget_hours is budget_usd is until_so is None:
-        if at_once > 1:
+    run_plan = make_plan(experiment, run.config, run, folder, of.nodes)
+    if (budget := of.budget()) is None:
+        if of.at_once > 1:
             fix = "give --budget-hours, --budget-usd or --until-so too"
             raise InputError("it needs a budget or --until-so", field="--at-once", fix=fix)
         print_document(plan_document(run_plan), printed)
         return
-    budget = Budget(budget_hours, budget_usd, until_so, at_once, of_profile=nodes)
     cells = [*run_plan.cells, *adaptive_plans(experiment, run.config, folder)]
     candidates = candidates_of(experiment, run.config, cells)
-    limits = budget, config_files or ()
-    chosen = plan_of_experiment(experiment, run.config, candidates, folder, *limits)
+    chosen = plan_of_experiment(experiment, run.config, candidates, folder, budget, given)
     print_document(measurement_document(chosen, candidates), printed)
 
 
+@grouped
 def measure(
+    *,
     options: Annotated[
         list[str] | None,
         typer.Argument(help="Options of snakemake, after --. By default --cores all."),
     ] = None,
-    budget_hours: Annotated[
-        float | None, typer.Option(min=0, help="GPU-hours that all rounds may take together.")
-    ] = None,
-    budget_usd: Annotated[
-        float | None, typer.Option(min=0, help="USD that all rounds may cost together.")
-    ] = None,
-    until_so: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Stop once this S/O is expected.")
-    ] = None,
-    at_once: Annotated[int, typer.Option(min=1, help="Cells of a round.")] = 1,
-    nodes: Nodes = 1,
-    config_files: ConfigFiles = None,
-    workflow_profile: WorkflowProfile = None,
+    of: RunOptions,
 ) -> None:
     """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
     from sextant.answer.plan.measurements import measured_before, next_round, record, spent
-    from sextant.answer.plan.value import Budget
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
 
-    if budget_hours is budget_usd is until_so is None:
+    if (budget := of.budget()) is None:
         fix = "give --budget-hours, --budget-usd or --until-so"
         raise InputError("no limit says when to stop", field="--budget-hours", fix=fix)
-    folder, given = Path(), config_files or []
+    folder, given = Path(), of.config_files or []
     config = read_configuration(folder, given)
     experiment = load_experiment(config)
     if not experiment.adaptive:
@@ -144,8 +141,8 @@ def measure(
         sheet = config["sheets"]["benchmarks"]
         raise InputError("no row is adaptive", file=sheet, field="choose", fix=fix)
     snakemake = ["--rerun-incomplete", *(options or [])]
-    if workflow_profile:
-        snakemake += ["--workflow-profile", str(workflow_profile)]
+    if of.workflow_profile:
+        snakemake += ["--workflow-profile", str(of.workflow_profile)]
     elif not options:
         snakemake += ["--cores", "all"]
     if given:
@@ -153,7 +150,6 @@ def measure(
     if before := measured_before(experiment, config, folder):
         record(config, folder, before, is_new=False)
         say(f"{plural(len(before), 'cell')} measured before: {_names(before)}")
-    budget = Budget(budget_hours, budget_usd, until_so, at_once, nodes)
     while True:
         _run_snakemake(snakemake, _targets(load_experiment(config), config))
         experiment = load_experiment(config)

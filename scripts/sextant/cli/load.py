@@ -16,7 +16,6 @@ from sextant.cli.options import (
     Seed,
     UsdPerHour,
     check_page,
-    gpu_profile_facts,
     grouped,
     naming_options,
     print_document,
@@ -34,14 +33,11 @@ _KEY_VARIABLE = "OPENAI_API_KEY"
 class ServerOptions:
     """Which server, and how to reach it."""
 
-    base_url: Annotated[
-        list[str],
-        typer.Option(
-            help="OpenAI-compatible server, http://HOST:PORT or https://HOST, with or without /v1; "
-            "repeat it for replicas, over which requests are spread evenly."
-        ),
-    ]
-    model: Annotated[str, typer.Option(help="Model name that the server answers to.")]
+    base_url: list[str]
+    """OpenAI-compatible server, http://HOST:PORT or https://HOST, with or without /v1; repeat it
+    for replicas, over which requests are spread evenly."""
+    model: str
+    """Model name that the server answers to."""
     api_key_env: Annotated[
         str | None,
         typer.Option(
@@ -49,15 +45,10 @@ class ServerOptions:
             f"{_KEY_VARIABLE}, if it is set."
         ),
     ] = None
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates (PEM) to trust for https, of a private CA.")
-    ] = None
-    chat: Annotated[
-        bool,
-        typer.Option(
-            "--chat", help="/v1/chat/completions in place of /v1/completions; prompts are text."
-        ),
-    ] = False
+    ca_file: Path | None = None
+    """Certificates (PEM) to trust for https, of a private CA."""
+    chat: Annotated[bool, typer.Option("--chat")] = False
+    """/v1/chat/completions in place of /v1/completions; prompts are text."""
 
     def targets(self) -> "list[Target]":
         """Return the replicas. Raises InputError if a URL is not one, the variable for the key is
@@ -88,39 +79,35 @@ class ServerOptions:
 class SubjectOptions:
     """What is measured, so that a recommendation can name it."""
 
-    llm_id: Annotated[
-        str | None,
-        typer.Option(
-            help="LLM that the server runs; its facts are known if it is in resources/llms. By "
-            "default the name of --hf-config (of its folder, if it is config.json), else --model."
-        ),
-    ] = None
-    hf_config: Annotated[
-        Path | None, typer.Option(help="Hugging Face config.json of the LLM, or its folder.")
-    ] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Data type of the weights as served; the config's by default."),
-    ] = None
-    gpu_profile: Annotated[
-        str | None,
-        typer.Option(help="What one replica runs on, <n>x<gpu_id>, e.g. 2xA100-40GB."),
-    ] = None
+    llm_id: str | None = None
+    """LLM that the server runs; its facts are known if it is in resources/llms. By default the name
+    of --hf-config (of its folder, if it is config.json), else --model."""
+    hf_config: Path | None = None
+    """Hugging Face config.json of the LLM, or its folder."""
+    dtype: str | None = None
+    """Data type of the weights as served; the config's by default."""
+    gpu_profile: str | None = None
+    """What one replica runs on, <n>x<gpu_id>, e.g. 2xA100-40GB."""
     usd_per_hour: UsdPerHour = None
-    engine: Annotated[
-        str, typer.Option(help="What serves, e.g. vllm, sglang or tgis; for the results.")
-    ] = "endpoint"
+    engine: str = "endpoint"
+    """What serves, e.g. vllm, sglang or tgis; for the results."""
 
     def subject(self, model: str, content: Content) -> "Subject":
         """Return the ids, and the facts of LLM and GPU profile as far as they are known. Raises
         InputError if a config or a GPU profile is unknown.
         """
+        from sextant.facts.gpu import profile_of_id
         from sextant.facts.llm import load_llm
         from sextant.facts.llm.facts import config_file, name_of, shipped_config
         from sextant.load.measure import Subject
 
         llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)
         config = config_file(self.hf_config) if self.hf_config else shipped_config(llm_id)
+        profile = None
+        if self.gpu_profile is not None:
+            with naming_options({None: "--gpu-profile"}):
+                profile = asdict(profile_of_id(self.gpu_profile))
+                profile["usd_per_hour"] = self.usd_per_hour  # no nan in JSON
         return Subject(
             llm_id=llm_id,
             gpu_profile_id=self.gpu_profile or "unknown",
@@ -131,7 +118,7 @@ class SubjectOptions:
             unsent_parameters=content.unsent_parameters,
             facts={
                 "llm": asdict(load_llm(config, self.dtype)) if config else None,
-                "gpu_profile": gpu_profile_facts(self.gpu_profile, self.usd_per_hour),
+                "gpu_profile": profile,
                 **content.facts,
             },
         )

@@ -18,8 +18,11 @@ from sextant.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from sextant.experiment.scenarios import OpenLoop, Scenario
-    from sextant.workload.generators import Arrivals
+    import numpy as np
+
+    from sextant.experiment.scenarios import Scenario
+    from sextant.load.source import Source, Text, Texts
+    from sextant.workload.prompts import PromptSource
 
 _DURATION_S, _WARMUP_S, _COOLDOWN_S = 120.0, 10.0, 5.0
 _WAYS = {"--users": "closed_loop", "--request-rate": "open_loop", "--batch": "batch"}
@@ -29,58 +32,29 @@ _WAYS = {"--users": "closed_loop", "--request-rate": "open_loop", "--batch": "ba
 class LevelOptions:
     """How load is put on the server, and for how long."""
 
-    users: Annotated[
-        str | None, typer.Option(help="Closed loop: concurrent users, e.g. 16 or 1,2,4.")
-    ] = None
-    request_rate: Annotated[
-        str | None,
-        typer.Option(
-            help="Open loop, latency-critical: requests per second, e.g. 4 or 4,8,inf; inf is "
-            "all at once."
-        ),
-    ] = None
-    burstiness: Annotated[
-        float | None,
-        typer.Option(help="Shape of an open loop's Gamma gaps; 1 (default) is Poisson."),
-    ] = None
-    batch: Annotated[
-        str | None,
-        typer.Option(help="Best effort: most requests in flight, e.g. 256 or 1,2,4."),
-    ] = None
-    n_requests: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Requests of a level: of a batch, as many as in flight by default."
-        ),
-    ] = None
-    time_factor: Annotated[
-        float | None, typer.Option(help="Factor on all gaps of --replay; 0.5 doubles the rate.")
-    ] = None
-    duration: Annotated[
-        float | None, typer.Option(help="Seconds of load that are measured; 120 by default.")
-    ] = None
-    warmup: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Seconds of load before; 10 by default, 0 for a batch, replays and --n-requests.",
-        ),
-    ] = None
-    cooldown: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Seconds for which load goes on after, until the measured requests have ended; "
-            "5 by default for rates, 0 for users.",
-        ),
-    ] = None
-    max_in_flight: Annotated[
-        int | None,
-        typer.Option(min=1, help="Open loop: most requests in flight; others wait, which counts."),
-    ] = None
-    timeout: Annotated[
-        float, typer.Option(min=0.001, max=1e6, help="Seconds until a request has failed.")
-    ] = 120
+    users: str | None = None
+    """Closed loop: concurrent users, e.g. 16 or 1,2,4."""
+    request_rate: str | None = None
+    """Open loop, latency-critical: requests per second, e.g. 4 or 4,8,inf; inf is all at once."""
+    burstiness: float | None = None
+    """Shape of an open loop's Gamma gaps; 1 (default) is Poisson."""
+    batch: str | None = None
+    """Best effort: most requests in flight, e.g. 256 or 1,2,4."""
+    n_requests: Annotated[int | None, typer.Option(min=1)] = None
+    """Requests of a level: of a batch, as many as in flight by default."""
+    time_factor: float | None = None
+    """Factor on all gaps of --replay; 0.5 doubles the rate."""
+    duration: float | None = None
+    """Seconds of load that are measured; 120 by default."""
+    warmup: Annotated[float | None, typer.Option(min=0)] = None
+    """Seconds of load before; 10 by default, 0 for a batch, replays and --n-requests."""
+    cooldown: Annotated[float | None, typer.Option(min=0)] = None
+    """Seconds for which load goes on after, until the measured requests have ended; 5 by default
+    for rates, 0 for users."""
+    max_in_flight: Annotated[int | None, typer.Option(min=1)] = None
+    """Open loop: most requests in flight; others wait, which counts."""
+    timeout: Annotated[float, typer.Option(min=0.001, max=1e6)] = 120
+    """Seconds until a request has failed."""
 
     def scenario(self, replay: Path | None) -> "Scenario":
         """Return the scenario that is asked for: by default the times of the trace `replay`, with
@@ -91,16 +65,21 @@ class LevelOptions:
         """
         from sextant.experiment.scenarios import OpenLoop, scenario_of
 
-        chosen = self._ways()
+        texts = {"--users": self.users, "--request-rate": self.request_rate, "--batch": self.batch}
+        chosen = {way: text for way, text in texts.items() if text is not None}
         if not chosen and replay is not None:
             from sextant.workload.draw import chosen_arrivals
 
-            times = {"trace": replay, "time_factor": self.time_factor}
-            arrivals = chosen_arrivals("replay", None, **times)
+            of_trace = {"trace": replay, "time_factor": self.time_factor}
+            arrivals = chosen_arrivals("replay", None, **of_trace)
             with naming_options({"levels": "--replay"}):
                 given = self._given(_COOLDOWN_S, ends_itself=True)
                 scenario = OpenLoop(levels=(1.0,), arrivals=arrivals, **given)
-                return replace(scenario, levels=(_mean_rate(scenario, arrivals),))
+                # The mean rate of the requests that the schedule will send.
+                times = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s)
+                lasting_s = scenario.extent_s or (float(times[-1]) if len(times) else 0.0)
+                rate_rps = len(times) / lasting_s if lasting_s else math.inf
+                return replace(scenario, levels=(rate_rps,))
         if self.time_factor is not None:
             fix = "leave it out"
             raise InputError("only --replay has times", field="--time-factor", fix=fix)
@@ -113,11 +92,6 @@ class LevelOptions:
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
             given = self._given(cooldown_s, ends_itself=kind == "batch")
             return scenario_of({"kind": kind, "levels": numbers(text, way)} | given)
-
-    def _ways(self) -> dict[str, str]:
-        """Return the levels that were given, by their option."""
-        texts = {"--users": self.users, "--request-rate": self.request_rate, "--batch": self.batch}
-        return {way: text for way, text in texts.items() if text is not None}
 
     def _given(self, cooldown_s: float, *, ends_itself: bool) -> dict[str, Any]:
         """Return the fields of a scenario that were given, and the command's defaults."""
@@ -133,20 +107,6 @@ class LevelOptions:
         if not ends_itself and self.n_requests is None:
             defaults |= {"duration_s": _DURATION_S, "warmup_s": _WARMUP_S, "cooldown_s": cooldown_s}
         return defaults | {name: value for name, value in given.items() if value is not None}
-
-
-def _mean_rate(scenario: "OpenLoop", arrivals: "Arrivals") -> float:
-    """Return the mean rate of the requests that a schedule will send."""
-    times = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s)
-    lasting_s = scenario.extent_s or (float(times[-1]) if len(times) else 0.0)
-    return len(times) / lasting_s if lasting_s else math.inf
-
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sextant.load.source import Source, Text, Texts
-    from sextant.workload.prompts import PromptSource
 
 
 _OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens")
@@ -171,47 +131,28 @@ class RequestOptions:
     """What is sent: requests drawn from a workload, those of a trace, or all of one length."""
 
     workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None
-    replay: Annotated[
-        Path | None,
-        typer.Option(
-            help="Normalised trace, in place of a workload: its requests in their order, whose "
-            "prompts begin alike as far as its hash_ids do. At its own times, unless --users, "
-            "--request-rate or --batch say others."
-        ),
-    ] = None
-    input_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Input of every request, in place of a workload.")
-    ] = None
-    output_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Output of every request, in place of a workload.")
-    ] = None
+    replay: Path | None = None
+    """Normalised trace, in place of a workload: its requests in their order, whose prompts begin
+    alike as far as its hash_ids do. At its own times, unless --users, --request-rate or --batch say
+    others."""
+    input_tokens: Annotated[int | None, typer.Option(min=1)] = None
+    """Input of every request, in place of a workload."""
+    output_tokens: Annotated[int | None, typer.Option(min=1)] = None
+    """Output of every request, in place of a workload."""
     max_input_tokens: MaxInput = None
     max_output_tokens: MaxOutput = None
-    vocab_size: Annotated[
-        int, typer.Option(max=2**31 - 1, help="Prompts are token ids below this.")
-    ] = 32000
-    prompts: Annotated[
-        Path | None, typer.Option(help="Text to cut prompts from, in place of random token ids.")
-    ] = None
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="The LLM's tokenizer.json, for --prompts and --text.")
-    ] = None
-    text: Annotated[
-        bool,
-        typer.Option(
-            "--text",
-            help="Prompts as text, for servers that take no token ids: of exact length with "
-            "--tokenizer, else of as many words, whose tokens the server counts.",
-        ),
-    ] = False
-    allow_eos: Annotated[
-        bool,
-        typer.Option(
-            "--allow-eos",
-            help="Answers may stop early. Only standard fields are sent: also for servers that "
-            "do not know ignore_eos and min_tokens.",
-        ),
-    ] = False
+    vocab_size: Annotated[int, typer.Option(max=2**31 - 1)] = 32000
+    """Prompts are token ids below this."""
+    prompts: Path | None = None
+    """Text to cut prompts from, in place of random token ids."""
+    tokenizer: Path | None = None
+    """The LLM's tokenizer.json, for --prompts and --text."""
+    text: Annotated[bool, typer.Option("--text")] = False
+    """Prompts as text, for servers that take no token ids: of exact length with --tokenizer, else
+    of as many words, whose tokens the server counts."""
+    allow_eos: Annotated[bool, typer.Option("--allow-eos")] = False
+    """Answers may stop early. Only standard fields are sent: also for servers that do not know
+    ignore_eos and min_tokens."""
 
     def content(self, model: str, is_chat: bool) -> Content:
         """Return what makes requests to a model. Raises InputError for options that do not go

@@ -5,14 +5,16 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, asdict, dataclass, fields, replace
+from copy import copy
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 from sextant.base.errors import InputError, printable
+from sextant.base.files import docstrings_below
 from sextant.pages.blocks import Document, as_json, as_text
 
 _WIDTH = 100
@@ -81,16 +83,25 @@ MaxOutput = Annotated[
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose parameters that are dataclasses are given field by field."""
+    """Return a command whose parameters that are dataclasses are given field by field: the help of
+    an option is the docstring below its field.
+    """
     hints = get_type_hints(command, include_extras=True)
     parameters, groups = [], {}
     for name, parameter in inspect.signature(command).parameters.items():
         if not hasattr(hints[name], "__dataclass_fields__"):
             parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
             continue
+        groups[name], docs = hints[name], docstrings_below(hints[name])
         of_group = get_type_hints(hints[name], include_extras=True)
-        groups[name] = hints[name]
-        parameters += [_parameter(field, of_group[field.name]) for field in fields(hints[name])]
+        for field in fields(hints[name]):
+            hint = of_group[field.name]
+            kind, *given = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+            option = copy(given[0]) if given else typer.Option()
+            option.help = option.help or docs[field.name]
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            how = {"default": default, "annotation": Annotated[kind, option]}
+            parameters.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, **how))
 
     @wraps(command)
     def call(**given: Any) -> None:
@@ -106,12 +117,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _parameter(field: Field, annotation: Any) -> inspect.Parameter:
-    default = inspect.Parameter.empty if field.default is MISSING else field.default
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(field.name, kind, default=default, annotation=annotation)
-
-
 @contextmanager
 def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
     """Have an InputError name the option that gave a field: by default `--` and its name."""
@@ -123,18 +128,6 @@ def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
             raise
         default = field and "--" + field.removesuffix("_s").replace("_", "-")
         raise error.at(field=options.get(field, default)) from None
-
-
-def gpu_profile_facts(gpu_profile: str | None, usd_per_hour: float | None) -> dict[str, Any] | None:
-    """Return a GPU profile `<n>x<gpu_id>` as a cell's definition has it, None if none is given.
-    Raises InputError if it is unknown.
-    """
-    from sextant.facts.gpu import profile_of_id
-
-    if gpu_profile is None:
-        return None
-    with naming_options({None: "--gpu-profile"}):
-        return asdict(profile_of_id(gpu_profile)) | {"usd_per_hour": usd_per_hour}  # no nan in JSON
 
 
 def numbers(text: str, option: str) -> list[float]:
@@ -150,27 +143,22 @@ def numbers(text: str, option: str) -> list[float]:
 class ArrivalOptions:
     """Parameters of arrival processes other than the rate."""
 
-    arrivals_from: Annotated[
-        Path | None,
-        typer.Option(help="Normalised trace, for windows and replay."),
-    ] = None
-    llm: Annotated[str | None, typer.Option(help="Only this LLM of that trace.")] = None
-    service: Annotated[str | None, typer.Option(help="Only this service of that trace.")] = None
-    time_factor: Annotated[
-        float | None, typer.Option(help="Factor on all gaps of that trace; 0.5 doubles the rate.")
-    ] = None
-    alpha: Annotated[
-        str | None, typer.Option(help="varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².")
-    ] = None
-    beta_s: Annotated[
-        str | None, typer.Option(help="varying: b0,b1 of the scale b0 + b1·u in seconds.")
-    ] = None
-    over: Annotated[
-        str | None, typer.Option(help="varying: u is time (seconds, the default) or steps.")
-    ] = None
-    every: Annotated[
-        int | None, typer.Option(help="varying: requests from one change to the next.")
-    ] = None
+    arrivals_from: Path | None = None
+    """Normalised trace, for windows and replay."""
+    llm: str | None = None
+    """Only this LLM of that trace."""
+    service: str | None = None
+    """Only this service of that trace."""
+    time_factor: float | None = None
+    """Factor on all gaps of that trace; 0.5 doubles the rate."""
+    alpha: str | None = None
+    """varying: a0,a1,a2 of the shape a0 + a1·u + a2·u²."""
+    beta_s: str | None = None
+    """varying: b0,b1 of the scale b0 + b1·u in seconds."""
+    over: str | None = None
+    """varying: u is time (seconds, the default) or steps."""
+    every: int | None = None
+    """varying: requests from one change to the next."""
 
     def given(self) -> list[str]:
         """Return the options that were given."""

@@ -54,12 +54,12 @@ def fit(
     seed: Seed = 0,
 ) -> None:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
+    from sextant.base.files import atomic_folder
     from sextant.pages.wording import listed, percent
     from sextant.workload.fit import fit_workload, write_use_case, write_workload
     from sextant.workload.published import use_case_names
     from sextant.workload.request_model import N_BINS
 
-    files = (out / "requests.parquet", out / "arrivals.json", out / "validation.json")
     caps: dict[str, Any] = {
         "max_input_tokens": max_input_tokens,
         "max_output_tokens": max_output_tokens,
@@ -70,13 +70,16 @@ def fit(
     if n_bins is not None and (is_use_case or is_histogram):
         fix = "leave it out: the bins are there already"
         raise InputError("nothing is binned", field="--n-bins", fix=fix)
-    if is_use_case:
-        figures = write_use_case(source, *files, **caps)
-    elif is_histogram or is_text:
-        model, origin = _model_of(path, tokenizer, n_bins or N_BINS)
-        figures = write_workload(model, *files, origin=origin, **caps)
-    else:
-        figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
+    with atomic_folder(out, last="arrivals.json") as new:
+        files = [new / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
+        if is_use_case:
+            figures = write_use_case(source, *files, **caps)
+        elif is_histogram or is_text:
+            model, origin = _model_of(path, tokenizer, n_bins or N_BINS)
+            figures = write_workload(model, *files, origin=origin, **caps)
+        else:
+            figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
+    if not (is_use_case or is_histogram or is_text):
         distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
         n_requests = figures["n_requests"]
         say(
@@ -234,7 +237,7 @@ def _requests(
 
     from sextant.trace.trace_format import require_trace
     from sextant.workload.draw import open_workload, with_zipf_inputs
-    from sextant.workload.request_model import resample_trace
+    from sextant.workload.trace_requests import resample_trace
 
     if sampler == "raw":
         require_trace(workload)

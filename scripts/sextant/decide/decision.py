@@ -116,14 +116,11 @@ def in_steps(rates: np.ndarray) -> np.ndarray:
 
 
 def weigh(
-    draws: Draws | MeasuredDraws,
-    profiles: Mapping[str, GPUProfile],
-    slo: SLO,
-    needed: pd.DataFrame | None = None,
+    draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
     """Return every option of each LLM: a profile with a number of replicas, and its worth.
 
-    Columns: `llm_id, gpu_profile_id, replicas, users_per_replica` (that each one gets),
+    Columns: `llm_id, gpu_profile_id, replicas, devices, users_per_replica` (that each one gets),
     `usd_per_hour, probability_met, expected_utility`, and of the profile the 5%, 50% and 95%
     quantiles of the most users a replica serves, `users_lo, users_median, users_hi`, and the
     median of the most load, in the SLO's unit, `load_median`.
@@ -134,14 +131,16 @@ def weigh(
         draws: joint draws of the latencies of one or more LLMs.
         profiles: GPU profiles with their prices.
         slo: latency limits and the load to serve.
-        needed: of one LLM, the replicas that meet the SLO in each draw of a simulation, infinite
-            where none do, by profile; in place of `draws`, so that no users are known (NaN).
     """
     llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
-    if needed is not None:
-        return _simulated(llm_ids[0], needed, profiles, slo)
     parts = [_options(llm_id, _of(draws, llm_id), profiles, slo) for llm_id in llm_ids]
-    return pd.concat(parts, ignore_index=True)
+    return with_devices(pd.concat(parts, ignore_index=True), profiles)
+
+
+def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
+    """Return options with the number of `devices` of all their replicas."""
+    n_gpus = options["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
+    return options.assign(devices=n_gpus * options["replicas"])
 
 
 def _of(draws: Draws | MeasuredDraws, llm_id: str) -> Draws | MeasuredDraws:
@@ -185,16 +184,20 @@ def _options(
     )
 
 
-def _simulated(
+def weigh_needed(
     llm_id: str, needed: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
-    """Return the options of one LLM whose replicas were found by simulation."""
+    """Return what `weigh` does of one LLM whose replicas were found by simulation.
+
+    `needed` has those that meet the SLO in each draw, infinite where none do, by profile. No users
+    are known: they are NaN.
+    """
     needs, price = needed.to_numpy(float), np.array([profiles[n].usd_per_hour for n in needed])
     counts = numbers_of_replicas(np.empty(0), needs, slo)
     ratios, each = price_ratios(needs, price, counts), len(counts)
     ends = np.quantile(needs, (0.05, 0.95), axis=0, method="inverted_cdf")
     low, high = np.where(np.isfinite(ends), ends, np.nan)
-    return pd.DataFrame(
+    options = pd.DataFrame(
         {
             "llm_id": llm_id,
             "gpu_profile_id": np.repeat(needed.columns.to_numpy(str), each),
@@ -208,6 +211,7 @@ def _simulated(
             **dict.fromkeys(("users_lo", "users_median", "users_hi", "load_median"), np.nan),
         }
     )
+    return with_devices(options, profiles)
 
 
 def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -269,17 +273,16 @@ def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
 
     With a risk, the cheapest option that meets the SLO with probability 1 - risk or more
     instead; an LLM without one has a row with nothing but its name. Ties go to the cheaper
-    option, then to the first profile by identifier.
+    option, then to the likelier, then to that of fewer devices.
 
     Args:
         options: what `weigh` returned.
         risk: largest probability of missing the SLO, 0 to 1.
     """
     met = options["probability_met"]
+    order = {name: name == "usd_per_hour" for name in ("usd_per_hour", "probability_met")}
     if risk is None:
-        order = {"expected_utility": False, "usd_per_hour": True, "gpu_profile_id": True}
-        return best_of_each(options, met > 0, order)
-    order = {"usd_per_hour": True, "probability_met": False, "gpu_profile_id": True}
+        return best_of_each(options, met > 0, {"expected_utility": False, **order})
     return best_of_each(options, met >= 1 - risk, order)
 
 
@@ -307,10 +310,7 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
         slos: the SLOs that the answer is for.
     """
     chances = _chances(draws, profiles, slos) if slos else None
-    # A few loads tell as much as all, and the regressions stay small.
-    levels = np.unique(draws.X["users"])
-    few = levels[np.linspace(0, len(levels) - 1, _PROBED_LOADS).round().astype(int)]
-    kept = draws.X["users"].isin(few).to_numpy()
+    kept = draws.X["users"].isin(probed(draws.X["users"])).to_numpy()
     draws = Draws(draws.X[kept], draws.samples_ms[:, kept])
     logs = np.log(draws.samples_ms).reshape(len(draws.samples_ms), -1)
     logs = logs - logs.mean(axis=0)
@@ -326,6 +326,13 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
         variance = (seen * (inverse @ seen)).sum(axis=0)
         gain[probe] = sum(weights[name] * variance[of == name].mean() for name in names)
     return str(max(names, key=gain.__getitem__))
+
+
+def probed(users: Sequence[int]) -> list[int]:
+    """Return a few of these loads: they tell as much as all, and the regressions stay small."""
+    levels = np.unique(users)
+    places = np.linspace(0, len(levels) - 1, min(_PROBED_LOADS, len(levels))).round().astype(int)
+    return [*map(int, levels[places])]
 
 
 def _chances(

@@ -44,6 +44,7 @@ from sextant.predict.registry import (
 
 logger = logging.getLogger(__name__)
 
+_TABLES = ("prediction", "candidate", "recommendation", "score")
 # Names and types of the columns that each frame has after its three leading names.
 _FLOAT, _TEXT = "float64", "str"
 _PREDICTION = {
@@ -93,7 +94,7 @@ def evaluate(
     *,
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
-    hold_out: Callable[..., list[HeldOut]] = predict_held_out,
+    hold_out: Callable[..., list[HeldOut]] | None = None,
 ) -> Evaluation:
     """Evaluate a predictor by leave-one-LLM-out and recommend for LLMs without points.
 
@@ -112,7 +113,7 @@ def evaluate(
         seed: seed of the predictor's training.
         n_jobs: processes to use; the result does not depend on it.
         progress: called with a line for each step; the log by default.
-        hold_out: `predict_held_out`, or what remembers its results.
+        hold_out: in place of `predict_held_out` of this task, with the same keywords.
 
     Raises:
         InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
@@ -139,13 +140,21 @@ def evaluate(
             if key not in fits:
                 log = progress or logger.info
                 if task.has_fixed_lengths:
-                    predict = partial(hold_out, task, predictor, seed, n_jobs=n_jobs, progress=log)
-                    fits[key] = _fit_configurations(predict, slo)
+                    start = time.monotonic()
+                    how: dict[str, Any] = {"n_jobs": n_jobs, "progress": log}
+                    ask = hold_out or partial(predict_held_out, task, predictor, seed, **how)
+                    found = ask(percentiles=slo.percentiles, first_token=slo.first_token)
+                    fits[key] = fit_result(found, time.monotonic() - start)
                 else:
                     fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, log)
             part = _recommend_predicted(asked, slo, predictor, fits[key])
         named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
-        parts.append([_prefix(frame, named) for frame in part])
+        parts.append(
+            [
+                pd.concat([pd.DataFrame(named, index=frame.index, dtype="str"), frame], axis=1)
+                for frame in part
+            ]
+        )
     frames = zip(*parts, strict=True)
     return Evaluation(*(pd.concat(same, ignore_index=True) for same in frames))
 
@@ -171,17 +180,6 @@ def _of_its_requests(task: Task, slo: SLO) -> Task:
         return replace(task, points=points)
     llms = {name: task.facts.llms[name] for name in points["llm_id"].unique()}
     return replace(task, points=points, facts=task.facts._replace(llms=llms))
-
-
-def _fit_configurations(predict: Callable[..., list[HeldOut]], slo: SLO) -> FitResult:
-    """Fit as `fit_folds` does, where every point has its own lengths and way of serving."""
-    start = time.monotonic()
-    found = predict(percentiles=slo.percentiles, first_token=slo.first_token)
-    return fit_result(found, time.monotonic() - start)
-
-
-def _prefix(frame: pd.DataFrame, named: Mapping[str, str]) -> pd.DataFrame:
-    return pd.concat([pd.DataFrame(named, index=frame.index, dtype="str"), frame], axis=1)
 
 
 def _check(task: Task) -> None:
@@ -272,7 +270,10 @@ def _recommend_predicted(
     if slo.lengths and truth.points.empty:
         score["note"] = "no point has requests like those of this SLO"
     elif not outcome.is_judged:
-        score["note"] = _too_few(predictor, truth.points)
+        needed, present = predictor_class(predictor).min_training_llms + 1, truth.points["llm_id"]
+        score["note"] = (
+            f"{predictor} is judged from {needed} measured LLMs on; there are {present.nunique()}"
+        )
     return _judged(truth, slo, outcome.latencies, options, chosen, score)
 
 
@@ -318,11 +319,6 @@ def _without_references(predictor: str, latencies: pd.DataFrame, task: Task) -> 
     return latencies[~latencies["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))]
 
 
-def _too_few(predictor: str, measured: pd.DataFrame) -> str:
-    needed, present = predictor_class(predictor).min_training_llms + 1, measured["llm_id"].nunique()
-    return f"{predictor} is judged from {needed} measured LLMs on; there are {present}"
-
-
 def _as(types: Mapping[str, str], rows: Any) -> pd.DataFrame:
     """Return the rows with exactly these columns and types; a column they lack is null."""
     return pd.DataFrame(rows, columns=list(types)).astype(dict(types))
@@ -359,31 +355,22 @@ def read_task(
 def evaluate_files(
     inputs: Mapping[str, str | Path],
     task: Task,
-    experiment: Experiment,
+    slos: Sequence[SLO],
     predictor: str,
     seed: int,
     n_jobs: int,
     outputs: Mapping[str, str | Path],
-) -> Evaluation:
-    """Evaluate a predictor on stored points and write its tables.
+) -> None:
+    """Evaluate a predictor on a task that was read from files, and write its tables.
 
-    Args:
-        inputs: the files that `task` was read from.
-        task: what `read_task` returned.
-        experiment: the SLOs.
-        predictor: its name, or `measured`.
-        seed: seed of the predictor's training.
-        n_jobs: processes to use.
-        outputs: paths of `prediction`, `candidate`, `recommendation` and `score`.
+    Arguments are those of `evaluate`; `outputs` are paths of `prediction`, `candidate`,
+    `recommendation` and `score`.
     """
-    slos = list(experiment.slos.values())
     result = evaluate(task, slos, predictor, seed, n_jobs=n_jobs)
     origin = provenance(dict(inputs), seed=seed)
-    frames = dict(zip(("prediction", "candidate", "recommendation", "score"), result, strict=True))
-    for name, frame in frames.items():
+    for name, frame in zip(_TABLES, result, strict=True):
         table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
         write_parquet(outputs[name], table, origin)
-    return result
 
 
 def _of_decision(frame: pd.DataFrame, decision: Mapping[str, str]) -> pd.DataFrame:

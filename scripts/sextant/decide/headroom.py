@@ -1,17 +1,15 @@
 """What a deployment costs, how far it is from its limits, and what it bears with a replica less."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sextant.decide.sizing import size_replicas
+from sextant.facts.prices import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, load_of
-
-HOURS_PER_MONTH = 730
-_HOUR_S = 3600
 
 
 def measure_headroom(
@@ -103,25 +101,6 @@ def _without_one(of_one: float, slo: SLO, replicas: int) -> dict[str, Any] | Non
         return None
     is_kept = bool(size_replicas(slo.load, of_one) <= left)
     return {"replicas": left, "load": left * of_one, "is_kept": is_kept}
-
-
-def token_prices(
-    usd_per_hour: float, rate_rps: float, lengths: Sequence[float], input_share: float | None = None
-) -> tuple[float, float]:
-    """Return USD per million input and per million output tokens.
-
-    Args:
-        usd_per_hour: of all replicas.
-        rate_rps: requests a second that they serve.
-        lengths: mean input and output tokens of a request.
-        input_share: part of the price that the input bears; that of its tokens by default.
-    """
-    inputs, outputs = lengths
-    share = inputs / (inputs + outputs) if input_share is None else input_share
-    usd_per_request = usd_per_hour / _HOUR_S / rate_rps
-    return float(1e6 * share * usd_per_request / inputs), float(
-        1e6 * (1 - share) * usd_per_request / outputs
-    )
 
 
 def compare_options(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> dict[str, Any]:

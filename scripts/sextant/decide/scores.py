@@ -1,18 +1,20 @@
 """Scores of predictors on a sheet of SLOs, from a characterization."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.rows import frame_rows
 from sextant.decide.evaluate import evaluate
 from sextant.decide.tasks import task_of_characterization
-from sextant.facts.slo import load_slos
+from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
+from sextant.points.frame import TARGETS, at_percentile
 from sextant.predict.accuracy import (
     MEDIANS,
     HeldOut,
@@ -31,23 +33,29 @@ from sextant.predict.registry import (
 )
 from sextant.predict.tuning import ALL_CPUS
 
+_LIMITS = (0.05, 0.95)
+"""Quantiles of the measured latencies between which random limits are drawn."""
+_DEPLOYMENT = 8
+"""Random loads go up to as many times the most users that one server was measured with."""
+
 
 def evaluate_predictors(
     known: Characterization,
-    slos: Path | None,
+    slos: Path | int | None,
     predictors: Sequence[str] | None,
     seed: int,
     *,
     hold_out: HoldOut = "llm",
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, list[Any]]:
-    """Judge predictors by leave-one-LLM-out: on every SLO of a sheet, and on every point.
+    """Judge predictors by leave-one-LLM-out: on every SLO, and on every point.
 
     Args:
         known: the points.
-        slos: the sheet; without it only the accuracy on the points is judged.
+        slos: a sheet of SLOs, or how many to draw at random (`random_slos`); without them only the
+            accuracy on the points is judged.
         predictors: their names; those that the store has scores of by default.
-        seed: seed of the training.
+        seed: seed of the training, and of random SLOs.
         hold_out: what a fold has not seen where accuracy is judged; SLOs hold out LLMs.
         progress: called with a line for each step.
 
@@ -69,37 +77,65 @@ def evaluate_predictors(
         "scenarios": [],
         "left_out": list(known.left_out),
     }
-    held_out = _remembered()
+
+    @cache  # SLOs and accuracy may ask the same
+    def held_out(name: str, fold: HoldOut, **asked: Any) -> list[HeldOut]:
+        asked |= {"n_jobs": ALL_CPUS, "progress": progress}
+        return predict_held_out(task, name, seed, fold, **asked)
+
     if slos is not None:
-        # For the traffic of a trace predictors say nothing that could be judged.
-        targets = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
+        if isinstance(slos, int):
+            targets = random_slos(task, slos, seed)
+        else:  # for the traffic of a trace predictors say nothing that could be judged
+            targets = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
         judge = partial(evaluate, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress)
-        scores = pd.concat(judge(predictor=name, hold_out=held_out).scores for name in names)
+        folds = {name: partial(held_out, name, "llm") for name in names}
+        scores = pd.concat(judge(predictor=name, hold_out=folds[name]).scores for name in names)
         result |= {"predictors": _means(scores), "scenarios": frame_rows(scores)}
     for row in result["predictors"]:
         if slos is not None and not draws_samples(row["predictor"]):
             continue
-        name, how = row["predictor"], {"n_jobs": ALL_CPUS, "progress": progress}
         # Where all requests of a point are alike, TTFT is what a limit on TTFT is compared with.
         first = "ttft" if task.has_fixed_lengths else "nttft"
-        found = held_out(task, name, seed, hold_out, percentiles=MEDIANS, first_token=first, **how)
+        found = held_out(row["predictor"], hold_out, percentiles=MEDIANS, first_token=first)
         row |= accuracy(prediction_table(found))
     return result
 
 
-def _remembered() -> Callable[..., list[HeldOut]]:
-    """Return `predict_held_out` that fits once for what SLOs and accuracy both ask."""
-    known: dict[tuple[Any, ...], list[HeldOut]] = {}
+def random_slos(task: Task, n: int, seed: int) -> list[SLO]:
+    """Draw SLOs over the range of what was measured, each of its numbers log-uniform.
 
-    def predict(
-        task: Task, predictor: str, seed: int, hold_out: HoldOut = "llm", **how: Any
-    ) -> list[HeldOut]:
-        key = (predictor, hold_out, how["percentiles"], how["first_token"])
-        if key not in known:
-            known[key] = predict_held_out(task, predictor, seed, hold_out, **how)
-        return known[key]
+    Limits on the medians of the first token (TTFT where each point has its own lengths, which are
+    all judged, else nTTFT) and of the gap between tokens (TPOT, ITL) lie between the quantiles
+    `_LIMITS` of the measured ones; users between the fewest measured and `_DEPLOYMENT` times the
+    most. The same seed gives the same SLOs.
 
-    return predict
+    Raises:
+        InputError: no point has a latency, or none has users.
+    """
+    points = at_percentile(task.points, MEDIANS, "ttft" if task.has_fixed_lengths else "nttft")
+    measured = points[TARGETS].where(points[TARGETS] > 0)
+    names = ["nttft_ms", "itl_ms"]
+    if task.has_fixed_lengths:
+        names = ["ttft_ms", "tpot_ms"]
+        measured["nttft_ms"] *= points["input_tokens"]
+    users = points["users"].dropna().astype(float)
+    if measured.isna().all().any() or users.empty:
+        problem = f"{task.source} lacks the first token's latency, the gap's, or users"
+        fix = "judge the accuracy alone (without --random-slos), or name another --source"
+        raise InputError(problem, field="--random-slos", fix=fix)
+    ranges = [*measured.quantile(_LIMITS).to_numpy().T, (users.min(), _DEPLOYMENT * users.max())]
+    low, high = np.log(np.array(ranges, float)).T
+    drawn = np.exp(np.random.default_rng(seed).uniform(low, high, (n, 3)))
+    return [
+        SLO(
+            f"random-{number}",
+            percentile=50,
+            users=max(1, round(load)),
+            **dict(zip(names, latencies, strict=True)),
+        )
+        for number, (*latencies, load) in enumerate(drawn.tolist(), 1)
+    ]
 
 
 def _check_names(names: list[str], *, has_slos: bool) -> None:

@@ -242,10 +242,12 @@ def recommend(candidate_rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per LLM: its cheapest candidate that meets the SLO (LLM-Pilot, eq. 1).
 
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally
-    cheap profiles the first by identifier is taken. An LLM whose every candidate fails has
+    cheap profiles the likelier one is taken, where that is known, then that of fewer
+    `devices`, then
+    the first by identifier. An LLM whose every candidate fails has
     a row with nothing but its name.
     """
-    order = {"usd_per_hour": True, "gpu_profile_id": True}
+    order = {"usd_per_hour": True, "probability_met": False}
     return best_of_each(candidate_rows, candidate_rows["status"] == "meets", order)
 
 
@@ -257,8 +259,11 @@ def best_of_each(
     Args:
         options: rows with `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`.
         is_kept: which rows may be chosen.
-        order: columns to sort by, and whether the least comes first.
+        order: columns to sort by, and whether the least comes first. Devices and
+            identifier are last.
     """
+    order = {name: up for name, up in order.items() if name in options}
+    order |= {name: True for name in ("devices", "gpu_profile_id") if name in options}
     columns = [*IDENTIFIERS, "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
     ordered = options[is_kept].sort_values([*order], ascending=[*order.values()], kind="stable")
     best = ordered.drop_duplicates("llm_id")[[name for name in columns if name in options]]
@@ -273,12 +278,13 @@ _MOST_DOUBLINGS = 24
 
 
 def fewest_replicas(
-    meets: Callable[[int], bool], start: int, most: int = MOST_REPLICAS
+    meets: Callable[[int], bool], start: int, most: int = MOST_REPLICAS, *, is_steady: bool = False
 ) -> int | None:
     """Return the fewest replicas that meet a target by simulation, None if `most` do not.
 
     More replicas meet a target better in the mean. One simulation is noisy, so a count may meet it
-    by luck where a larger one misses it: a count is taken if it meets, and the next larger one too.
+    by luck where a larger one misses it: a count is taken if it meets, and the next larger one too;
+    not where the simulations are steady, which are the same but for longer gaps.
     From `start` the steps double until the answer lies between a count that misses and one that
     meets; bisection finds it.
     """
@@ -288,7 +294,7 @@ def fewest_replicas(
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if known(middle) else (middle, high)
-        if high == most or known(high + 1):
+        if is_steady or high == most or known(high + 1):
             return high
         low, high = _bracket(known, min(high + 2, most), most, least=high + 1)
     return None

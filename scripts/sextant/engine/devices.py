@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,9 +32,8 @@ def pick_devices(
     jobs side by side on a node share none. With the placement `own` each replica has devices of its
     own, with `shared` all have the same.
 
-    Raises:
-        InputError: the job has fewer devices than the replicas need, SLURM has given it none,
-            or a replica would need several MIG instances, of which a process can use only one.
+    Raises InputError: the job has fewer devices than the replicas need, SLURM has given it none, or
+    a replica would need several MIG instances, of which a process can use only one.
     """
     n_needed = devices.n_gpus * (replicas if placement == "own" else 1)
     picked = _first(_available(devices.kind, n_needed, environ), n_needed, devices.kind)
@@ -69,8 +70,10 @@ def _available(kind: str, n_needed: int, environ: Mapping[str, str]) -> Sequence
     if kind == "cpu":
         return _cores(environ)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return _visible(visible)
+    if visible is not None:  # CUDA sees those before the first entry that is none, e.g. -1
+        entries = map(str.strip, visible.split(","))
+        seen = takewhile(lambda it: it.isdigit() or it.startswith(_UUID_PREFIXES), entries)
+        return list(dict.fromkeys(int(entry) if entry.isdigit() else entry for entry in seen))
     if "SLURM_JOB_ID" in environ:
         # All GPUs of the node would be visible: those of other jobs, too.
         problem = f"SLURM job {environ['SLURM_JOB_ID']} was given no GPU"
@@ -79,7 +82,11 @@ def _available(kind: str, n_needed: int, environ: Mapping[str, str]) -> Sequence
             "(`gpu_model` in gpu_profiles.tsv), or with --gres=gpu:N"
         )
         raise InputError(problem, field="CUDA_VISIBLE_DEVICES", fix=fix)
-    return list(range(_n_gpus(n_needed)))
+    try:
+        pynvml.nvmlInit()
+        return list(range(pynvml.nvmlDeviceGetCount()))
+    except pynvml.NVMLError:  # the server will find out
+        return list(range(n_needed))
 
 
 def _cores(environ: Mapping[str, str]) -> list[int | str]:
@@ -92,30 +99,11 @@ def _cores(environ: Mapping[str, str]) -> list[int | str]:
     return [cores[int(index)] for index in granted.split(",") if int(index) < len(cores)]
 
 
-def _visible(value: str) -> list[int | str]:
-    """Return the devices that CUDA sees: those before the first entry that is none, e.g. -1."""
-    found: list[int | str] = []
-    for entry in map(str.strip, value.split(",")):
-        if not (entry.isdigit() or entry.startswith(_UUID_PREFIXES)):
-            break
-        found.append(int(entry) if entry.isdigit() else entry)
-    return list(dict.fromkeys(found))
-
-
 def nvml_handle(device: int | str) -> object:
     """Return NVML's handle of a GPU by index or UUID, once NVML is there; raises `NVMLError`."""
     if isinstance(device, int):
         return pynvml.nvmlDeviceGetHandleByIndex(device)
     return pynvml.nvmlDeviceGetHandleByUUID(device)
-
-
-def _n_gpus(n_needed: int) -> int:
-    """Return the number of GPUs here; without NVML, `n_needed`: the server will find out."""
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError:
-        return n_needed
 
 
 _PERIOD_S = 0.02
@@ -171,7 +159,13 @@ def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
     """
 
     def read() -> int | None:
-        used = [bytes_ for each in _below(pid) if (bytes_ := _data_bytes(each)) is not None]
+        used = []
+        for each in _below(pid):
+            with contextlib.suppress(OSError):
+                said = re.search(
+                    r"^VmData:\s*(\d+)", Path(f"/proc/{each}/status").read_text(), re.MULTILINE
+                )
+                used += [int(said[1]) * 1024] if said else []
         return limit_bytes - max(used) if used else None
 
     return read
@@ -204,9 +198,8 @@ def n_oom_kills() -> int | None:
     such as a job's, as well. None where there is none.
     """
     with contextlib.suppress(OSError):
-        for line in _VMSTAT.read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+        if said := re.search(r"^oom_kill (\d+)", _VMSTAT.read_text(), re.MULTILINE):
+            return int(said[1])
     return None
 
 
@@ -218,11 +211,3 @@ def _below(pid: int) -> list[int]:
             for child in (task / "children").read_text().split():
                 found += [int(child), *_below(int(child))]
     return found
-
-
-def _data_bytes(pid: int) -> int | None:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) * 1024
-    return None

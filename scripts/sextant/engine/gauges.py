@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import psutil
 import pynvml
@@ -89,22 +90,17 @@ def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
 
 def _usage(pids: Sequence[int]) -> tuple[dict[tuple[int, float], float], int]:
     """Return the CPU seconds of each process, by pid and start, and their memory in bytes."""
-    used_s, memory = {}, 0
-    for process in _families(pids):
+    used_s, memory, processes = {}, 0, list[psutil.Process]()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            parent = psutil.Process(pid)
+            processes += [parent, *parent.children(recursive=True)]
+    for process in processes:
         with contextlib.suppress(psutil.Error), process.oneshot():
             times = process.cpu_times()
             memory += process.memory_info().rss
             used_s[process.pid, process.create_time()] = times.user + times.system
     return used_s, memory
-
-
-def _families(pids: Sequence[int]) -> list[psutil.Process]:
-    processes = []
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            parent = psutil.Process(pid)
-            processes += [parent, *parent.children(recursive=True)]
-    return processes
 
 
 # Bits of nvmlClocksEventReasons, in words.
@@ -277,23 +273,18 @@ def dcgm_reader(
         except OSError as error:
             warn_once("silent", f"dcgm-exporter at {url} does not answer: {error}")
             return []
-        rows = [_activity(text, gpu) for gpu in gpus]
+        rows: list[Row] = [{"device": gpu.name} for gpu in gpus]
+        for (name, field), (row, gpu) in product(_FIELDS.items(), zip(rows, gpus, strict=True)):
+            for labels, value in samples(text, field):
+                # Outside of 0 to 1 are DCGM's marks for a value that it does not have.
+                if _is_of(labels, gpu) and 0 <= value <= 1:
+                    row[name] = value
         lacking = [field for name, field in _FIELDS.items() if not any(name in r for r in rows)]
         if lacking:
             warn_once("lacking", f"dcgm-exporter at {url} has no {', '.join(lacking)} of our GPUs")
         return [row for row in rows if len(row) > 1]
 
     return read
-
-
-def _activity(text: str, gpu: Gpu) -> dict:
-    row: dict = {"device": gpu.name}
-    for name, field in _FIELDS.items():
-        for labels, value in samples(text, field):
-            # Outside of 0 to 1 are DCGM's marks for a value that it does not have.
-            if _is_of(labels, gpu) and 0 <= value <= 1:
-                row[name] = value
-    return row
 
 
 def _is_of(labels: dict[str, str], gpu: Gpu) -> bool:

@@ -52,16 +52,14 @@ def hardware(kind: str, devices: Sequence[int | str]) -> str:
     """Return the names of the processor and of these GPUs (NVML indices or UUIDs, of kind `gpu`):
     levels of others do not mix.
     """
-    names = [_gpu_name(device) for device in devices] if kind == "gpu" else []
-    return ", ".join([_processor(), *names])
-
-
-def _gpu_name(device: int | str) -> str:
-    try:
-        pynvml.nvmlInit()
-        return pynvml.nvmlDeviceGetName(nvml_handle(device))
-    except pynvml.NVMLError:
-        return "unknown GPU"
+    names = [_processor()]
+    for device in devices if kind == "gpu" else ():
+        try:
+            pynvml.nvmlInit()
+            names.append(pynvml.nvmlDeviceGetName(nvml_handle(device)))
+        except pynvml.NVMLError:
+            names.append("unknown GPU")
+    return ", ".join(names)
 
 
 def _processor() -> str:

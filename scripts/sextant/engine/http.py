@@ -140,6 +140,7 @@ def get(
 
 
 _LABELS = r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}'
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -176,17 +177,10 @@ TGI_METRICS = MetricNames(n_running="tgi_batch_current_size", n_waiting="tgi_que
 
 def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
     """Return a metric's label sets and values, without those that are not finite numbers."""
-    pattern = rf"^{re.escape(name)}(?:{_LABELS})? +(\S+)"
+    pattern = rf"^{re.escape(name)}(?:{_LABELS})? +({_NUMBER})(?!\S)"
     found = re.findall(pattern, text, flags=re.MULTILINE)
-    values = [(dict(_LABEL.findall(labels)), _number(value)) for labels, value in found]
+    values = [(dict(_LABEL.findall(labels)), float(value)) for labels, value in found]
     return [(labels, value) for labels, value in values if math.isfinite(value)]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def total(text: str, name: str | None) -> float | None:

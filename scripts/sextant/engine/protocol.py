@@ -118,8 +118,7 @@ class Engine(Protocol):
     def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
         """Check the `engine` part of a configuration; return warnings.
 
-        Raises:
-            InputError: a setting that this engine cannot have.
+        Raises InputError: a setting that this engine cannot have.
         """
 
     def serve(
@@ -129,8 +128,7 @@ class Engine(Protocol):
 
         Args:
             specs: a server each to start; none for an engine that starts no servers.
-            settings: how servers are run.
-            log_path: where the first server logs (`group.replica_log` for the others).
+            log_path: where the first server logs (the others: `<stem>.<n><suffix>`).
 
         Raises:
             ServerError: a server did not start, for want of memory or for another reason.

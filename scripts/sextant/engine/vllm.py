@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +20,6 @@ from sextant.base.errors import InputError
 from sextant.base.network import remove_key, reserve_port, without_keys
 from sextant.base.scratch import share
 from sextant.engine.devices import FreeMemory, gpus, limited_processes, n_oom_kills
-from sextant.engine.endpoint import replica_log, running
 from sextant.engine.http import VLLM_METRICS, MetricNames, Target, fetch, get
 from sextant.engine.protocol import ServerError, ServerSpec
 from sextant.engine.vllm_command import (
@@ -113,7 +113,8 @@ class VLLMServer:
             fix = "run 'make .venv-vllm/.ready', or set engine.python in the configuration"
             raise InputError(f"no interpreter {self.settings.python}", fix=fix)
         cpus = ",".join(map(str, self.spec.cores or ())) or "-"
-        limit_bytes = self._limit_bytes()
+        limit_gib = self.spec.memory_limit_gib
+        limit_bytes = None if limit_gib is None else round(limit_gib * GIB)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self.started_s, self._n_oom_kills = time.monotonic(), n_oom_kills()
         # Kept open: a second job of the same cell, which waits for this one, deletes its logs.
@@ -132,7 +133,13 @@ class VLLMServer:
                 process_group=0,
                 pass_fds=[kept.fileno()] if kept else [],
             )
-        self._free = self._watch_memory(limit_bytes)
+        # Watched is what can run out; without a limit, a CPU's memory is shared with everything.
+        if self.spec.devices.kind == "gpu":
+            self._free = FreeMemory(gpus(self.spec.device_indices))
+        elif limit_bytes is not None:
+            self._free = FreeMemory(limited_processes(self._started.pid, limit_bytes))
+        if self._free:
+            self._free.start()
         try:
             self._wait_until_healthy()
         except BaseException:
@@ -140,21 +147,6 @@ class VLLMServer:
             raise
         self.start_duration_s = time.monotonic() - self.started_s
         self._idle_free_bytes = self._free.look() if self._free else None
-
-    def _limit_bytes(self) -> int | None:
-        limit_gib = self.spec.memory_limit_gib
-        return None if limit_gib is None else round(limit_gib * GIB)
-
-    def _watch_memory(self, limit_bytes: int | None) -> FreeMemory | None:
-        """Watch what can run out; without a limit, a CPU's memory is shared with everything."""
-        if self.spec.devices.kind == "gpu":
-            free = FreeMemory(gpus(self.spec.device_indices))
-        elif limit_bytes is not None:
-            free = FreeMemory(limited_processes(self._started.pid, limit_bytes))
-        else:
-            return None
-        free.start()
-        return free
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -192,9 +184,10 @@ class VLLMServer:
         allocation, blocks = failed_allocation(text), profiled_blocks(text)
         lacking_bytes = None
         if allocation:
+            tried_bytes, left = allocation
             # A host's allocator does not say what was left: take what was seen last.
-            left = free_bytes if allocation.free_bytes is None else allocation.free_bytes
-            lacking_bytes = None if left is None else max(0, allocation.tried_bytes - left)
+            left = free_bytes if left is None else left
+            lacking_bytes = None if left is None else max(0, tried_bytes - left)
         return MemoryFacts(
             idle_free_bytes=self._idle_free_bytes,
             free_bytes=free_bytes,
@@ -219,23 +212,18 @@ class VLLMServer:
         while time.monotonic() < deadline:
             if not self.is_alive():
                 raise self.error(f"the server ended with status {self._started.returncode}")
-            if self.is_healthy() and self._is_ours():
-                return
+            if self.is_healthy():
+                # It takes our key and no other, or somebody else's would be measured.
+                keys = (self.api_key, "another key")
+                statuses = [self._get("/v1/models", key)[0] for key in keys]
+                if statuses == [200, 401]:
+                    return
+                if None not in statuses:
+                    raise self.error(f"another server answers on port {self.port}")
             time.sleep(0.1)
         problem = f"the server was not healthy within {self.settings.start_timeout_s:g} s"
         fix = "raise engine.start_timeout_s, unless its log has an error"
         raise self.error(f"{problem}. Fix: {fix}")
-
-    def _is_ours(self) -> bool:
-        """Return whether the server takes our key and no other; False if it does not answer yet.
-
-        Raises:
-            ServerError: it is somebody else's server, which would be measured instead of ours.
-        """
-        statuses = [self._get("/v1/models", key)[0] for key in (self.api_key, "another key")]
-        if None not in statuses and statuses != [200, 401]:
-            raise self.error(f"another server answers on port {self.port}")
-        return None not in statuses
 
     def version(self) -> str | None:
         """Return the version of vLLM that runs, None if the server does not report it."""
@@ -259,8 +247,13 @@ class VLLMServer:
             self._started.wait(_SETTLE_S)
         text = self._log_text()
         sign = out_of_memory_sign(f"{text}\n{message}")
-        if sign is None and (killed := self._killed_sign(text)):
-            sign = killed if self._kernel_killed() else None
+        killed = killed_sign(text)
+        if not self._is_stopped and not self.is_alive() and self._started.returncode == 256 - 9:
+            killed = "the server was killed (SIGKILL)"
+        if sign is None and killed:
+            # For want of memory, if the kernel says so or does not count.
+            before, now = self._n_oom_kills, n_oom_kills()
+            sign = killed if now is None or before is None or now > before else None
             message += f": {killed}" if sign is None else ""
         if is_disk_full(text) and self.spec.scratch:
             message += f" (no room in {self.spec.scratch}: set TMPDIR to a folder with more)"
@@ -272,25 +265,42 @@ class VLLMServer:
             memory=self.memory(),
         )
 
-    def _killed_sign(self, text: str) -> str | None:
-        """Return which process of the server ended by a SIGKILL that was not ours, if one did."""
-        if not self._is_stopped and not self.is_alive() and self._started.returncode == 256 - 9:
-            return "the server was killed (SIGKILL)"
-        return killed_sign(text)
-
-    def _kernel_killed(self) -> bool:
-        """Return whether the kernel killed a process for want of memory since the start.
-
-        Where the kernel does not count them, a killed process counts as one.
-        """
-        now = n_oom_kills()
-        return now is None or self._n_oom_kills is None or now > self._n_oom_kills
-
     def _ended_at_its_limit(self) -> bool:
         if self._is_stopped or self.spec.memory_limit_gib is None or self.is_healthy():
             return False
         left = self._free.least_bytes if self._free else None
         return left is not None and left < _USED_UP_BYTES
+
+
+@contextlib.contextmanager
+def _running(servers: Sequence[VLLMServer], one_by_one: bool) -> Iterator[None]:
+    """Start servers; enter the context once all are healthy; end all of them after it.
+
+    With `one_by_one` each starts when the one before it is healthy.
+
+    Raises:
+        ServerError: one of them failed to start.
+        InputError: the interpreter is missing.
+    """
+    pool = ThreadPoolExecutor(1 if one_by_one else len(servers))
+    # Backwards, and each of them whatever happens in another, as by a signal that ends the job.
+    with contextlib.ExitStack() as stack:
+        stack.callback(_stop, servers)  # one that was about to start when the others were stopped
+        stack.callback(pool.shutdown)
+        stack.callback(_stop, servers)
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        starts = [pool.submit(server.start) for server in servers]
+        for start in as_completed(starts):
+            start.result()
+        yield
+
+
+def _stop(servers: Sequence[VLLMServer]) -> None:
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.stop)
+        for server in servers:
+            server.let_go()  # all of them first: an end takes seconds
 
 
 class VLLM:
@@ -313,10 +323,9 @@ class VLLM:
         Servers on the same devices start one after another: each looks at the memory that is
         free while it starts.
         """
-        servers = [
-            VLLMServer(spec, settings, replica_log(log_path, number))
-            for number, spec in enumerate(specs)
-        ]
+        logs = [log_path.with_suffix(f".{n}{log_path.suffix}") for n in range(1, len(specs))]
+        pairs = zip(specs, [log_path, *logs], strict=True)
+        servers = [VLLMServer(spec, settings, log) for spec, log in pairs]
         shares_devices = len({spec.device_indices for spec in specs}) < len(specs)
-        with running(servers, one_by_one=shares_devices):
+        with _running(servers, one_by_one=shares_devices):
             yield servers

@@ -4,8 +4,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -132,7 +131,14 @@ def _scratch_environment(folder: Path) -> dict[str, str]:
     cache, temporary = folder / "cache", folder / "tmp"
     for path in (cache, temporary, folder / "config"):
         path.mkdir(exist_ok=True)
-    _share_model_facts(cache / "vllm")
+    # vLLM's facts of its model classes take it 10 s or more to compute. Only these small files can
+    # be shared: vLLM writes them atomically and checks their hash.
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
+    with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
+        own.mkdir(parents=True, exist_ok=True)
+        (cache / "vllm").mkdir(exist_ok=True)
+        (cache / "vllm" / own.name).symlink_to(own)
     places = {
         "TMPDIR": temporary,
         "VLLM_RPC_BASE_PATH": temporary,
@@ -146,19 +152,6 @@ def _scratch_environment(folder: Path) -> dict[str, str]:
         "FLASHINFER_WORKSPACE_BASE": cache,
     }
     return {name: str(path) for name, path in places.items()}
-
-
-def _share_model_facts(cache: Path) -> None:
-    """Link to vLLM's cached facts of its model classes, which take it 10 s or more to compute.
-
-    Only these small files can be shared: vLLM writes them atomically and checks their hash.
-    """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
-    with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
-        own.mkdir(parents=True, exist_ok=True)
-        cache.mkdir(exist_ok=True)
-        (cache / own.name).symlink_to(own)
 
 
 # A class or function by its module, as in `{"backend": "package.module.function"}`.
@@ -212,22 +205,14 @@ def _loads_code(argument: str, following: str) -> bool:
         parts = value
     if "." in option:
         parts = {option: parts}
-    return isinstance(parts, dict) and any(map(_is_code, _leaves(parts)))
+    return isinstance(parts, dict) and _has_code(parts)
 
 
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def _has_code(value: Any, key: str = "") -> bool:
     if isinstance(value, dict):
-        for name, part in value.items():
-            yield from _leaves(part, name)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _leaves(part, key)
-    else:
-        yield key, value
-
-
-def _is_code(leaf: tuple[str, Any]) -> bool:
-    key, value = leaf
+        return any(_has_code(part, name) for name, part in value.items())
+    if isinstance(value, list):
+        return any(_has_code(part, key) for part in value)
     is_text = isinstance(value, str) and value != ""
     return is_text and (key.endswith("plugin") or bool(_QUALIFIED_NAME.fullmatch(value)))
 
@@ -244,15 +229,6 @@ _KILLED, _DIED, _LAST_WORDS, _DISK_FULL, _QUOTES, _TRIED, _FREE, _NEEDED, _PROFI
 _BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """An allocation that failed."""
-
-    tried_bytes: int
-    free_bytes: int | None
-    """What the message says was free; None if it does not."""
-
-
 def out_of_memory_sign(text: str) -> str | None:
     """Return the first line that says that memory ran out, None if none does."""
     return next((line for line in _own_lines(text) if _OUT_OF_MEMORY.search(line)), None)
@@ -261,7 +237,13 @@ def out_of_memory_sign(text: str) -> str | None:
 def killed_sign(text: str) -> str | None:
     """Return the line that says that a process was killed, None if none does."""
     lines = _own_lines(text)
-    return next((line for line in lines if _KILLED.search(line)), None) or _silent_death(lines)
+    if killed := next((line for line in lines if _KILLED.search(line)), None):
+        return killed
+    for number, line in enumerate(lines):
+        if _DIED.search(line):  # which counts if nothing before it says why
+            before = [each for each in lines[:number] if "WARNING" not in each]
+            return None if any(map(_LAST_WORDS.search, before)) else line
+    return None
 
 
 def is_disk_full(text: str) -> bool:
@@ -273,25 +255,18 @@ def _own_lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if not _QUOTES.search(line)]
 
 
-def _silent_death(lines: list[str]) -> str | None:
-    """Return the line that says that a process died, if nothing before it says why."""
-    for number, line in enumerate(lines):
-        if _DIED.search(line):
-            before = [each for each in lines[:number] if "WARNING" not in each]
-            return None if any(map(_LAST_WORDS.search, before)) else line
-    return None
-
-
-def failed_allocation(text: str) -> Allocation | None:
-    """Return the first allocation that failed, with what was asked for and what was free."""
-    needed = _NEEDED.search(text)
-    if needed:
-        return Allocation(*(round(float(part) * 2**30) for part in needed.groups()))
+def failed_allocation(text: str) -> tuple[int, int | None] | None:
+    """Return of the first allocation that failed the bytes that were asked for, and those that were
+    free, None if the message does not say.
+    """
+    if needed := _NEEDED.search(text):
+        tried_gib, free_gib = map(float, needed.groups())
+        return round(tried_gib * 2**30), round(free_gib * 2**30)
     tried = _TRIED.search(text)
     if not tried:
         return None
     free = _FREE.search(text[tried.start() :].split("\n", 1)[0])
-    return Allocation(_bytes(tried), _bytes(free) if free else None)
+    return _bytes(tried), _bytes(free) if free else None
 
 
 def profiled_blocks(text: str) -> int | None:

@@ -49,16 +49,6 @@ def gpu_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Se
     return series
 
 
-def cpu_series(plan: dict, clock: Clock) -> Series:
-    """Return the series of the servers' processes."""
-    from sextant.engine.gauges import cpu_reader
-
-    read = cpu_reader(plan["pids"], len(plan["devices"]))
-    return Series(
-        lambda: [{"time_s": clock(), **read()}], CPU_PERIOD_S, plan["telemetry_file"], True
-    )
-
-
 def server_series(plan: dict, replica: int, url: str, clock: Clock) -> Series:
     """Return the series of a server's own metrics; an unanswered request gives no row."""
     known = [MetricNames(**names) for names in plan["metric_names"]]
@@ -81,7 +71,10 @@ def all_series(plan: dict, clock: Clock, warn: Callable[[str], None]) -> list[Se
     if not plan["devices"]:  # the servers run elsewhere
         return series
     if plan["kind"] == "cpu":
-        return [*series, cpu_series(plan, clock)]
+        from sextant.engine.gauges import cpu_reader
+
+        read, file = cpu_reader(plan["pids"], len(plan["devices"])), plan["telemetry_file"]
+        return [*series, Series(lambda: [{"time_s": clock(), **read()}], CPU_PERIOD_S, file, True)]
     return series + gpu_series(plan, clock, warn)
 
 
@@ -103,13 +96,19 @@ def main() -> None:
         except Exception as error:  # the other series go on
             warn(f"a series ended: {error!r}")
 
+    def announce() -> None:
+        for event in begun:
+            event.wait()
+        print("watching", flush=True)
+
     stopped = threading.Event()
-    begun, threads = [], []
+    begun: list[threading.Event] = []
+    threads = []
     for series in all_series(plan, clock, warn):
         begun.append(threading.Event())
         threads.append(threading.Thread(target=follow, args=(series, begun[-1]), daemon=True))
         threads[-1].start()
-    threading.Thread(target=_announce, args=(begun,), daemon=True).start()
+    threading.Thread(target=announce, daemon=True).start()
     sys.stdin.buffer.read()
     stopped.set()
     deadline_s = time.monotonic() + _LAST_READING_S
@@ -118,12 +117,6 @@ def main() -> None:
     sys.stderr.flush()
     # At once: a thread that hangs in the driver may hold its locks.
     os._exit(0)
-
-
-def _announce(begun: list[threading.Event]) -> None:
-    for event in begun:
-        event.wait()
-    print("watching", flush=True)
 
 
 if __name__ == "__main__":

@@ -66,8 +66,7 @@ def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = No
     absent. An archive with a manifest is verified when it is read. There is one attempt: the
     rule's `retries` repeat it.
 
-    Raises:
-        InputError: the mirror lacks the file, the download fails, or the bytes differ.
+    Raises InputError: the mirror lacks the file, the download fails, or the bytes differ.
     """
     with atomic_path(out_path) as temporary:
         if mirror is None:

@@ -68,9 +68,12 @@ def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKe
             [row["scenario_id"]],
             _selected(row, "variant_ids", ids["variants"]),
         )
-        cells.setdefault(row.get("choose", row.get("study")), {}).update(
-            dict.fromkeys(_short_enough(CellKey(*place), row) for place in chosen)
-        )
+        for cell in (CellKey(*place) for place in chosen):
+            if len(cell.folder) > _MAX_CELL_NAME_CHARACTERS:
+                problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
+                fix = f"shorten one of its ids: {_MAX_CELL_NAME_CHARACTERS} together fit into a "
+                raise row.error(problem, None, f"{fix}file name")
+            cells.setdefault(row.get("choose", row.get("study")), {})[cell] = None
     return {study: tuple(keys) for study, keys in cells.items()}
 
 
@@ -104,14 +107,6 @@ def _selected(row: Row, field: str, known: Collection[str]) -> list[str]:
     return chosen
 
 
-def _short_enough(cell: CellKey, row: Row) -> CellKey:
-    if len(cell.folder) > _MAX_CELL_NAME_CHARACTERS:
-        problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
-        fix = f"shorten one of its ids: {_MAX_CELL_NAME_CHARACTERS} together fit into a file name"
-        raise row.error(problem, None, fix)
-    return cell
-
-
 Chosen = dict[CellKey, tuple[int, ...]]
 """The users to measure, by cell."""
 
@@ -119,8 +114,7 @@ Chosen = dict[CellKey, tuple[int, ...]]
 def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str]) -> None:
     """Check the adaptive ones of these rows: cells are chosen for the answers of `decision`.
 
-    Raises:
-        InputError: a row has another workload or scenario, a study or a variant.
+    Raises InputError: a row has another workload or scenario, a study or a variant.
     """
     for row in (row for row in rows if row.get("choose") == ADAPTIVE):
         for name in ("workload_id", "scenario_id"):
@@ -143,8 +137,7 @@ def chosen_path(config: Mapping[str, Any]) -> Path:
 def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Chosen:
     """Return the cells that were chosen of these candidates; others of the sheet do not count.
 
-    Raises:
-        InputError: the sheet is damaged.
+    Raises InputError: the sheet is damaged.
     """
     path = chosen_path(config)
     if not candidates or not path.exists():
@@ -245,6 +238,21 @@ def cell_definition(
     scenario, devices = experiment.scenario(key), experiment.profiles[key.gpu_profile_id].devices
     is_burst = isinstance(scenario, Burst)
     mirrored = {"windows_sha256": sha256_once(WINDOWS_FILE)} if is_burst else {}
+    made_from: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
+    if "prompts" in workload:
+        made_from["prompts_sha256"] = sha256_once(workload["prompts"])
+    if "trace_id" in workload:
+        trace = experiment.traces[workload["trace_id"]]
+        made_from |= {
+            "format": trace["format"],
+            "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
+            # Left out where they are not given: cells from before these columns stay valid.
+            **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
+            "sha256": trace_sha256(experiment, workload["trace_id"]),
+        }
+    else:
+        origin = ("use_case", "input_tokens", "output_tokens")
+        made_from |= {name: workload[name] for name in origin if name in workload}
     return {
         "source": config["source"],
         **asdict(key),
@@ -258,27 +266,9 @@ def cell_definition(
         "seed": config["seed"],
         "sampler": workload.get("sampler", "joint"),
         "prompts": workload.get("prompts"),
-        "workload": _workload_facts(experiment, workload),
+        "workload": made_from,
         "engine": engine_facts(engine_settings(config, experiment.endpoint(key))),
         **mirrored,
-    }
-
-
-def _workload_facts(experiment: Experiment, workload: Row) -> dict[str, Any]:
-    """Return what a workload is made from."""
-    facts: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
-    if "prompts" in workload:
-        facts["prompts_sha256"] = sha256_once(workload["prompts"])
-    if "trace_id" not in workload:
-        origin = ("use_case", "input_tokens", "output_tokens")
-        return facts | {name: workload[name] for name in origin if name in workload}
-    trace = experiment.traces[workload["trace_id"]]
-    return facts | {
-        "format": trace["format"],
-        "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
-        # Left out where they are not given: cells from before these columns stay valid.
-        **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
-        "sha256": trace_sha256(experiment, workload["trace_id"]),
     }
 
 

@@ -70,11 +70,15 @@ def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: st
         for name, known in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
             if name in row:
                 check_known(row[name], known, row, name)
-    _check_contexts(experiment)
-    _check_arrivals(experiment)
-    for llm in experiment.llms.values():
-        if "model" in llm:
-            _check_weights(llm)
+    _check_cells(experiment)
+    for row in experiment.llms.values():
+        if "model" in row and not Path(row["model"]).is_dir():
+            fix = "give the folder of the weights, or leave the cell empty for random ones"
+            raise row.error(f"{row['model']!r} is not a folder", "model", fix)
+        # To unpickle other weights than safetensors would run their code.
+        if "model" in row and not any(Path(row["model"]).glob("*.safetensors")):
+            fix = "fetch or convert the weights as safetensors; pickled ones (.bin, .pt) are not "
+            raise row.error(f"{row['model']!r} has no *.safetensors", "model", f"{fix}loaded")
 
 
 def _check_origin(row: Row, traces: Collection[str]) -> None:
@@ -163,7 +167,10 @@ def _check_trace(row: Row, experiment: Experiment) -> None:
         check_start_time(row["start_time"], form, file=row.file, row=row.line)
 
 
-def _check_contexts(experiment: Experiment) -> None:
+def _check_cells(experiment: Experiment) -> None:
+    """Check that an LLM's context holds the requests of its workloads, and that a scenario which
+    asks for a workload's arrivals has a workload with some.
+    """
     cells = (*experiment.cells, *experiment.adaptive)
     for cell in cells if experiment.workloads else ():
         workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
@@ -175,27 +182,11 @@ def _check_contexts(experiment: Experiment) -> None:
             )
             fix = "lower its caps, or benchmark this LLM with another workload"
             raise workload.error(problem, "max_input_tokens", fix)
-
-
-def _check_arrivals(experiment: Experiment) -> None:
-    """Check that a scenario which asks for a workload's arrivals has a workload with some."""
-    for cell in experiment.cells if experiment.workloads else ():
         scenario = experiment.scenarios[cell.scenario_id]
-        row = experiment.workloads[cell.workload_id]
-        if isinstance(getattr(scenario, "arrivals", None), str) and "trace_id" not in row:
+        if isinstance(getattr(scenario, "arrivals", None), str) and "trace_id" not in workload:
             problem = f"the scenario {cell.scenario_id!r} asks for the workload's arrivals"
             fix = "fit the workload to a trace, or give the scenario a burstiness instead"
-            raise row.error(problem, "trace_id", fix)
-
-
-def _check_weights(row: Row) -> None:
-    """Check that a folder has weights as safetensors: to unpickle others would run their code."""
-    if not Path(row["model"]).is_dir():
-        fix = "give the folder of the weights, or leave the cell empty for random ones"
-        raise row.error(f"{row['model']!r} is not a folder", "model", fix)
-    if not any(Path(row["model"]).glob("*.safetensors")):
-        fix = "fetch or convert the weights as safetensors; pickled ones (.bin, .pt) are not loaded"
-        raise row.error(f"{row['model']!r} has no *.safetensors", "model", fix)
+            raise workload.error(problem, "trace_id", fix)
 
 
 SHEETS: dict[str, tuple[type, str | None]] = {

@@ -108,7 +108,10 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
             fix = "remove one row; give replicas as base URLs of one row, with commas between"
             raise row.error(problem, "gpu_profile_id", fix)
         for url in urls:
-            host_and_port(url, file=path, row=row.line, field="base_urls")
+            try:
+                host_and_port(url)
+            except InputError as error:
+                raise row.error(error.problem, "base_urls", error.fix) from None
             if (url, name) in served:
                 problem = f"line {served[url, name]} has the model {name!r} of {url} already"
                 fix = "name it once, with the LLM that it is and the GPU profile that it runs on"

@@ -77,10 +77,7 @@ class GPU:
         Weights in a type that the device has no units for, or slower ones than for 16 bits, are
         multiplied as 16-bit numbers, as are those of weight-only formats (INT4). MXFP4 weights are
         multiplied with 8-bit activations where there are units for 4-bit floats. TF32 has half of
-        the 16-bit rate.
-
-        Args:
-            precision: one of `sextant.facts.llm.PRECISIONS`.
+        the 16-bit rate. `precision` is one of `sextant.facts.llm.PRECISIONS`.
         """
         if precision == "fp32":
             return self.dense_16bit_tflops / 2
@@ -155,8 +152,7 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
 def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
     """Return the profile that `<n>x<gpu_id>` names, without a price.
 
-    Raises:
-        InputError: the id has another form, or the facts of the GPU are not in `folder`.
+    Raises InputError: the id has another form, or the facts of the GPU are not in `folder`.
     """
     match = _PROFILE_ID.fullmatch(profile_id)
     if match and Path(match[2]).name == match[2] and gpu_path(folder, match[2]).is_file():
@@ -190,8 +186,7 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
     memory and of its bandwidth next to the gigabytes in the name (NVIDIA, Multi-Instance GPU User
     Guide). What a slice draws in watts is not known.
 
-    Raises:
-        InputError: the GPU has no MIG, or no such profile.
+    Raises InputError: the GPU has no MIG, or no such profile.
     """
     match = _MIG_PROFILE.fullmatch(profile)
     if not match or not gpu.gpu_id.startswith(_MIG_GPUS):

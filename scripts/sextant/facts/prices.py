@@ -1,7 +1,7 @@
 """Prices: tables of providers that ship, and where the prices of GPU profiles come from."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -75,17 +75,16 @@ class PriceOrigin(NamedTuple):
     clock is read, so that an answer stays the same."""
 
 
-def providers(folder: Path = PRICES) -> list[str]:
+def providers() -> list[str]:
     """Return the names of the tables that ship."""
-    return sorted(path.stem for path in folder.glob("*.csv"))
+    return sorted(path.stem for path in PRICES.glob("*.csv"))
 
 
 def load_prices(path: Path) -> list[Row]:
     """Read a provider's table.
 
-    Raises:
-        InputError: a row is wrong, names a device without facts, or is of a machine that is
-            already there.
+    Raises InputError: a row is wrong, names a device without facts, or is of a machine that is
+    already there.
     """
     rows = load_sheet(path, ProviderPriceRow, delimiter=",")
     seen: dict[tuple[str, str], int] = {}
@@ -100,13 +99,13 @@ def load_prices(path: Path) -> list[Row]:
     return rows
 
 
-def priced(profile: GPUProfile, provider: str, folder: Path = PRICES) -> GPUProfile | None:
+def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
     """Return a GPU profile at a provider's price; None if no machine there has its devices.
 
     The smallest machine with enough devices counts, the cheapest of these; of a larger one the
     profile pays the share of its devices.
     """
-    row = _machine(profile, provider, folder)
+    row = _machine(profile, provider)
     if row is None:
         return None
     return replace(
@@ -117,14 +116,12 @@ def priced(profile: GPUProfile, provider: str, folder: Path = PRICES) -> GPUProf
     )
 
 
-def cheapest(
-    profile: GPUProfile, among: Iterable[str] = (), folder: Path = PRICES
-) -> GPUProfile | None:
+def cheapest(profile: GPUProfile, among: Iterable[str] = ()) -> GPUProfile | None:
     """Return a GPU profile at its lowest price among providers, by default all whose tables ship.
 
     None if none of them has a machine with its devices; of equal prices the first by name counts.
     """
-    found = [priced(profile, name, folder) for name in among or providers(folder)]
+    found = [priced(profile, name) for name in among or providers()]
     known = [each for each in found if each is not None]
     return min(known, key=lambda each: each.usd_per_hour, default=None)
 
@@ -154,7 +151,7 @@ def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
 def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
     """Return a warning if replicas leave devices of the machines unused that a provider rents."""
     provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
-    row = _machine(profile, provider, PRICES) if provider in providers() else None
+    row = _machine(profile, provider) if provider in providers() else None
     if row is None or row["region"] != region:
         return []
     machines = -(-replicas // (row["n_gpus"] // profile.n_gpus))
@@ -167,26 +164,22 @@ def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
     ]
 
 
-def _machine(profile: GPUProfile, provider: str, folder: Path) -> Row | None:
+def _machine(profile: GPUProfile, provider: str) -> Row | None:
     """Return the smallest machine with enough devices, the cheapest of these."""
     rows = [
         row
-        for row in _rows(provider, folder)
+        for row in _rows(provider)
         if row["gpu_id"] == profile.gpu.gpu_id and row["n_gpus"] >= profile.n_gpus
     ]
     return min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
 
 
-def _rows(provider: str, folder: Path = PRICES) -> list[Row]:
-    return _table(folder / f"{provider}.csv") if provider in providers(folder) else []
+def _rows(provider: str) -> list[Row]:
+    return _table(PRICES / f"{provider}.csv") if provider in providers() else []
 
 
 def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[PriceOrigin]:
-    """Return where prices come from, one entry per source.
-
-    Args:
-        prices: `price_source, price_as_of` of GPU profiles.
-    """
+    """Return where prices come from, `price_source, price_as_of`, one entry per source."""
     ordered = sorted({(source or "", as_of or "") for source, as_of in prices})
     origins = []
     for source, group in groupby(ordered, key=lambda price: price[0]):
@@ -199,7 +192,12 @@ def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[Price
 
 def origin_line(origins: Iterable[PriceOrigin]) -> str:
     """Return in one line where prices come from, and which are old."""
-    parts = [f"{each.source or 'as given'} ({_span(each)})" for each in origins]
+    parts = []
+    for each in origins:
+        # A day is more than a reader has to know.
+        months = dict.fromkeys(date[:7] for date in (each.first, each.last) if date)
+        span = " to ".join(months) + (", old" if each.is_old else "")
+        parts.append(f"{each.source or 'as given'} ({span or 'no date'})")
     return f"Prices: {'; '.join(parts)}."
 
 
@@ -211,14 +209,6 @@ def old_price_lines(origins: Iterable[PriceOrigin]) -> list[str]:
         for each in origins
         if each.is_old
     ]
-
-
-def _span(origin: PriceOrigin) -> str:
-    if origin.first is None or origin.last is None:
-        return "no date"
-    # A day is more than a reader has to know.
-    months = dict.fromkeys((origin.first[:7], origin.last[:7]))
-    return " to ".join(months) + (", old" if origin.is_old else "")
 
 
 _table = cache(load_prices)
@@ -233,3 +223,26 @@ def _month(date: str) -> int:
     """Return the month of a date as a number; a year alone counts as its last month."""
     year, month = (*map(int, date.split("-")[:2]), 12)[:2]
     return 12 * year + month
+
+
+HOURS_PER_MONTH = 730
+_HOUR_S = 3600
+
+
+def token_prices(
+    usd_per_hour: float, rate_rps: float, lengths: Sequence[float], input_share: float | None = None
+) -> tuple[float, float]:
+    """Return USD per million input and per million output tokens.
+
+    Args:
+        usd_per_hour: of all replicas.
+        rate_rps: requests a second that they serve.
+        lengths: mean input and output tokens of a request.
+        input_share: part of the price that the input bears; that of its tokens by default.
+    """
+    inputs, outputs = lengths
+    share = inputs / (inputs + outputs) if input_share is None else input_share
+    usd_per_request = usd_per_hour / _HOUR_S / rate_rps
+    return float(1e6 * share * usd_per_request / inputs), float(
+        1e6 * (1 - share) * usd_per_request / outputs
+    )

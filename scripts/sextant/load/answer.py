@@ -8,6 +8,7 @@ tokens: then the exchange's `oddities` say so.
 import re
 from array import array
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec  # it builds only what is read: a seventh of json's time
@@ -63,41 +64,28 @@ class _Event(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
+@dataclass(slots=True, eq=False)
 class _Reading:
-    __slots__ = (
-        "counts",
-        "error",
-        "excerpt",
-        "has_end",
-        "has_ended",
-        "have_text",
-        "held",
-        "held_bytes",
-        "held_ns",
-        "is_error",
-        "n_rest",
-        "rest",
-        "rest_ns",
-        "times_ns",
-    )
-
-    def __init__(self) -> None:
-        self.rest: list[bytes] = []
-        """An unfinished line; when its last bytes came, and how many there are."""
-        self.rest_ns = self.n_rest = 0
-        self.is_error = False
-        """The next data are of an event that is called `error`."""
-        self.has_ended = False
-        """The answer has said why it ended."""
-        self.held: list[bytes] = []
-        """Data lines of an event that goes on."""
-        self.held_bytes = self.held_ns = 0
-        self.times_ns, self.counts, self.have_text = array("q"), array("q"), bytearray()
-        """Of each event of an answer's text: when it came, the tokens so far (-1: not reported),
-        and whether the text is more than empty."""
-        self.has_end = False
-        self.excerpt = b""
-        self.error: str | None = None
+    rest: list[bytes] = field(default_factory=list)
+    """An unfinished line; when its last bytes came, and how many there are."""
+    rest_ns: int = 0
+    n_rest: int = 0
+    is_error: bool = False
+    """The next data are of an event that is called `error`."""
+    has_ended: bool = False
+    """The answer has said why it ended."""
+    held: list[bytes] = field(default_factory=list)
+    """Data lines of an event that goes on."""
+    held_bytes: int = 0
+    held_ns: int = 0
+    times_ns: array = field(default_factory=lambda: array("q"))
+    """Of each event of an answer's text: when it came, the tokens so far (-1: not reported), and
+    whether the text is more than empty."""
+    counts: array = field(default_factory=lambda: array("q"))
+    have_text: bytearray = field(default_factory=bytearray)
+    has_end: bool = False
+    excerpt: bytes = b""
+    error: str | None = None
 
     def fail(self, error: str) -> None:
         """Keep the first error."""
@@ -207,18 +195,13 @@ def _read_line(exchange: Exchange, reading: _Reading, line: bytes, at_ns: int) -
     elif odd:
         _fail_form(reading, data, odd)
     else:
-        _hold(reading, data, at_ns)
+        reading.held_bytes, reading.held_ns = reading.held_bytes + len(data), at_ns
+        if reading.held_bytes <= _MAX_LINE_BYTES:
+            reading.held.append(data)
 
 
 def _fail_form(reading: _Reading, data: bytes, odd: str) -> None:
     reading.fail(f"an event that is not of OpenAI's form ({odd}): {_excerpt(data)[:200]}")
-
-
-def _hold(reading: _Reading, data: bytes, at_ns: int) -> None:
-    reading.held_bytes += len(data)
-    reading.held_ns = at_ns
-    if reading.held_bytes <= _MAX_LINE_BYTES:
-        reading.held.append(data)
 
 
 def _end_event(exchange: Exchange, reading: _Reading) -> None:

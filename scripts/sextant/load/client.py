@@ -10,6 +10,7 @@ import select
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import httptools
@@ -27,53 +28,34 @@ Piece = tuple[int, bytes]
 """When bytes of an answer arrived (ns of the monotonic clock), and the bytes."""
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
     """A request in flight, then its outcome. Times are nanoseconds of the monotonic clock."""
 
-    __slots__ = (
-        "ended_ns",
-        "error",
-        "first_token_ns",
-        "http_status",
-        "input_tokens",
-        "is_measured",
-        "is_split",
-        "last_token_ns",
-        "n_bytes",
-        "oddities",
-        "output_tokens",
-        "ready_ns",
-        "replica",
-        "request",
-        "scheduled_ns",
-        "sent_ns",
-        "status",
-        "token_offsets_ms",
-        "user",
-    )
-
-    def __init__(
-        self,
-        request: PreparedRequest,
-        user: int,
-        scheduled_ns: int,
-        ready_ns: int,
-        is_measured: bool = True,
-    ) -> None:
-        self.request, self.user, self.is_measured = request, user, is_measured
-        self.is_split = False  # handed over in several parts
-        self.scheduled_ns, self.ready_ns = scheduled_ns, ready_ns
-        """When it was due; and from when on no limit on those in flight kept it back."""
-        self.replica = self.sent_ns = self.ended_ns = self.n_bytes = 0
-        self.first_token_ns = self.last_token_ns = self.http_status = 0
-        self.token_offsets_ms = array("f")
-        """Arrival of each output token since the request was sent; 4 bytes a token."""
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.oddities: list[str] = []
-        """What of a good answer makes its figures less than exact (constants of `answer`)."""
-        self.status = "ok"
-        self.error: str | None = None
+    request: PreparedRequest
+    user: int
+    scheduled_ns: int
+    """When it was due."""
+    ready_ns: int
+    """From when on no limit on those in flight kept it back."""
+    is_measured: bool = True
+    is_split: bool = False
+    """Handed over in several parts."""
+    replica: int = 0
+    sent_ns: int = 0
+    ended_ns: int = 0
+    n_bytes: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+    http_status: int = 0
+    token_offsets_ms: array = field(default_factory=lambda: array("f"))
+    """Arrival of each output token since the request was sent; 4 bytes a token."""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    oddities: list[str] = field(default_factory=list)
+    """What of a good answer makes its figures less than exact (constants of `answer`)."""
+    status: str = "ok"
+    error: str | None = None
 
     def fail(self, status: str, error: str) -> None:
         """Mark the request as failed."""
@@ -88,8 +70,6 @@ class Connection(asyncio.Protocol):
     """A keep-alive connection to one replica that carries one request at a time.
 
     Args:
-        target: the server.
-        replica: its number.
         timeout_s: limit of a request, from its start to its end; connecting counts.
         keep: takes the parts of answers as they come.
         on_end: is called as soon as a request has ended, before its answer was read; `status`
@@ -123,8 +103,7 @@ class Connection(asyncio.Protocol):
     async def open(self) -> asyncio.Transport:
         """Connect.
 
-        Raises:
-            OSError: nobody listens, or the certificate is not trusted.
+        Raises OSError: nobody listens, or the certificate is not trusted.
         """
         host, port, tls = self._target.address()
         async with asyncio.timeout(self._timeout_s):

@@ -94,16 +94,13 @@ def lag_warning(
     The rule: p99 of the event loop's lag is above a tenth of the median ITL, or p99 of the lag
     of sending above a tenth of the median TTFT.
     """
-    found = []
-    for name, lag_ms, of, latency_ms in (
-        ("client lag", client_lag_ms["p99"], "ITL", median_itl_ms),
-        ("send lag", send_lag_ms["p99"], "TTFT", median_ttft_ms),
-    ):
-        if lag_ms is None or latency_ms is None:
-            continue
-        if lag_ms > SHAPING_FRACTION * latency_ms:
-            against = f"against the median {of} of {latency_ms:.3g} ms"
-            found.append(f"{name} of {lag_ms:.2g} ms (p99) {against}")
-    if not found:
-        return None
-    return f"the load client was late and could have shaped the result: {'; '.join(found)}"
+    late = "the load client was late and could have shaped the result: "
+    found = [
+        f"{name} of {lag_ms:.2g} ms (p99) against the median {of} of {latency_ms:.3g} ms"
+        for name, lag_ms, of, latency_ms in (
+            ("client lag", client_lag_ms["p99"], "ITL", median_itl_ms),
+            ("send lag", send_lag_ms["p99"], "TTFT", median_ttft_ms),
+        )
+        if lag_ms is not None and latency_ms is not None and lag_ms > SHAPING_FRACTION * latency_ms
+    ]
+    return late + "; ".join(found) if found else None

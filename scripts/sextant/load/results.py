@@ -92,18 +92,13 @@ def write_load(
 
 def level_run(level: float, result: LevelResult, **more: Any) -> LevelRun:
     """Return what a level's result says of it in `run.json`, and `more` fields of it."""
+    counts = ("n_warmup_requests", "n_cooldown_requests", "n_prepared_late", "n_unfinished")
+    same = ("started_s", "duration_s", *counts, "lag_warning", "answer_warnings")
     return LevelRun(
         level=level,
-        started_s=result.started_s,
-        duration_s=result.duration_s,
-        n_warmup_requests=result.n_warmup_requests,
-        n_cooldown_requests=result.n_cooldown_requests,
-        n_prepared_late=result.n_prepared_late,
-        n_unfinished=result.n_unfinished,
+        **{name: getattr(result, name) for name in same},
         client_lag_ms=Quantiles(**result.client_lag_ms),
         send_lag_ms=Quantiles(**result.send_lag_ms),
-        lag_warning=result.lag_warning,
-        answer_warnings=result.answer_warnings,
         host=platform.node(),
         **more,
     )

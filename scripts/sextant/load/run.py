@@ -50,7 +50,11 @@ def measure_level(
         InputError: this process may not open as many connections as the level needs.
         LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
     """
-    check_descriptors(_least_connections(scenario, level))
+    # At least: a rate's connections depend on the server.
+    n_connections = 1 if isinstance(scenario, OpenLoop) else int(level)
+    if isinstance(scenario, Batch) and scenario.n_requests:
+        n_connections = min(n_connections, scenario.n_requests)
+    check_descriptors(n_connections)
     load = (timeout_s, epoch_ns)
     n_warmup = _warm_up(scenario, level, targets, source, load)
     before()
@@ -63,8 +67,22 @@ def measure_level(
         case Batch():
             at_once, most = AtOnce().times(n=scenario.n_requests or int(level)), int(level)
             result = run_open_loop(targets, source, at_once, *load, level, max_in_flight=most)
-        case OpenLoop():
-            result = _measure_open_loop(scenario, level, targets, source, load, seed)
+        case OpenLoop(warmup_s=warmup_s, max_in_flight=max_in_flight):
+            # One schedule without a pause: the load is steady when measuring begins.
+            arrivals, n = scenario.arrivals_at(level), scenario.n_requests
+            is_counted = n is not None
+            arrival_s = arrivals.times(n=n, duration_s=scenario.extent_s, seed=seed)
+            check_descriptors(first_connections(arrival_s, max_in_flight))
+            result = run_open_loop(
+                targets,
+                source,
+                arrival_s,
+                *load,
+                level,
+                warmup_s=0.0 if is_counted else warmup_s,
+                duration_s=None if is_counted else scenario.duration_s,
+                max_in_flight=max_in_flight,
+            )
         case _:
             raise TypeError(f"{scenario.kind} has a runner of its own")
     result.n_warmup_requests += n_warmup
@@ -87,39 +105,6 @@ def _warm_up(
         return result.n_ok + result.n_failed
     except LevelInterrupted as interrupted:
         raise interrupted.interrupt from None  # a warm-up is not a result
-
-
-def _measure_open_loop(
-    scenario: OpenLoop,
-    level: float,
-    targets: Sequence[Target],
-    source: Source,
-    load: tuple[float, int],
-    seed: int,
-) -> LevelResult:
-    """Run one schedule without a pause: the load is steady when measuring begins."""
-    arrivals, is_counted = scenario.arrivals_at(level), scenario.n_requests is not None
-    arrival_s = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed)
-    check_descriptors(first_connections(arrival_s, scenario.max_in_flight))
-    return run_open_loop(
-        targets,
-        source,
-        arrival_s,
-        *load,
-        level,
-        warmup_s=0.0 if is_counted else scenario.warmup_s,
-        duration_s=None if is_counted else scenario.duration_s,
-        max_in_flight=scenario.max_in_flight,
-    )
-
-
-def _least_connections(scenario: Scenario, level: float) -> int:
-    """Return how many connections a level opens at least; a rate's depend on the server."""
-    if isinstance(scenario, ClosedLoop):
-        return int(level)
-    if isinstance(scenario, Batch):
-        return min(int(level), scenario.n_requests or int(level))
-    return 1
 
 
 def check_descriptors(n_connections: int) -> None:

@@ -195,11 +195,20 @@ class RequestSource(Source):
 
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         request_seed, prompt_seed = seed.spawn(2)
+        from pandas import isna  # what is drawn is pandas's; what is listed does without
+
         drawn = self._model.sample(n, seed=request_seed, sampler=self._sampler)
         inputs = drawn["input_tokens"].to_numpy()
         prompts = self._prompts.prompts(inputs, prompt_seed)
         for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True):
-            yield prompt, int(request["output_tokens"]), _sampling(request)
+            # Greedy unless its parameters say otherwise.
+            names = () if request.get("is_greedy") is True else _SAMPLING
+            sampling = {
+                name: request[name].item() if hasattr(request[name], "item") else request[name]
+                for name in names
+                if name in request and not isna(request[name])
+            }
+            yield prompt, int(request["output_tokens"]), sampling
 
 
 class ListedRequests(Source):
@@ -270,19 +279,6 @@ class RandomIds:
         rng, n_tokens = np.random.default_rng(seed), int(np.sum(lengths))
         ids = rng.integers(self.n_ids, size=n_tokens, dtype=np.int32) + FIRST_TOKEN_ID
         return np.split(ids, np.cumsum(lengths)[:-1])
-
-
-def _sampling(request: Mapping[str, Any]) -> dict[str, float]:
-    """Return how a request samples its tokens: greedy unless its parameters say otherwise."""
-    from pandas import isna  # what is drawn is pandas's; what is listed does without
-
-    if request.get("is_greedy") is True:
-        return {}
-    return {
-        name: request[name].item() if hasattr(request[name], "item") else request[name]
-        for name in _SAMPLING
-        if name in request and not isna(request[name])
-    }
 
 
 def unsent_parameters(model: "RequestModel") -> list[str]:

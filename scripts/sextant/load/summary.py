@@ -24,8 +24,6 @@ def summarise_load(
     """Return what a load came to as JSON has it.
 
     Args:
-        run: what `sextant load` writes.
-        logs: the requests of each of its levels.
         limits_ms: what each request has to keep to count as goodput, of `ttft_ms`, `nttft_ms`,
             `itl_ms` (the mean of its own gaps, which is its TPOT), `tpot_ms` and `e2e_ms`.
     """
@@ -75,10 +73,6 @@ def _summarise_level(
     }
 
 
-def _latency_rows(level: Mapping[str, Any]) -> list[list[str]]:
-    return [[label, *map(number, level[name].values())] for name, label in SHOWN.items()]
-
-
 def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list[tuple[str, str]]:
     rows = [
         ("output tokens a second", number(level["throughput_tok_s"])),
@@ -120,9 +114,10 @@ def summary_document(facts: Mapping[str, Any]) -> Document:
         if kind == "closed_loop":
             load = plural(int(level["level"]), "user")
         answered = f"{plural(level['n_ok'], 'answer')} in {number(level['duration_s'])} s"
+        latencies = [[label, *map(number, level[name].values())] for name, label in SHOWN.items()]
         parts: list[Block] = [
             Headline(answered),
-            Table(_HEADER, _latency_rows(level)),
+            Table(_HEADER, latencies),
             Facts(_rate_rows(level, facts["limits_ms"])),
             *map(Note, _notes(level)),
         ]

@@ -2,8 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -62,17 +61,6 @@ class Axis(NamedTuple):
     high: float | None = None
 
 
-@contextmanager
-def figure_settings(title: str) -> Iterator[None]:
-    """Draw for an SVG that is the same bytes each time.
-
-    Text stays text, in the page's font; a `$` in a name is not a formula. The salt makes ids,
-    which have to be unique in the page, unlike those of other figures.
-    """
-    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        yield
-
-
 def svg(figure: Figure, title: str) -> str:
     """Return the figure as SVG for HTML or a file, with a name for screen readers.
 
@@ -105,7 +93,9 @@ def draw_panels(
     """
     n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
-    with figure_settings(title):
+    # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
+    # unlike those of other figures, and the SVG the same bytes each time.
+    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
         size = (WIDTH_IN, height_in * n_rows + margin_in)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
@@ -113,20 +103,15 @@ def draw_panels(
             draw(axes)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        add_legend(figure, legend)
+        if legend:
+            handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for _, look in legend]
+            names = [label for label, _ in legend]
+            # An entry's width in inches, by its letters; rows that are too long would be cut.
+            entry_in = 0.55 + 0.065 * max(map(len, names))
+            n_fitting = max(1, min(8, int(figure.get_figwidth() / entry_in)))
+            place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
+            figure.legend(handles, names, ncols=n_fitting, **place)
         return svg(figure, title)
-
-
-def add_legend(figure: Figure, entries: Sequence[tuple[str, Look]]) -> None:
-    """Put one legend above all panels."""
-    if entries:
-        handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for _, look in entries]
-        names = [label for label, _ in entries]
-        # An entry's width in inches, by its letters; rows that are too long would be cut.
-        entry_in = 0.55 + 0.065 * max(map(len, names))
-        columns = max(1, min(8, int(figure.get_figwidth() / entry_in)))
-        place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
-        figure.legend(handles, names, ncols=columns, **place)
 
 
 def style(axes: Axes, x: Axis, y: Axis) -> None:

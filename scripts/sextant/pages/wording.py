@@ -91,6 +91,12 @@ def rate_words(per_s: float) -> str:
     return f"{number(float(per_s * HOUR_S))} per hour"
 
 
+def per_second(rate_rps: float) -> str:
+    """Return e.g. `8 requests/s`."""
+    shown = number(float(rate_rps))
+    return f"{shown} request{'' if shown == '1' else 's'}/s"
+
+
 class TimeUnit(NamedTuple):
     """The unit in which times from a start are best read."""
 

@@ -24,6 +24,7 @@ from sextant.base.files import (
     MAKE_AGAIN,
     atomic_folder,
     read_json,
+    read_object,
     read_parquet,
     sha256_file,
     write_json,
@@ -162,9 +163,7 @@ def read_tuning(folder: Path) -> Tuning:
 
 
 def _read(path: Path, kind: type[_T], envelope: Sequence[str] = ()) -> _T:
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise InputError("is not a JSON object", file=path, fix=MAKE_AGAIN)
+    content = read_object(path)
     version = content.pop(_VERSION, None)
     if version != FORMAT_VERSION:
         problem = f"format version {version}; this version of sextant reads {FORMAT_VERSION}"
@@ -195,18 +194,11 @@ class MeasuredCell:
 
     def requests(self, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return the rows of `requests.parquet`: one per measured request, failed ones included."""
-        return self._table("requests", columns)
+        return read_parquet(self.folder / "requests.parquet", columns).to_pandas()
 
     def server(self) -> "pd.DataFrame":
         """Return the rows of `server.parquet`: one per reading of a replica's metrics."""
-        return self._table("server")
-
-    def telemetry(self) -> "pd.DataFrame":
-        """Return the rows of `telemetry.parquet`: one per reading of a device."""
-        return self._table("telemetry")
-
-    def _table(self, name: str, columns: Sequence[str] | None = None) -> "pd.DataFrame":
-        return read_parquet(self.folder / f"{name}.parquet", columns).to_pandas()
+        return read_parquet(self.folder / "server.parquet").to_pandas()
 
 
 def read_cell(folder: Path) -> MeasuredCell:

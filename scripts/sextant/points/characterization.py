@@ -11,6 +11,7 @@ import pandas as pd
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sextant.base.errors import InputError
+from sextant.base.rows import jsonable
 from sextant.base.sheets import SelectableId, field_types, load_column, sheet_cells
 from sextant.experiment.sheets import CellRow, Dtype, GpuProfileRow, LlmRow
 from sextant.facts.gpu import GPUProfile, Price
@@ -27,6 +28,7 @@ _STATISTICS = {"mean": "mean"} | {
     for number, prefix in PERCENTILE_PREFIX.items()
 }
 _ROUNDING = 1e-6
+_ENDS = ["min", "max"]
 _Tokens = Annotated[float, Field(gt=0, le=1e8)]
 _Count = Annotated[int, Field(ge=0, le=10**12)]
 _LATENCIES = {
@@ -185,9 +187,8 @@ def read_points(path: Path) -> pd.DataFrame:
 
     Lines count as an editor does, the header is line 1.
 
-    Raises:
-        InputError: a column is unknown, a value is not what `workflow/schemas/points.schema.yaml`
-            says, or there are too many.
+    Raises InputError: a column is unknown, a value is not what
+    `workflow/schemas/points.schema.yaml` says, or there are too many.
     """
     with path.open("rb") as file:
         lines = (line for line in file if line.strip() and not line.startswith(b"#"))
@@ -292,8 +293,7 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
 
     If a GPU profile has several prices, the first one counts.
 
-    Raises:
-        InputError: two are the same source, or have other facts of the same LLM or GPU profile.
+    Raises InputError: two are the same source, or have other facts of the same LLM or GPU profile.
     """
     if len(parts) == 1:
         return parts[0]
@@ -302,7 +302,6 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
         fix = "leave one out, or change `source` in its characterization.yaml"
         raise InputError(f"two sources are called {max(names, key=names.count)}", fix=fix)
     longest = [part.longest_request_tokens for part in parts]
-    known = [tokens for tokens in longest if tokens is not None]
     features = [part.features for part in parts if part.features]
     return Characterization(
         source=" + ".join(names),
@@ -314,7 +313,7 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
         predictors=[],
         features=Features(*map(pd.concat, zip(*features, strict=True))) if features else None,
         feasibility=pd.concat([part.feasibility for part in parts], ignore_index=True),
-        longest_request_tokens=max(known) if len(known) == len(parts) else None,
+        longest_request_tokens=None if None in longest else max(filter(None, longest)),
         descriptions=tuple(each for part in parts for each in part.descriptions),
         left_out=tuple(each for part in parts for each in part.left_out),
     )
@@ -336,12 +335,8 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
 def _priced(parts: Sequence[Characterization]) -> dict[str, GPUProfile]:
     """Return the profiles of all sources, which have to agree but for their prices."""
     # Zero, because one nan is not equal to another.
-    bare: dict[str, Any] = {
-        "usd_per_hour": 0.0,
-        "price_source": None,
-        "price_as_of": None,
-        "gpu_model": None,
-    }
+    bare: dict[str, Any] = dict.fromkeys(("price_source", "price_as_of", "gpu_model"))
+    bare["usd_per_hour"] = 0.0
     unpriced = {
         part.source: {name: replace(profile, **bare) for name, profile in part.profiles.items()}
         for part in parts
@@ -370,15 +365,11 @@ def summary(known: Characterization, place: str) -> dict[str, Any]:
         "n_points": len(points),
         **{key: sorted(points[name].dropna().unique()) for key, name in named.items()},
         "gpus": sorted({profile.gpu.gpu_id for profile in profiles}),
-        **{name: _range(points[name].dropna()) for name in ranges},
+        **{
+            name: None if points[name].isna().all() else jsonable([*points[name].agg(_ENDS)])
+            for name in ranges
+        },
     }
-
-
-def _range(known: pd.Series) -> list[Any] | None:
-    ends = [known.min(), known.max()]
-    if known.empty:
-        return None
-    return ends if isinstance(ends[0], str) else [float(end) for end in ends]
 
 
 def as_text(row: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 import csv
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path
+from sextant.base.files import atomic_folder, atomic_path
 from sextant.base.sheets import file_name, load_sheet, write_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, profile_row
@@ -46,6 +45,7 @@ def export_folder(
         InputError: the licence is missing, or an LLM is not in the sheet.
     """
     points, tried = known.points, known.feasibility.sort_values(IDENTIFIERS)
+    about = None
     if not (out / FILE).is_file():
         if not licence or not attribution:
             fix = "say under which licence the points are, and who measured them"
@@ -63,23 +63,25 @@ def export_folder(
             workload_id=known.workload_id,
             scenario_id=known.scenario_id,
         )
-        write_description(out, about)
-    if not (out / "llms.tsv").is_file():
-        write_tables(out, {"llms.tsv": _copied_llms(known, out, llms)})
-    for profile in known.profiles.values():
-        gpu = profile.gpu
-        if not gpu_path(GPUS, gpu.gpu_id).is_file():
-            facts = {key: value for key, value in asdict(gpu).items() if value is not None}
-            write_yaml(gpu_path(out / "gpus", gpu.gpu_id), facts)
     named = {*points["gpu_profile_id"], *tried["gpu_profile_id"]}
     profiles = [profile_row(profile) for name, profile in known.profiles.items() if name in named]
-    write_tables(out, {"gpu_profiles.tsv": profiles})
-    write_table(out / "feasibility.csv", _verdicts(tried))
-    write_points(out / "points.csv", points.drop(columns=_FILLED_IN))
+    with atomic_folder(out, last=FILE) as new:
+        if about is not None:
+            write_description(new, about)
+        if not (out / "llms.tsv").is_file():
+            write_table(new / "llms.tsv", _copied_llms(known, new, llms))
+        for profile in known.profiles.values():
+            gpu = profile.gpu
+            if not gpu_path(GPUS, gpu.gpu_id).is_file():
+                facts = {key: value for key, value in asdict(gpu).items() if value is not None}
+                write_yaml(gpu_path(new / "gpus", gpu.gpu_id), facts)
+        write_table(new / "gpu_profiles.tsv", pd.DataFrame(profiles))
+        write_table(new / "feasibility.csv", _verdicts(tried))
+        write_points(new / "points.csv", points.drop(columns=_FILLED_IN))
     return len(points)
 
 
-def _copied_llms(known: Characterization, out: Path, sheet: Path) -> list[dict[str, str]]:
+def _copied_llms(known: Characterization, out: Path, sheet: Path) -> pd.DataFrame:
     rows = load_sheet(sheet, LlmRow, "llm_id")
     configs = {row["llm_id"]: Path(row["config"]) for row in rows}
     copied = []
@@ -88,10 +90,10 @@ def _copied_llms(known: Characterization, out: Path, sheet: Path) -> list[dict[s
             fix = "add a row for it, or give another sheet (--llms)"
             raise InputError(f"no LLM {llm_id!r}", file=sheet, field="llm_id", fix=fix)
         name = f"llms/{file_name(llm_id)}.json"
-        with atomic_path(out / name) as temporary:
-            shutil.copyfile(configs[llm_id], temporary)
+        (out / "llms").mkdir(exist_ok=True)
+        shutil.copyfile(configs[llm_id], out / name)
         copied.append({"llm_id": llm_id, "config": name, "dtype": known.llms[llm_id].dtype})
-    return copied
+    return pd.DataFrame(copied)
 
 
 def _verdicts(tried: pd.DataFrame) -> pd.DataFrame:
@@ -106,12 +108,6 @@ def write_description(folder: Path, about: Description) -> None:
     """Write `characterization.yaml`, without what is not known."""
     facts = {key: value for key, value in asdict(about).items() if value not in (None, {})}
     write_yaml(folder / FILE, facts)
-
-
-def write_tables(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Write rows by the name of their file; a file has the keys of its rows."""
-    for name, rows in tables.items():
-        write_table(folder / name, pd.DataFrame(rows))
 
 
 def write_points(path: Path, points: pd.DataFrame) -> None:

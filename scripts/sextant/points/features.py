@@ -100,10 +100,8 @@ def _table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
 
 def published_features(experiment: "Experiment") -> Features | None:
     """Return the features that came with an experiment's characterization, if any did."""
-    if not experiment.features:
-        return None
     rows = experiment.features
-    return features_of_sheets(rows["llms"], rows["gpus"], experiment.profiles)
+    return features_of_sheets(rows["llms"], rows["gpus"], experiment.profiles) if rows else None
 
 
 def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]:

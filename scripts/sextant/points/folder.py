@@ -38,8 +38,7 @@ def load_folder(folder: str | Path) -> Characterization:
 
     LLMs that cannot be sized, e.g. of an unknown family, are left out with their points.
 
-    Raises:
-        InputError: a file is missing or malformed; names file, row, field and fix.
+    Raises InputError: a file is missing or malformed; names file, row, field and fix.
     """
     folder = Path(folder)
     about = load_description(folder)
@@ -196,8 +195,8 @@ def _feasibility(
 def load_description(folder: Path) -> Description:
     """Read the description of a folder's points.
 
-    Raises:
-        InputError: there is none, or a key is unknown, missing, there twice or has a wrong value.
+    Raises InputError: there is none, or a key is unknown, missing, there twice or has a wrong
+    value.
     """
     path = folder / FILE
     facts = read_yaml(path)

@@ -179,7 +179,7 @@ def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
     )
 
 
-def _own(metric: str, end: str = "") -> str:
+def _own(metric: str, end: str) -> str:
     return f"own_{metric}_{end}_ms" if end else f"own_{metric}_ms"
 
 

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ import pandas as pd
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.files import read_json
+from sextant.base.files import atomic_folder, read_json
 from sextant.base.sheets import check
 from sextant.facts.gpu import profile_of_id, profile_row
 from sextant.facts.prices import priced
-from sextant.points.characterization import Description, PointRow, check_latencies
-from sextant.points.export import write_description, write_points, write_tables
+from sextant.facts.slo import MAX_FAILED, METRICS
+from sextant.pages.wording import percent
+from sextant.points.characterization import FILE, Description, PointRow, check_latencies
+from sextant.points.export import write_description, write_points, write_table
 from sextant.points.frame import COLUMNS, LOAD
 
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
@@ -52,7 +54,7 @@ def import_load_tool(
     Returns the counts.
 
     Raises:
-        InputError: a file is no result of the tool, or does not name the LLM; the GPU profile is
+        InputError: a file was not written by the tool, or does not name the LLM; the GPU profile is
             unknown; no result has users or an answered rate; no LLM has its config.
     """
     profile_of_id(served.gpu_profile_id)
@@ -76,8 +78,22 @@ def import_load_tool(
     )
     n_without = len(results) - len(points)
     notes = [f"{n_without} left out, with neither users nor a rate"] * (n_without > 0)
+    notes += _caveats(points)
     points["gpu_profile_id"] = served.gpu_profile_id
     return write_published(out, about, points, configs, len(results), notes)
+
+
+def _caveats(points: pd.DataFrame) -> list[str]:
+    """Return how many points cannot meet an SLO, or a limit, in the counts' words."""
+    n_ok, n_failed = (points.get(name, points["users"] * math.nan) for name in ("n_ok", "n_failed"))
+    failed = n_failed / (n_ok + n_failed)
+    said = f"with more than {percent(MAX_FAILED)} of the requests failed (up to "
+    said += f"{percent(failed.max())}), which meet no SLO unless --max-failed allows it"
+    counts = {said: failed > MAX_FAILED}
+    for name in ("ttft", "tpot"):
+        is_unknown = points.get(f"median_{name}_ms", failed * math.nan).isna()
+        counts[f"without a median {METRICS[name]}"] = is_unknown & (n_ok > 0)
+    return [f"{count.sum()} {said}" for said, count in counts.items() if count.any()]
 
 
 def write_published(
@@ -121,14 +137,14 @@ def write_published(
     named = (name.split("x", 1) for name in points["gpu_profile_id"].unique())
     ordered = sorted((gpu_id, int(count)) for count, gpu_id in named)
     profiles = [profile_of_id(f"{n}x{gpu_id}") for gpu_id, n in ordered]
-    tables = {
-        "llms.tsv": [{"llm_id": name, "config": f"{configs}/{name}.json"} for name in llm_ids],
-        # The publishers state no prices.
-        "gpu_profiles.tsv": [profile_row(priced(each, "aws") or each) for each in profiles],
-    }
-    write_description(out, about)
-    write_tables(out, tables)
-    write_points(out / "points.csv", points)
+    llms = [{"llm_id": name, "config": f"{configs}/{name}.json"} for name in llm_ids]
+    # The publishers state no prices.
+    rows = [profile_row(priced(each, "aws") or each) for each in profiles]
+    with atomic_folder(out, last=FILE) as new:
+        write_description(new, about)
+        write_table(new / "llms.tsv", pd.DataFrame(llms))
+        write_table(new / "gpu_profiles.tsv", pd.DataFrame(rows))
+        write_points(new / "points.csv", points)
     left_out = [f"{n} left out of {name}, without a config.json" for name, n in unknown.items()]
     return "; ".join([f"{len(points):,} points of {n_read:,} measurements", *notes, *left_out])
 
@@ -146,10 +162,10 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
     except InputError as error:
         raise error.at(file=path) from None
     except KeyError as error:
-        problem = f"is no result of {tool} ({error} is missing)"
+        problem = f"was not written by {tool}: it has no {error}"
         raise InputError(problem, file=path, fix=fix) from None
-    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError, OSError):
-        raise InputError(f"is no result of {tool}", file=path, fix=fix) from None
+    except (TypeError, AttributeError, IndexError, ArithmeticError, ValueError):
+        raise InputError(f"was not written by {tool}", file=path, fix=fix) from None
     if not rows:
         raise InputError(f"is a result of {tool} without any benchmark", file=path, fix=fix)
     for number, row in enumerate(rows, 1):
@@ -164,7 +180,7 @@ def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point
         InputError: the LLM is not named, or a value is not what points may have.
     """
     named = {name: point.pop(name, None) for name in ("model", "version")}
-    known = {name: value for name, value in point.items() if not _is_missing(value)}
+    known = {name: value for name, value in point.items() if value is not None and value == value}
     if known.get("n_ok") == 0:  # tools write 0 for what nothing was measured of
         known = {name: known[name] for name in known if name in _WITHOUT_ANSWERS}
     for name in ("n_ok", "n_failed", "users"):
@@ -174,18 +190,15 @@ def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point
         check(PointRow, known | {"llm_id": "", "gpu_profile_id": ""}, path)
         check_latencies(pd.DataFrame([known]).reindex(columns=COLUMNS))
     except InputError as error:
-        fix = f"correct {error.field} in the file, or measure again"
-        field = f"{error.field}{of_result}"
-        raise InputError(error.problem, file=path, field=field, fix=fix) from None
+        where, fix = f"{error.field}{of_result}", f"correct {error.field}, or measure again"
+        raise InputError(error.problem, file=path, field=where, fix=fix) from None
     named["model"] = llm or named["model"]
     if not isinstance(named["model"], str) or not named["model"]:
         fix = "name the LLM: --llm, as on Hugging Face"
         raise InputError("the file does not name the LLM", file=path, field="--llm", fix=fix)
-    return known | named
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    # The points' statistic is the median: a mean alone would not be read.
+    lonely = {name for name in known if name.replace("mean_", "median_") not in known}
+    return {name: value for name, value in known.items() if name not in lonely} | named
 
 
 def _vllm(result: Any) -> Iterator[Point]:
@@ -204,7 +217,7 @@ def _vllm(result: Any) -> Iterator[Point]:
         "throughput_tok_s": result["output_throughput"],
         "n_ok": n_ok,
         "n_failed": result.get("failed", result["num_prompts"] - n_ok),
-        "measured_on": datetime.strptime(result["date"][:8], "%Y%m%d").date().isoformat(),
+        "measured_on": _day("date", result["date"], lambda text: f"{int(text[:8])}"),
     }
 
 
@@ -237,7 +250,11 @@ def _guidellm(report: Any) -> Iterator[Point]:
             **_load(users, strategy.get("rate"), point["request_rate_rps"]),
             "n_ok": totals["successful"],
             "n_failed": totals["errored"],
-            "measured_on": datetime.fromtimestamp(result["start_time"], UTC).date().isoformat(),
+            "measured_on": _day(
+                "start_time",
+                result["start_time"],
+                lambda stamp: datetime.fromtimestamp(stamp, UTC).isoformat(),
+            ),
         }
 
 
@@ -257,8 +274,20 @@ def _aiperf(result: Any) -> Iterator[Point]:
         "throughput_tok_s": result.get("output_token_throughput", {}).get("avg"),
         "n_ok": result["request_count"]["avg"],
         "n_failed": result.get("error_request_count", {}).get("avg", 0),
-        "measured_on": str(result["start_time"])[:10] if result.get("start_time") else None,
+        "measured_on": _day("start_time", result.get("start_time"), str),
     }
+
+
+def _day(field: str, value: Any, as_text: Callable[[Any], str]) -> str | None:
+    """Return the day of a date or a time; `as_text` makes it a text that begins with the day."""
+    if value is None:
+        return None
+    try:
+        text = as_text(value)
+        return date.fromisoformat(text if text.isdigit() else text[:10]).isoformat()
+    except (TypeError, ValueError, ArithmeticError, OSError):
+        fix = f"correct {field}, or measure again"
+        raise InputError(f"{str(value)[:40]!r} is no date", field=field, fix=fix) from None
 
 
 def _of_aiperf(name: str, block: Mapping[str, Any] | None) -> Point:

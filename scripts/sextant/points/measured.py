@@ -58,8 +58,8 @@ def load_characterization(
     The source has to be given if there are several; workload and scenario are those that the
     source's recommendations rest on unless others are given.
 
-    Raises:
-        InputError: there is no such store or cell, one cannot be read, or the choice is not unique.
+    Raises InputError: there is no such store or cell, one cannot be read, or the choice is not
+    unique.
     """
     return _choose(_read(place), place, source, workload_id, scenario_id)
 
@@ -152,11 +152,10 @@ def _only(points: pd.DataFrame, place: str | Path, name: str, value: str | None)
     raise InputError(problem, file=place, field=option, fix=fix)
 
 
-def _read(place: str | Path) -> _Measured:
-    return _read_cells(Path(place)) if Path(place).is_dir() else _read_store(place)
-
-
-def _read_store(path: str | Path) -> _Measured:
+def _read(path: str | Path) -> _Measured:
+    """Read a store, or the cells below a folder."""
+    if Path(path).is_dir():
+        return _read_cells(Path(path))
     llm, gpu = (", ".join(field.name for field in fields(kind)) for kind in (LLM, GPU))
     with open_store(path) as store:
 
@@ -201,9 +200,8 @@ def _read_store(path: str | Path) -> _Measured:
 def _read_cells(folder: Path) -> _Measured:
     """Read all cells below a folder: what is needed of LLMs and GPUs is in their `run.json`.
 
-    Raises:
-        InputError: there is no cell, one is damaged, two are the same, or one does not say what was
-            measured on what.
+    Raises InputError: there is no cell, one is damaged, two are the same, or one does not say what
+    was measured on what.
     """
     cells = []
     for path in sorted(folder.rglob("run.json")):

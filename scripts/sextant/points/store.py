@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from sextant.base.files import (
     MAKE_WORKLOAD_AGAIN,
     atomic_path,
     provenance,
-    read_json,
+    read_object,
     read_parquet,
     read_provenance,
 )
@@ -51,9 +52,8 @@ def connect(
 def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
     """Open a database of `build_store` for reading.
 
-    Raises:
-        InputError: there is none, another process holds it, it is damaged, of another version, or
-            holds more than tables (`_require_tables`).
+    Raises InputError: there is none, another process holds it, it is damaged, of another version,
+    or holds more than tables (`_require_tables`).
     """
     import duckdb
 
@@ -69,7 +69,15 @@ def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
     try:
         with connect(path, read_only=True) as store:
             _require_tables(store, path)
-            _require_columns(store, path)
+            with connect() as fresh:
+                fresh.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
+                wanted = fresh.execute(_COLUMNS).fetchall()
+            if missing := set(wanted) - set(store.execute(_COLUMNS).fetchall()):
+                table, column = min(missing)
+                problem = (
+                    f"built by another version of sextant: table {table} has no column {column}"
+                )
+                raise InputError(problem, file=path, fix=_BUILD_AGAIN)
             yield store
     except duckdb.Error as error:
         problem = f"the store cannot be read ({' '.join(str(error).split())[:300]})"
@@ -103,17 +111,6 @@ def _require_tables(store: "duckdb.DuckDBPyConnection", path: str | Path) -> Non
         raise InputError(problem, file=path, fix="build the store again from the Parquet files")
 
 
-def _require_columns(store: "duckdb.DuckDBPyConnection", path: str | Path) -> None:
-    """Refuse a store that was built by another version."""
-    with connect() as fresh:
-        fresh.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
-        wanted = fresh.execute(_COLUMNS).fetchall()
-    if missing := set(wanted) - set(store.execute(_COLUMNS).fetchall()):
-        table, column = min(missing)
-        problem = f"built by another version of sextant: table {table} has no column {column}"
-        raise InputError(problem, file=path, fix=_BUILD_AGAIN)
-
-
 def fact_rows(
     llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]
 ) -> dict[str, list[dict[str, Any]]]:
@@ -132,9 +129,8 @@ def fact_rows(
 
 def trace_rows(reports: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Return the rows of table `trace` from the reports of ingest, by trace."""
-    return [
-        {"trace_id": name, **_read_object(path, MAKE_TRACE_AGAIN)} for name, path in reports.items()
-    ]
+    read = partial(read_object, fix=MAKE_TRACE_AGAIN)
+    return [{"trace_id": name, **read(path)} for name, path in reports.items()]
 
 
 def workload_rows(
@@ -143,17 +139,10 @@ def workload_rows(
     """Return the rows of table `workload` from its sheet and each workload's validation."""
     rows = []
     for workload_id, row in workloads.items():
-        validation = _read_object(validations[workload_id], MAKE_WORKLOAD_AGAIN)
+        validation = read_object(validations[workload_id], fix=MAKE_WORKLOAD_AGAIN)
         distances = {f"ks_{name}": value for name, value in validation.get("ks", {}).items()}
         rows.append({**row, **validation, **distances})
     return rows
-
-
-def _read_object(path: Path, fix: str) -> dict[str, Any]:
-    content = read_json(path, fix=fix)
-    if not isinstance(content, dict):
-        raise InputError("is not a JSON object", file=path, fix=fix)
-    return content
 
 
 def build_store(
@@ -163,8 +152,7 @@ def build_store(
 
     Columns are matched by name: what the table lacks is left out, what the rows lack is null.
 
-    Raises:
-        InputError: a file has rows that break the table's key, e.g. the same point twice.
+    Raises InputError: a file has rows that break the table's key, e.g. the same point twice.
     """
     with atomic_path(path) as temporary, connect(temporary) as database:
         database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
@@ -174,9 +162,7 @@ def build_store(
             for file in table_files:
                 _insert_file(database, table, file)
         inputs = {
-            f"{table}/{Path(file).parent.name}": file
-            for table, table_files in files.items()
-            for file in table_files
+            f"{table}/{Path(file).parent.name}": file for table in files for file in files[table]
         }
         measured = {
             name: value

@@ -62,17 +62,11 @@ _VIEWS = {
 def aggregate_points(
     cells: Sequence[Path], point_out: Path, feasibility_out: Path, telemetry_out: Path
 ) -> None:
-    """Write the tables `point`, `feasibility` and `telemetry` of cells as Parquet files.
+    """Write the tables `point` (one row per cell and level), `feasibility` (per cell) and
+    `telemetry` (per cell, level and device) of folders of cells as Parquet files.
 
-    Args:
-        cells: folders of measured cells.
-        point_out: file of one row per cell and level.
-        feasibility_out: file of one row per cell.
-        telemetry_out: file of one row per cell, level and device.
-
-    Raises:
-        InputError: cells are damaged; their files have been set aside (see `require_whole`). Or
-            there are none.
+    Raises InputError: cells are damaged; their files have been set aside (see `require_whole`). Or
+    there are none.
     """
     if not cells:
         fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"
@@ -165,17 +159,13 @@ def _register_cells(database: duckdb.DuckDBPyConnection, cells: Sequence[Measure
     database.execute(ENERGY_SQL.read_text(encoding="utf-8"))
 
 
-def _key_row(cell: MeasuredCell) -> dict[str, Any]:
-    return dict(zip(CELL_KEY, cell.key, strict=True))
-
-
 def _cell_row(cell: MeasuredCell) -> dict[str, Any]:
     run = cell.run
     dtype = run.server and run.server.precision
     is_quantized = ((run.definition or {}).get("llm") or {}).get("weight_bits")
     return {
         "folder": str(cell.folder),
-        **_key_row(cell),
+        **dict(zip(CELL_KEY, cell.key, strict=True)),
         "scenario_kind": run.scenario_kind,
         "replicas": run.variant.replicas,
         "engine": run.server and run.server.engine,
@@ -187,15 +177,13 @@ def _cell_row(cell: MeasuredCell) -> dict[str, Any]:
 
 def _level_row(run: CellRun, level: LevelRun) -> dict[str, Any]:
     published = level.published_medians
+    same = ("level", "started_s", "duration_s", "server_mean_itl_ms")
     return {
-        "level": level.level,
-        "started_s": level.started_s,
-        "duration_s": level.duration_s,
+        **{name: getattr(level, name) for name in same},
         "batch_weight_tokens": run.batch_weight_tokens,
         "client_lag_p99_ms": level.client_lag_ms.p99,
         "client_lag_max_ms": level.client_lag_ms.max,
         "send_lag_p99_ms": level.send_lag_ms.p99,
-        "server_mean_itl_ms": level.server_mean_itl_ms,
         "engine_version": level.engine_version or run.engine_version,
         "is_published_median": published is not None,
         "median_nttft_ms": published and published.median_nttft_ms,
@@ -205,14 +193,16 @@ def _level_row(run: CellRun, level: LevelRun) -> dict[str, Any]:
 
 def _feasibility_row(cell: MeasuredCell) -> dict[str, Any]:
     run, tuning, memory = cell.run, cell.tuning, cell.tuning.memory
-    return _key_row(cell) | {
+    return {
+        **dict(zip(CELL_KEY, cell.key, strict=True)),
         "is_feasible": run.verdict.is_feasible,
         "verdict": run.verdict.outcome.value,
         "reason": run.verdict.reason,
         "levels_left_out": run.left_out and str(run.left_out),
-        "memory_utilization": memory and memory.memory_utilization,
-        "weight_gib": memory and memory.weight_gib,
-        "kv_gib": memory and memory.kv_gib,
+        **{
+            name: memory and getattr(memory, name)
+            for name in ("memory_utilization", "weight_gib", "kv_gib")
+        },
         "batch_weight_tokens": run.batch_weight_tokens,
         # Null where a published characterization does not say.
         "n_server_starts": None if tuning.probes is None else len(tuning.probes),

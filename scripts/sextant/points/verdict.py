@@ -45,38 +45,32 @@ class Outcome(StrEnum):
     @property
     def kind(self) -> Kind:
         """The group it belongs to."""
-        return _SENTENCES[self][0]
+        return _KINDS.get(self, Kind.DOES_NOT_FIT)
 
 
-_SENTENCES: Mapping[Outcome, tuple[Kind, str]] = {
-    Outcome.FEASIBLE: (Kind.FITS, ""),
-    Outcome.WEIGHTS_TOO_LARGE: (
-        Kind.DOES_NOT_FIT,
-        "the weights take {weight_gib:.3f} GiB of {usable_gib:.3f} GiB",
-    ),
-    Outcome.KV_CACHE_TOO_SMALL: (
-        Kind.DOES_NOT_FIT,
-        "the KV cache holds {kv_tokens} tokens, the longest request needs {longest_request_tokens}",
-    ),
+_KINDS = {
+    Outcome.FEASIBLE: Kind.FITS,
+    Outcome.HEADS_CANNOT_BE_SPLIT: Kind.UNSUPPORTED,
+    Outcome.OMITTED: Kind.OMITTED,
+}
+"""Of all others it is that the LLM does not fit."""
+_NEED = "the longest request needs {longest_request_tokens}"
+_SENTENCES = {
+    Outcome.FEASIBLE: "",
+    Outcome.WEIGHTS_TOO_LARGE: "the weights take {weight_gib:.3f} GiB of {usable_gib:.3f} GiB",
+    Outcome.KV_CACHE_TOO_SMALL: f"the KV cache holds {{kv_tokens}} tokens, {_NEED}",
     Outcome.BATCH_WEIGHT_TOO_LARGE: (
-        Kind.DOES_NOT_FIT,
-        "the KV cache holds {kv_tokens} tokens, the variant asks for {batch_weight_tokens}",
+        "the KV cache holds {kv_tokens} tokens, the variant asks for {batch_weight_tokens}"
     ),
     Outcome.BATCH_WEIGHT_TOO_SMALL: (
-        Kind.DOES_NOT_FIT,
-        "the variant's batch weight is {batch_weight_tokens} tokens, the longest request needs "
-        "{longest_request_tokens}",
+        f"the variant's batch weight is {{batch_weight_tokens}} tokens, {_NEED}"
     ),
-    Outcome.NO_BATCH_WEIGHT_PASSED: (
-        Kind.DOES_NOT_FIT,
-        "no batch weight passed in {n_server_starts} server starts",
-    ),
+    Outcome.NO_BATCH_WEIGHT_PASSED: "no batch weight passed in {n_server_starts} server starts",
     Outcome.HEADS_CANNOT_BE_SPLIT: (
-        Kind.UNSUPPORTED,
-        "{n_heads} heads ({n_kv_heads} KV heads) cannot be split over {n_gpus} GPUs",
+        "{n_heads} heads ({n_kv_heads} KV heads) cannot be split over {n_gpus} GPUs"
     ),
-    Outcome.MEMORY_TOO_SMALL: (Kind.DOES_NOT_FIT, "memory too small"),
-    Outcome.OMITTED: (Kind.OMITTED, "software or hardware limits"),
+    Outcome.MEMORY_TOO_SMALL: "memory too small",
+    Outcome.OMITTED: "software or hardware limits",
 }
 
 
@@ -105,8 +99,8 @@ class Verdict:
     """Who says so, e.g. a paper's table; None for our own measurement."""
 
     def __post_init__(self) -> None:
-        sentence = _SENTENCES[self.outcome][1]
-        needed = {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
+        parts = string.Formatter().parse(_SENTENCES[self.outcome])
+        needed = {name for _, name, _, _ in parts if name}
         if needed != set(self.numbers):
             wanted, given = (", ".join(sorted(names)) or "none" for names in (needed, self.numbers))
             raise ValueError(f"verdict {self.outcome} has the numbers {wanted}, not {given}")
@@ -119,7 +113,7 @@ class Verdict:
     @property
     def why(self) -> str | None:
         """Why the LLM cannot be served, as a phrase; None if it can."""
-        return _SENTENCES[self.outcome][1].format_map(self.numbers) or None
+        return _SENTENCES[self.outcome].format_map(self.numbers) or None
 
     @property
     def reason(self) -> str:
@@ -166,7 +160,11 @@ def assess(
     tokens = memory.kv_tokens(longest_request_tokens)
     weight_gib = memory.weight_bytes / GIB
     verdict = FEASIBLE
-    if devices.kind != "cpu" and not _splits_evenly(llm, devices.n_gpus):
+    # Tensor parallelism shares heads out evenly: vLLM accepts nothing else. MLA's latent vector is
+    # not split, so only the heads have to be.
+    fewer, more = sorted((llm.n_kv_heads, devices.n_gpus))
+    is_even = llm.n_heads % devices.n_gpus == 0 and (llm.kv_latent_size or more % fewer == 0)
+    if devices.kind != "cpu" and not is_even:
         heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": devices.n_gpus}
         verdict = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, heads)
     elif memory.kv_bytes == 0:
@@ -203,17 +201,6 @@ def assess_variant(
         numbers["longest_request_tokens"] = longest_request_tokens
         return replace(assessed, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers))
     return assessed
-
-
-def _splits_evenly(llm: LLM, n_gpus: int) -> bool:
-    """Return whether tensor parallelism can share the heads out: vLLM accepts nothing else.
-
-    The latent vector of MLA is not split, so only the heads have to be.
-    """
-    if llm.kv_latent_size:
-        return llm.n_heads % n_gpus == 0
-    fewer, more = sorted((llm.n_kv_heads, n_gpus))
-    return llm.n_heads % n_gpus == 0 and more % fewer == 0
 
 
 @dataclass(frozen=True)

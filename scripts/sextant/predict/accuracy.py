@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
 from sextant.pages.wording import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
@@ -23,9 +23,10 @@ from sextant.predict.registry import (
 )
 from sextant.predict.tuning import results_of
 
-HoldOut = Literal["llm", "gpu", "engine_version"]
-"""What a fold has not seen: an LLM, a type of GPU, a version of an engine."""
-_HELD_OUT = {"llm": "LLM", "gpu": "GPU type", "engine_version": "engine version"}
+HoldOut = Literal["llm", "gpu", "engine", "engine_version"]
+"""What a fold has not seen: an LLM, a type of GPU, an engine, a version of one."""
+_HELD_OUT = {"llm": "LLM", "gpu": "GPU type"}
+_SHAPE = ("llm_type", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "n_experts")
 MEDIANS = (50, 50)
 _PARTS = ("predicted", "lo", "hi")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
@@ -55,7 +56,7 @@ def predict_held_out(
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> list[HeldOut]:
-    """Predict every point from those of other LLMs, GPU types or engine versions.
+    """Predict every point from those of other LLMs, GPU types, engines or versions of them.
 
     LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, and an LLM in two precisions,
     say nothing new of each other. Points without any latency, or without users that are stated or
@@ -90,11 +91,14 @@ def predict_held_out(
         fix = "judge roofline, or measure both"
         raise InputError(problem, field="--predictor", fix=fix)
     folds = list(held_out_folds(points, task, hold_out))
-    if len(folds) <= make.min_training_llms:
-        present = plural(len(folds), _HELD_OUT[hold_out])
-        needed = f"{predictor} needs {make.min_training_llms + 1} or more to hold out each in turn"
+    left = [points.loc[~rows, "llm_id"].map(_names(points, task)).nunique() for _, rows in folds]
+    if len(folds) < 2 or min(left) < make.min_training_llms:
+        present = plural(len(folds), _HELD_OUT.get(hold_out, hold_out.replace("_", " ")))
+        needed = f"{predictor} needs {make.min_training_llms} LLMs or more to learn from"
+        if len(folds) > 1:
+            needed = f"{min(left)} LLMs are left without one of them; {needed}"
         fix = "name another --source beside it, or hold out something else (--hold-out)"
-        raise InputError(f"the points are of {present}; {needed}", field="--hold-out", fix=fix)
+        raise InputError(f"the points are of {present}: {needed}", field="--hold-out", fix=fix)
     jobs = (
         partial(predict_rows, task, points, fold, rows, predictor, seed, percentiles)
         for fold, rows in folds
@@ -116,6 +120,7 @@ def held_out_folds(
         "gpu": lambda: points["gpu_profile_id"].map(
             {name: profile.gpu.gpu_id for name, profile in task.facts.profiles.items()}
         ),
+        "engine": lambda: points["engine"].fillna("unknown"),
         "engine_version": lambda: (
             points["engine"].fillna("") + " " + points["engine_version"].fillna("")
         ).str.strip(),
@@ -128,13 +133,8 @@ def held_out_folds(
 def _names(points: pd.DataFrame, task: Task) -> dict[str, str]:
     """Return for each LLM the name of the first one of its architecture."""
     first: dict[Hashable, str] = {}
-    ids = sorted(points["llm_id"].unique())
-    return {name: first.setdefault(_architecture(task.facts.llms[name]), name) for name in ids}
-
-
-def _architecture(llm: LLM) -> Hashable:
-    shape = (llm.n_layers, llm.hidden_size, llm.ffn_size, llm.n_heads, llm.n_kv_heads)
-    return llm.llm_type, *shape, llm.n_experts, llm.vocab_size
+    shape, ids = attrgetter(*_SHAPE, "vocab_size"), sorted(points["llm_id"].unique())
+    return {name: first.setdefault(shape(task.facts.llms[name]), name) for name in ids}
 
 
 def predict_rows(

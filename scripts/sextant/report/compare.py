@@ -48,9 +48,16 @@ def compare_answers(first: Path, second: Path) -> Document:
         for side in ("a", "b")
         if facts[f"only_in_{side}"]
     ]
+    changed = [
+        Section(
+            f"{row['llm_id']}, {row['slo_id']} ({row['source']}, {row['predictor']})",
+            [Headline(f"{row['was']} → {row['is_now']}"), Facts(row["why"])],
+        )
+        for row in changes
+    ]
     return Document(
         "What changed",
-        [Headline(lead), *map(_change_section, changes), *only],
+        [Headline(lead), *changed, *only],
         facts,
         f"A: {first}; B: {second}",
         provenance(),
@@ -128,8 +135,3 @@ def _moves(here: Row, there: Row) -> str:
         if old != new
     ]
     return listed(moved) or "as here, but something else is cheaper"
-
-
-def _change_section(change: Row) -> Section:
-    head = f"{change['llm_id']}, {change['slo_id']} ({change['source']}, {change['predictor']})"
-    return Section(head, [Headline(f"{change['was']} → {change['is_now']}"), Facts(change["why"])])

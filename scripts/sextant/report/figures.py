@@ -25,7 +25,8 @@ _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 
 def load_chart(curves: pd.DataFrame, answer: Row, card: Row) -> Chart | None:
-    """Return the figure of an LLM's latencies (`load_curves`) over the load of a replica.
+    """Return the figure of an LLM's latencies (`load_curves`) over the load of a replica, a panel
+    per limit; 90% intervals as bars.
 
     None where no latency is known. `card` has the answer's `gpu_profile_id` and `headroom`.
     """
@@ -35,14 +36,13 @@ def load_chart(curves: pd.DataFrame, answer: Row, card: Row) -> Chart | None:
         return None
     slo = SLO(**answer["slo"])
     name = llm_id if card["basis"] == MEASURED else f"{llm_id}, predicted by {predictor}"
-    drawing = partial(load_figure, own, slo, card, f"Latency over load, {heading}, {name}")
-    return Chart(drawing, name=f"load {heading} {llm_id}")
+    title = f"Latency over load, {heading}, {name}"
 
+    def draw() -> str:
+        panels = [_load_panel(metric, own, slo, card) for metric in slo.limits]
+        return panels_figure(panels, title, has_points=True)
 
-def load_figure(curves: pd.DataFrame, slo: SLO, card: Row, title: str) -> str:
-    """Draw an LLM's latencies over the load, a panel per limit; 90% intervals as bars."""
-    panels = [_load_panel(metric, curves, slo, card) for metric in slo.limits]
-    return panels_figure(panels, title, has_points=True)
+    return Chart(draw, name=f"load {heading} {llm_id}")
 
 
 def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sextant.base.rows import Row, group_by
-from sextant.facts.slo import METRICS, SLO
+from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
 from sextant.predict.registry import MEASURED
@@ -18,6 +18,7 @@ _SCORES = {
     "MAPE nTTFT": "mape_nttft",
     "MAPE ITL": "mape_itl",
 }
+_COUNTS, _PLACE = ("n_ok", "n_failed"), ("llm_id", "gpu_profile_id")
 _SCORE_HEADER = ("predictor", *_SCORES)
 _SCORE_WORDS = (
     "S: share of the LLMs whose recommended deployment meets the SLO. O: its extra cost over the "
@@ -33,9 +34,18 @@ def summary(database: Path) -> Document:
     tables = read_tables(database)
 
     def blocks_of(tables: Tables, source: str) -> list[Block]:
-        parts = answer_blocks(tables, source)
-        more = [*_measured_note(tables, source), *score_blocks(tables, source)]
-        return [*parts, *more] if parts else []
+        if not (parts := answer_blocks(tables, source)):
+            return []
+        if points := [each for each in decision_points(tables) if each["source"] == source]:
+            n_ok, n_failed = (sum(each[name] or 0 for each in points) for name in _COUNTS)
+            llms, profiles = ({each[name] for each in points} for name in _PLACE)
+            text = (
+                f"{plural(len(llms), 'LLM')} on {plural(len(profiles), 'GPU profile')}: "
+                f"{plural(len(points), 'point')}, {plural(n_ok + n_failed, 'request')}, "
+                f"{n_failed or 'none'} failed."
+            )
+            parts.append(Note(text))
+        return [*parts, *score_blocks(tables, source)]
 
     blocks = by_source(tables, blocks_of)
     if not blocks:
@@ -66,8 +76,12 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
     slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
     simulated = [row for row in tables["capacity"] if row["source"] == source]
     for (slo_id,), of_slo in group_by(simulated, "slo_id").items():
-        by_llm = group_by(of_slo, "llm_id")
-        columns[slo_id] = {llm: _simulated_cell(of_llm) for (llm,), of_llm in by_llm.items()}
+        chosen = {row["llm_id"]: row for row in of_slo if row["is_chosen"]}
+        columns[slo_id] = {
+            llm: f"{deployment(row)} {number(row['usd_per_hour'])}" if row else "none"
+            for llm in dict.fromkeys(row["llm_id"] for row in of_slo)
+            for row in [chosen.get(llm)]
+        }
         legend.append(f"{slo_id}: {slo_words(slos[slo_id])}, simulated")
     if not columns:
         return []
@@ -81,19 +95,6 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
     return [Section(title, [answers, Facts(legend)])]
 
 
-def _measured_note(tables: Tables, source: str) -> list[Block]:
-    points = [point for point in decision_points(tables) if point["source"] == source]
-    n_failed = sum(point["n_failed"] or 0 for point in points)
-    llms, profiles = ({point[name] for point in points} for name in ("llm_id", "gpu_profile_id"))
-    text = (
-        f"{plural(len(llms), 'LLM')} on {plural(len(profiles), 'GPU profile')}: "
-        f"{plural(len(points), 'point')}, "
-        f"{plural(sum(point['n_ok'] or 0 for point in points) + n_failed, 'request')}, "
-        f"{n_failed or 'none'} failed."
-    )
-    return [Note(text)] if points else []
-
-
 def _cell(row: Row) -> str:
     """Write an answer, or by how much the nearest profile misses."""
     basis = "" if row["basis"] == MEASURED else " predicted"
@@ -102,11 +103,6 @@ def _cell(row: Row) -> str:
     miss = row["nearest_miss"]
     reason = f", {METRICS[miss['limit']]} {number(miss['ratio'])}× its limit" if miss else ""
     return f"none{reason}{basis}"
-
-
-def _simulated_cell(rows: Sequence[Row]) -> str:
-    chosen = next((row for row in rows if row["is_chosen"]), None)
-    return f"{deployment(chosen)} {number(chosen['usd_per_hour'])}" if chosen else "none"
 
 
 def score_blocks(tables: Tables, source: str) -> list[Block]:
@@ -145,9 +141,6 @@ def marked(predictor: str) -> str:
     return f"{predictor} ▲" if predictor.split(" · ")[-1] in REFERENCE_PREDICTORS else predictor
 
 
-_NAMES = ("slo_id", "nttft_ms", "itl_ms")
-
-
 def predictor_means(scores: Sequence[Row]) -> list[Row]:
     """Return a row per predictor of one source: means over the SLOs that have a value, the best
     S/O first.
@@ -162,49 +155,6 @@ def predictor_means(scores: Sequence[Row]) -> list[Row]:
         if predictor != MEASURED
     ]
     return sorted(rows, key=lambda row: (-(row["so_score"] or 0), row["predictor"]))
-
-
-def grid_sections(tables: Tables) -> list[Section]:
-    """Return, of a long sheet, tables of each predictor's mean S/O by latency limits."""
-    if len(detailed_slos(tables)) == len(tables["slo"]):
-        return []
-    sections = []
-    for (source, predictor), scores in group_by(tables["score"], "source", "predictor").items():
-        table = limit_grid(tables["slo"], scores) if predictor != MEASURED else None
-        if table:
-            title = f"S/O by latency limits: {marked(predictor)}, {source}"
-            sections.append(Section(title, [table], is_detail=True))
-    return sections
-
-
-def limit_grid(slos: Sequence[Row], scores: Sequence[Row]) -> Table | None:
-    """Return one predictor's mean S/O by limits of nTTFT and ITL, over loads and percentiles.
-
-    The same SLO under two names counts once; one with other limits does not. None unless there
-    are several limits of either latency, whose combinations fill at least half of the grid.
-    """
-    slo_of = {slo["slo_id"]: slo for slo in slos}
-    so_scores: dict[tuple, float | None] = {}
-    for score in scores:
-        slo = slo_of[score["slo_id"]]
-        limits = (slo["nttft_ms"], slo["itl_ms"])
-        if set(SLO(**slo).limits) == {"nttft", "itl"}:
-            others = tuple(value for name, value in slo.items() if name not in _NAMES)
-            so_scores[(limits, *others)] = score["so_score"]
-    cells: dict[tuple[float, float], list[float | None]] = {}
-    for (limits, *_), so_score in so_scores.items():
-        cells.setdefault(limits, []).append(so_score)
-    nttft_ms, itl_ms = (sorted({limits[side] for limits in cells}) for side in (0, 1))
-    if min(len(nttft_ms), len(itl_ms)) < 2 or 2 * len(cells) < len(nttft_ms) * len(itl_ms):
-        return None
-    rows = [
-        [
-            f"nTTFT ≤ {number(row)} ms",
-            *(percent(_mean(cells.get((row, each), []))) for each in itl_ms),
-        ]
-        for row in nttft_ms
-    ]
-    return Table(["", *(f"ITL ≤ {number(each)} ms" for each in itl_ms)], rows)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

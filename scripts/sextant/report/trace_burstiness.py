@@ -41,7 +41,7 @@ from sextant.workload.arrivals import (
 from sextant.workload.generators import ArrivalModel
 from sextant.workload.profiles import count_doublings
 from sextant.workload.trace_arrivals import REPLAY
-from sextant.workload.windows import TOO_FEW, WINDOW_S, TraceTimes, fit_windows
+from sextant.workload.windows import TOO_FEW, WINDOW_S, fit_windows, read_arrivals
 
 DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
@@ -67,7 +67,8 @@ def measure_burstiness(
     `windows` (of the fitted ones, columns of `fit_windows`), `n_windows`, `n_fitted`, `n_empty`,
     `n_hidden` (the clock hides their shape), `not_fitted` (number by reason, of windows with
     requests), `clock_step_s`, and of the fitted ones `zero_gap_fraction` and quartiles of `alpha`,
-    `cv` and `ks`. `whole` has each distinct arrival model and the names of its `workloads`.
+    `cv` and `ks`. `doublings` has by duration and group `name`, `minutes` and the columns of
+    `count_doublings`; `whole` each distinct arrival model and the names of its `workloads`.
     """
     windows = fit_windows(trace.path)
     groups = []
@@ -78,11 +79,17 @@ def measure_burstiness(
     names: dict[ArrivalModel, list[str]] = {}
     for workload in workloads:
         names.setdefault(workload.arrivals, []).append(workload.name)
+    doublings = []
+    for minutes in DOUBLING_MINUTES:
+        totals = count_doublings(trace.path, minutes)
+        for group in facts["groups"][:MAX_SHOWN]:
+            known = jsonable(row_of(totals, group))
+            doublings.append({"name": group["name"], "minutes": minutes, **known})
     return {
         "window_s": WINDOW_S,
         "groups": groups,
         "n_groups": len(facts["groups"]),
-        "doublings": measure_doublings(trace, facts["groups"][:MAX_SHOWN]),
+        "doublings": doublings,
         "whole": [{"workloads": own, **asdict(model)} for model, own in names.items()],
     }
 
@@ -107,22 +114,6 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "clock_step_s": None if np.isnan(step_s) else float(step_s),
         **spreads,
     }
-
-
-def measure_doublings(
-    trace: TraceFile, groups: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return how often requests double within 5 and 10 minutes (BurstGPT, III-B).
-
-    One entry per duration and group, with `name`, `minutes` and the columns of `count_doublings`.
-    """
-    rows = []
-    for minutes in DOUBLING_MINUTES:
-        totals = count_doublings(trace.path, minutes)
-        for group in groups:
-            known = jsonable(row_of(totals, group))
-            rows.append({"name": group["name"], "minutes": minutes, **known})
-    return rows
 
 
 def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
@@ -150,8 +141,15 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
     if reasons:
         left = [f"{plural(count, 'window')} ({reason})" for reason, count in reasons.items()]
         blocks.append(Note(f"Not fitted, though with requests: {listed(left)}."))
-    if measured["doublings"]:
-        blocks.append(_doubling_table(measured["doublings"]))
+    columns: dict[str, Callable[[Any], str]] = {
+        "Requests double, LLM · service": lambda row: row["name"],
+        "Within": lambda row: f"{row['minutes']} minutes",
+        "Times": lambda row: number(row["n_doublings"]),
+        "Per day": lambda row: number(row["per_day"]),
+        "Per workday": lambda row: number(row["per_workday"]),
+        "Rises from none": lambda row: number(row["n_from_zero"]),
+    }
+    blocks.append(Table.of_rows(measured["doublings"], columns))
     return Section("Burstiness", blocks)
 
 
@@ -253,18 +251,6 @@ def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
     return Chart(panels_figure(panels, "Gamma parameters over time"), caption)
 
 
-def _doubling_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    columns = {
-        "Requests double, LLM · service": lambda row: row["name"],
-        "Within": lambda row: f"{row['minutes']} minutes",
-        "Times": lambda row: number(row["n_doublings"]),
-        "Per day": lambda row: number(row["per_day"]),
-        "Per workday": lambda row: number(row["per_workday"]),
-        "Rises from none": lambda row: number(row["n_from_zero"]),
-    }
-    return Table.of_rows(rows, columns)
-
-
 def measure_arrival_models(trace: TraceFile, workloads: Sequence[FittedWorkload]) -> dict[str, Any]:
     """Return how bursty the trace is, and how well the arrival models of the workloads do.
 
@@ -272,7 +258,7 @@ def measure_arrival_models(trace: TraceFile, workloads: Sequence[FittedWorkload]
     `trace` has the measures (see `arrivals.Measures`), `models` by the workload's name what its
     `validation.json` says of arrivals (see `fit.fit_workload`).
     """
-    times, clock_step_s = on_fine_clock(TraceTimes(trace.path))
+    times, clock_step_s = on_fine_clock(read_arrivals(trace.path))
     return {
         "clock_step_s": clock_step_s,
         "trace": measure_arrivals(times),

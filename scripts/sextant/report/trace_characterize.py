@@ -248,11 +248,11 @@ def _cache_figure(by_cache: Mapping[str, Any]) -> Chart:
 
 
 def characterize_trace(
-    trace: str | Path,
-    workloads: Sequence[str | Path] = (),
+    opened: TraceFile,
+    workloads: Sequence[FittedWorkload] = (),
+    ingest_report: str | Path | None = None,
     *,
     seed: int,
-    ingest_report: str | Path | None = None,
 ) -> dict[str, Any]:
     """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do.
 
@@ -261,20 +261,9 @@ def characterize_trace(
 
     Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `arrivals`,
     `reliability`, `lengths`, `reuse` (None: not known), `parameters`, `fidelity` (by workload, see
-    `measure_fidelity`), in seconds and tokens.
-
-    Raises InputError if the file is not a trace or has no row, if a time stamp is so late that
-    nothing can be counted over time, or if a workload is incomplete or of the name of another.
+    `measure_fidelity`), in seconds and tokens. Raises InputError if a time stamp is so late that
+    nothing can be counted over time.
     """
-    return _characterize(open_trace(trace), open_workloads(workloads), ingest_report, seed)
-
-
-def _characterize(
-    opened: TraceFile,
-    workloads: Sequence[FittedWorkload],
-    ingest_report: str | Path | None,
-    seed: int,
-) -> dict[str, Any]:
     facts = overview(opened, ingest_report)
     parameters = known_columns(opened, PARAMETERS)
     columns = [*parameters, *known_columns(opened, (LATENCY,)), "status"]
@@ -305,15 +294,15 @@ def write_trace_report(
     """Write the report of a trace as a page and as JSON; return what the JSON holds.
 
     That is what `characterize_trace` returns, `takeaways` and `provenance`; same seed, same bytes.
-    Raises InputError as `characterize_trace` does, or if an output would replace an input or the
-    other output; then nothing is written.
+    Raises InputError as `open_trace`, `open_workloads` and `characterize_trace` do, or if an output
+    would replace an input or the other output; then nothing is written.
     """
     opened, judged = open_trace(trace), open_workloads(workloads)
     inputs = {"trace": opened.path}
     for workload in judged:
         inputs |= workload.files
     check_outputs(html_out, json_out, [*inputs.values(), report_path(opened, ingest_report)])
-    measured = _characterize(opened, judged, ingest_report, seed)
+    measured = characterize_trace(opened, judged, ingest_report, seed=seed)
     origin = provenance(inputs, seed=seed)
     facts, arrivals = measured["overview"], measured["arrivals"]
     sections = [

@@ -28,16 +28,6 @@ _SETTINGS = """SET memory_limit = '700MB'; SET preserve_insertion_order = false;
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Distinct values of a column, ascending, and how many requests have each."""
-
-    values: np.ndarray
-    weights: np.ndarray
-    n_null: int
-    """Requests without a value."""
-
-
-@dataclass(frozen=True)
 class TraceFile:
     """A trace in the contract."""
 
@@ -133,15 +123,15 @@ def row_of(frame: pd.DataFrame, group: Mapping[str, Any]) -> dict[str, Any]:
     return rows_of(frame, group).drop(columns=["llm", "service"]).iloc[0].to_dict()
 
 
-def value_counts(trace: TraceFile, column: str) -> Counts:
-    """Return the distinct values of a column over the requests that did not fail."""
+def value_counts(trace: TraceFile, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values of a column, ascending, over the requests that did not fail, and
+    how many of these have each.
+    """
     rows = trace.query(
-        f"""SELECT {column}::DOUBLE AS value, count(*) AS weight FROM trace
-        WHERE status IS DISTINCT FROM 'failed' GROUP BY ALL ORDER BY value NULLS LAST"""
-    ).fetchall()
-    n_null = rows.pop()[1] if rows and rows[-1][0] is None else 0
-    values, weights = (np.array([row[place] for row in rows], float) for place in (0, 1))
-    return Counts(values, weights, n_null)
+        f"""SELECT {column}::DOUBLE AS value, count(*)::DOUBLE AS weight FROM trace
+        WHERE status IS DISTINCT FROM 'failed' GROUP BY ALL ORDER BY value"""
+    ).fetchnumpy()
+    return rows["value"], rows["weight"]
 
 
 def sample_requests(

@@ -23,7 +23,6 @@ from sextant.pages.figure import Axis
 from sextant.pages.wording import listed, number, percent, plural
 from sextant.report.trace_burstiness import arrivals_words
 from sextant.report.trace_file import (
-    Counts,
     FittedWorkload,
     TraceFile,
     explained,
@@ -50,7 +49,7 @@ def measure_lengths(trace: TraceFile, sampled: pd.DataFrame) -> dict[str, Any]:
     """Return distributions and Zipf fits of all served requests, and outputs by input of those
     `sampled`.
     """
-    measured: dict[str, Any] = {side: _side(value_counts(trace, SIDES[side])) for side in SIDES}
+    measured: dict[str, Any] = {side: _side(*value_counts(trace, SIDES[side])) for side in SIDES}
     bins = fraction = None
     if len(sampled):
         bins = output_by_input(*(sampled[name] for name in SIDES.values()))
@@ -66,34 +65,28 @@ def measure_lengths(trace: TraceFile, sampled: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _side(counts: Counts) -> dict[str, Any]:
+def _side(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
     """Return one side's distribution: mean, quantiles, points of the curve, and the Zipf fit."""
-    n = int(counts.weights.sum())
+    n = int(weights.sum())
     if n == 0:
         return {"n": 0, "quantiles": None, "cdf": None, "zipf": None, "zipf_reason": "no request"}
+    shares = [*_QUANTILES.values()]
+    found = np.quantile(values, shares, weights=weights, method="inverted_cdf").tolist()
+    ends = {"lowest": float(values[0])}, {"highest": float(values[-1])}
+    quantiles = ends[0] | dict(zip(_QUANTILES, found, strict=True)) | ends[1]
     fit = reason = None
     try:
-        fit = asdict(fit_zipf(counts.values, counts=counts.weights))
+        fit = asdict(fit_zipf(values, counts=weights))
     except InputError as error:
         reason = str(error)
     return {
         "n": n,
-        "mean": float(np.average(counts.values, weights=counts.weights)),
-        "quantiles": quantiles(counts.values, counts.weights),
-        "cdf": cumulative(counts.values, counts.weights, _MAX_POINTS).to_dict(orient="list"),
+        "mean": float(np.average(values, weights=weights)),
+        "quantiles": quantiles,
+        "cdf": cumulative(values, weights, _MAX_POINTS).to_dict(orient="list"),
         "zipf": fit,
         "zipf_reason": reason,
     }
-
-
-def quantiles(values: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-    """Return lowest, percentiles and highest of ascending weighted values."""
-    shares = np.cumsum(weights) / np.sum(weights)
-    # A share may miss 0.9 by rounding where the count hits it exactly.
-    places = np.searchsorted(shares, np.array([*_QUANTILES.values()]) - 1e-12)
-    percentiles = values[np.minimum(places, len(values) - 1)]
-    named = dict(zip(_QUANTILES, percentiles.astype(float).tolist(), strict=True))
-    return {"lowest": float(values[0]), **named, "highest": float(values[-1])}
 
 
 def show_lengths(measured: Mapping[str, Any]) -> Section:

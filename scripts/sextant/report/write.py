@@ -20,7 +20,8 @@ from sextant.answer.what_if import of_points, what_if_widget
 from sextant.base.files import provenance
 from sextant.base.rows import Row, group_by
 from sextant.base.sheets import file_name
-from sextant.decide.headroom import HOURS_PER_MONTH, measure_headroom
+from sextant.decide.headroom import measure_headroom
+from sextant.facts.prices import HOURS_PER_MONTH
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import (
     Block,
@@ -48,7 +49,7 @@ from sextant.report.answers import (
     slo_words,
     verdict,
 )
-from sextant.report.overview import answer_blocks, by_source, grid_sections, marked, score_blocks
+from sextant.report.overview import answer_blocks, by_source, marked, score_blocks
 from sextant.report.store_tables import (
     MEASURED,
     Tables,
@@ -88,6 +89,10 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     answers = slo_answers(tables)
     curves = [load_curves(tables, each["source"], SLO(**each["slo"])) for each in answers]
     cards = [_cards(*pair) for pair in zip(answers, curves, strict=True)]
+    decisions = []
+    for answer, own in zip(answers, cards, strict=True):
+        place = {"source": answer["source"], "slo_id": answer["slo"]["slo_id"]}
+        decisions += [{name: (place | card)[name] for name in _DECISION} for card in own]
     document = Document(
         "Sextant report",
         [
@@ -100,34 +105,23 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
             *_trace_part(tables),
             Section("How much to trust predictions", _trust_blocks(tables, answers), key="trust"),
         ],
-        _data(tables, origin, answers, cards),
+        {
+            "decisions": decisions,
+            "slos": [*tables["slo"], *tables["trace_slo"]],
+            "recommendations": recommendations(tables),
+            "held_out": held_out(tables),
+            "scores": tables["score"],
+            "capacity": tables["capacity"],
+            "feasibility": tables["feasibility"],
+            "prices": [each._asdict() for each in prices(tables)],
+            "warnings": warnings(tables["point"]),
+            "provenance": origin,
+        },
         "The cheapest GPU profile, and how many replicas of it, that meet each SLO (latency "
         "limits under a load).",
         origin,
     )
     write_page(document, html_out, json_out, figures_out)
-
-
-def _data(
-    tables: Tables, origin: Row, answers: Sequence[Row], cards: Sequence[Sequence[Row]]
-) -> Row:
-    decided = [
-        {"source": answer["source"], "slo_id": answer["slo"]["slo_id"], **card}
-        for answer, own in zip(answers, cards, strict=True)
-        for card in own
-    ]
-    return {
-        "decisions": [{name: card[name] for name in _DECISION} for card in decided],
-        "slos": [*tables["slo"], *tables["trace_slo"]],
-        "recommendations": recommendations(tables),
-        "held_out": held_out(tables),
-        "scores": tables["score"],
-        "capacity": tables["capacity"],
-        "feasibility": tables["feasibility"],
-        "prices": [each._asdict() for each in prices(tables)],
-        "warnings": warnings(tables["point"]),
-        "provenance": origin,
-    }
 
 
 def _cards(answer: Row, curves: pd.DataFrame) -> list[Row]:
@@ -231,28 +225,21 @@ def _card_blocks(card: Row, slo: Row) -> list[Block]:
 
 
 def _capacity_part(tables: Tables) -> list[Block]:
-    note = (
-        "The fewest replicas that meet an SLO in every window of time while requests arrive at "
-        "their own times, simulated step by step. The answer above takes a rate as a steady load, "
-        "which may need fewer."
-    )
-    found = _capacity_sections(tables)
-    return [Section("Capacity", [Note(note), *found])] if found else []
-
-
-def _capacity_sections(tables: Tables) -> list[Section]:
     """Return a section for each SLO that was simulated: what is chosen for each LLM, or the GPU
     profile that comes nearest and why it misses.
     """
     slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
     header = ["LLM", "replicas", "price", "probability", "why", "a month (730 h)"]
     header.append("if a replica fails in the busiest minute")
-    found: list[Section] = []
+    note = (
+        "The fewest replicas that meet an SLO in every window of time while requests arrive at "
+        "their own times, simulated step by step. The answer above takes a rate as a steady load, "
+        "which may need fewer."
+    )
+    found: list[Block] = [Note(note)]
     for (source, slo_id), rows in group_by(tables["capacity"], "source", "slo_id").items():
-        cells = [
-            [llm_id, *_capacity_cells(of_llm)]
-            for (llm_id,), of_llm in group_by(rows, "llm_id").items()
-        ]
+        by_llm = group_by(rows, "llm_id").items()
+        cells = [[llm_id, *_capacity_cells(of_llm)] for (llm_id,), of_llm in by_llm]
         page = f"../capacity/{file_name(source)}/{file_name(slo_id)}/index.html"
         blocks: list[Block] = [
             Headline(f"{slo_words(slos[slo_id])}, simulated"),
@@ -260,7 +247,7 @@ def _capacity_sections(tables: Tables) -> list[Section]:
             Note("Timeline, and what would change it: its page in the folder capacity.", link=page),
         ]
         found.append(Section(slo_id, blocks))
-    return found
+    return [Section("Capacity", found)] if len(found) > 1 else []
 
 
 def _capacity_cells(rows: Sequence[Row]) -> list[str]:
@@ -407,7 +394,7 @@ def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
     if not scores:
         return [Note(text), Note("No predictor was judged.", "soft")]
     notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
-    blocks: list[Block] = [Note(text), *scores, Facts(sorted(notes)), *grid_sections(tables)]
+    blocks: list[Block] = [Note(text), *scores, Facts(sorted(notes))]
     if charts := score_charts(answers):
         words = "Each mark is a predictor: the farther up and left, the better it recommends."
         blocks += [Note(f"{words} Lines join equal S/O."), *charts]

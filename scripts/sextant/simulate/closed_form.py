@@ -7,6 +7,7 @@ logarithms, for any number at once, with normal priors on the scales.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -210,7 +211,7 @@ def _root(rising: Callable[[np.ndarray], np.ndarray], most: np.ndarray) -> np.nd
 _ITERATIONS = 8
 _STEP = 1e-3
 _CLOSE = 1e-3
-"""Largest step of a logarithm after which it is found."""
+"""A step of the logarithms after which a law is found."""
 _LARGEST_MOVE = 1.0
 _SHORTER = 5
 _SATURATED = 3.0
@@ -257,30 +258,34 @@ def match(
     """
     places = [[NAMES.index(name) for name in group] for group in groups]
     precision = 1 / np.asarray(prior_sd) ** 2
+    noise = np.broadcast_to(noise, known.shape)
 
-    def scaled(log_scales: np.ndarray) -> np.ndarray:
-        values = start.copy()
+    def scaled(laws: np.ndarray, log_scales: np.ndarray) -> np.ndarray:
+        values = start[laws]
         for group, place in enumerate(places):
             values[:, place] *= np.exp(log_scales[:, group, None])
         return values
 
-    def residuals(log_scales: np.ndarray) -> np.ndarray:
-        errors = predict(broadcast(scaled(log_scales))) - known
-        errors = np.where(np.isnan(errors) & ~np.isnan(known), _SATURATED, errors)
-        return np.nan_to_num(errors) / noise
+    def residuals(laws: np.ndarray, log_scales: np.ndarray) -> np.ndarray:
+        errors = predict(broadcast(scaled(laws, log_scales))) - known[laws]
+        errors = np.where(np.isnan(errors) & ~np.isnan(known[laws]), _SATURATED, errors)
+        return np.nan_to_num(errors) / noise[laws]
 
-    at = np.zeros((len(start), len(groups)))
-    found = residuals(at)
+    laws = np.arange(len(start))
+    at, hessians = np.zeros((len(laws), len(groups))), np.empty((len(laws), *[len(groups)] * 2))
+    found = residuals(laws, at)
     for _ in range(_ITERATIONS):
-        jacobian, hessian = _curvature(residuals, at, found, precision)
-        slope = np.einsum("ljg,lj->lg", jacobian, found) + precision * at
-        move = -np.linalg.solve(hessian, slope[..., None])[..., 0]
+        errors_of = partial(residuals, laws)
+        jacobian, hessians[laws] = _curvature(errors_of, at[laws], found[laws], precision)
+        slope = np.einsum("ljg,lj->lg", jacobian, found[laws]) + precision * at[laws]
+        move = -np.linalg.solve(hessians[laws], slope[..., None])[..., 0]
         move = np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
-        if np.abs(move).max(initial=0.0) < _CLOSE:
+        is_far = np.abs(move).max(axis=1) >= _CLOSE
+        laws = laws[_moved(residuals, precision, laws, at, found, move) & is_far]
+        if not len(laws):
             break
-        at, found = _line_search(residuals, precision, at, found, move)
-    _, hessian = _curvature(residuals, at, found, precision)
-    return Matched(scaled(at), at, np.linalg.inv(hessian), found * noise)
+    values = scaled(np.arange(len(start)), at)
+    return Matched(values, at, np.linalg.inv(hessians), found * noise)
 
 
 def _curvature(
@@ -295,24 +300,31 @@ def _curvature(
     return jacobian, np.einsum("ljg,ljh->lgh", jacobian, jacobian) + np.diag(precision)
 
 
-def _line_search(
-    residuals: Callable[[np.ndarray], np.ndarray],
+def _moved(
+    residuals: Callable[[np.ndarray, np.ndarray], np.ndarray],
     precision: np.ndarray,
+    laws: np.ndarray,
     at: np.ndarray,
     found: np.ndarray,
     move: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return each law's scales and residuals after its move, half of it, ... that costs no more."""
+) -> np.ndarray:
+    """Move the scales and residuals of laws as far as it costs no more; return which moved.
+
+    That is all the way, half of it, ...
+    """
 
     def cost(scales: np.ndarray, errors: np.ndarray) -> np.ndarray:
         return (errors**2).sum(axis=1) + (precision * scales**2).sum(axis=1)
 
-    limit = cost(at, found)
+    is_open = np.ones(len(laws), bool)
     for _ in range(_SHORTER):
-        other = residuals(at + move)
-        is_worse = cost(at + move, other) > limit
-        if not is_worse.any():
+        tried = laws[is_open]
+        scales = at[tried] + move[is_open]
+        errors = residuals(tried, scales)
+        is_better = cost(scales, errors) <= cost(at[tried], found[tried])
+        at[tried[is_better]], found[tried[is_better]] = scales[is_better], errors[is_better]
+        is_open[is_open] = ~is_better
+        if not is_open.any():
             break
-        move = np.where(is_worse[:, None], move / 2, move)
-    kept = ~is_worse[:, None]
-    return np.where(kept, at + move, at), np.where(kept, other, found)
+        move = move / 2
+    return ~is_open

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.points.metrics import STATISTICS, meets_limits, statistics
 from sextant.simulate.inputs import (
     BIN_WIDTH,
     OK,
@@ -248,6 +247,8 @@ def summarise(
     Raises:
         InputError: no request came after the warm-up, or a limit is of another latency.
     """
+    from sextant.points.metrics import STATISTICS, meets_limits, statistics
+
     s, counted = simulation, simulation.is_counted
     if not counted.any():
         fix = "shorten the warm-up, or give more requests"

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
 
-import numba
 import numpy as np
-from numba.core import config
 
+from sextant.base.rows import import_without
 from sextant.simulate.inputs import NONE, PENDING, World
 
 Function = TypeVar("Function", bound=Callable)
 _SOURCES = ("inputs", "tables", "steps")
+# Numba would load SciPy's linear algebra and a tool for coverage on the first call.
+numba = import_without("numba", "coverage")
+import_without("numba.np.arraymath", "scipy.linalg")
 
 
 def _cache_folder() -> str | None:
@@ -39,7 +41,7 @@ def _cache_folder() -> str | None:
 
 _FOLDER = _cache_folder()
 if _FOLDER is not None:
-    config.CACHE_DIR = _FOLDER  # type: ignore[attr-defined]  # made from the environment
+    numba.core.config.CACHE_DIR = _FOLDER
 
 
 def compiled(function: Function) -> Function:

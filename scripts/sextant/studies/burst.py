@@ -5,7 +5,6 @@ section V.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -108,20 +107,14 @@ def _mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
     figure = panels_figure(
         panels, f"Mirrored loads over time, {place}", n_columns=len(phases), height_in=1.7
     )
-    return part(f"Mirrored loads: {place}", _mirrored_text(phases), figure)
-
-
-def _mirrored_text(phases: Sequence[Phase]) -> str:
-    parts = []
-    for phase in phases:
-        facts = phase.facts
-        parts.append(
-            f"{_NAMES[phase.name]}: {facts['n_windows']} windows, their time scaled by "
-            f"{number(facts['time_factor'])}, at a mean rate {facts['rate_factor']:g} times the "
-            f"warm-up's"
-        )
-    return (
-        f"{'; '.join(parts)}. The figure has at most {MAX_SLICES} slices of equal time, fewer "
+    scales = [
+        f"{_NAMES[phase.name]}: {phase.facts['n_windows']} windows, their time scaled by "
+        f"{number(phase.facts['time_factor'])}, at a mean rate {phase.facts['rate_factor']:g} "
+        "times the warm-up's"
+        for phase in phases
+    ]
+    text = (
+        f"{'; '.join(scales)}. The figure has at most {MAX_SLICES} slices of equal time, fewer "
         "where requests are few; requests count when they were due, tokens when they came; the "
         "use of the KV cache is read from the server once a second.\n\n"
         "BurstGPT's windows are not published as numbers. Unless the plan names other windows, "
@@ -129,6 +122,7 @@ def _mirrored_text(phases: Sequence[Phase]) -> str:
         "of Mooncake's trace, taken as Poisson, at twice the warm-up's rate, for its API: the "
         "paper says that the API's beta stays low, not how low."
     )
+    return part(f"Mirrored loads: {place}", text, figure)
 
 
 def _sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
@@ -192,7 +186,12 @@ def analyse(data: StudyData) -> Analysis:
         numbers.append(
             {
                 "key": list(cell.key),
-                "phases": [_phase_numbers(phase) for phase in measured.values()],
+                "phases": [
+                    {"name": name, **averages(phase)}
+                    | {key: value for key, value in phase.facts.items() if key != "settings"}
+                    | {"by_setting": by_setting(phase)}
+                    for name, phase in measured.items()
+                ],
                 "findings": [each._asdict() for each in found],
                 "simulated": made
                 and {"law": vars(made.law), "scheduler": vars(made.scheduler), "rows": made.rows},
@@ -211,11 +210,6 @@ def analyse(data: StudyData) -> Analysis:
         sections.append(part(f"The paper's findings: {place}", text, table=table))
     summary = " ".join(words) or "No cell has a phase: nothing can be said of bursts."
     return Analysis(summary, {"cells": numbers}, sections)
-
-
-def _phase_numbers(phase: Phase) -> dict[str, Any]:
-    facts = {name: value for name, value in phase.facts.items() if name != "settings"}
-    return {"name": phase.name, **averages(phase), **facts, "by_setting": by_setting(phase)}
 
 
 def _summary(place: str, measured: Mapping[str, Phase], found: Sequence[Finding]) -> str:

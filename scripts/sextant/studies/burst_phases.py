@@ -81,7 +81,12 @@ def _phase(
     offsets = [np.asarray(row, float) / 1e3 for row in rows.loc[is_ok, "token_offsets_ms"]]
     sent_s = np.repeat(rows.loc[is_ok, "sent_s"].to_numpy(), [len(row) for row in offsets])
     token_s = np.sort(np.concatenate([*offsets, np.empty(0)]) + sent_s - start_s)
-    usage = _kv_usage(level, server)
+    own = server[(server["level"] == level.level) & server["kv_cache_usage"].notna()]
+    usage = pd.DataFrame(
+        {"time_s": own["time_s"] - level.started_s, "usage": own["kv_cache_usage"]}
+    )
+    usage = usage[usage["time_s"].between(0, level.duration_s)]
+    usage = usage.sort_values("time_s").reset_index(drop=True)
     return Phase(facts, level.duration_s or 0.0, requests, token_s, usage, level.timeout_s)
 
 
@@ -107,28 +112,12 @@ def requests_of(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) ->
     e2e_ms = requests["ttft_ms"] + requests["decode_ms"]
     requests["token_latency_ms"] = e2e_ms / requests["output_tokens"]
     requests["n_gaps"] = requests["output_tokens"] - 1
-    requests["setting"] = _settings_of(requests["due_s"].to_numpy(), facts)
-    return requests
-
-
-def _settings_of(due_s: np.ndarray, facts: Mapping[str, Any]) -> np.ndarray:
-    n_settings = len(facts["settings"])
-    if "n_per_change" in facts:
-        places = np.arange(len(due_s)) // facts["n_per_change"]
-    else:
+    places = np.arange(len(requests)) // facts.get("n_per_change", 1)
+    if "n_per_change" not in facts:
         starts = [setting["start_s"] for setting in facts["settings"]]
-        places = np.searchsorted(starts, due_s, side="right") - 1
-    return np.clip(places, 0, n_settings - 1)
-
-
-def _kv_usage(level: LevelRun, server: pd.DataFrame) -> pd.DataFrame:
-    own = server[(server["level"] == level.level) & server["kv_cache_usage"].notna()]
-    readings = pd.DataFrame(
-        {"time_s": own["time_s"] - level.started_s, "usage": own["kv_cache_usage"]}
-    )
-    readings = readings[readings["time_s"].between(0, level.duration_s)]
-    # Replicas are read at about the same time: their mean counts.
-    return readings.sort_values("time_s").reset_index(drop=True)
+        places = np.searchsorted(starts, requests["due_s"], side="right") - 1
+    requests["setting"] = np.clip(places, 0, len(facts["settings"]) - 1)
+    return requests
 
 
 def averages(phase: Phase) -> dict[str, float]:
@@ -225,7 +214,13 @@ def simulated(
 ) -> SimulatedCell | None:
     """Return the phases of a cell as simulated, None without its closed loop or vLLM's settings."""
     scheduler = _scheduler_of(cell, data.profiles[cell.run.gpu_profile_id].gpu)
-    known = [each for each in data.cells if _is_closed_loop_of(cell, each)]
+    *place, _, variant_id = cell.key
+    known = [
+        each
+        for each in data.cells
+        if each.run.scenario["kind"] == "closed_loop"
+        and (*each.key[:-2], each.key[-1]) == (*place, variant_id)
+    ]
     if scheduler is None or not known:
         return None
     users = closed_loop_requests(known[0].folder)
@@ -239,13 +234,6 @@ def simulated(
     return SimulatedCell(law, scheduler, pd.concat(frames, ignore_index=True))
 
 
-def _is_closed_loop_of(cell: MeasuredCell, other: MeasuredCell) -> bool:
-    source, llm_id, profile_id, workload_id, _, variant_id = cell.key
-    *place, _, variant = other.key
-    is_same = (*place, variant) == (source, llm_id, profile_id, workload_id, variant_id)
-    return is_same and other.run.scenario["kind"] == "closed_loop"
-
-
 def _scheduler_of(cell: MeasuredCell, gpu: GPU) -> Scheduler | None:
     """Return the settings that vLLM was started with; None of another engine."""
     command = (cell.run.server and cell.run.server.command) or ()
@@ -253,22 +241,18 @@ def _scheduler_of(cell: MeasuredCell, gpu: GPU) -> Scheduler | None:
     if not set(_OPTIONS) <= set(given):
         return None
     n_blocks, block_tokens, sequences, longest = (int(given[name]) for name in _OPTIONS)
+    step_tokens = 8192 if gpu.memory_gib < 160 else 16_384  # as vLLM 0.32 takes it by default
+    if gpu.kind == "cpu" or gpu.memory_gib < 70 or "A100" in gpu.gpu_id:
+        step_tokens = 2048
     return Scheduler(
         (n_blocks - 1) * block_tokens,  # vLLM keeps one block for itself
         sequences,
-        int(given.get("--max-num-batched-tokens", max(_tokens_a_step(gpu), sequences))),
+        int(given.get("--max-num-batched-tokens", max(step_tokens, sequences))),
         longest,
         block_tokens,
         has_prefix_caching=False,
         is_asynchronous=gpu.kind != "cpu",  # vLLM schedules synchronously on CPUs
     )
-
-
-def _tokens_a_step(gpu: GPU) -> int:
-    """Return what vLLM 0.32 takes for `max_num_batched_tokens` of a server."""
-    if gpu.kind == "cpu" or gpu.memory_gib < 70 or "A100" in gpu.gpu_id:
-        return 2048
-    return 8192 if gpu.memory_gib < 160 else 16_384
 
 
 def _simulated(phase: Phase, scheduler: Scheduler, law: StepLaw, n_replicas: int) -> pd.DataFrame:

@@ -39,6 +39,7 @@ _OF_FAILURES, _OF_FIGURES = 0.01, 0.04
 _N_DEALS = 4000
 _LEAST_REQUESTS = 2 * N_BLOCKS
 _FACTS = ("llm_id", "gpu_profile_id", "workload_id", "engine", "prompts")
+_LOAD = ("duration_s", "n_requests", "burstiness", "max_in_flight")
 _HEADER = ["", "A", "B", "B / A", "interval", "difference"]
 
 
@@ -64,11 +65,13 @@ def compare_runs(first: Path, second: Path) -> Document:
         }
         for level in common
     ]
+    differs = {name: [getattr(cell.run, name) for cell in (a, b)] for name in _FACTS}
+    differs |= {name: [str(cell.run.scenario.get(name)) for cell in (a, b)] for name in _LOAD}
     facts = {
         "kind": "runs",
         "a": str(first),
         "b": str(second),
-        "differs": _differences(a, b),
+        "differs": {name: pair for name, pair in differs.items() if pair[0] != pair[1]},
         "levels": levels,
         "only_in_one": [f"{x:g}" for x in sorted({*sides[0]} ^ {*sides[1]})],
         "confidence": 1 - _OF_FAILURES - _OF_FIGURES,
@@ -89,50 +92,37 @@ _Pair = tuple[pd.DataFrame, pd.DataFrame]
 """Of A and of B, a column per figure."""
 
 
-def _request_values(cell: MeasuredCell) -> pd.DataFrame:
-    """Return one row per measured request, ordered by end: `level, status, sent_s, last_token_s,
-    output_tokens` and its latencies; `itl_ms` is a list.
+def _levels(cell: MeasuredCell) -> dict[float, _Level]:
+    """Return by level one row per measured request, ordered by end: `level, status, sent_s,
+    last_token_s, output_tokens` and its latencies; `itl_ms` is a list.
     """
     requests = cell.requests().assign(scenario_kind=cell.run.scenario_kind)
     latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
     with duckdb.connect() as database:
         database.register("requests", requests)
-        return database.sql(
+        values = database.sql(
             f"""SELECT level, status, sent_s, last_token_s, output_tokens, {latencies}
             FROM (SELECT *, {START_SQL} AS start_s FROM requests) ORDER BY last_token_s, sent_s"""
         ).df()
-
-
-def _pooled(values: pd.DataFrame, name: str) -> np.ndarray:
-    """Return a latency of requests in ms, known ones only; ITL is that of all gaps."""
-    if name == "itl_ms":
-        return np.concatenate([*values["itl_ms"], np.empty(0)]).astype(float)
-    return values[name].dropna().to_numpy(float)
-
-
-def _levels(cell: MeasuredCell) -> dict[float, _Level]:
-    values = _request_values(cell)
     return {
         level.level: (values[values["level"] == level.level], level.duration_s)
         for level in cell.run.levels
     }
 
 
-def _differences(a: MeasuredCell, b: MeasuredCell) -> dict[str, list[str | None]]:
-    """Return in what the runs differ, by name."""
-    pairs = {name: [getattr(cell.run, name) for cell in (a, b)] for name in _FACTS}
-    pairs |= {
-        name: [str(cell.run.scenario.get(name)) for cell in (a, b)]
-        for name in ("duration_s", "n_requests", "burstiness", "max_in_flight")
-    }
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
 def _rows(a: _Level, b: _Level) -> list[dict[str, Any]]:
     answered = [(side[side["status"] == "ok"], duration_s) for side, duration_s in (a, b)]
     n_least = min(len(ok) for ok, _ in answered)
     blocks = [_block_figures(ok, max(1, n_least // N_BLOCKS)) for ok, _ in answered]
-    found = [_figures(*each) for each in answered]
+    found = []
+    for ok, duration_s in answered:
+        counts = {"throughput_tok_s": ok["output_tokens"].sum(), "request_rate_rps": len(ok)}
+        is_known = len(ok) and duration_s
+        rates = {
+            label: counts[name] / duration_s if is_known else math.nan
+            for name, label in _RATES.items()
+        }
+        found.append(pd.DataFrame([_latencies(ok) | rates]))
     # In the order in which they were sent: one that failed has no last token.
     failed = [side.sort_values("sent_s")["status"].ne("ok").to_numpy(float) for side, _ in (a, b)]
     n_sent = min(map(len, failed))
@@ -146,25 +136,17 @@ def _shares(parts: Sequence[np.ndarray]) -> pd.DataFrame:
     return pd.DataFrame({_FAILED: [part.mean() if len(part) else math.nan for part in parts]})
 
 
-def _figures(ok: pd.DataFrame, duration_s: float | None) -> pd.DataFrame:
-    """Return the figures of a level, one row."""
-    rates = {"throughput_tok_s": ok["output_tokens"].sum(), "request_rate_rps": len(ok)}
-    known = {
-        label: rates[name] / duration_s if len(ok) and duration_s else math.nan
-        for name, label in _RATES.items()
-    }
-    return pd.DataFrame([_latencies(ok) | known])
-
-
 def _latencies(ok: pd.DataFrame) -> dict[str, float]:
-    return {
-        f"{label.replace(', ms', '')} {statistic}, ms": float(of(values))
-        if len(values)
-        else math.nan
-        for name, label in SHOWN.items()
-        for values in [_pooled(ok, name)]
-        for statistic, of in _STATISTICS.items()
-    }
+    """Return the statistics of each latency in ms; ITL is that of all gaps."""
+    found = {}
+    for name, label in SHOWN.items():
+        values = ok[name].dropna().to_numpy()
+        if name == "itl_ms":
+            values = np.concatenate([*ok[name], np.empty(0)])
+        for statistic, of in _STATISTICS.items():
+            value = float(of(values.astype(float))) if len(values) else math.nan
+            found[f"{label.replace(', ms', '')} {statistic}, ms"] = value
+    return found
 
 
 def _block_figures(ok: pd.DataFrame, size: int) -> pd.DataFrame:

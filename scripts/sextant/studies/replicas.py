@@ -148,7 +148,14 @@ def _summary(compared: pd.DataFrame) -> str:
         return "No setting was measured with one server and with several: no gain is known."
     parts = []
     for (llm_id, profile_id, workload_id, _), rows in more.groupby(SETTING, sort=False):
-        words = [_gain_words(row) for _, row in rows.iterrows()]
+        words = []
+        for _, row in rows.iterrows():
+            low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
+            known = "" if pd.isna(low) else f" (95% interval {low:.2f} to {high:.2f})"
+            words.append(
+                f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the throughput"
+                f"{known} at {row['latency_ratio']:.2f} times the latency of one"
+            )
         where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
         parts.append(f"{where}: {listed(words)}.")
     n_gained = int((more["throughput_ratio_low"] > 1).sum())
@@ -157,15 +164,6 @@ def _summary(compared: pd.DataFrame) -> str:
     noise = f"Of {plural(len(more), 'comparison')} {n_gained} gained and {n_lost} lost throughput"
     unknown = f"; of {n_unknown} the noise is not known" if n_unknown else ""
     return " ".join([*parts, f"{noise} beyond the noise within the runs{unknown}."])
-
-
-def _gain_words(row: pd.Series) -> str:
-    low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
-    interval = "" if pd.isna(low) else f" (95% interval {low:.2f} to {high:.2f})"
-    return (
-        f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the throughput"
-        f"{interval} at {row['latency_ratio']:.2f} times the latency of one"
-    )
 
 
 def gain_section(points: pd.DataFrame) -> Section:

@@ -6,7 +6,7 @@ latency from how its server was set up and how many users it had; the mean decre
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from sextant.pages.charts import Curve, Panel, bars_figure, panels_figure
 from sextant.pages.figure import Axis
 from sextant.pages.wording import listed, number, plural
 from sextant.points.run import CELL_KEY
-from sextant.studies.importance import forest_importance
 from sextant.studies.study import Analysis, StudyData, part, place_words, table_of
 
 FACTORS = {
@@ -98,21 +97,40 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
         "reason": reason,
     }
     x, y = served[used].to_numpy(float), served[target].to_numpy(float)
-    forests = [
-        forest_importance(x, y, seed=forest_seed, oob_score=True)
-        for forest_seed in range(seed, seed + N_SEEDS)
-        if reason is None
-    ]
+    forests = [_grow(x, y, each) for each in range(seed, seed + N_SEEDS) if reason is None]
     factors = pd.DataFrame({"factor": list(FACTORS), "n_values": n_values.to_numpy()})
     for kind in ("mdi", "permutation"):
         values = pd.DataFrame([getattr(each, kind) for each in forests], columns=used)
         for statistic, series_ in (("mean", values.mean()), ("sd", values.std(ddof=1))):
             factors[f"{kind}_{statistic}"] = factors["factor"].map(series_)
-    r2 = pd.Series([each.forest.oob_score_ for each in forests], dtype=float)
+    r2 = pd.Series([each.r2 for each in forests], dtype=float)
     mdi = factors.set_index("factor")["mdi_mean"]
     ratios = mdi["batch_weight_tokens"] / mdi[list(_SET_UP)]
     found |= {"factors": factors, "batch_weight_over": ratios[np.isfinite(ratios)].to_dict()}
     return found | {"r2_mean": float(r2.mean()), "r2_sd": float(r2.std())}
+
+
+class _Forest(NamedTuple):
+    """What a random forest says of each column, (columns,)."""
+
+    mdi: np.ndarray
+    """Share in the decrease of impurity, in sum 1. It favours columns of many values."""
+    permutation: np.ndarray
+    """Loss of R² when a column's values change places at random, mean of five times. Two columns
+    that vary together share their importance."""
+    r2: float
+    """Out of bag."""
+
+
+def _grow(x: np.ndarray, y: np.ndarray, seed: int) -> _Forest:
+    """Train scikit-learn's forest with its defaults: 100 trees grown to the end."""
+    # It takes a second to import.
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.inspection import permutation_importance
+
+    forest = RandomForestRegressor(oob_score=True, random_state=seed).fit(x, y)
+    lost = permutation_importance(forest, x, y, n_repeats=5, random_state=seed)
+    return _Forest(forest.feature_importances_, lost.importances_mean, forest.oob_score_)
 
 
 def _words(found: Mapping[str, Any]) -> str:

@@ -252,14 +252,8 @@ def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
     return mean_blocks(processing_s, min(N_BLOCKS, n_rounds))
 
 
-def ratio_of_means(
-    value: float,
-    blocks: np.ndarray,
-    base: float,
-    base_blocks: np.ndarray,
-    confidence: float = _LEVEL,
-) -> Ratio:
-    """Return `value / base` with an interval from the spread of their blocks.
+def ratio_of_means(value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray) -> Ratio:
+    """Return `value / base` with its 95% interval from the spread of their blocks.
 
     On a logarithmic scale the two standard errors add in squares; Student's t has the degrees
     of freedom of both.
@@ -268,13 +262,9 @@ def ratio_of_means(
     n_free = len(blocks) + len(base_blocks) - 2
     if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:
         return Ratio(ratio, math.nan, math.nan)
-    error = math.hypot(_relative_error(blocks), _relative_error(base_blocks))
-    factor = math.exp(scipy.special.stdtrit(n_free, (1 + confidence) / 2) * error)
+    errors = (each.std(ddof=1) / len(each) ** 0.5 / each.mean() for each in (blocks, base_blocks))
+    factor = math.exp(scipy.special.stdtrit(n_free, (1 + _LEVEL) / 2) * math.hypot(*errors))
     return Ratio(ratio, ratio / factor, ratio * factor)
-
-
-def _relative_error(blocks: np.ndarray) -> float:
-    return blocks.std(ddof=1) / math.sqrt(len(blocks)) / blocks.mean()
 
 
 LEVEL_KEY = [*CELL_KEY, "level"]

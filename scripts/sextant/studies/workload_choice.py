@@ -34,24 +34,18 @@ from sextant.studies.study import (
 )
 
 
-def takeaway_section(found: Sequence[Finding]) -> Section:
-    """The poster's takeaways, and what was measured."""
-    text = (
-        "The cache counts where the 95 % interval of its effect excludes 1, at the heaviest load "
-        "measured. The poster gives no numbers to compare with."
-    )
-    return part("Takeaways", text, table=findings_table(found, "Takeaway of the poster"))
-
-
 def use_case_section(points: pd.DataFrame) -> Section:
     """Lengths and performance of every point."""
     text = (
         "Latency counts from when a request was due: at its arrival if latency-critical, at the "
         "start if best-effort. Per output token is the mean latency over the mean output."
     )
-    loads = zip(points["scenario_kind"], points["level"], strict=True)
+    loads = []
+    for kind, level in zip(points["scenario_kind"], points["level"], strict=True):
+        load = "all at once" if np.isinf(level) else f"{level_words(level)} requests/s"
+        loads.append(f"{level_words(level)} in flight" if kind == Batch.kind else load)
     table = table_of(
-        points.assign(load=[_load_words(kind, level) for kind, level in loads]),
+        points.assign(load=loads),
         "workload_id llm_id gpu_profile_id inference load batch_weight_tokens kv_gib n_ok n_failed "
         "mean_input_tokens mean_output_tokens throughput_tok_s mean_ttft_ms mean_e2e_ms "
         "token_latency_ms",
@@ -59,12 +53,6 @@ def use_case_section(points: pd.DataFrame) -> Section:
         batch_weight_tokens="KV cache (tokens)",
     )
     return part("Use cases", text, table=table)
-
-
-def _load_words(scenario_kind: str, level: float) -> str:
-    if scenario_kind == Batch.kind:
-        return f"{level_words(level)} in flight"
-    return "all at once" if np.isinf(level) else f"{level_words(level)} requests/s"
 
 
 def effect_section(effects: pd.DataFrame, n_resamples: int, n_blocks: int) -> Section:
@@ -225,8 +213,12 @@ def analyse(data: StudyData) -> Analysis:
     cells = {cell.key: cell for cell in data.cells}
     effects = cache_effects(points, cells, data.seed)
     found = takeaways(points, effects)
+    text = (
+        "The cache counts where the 95 % interval of its effect excludes 1, at the heaviest load "
+        "measured. The poster gives no numbers to compare with."
+    )
     sections = [
-        takeaway_section(found),
+        part("Takeaways", text, table=findings_table(found, "Takeaway of the poster")),
         use_case_section(points),
         effect_section(effects, N_RESAMPLES, N_BLOCKS),
         cache_section(points),

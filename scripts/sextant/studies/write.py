@@ -13,7 +13,7 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section
 from sextant.pages.page import write_page
-from sextant.points.cell_files import MeasuredCell, read_cell
+from sextant.points.cell_files import read_cell
 from sextant.points.run import CELL_KEY
 from sextant.points.summarize import aggregate_points
 from sextant.points.trust import warnings
@@ -78,20 +78,13 @@ def write_study(
     *,
     seed: int,
 ) -> None:
-    """Analyse a study's cells; write its tables, its page, its numbers and its figures.
+    """Analyse the cells (folders) of a study of `STUDIES`; write its tables, page, numbers and
+    figures.
 
-    The same seed and cells give the same bytes.
-
-    Args:
-        name: a key of `STUDIES`.
-        cells: folders of its cells.
-        llms: facts by id.
-        profiles: facts by id.
-        tables: Parquet files for the cells' rows of `TABLES`.
-        html_out: the page, one file that refers to no other.
-        json_out: `study, title, summary, numbers, measured`; what is not known is null.
-        figures_out: folder for the page's figures, an SVG file each; what was in it goes.
-        seed: of whatever the analysis draws.
+    `tables` are Parquet files for the cells' rows of `TABLES`; `json_out` gets `study, title,
+    summary, numbers, measured`, null for what is not known; what was in `figures_out` goes, for an
+    SVG file a figure. `seed` is of whatever the analysis draws: the same seed and cells give the
+    same bytes.
     """
     aggregate_points(cells, *(tables[table] for table in TABLES))
     data = read_study_data(cells, tables, llms, profiles, seed)
@@ -129,23 +122,20 @@ def read_study_data(
     profiles: Mapping[str, GPUProfile],
     seed: int,
 ) -> StudyData:
-    """Read the cells of a study, in the order to show them, and their `TABLES`.
+    """Read the cells of a study, in the order to show them, and their `TABLES` in that order.
 
     Raises InputError if a cell's `run.json` or `tuning.json` is malformed.
     """
     found = [read_cell(Path(folder)) for folder in cells]
-    points, feasibility, telemetry = (
-        _in_order(read_parquet(tables[name]).to_pandas(), found) for name in TABLES
-    )
+    places = {cell.key: place for place, cell in enumerate(found)}
+    ordered = []
+    for name in TABLES:
+        rows = read_parquet(tables[name]).to_pandas()
+        keys = rows[[*CELL_KEY]].itertuples(index=False, name=None)
+        order = pd.Series([places[key] for key in keys], dtype=int).sort_values(kind="stable")
+        ordered.append(rows.iloc[order.index].reset_index(drop=True))
+    points, feasibility, telemetry = ordered
     return StudyData(points, feasibility, telemetry, found, llms, profiles, seed)
-
-
-def _in_order(rows: pd.DataFrame, cells: Sequence[MeasuredCell]) -> pd.DataFrame:
-    """Return rows in the order of their cells, which is that of the sheets, else as they were."""
-    places = {cell.key: place for place, cell in enumerate(cells)}
-    keys = rows[[*CELL_KEY]].itertuples(index=False, name=None)
-    order = pd.Series([places[key] for key in keys], dtype=int)
-    return rows.iloc[order.sort_values(kind="stable").index].reset_index(drop=True)
 
 
 _LABELS = {

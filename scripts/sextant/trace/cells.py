@@ -192,16 +192,15 @@ def _split(line: str, names: list[str]) -> dict[str, Any] | str:
     if '"' not in line:
         cells = line.split(",")
     elif _QUOTED_LINE.fullmatch(line):
-        cells = [_unquoted(cell) for cell in _NEXT_CELL.findall("," + line)]
+        cells = [
+            cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
+            for cell in _NEXT_CELL.findall("," + line)
+        ]
     else:
         return "malformed quotes"
     if len(cells) != len(names):
         return _WRONG_NUMBER
     return dict(zip(names, cells, strict=True))
-
-
-def _unquoted(cell: str) -> str:
-    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
 def json_object(line: str) -> dict[str, Any] | str:

@@ -3,9 +3,7 @@
 `reading` yields the rows of the source, `write` takes them. No step holds the trace in memory.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +26,6 @@ from sextant.trace.write import Output
 MAX_RATE_RPS = 1000.0
 _FEW = 10
 """With fewer requests, which may be one burst, a mean rate does not show a wrong unit."""
-_MAX_THREADS = 16
-"""More would not read faster, since one thread writes; each holds blocks in memory."""
 
 
 def ingest_trace(
@@ -45,7 +41,6 @@ def ingest_trace(
     time_unit: str | None = None,
     ignore_unknown: bool = False,
     max_rate_rps: float = MAX_RATE_RPS,
-    threads: int | None = None,
 ) -> dict[str, Any]:
     """Normalise a trace to Parquet; write its malformed rows and a report, too.
 
@@ -74,13 +69,11 @@ def ingest_trace(
         time_unit: of the format `columns` the unit of its arrivals, seconds by default.
         ignore_unknown: leave columns out that the format does not know; the report names them.
         max_rate_rps: highest mean rate that is believed; a wrong unit of time shows in it.
-        threads: how many read at once; None: as many as there are cores, up to 16.
 
-    Raises:
-        InputError: wrong columns, no rows, too many malformed ones, a rate above `max_rate_rps`,
-            times that show a wrong unit, no such format or mapping, a `start_time` that is not a
-            date-time or not needed, a share outside 0 to 1, or an output that would replace the
-            source or another output; no output is written.
+    Raises InputError: wrong columns, no rows, too many malformed ones, a rate above `max_rate_rps`,
+    times that show a wrong unit, no such format or mapping, a `start_time` that is not a date-time
+    or not needed, a share outside 0 to 1, or an output that would replace the source or another
+    output; no output is written.
     """
     source = Path(source)
     columns = None if columns is None else columns_given(columns)
@@ -92,35 +85,41 @@ def ingest_trace(
     if not source.is_file():
         problem = "is not a file" if source.exists() else "there is no such file"
         raise InputError(problem, file=source, fix="correct the trace's path")
-    if time_unit is None:
-        form = as_written(source, form)
+    form = as_written(source, form, has_unit=time_unit is not None)
     if start_time is not None:
         check_start_time(start_time, form)
-    n_threads = threads or min(os.cpu_count() or 1, _MAX_THREADS)
     paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
     _check_paths(source, paths)
     with ExitStack() as stack:
-        # Two threads more: one reads the source, one takes its checksum.
-        pool = stack.enter_context(ThreadPoolExecutor(n_threads + 2))
         facts: dict[str, Any] = {"trace_format": trace_format}
         if columns is not None:
             facts |= {"columns": columns, "time_unit": time_unit}
         if form.block_tokens is not None:
             facts["block_tokens"] = form.block_tokens
-        origin = pool.submit(provenance, {"source": source}, **facts)
         trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
         output = Output(trace, rejected, form)
         stack.callback(output.close)
         ignored: list[str] = []
-        for rows in read_rows(source, form, pool, n_threads, ignored):
+        for rows in read_rows(source, form, ignored):
             output.write(rows)
         output.put_in_order()
         counts = _counts(output)
         _check_counts(source, counts, output.shown, max_rejected_fraction)
         check_first_tick(source, output.first_tick, form, start_time)
-        _check_rate(source, counts, max_rate_rps)
+        n, duration_s = counts["n_accepted"], counts["duration_s"]
+        # No service's log has such a duration or rate: a wrong unit shows in both.
+        if duration_s > MAX_SPAN_S:
+            problem = f"the requests are of {duration_s / YEAR_S:,.3g} years"
+            fix = f"{WRONG_UNIT}, or leave the rows with wrong times out"
+            raise InputError(problem, file=source, field="arrival_s", fix=fix)
+        if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
+            rate = f"{n / duration_s:,.0f} requests per second on average"
+            fix = f"{WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, "
+            fix += "if that is the rate"
+            problem = f"{rate} ({n} in {duration_s:,.3g} s)"
+            raise InputError(problem, file=source, field="arrival_s", fix=fix)
         start = start_facts(output.first_tick, form, start_time, output.is_zoned)
-        known = origin.result() | start
+        known = provenance({"source": source}, **facts) | start
         output.add_provenance(known)
         report = {
             **counts,
@@ -180,18 +179,3 @@ def _check_counts(
     if not counts["n_accepted"] and "not a number" in where:
         fix += "; for arrivals that are date-times give --columns with --time-unit iso"
     raise InputError(problem, file=source, fix=fix)
-
-
-def _check_rate(source: Path, counts: Mapping[str, Any], max_rate_rps: float) -> None:
-    """Refuse a duration or a rate that no service's log has: a wrong unit shows in both."""
-    n, duration_s = counts["n_accepted"], counts["duration_s"]
-    if duration_s > MAX_SPAN_S:
-        problem = f"the requests are of {duration_s / YEAR_S:,.3g} years"
-        fix = f"{WRONG_UNIT}, or leave the rows with wrong times out"
-        raise InputError(problem, file=source, field="arrival_s", fix=fix)
-    if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
-        rate = f"{n / duration_s:,.0f} requests per second on average"
-        fix = f"{WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, if "
-        fix += "that is the rate"
-        problem = f"{rate} ({n} in {duration_s:,.3g} s)"
-        raise InputError(problem, file=source, field="arrival_s", fix=fix)

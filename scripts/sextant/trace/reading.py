@@ -1,19 +1,16 @@
 """A source read to rows: text in blocks of whole lines, Parquet in batches of rows.
 
-Blocks are parsed (`cells`) and judged line by line (`rules`) on all threads; what depends on the
-lines before (`rules.Clock`) follows in order. A source is never held in memory as a whole.
+Blocks are parsed (`cells`) and judged line by line (`rules`); what depends on the lines before
+(`rules.Clock`) follows. A source is never held in memory as a whole.
 """
 
 import csv
 import json
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +27,7 @@ from sextant.trace.cells import (
     value_of,
 )
 from sextant.trace.date_times import NS_PER_S, is_date_time
-from sextant.trace.rules import Clock, Judged, Rows, judge
+from sextant.trace.rules import Clock, Rows
 from sextant.trace.trace_format import TraceFormat
 
 BATCH_ROWS = 100_000
@@ -41,9 +38,6 @@ BLOCK_LINES = 1 << 18
 """Most lines of a block: the shortest lines take many times their bytes."""
 MAX_LINE_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def read_blocks(source: Path) -> Iterator[bytes]:
@@ -84,69 +78,46 @@ def _in_parts(block: bytes) -> Iterator[bytes]:
         yield block[begin:]
 
 
-def fetched(pool: Executor, items: Iterator[Item]) -> Iterator[Item]:
-    """Yield `items`, each fetched on another thread while the one before is worked on."""
-    future = pool.submit(next, items, None)
-    while (item := future.result()) is not None:
-        future = pool.submit(next, items, None)
-        yield item
-
-
-def ahead(
-    pool: Executor, function: Callable[[Item], Result], items: Iterable[Item], n_ahead: int
-) -> Iterator[tuple[Item, Result]]:
-    """Yield each item with `function` of it, in order; up to `n_ahead` are worked on at once."""
-    waiting: deque = deque()
-    for item in items:
-        waiting.append((item, pool.submit(function, item)))
-        if len(waiting) > n_ahead:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    for item, future in waiting:
-        yield item, future.result()
-
-
-def read_rows(
-    source: Path, form: TraceFormat, pool: Executor, n_threads: int, ignored: list[str]
-) -> Iterator[Rows]:
+def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
     """Yield the rows of a source; the names of columns that are left out go into `ignored`."""
     is_parquet = source.suffix == ".parquet" and not form.is_jsonl
     read = _read_parquet if is_parquet else _read_text
     try:
-        yield from read(source, form, pool, n_threads, ignored)
+        yield from read(source, form, ignored)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(source, str(error)) from None
 
 
-def as_written(source: Path, form: TraceFormat) -> TraceFormat:
-    """Return a log's format with date-times if its first arrival is one.
-
-    LiteLLM gives its callbacks numbers, and its database and exports date-times.
+def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
+    """Return a log's format as its first lines show it: CSV or JSON lines, whatever its ending;
+    where no unit is named with date-times, if its first arrival is one.
     """
-    if not (form.is_log and form.is_jsonl):
+    if not form.is_log or source.suffix == ".parquet":
         return form
+    name = form.sources(form.required)["arrival_s"]
     try:
         lines = lines_of(next(read_blocks(source), b""))
-    except (OSError, UnicodeDecodeError):
+        is_json = form.is_jsonl and ".csv" not in source.suffixes
+        form = replace(form, is_jsonl=is_json or lines[0].lstrip().startswith("{"))
+        rows = map(json_object, lines) if form.is_jsonl else csv.DictReader(lines[:2])
+        cells = (value_of(row, name) for row in rows if isinstance(row, dict))
+        first = next((cell for cell in cells if cell is not None), None)
+    except (OSError, UnicodeDecodeError, csv.Error):
         return form  # an error when the rows are read
-    name = form.sources(form.required)["arrival_s"]
-    rows = (row for line in lines if isinstance(row := json_object(line), dict))
-    first = next((cell for row in rows if (cell := value_of(row, name)) is not None), None)
-    is_datetime = isinstance(first, str) and is_date_time(first)
+    is_datetime = not has_unit and isinstance(first, str) and is_date_time(first)
     return replace(form, is_datetime=True, units_per_s=NS_PER_S) if is_datetime else form
 
 
-def _read_parquet(
-    source: Path, form: TraceFormat, pool: Executor, n_threads: int, ignored: list[str]
-) -> Iterator[Rows]:
+def _read_parquet(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
     with pq.ParquetFile(source) as stored:
         names = _flat(stored.schema_arrow.empty_table()).schema.names
         ignored += _check_columns(source, form, names)
         clock = Clock(form.sources(names)["arrival_s"], 1)
-        check = partial(_check_batch, form=form)
-        batches = fetched(pool, stored.iter_batches(BATCH_ROWS))
-        for batch, judged in ahead(pool, check, batches, n_threads + 1):
-            yield clock.settle(judged, partial(_raw_rows, batch))
+        for batch in stored.iter_batches(BATCH_ROWS):
+            table = _flat(pa.Table.from_batches([batch])).combine_chunks()
+            (flat,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+            raw = partial(_raw_rows, batch)
+            yield clock.settle(read_batch(flat, form), form, flat.schema.names, raw)
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -154,12 +125,6 @@ def _flat(table: pa.Table) -> pa.Table:
     while any(pa.types.is_struct(kind) for kind in table.schema.types):
         table = table.flatten()
     return table
-
-
-def _check_batch(batch: pa.RecordBatch, form: TraceFormat) -> Judged:
-    table = _flat(pa.Table.from_batches([batch])).combine_chunks()
-    (flat,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    return judge(read_batch(flat, form), form, flat.schema.names)
 
 
 def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
@@ -172,27 +137,18 @@ def _unreadable(source: Path, error: str) -> InputError:
     return InputError(f"cannot be read ({' '.join(error.split())[:300]})", file=source, fix=fix)
 
 
-def _read_text(
-    source: Path, form: TraceFormat, pool: Executor, n_threads: int, ignored: list[str]
-) -> Iterator[Rows]:
-    blocks = fetched(pool, read_blocks(source))
-    names, blocks = _columns(source, form, blocks)
+def _read_text(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
+    names, blocks = _columns(source, form, read_blocks(source))
     ignored += _check_columns(source, form, names)
     clock = Clock(form.sources(names)["arrival_s"], 1 if form.is_jsonl else 2)
-    check = partial(_check_text, form=form, names=names)
-    try:
-        for text, judged in ahead(pool, check, blocks, n_threads + 1):
-            yield clock.settle(judged, partial(_raw_lines, text))
-    except UnicodeDecodeError as error:
-        line = clock.next_line + error.object.count(b"\n", 0, error.start)
-        raise _unreadable(source, f"Line: {line}: {error}") from None
-
-
-def _check_text(text: bytes, form: TraceFormat, names: list[str]) -> Judged:
-    if not text.isascii():
-        text.decode()  # the error says where it is not UTF-8
     read = read_json if form.is_jsonl else read_csv
-    return judge(read(text, form, names), form, names)
+    for text in blocks:
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            line = clock.next_line + text.count(b"\n", 0, error.start)
+            raise _unreadable(source, f"Line: {line}: {error}") from None
+        yield clock.settle(read(text, form, names), form, names, partial(_raw_lines, text))
 
 
 def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
@@ -244,11 +200,14 @@ def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[st
     if form.optional:
         fix += f"; it may have {', '.join(name for name in form.columns if name in form.optional)}"
     if form.is_log:
-        fix += f"; the source has {some_of(names)}"
+        fix += f"; --columns names others; the source has {some_of(names)}"
+    if len(names) == 1 and (marks := {*names[0]} & {*";\t|"}):
+        fix = f"put commas between the cells of a line, in place of {marks.pop()!r}"
     for name in form.required:
         if name not in names:
             raise InputError("column missing", file=source, row=1, field=name, fix=fix)
-    unknown = [name for name in names if name not in form.columns]
+    within = "".join(f"\n{name}" for name in form.columns)  # `usage` may be null in some lines
+    unknown = [name for name in names if name not in form.columns and f"\n{name}." not in within]
     if unknown and not form.ignores_unknown:
         fix += "; or leave it out with --ignore-unknown (`ignore_unknown` in the sheet)"
         raise InputError("unknown column", file=source, row=1, field=unknown[0], fix=fix)

@@ -35,20 +35,6 @@ STATUSES += f"{', '.join(_FAILED_WORDS)} (failed)"
 _TOKENS = ("input_tokens", "output_tokens")
 
 
-@dataclass(frozen=True)
-class Judged:
-    """n consecutive lines of a source, each judged by itself."""
-
-    columns: Mapping[str, pa.Array]
-    """Trace column -> (n,) values of the trace contract; of lines set aside, anything."""
-    tick: np.ndarray
-    """(n,) arrival in the source's unit: float64, or int64 for date-times."""
-    zones: np.ndarray
-    """(n,) as in `Cells`."""
-    reasons: np.ndarray
-    """(n,) why a line is set aside; None: it is not."""
-
-
 def set_aside(reasons: np.ndarray, is_fault: np.ndarray, reason: str) -> None:
     """Give a reason to the lines of a mask that have none yet."""
     if is_fault.any():
@@ -60,8 +46,13 @@ def is_accepted(reasons: np.ndarray) -> np.ndarray:
     return np.equal(reasons, np.array(None)).astype(bool)
 
 
-def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
+def judge(
+    cells: Cells, form: TraceFormat, names: list[str]
+) -> tuple[dict[str, pa.Array], np.ndarray]:
     """Apply the rules that look at one line only; `names` are the source's columns in order.
+
+    Return by trace column (n,) values of the trace contract, anything in lines that are set aside;
+    and (n,) why a line is, None: it is not.
 
     A request that failed needs no tokens: those that its line lacks are 0.
     """
@@ -91,8 +82,7 @@ def judge(cells: Cells, form: TraceFormat, names: list[str]) -> Judged:
         if COLUMN_TYPES[name] == pa.int32():
             column = column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
         columns[name] = column
-    tick = cells.columns["arrival_s"].fill_null(0).to_numpy()
-    return Judged(columns | {"status": status}, tick, cells.zones, reasons)
+    return columns | {"status": status}, reasons
 
 
 def read_statuses(column: pa.Array | None, n: int) -> np.ndarray:
@@ -155,16 +145,23 @@ class Clock:
     next_line: int
     is_zoned: bool | None = None
 
-    def settle(self, judged: Judged, raw: Callable[[np.ndarray], list[str]]) -> Rows:
-        """Apply the rules that depend on the lines before to the next lines, and count these.
+    def settle(
+        self,
+        cells: Cells,
+        form: TraceFormat,
+        names: list[str],
+        raw: Callable[[np.ndarray], list[str]],
+    ) -> Rows:
+        """Apply all rules to the next lines, and count these.
 
-        `raw` gives the raw text of lines by their places in `judged`. A request without an id gets
-        its line's number.
+        `names` are the source's columns in order, `raw` gives the raw text of lines by their
+        places. A request without an id gets its line's number.
         """
-        reasons, tick, n_lines = judged.reasons.copy(), judged.tick, len(judged.tick)
-        self._judge_zones(judged.zones, reasons)
+        columns, reasons = judge(cells, form, names)
+        tick = cells.columns["arrival_s"].fill_null(0).to_numpy()
+        n_lines, rejected = len(tick), None
+        self._judge_zones(cells.zones, reasons)
         accepted = is_accepted(reasons)
-        columns, rejected = dict(judged.columns), None
         columns["request_id"] = self._ids(columns.get("request_id"), n_lines)
         places = np.flatnonzero(~accepted)
         if len(places):

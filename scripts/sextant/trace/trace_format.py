@@ -296,7 +296,8 @@ def mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -
         parts = [(": ".join(pair), *pair) for pair in columns["columns"].items()]
         time_unit, ignores_unknown = columns.get("time_unit"), columns.get("ignore_unknown", True)
     time_unit = time_unit or "s"
-    fix += f"; trace columns are arrival, {', '.join(list(TRACE_COLUMNS)[2:])}"
+    others = ", ".join(name for name in TRACE_COLUMNS if name != "arrival_s")
+    fix += f"; trace columns are arrival, {others}"
     names: dict[str, str] = {}
     for part, target, name in parts:
         target, name = _SHORT.get(target.strip(), target.strip()), name.strip()

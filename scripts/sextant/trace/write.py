@@ -1,20 +1,18 @@
 """The outputs of ingest, written block by block: the trace in order, and the lines set aside.
 
 A log merged from several servers is late by seconds; several files put one after another are
-sorted only in parts. Rows that are not in order are cut into runs by their time, and each run is
-sorted by itself, in memory.
+sorted only in parts. DuckDB sorts rows that are not in order, on disk where they are many.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,96 +20,18 @@ import pyarrow.parquet as pq
 
 from sextant.base.files import PROVENANCE_KEY
 from sextant.trace.rules import REJECTED, Rows
-from sextant.trace.trace_format import BLANK, CODED, CODED_COLUMNS, HASH_IDS, TraceFormat
+from sextant.trace.trace_format import BLANK, CODED, HASH_IDS, TraceFormat, parquet_rows, sql_text
 
 N_SHOWN = 5
 FAR = "arrival: far in time from all other rows"
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
 _NOT_CODED = (*_NUMBERS, "request_id", HASH_IDS)
-RUN_ROWS = 500_000
-"""Rows that are sorted at a time, about."""
 _BATCH_ROWS = 100_000
-_SAMPLE = 100_000
+_MEMORY = "300MB"
+"""Of a sort; what does not fit into it goes to the disk."""
 _FAR = 10.0
 """A time is far if it is farther from the middle 98% of all than these last, so many times."""
 _LEAST_FAR_S = 86_400.0
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The rows of a trace in runs, one after the other in time."""
-
-    files: tuple[Path, ...]
-    start_s: float
-    """The first arrival; arrivals of the sorted rows count from there."""
-    n_moved: int
-    """Rows that stood after a row that arrived later."""
-    most_late_s: float
-    """By how much, at most."""
-    far: pa.Table
-    """Rows whose time is far from all others: of a clock that was wrong."""
-
-    def sorted_rows(self) -> Iterator[pa.Table]:
-        """Yield the rows in order, those of one time as they stood."""
-        for file in self.files:
-            table = _open(file).read().unify_dictionaries()
-            arrival_s = table["arrival_s"].to_numpy()
-            table = table.take(pa.array(np.argsort(arrival_s, kind="stable")))
-            place = table.schema.get_field_index("arrival_s")
-            times = pa.array(table["arrival_s"].to_numpy() - self.start_s)
-            table = table.set_column(place, table.schema.field(place), times)
-            for begin in range(0, len(table), _BATCH_ROWS):
-                yield table.slice(begin, _BATCH_ROWS)
-
-
-def cut_into_runs(unsorted: Path, folder: Path, n_rows: int, schema: pa.Schema) -> Runs:
-    """Cut `unsorted`, Parquet of `schema`, into runs, which are written to `folder`."""
-    sample = _sampled_times(unsorted, n_rows)
-    low_s, high_s = _span(sample)
-    n_runs = -(-n_rows // RUN_ROWS)
-    edges_s = sample[np.arange(1, n_runs) * len(sample) // n_runs]
-    files = tuple(folder / f"{number}.parquet" for number in range(n_runs))
-    latest_s, start_s, n_moved, most_late_s, far = -np.inf, np.inf, 0, 0.0, []
-    with ExitStack() as stack:
-        writers = [stack.enter_context(pq.ParquetWriter(file, schema)) for file in files]
-        for batch in _open(unsorted).iter_batches(_BATCH_ROWS):
-            rows = pa.Table.from_batches([batch]).cast(schema)
-            arrival_s = rows["arrival_s"].to_numpy()
-            is_far = (arrival_s < low_s) | (arrival_s > high_s)
-            if is_far.any():
-                far.append(rows.filter(pa.array(is_far)))
-                rows, arrival_s = rows.filter(pa.array(~is_far)), arrival_s[~is_far]
-            so_far = np.maximum.accumulate(np.append(latest_s, arrival_s))
-            late_s = so_far[1:] - arrival_s
-            latest_s, start_s = so_far[-1], min(start_s, arrival_s.min(initial=np.inf))
-            n_moved += int(np.count_nonzero(late_s))
-            most_late_s = max(most_late_s, float(late_s.max(initial=0.0)))
-            run = np.searchsorted(edges_s, arrival_s, side="right")
-            for number in np.flatnonzero(np.bincount(run)):
-                writers[number].write_table(rows.filter(pa.array(run == number)))
-    set_aside = pa.concat_tables(far or [schema.empty_table()])
-    return Runs(files, float(start_s), n_moved, most_late_s, set_aside)
-
-
-def _open(path: Path) -> pq.ParquetFile:
-    return pq.ParquetFile(path, read_dictionary=list(CODED_COLUMNS))
-
-
-def _sampled_times(path: Path, n_rows: int) -> np.ndarray:
-    """Return every k-th arrival, ascending."""
-    every, kept, n_before = -(-n_rows // _SAMPLE), [], 0
-    for batch in _open(path).iter_batches(_BATCH_ROWS, columns=["arrival_s"]):
-        arrival_s = batch.column(0).to_numpy()
-        kept.append(arrival_s[-n_before % every :: every])
-        n_before += len(arrival_s)
-    return np.sort(np.concatenate(kept))
-
-
-def _span(sample: np.ndarray) -> tuple[float, float]:
-    """Return from when to when a time is not far from all others."""
-    low_s, high_s = np.quantile(sample, [0.01, 0.99], method="inverted_cdf")
-    reach_s = _FAR * (high_s - low_s) + _LEAST_FAR_S
-    return low_s - reach_s, high_s + reach_s
 
 
 class Output:
@@ -170,23 +90,38 @@ class Output:
         if self._is_sorted:
             return
         self._trace.close()
-        with TemporaryDirectory(dir=self._path.parent) as folder:
+        with TemporaryDirectory(dir=self._path.parent) as folder, duckdb.connect() as database:
             unsorted = Path(folder) / self._path.name
             self._path.rename(unsorted)
             self._trace = _writer(self._path, self._schema)
-            runs = cut_into_runs(unsorted, Path(folder), self.n_accepted, self._schema)
-            for rows in runs.sorted_rows():
-                self._trace.write_table(rows)
-                self.duration_s = rows["arrival_s"][-1].as_py()
-        self.n_moved, self.most_late_s = runs.n_moved, runs.most_late_s
-        shift = runs.start_s * self._units_per_s
+            database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
+            database.execute(f"SET temp_directory = {sql_text(folder)}")
+            rows = parquet_rows(unsorted, has_row_number=True)
+            ends = f"SELECT quantile_disc(arrival_s, [0.01, 0.99]) FROM {rows}"
+            low_s, high_s = database.execute(ends).fetchall()[0][0]
+            reach_s = _FAR * (high_s - low_s) + _LEAST_FAR_S
+            is_near = f"arrival_s BETWEEN {low_s - reach_s!r} AND {high_s + reach_s!r}"
+            found = f"""SELECT min(arrival_s), count(*) FILTER (late_s > 0), max(late_s) FROM (
+                SELECT arrival_s, max(arrival_s) OVER (ORDER BY file_row_number) - arrival_s
+                AS late_s FROM {rows} WHERE {is_near})"""
+            start_s, self.n_moved, self.most_late_s = database.execute(found).fetchall()[0]
+            in_order = f"""SELECT * EXCLUDE (file_row_number)
+                REPLACE (arrival_s - {start_s!r} AS arrival_s)
+                FROM {rows} WHERE {is_near} ORDER BY arrival_s, file_row_number"""
+            for batch in database.sql(in_order).to_arrow_reader(_BATCH_ROWS):
+                self._trace.write_table(pa.Table.from_batches([batch]).cast(self._schema))
+                self.duration_s = batch["arrival_s"][-1].as_py()
+            far = f"FROM {rows} WHERE NOT {is_near} ORDER BY file_row_number"
+            rest = database.sql(far).to_arrow_table()
+            self._set_far_aside(rest.drop_columns("file_row_number"))
+        shift = start_s * self._units_per_s
         self.first_tick += round(shift) if isinstance(self.first_tick, int) else shift
-        if len(runs.far):
-            self._set_far_aside(runs.far)
 
     def _set_far_aside(self, far: pa.Table) -> None:
+        if not len(far):
+            return
         self.n_accepted -= len(far)
-        self.n_failed -= pc.sum(pc.equal(far["status"].cast(pa.string()), "failed")).as_py()
+        self.n_failed -= pc.sum(pc.equal(far["status"], "failed")).as_py()
         raw = [json.dumps(row, separators=(",", ":")) for row in far.to_pylist()]
         lines = pa.nulls(len(far), pa.int64())
         self._write_rejected(pa.table([lines, [FAR] * len(far), raw], schema=REJECTED))

@@ -13,8 +13,9 @@ from sextant.workload.arrivals import (
     JUDGED,
     MIN_JUDGED_BINS,
     SCALES_S,
-    ArrivalTally,
     Measures,
+    count_seconds,
+    measure_arrivals,
     median_measures,
     n_bins,
     relative_errors,
@@ -25,7 +26,6 @@ from sextant.workload.generators import (
     Gamma,
     Rescaled,
     Seed,
-    Times,
     child_seed,
 )
 
@@ -77,33 +77,29 @@ class ArrivalChoice:
     """Dispersions of the trace that are not judged: fewer than `MIN_JUDGED_BINS` bins."""
 
 
-def choose_arrivals(times: Times, gamma: ArrivalModel, *, seed: Seed = 0) -> ArrivalChoice:
+def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -> ArrivalChoice:
     """Return the simplest model whose samples are as bursty as the trace, else a replay.
 
     A model passes if the medians over its samples are within 10% of the trace in the dispersion at
     every scale of `MIN_JUDGED_BINS` bins or more, and in the busiest minute. Where a trace is so
     short or steady that a measure lies within what chance gives a steady Gamma process, the
     model's has to lie there too, and no more is asked. The profile is fitted also where the Gamma
-    process passes, so that a scenario may ask for it.
-
-    Args:
-        times: ascending, from 0; raises InputError (`ArrivalTally.add`) if they are not.
-        gamma: the fit to all gaps of `times`.
-        seed: of all samples.
+    process passes, so that a scenario may ask for it. `times` ascend from 0, `gamma` is the fit to
+    all their gaps, `seed` of all samples. Raises InputError as `measure_arrivals`.
     """
-    tally = ArrivalTally(times)
-    if tally.n < 3 or gamma.rate_rps is None:
-        few = f"{tally.n} requests are too few for any model"
-        return ArrivalChoice("replay", ALL_AT_ONCE if tally.n >= 3 else few, tally.measures())
-    judge = _Judge(tally, seed)
+    trace, n = measure_arrivals(times), len(times)
+    if n < 3 or gamma.rate_rps is None:
+        few = f"{n} requests are too few for any model"
+        return ArrivalChoice("replay", ALL_AT_ONCE if n >= 3 else few, trace)
+    judge = _Judge(trace, n, float(times[-1]), seed)
     fits = {"gamma": Fit(None, gamma.reason)}
-    one = Gamma(tally.n / tally.last_s, 1.0)
+    one = Gamma(n / float(times[-1]), 1.0)
     if gamma.alpha is not None and gamma.beta_s is not None:
         one = Gamma(1 / (gamma.alpha * gamma.beta_s), gamma.alpha)
     steady = judge.learn_chance(one)
     if gamma.alpha is not None:
         fits["gamma"] = judge.fit(one, steady)
-    for profile in fit_profiles(tally, judge.trace):
+    for profile in fit_profiles(times, trace):
         fits["rescaled"] = judge.fit(profile)
         if fits["rescaled"].reason is None:
             break
@@ -113,15 +109,15 @@ def choose_arrivals(times: Times, gamma: ArrivalModel, *, seed: Seed = 0) -> Arr
     passed = next((name for name, fit in fits.items() if fit.process and not fit.reason), "replay")
     rejected = [f"{MODELS[name]}: {fit.reason}" for name, fit in fits.items() if fit.reason]
     why = "it is the simplest" if passed == "gamma" else "; ".join(rejected)
-    return ArrivalChoice(passed, why, judge.trace, fits, judge.left_out())
+    return ArrivalChoice(passed, why, trace, fits, judge.left_out())
 
 
 class _Judge:
     """Compares samples of processes with a trace."""
 
-    def __init__(self, tally: ArrivalTally, seed: Seed) -> None:
-        self.trace, self._duration_s, self._seed = tally.measures(), tally.last_s, seed
-        self._n = min(MOST_SAMPLES, max(FEWEST_SAMPLES, _SAMPLED_REQUESTS // tally.n))
+    def __init__(self, trace: Measures, n: int, duration_s: float, seed: Seed) -> None:
+        self.trace, self._duration_s, self._seed = trace, duration_s, seed
+        self._n = min(MOST_SAMPLES, max(FEWEST_SAMPLES, _SAMPLED_REQUESTS // n))
         self._steady: dict[str, tuple[float, float]] = {}
 
     def _sample(self, process: Arrivals, n: int, first: int = 0) -> list[Measures]:
@@ -129,9 +125,9 @@ class _Judge:
         samples = []
         for number in range(first, n):
             seed = child_seed(self._seed, number)
-            drawn = ArrivalTally(process.batches(self._duration_s, seed))
-            if drawn.n:
-                samples.append(drawn.measures(self._duration_s))
+            drawn = process.times(duration_s=self._duration_s, seed=seed)
+            if len(drawn):
+                samples.append(measure_arrivals(drawn, self._duration_s))
         return samples
 
     def learn_chance(self, steady: Gamma) -> list[Measures]:
@@ -227,20 +223,20 @@ def measure_words(name: str) -> str:
     return f"the {what} of counts over {over}"
 
 
-def fit_profiles(tally: ArrivalTally, trace: Measures) -> list[Rescaled]:
+def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
     """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula.
 
     If no profile is near, the nearest one; none of a trace that is too short. The gaps' shape is
     the one that brings the dispersion of the counts nearest to the trace's over all scales.
     """
-    end_s, judged = tally.last_s, []
+    end_s, per_second, judged = float(times[-1]), count_seconds(times), []
     named = {scale: trace.get(f"dispersion_{scale}s") for scale in SCALES_S}
     scales = {scale: value for scale, value in named.items() if value}
     for bin_s in _BINS_S:
         n_counts = int(np.ceil(end_s / bin_s))
-        if not (2 <= n_counts <= MAX_BINS and tally.n / n_counts >= MIN_PER_BIN and scales):
+        if not (2 <= n_counts <= MAX_BINS and len(times) / n_counts >= MIN_PER_BIN and scales):
             continue
-        counts = np.add.reduceat(tally.per_second, np.arange(0, len(tally.per_second), bin_s))
+        counts = np.add.reduceat(per_second, np.arange(0, len(per_second), bin_s))
         counts = np.append(counts[: n_counts - 1], counts[n_counts - 1 :].sum())
         alpha, error = _best_shape(counts, bin_s, end_s, scales)
         judged.append((error, Rescaled(float(bin_s), tuple(counts.tolist()), end_s, alpha)))

@@ -1,11 +1,8 @@
-"""Arrivals of a trace in figures: the Gamma fit of its gaps, and how bursty its counts are.
-
-Times come in one array or streamed in batches; memory grows with their duration alone.
-"""
+"""Arrivals of a trace in figures: the Gamma fit of its gaps, and how bursty its counts are."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +16,7 @@ from sextant.workload.gamma import (
     fit_steps,
     ks_distance,
 )
-from sextant.workload.generators import ArrivalModel, Seed, Times, batches_of, gaps_of
+from sextant.workload.generators import ArrivalModel, Seed
 
 MIN_GAPS = 2
 OFF_GRID = 0.05
@@ -43,7 +40,6 @@ JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), BUSIEST)
 MIN_JUDGED_BINS = 20
 """Bins from which on a model's dispersion is compared with the trace's. A variance of n counts has
 a relative standard deviation of √(2 / (n - 1)): 141% for 2 bins, 32% for 20."""
-_CHUNK = 1 << 17
 
 Measures = dict[str, float | None]
 """By name: `gap_cv`, coefficient of variation of the gaps; of the counts in bins of each scale that
@@ -51,24 +47,20 @@ the arrivals have two whole ones of, `dispersion_<scale>s`, variance over mean (
 `busiest_<scale>s`, requests of the fullest bin."""
 
 
-def fit_arrivals(arrival_s: Times) -> ArrivalModel:
+def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between arrivals, by maximum likelihood.
 
     Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
-    (`common_steps`) and fitted by the likelihood of those counts (`gamma.fit_steps`); else they are
+    (`clock_step`) and fitted by the likelihood of those counts (`gamma.fit_steps`); else they are
     exact (`gamma.fit_gamma`). The fit is tested where a mean gap has `FAR` steps or more, on at
     most some million gaps, every k-th of a longer trace: so many give the distance to 0.001.
     `arrival_s` ascends.
     """
-    n_gaps, n_zero, duration, log_total, least = 0, 0, 0.0, 0.0, math.inf
-    for gaps in gaps_of(arrival_s):
-        positive = gaps[gaps > 0]
-        n_gaps, n_zero = n_gaps + len(gaps), n_zero + len(gaps) - len(positive)
-        duration += float(gaps.sum())
-        log_total += float(np.log(positive).sum())
-        least = min(least, float(positive.min(initial=math.inf)))
+    gaps = np.diff(arrival_s)
+    positive = gaps[gaps > 0]
+    n_gaps, n_zero, duration = len(gaps), len(gaps) - len(positive), float(gaps.sum())
     rate = n_gaps / duration if duration > 0 else None
-    step = _clock_step(arrival_s, least) if n_zero and duration > 0 else None
+    step = clock_step(gaps, float(arrival_s[-1])) if n_zero and duration > 0 else None
     undetermined = ArrivalModel(None, None, rate, None, n_gaps, n_zero, step)
     if n_gaps < MIN_GAPS:
         reason = f"{n_gaps + 1} arrivals are too few: a shape needs {MIN_GAPS + 1}"
@@ -76,19 +68,20 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
     if duration == 0:
         return replace(undetermined, reason=ALL_AT_ONCE)
     if step is None:
-        fits = fit_gamma(*np.array([[n_gaps], [duration], [log_total]]))
+        fits = fit_gamma(*np.array([[n_gaps], [duration], [np.log(positive).sum()]]))
     else:
-        fits = fit_steps(_count_all(arrival_s, step))
+        steps = np.rint(gaps / step)
+        # Far gaps, which count as exact, are rounded to 12 bits.
+        mantissa, exponent = np.frexp(steps)
+        rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
+        steps, counts = np.unique(np.where(steps < FAR, steps, rounded), return_counts=True)
+        fits = fit_steps(StepCounts(steps, counts.astype(float), np.array([len(steps)])))
     if np.isnan(fits.alpha[0]):
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
     ks = None
     if step is None or FAR * step <= duration / n_gaps:
-        every, kept, n_before = -(-n_gaps // _MOST_TESTED), [], 0
-        for gaps in gaps_of(arrival_s):
-            kept.append(gaps[-n_before % every :: every])
-            n_before += len(gaps)
-        tested = np.concatenate(kept)
+        tested = gaps[:: -(-n_gaps // _MOST_TESTED)]
         n = np.array([len(tested)])
         distance = ks_distance(tested, n, fits.alpha, fits.beta * (1.0 if step is None else step))
         ks = float(distance[0])
@@ -104,220 +97,103 @@ def fit_arrivals(arrival_s: Times) -> ArrivalModel:
     )
 
 
-def _count_all(arrival_s: Times, step_s: float) -> StepCounts:
-    """Count all gaps in steps of a clock; far ones (exact) are rounded to 12 bits."""
-    parts = []
-    for gaps in gaps_of(arrival_s):
-        steps = np.rint(gaps / step_s)
-        mantissa, exponent = np.frexp(steps)
-        rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
-        parts.append(np.unique(np.where(steps < FAR, steps, rounded), return_counts=True))
-    steps, counts = (np.concatenate(own) for own in zip(*parts, strict=True))
-    distinct, place = np.unique(steps, return_inverse=True)
-    return StepCounts(distinct, np.bincount(place, counts), np.array([len(distinct)]))
-
-
 def hidden(step_s: float, what: str) -> str:
     """Return the reason why nothing is fitted where a coarse clock leaves the shape open."""
     return f"the clock's step of {step_s:.3g} s hides {what}"
 
 
-def _clock_step(arrival_s: Times, least_s: float) -> float:
-    """Return the step of the clock of times whose smallest positive gap is known."""
-    end_s = 0.0
-    for batch in batches_of(arrival_s):
-        end_s = float(batch[-1]) if len(batch) else end_s
-    least = np.array([max(least_s, end_s / MAX_STEPS)])
-    step = least
-    for gaps in gaps_of(arrival_s):
-        positive = gaps[gaps > 0]
-        step = common_steps(positive, np.zeros(len(positive), np.intp), step, end_s)
-    return float(np.where(np.isnan(step), least, step)[0])
-
-
-@dataclass(frozen=True)
-class SpreadTimes:
-    """Times of a coarse clock, those of each of its steps spread over the step at random.
-
-    A clock of `step_s` cuts times down to its stamps. Requests of one stamp that were sent together
-    would find a queue that never was. They keep their order, and none comes after the next stamp.
-    """
-
-    times: Times
-    """Ascending."""
-    step_s: float
-    seed: Seed = 0
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the times in batches; the same whatever batches they were read in."""
-        rng, held = np.random.default_rng(self.seed), np.empty(0)
-        for batch in batches_of(self.times):
-            stamps = np.concatenate([held, batch])
-            cut = int(np.searchsorted(stamps, stamps[-1:])[0]) if len(stamps) else 0
-            held = stamps[cut:]
-            if cut:
-                yield self._spread(stamps[:cut], held[0], rng)
-        if len(held):
-            yield self._spread(held, math.inf, rng)
-
-    def _spread(self, stamps: np.ndarray, next_s: float, rng: np.random.Generator) -> np.ndarray:
-        different, place = np.unique(stamps, return_inverse=True)
-        room_s = np.minimum(self.step_s, np.diff(different, append=next_s))
-        drawn = rng.random(len(stamps))
-        return stamps + room_s[place] * drawn[np.lexsort((drawn, place))]
-
-
-def on_fine_clock(times: Times, seed: Seed = 0) -> tuple[Times, float | None]:
+def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float | None]:
     """Return ascending times without a coarse clock's steps, and the step (s) of such a clock.
 
-    None, and the times as they are: fewer than `MIN_EQUAL` gaps are 0, or the step is below
-    `COARSE_S`. See `SpreadTimes`.
+    A clock cuts times down to its stamps. Requests of one stamp that were sent together would find
+    a queue that never was: they are spread over the step at random, keep their order, and none
+    comes after the next stamp. None, and the times as they are: fewer than `MIN_EQUAL` gaps are 0,
+    or the step is below `COARSE_S`.
     """
-    least, n_zero = math.inf, 0
-    for gaps in gaps_of(times):
-        least = min(least, float(gaps.min(where=gaps > 0, initial=math.inf)))
-        n_zero += int(np.count_nonzero(gaps == 0))
-    if n_zero < MIN_EQUAL or least == math.inf:
+    gaps = np.diff(times)
+    if np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any():
         return times, None
-    step_s = _clock_step(times, least)
-    return (SpreadTimes(times, step_s, seed), step_s) if step_s >= COARSE_S else (times, None)
+    step_s = clock_step(gaps, float(times[-1]))
+    if step_s < COARSE_S:
+        return times, None
+    different, place = np.unique(times, return_inverse=True)
+    room_s = np.minimum(step_s, np.diff(different, append=math.inf))
+    drawn = np.random.default_rng(seed).random(len(times))
+    return times + room_s[place] * drawn[np.lexsort((drawn, place))], step_s
 
 
-def common_steps(
-    gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: float
-) -> np.ndarray:
-    """Return the greatest step, per group, of which gaps and the step given are whole numbers.
+def clock_step(gaps: np.ndarray, end_s: float) -> float:
+    """Return the greatest step (s) of which all gaps are whole numbers, the least positive one at
+    most; that one where there is none.
 
     Euclid's algorithm: the remainder takes the place of the step until there is none. Clocks
     jitter and decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged,
     and a step is taken to be the roundest number that it may be.
 
     Args:
-        gaps: positive gaps of all groups, seconds.
-        group: number of the group of each.
-        step_s: the step of each group as known so far; NaN: it has none.
-        end_s: latest time of all, which limits the precision of the times.
-
-    Returns:
-        Steps in seconds, NaN where a step would be finer than `end_s` / `MAX_STEPS`.
+        gaps: of a clock (s), some above 0.
+        end_s: latest time, which limits the precision of the times: a step is `end_s` /
+            `MAX_STEPS` or more.
     """
+    gaps = gaps[gaps > 0]
+    step_s = least = max(float(gaps.min()), end_s / MAX_STEPS)
+    rounding = 8 * np.finfo(float).eps * end_s
     while True:
-        step_s = _averaged(gaps, group, step_s, end_s)
-        steps = gaps / step_s[group]
+        steps = gaps / step_s
+        whole = np.rint(steps)
+        is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
+        if is_short.any():
+            step_s = float(gaps[is_short].sum() / whole[is_short].sum())
+        averaged = step_s
+        for decimals in reversed(range(15)):
+            rounded = float(np.round(averaged, decimals))
+            step_s = rounded if abs(rounded - averaged) <= rounding else step_s
+        if averaged < end_s / MAX_STEPS:
+            return least
+        steps = gaps / step_s
         off = np.abs(steps - np.rint(steps))
         is_off = off > OFF_GRID
         if not is_off.any():
             return step_s
-        left = np.full(len(step_s), np.inf)
-        np.minimum.at(left, group[is_off], (off * step_s[group])[is_off])
         # The step so far stands for the gaps it was derived from.
-        finer = np.flatnonzero(np.isfinite(left))
-        gaps, group = np.append(gaps, step_s[finer]), np.append(group, finer)
-        step_s = np.where(np.isfinite(left), left, step_s)
+        gaps, step_s = np.append(gaps, step_s), float(off[is_off].min() * step_s)
 
 
-def _averaged(gaps: np.ndarray, group: np.ndarray, step_s: np.ndarray, end_s: float) -> np.ndarray:
-    """Return steps averaged over short gaps and rounded; NaN where they are too fine."""
-    steps = gaps / step_s[group]
-    whole = np.rint(steps)
-    is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
-    total, count = (
-        np.bincount(group[is_short], values[is_short], len(step_s)) for values in (gaps, whole)
-    )
-    step_s = np.where(count > 0, total / np.maximum(count, 1), step_s)
-    rounding, result = 8 * np.finfo(float).eps * end_s, step_s
-    for decimals in reversed(range(15)):
-        rounded = np.round(step_s, decimals)
-        result = np.where(np.abs(rounded - step_s) <= rounding, rounded, result)
-    return np.where(step_s < end_s / MAX_STEPS, np.nan, result)
+def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Measures:
+    """Return the measures of ascending times, in bins that end at `duration_s`.
+
+    By default that is the last arrival. Raises InputError: nothing arrives, or times out of order.
+    """
+    gaps = np.diff(times)
+    is_sound = times.min(initial=0.0) >= 0 and times.max(initial=0.0) < MAX_SPAN_S
+    if not (is_sound and np.all(gaps >= 0)):  # NaN is neither
+        fix = "correct the time stamps in the source, and ingest it again"
+        problem = f"times do not ascend from 0 to at most {MAX_SPAN_S:g} s"
+        raise InputError(problem, field="arrival_s", fix=fix)
+    if not len(times):
+        fix = "give arrivals with at least one request"
+        raise InputError("no request arrives", field="arrival_s", fix=fix)
+    end_s = float(times[-1]) if duration_s is None else duration_s
+    has_cv = len(gaps) >= 2 and gaps.any()
+    measures: Measures = {"gap_cv": float(gaps.std(ddof=1) / gaps.mean()) if has_cv else None}
+    binned, binned_s = count_seconds(times), 1
+    for scale_s in SCALES_S:
+        if scale_s > binned_s:
+            binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
+        binned_s, n_whole = scale_s, int(end_s // scale_s)
+        if scale_s in BUSIEST_S:
+            measures[f"busiest_{scale_s}s"] = float(binned.max())
+        if n_whole >= 2:
+            counts = np.pad(binned[:n_whole], (0, max(n_whole - len(binned), 0)))
+            mean = float(counts.mean())
+            dispersion = float(counts.var(ddof=1)) / mean if mean else None
+            measures[f"dispersion_{scale_s}s"] = dispersion
+    return measures
 
 
-class ArrivalTally:
-    """Counts arrivals that come in ascending order, batch after batch."""
-
-    def __init__(self, times: Times = ()) -> None:
-        self._counts = np.zeros(1024, np.int32)
-        self.last_s = math.nan
-        """The last arrival; NaN before the first."""
-        self._n_gaps, self._gap_sum, self._gap_squares = 0, 0.0, 0.0
-        for batch in batches_of(times):
-            self.add(batch)
-
-    @property
-    def n(self) -> int:
-        """Return the number of arrivals."""
-        return 0 if math.isnan(self.last_s) else self._n_gaps + 1
-
-    @property
-    def per_second(self) -> np.ndarray:
-        """Return the arrivals of each second up to the last arrival."""
-        return self._counts[: int(self.last_s) + 1]
-
-    def add(self, arrival_s: np.ndarray) -> None:
-        """Count more arrivals, seconds from 0. Raises InputError for times out of order."""
-        if not len(arrival_s):
-            return
-        gaps = np.diff(arrival_s, prepend=self.last_s)
-        gaps = gaps[1:] if math.isnan(self.last_s) else gaps
-        first_s, last_s = float(arrival_s[0]), float(arrival_s[-1])
-        if not (first_s >= 0 and last_s < MAX_SPAN_S and np.all(gaps >= 0)):
-            fix = "correct the time stamps in the source, and ingest it again"
-            problem = f"times do not ascend from 0 to at most {MAX_SPAN_S:g} s"
-            raise InputError(problem, field="arrival_s", fix=fix)
-        first, last = int(first_s), int(last_s)
-        if last >= len(self._counts):
-            self._counts = np.concatenate([self._counts, np.zeros(last + 1, np.int32)])
-        seconds = arrival_s.astype(np.int64) - first
-        self._counts[first : last + 1] += np.bincount(seconds, minlength=last - first + 1)
-        self.last_s, self._n_gaps = last_s, self._n_gaps + len(gaps)
-        self._gap_sum += float(gaps.sum())
-        self._gap_squares += float(gaps @ gaps)
-
-    def measures(self, duration_s: float | None = None) -> Measures:
-        """Return the measures of all that was counted, whose bins end at `duration_s`.
-
-        By default that is the last arrival. Raises InputError if nothing arrived.
-        """
-        if math.isnan(self.last_s):
-            fix = "give arrivals with at least one request"
-            raise InputError("no request arrives", field="arrival_s", fix=fix)
-        end_s = self.last_s if duration_s is None else duration_s
-        gap_cv = None
-        if self._n_gaps >= 2 and self._gap_sum:
-            # The sample's standard deviation over its mean, as in pandas.
-            mean = self._gap_sum / self._n_gaps
-            squares = max(self._gap_squares - self._n_gaps * mean**2, 0.0)
-            gap_cv = math.sqrt(squares / (self._n_gaps - 1)) / mean
-        measures: Measures = {"gap_cv": gap_cv}
-        binned, binned_s = self.per_second, 1
-        for scale_s in SCALES_S:
-            if scale_s > binned_s:
-                binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
-            binned_s = scale_s
-            measures |= dict(_measures_of_counts(binned, scale_s, end_s))
-        return measures
-
-
-def _measures_of_counts(
-    binned: np.ndarray, scale_s: int, duration_s: float
-) -> Iterator[tuple[str, float | None]]:
-    """Yield the measures of the counts in bins of one scale."""
-    if scale_s in BUSIEST_S:
-        yield f"busiest_{scale_s}s", float(binned.max())
-    n_whole = int(duration_s // scale_s)
-    if n_whole < 2:
-        return
-    counts = np.pad(binned[:n_whole], (0, max(n_whole - len(binned), 0)))
-    mean, square = float(counts.sum()) / n_whole, 0.0
-    for begin in range(0, n_whole, _CHUNK):
-        off = counts[begin : begin + _CHUNK] - mean
-        square += float(off @ off)
-    yield f"dispersion_{scale_s}s", square / (n_whole - 1) / mean if mean else None
-
-
-def measure_arrivals(times: Times, duration_s: float | None = None) -> Measures:
-    """Return the measures of ascending times (see `Measures`)."""
-    return ArrivalTally(times).measures(duration_s)
+def count_seconds(times: np.ndarray) -> np.ndarray:
+    """Return the arrivals of each second up to the last one."""
+    return np.bincount(times.astype(np.int64))
 
 
 def n_bins(name: str, duration_s: float) -> int:

@@ -124,9 +124,8 @@ def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arr
     `name` is one of `ARRIVALS`, `workload` a folder for `fitted`. Of the parameters `given`, None
     means absent.
 
-    Raises:
-        InputError: an unknown process, a parameter that it lacks, does not know or refuses, or a
-            workload without arrivals.
+    Raises InputError: an unknown process, a parameter that it lacks, does not know or refuses, or a
+    workload without arrivals.
     """
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"
@@ -169,8 +168,7 @@ def draw_trace(
     draws when called with a number and `seed=`, as `RequestModel.sample` does. There are at most
     `n`, and none after `duration_s`.
 
-    Raises:
-        InputError: neither `n` nor `duration_s` ends the process, or a parameter is wrong.
+    Raises InputError: neither `n` nor `duration_s` ends the process, or a parameter is wrong.
     """
     request_seed, arrival_seed = np.random.SeedSequence(seed).spawn(2)
     if n is None and duration_s is None and not arrivals.ends_itself:
@@ -192,21 +190,16 @@ def draw_service(
 ) -> pd.DataFrame:
     """Draw the requests of a service: arrivals and lengths of each client by its own windows.
 
-    Inputs and outputs are drawn independently of each other, as the tables have them.
-
-    Args:
-        folder: of a service whose clients all have their table of lengths.
-        seed: of the draw; each client has streams of its own.
-        n: most requests.
-        duration_s: seconds from the tables' start; None: as long as they last.
+    Inputs and outputs are drawn independently of each other, as the tables have them. There are at
+    most `n` requests, in `duration_s` from the tables' start (None: as long as they last); each
+    client has random streams of its own.
 
     Returns:
         Requests in the trace contract's columns, in the order of arrival: `llm` is the folder's
         name, `service` the client, `chunk-<number>`.
 
-    Raises:
-        InputError: no such files, a malformed row, no request in that time, or a client's table of
-            lengths is missing or malformed.
+    Raises InputError: no such files, a malformed row, no request in that time, or a client's table
+    of lengths is missing or malformed.
     """
     folder, parts = Path(folder), []
     clients = _read_clients(folder, duration_s)

@@ -5,7 +5,6 @@ the largest differences: of two cumulative distributions (Kolmogorov-Smirnov), a
 matrices of Spearman's rank correlation.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -18,12 +17,12 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_provenance, sha256_file, write_json
 from sextant.workload.arrival_choice import choose_arrivals
 from sextant.workload.arrivals import fit_arrivals, on_fine_clock
-from sextant.workload.generators import Times, child_seed
+from sextant.workload.generators import child_seed
 from sextant.workload.published import load_use_case
 from sextant.workload.request_model import N_BINS, WEIGHT_COLUMNS, RequestModel, check_cap
 from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
-from sextant.workload.trace_requests import TraceRequests, centred_ranks, rank_correlation
-from sextant.workload.windows import TraceTimes
+from sextant.workload.trace_requests import ServedRequests
+from sextant.workload.windows import read_arrivals
 
 
 def fit_workload(
@@ -39,36 +38,26 @@ def fit_workload(
 ) -> dict[str, Any]:
     """Fit the request model and the arrival models of a trace; write them and their fidelity.
 
-    The trace is read in batches, several times, so that memory grows with its duration and not
-    with its requests. In the folder of `arrivals_out`, `arrivals.parquet` keeps the trace's own
-    times, for a replay; those of a coarse clock are spread over its steps (`SpreadTimes`).
+    `requests_out` (`requests.parquet`) has one row per joint bin of at most `n_bins` a parameter,
+    `arrivals_out` (`arrivals.json`) the arrival models, `validation_out` the figures that are
+    returned. In the folder of `arrivals_out`, `arrivals.parquet` keeps the trace's own times, for a
+    replay; those of a coarse clock are spread over its steps (`on_fine_clock`). `seed` is of the
+    samples that arrival models are judged by.
 
-    Requests above a cap are clipped to it before the fit, and counted. Failed requests take
-    part in the arrivals only: they arrived, but say nothing of what a served request is like.
+    Requests above a cap (tokens) are clipped to it before the fit, and counted. Failed requests
+    take part in the arrivals only: they arrived, but say nothing of what a served request is like.
 
     `requests_out` and `arrivals_out` are a pure function of the trace's source and the
     parameters: no version and no commit is in them, so that code edits leave the benchmarks
     which depend on them alone. `validation_out` has the full provenance.
 
-    Args:
-        trace: Parquet in the trace contract.
-        requests_out: `requests.parquet`, one row per joint bin.
-        arrivals_out: `arrivals.json`.
-        validation_out: `validation.json`, the returned figures.
-        max_input_tokens: cap on the input of a request.
-        max_output_tokens: cap on its output.
-        n_bins: most bins per parameter.
-        seed: of the samples that arrival models are judged by.
-
-    Raises:
-        InputError: a cap below 1, no request to fit, or arrivals out of order.
+    Raises InputError: a cap below 1, no request to fit, or arrivals out of order.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     for name, cap in caps.items():
         check_cap(name, cap)
-    served = TraceRequests(trace, caps)
-    requests, of_trace = served.fit(n_bins)
-    times: Times = TraceTimes(trace)
+    served = ServedRequests.of(trace, caps)
+    requests, times = served.fit(n_bins), read_arrivals(trace)
     arrivals = fit_arrivals(times)
     times, _ = on_fine_clock(times, child_seed(seed, 0))
     try:
@@ -83,17 +72,13 @@ def fit_workload(
         "seed": seed,
     }
     validation = {
-        "n_requests": served.n_served,
+        "n_requests": int(served.counts.sum()),
         "n_failed": served.n_failed,
-        "n_clipped_input": served.n_clipped.get("input_tokens", 0),
-        "n_clipped_output": served.n_clipped.get("output_tokens", 0),
+        "n_clipped_input": served.n_clipped["input_tokens"],
+        "n_clipped_output": served.n_clipped["output_tokens"],
         "n_joint_bins": len(requests.frame),
         "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
-        **exact_fidelity(
-            {name: served.with_null(name) for name in requests.parameters},
-            of_trace,
-            requests,
-        ),
+        **exact_fidelity(served.frame, served.counts, requests),
         "ks_gaps": arrivals.ks,
         "arrivals": {
             "model": choice.model,
@@ -147,8 +132,7 @@ def write_workload(
     of `fit_workload`; `arrivals.json` has no parameters, `arrivals.parquet` no row. The figures of
     `validation.json` are returned.
 
-    Raises:
-        InputError: a cap below 1.
+    Raises InputError: a cap below 1.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     capped, clipped_fraction = cap_model(model, caps)
@@ -173,8 +157,7 @@ def write_workload(
 def write_use_case(name: str, *files: str | Path, **caps: Unpack[_Caps]) -> dict[str, Any]:
     """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
 
-    Raises:
-        InputError: no such use case, or a cap below 1.
+    Raises InputError: no such use case, or a cap below 1.
     """
     use_case = load_use_case(name)
     origin = {"use_case": name, "sources": list(use_case.sources)}
@@ -198,8 +181,7 @@ def cap_model(
 ) -> tuple[RequestModel, dict[str, float]]:
     """Return a model with its lengths cut to caps, and the share of requests each cap shortened.
 
-    Raises:
-        InputError: a cap below 1.
+    Raises InputError: a cap below 1.
     """
     frame, weights, shares = model.frame.copy(), model.weights, {}
     for name, cap in caps.items():
@@ -213,16 +195,12 @@ def cap_model(
     return RequestModel(merged.reset_index()), shares
 
 
-def exact_fidelity(
-    traced: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    of_trace: pd.DataFrame,
-    model: RequestModel,
-) -> dict[str, Any]:
+def exact_fidelity(traced: pd.DataFrame, counts: np.ndarray, model: RequestModel) -> dict[str, Any]:
     """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
 
     Args:
-        traced: of each parameter the trace's values (NaN: null) and their weights.
-        of_trace: the trace's rank correlations.
+        traced: combinations of the trace's parameters, (rows,) of each (NaN: null).
+        counts: (rows,) requests of each combination.
         model: as fitted to the trace.
 
     Returns:
@@ -233,11 +211,11 @@ def exact_fidelity(
         are all 0.
     """
     frame, weights = model.frame[model.parameters], model.weights
-    of_model = spearman(frame, weights)
+    of_trace, of_model = spearman(traced, counts), spearman(frame, weights)
     ks, mean_ratio = {}, {}
-    for name, (values, own) in traced.items():
-        ks[name] = ks_distance(values, frame[name], own, weights)
-        truth = _mean(values, own)
+    for name, values in traced.items():
+        ks[name] = ks_distance(values, frame[name], counts, weights)
+        truth = _mean(values, counts)
         ratio = _mean(frame[name], weights) / truth if truth else np.nan
         mean_ratio[name] = float(ratio) if np.isfinite(ratio) else None
     return {
@@ -263,8 +241,7 @@ def ks_distance(
     `a` (n,) and `b` (m,) are numbers, booleans or nulls, of equal weight by default. A null counts
     as a value below all others, so that different shares of nulls are seen too.
 
-    Raises:
-        InputError: one of them is empty.
+    Raises InputError: one of them is empty.
     """
     (values_a, shares_a), (values_b, shares_b) = (
         _cumulative_shares(np.where(np.isnan(numbers), -np.inf, numbers), weights)
@@ -284,8 +261,7 @@ def cumulative(
     Nulls are left out. Of more distinct values than `max_points`, those nearest to equal steps
     of the fraction are kept, the lowest and the highest among them; each point is exact.
 
-    Raises:
-        InputError: there is no value but null.
+    Raises InputError: there is no value but null.
     """
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
@@ -314,17 +290,20 @@ def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataF
         for column, place_b in enumerate(places[: row + 1]):
             is_known = (place_a >= 0) & (place_b >= 0) & (row_weights > 0)
             own = row_weights[is_known]
-            a, b = (
-                centred_ranks(np.bincount(place[is_known], own))[place[is_known]]
-                for place in (place_a, place_b)
-            )
-            correlation = 1.0
-            if not (a.any() and np.array_equal(a, b)):
-                correlation = rank_correlation(
-                    np.sum(own * a * b), np.sum(own * a**2), np.sum(own * b**2)
-                )
-            matrix[row, column] = matrix[column, row] = correlation
+            a, b = (_centred_ranks(place[is_known], own) for place in (place_a, place_b))
+            spread = np.sum(own * a**2) * np.sum(own * b**2)
+            # A constant has all its ranks at their mean, 0, exactly.
+            if spread:
+                correlation = np.clip(np.sum(own * a * b) / np.sqrt(spread), -1, 1)
+                correlation = 1.0 if np.array_equal(a, b) else correlation
+                matrix[row, column] = matrix[column, row] = correlation
     return pd.DataFrame(matrix, index=names, columns=names)
+
+
+def _centred_ranks(place: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return each row's mid-rank less the mean rank, by the place of its value and its weight."""
+    mass = np.bincount(place, weights)
+    return (np.cumsum(mass) - mass / 2 - mass.sum() / 2)[place]
 
 
 def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,27 +21,12 @@ SHIFT_S, BLOCK_S = 10.0, 300.0
 _BLOCK = 1 << 14
 
 Seed = int | np.random.SeedSequence
-Times = np.ndarray | Iterable[np.ndarray]
-"""Ascending times (s), in one array, or in batches that can be read again and again."""
 
 
 def child_seed(seed: Seed, number: int) -> np.random.SeedSequence:
     """Return the `number`-th independent stream of `seed`, the same at every call."""
     root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     return np.random.SeedSequence(root.entropy, spawn_key=(*root.spawn_key, number))
-
-
-def batches_of(times: Times) -> Iterable[np.ndarray]:
-    """Return times as batches."""
-    return [times] if isinstance(times, np.ndarray) else times
-
-
-def gaps_of(times: Times) -> Iterator[np.ndarray]:
-    """Yield the gaps (s) of ascending times, batch after batch."""
-    before = np.empty(0)
-    for batch in batches_of(times):
-        yield np.diff(batch, prepend=before)
-        before = batch[-1:] if len(batch) else before
 
 
 @dataclass(frozen=True)
@@ -62,18 +47,14 @@ class Arrivals(ABC):
             duration_s: end of the arrivals; the first of the two ends them.
             seed: of the draws.
 
-        Raises:
-            InputError: no end, or more than `MAX_REQUESTS` requests.
+        Raises InputError: no end, or more than `MAX_REQUESTS` requests.
         """
         if duration_s is None and self.ends_itself:
             most, end_s = _extent(n, math.inf, 0.0)
         else:
             most, end_s = _extent(n, duration_s, self.mean_rate_rps)
-        return _cut(self._draw(most, end_s, seed), most, end_s)
-
-    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        """Yield what `times` returns for a duration, part after part where that saves memory."""
-        yield self.times(duration_s=duration_s, seed=seed)
+        times = self._draw(most, end_s, seed)
+        return times[: min(most, int(np.searchsorted(times, end_s)))]
 
     def scaled(self, rate_factor: float) -> Arrivals:
         """Return these arrivals at another mean rate, on the same clock.
@@ -99,11 +80,6 @@ class _InParts(Arrivals):
     @abstractmethod
     def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         """Draw the arrivals before `end_s`, and perhaps some more."""
-
-    def batches(self, duration_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        """Yield what `times` returns for a duration, part after part."""
-        for drawn in self._parts(duration_s, seed):
-            yield _cut(drawn, len(drawn), duration_s)
 
     def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
         times, n_drawn = [np.zeros(0)], 0
@@ -243,13 +219,7 @@ def multiplied(
     The first copy is the trace itself. Each further one is shifted by up to `SHIFT_S` either way,
     around within each block of `block_s`, so that every block has its requests times the factor.
     Of the last copy requests stay at random with the probability of the fraction; a larger factor
-    has all requests of a smaller one.
-
-    Args:
-        arrival_s: ascending (s).
-        factor: above 0.
-        block_s: the windows that keep their counts.
-        seed: of the shifts and of the requests that stay.
+    has all requests of a smaller one. `seed` is of the shifts and of the requests that stay.
 
     Returns:
         (m,) times, ascending; (m,) the place in `arrival_s` that each is a copy of; (m,) the number
@@ -446,11 +416,6 @@ def _extent(n: int | None, duration_s: float | None, rate_rps: float) -> tuple[i
     expected = ([] if n is None else [n]) + ([end_s * rate_rps] if rate_rps else [])
     _check_size(min(expected, default=0.0))
     return most, end_s
-
-
-def _cut(times: np.ndarray, most: int, end_s: float) -> np.ndarray:
-    """Return the first `most` of the times that lie before `end_s`."""
-    return times[: min(most, int(np.searchsorted(times, end_s)))]
 
 
 def check_positive(**numbers: float) -> None:

@@ -46,21 +46,15 @@ def fit_zipf(
     *,
     counts: Tokens | None = None,
 ) -> ZipfFit:
-    """Fit a bounded Zipf distribution to lengths, by maximum likelihood.
+    """Fit a bounded Zipf distribution to lengths, whole numbers, by maximum likelihood.
 
     Theta is where the model's mean of ln x is the lengths'; docs/workloads.md has the equations and
-    the limits. Bounds that are not given are the smallest and the largest length seen; the interval
-    takes bounds as known.
+    the limits. `lowest` (1 or more) and `highest` bound the model; by default they are the smallest
+    and the largest length seen. The interval takes bounds as known. `counts` has the occurrences of
+    each of `tokens`, 1 each by default.
 
-    Args:
-        tokens: lengths, whole numbers.
-        lowest: smallest length of the model, 1 or more.
-        highest: largest length of the model.
-        counts: occurrences of each of `tokens`; 1 each by default.
-
-    Raises:
-        InputError: a length that is not a whole number, or without `lowest` one below 1; fewer
-            than two distinct lengths within the bounds, or none but those at one bound.
+    Raises InputError: a length that is not a whole number, or without `lowest` one below 1; fewer
+    than two distinct lengths within the bounds, or none but those at one bound.
     """
     values, weights = _weighted_lengths(tokens, counts)
     lowest = int(values[0]) if lowest is None else int(lowest)
@@ -101,8 +95,7 @@ def _theta(wanted: float, logs: np.ndarray) -> float:
 def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
     """Return the probability of each length lowest … highest under the bounded Zipf law.
 
-    Raises:
-        InputError: bounds other than 1 <= lowest <= highest, or a theta that is not finite.
+    Raises InputError: bounds other than 1 <= lowest <= highest, or a theta that is not finite.
     """
     _check_bounds(lowest, highest)
     if not np.isfinite(theta):
@@ -148,9 +141,8 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
         One row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it), `n`,
         and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
 
-    Raises:
-        InputError: lengths that are missing, negative or not whole, columns of unequal length,
-            or no request.
+    Raises InputError: lengths that are missing, negative or not whole, columns of unequal length,
+    or no request.
     """
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
     if len(inputs) != len(outputs):

@@ -35,8 +35,7 @@ _QUARTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
 def start_time(trace: str | Path) -> datetime | None:
     """Return when a trace began by its own clock, without time zone; None: not known.
 
-    Raises:
-        InputError: the provenance's `start_time` is not an ISO date and time.
+    Raises InputError: the provenance's `start_time` is not an ISO date and time.
     """
     stored = read_provenance(trace).get("start_time")
     try:
@@ -62,8 +61,7 @@ def traffic_series(
         `is_whole` (False: the trace covers only a part of it), `n_requests`, `n_failed`,
         `input_tokens`, `output_tokens` (int64).
 
-    Raises:
-        InputError: no duration, no request, or more buckets than make sense.
+    Raises InputError: no duration, no request, or more buckets than make sense.
     """
     if not bucket_s > 0:
         raise InputError(f"buckets of {bucket_s} s", field="bucket_s", fix="give more than 0 s")
@@ -127,8 +125,7 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
         `_mean`, `_q1`, `_median` and `_q3` of `requests`, `input_tokens` and `output_tokens`
         per hour.
 
-    Raises:
-        InputError: see `traffic_series`.
+    Raises InputError: see `traffic_series`.
     """
     hours = traffic_series(trace, HOUR_S)
     is_known = bool(hours["moment"].notna().any())
@@ -154,27 +151,21 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
     return profile
 
 
-def failure_series(
-    trace: str | Path, bucket_s: float = HOUR_S, *, min_requests: int = MIN_REQUESTS
-) -> pd.DataFrame:
+def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
     """Return the share of failed requests per bucket, outliers marked (BurstGPT, III-E, Fig. 14).
 
     An outlier is as in a box plot: more than 1.5 interquartile ranges from the quartiles of the
-    same LLM and service. Buckets of fewer than `min_requests` are not judged.
+    same LLM and service. Buckets of fewer than `MIN_REQUESTS` are not judged.
 
     Returns:
         `llm`, `service`, `start_s`, `moment` (see `traffic_series`), `n_requests`,
         `n_failed`, `failure_fraction` (NaN: not judged) and `is_outlier` (False there).
 
-    Raises:
-        InputError: see `traffic_series`, or `min_requests` below 1.
+    Raises InputError: see `traffic_series`.
     """
-    if min_requests < 1:
-        fix = "give 1 or more"
-        raise InputError(f"{min_requests} requests", field="min_requests", fix=fix)
     series = traffic_series(trace, bucket_s)
     share = series["n_failed"] / series["n_requests"].clip(lower=1)
-    series["failure_fraction"] = share.where(series["n_requests"] >= min_requests)
+    series["failure_fraction"] = share.where(series["n_requests"] >= MIN_REQUESTS)
     groups = series.groupby(list(GROUP), dropna=False)["failure_fraction"]
     low, high = (groups.transform("quantile", share) for share in (0.25, 0.75))
     reach = 1.5 * (high - low)
@@ -220,8 +211,7 @@ def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
         observed, a day observed in part as that part (NaN below one whole day; `per_workday` also
         where the trace has no start time).
 
-    Raises:
-        InputError: see `traffic_series`.
+    Raises InputError: see `traffic_series`.
     """
     series = traffic_series(trace, 60.0 * minutes)
     whole = series["n_requests"].where(series["is_whole"])

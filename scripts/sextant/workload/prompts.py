@@ -152,15 +152,12 @@ def load_prompt_source(
 ) -> CorpusTokens:
     """Read the text that prompts are cut from, and tokenize it without special tokens.
 
-    Args:
-        path: plain text (UTF-8), or a prompt/response file (`.json`, `.jsonl`; see
-            `read_conversations`), of which the prompts are taken, one after the other.
-        tokenizer: the LLM's own, or the path of its `tokenizer.json`.
-        vocab_size: of the LLM, which then must have every token of the text.
+    `path` is plain text (UTF-8), or a prompt/response file (`.json`, `.jsonl`; see
+    `read_conversations`), of which the prompts are taken, one after the other. With `vocab_size`
+    the LLM must have every token of the text.
 
-    Raises:
-        InputError: a file that is missing, malformed or without text, or a tokenizer of
-            another LLM.
+    Raises InputError: a file that is missing, malformed or without text, or a tokenizer of another
+    LLM.
     """
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
@@ -196,8 +193,7 @@ def as_text(tokenizer: Tokenizer, token_ids: np.ndarray) -> str:
     their number differs, the end is cut off or continued with " a" until it agrees. Special tokens
     that a server adds come on top.
 
-    Raises:
-        InputError: the number could not be brought to agree.
+    Raises InputError: the number could not be brought to agree.
     """
     wanted = len(token_ids)
     text = tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
@@ -226,8 +222,7 @@ def _checked(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.json`, without truncation or padding.
 
-    Raises:
-        InputError: no such file, or one that the `tokenizers` library cannot read.
+    Raises InputError: no such file, or one that the `tokenizers` library cannot read.
     """
     if not isinstance(tokenizer, str | Path):
         return tokenizer
@@ -275,13 +270,8 @@ def read_conversations(path: str | Path, tokenizer: Tokenizer | str | Path) -> C
     that follow each other are one turn. Tokens are those of the texts alone, without chat template
     and special tokens.
 
-    Args:
-        path: the file.
-        tokenizer: the LLM's own, or the path of its `tokenizer.json`.
-
-    Raises:
-        InputError: no such file, an item in none of these forms (named with its number and
-            field), or no request at all.
+    Raises InputError: no such file, an item in none of these forms (named with its number and
+    field), or no request at all.
     """
     items = list(_read_turns(Path(path)))
     texts = [turn.text for turns in items for turn in turns]

@@ -51,16 +51,13 @@ _LOWEST = {"input_tokens": 1, "output_tokens": 1, "batch_size": 1, "top_k": -1}
 
 
 def load_request_model(path: str | Path) -> RequestModel:
-    """Read a request model.
+    """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram.
 
-    Args:
-        path: a workload's folder, its `requests.parquet`, or a published histogram as Parquet:
-            a value per parameter, named as in `PARAMETERS` or `ALIASES`, and `count` or
-            `probability`. Any set of parameters will do; bins keep their order.
+    A histogram (Parquet) has a value per parameter, named as in `PARAMETERS` or `ALIASES`, and
+    `count` or `probability`. Any set of parameters will do; bins keep their order.
 
-    Raises:
-        InputError: there is no such file, it is not Parquet, a column is unknown, there twice or
-            has an impossible value, or the weights are missing, negative, not finite or all zero.
+    Raises InputError: there is no such file, it is not Parquet, a column is unknown, there twice or
+    has an impossible value, or the weights are missing, negative, not finite or all zero.
     """
     path = Path(path)
     path = path / "requests.parquet" if path.is_dir() else path
@@ -137,8 +134,7 @@ def _check_values(column: pd.Series) -> None:
 def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
     """Return a model whose every request has an input and an output length.
 
-    Raises:
-        InputError: a length is not modelled, or unknown for some requests.
+    Raises InputError: a length is not modelled, or unknown for some requests.
     """
     for name in ("input_tokens", "output_tokens"):
         if name not in model.frame or model.frame[name].isna().any():
@@ -169,8 +165,7 @@ def load_use_case(name: str) -> UseCase:
     Which figures are published and which shapes are inferred from them is in
     `resources/workloads/use_cases.yaml`.
 
-    Raises:
-        InputError: no such use case.
+    Raises InputError: no such use case.
     """
     shipped = _shipped()
     if name not in shipped["use_cases"]:

@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pandas.api.internals import create_dataframe_from_blocks
 
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, reading, write_parquet
+from sextant.base.files import write_parquet
 from sextant.workload.generators import Seed, child_seed
 
 PARAMETERS = (
@@ -34,90 +31,12 @@ SAMPLERS = ("joint", "independent")
 
 
 @dataclass(frozen=True)
-class _WeightedChoice:
-    """Draws positions with replacement, in proportion to weights, by inverting their sum.
-
-    A guide table (Chen and Asau, 1974) says where the search for a uniform number begins:
-    [0, 1) is cut into a power of two of equal cells, and where a whole cell belongs to one
-    position there is nothing left to search. Positions are those of a binary search.
-    """
-
-    cumulative: np.ndarray
-    """Sum of the weights up to each position; infinite from the last that has a weight."""
-    total: float
-    guide: np.ndarray
-    """First position that a number in each cell can mean."""
-
-    @classmethod
-    def of(cls, weights: np.ndarray) -> Self:
-        """Prepare draws by `weights`, none negative and at least one positive."""
-        cumulative = np.cumsum(weights, dtype=float)
-        total = float(cumulative[-1])
-        n_cells = 1 << int(len(weights) - 1).bit_length()
-        cell_starts = np.arange(n_cells) / n_cells * total
-        # A number times the total can round up to the total, which no position exceeds.
-        cumulative[np.flatnonzero(weights)[-1] :] = np.inf
-        guide = np.searchsorted(cumulative, cell_starts, side="right")
-        return cls(cumulative, total, guide)
-
-    def draw(self, n: int, seed: Seed) -> np.ndarray:
-        """Return `n` independent positions."""
-        uniform = np.random.default_rng(seed).random(n)
-        drawn = uniform * self.total
-        # The number of cells is a power of two: the product is exact, the cell the right one.
-        positions = self.guide.take((uniform * len(self.guide)).astype(np.intp))
-        later = np.flatnonzero(self.cumulative.take(positions) <= drawn)
-        positions[later] = np.searchsorted(self.cumulative, drawn[later], side="right")
-        return positions
-
-
-@dataclass(frozen=True)
-class _ColumnBlocks:
-    """A frame's columns, grouped by type, so that rows are taken once per type.
-
-    For a thousand rows, a frame made from separate columns costs more than all else in a draw;
-    `create_dataframe_from_blocks` is pandas's public way around that.
-    """
-
-    columns: pd.Index
-    blocks: list[tuple[Any, np.ndarray]]
-    """Array of (rows, columns), or an extension array of rows; the places of its columns."""
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame) -> Self:
-        """Copy the columns of `frame`."""
-        places: dict[Any, list[int]] = {}
-        for place, dtype in enumerate(frame.dtypes):
-            key = dtype if isinstance(dtype, np.dtype) else place
-            places.setdefault(key, []).append(place)
-        blocks: list[tuple[Any, np.ndarray]] = []
-        for key, own in places.items():
-            if isinstance(key, np.dtype):
-                block: Any = np.stack([frame.iloc[:, place].to_numpy() for place in own], axis=1)
-            else:
-                block = frame.iloc[:, own[0]].array
-            blocks.append((block, np.array(own, np.intp)))
-        return cls(frame.columns, blocks)
-
-    def take(self, rows: np.ndarray) -> pd.DataFrame:
-        """Return these rows, numbered from 0; what is returned shares no memory."""
-        taken = [
-            # pandas has (columns, rows).
-            (block.take(rows, 0).T if isinstance(block, np.ndarray) else block.take(rows), place)
-            for block, place in self.blocks
-        ]
-        return create_dataframe_from_blocks(
-            taken, index=pd.RangeIndex(len(rows)), columns=self.columns
-        )
-
-
-@dataclass(frozen=True)
 class RequestModel:
     """A sparse joint histogram over request parameters.
 
     `frame` has one row per non-empty joint bin: a value per parameter (its bin's mean; null
     is a bin of its own) and `count`, the requests in the bin, or `probability` for a model
-    published without counts. It is not to be changed: draws keep tables made from it.
+    published without counts.
     """
 
     frame: pd.DataFrame
@@ -140,36 +59,23 @@ class RequestModel:
         each parameter comes from its own marginal distribution, with a stream of random numbers of
         its own.
 
-        Raises:
-            InputError: there is no such sampler, or `n` is below 0.
+        Raises InputError: there is no such sampler, or `n` is below 0.
         """
         if n < 0:
             raise InputError(f"{n} requests", field="n", fix="give 0 or more")
         if sampler == "joint":
-            choice, table = self._joint
-            return table.take(choice.draw(n, seed))
+            rows = _draw_places(self.weights, n, seed)
+            return self.frame[self.parameters].take(rows).reset_index(drop=True)
         if sampler != "independent":
             fix = f"use one of {', '.join(SAMPLERS)}"
             raise InputError(f"unknown sampler {sampler!r}", field="sampler", fix=fix)
-        return pd.DataFrame(
-            {
-                name: values.take(choice.draw(n, child_seed(seed, number)))
-                for number, (name, (choice, values)) in enumerate(self._marginals.items())
-            }
-        )
-
-    @cached_property
-    def _joint(self) -> tuple[_WeightedChoice, _ColumnBlocks]:
-        return _WeightedChoice.of(self.weights), _ColumnBlocks.of(self.frame[self.parameters])
-
-    @cached_property
-    def _marginals(self) -> dict[str, tuple[_WeightedChoice, Any]]:
-        """Each parameter's own distribution: values in ascending order, null last."""
-        marginals = {}
-        for name in self.parameters:
+        drawn = {}
+        for number, name in enumerate(self.parameters):
+            # Values in ascending order, null last.
             place, values = pd.factorize(self.frame[name], sort=True, use_na_sentinel=False)
-            marginals[name] = _WeightedChoice.of(np.bincount(place, self.weights)), values.array
-        return marginals
+            weights = np.bincount(place, self.weights)
+            drawn[name] = values.array.take(_draw_places(weights, n, child_seed(seed, number)))
+        return pd.DataFrame(drawn)
 
     def save(self, path: str | Path, origin: Mapping[str, Any]) -> None:
         """Write the model as `requests.parquet`, with `origin` in its metadata.
@@ -181,36 +87,13 @@ class RequestModel:
         write_parquet(path, table.replace_schema_metadata(None), origin)
 
 
-def resample_trace(trace: pd.DataFrame | str | Path, n: int, *, seed: Seed) -> pd.DataFrame:
-    """Draw `n` served requests of a trace with replacement, whole rows (LLM-Pilot, V-A).
-
-    The columns and the errors are those of `served_requests`.
-    """
-    served = served_requests(trace)
-    rows = np.random.default_rng(seed).integers(len(served), size=n)
-    return served.take(rows).reset_index(drop=True)
-
-
-def served_requests(trace: pd.DataFrame | str | Path) -> pd.DataFrame:
-    """Return the requests that did not fail: a typed column per parameter that is ever known.
-
-    Raises:
-        InputError: no request that succeeded.
-    """
-    if isinstance(trace, pd.DataFrame):
-        frame = trace
-    else:
-        with reading(trace, fix=MAKE_TRACE_AGAIN):
-            stored = pq.read_schema(trace).names
-        wanted = [name for name in (*PARAMETERS, "status") if name in stored]
-        frame = read_parquet(trace, wanted, fix=MAKE_TRACE_AGAIN).to_pandas()
-    frame = frame[frame["status"] != "failed"] if "status" in frame else frame
-    names = [name for name in PARAMETERS if name in frame and frame[name].notna().any()]
-    if not names:
-        file = None if isinstance(trace, pd.DataFrame) else trace
-        fix = "give a trace with requests that succeeded"
-        raise InputError("no request succeeded", file=file, fix=fix)
-    return pd.DataFrame({name: typed(frame[name]) for name in names})
+def _draw_places(weights: np.ndarray, n: int, seed: Seed) -> np.ndarray:
+    """Draw `n` independent places by weights, none of them negative and not all 0."""
+    cumulative = np.cumsum(weights, dtype=float)
+    drawn = np.random.default_rng(seed).random(n) * cumulative[-1]
+    # A number times the total can round up to the total, which no place exceeds.
+    cumulative[np.flatnonzero(weights)[-1] :] = np.inf
+    return np.searchsorted(cumulative, drawn, side="right")
 
 
 def check_cap(name: str, cap: int | None) -> None:
@@ -221,16 +104,10 @@ def check_cap(name: str, cap: int | None) -> None:
 
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
-    """Cut a sequence of values into at most `n_bins` runs of about equal count.
+    """Cut values, `counts` of each in their order, into at most `n_bins` runs of about equal count.
 
-    Args:
-        counts: occurrences of each distinct value, in the order of the values.
-        n_bins: most runs.
-
-    Returns:
-        Index of each run's first value. Of all cuts into so few runs it is one whose most
-        crowded run is smallest; a value that alone is more frequent than that has a run of
-        its own.
+    Returns the index of each run's first value. Of all cuts into so few runs it is one whose most
+    crowded run is smallest; a value that alone is more frequent than that has a run of its own.
     """
     if len(counts) <= n_bins:
         return np.arange(len(counts))

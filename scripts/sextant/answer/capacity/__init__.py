@@ -3,8 +3,8 @@
 In: traffic (a trace, or requests that arrive at a rate), an LLM, GPU profiles with prices and a
 target. Out: the fewest replicas on each profile, cheapest first, and what would change them.
 
-Read `demand` (requests, and what has to hold in every window), `traffic` (a trace, or arrivals at a
-rate), `sizing` (replicas by simulation, and their probability), `changes` (a failed replica, more
-traffic, a schedule), `answer`, then `document` (blocks for text and page). `files` is for the rule;
-`simulation` is the answer of `sextant simulate` for one given deployment.
+Read `traffic` (a trace, or arrivals at a rate), `changes` (a failed replica, more traffic, a
+schedule), `answer`, then `document` (blocks for text and page). `files` is for the rule;
+`simulation` is the answer of `sextant simulate` for one given deployment. `demand` and `sizing` are
+those of `recommend` too, a folder up.
 """

@@ -1,7 +1,8 @@
 """The answer of `sextant capacity`: replicas on each GPU profile, and what would change them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from sextant.answer.capacity.changes import (
     find_schedule,
     in_busiest_minute,
 )
-from sextant.answer.capacity.demand import Demand, Judged, Target, Traffic
-from sextant.answer.capacity.sizing import (
+from sextant.answer.capacity.traffic import demand_notes
+from sextant.answer.demand import Demand, Judged, SteadyTraffic, Target, Traffic
+from sextant.answer.question import Question
+from sextant.answer.sizing import (
     Server,
     Sizing,
     neighbours,
@@ -24,11 +27,10 @@ from sextant.answer.capacity.sizing import (
     size_profiles,
     summary,
 )
-from sextant.answer.capacity.traffic import demand_notes
-from sextant.answer.question import Question
 from sextant.answer.step_laws import LLMLaws, Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.decide.sizing import draws_needed
+from sextant.facts.gpu import GPUProfile
 from sextant.pages.wording import HOUR_S, plural
 from sextant.simulate.run import Router
 
@@ -69,6 +71,8 @@ class CapacityQuestion:
     n_draws: int = N_DRAWS
     seed: int = 42
     router: Router = "round_robin"
+    steady: SteadyTraffic | None = None
+    """What the replicas are sized by in place of `traffic`, which then shows them over time."""
 
 
 def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answer:
@@ -91,17 +95,19 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
     servers = {name: _server(asked, offer, name) for name in offer.laws}
     least = asked.terms.least
-    sizings = size_profiles(servers, asked.traffic, asked.target, 1 - asked.risk, least=least)
+    sizings = size_profiles(
+        servers, asked.steady or asked.traffic, asked.target, 1 - asked.risk, least=least
+    )
     rows = [_row(name, sizing, offer) for name, sizing in sizings.items()]
     for name, reason in offer.excluded.items():
         is_measured = offer.is_measured(name)
         known = {"status": "does_not_fit", "reason": reason, "is_gpu_measured": is_measured}
         rows.append({"gpu_profile_id": name, **dict.fromkeys(_ROW), **known})
-    rows.sort(key=lambda row: (row["usd_per_hour"] is None, row["usd_per_hour"] or 0.0))
+    rows.sort(key=partial(_rank, offer.profiles))
     chosen, more = rows[0], {"rate_at_slo_rps": None, "demand": demand.facts()}
     if chosen["replicas"]:
         more["rate_at_slo_rps"] = chosen["rate_at_slo_rps"]
-        more |= _changes(sizings[chosen["gpu_profile_id"]], demand, asked)
+        more |= _changes(sizings[chosen["gpu_profile_id"]], asked)
     return Answer(
         llm_id=offer.llm_id,
         basis="simulated",
@@ -150,9 +156,23 @@ def _row(name: str, sizing: Sizing, offer: LLMLaws) -> dict[str, Any]:
     }
 
 
-def _changes(sizing: Sizing, demand: Demand, asked: CapacityQuestion) -> dict[str, Any]:
-    """Return the results of the chosen replicas, and what would change them."""
+def _rank(profiles: Mapping[str, GPUProfile], row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what rows are sorted by: the cheaper, the likelier, fewer devices."""
+    if row["replicas"] is None:
+        return (True, row["gpu_profile_id"])
+    name, probability = row["gpu_profile_id"], row["probability_met"] or 0.0
+    n_devices = row["replicas"] * profiles[name].n_gpus
+    return (False, row["usd_per_hour"], -probability, n_devices, name)
+
+
+def _changes(sizing: Sizing, asked: CapacityQuestion) -> dict[str, Any]:
+    """Return the results of the chosen replicas, and what would change them.
+
+    Law and traffic are those of one draw: the one that needs these replicas.
+    """
     target, terms, count = asked.target, asked.terms, sizing.count
+    demand = asked.traffic.drawn(sizing.draw)
+    sized_by = demand if asked.steady is None else asked.steady.drawn(sizing.draw)
     fixed = sizing.server.judge(demand, count, target, sizing.draw)
     by_slot = find_schedule(sizing, demand, target, terms)
     facts = by_slot.facts(count, demand.duration_s)
@@ -160,7 +180,7 @@ def _changes(sizing: Sizing, demand: Demand, asked: CapacityQuestion) -> dict[st
     usd_saved = saved * sizing.server.profile.usd_per_hour
     return {
         "fixed": summary(fixed, target),
-        "neighbours": neighbours(sizing, demand, target),
+        "neighbours": neighbours(sizing, sized_by, target),
         "failure": after_failure(sizing, demand, target, terms.startup_s),
         "growth": after_growth(sizing, demand, target),
         "burst": in_busiest_minute(sizing, demand, target),
@@ -178,9 +198,12 @@ def _timeline(
     )
     places = np.floor(demand.arrival_s / bucket_s).astype(int)
     counts = np.bincount(places, minlength=int(demand.duration_s // bucket_s) + 1)
+    rates: list[float | None] = (counts / bucket_s).tolist()
+    if demand.n_of_trace is not None:  # what lies between the busiest windows is not simulated
+        rates = [each or None for each in rates]
     return {
         "bucket_s": bucket_s,
-        "request_rate_rps": (counts / bucket_s).tolist(),
+        "request_rate_rps": rates,
         "window_s": target.window_s or demand.duration_s,
         "replicas": count,
         "slot_s": terms.slot_s,
@@ -191,15 +214,16 @@ def _timeline(
 
 
 def _windows(judged: Judged) -> dict[str, Any]:
-    share = judged.n_failed / np.maximum(judged.n_requests, 1)
+    share = np.where(judged.n_requests, judged.n_failed / np.maximum(judged.n_requests, 1), np.nan)
+    known = {"failed_fraction": share}
+    known |= {f"{name}_ms": values for name, values in judged.latencies_ms.items()}
     return {
         "start_s": judged.start_s.tolist(),
         "n_requests": judged.n_requests.tolist(),
-        "failed_fraction": share.tolist(),
         "is_met": judged.is_met.tolist(),
         **{
-            f"{name}_ms": [None if np.isnan(value) else float(value) for value in values]
-            for name, values in judged.latencies_ms.items()
+            name: [None if np.isnan(value) else float(value) for value in values]
+            for name, values in known.items()
         },
     }
 

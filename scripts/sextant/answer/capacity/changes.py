@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.capacity.demand import Demand, Judged, Outcome, Target, judge
-from sextant.answer.capacity.sizing import NOBODY, Sizing, summary
 from sextant.answer.capacity.traffic import multiplied_demand
+from sextant.answer.demand import Demand, Judged, Outcome, Target, judge
+from sextant.answer.sizing import NOBODY, Sizing, summary
 from sextant.decide.sizing import fewest_replicas
 from sextant.pages.wording import DAY_S, HOUR_S
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sextant.answer.text import deployment, source_line
+from sextant.answer.text import beaten_notes, deployment, source_line, split_beaten
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.facts.slo import METRICS, limits_of
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
@@ -15,6 +15,7 @@ from sextant.pages.wording import (
     duration_words,
     listed,
     number,
+    per_second,
     percent,
     plural,
     rate_words,
@@ -23,9 +24,9 @@ from sextant.pages.wording import (
 
 Answer = Mapping[str, Any]
 _RATE_NOTE = (
-    "A replica's rate is the mean rate of such traffic, gaps and windows stretched alike, at which "
-    "one replica alone just meets the SLO. The probability is over draws of the law of a step and "
-    "of the traffic."
+    "A replica's rate: the mean rate of such traffic, gaps and windows stretched alike, at which "
+    "as many replicas as the likeliest law needs just meet the SLO, over their number. The "
+    "probability is over draws of the law of a step and of the traffic."
 )
 
 
@@ -71,10 +72,16 @@ def capacity_documents(
 
 
 def _sections(answer: Answer) -> list[Block]:
-    rows = [profile_cells(row) for row in answer["alternatives"]]
+    rows, beaten = split_beaten(answer["alternatives"])
     header = ["Deployment", "Price", "Probability", "Why"]
-    table = Table(header, rows, {0, 3}, has_header_in_text=False)
-    blocks: list[Block] = [Section("GPU profiles", [table])]
+    table, others = (
+        Table(header, [profile_cells(row) for row in part], {0, 3}, has_header_in_text=False)
+        for part in (rows, beaten)
+    )
+    notes = beaten_notes(beaten, answer["risk"])
+    blocks: list[Block] = [Section("GPU profiles", [table, *notes])]
+    if beaten:
+        blocks.append(Section("GPU profiles that others beat", [others], is_detail=True))
     if answer["replicas"] is None:
         return blocks
 
@@ -93,6 +100,7 @@ def _sections(answer: Answer) -> list[Block]:
         for row in answer["neighbours"]
     ]
     header_of_counts = ["Replicas", "Price", "Probability", "Windows"]
+    how = "the likeliest law" if answer["probability_met"] is None else "a draw that needs so many"
     lines = [failure_line(answer), growth_line(answer), burst_line(answer), schedule_line(answer)]
     # A row where the number changes says as much as one for each hour.
     runs = groupby(answer["schedule"]["by_slot"], key=lambda row: row["replicas"])
@@ -102,7 +110,7 @@ def _sections(answer: Answer) -> list[Block]:
         *blocks,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
         Section(
-            f"With {deployment(answer)}",
+            f"With {deployment(answer)}, by {how}",
             [
                 Table(header_of_counts, neighbours, {0, 3}, has_header_in_text=False),
                 Facts(lines),
@@ -148,11 +156,11 @@ def _timeline(answer: Answer) -> str:
             own.append(steps("missed", starts, missed)._replace(is_marks=True))
         own.append(Curve("limit", [0.0, end], [limit.limit_ms] * 2, is_reference=True))
         curves[f"{METRICS[name]}, p{limit.percentile} (ms)"] = own
-    failed = [100 * share for share in fixed["failed_fraction"]]
+    failed = [None if share is None else 100 * share for share in fixed["failed_fraction"]]
     curves["Failed (%)"] = [steps("fixed", fixed["start_s"], failed)]
     highest = {
         "Replicas": 1.15 * timeline["replicas"] + 0.5,
-        "Failed (%)": max(1.0, 1.1 * max(failed)),
+        "Failed (%)": max(1.0, 1.1 * max(filter(None, failed), default=0.0)),
     }
     x = Axis(unit.label, low=-0.01 * end, high=1.01 * end)
     return panels_figure(
@@ -245,10 +253,8 @@ def _why(row: Answer) -> str:
         return "too few requests alone are within all limits (--goodput)"
     rate = row["rate_at_slo_rps"]
     serves = "one replica serves them at any rate"
-    if row["binds"] == "together":
-        serves = "requests that arrive together break a limit on one replica at any rate"
-    elif rate is not None:
-        serves = f"one replica serves {number(rate)} requests/s"
+    if rate is not None:
+        serves = f"a replica serves {per_second(rate)}"
     if row["status"] == "too_many":
         return f"{serves}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
     low, high = row["replicas_lo"], row["replicas_hi"]

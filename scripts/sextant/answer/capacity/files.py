@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from sextant.answer.answer import write_results
 from sextant.answer.capacity.answer import CapacityQuestion, answer_capacity
-from sextant.answer.capacity.demand import WINDOW_S, Target, Traffic, requests_of_demand
 from sextant.answer.capacity.document import capacity_document, capacity_documents
 from sextant.answer.capacity.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
+from sextant.answer.demand import WINDOW_S, Target, Traffic, requests_of_demand
 from sextant.answer.question import Length, Question, Requests
 from sextant.base.errors import InputError
 from sextant.base.files import provenance

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
 import pandas as pd
 
-from sextant.answer.capacity.demand import COLUMNS, Demand, lengths_of
+from sextant.answer.demand import COLUMNS, Demand, SteadyTraffic, lengths_of
 from sextant.answer.question import Requests
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
@@ -23,7 +23,6 @@ from sextant.workload.generators import (
     SHIFT_S,
     Arrivals,
     Gamma,
-    batches_of,
     check_positive,
     multiplied,
 )
@@ -69,14 +68,26 @@ class DrawnTraffic(NamedTuple):
 
     def drawn(self, seed: int) -> Demand:
         """Return the requests drawn with a seed. Raises InputError if none arrives."""
-        seed += self.first_seed
-        frame = draw_trace(self.requests, self.arrivals, seed=seed, duration_s=self.duration_s)
+        n = round(self.arrivals.mean_rate_rps * self.duration_s)
+        is_typical = seed == 0 and isinstance(self.arrivals, Gamma) and n > 0
+        extent: dict[str, Any] = {"n": n + 1} if is_typical else {"duration_s": self.duration_s}
+        frame = draw_trace(self.requests, self.arrivals, seed=seed + self.first_seed, **extent)
+        if is_typical:  # as many as the rate says; the next one would come at the end
+            frame["arrival_s"] *= self.duration_s / frame["arrival_s"].iloc[-1]
+            frame = frame.iloc[:-1]
         if frame.empty:
             fix = "give a higher --request-rate, or a longer --duration"
             problem = f"no request arrives in {self.duration_s:g} s"
             raise InputError(problem, field="--request-rate", fix=fix)
         arrival_s, inputs, outputs = (frame[name].to_numpy() for name in COLUMNS)
         return Demand(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+
+    def steady(self) -> SteadyTraffic | None:
+        """Return the requests of one replica, None where they do not arrive at a steady rate."""
+        if not isinstance(self.arrivals, Gamma):
+            return None
+        rate_rps, alpha = self.arrivals.mean_rate_rps, self.arrivals.alpha
+        return SteadyTraffic(self.name, self.requests, rate_rps, alpha, self.first_seed)
 
 
 def traffic_at_rate(
@@ -156,14 +167,13 @@ def demand_of_trace(
         read = database.execute(query).fetchnumpy() if len(counts) else {}
     n = int(counts["n"].sum())
     if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
-        problem = f"{n} requests that succeeded" + (" at one moment" if n > 1 else "")
+        problem = "all requests came at one moment" if n > 1 else f"{n} of its requests succeeded"
         fix = "give a trace with two or more, or another --trace-llm or --trace-service"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
     prefix_id = prefix_tokens = None
     if has_prefixes and len((blocks := read_blocks(trace)).ids):
         prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
-    times, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
-    arrival_s = np.concatenate([*batches_of(times)])
+    arrival_s, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
     demand = Demand(
         id_of(Path(trace).stem),
         arrival_s,

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sextant.answer.fleet.options import read_supply
 from sextant.base.sheets import load_sheet, yaml_documents
@@ -22,36 +22,11 @@ _MAX_NAME = 63
 _LABEL = "nvidia.com/gpu.product"
 
 
-class Deployment(NamedTuple):
-    """Replicas of one demand on one pool."""
-
-    served: Served
-    pool: Pool
-    replicas: int
-
-    @property
-    def name(self) -> str:
-        """A name that Kubernetes takes; no two of a plan have the same."""
-        return f"{_name(self.served.demand.demand_id)}--{_name(self.pool.pool_id)}"
-
-    @property
-    def arguments(self) -> list[str]:
-        """Arguments of `vllm serve`; the longest request is the longest that memory holds."""
-        demand = self.served.demand
-        return [
-            _model(demand.model, demand.llm_id),
-            *("--served-model-name", demand.llm_id),
-            *("--tensor-parallel-size", str(self.served.n_gpus)),
-            *("--max-model-len", "auto"),
-        ]
-
-
 def check_sheets(demands: Path, supply: Path) -> None:
     """Check that the sheets of demands and supply say all that deployments need.
 
-    Raises:
-        InputError: a pool does not say what Kubernetes calls its devices, a demand not what its
-            servers load, or the servers' image does not run on a pool.
+    Raises InputError: a pool does not say what Kubernetes calls its devices, a demand not what its
+    servers load, or the servers' image does not run on a pool.
     """
     pools, gpus = read_supply(supply)
     for row, pool in zip(load_sheet(supply, SupplyRow), pools, strict=True):
@@ -75,26 +50,20 @@ def _model(given: str, llm_id: str) -> str:
     return given or llm_id.replace("__", "/")
 
 
-def deployments(plan: FleetPlan, slot: int = 0) -> list[Deployment]:
-    """Return what runs in a slot of the day, most devices a replica first.
+def as_kubernetes(plan: FleetPlan, slot: int = 0) -> str:
+    """Return a Service a demand and a Deployment a demand and pool, for `kubectl apply -f -`.
 
-    What runs in another slot alone has 0 replicas: applied, it stops.
+    They are those of a slot of the day, most devices a replica first. What runs in another slot
+    alone has 0 replicas: applied, it stops.
     """
     served = {each.demand.demand_id: each for each in plan.served}
     pools = {use.pool.pool_id: use.pool for use in plan.pools}
     n_replicas: Counter[tuple[str, str]] = Counter()
     for place in plan.placements:
         n_replicas[place.demand_id, place.pool_id] += place.replicas * (place.slot == slot)
-    found = [Deployment(served[of], pools[on], n) for (of, on), n in n_replicas.items()]
-    return sorted(found, key=lambda each: -each.served.n_gpus)
-
-
-def as_kubernetes(plan: FleetPlan, slot: int = 0) -> str:
-    """Return a Service a demand and a Deployment a demand and pool, for `kubectl apply -f -`."""
-    found = deployments(plan, slot)
-    demands = dict.fromkeys(each.served.demand.demand_id for each in found)
-    objects = [_service(demand_id) for demand_id in demands]
-    objects += [_deployment(each) for each in found]
+    found = sorted(n_replicas.items(), key=lambda each: -served[each[0][0]].n_gpus)
+    objects = [_service(name) for name in dict.fromkeys(of for (of, _), _ in found)]
+    objects += [_deployment(served[of], pools[on], n) for (of, on), n in found]
     return yaml_documents(objects)
 
 
@@ -110,8 +79,8 @@ def _service(demand_id: str) -> dict[str, Any]:
     }
 
 
-def _deployment(each: Deployment) -> dict[str, Any]:
-    demand, pool = each.served.demand, each.pool
+def _deployment(served: Served, pool: Pool, n_replicas: int) -> dict[str, Any]:
+    demand = served.demand
     labels = {"app": "vllm", "demand": _name(demand.demand_id), "pool": _name(pool.pool_id)}
     resource = f"nvidia.com/mig-{pool.mig_profile}" if pool.mig_profile else "nvidia.com/gpu"
     probe = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 10}
@@ -120,10 +89,15 @@ def _deployment(each: Deployment) -> dict[str, Any]:
     container = {
         "name": "vllm",
         "image": IMAGE,
-        "args": each.arguments,
+        "args": [
+            _model(demand.model, demand.llm_id),
+            *("--served-model-name", demand.llm_id),
+            *("--tensor-parallel-size", str(served.n_gpus)),
+            *("--max-model-len", "auto"),  # the longest that memory holds
+        ],
         "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": login}}],
         "ports": [{"containerPort": PORT}],
-        "resources": {"limits": {resource: each.served.n_gpus}},
+        "resources": {"limits": {resource: served.n_gpus}},
         "startupProbe": {**probe, "failureThreshold": _START_S // 10},
         "readinessProbe": probe,
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
@@ -146,12 +120,12 @@ def _deployment(each: Deployment) -> dict[str, Any]:
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
-            "name": each.name,
+            "name": f"{labels['demand']}--{labels['pool']}",
             "labels": labels,
             "annotations": {"team": demand.team, "demand": demand.demand_id},
         },
         "spec": {
-            "replicas": each.replicas,
+            "replicas": n_replicas,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },

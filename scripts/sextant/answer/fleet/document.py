@@ -232,15 +232,10 @@ def plan_files(
 ) -> None:
     """Give the devices of the sheet of supply to the demands, and write table, page and JSON.
 
-    Args:
-        inputs: paths of tables `point` and `feasibility`, of the sheets `demands` and `supply`, and
-            of `traces`, which lie in one folder.
-        experiment: facts of LLMs and GPU profiles.
-        outputs: paths of the `table`, the `html` page and its `json`.
-        source: name of the characterization.
-        decision: `workload_id` and `scenario_id` of the points.
-        seed: of draws.
-        gpus: folder of the facts of devices.
+    `inputs` are paths of tables `point` and `feasibility`, of the sheets `demands` and `supply`,
+    and of `traces`, which lie in one folder; `outputs` those of the `table`, the `html` page and
+    its `json`. `source` names the characterization, `decision` the workload and scenario of its
+    points; `gpus` is the folder of the facts of devices.
     """
     traces = [Path(each) for each in inputs["traces"]]
     known = load_run(inputs, experiment, source, decision)

@@ -73,8 +73,7 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, 
 
     `folder` has the facts of devices.
 
-    Raises:
-        InputError: a row is wrong, a GPU has no facts, or there is not one node.
+    Raises InputError: a row is wrong, a GPU has no facts, or there is not one node.
     """
     pools, gpus = [], {}
     for row in load_sheet(path, SupplyRow, "pool_id"):
@@ -102,8 +101,7 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, 
 def read_demands(path: Path, traces: Path) -> list[Wanted]:
     """Return the rows of the sheet; `<trace_id>.parquet` in `traces` are the traces they name.
 
-    Raises:
-        InputError: a row is wrong or contradicts itself, or a trace cannot be read.
+    Raises InputError: a row is wrong or contradicts itself, or a trace cannot be read.
     """
     wanted = []
     for row in load_sheet(path, DemandRow, "demand_id"):
@@ -198,8 +196,7 @@ class FleetQuestion:
 def answer_sheets(question: FleetQuestion) -> FleetAnswer:
     """Return which demand gets which devices.
 
-    Raises:
-        InputError: an option or a row is wrong, or the measurements cannot answer.
+    Raises InputError: an option or a row is wrong, or the measurements cannot answer.
     """
     if not 0 < question.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
@@ -233,8 +230,7 @@ def find_options(
     `base` has the measurements to use, the predictor and the seed. A demand whose LLM fits on no
     profile has no options, and a warning with the reason.
 
-    Raises:
-        InputError: an LLM has no facts, or the measurements cannot answer.
+    Raises InputError: an LLM has no facts, or the measurements cannot answer.
     """
     profiles = candidate_profiles(pools, gpus)
     lengths, first = [each.requests for each in wanted], wanted[0].demand
@@ -289,11 +285,8 @@ def options_of_draws(
 ) -> list[Option]:
     """Return an option for each GPU profile that serves the demand in some draw.
 
-    Args:
-        demand: what is wanted.
-        draws: joint draws of the latencies of its LLM, on these profiles.
-        profiles: facts of the profiles; their prices are not used.
-        slo: the demand's own, or looser limits.
+    `draws` are of the latencies of its LLM on these profiles, whose prices are not used; `slo` is
+    the demand's own, or has looser limits.
     """
     served = sustained(draws, slo, of_load=True)
     loads = slo.load * np.array(demand.load_shares)

@@ -71,8 +71,7 @@ def plan_fleet(
         is_elastic: whether replicas and nodes change by slot; else they are those of the peak.
         time_limit_s: of one program; the best plan within it is returned, with its gap.
 
-    Raises:
-        InputError: replicas of a GPU have sizes that do not divide one another.
+    Raises InputError: replicas of a GPU have sizes that do not divide one another.
     """
     program, slots = make_program(demands, pools, options, risk, is_elastic)
     solution, most = _solve(program, time_limit_s)
@@ -186,8 +185,13 @@ def answer_fleet(
         factor, own = next(iter(looser[name].items()))
         change = _change(plan, case.with_options(name, own).plan())
         looser_limits.append(LimitWorth(*change, name, factor))
+    further_nodes = []
+    for pool in case.in_time(merge_pools(pools)[0]):
+        more = [replace(each, nodes=each.nodes + (each.pool_id == pool.pool_id)) for each in pools]
+        change = _change(plan, replace(case, pools=more).plan())
+        further_nodes.append(NodeWorth(*change, pool.pool_id))
     changes = (
-        tuple(_further_node(case, plan, pool) for pool in case.in_time(merge_pools(pools)[0])),
+        tuple(further_nodes),
         tuple(looser_limits),
         tuple(
             _mend(case, plan, demand, looser) for demand in case.in_time(unserved[:_MOST_CHANGES])
@@ -257,11 +261,6 @@ def _are_servable(program: Program, must: Collection[int], time_limit_s: float) 
         return program.solve(nothing, must=must, time_limit_s=time_limit_s) is not None
     except TimeoutError:
         return None
-
-
-def _further_node(case: _Case, plan: FleetPlan, pool: Pool) -> NodeWorth:
-    more = [replace(each, nodes=each.nodes + (each.pool_id == pool.pool_id)) for each in case.pools]
-    return NodeWorth(*_change(plan, replace(case, pools=more).plan()), pool.pool_id)
 
 
 def _change(

@@ -38,11 +38,8 @@ class Check:
 
 
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:
-    """Check the engine's environment, devices, SLURM, disk, ports and limits.
-
-    Args:
-        engine_python: interpreter that has vLLM, as the configuration names it.
-        folder: where results go.
+    """Check the engine's environment (its interpreter), devices, SLURM, the disk of results in
+    `folder`, ports and limits.
     """
     version = _output_of([str(engine_python), "-c", _VERSION])
     engine_fix = (
@@ -73,25 +70,20 @@ def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     files_fix = f"`ulimit -n {_LEAST_FILES}`, by root or in limits.conf, for large open loops"
     files = Check("open files", f"at most {most}", None if is_enough else files_fix, False)
     cores_and_memory = Check("processor", f"{cores}, {free}")
-    return [engine, gpus, cores_and_memory, slurm, _disk(folder), _port(), files]
-
-
-def _disk(folder: Path) -> Check:
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not os.access(place, os.W_OK):
-        return Check("disk", f"{place} cannot be written", "run in a folder of your own")
+    disk_fix = f"free {_LEAST_DISK_GIB} GiB where results go ({place})"
     free_gib = shutil.disk_usage(place).free / GIB
-    fix = f"free {_LEAST_DISK_GIB} GiB where results go ({place})"
-    return Check("disk", f"{free_gib:.0f} GiB free", fix if free_gib < _LEAST_DISK_GIB else None)
-
-
-def _port() -> Check:
+    is_enough = free_gib >= _LEAST_DISK_GIB
+    disk = Check("disk", f"{free_gib:.0f} GiB free", None if is_enough else disk_fix)
+    if not os.access(place, os.W_OK):
+        disk = Check("disk", f"{place} cannot be written", "run in a folder of your own")
     try:
         with reserve_port() as held:
-            return Check("ports", f"{held.getsockname()[1]} of 127.0.0.1 is free")
+            ports = Check("ports", f"{held.getsockname()[1]} of 127.0.0.1 is free")
     except OSError:
-        fix = "allow this user to listen on 127.0.0.1: clients reach the servers there"
-        return Check("ports", "none on 127.0.0.1", fix)
+        port_fix = "allow this user to listen on 127.0.0.1: clients reach the servers there"
+        ports = Check("ports", "none on 127.0.0.1", port_fix)
+    return [engine, gpus, cores_and_memory, slurm, disk, ports, files]
 
 
 def _output_of(command: list[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer.plan.estimate import Basis, basis, finished_cells, job_s
+from sextant.answer.plan.estimate import basis, finished_cells, job_s
 from sextant.answer.plan.run import CellPlan, plan_cell
 from sextant.answer.plan.value import (
     Budget,
@@ -75,12 +75,13 @@ def plan_measurements(
     lengths: Sequence[float] | None = None,
     served_as: Mapping[str, Any] | None = None,
 ) -> MeasurementPlan:
-    """Return which cells to measure for the SLOs, by what is measured so far.
+    """Return which cells to measure for the SLOs, by the points of one workload that `task` has so
+    far.
 
     The same points and seed give the same plan. Without any point the law's prior decides.
 
     Args:
-        task: points of one workload, none or more, and facts.
+        task: points, none or more, and facts.
         slos: the SLOs that answers are for.
         candidates: the cells that may be measured; without any, some must be measured.
         budget: how much may be spent, and what is enough.
@@ -88,8 +89,7 @@ def plan_measurements(
         lengths: mean input and output tokens of the workload's requests, where nothing is measured.
         served_as: columns of `SERVING` that the candidates will have; by default the points' own.
 
-    Raises:
-        InputError: an SLO has request lengths of its own, or no request lengths are known.
+    Raises InputError: an SLO has request lengths of its own, or no request lengths are known.
     """
     for slo in slos:
         if slo.lengths:
@@ -150,11 +150,9 @@ def given_measurements(
 ) -> np.ndarray:
     """Return draws that equal the measurements where there are any, and move with them nearby.
 
-    Args:
-        keys: `llm_id, gpu_profile_id, users`, one row per point.
-        samples_ms: nTTFT and ITL, (draws, rows, 2).
-        measured_ms: the same, (rows, 2), NaN where not measured.
-        seed: seed of the errors of measurements.
+    `keys` has `llm_id, gpu_profile_id, users`, one row per point; `samples_ms` nTTFT and ITL,
+    (draws, rows, 2), `measured_ms` the same, (rows, 2), NaN where not measured; `seed` is of the
+    errors of measurements.
     """
     samples_ms, values = samples_ms.copy(), measured_ms.to_numpy(float)
     is_measured = np.isfinite(values).any(axis=1)
@@ -181,8 +179,7 @@ def plan_of_experiment(
     Paths of the configuration start from `folder`; `candidates` are those of `candidates_of`; a
     command that is printed has the `config_files` that were given.
 
-    Raises:
-        InputError: an archive is not measured; there is no SLO or no cell.
+    Raises InputError: an archive is not measured; there is no SLO or no cell.
     """
     if config.get("archive"):
         fix = "give a configuration without `archive`"
@@ -214,35 +211,36 @@ def plan_of_experiment(
 def candidates_of(
     experiment: Experiment, config: Mapping[str, Any], cells: Sequence[CellPlan]
 ) -> list[Candidate]:
-    """Return the cells that answers can use: of `decision` in the configuration."""
-    return [
-        _candidate(experiment, cell, cell.basis)
-        for cell in cells
-        if cell.basis and _is_of_decision(config, cell.key)
-    ]
+    """Return the planned cells that answers can use, of `decision` in the configuration; with
+    levels between those of their scenario.
+    """
+    candidates = []
+    for cell in cells:
+        if cell.basis is None or not _is_of_decision(config, cell.key):
+            continue
+        scenario = experiment.scenarios[cell.key.scenario_id]
+        level_s = scenario.planned_s(scenario.levels[0], cell.basis.request_s)
+        level_s += cell.basis.level_extra_s
+        levels = [int(level) for level in scenario.levels]
+        between = [round(math.sqrt(low * high)) for low, high in pairwise(levels)]
+        candidates.append(
+            Candidate(
+                cell.key.llm_id,
+                cell.key.gpu_profile_id,
+                tuple(sorted({*levels, *between})),
+                (cell.seconds - len(levels) * level_s) / 3600,
+                level_s / 3600,
+                cell.n_devices,
+                cell.usd / cell.seconds * 3600,
+            )
+        )
+    return candidates
 
 
 def _is_of_decision(config: Mapping[str, Any], key: CellKey) -> bool:
     decision = config["decision"]
     wanted = decision["workload_id"], decision["scenario_id"], DEFAULT_VARIANT
     return (key.workload_id, key.scenario_id, key.variant_id) == wanted
-
-
-def _candidate(experiment: Experiment, cell: CellPlan, terms: Basis) -> Candidate:
-    """Return a planned cell, with levels between those of its scenario."""
-    scenario = experiment.scenarios[cell.key.scenario_id]
-    level_s = scenario.planned_s(scenario.levels[0], terms.request_s) + terms.level_extra_s
-    levels = [int(level) for level in scenario.levels]
-    between = [round(math.sqrt(low * high)) for low, high in pairwise(levels)]
-    return Candidate(
-        cell.key.llm_id,
-        cell.key.gpu_profile_id,
-        tuple(sorted({*levels, *between})),
-        (cell.seconds - len(levels) * level_s) / 3600,
-        level_s / 3600,
-        cell.n_devices,
-        cell.usd / cell.seconds * 3600,
-    )
 
 
 def _task(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Task:
@@ -377,11 +375,7 @@ def next_round(
 ) -> tuple[MeasurementPlan, Chosen]:
     """Return the next round, by all that was measured, and its cells as the sheet has them.
 
-    Args:
-        experiment: with what was chosen so far, all of it measured.
-        config: the configuration.
-        folder: where paths of the configuration start.
-        budget: that of all rounds together.
+    All that was chosen so far (`experiment`) is measured; `budget` is that of all rounds together.
     """
     so_far = spent(experiment, config, folder)
     left = budget._replace(

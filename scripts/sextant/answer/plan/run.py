@@ -5,7 +5,6 @@ in a run. It is a process of its own: the library imports nothing of Snakemake.
 """
 
 import heapq
-import itertools
 import json
 import os
 import subprocess
@@ -69,7 +68,8 @@ def dry_run(
     """Ask Snakemake what it would run in a folder; no lock is taken and no file written.
 
     Without targets, the default target; `config_files` and `workflow_profile` are as given to
-    `snakemake`. Raises InputError with Snakemake's own words if it refuses the configuration.
+    `snakemake`. Raises InputError if Snakemake refuses the configuration: the error line of the
+    project's own checks, or Snakemake's last lines.
     """
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", "--rerun-incomplete"]
     command += ["--logger", "sextant-plan"]
@@ -87,7 +87,12 @@ def dry_run(
         text=True,
     )
     if done.returncode:
-        raise InputError(_error_of(done.stderr))
+        errors = [line for line in done.stderr.splitlines() if line.strip()]
+        own = [line.removeprefix("Error: ") for line in errors if line.startswith("Error: ")]
+        if errors and errors[0].endswith(("Exception:", "Error:")):
+            del errors[0]  # its name alone
+        words = "\n".join(errors[-20:]) or "snakemake failed without a message"
+        raise InputError(own[-1] if own else words)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     (started,) = (line for line in lines if "config" in line)
     jobs = [Job(**line | {"outputs": tuple(line["outputs"])}) for line in lines if "rule" in line]
@@ -95,15 +100,6 @@ def dry_run(
     n_single = sum(not job.is_in_group and job.rule not in started["local_rules"] for job in jobs)
     n_submissions = n_single + sum("group" in line for line in lines)
     return DryRun(tuple(jobs), n_submissions, started["config"])
-
-
-def _error_of(stderr: str) -> str:
-    """Return the error line of the project's own checks, or the last lines of Snakemake."""
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    own = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
-    if lines and lines[0].endswith(("Exception:", "Error:")):
-        del lines[0]  # its name alone
-    return own[-1] if own else "\n".join(lines[-20:]) or "snakemake failed without a message"
 
 
 @dataclass(frozen=True)
@@ -175,23 +171,23 @@ def make_plan(
             (file,) = (Path(file) for file in job.outputs if file.endswith("/run.json"))
             key = by_file["/".join(file.parts[-7:])]  # below the folder of results, wherever
             cell = plan_cell(experiment, config, key, basis(experiment, key, finished))
-            cells.append(replace(cell, request=_request_of(job)))
+            given = job.resources
+            # A dry run for a cluster counts one core: there, the cores are a request of their own.
+            cores = given.get("cpus_per_task") or job.threads
+            limits = given.get("mem_mb"), given.get("runtime")
+            request = Request(cores, *limits, given.get("gpu", 0), given.get("gpu_model"))
+            cells.append(replace(cell, request=request))
+    by_profile = _by_profile(cells).values()
+    longest_s = max((makespan_s(own, n_nodes) for own in by_profile), default=0)
+    one_at_a_time = sum(cell.seconds for cell in cells) / 3600
     return Plan(
         jobs=dict(Counter(job.rule for job in run.jobs)),
         n_submissions=run.n_submissions,
         cells=tuple(cells),
         gpu_hours=sum(cell.n_devices * cell.seconds for cell in cells) / 3600,
         usd=sum(cell.usd for cell in cells),
-        hours=_hours(cells, n_nodes),
+        hours=Hours(one_at_a_time, longest_s / 3600, n_nodes),
     )
-
-
-def _request_of(job: Job) -> Request:
-    given = job.resources
-    # A dry run for a cluster counts one core: there, the cores are a request of their own.
-    cores = given.get("cpus_per_task") or job.threads
-    limits = given.get("mem_mb"), given.get("runtime")
-    return Request(cores, *limits, given.get("gpu", 0), given.get("gpu_model"))
 
 
 def plan_cell(
@@ -214,15 +210,6 @@ def plan_cell(
     )
 
 
-def _hours(cells: Sequence[CellPlan], n_nodes: int) -> Hours:
-    by_profile = _grouped(cells, lambda cell: cell.key.gpu_profile_id)
-    return Hours(
-        one_at_a_time=_total_s(cells) / 3600,
-        on_nodes=max((makespan_s(own, n_nodes) for own in by_profile.values()), default=0) / 3600,
-        n_nodes=n_nodes,
-    )
-
-
 def makespan_s(cells: Iterable[CellPlan], n_nodes: int) -> float:
     """Return when the last cell ends, if each takes the node that is free first, longest first."""
     free_at_s = [0.0] * n_nodes
@@ -231,12 +218,11 @@ def makespan_s(cells: Iterable[CellPlan], n_nodes: int) -> float:
     return max(free_at_s)
 
 
-def _total_s(cells: Iterable[CellPlan]) -> float:
-    return sum(cell.seconds for cell in cells)
-
-
-def _grouped(cells: Iterable[CellPlan], name: Any) -> dict[str, list[CellPlan]]:
-    return {key: list(own) for key, own in itertools.groupby(sorted(cells, key=name), name)}
+def _by_profile(cells: Iterable[CellPlan]) -> dict[str, list[CellPlan]]:
+    grouped: dict[str, list[CellPlan]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.key.gpu_profile_id):
+        grouped.setdefault(cell.key.gpu_profile_id, []).append(cell)
+    return grouped
 
 
 def plan_document(plan: Plan) -> Document:
@@ -254,7 +240,7 @@ def plan_document(plan: Plan) -> Document:
 def _cell_blocks(plan: Plan) -> list[Block]:
     cells, hours = plan.cells, plan.hours
     n_llms = len({cell.key.llm_id for cell in cells})
-    by_profile = _grouped(cells, lambda cell: cell.key.gpu_profile_id)
+    by_profile = _by_profile(cells)
     counts = plural(n_llms, "LLM"), plural(len(by_profile), "GPU profile")
     lines = [
         f"{plural(len(cells), 'cell')} to measure ({', '.join(counts)}), "
@@ -304,7 +290,7 @@ def _profile_row(name: str, cells: Sequence[CellPlan]) -> tuple[str, ...]:
         span(request.cores for request in requests),
         span((request.memory_mb or 0) / 1000 for request in requests),
         span((request.minutes or 0) / 60 for request in requests),
-        f"{_total_s(cells) / 3600:.1f}",
+        f"{sum(cell.seconds for cell in cells) / 3600:.1f}",
         f"{sum(cell.seconds * cell.n_devices for cell in cells) / 3600:.1f}",
         f"{sum(cell.usd for cell in cells):,.2f}",
     )

@@ -99,8 +99,7 @@ class Decisions(NamedTuple):
     def chosen_after(self, cells: Sequence[np.ndarray]) -> np.ndarray:
         """Return the option that would be chosen in each draw, (draws, decisions).
 
-        Args:
-            cells: what is measured: the positions of the rows of each cell, by rising users.
+        `cells` are what is measured: the positions of the rows of each cell, by rising users.
         """
         chosen = np.empty(self.ratios.shape[:2], dtype=int)
         for features, places in self._features(cells):
@@ -141,11 +140,8 @@ def weigh_decisions(
 ) -> Decisions:
     """Return the decisions of each LLM for each SLO.
 
-    Args:
-        draws: joint draws of the latencies of LLMs; of each pair the users that it may serve.
-        profiles: GPU profiles with their prices.
-        slos: SLOs at the percentiles of the draws.
-        seed: seed of the errors of measurements.
+    `draws` are joint draws of the latencies of LLMs, of each pair the users that it may serve;
+    `slos` are at their percentiles; `seed` is of the errors of measurements.
     """
     llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
     n = max(_NUMBERS // (len(llm_ids) * len(slos) * _OPTIONS), _FEWEST_DRAWS)
@@ -238,12 +234,9 @@ def _worth_given(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
 def expected_so(slo_ids: Sequence[str], ratios: np.ndarray, can_be_met: np.ndarray) -> float:
     """Return the mean over SLOs of the S/O that decisions are expected to have (eq. 5-7).
 
-    An overspend counts as 1 at most, as in `bounded_worth`.
-
-    Args:
-        slo_ids: the SLO of each decision.
-        ratios: price ratios of what is chosen, (draws, decisions).
-        can_be_met: where any option meets the SLO; what cannot be met is not judged.
+    `slo_ids` has the SLO of each decision, `ratios` the price ratios of what is chosen and
+    `can_be_met` whether any option meets the SLO, both (draws, decisions); what cannot be met is
+    not judged. An overspend counts as 1 at most, as in `bounded_worth`.
     """
     met = np.isfinite(ratios)
     spent = np.where(met, np.minimum(ratios - 1, 1.0), 0.0).sum(axis=0)
@@ -341,10 +334,8 @@ def order_cells(
 ) -> MeasurementPlan:
     """Return the cells to measure, in rounds, and what is expected after each.
 
-    Args:
-        decisions: one for each set of percentiles. Every cell has rows in each.
-        candidates: cells that may be measured.
-        budget: how much may be spent, and what is enough.
+    `decisions` has one entry for each set of percentiles, in which every cell of `candidates` has
+    rows.
     """
     planner = _Planner(decisions, budget)
     contenders = [

@@ -9,7 +9,6 @@ is missing or unknown. Read `facts` (strict reading, and the result), `layers` a
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,16 +19,12 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import check
 from sextant.facts.llm import hybrid, plain
 from sextant.facts.llm.facts import DTYPE_BYTES as DTYPE_BYTES
-from sextant.facts.llm.facts import DTYPE_PRECISION, Config, read_config
+from sextant.facts.llm.facts import DTYPE_PRECISION, read_config
 from sextant.facts.llm.facts import LLM as LLM
 from sextant.facts.llm.facts import UNBOUNDED_TOKENS as UNBOUNDED_TOKENS
+from sextant.facts.llm.layers import families
 from sextant.facts.llm.quantization import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized
 
-FAMILIES: dict[str, Callable[[Config], LLM]] = {
-    **plain.FAMILIES,
-    **hybrid.FAMILIES,
-}
-"""The function that counts the parameters of a family, by `model_type`."""
 # Of an LLM whose sizes its user gives.
 _HEAD_DIM = 128
 _EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
@@ -64,19 +59,22 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     Of a vision-language config the text part (`text_config`) is read: the vision tower and its
     projector are counted nowhere.
 
-    Raises:
-        InputError: the file is not JSON, its family is unknown, a field is missing, or one that
-            changes the size or the cost is not known in its family.
+    Raises InputError: the file is not JSON, its family is unknown, a field is missing, or one that
+    changes the size or the cost is not known in its family.
     """
     config = read_config(path, dtype)
-    family = config.word("model_type")
-    if family not in FAMILIES:
+    name = config.word("model_type")
+    if (family := families().get(name)) is None:
         fix = (
-            f"use one of {', '.join(sorted(FAMILIES))}, give --parameters, --layers and "
+            f"use one of {', '.join(sorted(families()))}, give --parameters, --layers and "
             "--kv-bytes-per-token in place of it, or add the family to sextant/facts/llm/"
         )
-        raise config.error(f"unknown family {family!r}", "model_type", fix)
-    llm = FAMILIES[family](config)
+        raise config.error(f"unknown family {name!r}", "model_type", fix)
+    for field, expected in family.requires.items():
+        config.require(field, expected)
+    config.ignore(*family.ignores)
+    module = plain if hasattr(plain, family.counted) else hybrid
+    llm: LLM = getattr(module, family.counted)(config, family)
     config.refuse_unread_fields()
     return llm
 
@@ -115,6 +113,17 @@ class GivenSizes:
         dense = round(self.n_parameters - experts)
         hidden = math.sqrt(active / self.n_layers / _HIDDEN_SQUARES)
         n_heads = max(1, round(hidden / _HEAD_DIM))
+        bits = 8 * self.weight_gib * _GIB / self.n_parameters if self.weight_gib else math.inf
+        packed = next((name for most, name in _FORMATS if bits <= most), None)
+        quantization: dict[str, Any] = {}
+        if packed is not None:
+            quantization = {
+                "weight_bits": bits,
+                "n_quantized_parameters": round(self.n_parameters),
+                "n_quantized_expert_parameters": round(experts),
+                "weight_format": packed,
+                "is_weight_only": packed == "int4",
+            }
         kv_values = self.kv_bytes_per_token / DTYPE_BYTES["bfloat16"]
         kv_heads = round(kv_values / self.n_layers / 2 / _HEAD_DIM)
         return LLM(
@@ -136,28 +145,13 @@ class GivenSizes:
             n_attention_parameters=dense // 3,
             n_mlp_parameters=dense - dense // 3,
             kv_values=kv_values,
-            **self._quantization(experts),
+            **quantization,
         )
 
     def description(self) -> str:
         """Return a sentence for answers: which sizes the user gave, and where others come from."""
         given = ", ".join(f"{k} {v:g}" for k, v in vars(self).items() if v is not None)
         return f"The LLM's sizes were given ({given}); all others are those of a usual decoder."
-
-    def _quantization(self, experts: float) -> dict[str, Any]:
-        if self.weight_gib is None:
-            return {}
-        bits = 8 * self.weight_gib * _GIB / self.n_parameters
-        packed = next((name for most, name in _FORMATS if bits <= most), None)
-        if packed is None:
-            return {}
-        return {
-            "weight_bits": bits,
-            "n_quantized_parameters": round(self.n_parameters),
-            "n_quantized_expert_parameters": round(experts),
-            "weight_format": packed,
-            "is_weight_only": packed == "int4",
-        }
 
 
 def precision_in_name(name: str, llm: LLM) -> str | None:
@@ -188,8 +182,7 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
     keeps its data type, and in MXFP4 all but the routed experts does, as in the checkpoints that
     are published.
 
-    Raises:
-        InputError: a precision is unknown.
+    Raises InputError: a precision is unknown.
     """
     if kv_precision is not None:
         _check(kv_precision, KV_PRECISIONS, "kv_precision")

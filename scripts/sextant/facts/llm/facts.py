@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.files import read_json
+from sextant.base.files import read_object
 
 _ALIASES = (
     ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -155,16 +155,13 @@ class Section(Config):
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
     """Read the part of a `config.json` that describes the LLM, `dtype` in place of its own.
 
-    Raises:
-        InputError: no such file, not JSON, or a nested config that generates no text.
+    Raises InputError: no such file, not JSON, or a nested config that generates no text.
     """
     try:
-        values = read_json(path, fix="save the config again")
+        values = read_object(path, fix="save the config again")
     except FileNotFoundError:
         fix = "save the LLM's config.json under this name"
         raise InputError("there is no such file", file=path, fix=fix) from None
-    if not isinstance(values, dict):
-        raise InputError("not a JSON object", file=path, fix="save the config again")
     text = _quantized_by_modelopt(Path(path)) | _text_part(values, path)
     if dtype is not None:
         text = {**text, "torch_dtype": None, "dtype": dtype}
@@ -176,19 +173,13 @@ def _quantized_by_modelopt(config: Path) -> dict[str, Any]:
     file = config.with_name("hf_quant_config.json")
     if config.name != "config.json" or not file.is_file():
         return {}
-    values = read_json(file, fix="save the file again")
-    given = values.get("quantization") if isinstance(values, dict) else None
-    if not isinstance(given, dict):
-        fix = "save the file again"
-        raise InputError(
-            "it is missing, or not an object", file=file, field="quantization", fix=fix
-        )
-    names = {
-        "quant_algo": "quant_algo",
-        "exclude_modules": "ignore",
-        "kv_cache_quant_algo": "kv_cache_scheme",
+    values = read_object(file, fix="save the file again")
+    given = Section(values.get("quantization"), file, "quantization")
+    renamed = {
+        "quant_algo": given.optional("quant_algo"),
+        "ignore": given.optional("exclude_modules"),
+        "kv_cache_scheme": given.optional("kv_cache_quant_algo"),
     }
-    renamed = {names[name]: value for name, value in given.items() if name in names}
     return {"quantization_config": {"quant_method": "modelopt", **renamed}}
 
 

@@ -5,12 +5,11 @@ kinds of attention, or where sizes were chosen layer by layer.
 """
 
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
 
 from sextant.facts.llm.facts import DTYPE_BYTES, LLM, Config, Section
 from sextant.facts.llm.layers import (
     Experts,
+    Family,
     Sizes,
     decoder,
     deepseek_experts,
@@ -21,7 +20,8 @@ from sextant.facts.llm.layers import (
 )
 
 
-def _deepseek(config: Config) -> LLM:
+def deepseek(config: Config, family: Family) -> LLM:
+    """DeepSeek V2 to V3.2, Kimi K2 and GLM-5."""
     h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     plain, rotary, v = (
         config.integer(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -29,11 +29,6 @@ def _deepseek(config: Config) -> LLM:
     latent = config.integer("kv_lora_rank")
     # V2-Lite has no latent vector of the queries: its config says null.
     q_latent = config.integer("q_lora_rank", default=0, least=0)
-    config.ignore("num_nextn_predict_layers", "num_key_value_heads", "head_dim", "qk_head_dim")
-    # `mlp_layer_types` says again what `first_k_dense_replace` does.
-    config.ignore("mlp_layer_types")
-    config.ignore("moe_router_dtype", "layer_types")
-    config.require("attention_bias", False)
     s = read_sizes(config, kv_heads=heads, head_dim=plain + rotary)
     query = heads * s.head_dim
     queries = q_latent * (h + query) if q_latent else h * query
@@ -41,42 +36,33 @@ def _deepseek(config: Config) -> LLM:
     # V3 balances the load of its experts with a bias each, in place of a loss.
     balance = mixture.layers * mixture.n if config.get("model_type") != "deepseek_v2" else 0
     attention = queries + h * (latent + rotary) + latent * heads * (plain + v) + heads * v * h
-    indexers = _indexers(config, s, q_latent)
+    indexers, norms, keys = _indexers(config, s, q_latent) if family.is_sparse else (0, 0, 0.0)
     return decoder(
         config,
         s,
-        vectors=s.layers * (2 * h + latent + q_latent) + h + balance + indexers.vectors,
-        attention=s.layers * attention + indexers.matrices,
+        vectors=s.layers * (2 * h + latent + q_latent) + h + balance + norms,
+        attention=s.layers * attention + indexers,
         experts=mixture,
         kv_latent_size=latent + rotary,
-        kv_values=s.layers * (latent + rotary) + indexers.kv_values if indexers.kv_values else 0.0,
+        kv_values=s.layers * (latent + rotary) + keys if keys else 0.0,
     )
 
 
-class _Indexers(NamedTuple):
-    """What the layers of sparse attention have to choose the tokens that they look at."""
-
-    matrices: int = 0
-    vectors: int = 0
-    kv_values: float = 0.0
-
-
-def _indexers(config: Config, s: Sizes, q_latent: int) -> _Indexers:
-    """Read the indexers of DeepSeek V3.2 and GLM-5: a few small heads with one key a token.
+def _indexers(config: Config, s: Sizes, q_latent: int) -> tuple[int, int, float]:
+    """Return matrices, vectors and KV values of the indexers of DeepSeek V3.2 and GLM-5, which
+    choose the tokens to look at: a few small heads with one key a token.
 
     The key's numbers have 8 bits and a scale of 32 bits, whatever the KV cache has; it is counted
     as numbers of 16 bits.
     """
-    if config.get("model_type") not in _SPARSE:
-        return _Indexers()
     heads, dim = config.integer("index_n_heads"), config.integer("index_head_dim")
     full = ["full"] * s.layers
     n = config.by_layer("indexer_types", s.layers, ("full", "shared"), full).count("full")
     matrices = q_latent * heads * dim + s.hidden * (dim + heads)
-    return _Indexers(n * matrices, n * 2 * dim, n * (dim / 2 + 2))
+    return n * matrices, n * 2 * dim, n * (dim / 2 + 2)
 
 
-def _deepseek_v4(config: Config) -> LLM:
+def deepseek_v4(config: Config, family: Family) -> LLM:
     """DeepSeek V4: every layer keeps a window, and all but a few one entry for several tokens.
 
     K and V are one vector of `head_dim` numbers. Of the older tokens a layer keeps one such vector
@@ -88,8 +74,6 @@ def _deepseek_v4(config: Config) -> LLM:
     dim, q_latent = config.integer("head_dim"), config.integer("q_lora_rank")
     groups, out_latent = config.integer("o_groups"), config.integer("o_lora_rank")
     layers, window = config.integer("num_hidden_layers"), config.integer("sliding_window")
-    config.require("attention_bias", False)
-    config.ignore("qk_rope_head_dim", "num_nextn_predict_layers", "num_hash_layers")
     index = config.integer("index_n_heads") * config.integer("index_head_dim")
     key = config.integer("index_head_dim")
     ratios = config.listing("compress_ratios", int)[:layers]  # one more is that of the extra layer
@@ -120,24 +104,21 @@ def _deepseek_v4(config: Config) -> LLM:
 
 
 _MOST_FACTOR = 1000
-_SPARSE = ("deepseek_v32", "glm_moe_dsa")
-
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def _qwen_next(config: Config) -> LLM:
+def qwen_next(config: Config, family: Family) -> LLM:
     """Qwen 3-Next, 3.5 and 3.6: three delta nets to one attention, whose output has a gate."""
     is_moe = config.optional("num_experts") is not None
     s = read_sizes(config, ffn="moe_intermediate_size" if is_moe else "intermediate_size")
-    config.require("attention_bias", False)
-    config.require("attn_output_gate", True)
-    config.ignore("intermediate_size")  # of the layers that `mlp_only_layers` would name
-    config.ignore("mtp_num_hidden_layers", "mlp_only_layers")
     key_heads = config.integer("linear_num_key_heads")
     value_heads = config.integer("linear_num_value_heads")
     key_dim, value_dim = (config.integer(f"linear_{name}_head_dim") for name in ("key", "value"))
     kernel = config.integer("linear_conv_kernel_dim")
-    n_attention = _attention_layers(config, s.layers)
+    n_attention = s.layers // config.integer("full_attention_interval", default=4)
+    if config.optional("layer_types") is not None:
+        kinds = ("full_attention", "linear_attention")
+        n_attention = config.by_layer("layer_types", s.layers, kinds).count("full_attention")
     n_delta = s.layers - n_attention
     value, mixed = value_heads * value_dim, 2 * key_heads * key_dim + value_heads * value_dim
     delta = s.hidden * (mixed + value + 2 * value_heads) + value * s.hidden
@@ -157,14 +138,6 @@ def _qwen_next(config: Config) -> LLM:
     )
 
 
-def _attention_layers(config: Config, layers: int) -> int:
-    interval = config.integer("full_attention_interval", default=4)
-    if config.optional("layer_types") is None:
-        return layers // interval
-    kinds = ("full_attention", "linear_attention")
-    return config.by_layer("layer_types", layers, kinds).count("full_attention")
-
-
 def _state_bytes(config: Config, state: int, convolution: int) -> int:
     """Return the bytes of one layer's state, whose type may be its own, and of its inputs."""
     dtype = config.optional("dtype", "bfloat16")
@@ -174,19 +147,13 @@ def _state_bytes(config: Config, state: int, convolution: int) -> int:
     return state * DTYPE_BYTES[own] + convolution * DTYPE_BYTES.get(str(dtype), 2)
 
 
-def _nemotron_h(config: Config) -> LLM:
+def nemotron_h(config: Config, family: Family) -> LLM:
     """Nemotron-H and Nemotron 3: a layer is one of Mamba, attention, MLP and experts."""
     kinds = _kinds(config)
     n, h = Counter(kinds), config.integer("hidden_size")
     of_attention = config.optional("attention_head_dim") is not None
     head_dim = "attention_head_dim" if of_attention else "head_dim"
     s = read_sizes(config, layers=len(kinds), head_dim=head_dim)
-    for bias in ("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"):
-        config.require(bias, False)
-    config.require("use_conv_bias", True)
-    config.ignore("num_nextn_predict_layers", "rescale_prenorm_residual", "num_hidden_layers")
-    config.ignore("mtp_hybrid_override_pattern", "mtp_layers_block_type")
-    config.ignore("moe_shared_expert_overlap", "mamba_hidden_act", "use_mamba_kernels")
     heads, size = config.integer("mamba_num_heads"), config.integer("ssm_state_size")
     inner, kernel = heads * config.integer("mamba_head_dim"), config.integer("conv_kernel")
     mixed = inner + 2 * config.integer("n_groups") * size
@@ -235,19 +202,14 @@ def _nemotron_experts(config: Config, s: Sizes, layers: int) -> Experts:
     return experts._replace(router=experts.router + 2 * s.hidden * latent, width=latent)
 
 
-def _gemma4(config: Config) -> LLM:
+def gemma4(config: Config, family: Family) -> LLM:
     """Gemma 4: layers that see all tokens have larger and fewer KV heads, and V equals K.
 
     The KV cache stores K and V all the same. In a mixture every layer also has a dense MLP.
     """
     s = read_sizes(config)
-    for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
-        config.require(name, 0)
-    for name in ("attention_bias", "use_double_wide_mlp"):
-        config.require(name, False)
-    config.ignore("vocab_size_per_layer_input")
     config.listing("layer_types", str)
-    window = window_facts(config, s.layers, lambda *_: 0)
+    window = window_facts(config, s.layers, "every_other")  # by their list
     n_sliding = window.get("n_sliding_layers", 0)
     n_full, wide = s.layers - n_sliding, config.integer("global_head_dim")
     # K is V where KV heads have a number of their own.
@@ -262,7 +224,7 @@ def _gemma4(config: Config) -> LLM:
     return decoder(
         config,
         s,
-        is_tied=True,
+        is_tied=family.is_tied,
         vectors=s.layers * (norms * s.hidden + mixture.n)
         + n_sliding * 2 * s.head_dim
         + n_full * 2 * wide
@@ -276,16 +238,12 @@ def _gemma4(config: Config) -> LLM:
     )
 
 
-def _mimo_v2(config: Config) -> LLM:
+def mimo_v2(config: Config, family: Family) -> LLM:
     """MiMo V2 Flash: layers with a window have KV heads of their own; V is smaller than K."""
     s = read_sizes(config)
     v, layers = config.integer("v_head_dim"), s.layers
-    config.require("attention_bias", False)
     for name, size in (("heads", s.heads), ("head_dim", s.head_dim), ("v_head_dim", v)):
         config.require("swa_num_attention_heads" if name == "heads" else f"swa_{name}", size)
-    config.require("n_shared_experts", None)
-    config.ignore("sliding_window_size", "add_swa_attention_sink_bias")
-    config.require("add_full_attention_sink_bias", False)
     n_sliding = sum(config.by_layer("hybrid_layer_pattern", layers, (0, 1)))
     n_moe = sum(config.by_layer("moe_layer_freq", layers, (0, 1)))
     kv_sliding = config.integer("swa_num_key_value_heads") * (s.head_dim + v)
@@ -305,14 +263,9 @@ def _mimo_v2(config: Config) -> LLM:
     )
 
 
-def _minimax_m3(config: Config) -> LLM:
+def minimax_m3(config: Config, family: Family) -> LLM:
     """MiniMax M3: its layers of sparse attention keep one more key per token, which selects it."""
     s = read_sizes(config, ffn="dense_intermediate_size")
-    config.require("attention_output_gate", False)
-    config.require("use_qk_norm", True)
-    config.require("qk_norm_type", "per_head")
-    config.require("n_shared_experts", 1)
-    config.ignore("intermediate_size", "first_k_dense_replace", "num_nextn_predict_layers")
     sparse = Section(config.get("sparse_attention_config"), config.file, "sparse_attention_config")
     n_sparse = sum(sparse.by_layer("sparse_attention_freq", s.layers, (0, 1)))
     heads, key = (sparse.integer(name) for name in ("sparse_num_index_heads", "sparse_index_dim"))
@@ -331,11 +284,9 @@ def _minimax_m3(config: Config) -> LLM:
     )
 
 
-def _nemotron_nas(config: Config) -> LLM:
+def nemotron_nas(config: Config, family: Family) -> LLM:
     """Nemotron Super of 2025: a Llama whose layers were pruned one by one (architecture search)."""
     h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    config.require("attention_bias", False)
-    config.require("mlp_bias", False)
     blocks = config.get("block_configs")
     layers = config.integer("num_hidden_layers")
     if not isinstance(blocks, list) or len(blocks) != layers:
@@ -374,15 +325,3 @@ def _width(block: Section, hidden: int) -> int:
     if not isinstance(factor, int | float) or not 0 <= factor <= _MOST_FACTOR:
         raise ffn.error(f"{factor!r} is not a factor", "ffn_mult", f"give 0 to {_MOST_FACTOR}")
     return 0 if ffn.flag("no_op") else -(-int(2 * factor * hidden / 3) // 256) * 256
-
-
-FAMILIES: dict[str, Callable[[Config], LLM]] = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", *_SPARSE), _deepseek),
-    **dict.fromkeys(("deepseek_v4", "deepseek_ref"), _deepseek_v4),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _qwen_next),
-    "nemotron_h": _nemotron_h,
-    "gemma4_text": _gemma4,
-    "mimo_v2_flash": _mimo_v2,
-    "minimax_m3": _minimax_m3,
-    "nemotron-nas": _nemotron_nas,
-}

@@ -1,10 +1,59 @@
 """Counts the parameters of a decoder: its sizes, its experts and its sliding windows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from sextant.base.sheets import read_yaml
 from sextant.facts.llm.facts import DTYPE_BYTES, LLM, Config
 from sextant.facts.llm.quantization import Matrices, quantization
+
+
+class Family(NamedTuple):
+    """A row of families.yaml."""
+
+    counted: str = "llama"
+    requires: Mapping[str, Any] = {}
+    ignores: Sequence[str] = ()
+    sizes: Mapping[str, str] = {}
+    """The config's names of fields of `Sizes`, where they are other ones than `_FIELDS` has."""
+    defaults: Mapping[str, int] = {}
+    is_tied: bool = False
+    """Whether the embeddings are tied where the config does not say."""
+    kv_heads_follow: bool = False
+    """Whether a config without `num_key_value_heads` means that no heads share K and V."""
+    has_head_dim: bool = False
+    """Whether `head_dim` has to be there; otherwise the heads may share the hidden size."""
+    has_qkv_bias: bool = False
+    """Whether Q, K and V have biases unless `qkv_bias` says no."""
+    reads_attention_bias: bool = False
+    """Whether `attention_bias` gives Q, K, V and the output biases."""
+    norms: int = 2
+    """Norms of a layer."""
+    qk_norm: str = ""
+    """Norms of Q and K: `head` over a head, `all` over all heads at once, or none."""
+    window: str = ""
+    """Which layers have a sliding window, one of `WINDOWS`."""
+    experts: str = ""
+    """How experts are read, one of `EXPERTS`."""
+    is_sparse: bool = False
+    """Whether indexers choose the tokens that attention looks at."""
+    ffn_ratio: int = 0
+    """Width of the MLP over the hidden size where its field is absent; 0: it has to be there."""
+    has_mlp_bias_alone: bool = False
+    """Whether attention has no biases."""
+    has_head_bias: bool = False
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Return all families by `model_type`; one that is like another comes after it."""
+    found: dict[str, Family] = {}
+    for name, row in read_yaml(Path(__file__).with_name("families.yaml")).items():
+        base = found[row.pop("same_as")] if "same_as" in row else Family()
+        found[name] = base._replace(**row)
+    return found
 
 
 class Sizes(NamedTuple):
@@ -53,7 +102,6 @@ def read_sizes(
     """Return the sizes of a decoder.
 
     Args:
-        config: the config.
         defaults: sizes by field that the published configs leave to the family's class.
         own: a number for what the config does not say in one field, a text for a field of
             another name.
@@ -99,8 +147,6 @@ def decoder(
     """Return the facts of a decoder-only LLM.
 
     Args:
-        config: what the sizes were read from.
-        s: its sizes.
         vectors: biases and norms of all layers and of the head.
         is_tied: whether the output head is the embedding's matrix, unless the config says.
         mlp_matrices: 3 in a gated MLP, 2 in a plain one.
@@ -192,9 +238,6 @@ def read_experts(
     """Return the experts of so many layers.
 
     Args:
-        config: the config.
-        s: sizes of the decoder.
-        layers: those with experts.
         n: the field with the number of routed experts of a layer.
         per_token: the field with how many of them a token uses.
         ffn: the field with the width of one of them.
@@ -240,9 +283,6 @@ def llama4_experts(config: Config, s: Sizes) -> Experts:
 
 def step_experts(config: Config, s: Sizes) -> Experts:
     """Step 3.5 and 3.7: a shared expert beside the routed ones, after a few dense layers."""
-    config.require("n_shared_experts", 1)
-    config.require("use_moe_router_bias", True)
-    config.ignore("moe_router_scaling_factor")
     layers = s.layers - config.integer("first_k_dense_replace", least=0, most=s.layers)
     return read_experts(config, s, layers, shared_ffn=config.integer("share_expert_dim"))
 
@@ -259,24 +299,29 @@ def deepseek_experts(config: Config, s: Sizes) -> Experts:
     return read_experts(config, s, s.layers - dense, "n_routed_experts", shared_ffn=shared)
 
 
-WindowRule = Callable[[Config, int], int]
-"""Returns how many of the layers have a window where the config does not list their types."""
+EXPERTS = {
+    "everywhere": experts_everywhere,
+    "qwen2": qwen2_experts,
+    "qwen3": qwen3_experts,
+    "step": step_experts,
+}
 
 
 def window_facts(
     config: Config,
     layers: int,
-    rule: WindowRule | None,
+    rule: str = "",
     name: str = "sliding_window",
     kind: str = "sliding_attention",
 ) -> dict[str, Any]:
     """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window.
 
-    `name` is the config's for the window's tokens, `kind` that of its layers in `layer_types`.
+    `rule`, one of `WINDOWS`, counts the layers where the config does not list their types; `name`
+    is the config's for the window's tokens, `kind` that of its layers in `layer_types`.
     """
-    if rule is None:
+    if not rule:
         return {}
-    n_sliding = rule(config, layers)
+    n_sliding = WINDOWS[rule](config, layers)
     if config.optional("layer_types") is not None:
         types = config.by_layer("layer_types", layers, ("full_attention", kind))
         n_sliding = types.count(kind)
@@ -314,3 +359,9 @@ def all_but_every_fourth(config: Config, layers: int) -> int:
     """Llama 4: every fourth layer, without rotary positions, sees all tokens, others a chunk."""
     config.require("no_rope_layer_interval", 4)
     return layers - layers // 4 if config.optional("attention_chunk_size") is not None else 0
+
+
+WINDOWS: dict[str, Callable[[Config, int], int]] = {
+    rule.__name__: rule
+    for rule in (all_layers, upper_layers, every_other, all_but_every_nth, all_but_every_fourth)
+}

@@ -133,8 +133,7 @@ _ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
 def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
     """Return the fields of `LLM` that tell how its weights are quantized; none if they are not.
 
-    Raises:
-        InputError: the method or one of its variants is unknown.
+    Raises InputError: the method or one of its variants is unknown.
     """
     values = config.optional("quantization_config")
     if values is None:
@@ -151,10 +150,15 @@ def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
         matrices = matrices._replace(attention=0, mlp=0, shared_experts=0)
     if inner.optional("moe_quant_algo") is None:  # its exceptions are those of the experts' scheme
         matrices = without_exceptions(inner, matrices)
-    facts = quantized(scheme, matrices) | _kv_dtype(inner)
+    facts = quantized(scheme, matrices)
     if experts:
         facts |= {"expert_format": experts.name, "expert_bits": experts.bits}
-    return facts
+    cache = inner.optional("kv_cache_scheme")  # what the checkpoint has scales for
+    if isinstance(cache, dict) and (cache.get("num_bits"), cache.get("type")) == (8, "float"):
+        cache = "FP8"
+    if cache not in (None, "FP8"):
+        raise inner.error(f"unknown KV cache {cache!r}", "kv_cache_scheme", "use 8-bit floats")
+    return facts | ({"kv_dtype": "fp8"} if cache else {})
 
 
 def quantized(scheme: Scheme, matrices: Matrices) -> dict[str, Any]:
@@ -179,25 +183,11 @@ def _experts_scheme(config: Config, inner: Section) -> Scheme | None:
     return MXFP4
 
 
-def _kv_dtype(inner: Section) -> dict[str, str]:
-    """Return the data type of the KV cache that the checkpoint has scales for, if any."""
-    scheme = inner.optional("kv_cache_scheme")
-    if scheme is None:
-        return {}
-    if scheme == "FP8" or (
-        isinstance(scheme, dict) and (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
-    ):
-        return {"kv_dtype": "fp8"}
-    raise inner.error(f"unknown KV cache {scheme!r}", "kv_cache_scheme", "use 8-bit floats")
-
-
-def _gptq(inner: Section) -> Scheme:
+def _gptq_or_awq(inner: Section) -> Scheme:
+    is_gptq = inner.get("quant_method") == "gptq"
     inner.require("dynamic", {})
-    return _integers(_grouped(inner, "bits", "group_size", has_zeros=True))
-
-
-def _awq(inner: Section) -> Scheme:
-    return _integers(_grouped(inner, "bits", "group_size", has_zeros=inner.flag("zero_point")))
+    has_zeros = is_gptq or inner.flag("zero_point")
+    return _integers(_grouped(inner, "bits", "group_size", has_zeros=has_zeros))
 
 
 def _integers(bits: float) -> Scheme:
@@ -206,14 +196,11 @@ def _integers(bits: float) -> Scheme:
 
 def _grouped(inner: Section, bits_name: str, group_name: str, *, has_zeros: bool) -> float:
     """Return the bits with a 16-bit scale, and a zero point of a weight's width, per group."""
-    bits, group = _bits(inner, bits_name), inner.integer(group_name, least=-1)
+    bits = inner.integer(bits_name, most=_MOST_BITS)
+    group = inner.integer(group_name, least=-1)
     if group < 1:  # -1: the weights of a whole row share a scale
         return float(bits)
     return bits + (_SCALE_BITS + bits * has_zeros) / group
-
-
-def _bits(inner: Section, name: str) -> int:
-    return inner.integer(name, most=_MOST_BITS)
 
 
 def _bitsandbytes(inner: Section) -> Scheme:
@@ -259,24 +246,25 @@ def _compressed_tensors(inner: Section) -> Scheme:
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
         raise inner.error("sparse weights", "sparsity_config", "only dense weights are supported")
     weights = Section(group["weights"], inner.file, "quantization_config")
-    scheme = _floats(weights) if weights.optional("type") == "float" else None
-    scheme = scheme or _integers(_scheme_bits(weights))
+    bits = weights.integer("num_bits", most=_MOST_BITS)
+    scheme = _floats(weights, bits) if weights.optional("type") == "float" else None
+    scheme = scheme or _integers(_scheme_bits(weights, bits))
     return scheme._replace(is_weight_only=group.get("input_activations") is None)
 
 
-def _floats(weights: Section) -> Scheme:
-    if _bits(weights, "num_bits") == 8:
-        return Scheme("fp8", _scheme_bits(weights))
+def _floats(weights: Section, bits: int) -> Scheme:
+    if bits == 8:
+        return Scheme("fp8", _scheme_bits(weights, bits))
     by_group = {16: NVFP4, 32: MXFP4}
     group = weights.integer("group_size")
-    if _bits(weights, "num_bits") != 4 or group not in by_group:
+    if bits != 4 or group not in by_group:
         fix = "use 8 bits, or 4 in groups of 16 (NVFP4) or 32 (MXFP4)"
         raise weights.error("unknown floats", "config_groups", fix)
     return by_group[group]
 
 
-def _scheme_bits(weights: Section) -> float:
-    strategy, bits = weights.get("strategy"), _bits(weights, "num_bits")
+def _scheme_bits(weights: Section, bits: int) -> float:
+    strategy = weights.get("strategy")
     if strategy in ("tensor", "channel"):
         return float(bits)
     if strategy == "group":
@@ -299,8 +287,8 @@ def _algorithm(inner: Section, field: str) -> Scheme:
 
 
 METHODS: Mapping[str, Callable[[Any], Scheme]] = {
-    "gptq": _gptq,
-    "awq": _awq,
+    "gptq": _gptq_or_awq,
+    "awq": _gptq_or_awq,
     "bitsandbytes": _bitsandbytes,
     "fp8": _fp8,
     "fbgemm_fp8": lambda _: FP8,

@@ -8,7 +8,6 @@ in the user's cache. `energy` goes from ITL to joules of an output token.
 """
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib.metadata import version
@@ -22,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path
+from sextant.base.rows import import_without
 from sextant.points.features import Facts
 from sextant.points.frame import LENGTHS, TARGETS
 from sextant.predict.latencies import LatencyPredictor
@@ -59,15 +59,7 @@ def load_xgboost() -> Any:
 
     Its import takes more than a second. `xgboost.train` gives the same numbers without it.
     """
-    if "sklearn" in sys.modules:
-        import xgboost
-    else:
-        sys.modules["sklearn"] = None  # type: ignore[assignment]  # how Python marks "not installed"
-        try:
-            import xgboost
-        finally:
-            del sys.modules["sklearn"]
-    return xgboost
+    return import_without("xgboost", "sklearn")
 
 
 def unseen(fit: Fit, X: pd.DataFrame) -> np.ndarray:

@@ -19,6 +19,32 @@ WINDOW_S = 300.0
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 _PREFIX = ("prefix_id", "prefix_tokens")
 _BURSTS_S = (1, 10, 60)
+_MOST_SUMMED = 64
+"""Gaps that are drawn one by one."""
+
+
+class Gaps(NamedTuple):
+    """Requests arrive at random at a steady rate, so that one replica tells of all."""
+
+    alpha: float
+    """Shape of Gamma gaps; 1: Poisson."""
+    seed: int
+    draw: int
+
+    def of_one(self, replicas: int, n: int, rate_rps: float) -> np.ndarray:
+        """Return when n requests arrive at one of the replicas that take turns, in s.
+
+        A gap is the sum of `replicas` gaps of all requests, so that with more replicas each one is
+        longer. The likeliest draw has the mean gap that the rate says.
+        """
+        rng = np.random.default_rng([self.seed, self.draw, 1])  # lengths have a stream of their own
+        summed = min(replicas, _MOST_SUMMED)
+        gaps = rng.standard_gamma(self.alpha, (summed, n)).sum(axis=0)
+        if replicas > summed:
+            gaps += rng.standard_gamma(self.alpha * (replicas - summed), n)
+        if self.draw == 0:
+            gaps *= self.alpha * replicas / gaps.mean()
+        return np.asarray(gaps.cumsum() / (self.alpha * rate_rps))
 
 
 @dataclass(frozen=True)
@@ -43,6 +69,8 @@ class Demand:
     """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
     factor: float = 1.0
     """How many times the trace's requests these are."""
+    gaps: Gaps | None = None
+    """In place of `arrival_s`: these are requests of one of the replicas."""
 
     @property
     def n(self) -> int:
@@ -62,6 +90,12 @@ class Demand:
         """Return the same requests `speed` times as fast: all gaps are divided by it."""
         arrival_s, duration_s = self.arrival_s / speed, self.duration_s / speed
         return replace(self, arrival_s=arrival_s, duration_s=duration_s)
+
+    def of_one(self, replicas: int) -> "Demand":
+        """Return what one of so many replicas gets of requests at a steady rate (`gaps`)."""
+        assert self.gaps is not None
+        arrival_s = self.gaps.of_one(replicas, self.n, self.rate_rps)
+        return replace(self, arrival_s=arrival_s, gaps=None)
 
     def at(self, places: np.ndarray | slice) -> "Demand":
         """Return the requests at these places."""
@@ -110,6 +144,31 @@ class Traffic(Protocol):
 
     def drawn(self, seed: int) -> Demand:
         """Return the demand of a seed; for a trace 0 is the trace itself."""
+
+
+N_REQUESTS = 1500
+"""Of one replica in a simulation: enough for a 95th percentile, in milliseconds of computing."""
+
+
+class SteadyTraffic(NamedTuple):
+    """Requests that arrive at random at a steady rate; those of one replica tell of all."""
+
+    name: str
+    requests: Callable[..., pd.DataFrame]
+    """Draws as `RequestModel.sample` does."""
+    rate_rps: float
+    alpha: float
+    """Shape of Gamma gaps; 1: Poisson."""
+    seed: int
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the requests of a draw; `Demand.of_one` says when they arrive at a replica."""
+        frame = self.requests(N_REQUESTS, seed=np.random.SeedSequence([self.seed, seed]))
+        inputs, outputs = (frame[name].to_numpy() for name in COLUMNS[1:])
+        arrival_s = np.arange(N_REQUESTS) / self.rate_rps
+        duration_s, gaps = N_REQUESTS / self.rate_rps, Gaps(self.alpha, self.seed, seed)
+        lengths = inputs, np.maximum(outputs, 1)
+        return Demand(self.name, arrival_s, *lengths, duration_s, gaps=gaps)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.capacity.demand import Demand, Judged, Outcome, Target, Traffic, judge
-from sextant.decide.sizing import MOST_REPLICAS, fewest_replicas, largest_rate, probability_of
+from sextant.answer.demand import Demand, Judged, Outcome, Target, Traffic, judge
+from sextant.decide.sizing import (
+    MOST_REPLICAS,
+    draws_needed,
+    fewest_replicas,
+    largest_rate,
+    probability_of,
+)
 from sextant.facts.gpu import GPUProfile
 from sextant.simulate.closed_form import Limits, Load, saturation_rps
 from sextant.simulate.inputs import (
@@ -23,6 +29,9 @@ from sextant.simulate.inputs import (
 )
 from sextant.simulate.run import Router, Simulation, on_threads, simulate
 
+FEW_DRAWS = 17
+"""Of law and traffic, the likeliest law among them; all that a server has where the decision is
+near."""
 NOBODY = -1
 """In place of a replica: the request is refused."""
 Replicas = int | np.ndarray
@@ -75,7 +84,8 @@ class Server:
             _, first, each = np.unique(lengths, axis=1, return_index=True, return_inverse=True)
             one_by_one, each = demand.at(first), each.ravel()
         arrival_s = np.arange(one_by_one.n) * _ALONE_S
-        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=one_by_one.n * _ALONE_S)
+        duration_s = one_by_one.n * _ALONE_S
+        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=duration_s, gaps=None)
         outcome = self.run(apart, 1, draw, None)
         n_windows = demand.n_windows(target.window_s)
         outcome = outcome._replace(
@@ -112,6 +122,9 @@ def simulated_server(
     """
 
     def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
+        if demand.gaps is not None:
+            assert isinstance(replicas, int)
+            demand, replicas = demand.of_one(replicas), 1
         setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         if isinstance(replicas, int):
@@ -183,10 +196,10 @@ class Sizing:
     failed_share_alone: float = 0.0
     """Of these, the largest share of any window's requests."""
     rate_rps: float | None = None
-    """The mean rate of such traffic that one replica serves; None where it is not asked for."""
+    """The mean rate of such traffic that each of the replicas serves, with as many of them as the
+    likeliest law needs; None where it is not asked for."""
     binds: str | None = None
-    """What keeps one replica from more: `limits`; `together` (requests of one moment break a limit
-    at any rate); or as `Bound` says."""
+    """What keeps a replica from more: `limits`, or as `Bound` says."""
     needs: Sequence[float] = field(default_factory=tuple)
     """Fewest replicas in each draw of law and traffic; infinite where no number is enough."""
     replicas: int | None = None
@@ -223,21 +236,64 @@ def size_profiles(
     target: Target,
     confidence: float,
     harder: Mapping[str, Sizing] = MappingProxyType({}),
+    *,
+    is_brief: bool = False,
     **how: Any,
 ) -> dict[str, Sizing]:
     """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
 
     All see the same draws of law and traffic. In each of them a profile needs no more replicas than
     one that it is at least as good as (`is_as_good`), nor than for a `harder` question of no less
-    load and no looser limits.
+    load and no looser limits. `FEW_DRAWS` are taken first, or as many as the confidence needs, and
+    all that there are where one draw more or less could change the answer.
+
+    If it `is_brief`, no more than the few are taken, and those without `needs` are left out that
+    miss the target by the likeliest law, or cost more by it than one that meets it in every draw.
     """
-    found: dict[str, Sizing] = {}
-    for name in sorted(servers, key=lambda name: _might(servers[name].profile)):
-        own = servers[name].profile
-        worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
-        worse += [harder[name]] if name in harder else []
-        found[name] = size_by_simulation(servers[name], traffic, target, confidence, worse, **how)
+    n_draws = max(each.n_draws for each in servers.values())
+    n_few = min(max(FEW_DRAWS, draws_needed(confidence)), n_draws)
+    order = sorted(servers, key=lambda name: _might(servers[name].profile))
+
+    def sized(n: int, order: Sequence[str], known: Mapping[str, Sizing]) -> dict[str, Sizing]:
+        found: dict[str, Sizing] = {}
+        most_usd = np.inf
+        for name in order:
+            own = servers[name].profile
+            if is_brief and n > 1 and own.usd_per_hour * known[name].needs[0] >= most_usd:
+                continue
+            worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
+            worse += [harder[name]] if name in harder else []
+            asked = servers[name], traffic, target, confidence, worse
+            found[name] = size_by_simulation(*asked, known=known.get(name), n_draws=n, **how)
+            most_usd = min(most_usd, own.usd_per_hour * max(found[name].needs, default=np.inf))
+        return found
+
+    if is_brief:
+        likeliest = sized(1, order, {})
+        usd = {name: each.usd_per_hour for name, each in likeliest.items() if each.usd_per_hour}
+        found = sized(n_few, sorted(usd, key=usd.__getitem__), likeliest)
+        return {name: found.get(name, replace(likeliest[name], needs=())) for name in servers}
+    found = sized(n_few, order, {})
+    if n_few < n_draws and is_near([*found.values()], confidence):
+        found = sized(n_draws, order, found)
     return {name: found[name] for name in servers}
+
+
+def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
+    """Return whether one draw more or less that meets the target could change the cheapest answer.
+
+    That is where a profile has a number of replicas which one draw keeps from the confidence, or
+    holds there, at no more than the price of the cheapest that is surer than that.
+    """
+    ends = []
+    for sizing in sizings:
+        if (n := len(sizing.needs)) > 1:
+            needs = np.sort([*sizing.needs, np.inf])
+            is_enough = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9
+            place = int(is_enough.argmax())
+            ends.append(sizing.server.profile.usd_per_hour * needs[[max(place - 1, 0), place + 1]])
+    surest = min((high for _, high in ends), default=np.inf)
+    return any(low < high and low <= surest for low, high in ends)
 
 
 def _facts(profile: GPUProfile) -> np.ndarray:
@@ -265,6 +321,8 @@ def size_by_simulation(
     least: int = 1,
     most_usd_per_hour: float = np.inf,
     has_rate: bool = True,
+    n_draws: int | None = None,
+    known: Sizing | None = None,
 ) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
 
@@ -280,48 +338,68 @@ def size_by_simulation(
             most likely law needs no more than theirs: a small LLM may be slower on more GPUs.
         least: replicas that there are in any case.
         most_usd_per_hour: more replicas than this pays for are not tried, and count as none.
-        has_rate: whether to find the rate that one replica serves.
+        has_rate: whether to find the rate that each replica serves.
+        n_draws: how many draws to take; all that the server has by default.
+        known: what fewer draws gave.
     """
+    n_draws = n_draws or server.n_draws
+    if known is not None and not known.needs:
+        return known
     worse = [each for each in worse if each.needs]
     n_gpus = server.profile.n_gpus
-    most = _fewest([each for each in worse if each.server.profile.n_gpus == n_gpus], server)
+    most = _fewest([each for each in worse if each.server.profile.n_gpus == n_gpus], n_draws)
     if not has_rate and (most == 1).all():
         return _answered(Sizing(server, "meets", {}, 0), most, confidence, least)
     demand = traffic.drawn(0)
-    alone, e2e_s = server.judge_alone(demand, target)
-    shares = alone.n_failed / np.maximum(alone.n_requests, 1)
-    failed = int(alone.n_failed.sum()), float(shares.max())
-    sizing = Sizing(server, "meets", alone.worst_ratio(target), *failed)
-    bound = server.bound(demand)
-    if status := _why_impossible(alone, target):
-        if not np.isfinite(most).any():
-            return replace(sizing, status=status)
-        return _answered(sizing, most, confidence, least)
-    rate, binds = np.inf, "limits"
-    if has_rate:
-        found = rate_at_slo(server, demand, target, 1 / e2e_s)
-        rate, binds = (np.inf, "together") if found is None else (found, "limits")
-    if bound is not None and bound.rate_rps < rate:
-        rate, binds = bound.rate_rps, bound.binds if binds == "limits" else binds
-    sizing = replace(sizing, rate_rps=rate, binds=binds)
-    start = max(int(np.ceil(demand.rate_rps / rate)), 1)
     affordable = int(min(most_usd_per_hour / server.profile.usd_per_hour, MOST_REPLICAS))
-    if start > min(MOST_REPLICAS, _HOPELESS * affordable):
-        return replace(sizing, status="too_many")
-    first = _need(server, traffic, target, start, affordable, most[0], 0)
-    smaller = [each for each in worse if first <= each.needs[0]]
-    most = np.minimum(most, _fewest(smaller, server))
-    start = int(min(first, MOST_REPLICAS))
+    if known is None:
+        alone, e2e_s = server.judge_alone(demand, target)
+        shares = alone.n_failed / np.maximum(alone.n_requests, 1)
+        failed = int(alone.n_failed.sum()), float(shares.max())
+        sizing = Sizing(server, "meets", alone.worst_ratio(target), *failed)
+        if status := _why_impossible(alone, target):
+            if not np.isfinite(most).any():
+                return replace(sizing, status=status)
+            return _answered(sizing, most, confidence, least)
+        bound = server.bound(demand)
+        served_rps = bound.rate_rps if bound else 1 / e2e_s
+        start = max(int(np.ceil(demand.rate_rps / served_rps)), 1)
+        if start > min(MOST_REPLICAS, _HOPELESS * affordable):
+            return replace(sizing, status="too_many", rate_rps=served_rps, binds="limits")
+        first = _need(server, traffic, target, start, affordable, most[0], 0)
+        if has_rate and np.isfinite(first):
+            sizing = _with_rate(sizing, demand, target, int(first), bound)
+        done = [first]
+    else:
+        sizing, done = known, [*known.needs]
+        start = int(min(done)) if np.isfinite(done).any() else 1
+    smaller = [each for each in worse if done[0] <= each.needs[0]]
+    most = np.minimum(most, _fewest(smaller, n_draws))
+    start = int(done[0]) if np.isfinite(done[0]) else start
     need = partial(_need, server, traffic, target, start, affordable)
-    rest = range(1, server.n_draws)
-    needs = [first, *on_threads(need, most[1:].tolist(), rest)]
+    rest = range(len(done), n_draws)
+    needs = [*done, *on_threads(need, most[len(done) :].tolist(), rest)]
     return _answered(sizing, np.array(needs), confidence, least)
 
 
-def _fewest(sizings: Sequence[Sizing], server: Server) -> np.ndarray:
-    """Return the fewest replicas that any of the sizings needs, by draw."""
-    rows = [np.array(each.needs) for each in sizings]
-    return np.asarray(np.min([np.full(server.n_draws, np.inf), *rows], axis=0))
+def _with_rate(
+    sizing: Sizing, demand: Demand, target: Target, replicas: int, bound: Bound | None
+) -> Sizing:
+    """Return a sizing with the rate that each of so many replicas serves, and what binds it."""
+    found = rate_at_slo(sizing.server, demand, target, demand.rate_rps, replicas)
+    rate, binds = (found or demand.rate_rps) / replicas, "limits"
+    if bound is not None and bound.rate_rps < rate:
+        rate, binds = bound
+    return replace(sizing, rate_rps=rate, binds=binds)
+
+
+def _fewest(sizings: Sequence[Sizing], n_draws: int) -> np.ndarray:
+    """Return the fewest replicas that any of the sizings needs, by draw; infinite of others."""
+    found = np.full(n_draws, np.inf)
+    for each in sizings:
+        own = np.array(each.needs[:n_draws])
+        found[: len(own)] = np.minimum(found[: len(own)], own)
+    return found
 
 
 def _answered(sizing: Sizing, needs: np.ndarray, confidence: float, least: int) -> Sizing:
@@ -359,15 +437,16 @@ def _need(
     def meets(replicas: int) -> bool:
         return not server.judge(demand, replicas, target, draw).n_missed
 
+    fewest = partial(fewest_replicas, meets, is_steady=demand.gaps is not None)
     far = int(min(_FAR * start, most - 1, affordable))
-    if (fewest := fewest_replicas(meets, start, far)) is not None:
-        return fewest
+    if (found := fewest(start, far)) is not None:
+        return found
     if far == affordable:
         return np.inf
     if np.isfinite(most):
-        return most if far == most - 1 else (fewest_replicas(meets, far, int(most) - 1) or most)
+        return most if far == most - 1 else (fewest(far, int(most) - 1) or most)
     alone, _ = server.judge_alone(demand, target, draw)
-    return np.inf if alone.n_missed else fewest_replicas(meets, far, affordable) or np.inf
+    return np.inf if alone.n_missed else fewest(far, affordable) or np.inf
 
 
 def _why_impossible(alone: Judged, target: Target) -> str:
