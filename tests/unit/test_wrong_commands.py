@@ -47,7 +47,7 @@ WRONG = {
     "plan --configfile none.yaml": "field '--configfile': file 'none.yaml' does not exist",
     "plan": "config/config.yaml: there is no such file here. Fix: run this in the project's",
     "doctor": "config/config.yaml: there is no such file here. Fix: run this in the project's",
-    f"ingest dates.csv {COLUMNS} --time-unit s --out t.parquet": "ts: not a number.*--time-unit iso",
+    f"ingest dates.csv {COLUMNS} --time-unit s --out t": "ts: not a number.*--time-unit iso",
     "ingest array.json --format litellm --out t": r"line 1: no JSON object.*`jq -c '.\[\]'`",
     f"ingest dates.csv {COLUMNS} --out t --max-rate-rps nan": "field '--max-rate-rps'",
     "ingest list.json --format litellm --max-rejected-fraction 2 --out t": "'--max-rejected-fract",

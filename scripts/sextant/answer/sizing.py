@@ -29,9 +29,6 @@ from sextant.simulate.inputs import (
 )
 from sextant.simulate.run import Router, Simulation, on_threads, simulate
 
-FEW_DRAWS = 17
-"""Of law and traffic, the likeliest law among them; all that a server has where the decision is
-near."""
 NOBODY = -1
 """In place of a replica: the request is refused."""
 Replicas = int | np.ndarray
@@ -237,21 +234,20 @@ def size_profiles(
     confidence: float,
     harder: Mapping[str, Sizing] = MappingProxyType({}),
     *,
-    is_brief: bool = False,
+    brief_draws: int = 0,
     **how: Any,
 ) -> dict[str, Sizing]:
     """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
 
     All see the same draws of law and traffic. In each of them a profile needs no more replicas than
     one that it is at least as good as (`is_as_good`), nor than for a `harder` question of no less
-    load and no looser limits. `FEW_DRAWS` are taken first, or as many as the confidence needs, and
-    all that there are where one draw more or less could change the answer.
+    load and no looser limits.
 
-    If it `is_brief`, no more than the few are taken, and those without `needs` are left out that
-    miss the target by the likeliest law, or cost more by it than one that meets it in every draw.
+    With `brief_draws` no more than these are taken, or as many as the confidence needs, and those
+    are left without `needs` that miss the target by the likeliest law, or cost more by it than one
+    that meets it in every draw.
     """
     n_draws = max(each.n_draws for each in servers.values())
-    n_few = min(max(FEW_DRAWS, draws_needed(confidence)), n_draws)
     order = sorted(servers, key=lambda name: _might(servers[name].profile))
 
     def sized(n: int, order: Sequence[str], known: Mapping[str, Sizing]) -> dict[str, Sizing]:
@@ -259,7 +255,7 @@ def size_profiles(
         most_usd = np.inf
         for name in order:
             own = servers[name].profile
-            if is_brief and n > 1 and own.usd_per_hour * known[name].needs[0] >= most_usd:
+            if brief_draws and n > 1 and own.usd_per_hour * known[name].needs[0] >= most_usd:
                 continue
             worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
             worse += [harder[name]] if name in harder else []
@@ -268,14 +264,13 @@ def size_profiles(
             most_usd = min(most_usd, own.usd_per_hour * max(found[name].needs, default=np.inf))
         return found
 
-    if is_brief:
+    if brief_draws:
         likeliest = sized(1, order, {})
         usd = {name: each.usd_per_hour for name, each in likeliest.items() if each.usd_per_hour}
+        n_few = min(max(brief_draws, draws_needed(confidence)), n_draws)
         found = sized(n_few, sorted(usd, key=usd.__getitem__), likeliest)
         return {name: found.get(name, replace(likeliest[name], needs=())) for name in servers}
-    found = sized(n_few, order, {})
-    if n_few < n_draws and is_near([*found.values()], confidence):
-        found = sized(n_draws, order, found)
+    found = sized(n_draws, order, {})
     return {name: found[name] for name in servers}
 
 

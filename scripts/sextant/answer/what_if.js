@@ -124,7 +124,8 @@ async function answerAgain(section) {
     const keys = risk === null ? [(row) => -row.worth, price, unlikely, devices, name] : [price, unlikely, devices, name];
     const chosen = options.filter((row) => row.probability_met >= least).sort(order(...keys))[0];
     const profiles = asked.profiles.map((each) => {
-      const own = options.filter((row) => row.gpu_profile_id === each.name);
+      const own = options.filter((row) => row.gpu_profile_id === each.name
+        && (chosen?.gpu_profile_id !== each.name || row.replicas === chosen.replicas));
       const safe = own.filter((row) => row.probability_met >= (asked.risk === null ? data.safe : 1 - asked.risk));
       const best = safe.sort(order(price))[0] ?? own.sort(order(unlikely, price))[0];
       const status = best.probability_met < data.listed ? "too_slow" : "unsure";
