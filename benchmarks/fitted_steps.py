@@ -14,8 +14,7 @@ import pandas as pd
 
 from sextant.answer.source import load_sources
 from sextant.base.errors import InputError
-from sextant.points.features import Facts
-from sextant.points.frame import TARGETS, at_percentile, has_latency
+from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
 from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline
 from sextant.simulate.fitted import FittedLaws, step_laws

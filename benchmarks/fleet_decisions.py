@@ -36,8 +36,8 @@ from sextant.decide.fleet_program import pool_uses
 from sextant.decide.score import so_score
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
-from sextant.pages.figure import MARKERS
-from sextant.points.folder import SHIPPED, load_folder
+from sextant.pages.charts import MARKERS
+from sextant.points.characterization import SHIPPED, load_folder
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.folds import Task, fit_folds
 from sextant.predict.latencies import Draws

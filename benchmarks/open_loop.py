@@ -23,8 +23,7 @@ from scipy.optimize import least_squares
 
 from sextant.answer.source import load_sources
 from sextant.facts.llm import LLM, load_llm
-from sextant.points.features import Facts
-from sextant.points.frame import TARGETS, at_percentile, has_latency
+from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
 from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.chunked import chunked_rows

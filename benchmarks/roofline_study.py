@@ -24,8 +24,7 @@ from sextant.decide.score import judge, so_score
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
-from sextant.points.features import Facts
-from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
+from sextant.points.frame import IDENTIFIERS, TARGETS, Facts, at_percentile
 from sextant.points.measured import load_characterization
 from sextant.predict.folds import design_rows, share_lengths
 from sextant.predict.latencies import Draws

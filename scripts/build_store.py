@@ -6,7 +6,7 @@ from pathlib import Path
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
 from sextant.points import store
-from sextant.points.features import feature_rows, published_features
+from sextant.points.frame import feature_rows, published_features
 
 PREDICTED = ("prediction", "candidate", "recommendation", "score")
 FILES = ("point", "feasibility", "telemetry", *PREDICTED, "capacity", "fleet")

@@ -5,8 +5,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
-from sextant.points.features import Facts
-from sextant.points.frame import IDENTIFIERS
+from sextant.points.frame import IDENTIFIERS, Facts
 from sextant.predict.registry import Rows
 from sextant.predict.roofline.batching import BATCHING, INDEX, fact_rows, predict_log
 from sextant.predict.roofline.posterior import columns_of

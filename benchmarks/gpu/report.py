@@ -8,11 +8,15 @@ from typing import Any
 import pandas as pd
 
 from sextant.points.cell_files import read_run
-from sextant.points.characterization import Characterization, Description, combined
+from sextant.points.characterization import (
+    Characterization,
+    Description,
+    combined,
+    load_folder,
+    shipped_sources,
+)
 from sextant.points.export import export_folder, write_description, write_points
-from sextant.points.features import Facts
-from sextant.points.folder import load_folder, shipped_sources
-from sextant.points.frame import TARGETS, at_percentile
+from sextant.points.frame import TARGETS, Facts, at_percentile
 from sextant.points.measured import load_all
 from sextant.predict.accuracy import accuracy, predict_rows, prediction_table
 from sextant.predict.folds import Task

@@ -13,9 +13,8 @@ from sextant.decide import scores
 from sextant.decide.evaluate import evaluate
 from sextant.decide.tasks import separate_configurations, task_of_characterization
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts
-from sextant.points.folder import load_folder
-from sextant.points.frame import at_percentile
+from sextant.points.characterization import load_folder
+from sextant.points.frame import Facts, at_percentile
 from sextant.predict.accuracy import accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
 from sextant.predict.roofline.energy import energy_rows, log_energy

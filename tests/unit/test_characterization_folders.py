@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from command import sextant
 from sextant.answer.source import known_sources, load_sources
 from sextant.base.errors import InputError
-from sextant.points.characterization import as_text, combined, summary
+from sextant.points.characterization import SHIPPED, as_text, combined, load_folder, summary
 from sextant.points.export import write_points
-from sextant.points.folder import SHIPPED, load_folder
 from sextant.points.frame import COLUMNS, at_percentile, complete
 from support import ROOT
 

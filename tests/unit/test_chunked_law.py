@@ -9,8 +9,7 @@ import pytest
 
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
-from sextant.points.features import Facts
-from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts
 from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline, pair_misfit
 from sextant.predict.roofline.batching import BATCHING

@@ -11,8 +11,7 @@ from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS, complete, judged
-from sextant.points.metrics import PERCENTILES
-from sextant.points.trust import intervals
+from sextant.points.metrics import PERCENTILES, intervals
 from sextant.predict.latencies import Draws
 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=8)

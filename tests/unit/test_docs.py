@@ -15,7 +15,7 @@ from sextant.base.sheets import model_of
 from sextant.cli.app import app
 from sextant.experiment.sheets import Configuration, EngineSection
 from sextant.facts.gpu import load_gpu
-from sextant.facts.llm.layers import families
+from sextant.facts.llm_families import families
 from sextant.points.metrics import (
     LATENCIES,
     REQUEST_RATE_FORMULA,

@@ -10,7 +10,7 @@ from test_chunked_law import DENSE, LLMS, MOE, PROFILES
 from answers import explained, recommended
 from sextant.answer.question import Length, Question, Requests
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts
+from sextant.points.frame import Facts
 from sextant.predict.latencies import JOULES
 from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
 from sextant.predict.roofline.posterior import columns_of

@@ -11,8 +11,7 @@ from sextant.decide.evaluate import evaluate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts
-from sextant.points.frame import SERVING
+from sextant.points.frame import SERVING, Facts
 from sextant.predict.folds import Task
 
 USERS = (1, 4, 16)

@@ -6,7 +6,7 @@ import pytest
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
-from sextant.points.features import computed_features, features_of_sheets
+from sextant.points.frame import computed_features, features_of_sheets
 from sextant.predict.features import FeatureEncoder, design_matrix
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)

@@ -14,7 +14,7 @@ from sextant.base.files import read_json
 from sextant.base.sheets import load_sheet
 from sextant.experiment.sheets import LlmFeatureRow, LlmRow
 from sextant.facts.llm import load_llm, precision_in_name, served
-from sextant.facts.llm.layers import families
+from sextant.facts.llm_families import families
 from support import ROOT
 
 TEXT_OF = {name: config for name, (config, _) in published.PUBLISHED.items()}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
 from sextant.cli.app import app
-from sextant.points.folder import load_folder
+from sextant.points.characterization import load_folder
 from sextant.points.frame import LATENCY_COLUMNS
 from sextant.points.load_tools import Served, import_load_tool
 from support import ROOT

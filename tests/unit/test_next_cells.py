@@ -35,8 +35,7 @@ from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import as_text
-from sextant.points.features import Facts
-from sextant.points.frame import COLUMNS, complete
+from sextant.points.frame import COLUMNS, Facts, complete
 from sextant.predict.folds import Task
 from sextant.predict.latencies import Draws
 

@@ -5,7 +5,7 @@ import tomllib
 
 import pandas as pd
 
-from sextant.base.rows import column_lists, frame_rows
+from sextant.base.files import column_lists, frame_rows
 from support import ROOT
 
 

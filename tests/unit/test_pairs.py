@@ -7,7 +7,7 @@ import pandas as pd
 from sextant.decide.tasks import feasible_pairs, task_of
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
-from sextant.points.features import Facts
+from sextant.points.frame import Facts
 from support import ROOT
 
 OPT = load_llm(ROOT / "resources" / "llms" / "demo-opt-6m.json")

@@ -7,14 +7,14 @@ import pytest
 
 from sextant.answer.candidates import find_candidates
 from sextant.base.errors import InputError
-from sextant.facts.gpu import profile_of_id
-from sextant.facts.prices import (
+from sextant.facts.gpu import (
     PRICES,
     load_prices,
     old_price_lines,
     origin_line,
     price_origins,
     priced,
+    profile_of_id,
     providers,
     share_lines,
 )
@@ -64,7 +64,7 @@ def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path
         ROW.replace("big,H100-80GB,8", "small,H100-80GB,2").replace(",80,", ",30,"),
     ]
     table(tmp_path, *rows)
-    monkeypatch.setattr("sextant.facts.prices.PRICES", tmp_path)
+    monkeypatch.setattr("sextant.facts.gpu.PRICES", tmp_path)
 
     def price(name):
         found = priced(profile_of_id(name), "mine")

@@ -8,8 +8,7 @@ from sextant.answer.text import headroom_lines, loss_words, next_words
 from sextant.decide.decision import choose, weigh
 from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, recommend, size_replicas, u_max
-from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.prices import token_prices
+from sextant.facts.gpu import GPU, GPUProfile, token_prices
 from sextant.facts.slo import SLO
 from sextant.points.frame import at_percentile, estimated, has_latency
 from sextant.predict.latencies import Draws

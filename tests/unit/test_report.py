@@ -11,8 +11,8 @@ from chromium import browser, needs_chromium
 from html_page import Page
 from sextant.base.errors import InputError
 from sextant.pages.blocks import as_text
+from sextant.points.metrics import doubts
 from sextant.points.store import build_store, connect
-from sextant.points.trust import doubts
 from sextant.report.answers import prediction_pairs
 from sextant.report.overview import REFERENCE_PREDICTORS, summary
 from sextant.report.store_tables import read_tables

@@ -9,8 +9,7 @@ from sextant.base.errors import InputError
 from sextant.decide.decision import best_probe
 from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts
-from sextant.points.frame import TARGETS
+from sextant.points.frame import TARGETS, Facts
 from sextant.predict.folds import Task
 from sextant.predict.latencies import Draws
 from sextant.predict.roofline import Roofline, fit_or_restore

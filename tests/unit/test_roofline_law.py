@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
-from sextant.points.features import Features, execution_classes
+from sextant.points.frame import Features, execution_classes
 from sextant.predict.roofline.batching import (
     BATCHING,
     INDEX,

@@ -6,7 +6,7 @@ import pytest
 from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
 
 from sextant.base.errors import InputError
-from sextant.points.features import Facts
+from sextant.points.frame import Facts
 from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.batching import fact_rows

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cells import PROFILES, TOO_LARGE, failed_request, request, study_data, write_cell
-from sextant.base.rows import jsonable
+from sextant.base.files import jsonable
 from sextant.pages.blocks import Section, Table
 from sextant.pages.page import as_page
 from sextant.studies.study import Analysis, part

@@ -13,7 +13,7 @@ from html_page import Page, figure_texts, figures
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_parquet
 from sextant.base.sheets import file_name
-from sextant.pages import figure
+from sextant.pages import charts as figure
 from sextant.pages.page import json_path
 from sextant.report.trace_characterize import write_trace_report
 from sextant.report.trace_file import explained, open_trace, sample_requests, value_counts

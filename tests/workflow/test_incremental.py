@@ -323,7 +323,7 @@ EDITS: dict[str, Counter[str]] = {
     "experiment/loading.py": AFTER_POINTS,
     "facts/slo.py": AGGREGATED,
     "facts/gpu.py": AGGREGATED,
-    "facts/llm/layers.py": AGGREGATED,
+    "facts/llm_families.py": AGGREGATED,
     "load/client.py": Counter(),
     "pages/figure.py": TRACE_PAGE + Counter(write_report=1),
     "points/metrics.py": AGGREGATED,

@@ -12,8 +12,7 @@ from sextant.experiment import sheets
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.loading import SHEETS
 from sextant.experiment.servers import VariantRow
-from sextant.facts.gpu import GPU
-from sextant.facts.prices import PriceRow, ProviderPriceRow
+from sextant.facts.gpu import GPU, PriceRow, ProviderPriceRow
 from sextant.points import characterization
 from sextant.trace.trace_format import MappingFile
 

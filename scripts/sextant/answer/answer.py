@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sextant.answer.source import Source
-from sextant.base.rows import Row
-from sextant.facts.gpu import GPUProfile
-from sextant.facts.prices import old_price_lines, price_origins, share_lines
+from sextant.base.files import Row
+from sextant.facts.gpu import GPUProfile, old_price_lines, price_origins, share_lines
 from sextant.pages.blocks import Document, Widget
 
 if TYPE_CHECKING:

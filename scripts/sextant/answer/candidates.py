@@ -16,19 +16,27 @@ from sextant.answer.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, load_sheet
 from sextant.decide.sizing import ruled_out
-from sextant.facts.gpu import GPUProfile, profile_of_id
-from sextant.facts.llm import LLM, kv_precision_of
-from sextant.facts.prices import (
+from sextant.facts.gpu import (
+    GPUProfile,
     PriceRow,
     cheapest,
     has_own_price,
     offered_profiles,
+    profile_of_id,
     providers,
 )
+from sextant.facts.llm import LLM, kv_precision_of
 from sextant.facts.slo import Latencies
 from sextant.pages.wording import listed
-from sextant.points.features import Facts, execution_classes
-from sextant.points.frame import IDENTIFIERS, KEYS, LATENCIES, LENGTHS, SERVING
+from sextant.points.frame import (
+    IDENTIFIERS,
+    KEYS,
+    LATENCIES,
+    LENGTHS,
+    SERVING,
+    Facts,
+    execution_classes,
+)
 from sextant.points.verdict import Outcome, Verdict
 from sextant.predict.registry import JointPredictor
 

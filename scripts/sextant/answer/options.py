@@ -9,7 +9,7 @@ import pandas as pd
 
 from sextant.answer.candidates import Subject
 from sextant.answer.predicted import Forecast
-from sextant.base.rows import Row, frame_rows
+from sextant.base.files import Row, frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose, weigh_needed
 from sextant.decide.sizing import MOST_REPLICAS, RATIOS, candidates, recommend, u_max
 from sextant.facts.gpu import GIB

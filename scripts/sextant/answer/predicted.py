@@ -11,14 +11,12 @@ import pandas as pd
 from sextant.answer.basis import widened
 from sextant.answer.candidates import Subject, profile
 from sextant.base.errors import InputError
-from sextant.base.rows import Row, frame_rows
+from sextant.base.files import Row, frame_rows
 from sextant.decide.decision import loads, probed, weigh, weigh_needed
-from sextant.facts.gpu import GPUProfile
+from sextant.facts.gpu import GPUProfile, token_prices
 from sextant.facts.llm import precision_of
-from sextant.facts.prices import token_prices
 from sextant.facts.slo import SLO, are_alike
-from sextant.points.features import Facts
-from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile, is_refused, judged
+from sextant.points.frame import KEYS, LENGTHS, TARGETS, Facts, at_percentile, is_refused, judged
 from sextant.predict.latencies import INTERVAL, JOULES, Calibration, Draws
 from sextant.predict.registry import JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore

@@ -12,9 +12,19 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import DTYPES, KV_PRECISIONS, LLM, PRECISIONS, GivenSizes, load_llm, served
-from sextant.facts.llm.facts import DTYPE_PRECISION, config_file, name_of
-from sextant.facts.memory import STOPPING_ENGINE
+from sextant.facts.llm import (
+    DTYPE_PRECISION,
+    DTYPES,
+    KV_PRECISIONS,
+    LLM,
+    PRECISIONS,
+    STOPPING_ENGINE,
+    GivenSizes,
+    config_file,
+    load_llm,
+    name_of,
+    served,
+)
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.predict.registry import (

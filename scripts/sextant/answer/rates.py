@@ -19,10 +19,10 @@ from sextant.answer.sizing import (
 )
 from sextant.answer.step_laws import Settings, server_laws
 from sextant.base.errors import InputError
-from sextant.base.rows import Row
+from sextant.base.files import Row
 from sextant.decide.decision import SAFE
 from sextant.decide.sizing import draws_needed, probability_of
-from sextant.facts.prices import HOURS_PER_MONTH, token_prices
+from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import MAX_FAILED, SLO, worst_limit
 from sextant.predict.latencies import INTERVAL
 from sextant.simulate.run import on_threads

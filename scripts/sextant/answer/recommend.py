@@ -41,7 +41,7 @@ from sextant.answer.question import Question, answers_from_points, make_predicto
 from sextant.answer.rates import Arrivals, headroom_of, latency_of, rate_notes
 from sextant.answer.text import deployment
 from sextant.base.errors import InputError
-from sextant.base.rows import Row, frame_rows
+from sextant.base.files import Row, frame_rows
 from sextant.decide.decision import (
     FAIR,
     SAFE,

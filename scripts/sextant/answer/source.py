@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from sextant.answer.question import PIPELINE_STORE, Question, answers_from_points, id_of
 from sextant.base.errors import InputError
-from sextant.points.characterization import FILE, Characterization, combined
-from sextant.points.folder import (
+from sextant.points.characterization import (
     DEFAULT_SOURCES,
+    FILE,
+    Characterization,
+    combined,
     load_description,
     load_folder,
     shipped_sources,

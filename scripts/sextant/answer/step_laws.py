@@ -14,10 +14,9 @@ from sextant.answer.question import Question, answers_from_points, make_predicto
 from sextant.answer.source import Source
 from sextant.answer.text import energy_line
 from sextant.base.errors import InputError
-from sextant.base.rows import Row, frame_rows
+from sextant.base.files import Row, frame_rows
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import LLM
-from sextant.facts.memory import memory_of
+from sextant.facts.llm import LLM, memory_of
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile

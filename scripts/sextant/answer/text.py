@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from sextant.answer.answer import Answer
-from sextant.base.rows import Row
+from sextant.base.files import Row
 from sextant.decide.decision import FAIR, SAFE
-from sextant.facts.prices import PriceOrigin, origin_line
+from sextant.facts.gpu import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import chance, number, odds, per_second, percent, plural, shown_chance

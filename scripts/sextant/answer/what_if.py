@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.base.rows import jsonable
+from sextant.base.files import jsonable
 from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
 from sextant.decide.sizing import curves
-from sextant.facts.prices import HOURS_PER_MONTH
+from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
 from sextant.pages.blocks import Widget
 from sextant.pages.page import render

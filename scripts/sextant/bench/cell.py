@@ -27,8 +27,7 @@ from sextant.engine.host import hardware
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
-from sextant.facts.llm import LLM, load_llm
-from sextant.facts.memory import memory_of
+from sextant.facts.llm import LLM, load_llm, memory_of
 from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run
 from sextant.points.verdict import Feasibility, assess_variant
 from sextant.workload.prompts import RandomTokens

@@ -97,8 +97,7 @@ class SubjectOptions:
         InputError if a config or a GPU profile is unknown.
         """
         from sextant.facts.gpu import profile_of_id
-        from sextant.facts.llm import load_llm
-        from sextant.facts.llm.facts import config_file, name_of, shipped_config
+        from sextant.facts.llm import config_file, load_llm, name_of, shipped_config
         from sextant.load.measure import Subject
 
         llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)

@@ -21,15 +21,16 @@ from sextant.decide.tasks import fit_result, separate_configurations, task_of
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts, published_features
 from sextant.points.frame import (
     IDENTIFIERS,
     LENGTHS,
     TARGETS,
+    Facts,
     Pair,
     has_latency,
     judged,
     points_of_store,
+    published_features,
 )
 from sextant.predict.accuracy import HeldOut, predict_held_out
 from sextant.predict.folds import FitResult, Task, fit_folds

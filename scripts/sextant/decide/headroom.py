@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.decide.sizing import size_replicas
-from sextant.facts.prices import HOURS_PER_MONTH, token_prices
+from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, load_of
 

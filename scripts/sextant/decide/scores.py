@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.rows import frame_rows
+from sextant.base.files import frame_rows
 from sextant.decide.evaluate import evaluate
 from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO, load_slos

@@ -36,6 +36,7 @@ request, spreads less than ITL, so for it the factors err on the safe side.
 METRICS = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "tpot": "TPOT", "e2e": "E2E"}
 """The latencies that may have a limit, and their names."""
 _LOADS = ("users", "request_rate_rps", "trace_id")
+_LENGTHS = ("input_tokens", "output_tokens")
 _FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
 _OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
 MAX_FAILED = 0.01
@@ -55,11 +56,7 @@ def end_column(column: str, end: str) -> str:
 def factor(target: str, known: int, wanted: int) -> float:
     """Return by what to multiply a latency at the percentile `known` to estimate it at `wanted`.
 
-    Args:
-        target: `ttft_ms` or `nttft_ms` (first token), `itl_ms` or `tpot_ms` (per token); of
-            another no factor is known: NaN between different percentiles.
-        known: 50, 90, 95 or 99.
-        wanted: the same.
+    Of `e2e_ms` no factor is known: NaN between different percentiles.
     """
     if target not in _TIMES_MEDIAN:
         return 1.0 if known == wanted else math.nan
@@ -129,12 +126,11 @@ class Limits(Latencies):
 class SLO(Limits):
     """config/slos.tsv: each row is one SLO: all limits hold while the load is served.
 
-    At least one limit is set; one without a percentile of its own has that of all. The load is
-    `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`. For a rate and for a
-    trace replicas are found by simulation (`sextant.answer.capacity`), for a trace by nothing else.
-    Latencies are predicted as nTTFT and ITL; the limits of other metrics are compared with what
-    follows from them (`latencies`). Mean lengths of the requests, if given, hold in place of the
-    workload's.
+    The load is `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`. For a
+    rate and for a trace replicas are found by simulation (`sextant.answer.capacity`), for a trace
+    by nothing else. Latencies are predicted as nTTFT and ITL; the limits of other metrics are
+    compared with what follows from them (`latencies`). Mean lengths of the requests, if given, hold
+    in place of the workload's.
 
     Raises InputError for what the fields do not allow, for no limit, a limit without a percentile,
     no load or two, what is simulated beside users, and one length alone or beside a trace.
@@ -155,28 +151,29 @@ class SLO(Limits):
         given = self.facts()
         check(SLO, given, "")  # a sheet names itself
         n_loads = len(given.keys() & set(_LOADS))
+        unsimulated = [name for name in ("goodput", "window_s") if name in given and self.users]
+        unset = [name for name, limit in self.limits.items() if limit.percentile is None]
+        problem = fix = ""
         if n_loads != 1:
-            problem = f"{'two loads are' if n_loads else 'no load is'} given"
-            raise InputError(problem, field=", ".join(_LOADS), fix="give one of them")
-        for name in ("goodput", "window_s"):
-            if name in given and self.users is not None:
-                fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
-                raise InputError("users have no arrivals to simulate", field=name, fix=fix)
-        if not self.limits:
+            problem, field = "two loads are" if n_loads else "no load is", ", ".join(_LOADS)
+            problem, fix = f"{problem} given", "give one of them"
+        elif unsimulated:
+            problem, field = "users have no arrivals to simulate", unsimulated[0]
+            fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
+        elif not self.limits:
+            problem, field = "no limit is given", "nttft_ms, itl_ms"
             fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
-            raise InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
-        for name, limit in self.limits.items():
-            if limit.percentile is None:
-                fix = f"give `percentile` for all limits, or `{name}_percentile`"
-                raise InputError(f"{name}_ms has no percentile", field="percentile", fix=fix)
-
-        if (self.input_tokens is None) != (self.output_tokens is None):
-            problem = "one length of the requests alone is given"
+        elif unset:
+            problem, field = f"{unset[0]}_ms has no percentile", "percentile"
+            fix = f"give `percentile` for all limits, or `{unset[0]}_percentile`"
+        elif (self.input_tokens is None) != (self.output_tokens is None):
+            problem, field = "one length of the requests alone is given", ", ".join(_LENGTHS)
             fix = "give both, or neither: then they are those of the workload"
-            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
-        if self.lengths and self.trace_id is not None:
-            problem, fix = "a trace has requests of its own", "leave them empty"
-            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
+        elif self.lengths and self.trace_id is not None:
+            problem, field = "a trace has requests of its own", ", ".join(_LENGTHS)
+            fix = "leave them empty"
+        if problem:
+            raise InputError(problem, field=field, fix=fix)
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that are set."""
@@ -195,18 +192,13 @@ class SLO(Limits):
     @cached_property
     def lengths(self) -> dict[str, float]:
         """The mean input and output tokens of its requests; empty: they are the workload's."""
-        if self.input_tokens is None or self.output_tokens is None:
-            return {}
-        return {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        known = {name: getattr(self, name) for name in _LENGTHS}
+        return {} if None in known.values() else known
 
     def is_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return which requests are alike its own; all are if it gives no lengths.
+        """Return which requests are alike its own by their mean lengths, shape (..., 2).
 
-        Args:
-            lengths: mean input and output tokens of requests, shape (..., 2).
-
-        Returns:
-            Shape (...); a length that is NaN is like no other.
+        All are if it gives no lengths; a length that is NaN is like no other.
         """
         if not self.lengths:
             return np.ones(lengths.shape[:-1], dtype=bool)
@@ -248,15 +240,10 @@ class SLO(Limits):
     def carried(
         self, users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
-        """Return the load that a replica with these users in flight carries.
+        """Return the load that a replica with these users in flight, shape (points,), carries.
 
         It is the users, or for a request rate Little's law: users / E2E. The law is one of means;
-        the median E2E of a request of mean lengths is taken for it.
-
-        Args:
-            users: in flight at once, shape (points,).
-            latencies_ms: nTTFT and ITL at `percentiles`, shape (..., points, 2).
-            lengths: mean input and output tokens of a request, shape (points, 2).
+        the median E2E of a request of mean lengths is taken for it. Others as of `latencies`.
         """
         if self.users is not None:
             return users
@@ -264,15 +251,7 @@ class SLO(Limits):
         return rates
 
     def meets(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return whether latencies meet all limits; a latency or length that is NaN does not.
-
-        Args:
-            latencies_ms: nTTFT and ITL at `percentiles`, shape (..., 2).
-            lengths: mean input and output tokens of a request, shape (..., 2).
-
-        Returns:
-            Shape (...).
-        """
+        """Return whether `latencies` meet all limits, shape (...); NaN does not."""
         return self.are_met(self.latencies(latencies_ms, lengths))
 
     def are_met(self, limited_ms: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -281,7 +260,7 @@ class SLO(Limits):
         return np.asarray(np.logical_and.reduce(met))
 
     def ratios(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """Return latency over limit, by metric; arguments as of `meets`."""
+        """Return latency over limit, by metric; arguments as of `latencies`."""
         latencies = self.latencies(latencies_ms, lengths)
         return {name: values / self.limits[name].limit_ms for name, values in latencies.items()}
 
@@ -289,7 +268,10 @@ class SLO(Limits):
         """Return the latencies in ms that have a limit, at its percentile, by metric.
 
         TTFT is nTTFT x input tokens, TPOT is ITL, E2E is TTFT + (output tokens - 1) x ITL.
-        Arguments as of `meets`.
+
+        Args:
+            latencies_ms: nTTFT and ITL at `percentiles`, shape (..., 2).
+            lengths: mean input and output tokens of a request, shape (..., 2).
         """
         latencies = {}
         for name, (_, percentile) in self.limits.items():
@@ -304,7 +286,7 @@ class SLO(Limits):
     def request_ms(
         self, latencies_ms: np.ndarray, lengths: np.ndarray, percentile: int = 50
     ) -> np.ndarray:
-        """Return E2E at a percentile; arguments as of `meets`."""
+        """Return E2E at a percentile; arguments as of `latencies`."""
         first, gap = (self._at(latencies_ms, side, percentile) for side in (0, 1))
         e2e_ms: np.ndarray = first * lengths[..., 0] + np.maximum(lengths[..., 1] - 1, 0) * gap
         return e2e_ms

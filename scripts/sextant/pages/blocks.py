@@ -30,7 +30,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sextant.base.rows import jsonable
+from sextant.base.files import jsonable
 from sextant.pages.wording import number
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ points (`frame`) inside a `Characterization`: all points of one source, with the
 and GPU profiles.
 
 Read `verdict` and `run` first (whether and how a cell was measured), then `cell_files` (its files),
-`metrics` and `trust` (formulas, intervals, doubts) and `summarize` (from cells to points). `store`
-is the database of all results. `frame`, `features` and `characterization` are what answers rest on;
-`measured` reads it from a store or from cells, `folder` from a folder of data,
-which `export` writes, and `load_tools` makes of the results of other load tools.
+`metrics` (formulas, intervals, doubts) and `summarize` (from cells to points). `store` is the
+database of all results. `frame` and `characterization`, which also reads folders of data, are what
+answers rest on; `measured` reads a store or cells; `export` writes folders, `load_tools` makes them
+of the results of other load tools.
 """

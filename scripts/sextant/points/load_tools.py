@@ -18,8 +18,7 @@ from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_folder, read_json
 from sextant.base.sheets import check
-from sextant.facts.gpu import profile_of_id, profile_row
-from sextant.facts.prices import priced
+from sextant.facts.gpu import priced, profile_of_id, profile_row
 from sextant.facts.slo import MAX_FAILED, METRICS
 from sextant.pages.wording import percent
 from sextant.points.characterization import FILE, Description, PointRow, check_latencies

@@ -19,8 +19,7 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.cell_files import DAMAGED, MeasuredCell, damaged_files, from_json, read_cell
 from sextant.points.characterization import Characterization
-from sextant.points.features import Features
-from sextant.points.frame import points_of_store
+from sextant.points.frame import Features, points_of_store
 from sextant.points.store import connect, open_store
 from sextant.points.summarize import summarize_cells
 

@@ -10,12 +10,11 @@ import pyarrow as pa
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, write_parquet
 from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL
-from sextant.facts.llm.facts import DTYPE_PRECISION
+from sextant.facts.llm import DTYPE_PRECISION
 from sextant.points.cell_files import MeasuredCell, read_cell, require_whole
-from sextant.points.metrics import REQUEST_COLUMNS, points_query
+from sextant.points.metrics import REQUEST_COLUMNS, interval_rows, points_query
 from sextant.points.run import CELL_KEY, CellRun, LevelRun
 from sextant.points.store import connect
-from sextant.points.trust import interval_rows
 
 ENERGY_SQL = Path(__file__).with_name("energy.sql")
 """Creates the tables `device_telemetry` and `energy` of `all_telemetry` and `levels`."""

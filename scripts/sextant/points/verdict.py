@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import ConfigDict
 
 from sextant.facts.gpu import GIB, Devices
-from sextant.facts.llm import LLM
-from sextant.facts.memory import memory_of
+from sextant.facts.llm import LLM, memory_of
 
 if TYPE_CHECKING:
     from sextant.experiment.servers import Variant

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from sextant.points.features import Features
-from sextant.points.frame import IDENTIFIERS, TARGETS
+from sextant.points.frame import IDENTIFIERS, TARGETS, Features
 
 
 def design_matrix(rows: pd.DataFrame, features: Features) -> pd.DataFrame:

@@ -9,8 +9,7 @@ from typing import NamedTuple, Self
 import pandas as pd
 
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts
-from sextant.points.frame import KEYS, LENGTHS, TARGETS, Pair, at_percentile, has_latency
+from sextant.points.frame import KEYS, LENGTHS, TARGETS, Facts, Pair, at_percentile, has_latency
 from sextant.predict.latencies import Draws
 from sextant.predict.registry import (
     JointPredictor,

@@ -8,8 +8,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts
-from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, is_refused, limited
+from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, Facts, is_refused, limited
 
 if TYPE_CHECKING:
     from sextant.predict.tuning import Settings

@@ -15,7 +15,7 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.features import Facts
+from sextant.points.frame import Facts
 
 
 class Rows(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from sextant.base.rows import Row, group_by
+from sextant.base.files import Row, group_by
 from sextant.decide.headroom import compare_options
 from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import provenance, read_json
-from sextant.base.rows import Row
+from sextant.base.files import Row, provenance, read_json
 from sextant.pages.blocks import Document, Facts, Headline, Section
 from sextant.pages.wording import listed, number, plural
 from sextant.report.answers import deployment, recommendations

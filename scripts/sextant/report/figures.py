@@ -6,11 +6,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from sextant.base.rows import Row, group_by
+from sextant.base.files import Row, group_by
 from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import Chart
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
 from sextant.predict.registry import MEASURED

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from sextant.base.rows import Row, group_by
+from sextant.base.files import Row, group_by
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 from sextant.pages.wording import number, percent, plural

@@ -8,9 +8,9 @@ from typing import Any
 
 import duckdb
 
-from sextant.base.rows import Row
+from sextant.base.files import Row
 from sextant.experiment.sheets import DEFAULT_VARIANT
-from sextant.facts.prices import PriceOrigin, old_price_lines, origin_line, price_origins
+from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.points.store import open_store
 from sextant.predict.registry import MEASURED
 

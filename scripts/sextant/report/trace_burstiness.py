@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.base.rows import column_lists, jsonable
+from sextant.base.files import column_lists, jsonable
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import (
     MINUTE_S,
     duration_words,

@@ -10,8 +10,7 @@ import numpy as np
 from sextant.base.files import provenance
 from sextant.base.sheets import id_of
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.page import check_outputs, write_page
 from sextant.pages.wording import (
     duration_words,

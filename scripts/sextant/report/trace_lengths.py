@@ -8,18 +8,17 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import read_provenance
-from sextant.base.rows import jsonable
+from sextant.base.files import jsonable, read_provenance
 from sextant.base.sheets import file_name
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import (
+    Axis,
     Curve,
     Panel,
     cumulative_curve,
     matrix_figure,
     panels_figure,
 )
-from sextant.pages.figure import Axis
 from sextant.pages.wording import listed, number, percent, plural
 from sextant.report.trace_burstiness import arrivals_words
 from sextant.report.trace_file import (

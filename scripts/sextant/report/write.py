@@ -17,11 +17,10 @@ from sextant.answer.text import (
     room_words,
 )
 from sextant.answer.what_if import of_points, what_if_widget
-from sextant.base.files import provenance
-from sextant.base.rows import Row, group_by
+from sextant.base.files import Row, group_by, provenance
 from sextant.base.sheets import file_name
 from sextant.decide.headroom import measure_headroom
-from sextant.facts.prices import HOURS_PER_MONTH
+from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import (
     Block,
@@ -35,8 +34,7 @@ from sextant.pages.blocks import (
 )
 from sextant.pages.page import write_page
 from sextant.pages.wording import chance, number, plural
-from sextant.points.metrics import POINT_LABELS
-from sextant.points.trust import SETTING, warnings
+from sextant.points.metrics import POINT_LABELS, SETTING, warnings
 from sextant.points.verdict import Kind, Outcome
 from sextant.report.answers import (
     LEVEL_NAMES,

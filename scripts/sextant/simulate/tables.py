@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from sextant.base.rows import import_without
+from sextant.base.files import import_without
 from sextant.simulate.inputs import NONE, PENDING, World
 
 Function = TypeVar("Function", bound=Callable)

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.pages.blocks import Section
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import number, percent
 from sextant.studies.burst_phases import (
     MAX_SLICES,

@@ -16,8 +16,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU
 from sextant.pages.blocks import Section
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import number, percent
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.run import LevelRun

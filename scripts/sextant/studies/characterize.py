@@ -7,8 +7,7 @@ import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.blocks import Section
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import listed, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies.study import Analysis, StudyData, level_axis, part, place_words, table_of

@@ -18,14 +18,12 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import provenance
-from sextant.base.rows import jsonable
+from sextant.base.files import jsonable, provenance
 from sextant.experiment.scenarios import START_SQL
 from sextant.pages.blocks import Document, Headline, Note, Section, Table
 from sextant.pages.wording import interval, number, percent, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
-from sextant.points.metrics import LATENCIES, SHOWN
-from sextant.points.trust import N_BLOCKS
+from sextant.points.metrics import LATENCIES, N_BLOCKS, SHOWN
 
 _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "mean": np.mean,

@@ -16,8 +16,7 @@ from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Panel, panels_figure
 from sextant.pages.wording import listed, plural
 from sextant.points.verdict import assess
 from sextant.studies.study import (

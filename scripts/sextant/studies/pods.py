@@ -7,8 +7,7 @@ import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import percent, plural
 from sextant.studies.study import Analysis, StudyData, part, place_words, table_of
 

@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 
 from sextant.pages.blocks import Section
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import interval, listed, plural
 from sextant.points.cell_files import MeasuredCell
+from sextant.points.metrics import N_BLOCKS
 from sextant.points.run import CELL_KEY
-from sextant.points.trust import N_BLOCKS
 from sextant.studies.study import (
     LABELS,
     Analysis,

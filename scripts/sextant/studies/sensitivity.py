@@ -13,8 +13,7 @@ import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Curve, Panel, bars_figure, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, bars_figure, panels_figure
 from sextant.pages.wording import listed, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies.study import Analysis, StudyData, part, place_words, table_of

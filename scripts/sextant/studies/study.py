@@ -12,13 +12,11 @@ import scipy
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.blocks import Block, Chart, Section, Table, paragraphs
-from sextant.pages.charts import Curve, Panel, panels_figure
-from sextant.pages.figure import Axis
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import yes_or_no
 from sextant.points.cell_files import MeasuredCell
-from sextant.points.metrics import POINT_LABELS
+from sextant.points.metrics import N_BLOCKS, POINT_LABELS
 from sextant.points.run import CELL_KEY
-from sextant.points.trust import N_BLOCKS
 
 
 @dataclass(frozen=True)

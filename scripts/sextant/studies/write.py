@@ -7,16 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from sextant.base.files import provenance, read_parquet
-from sextant.base.rows import frame_rows, jsonable
+from sextant.base.files import frame_rows, jsonable, provenance, read_parquet
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section
 from sextant.pages.page import write_page
 from sextant.points.cell_files import read_cell
+from sextant.points.metrics import warnings
 from sextant.points.run import CELL_KEY
 from sextant.points.summarize import aggregate_points
-from sextant.points.trust import warnings
 from sextant.studies.study import Analysis, StudyData, level_words, place_words
 
 TABLES = ("point", "feasibility", "telemetry")

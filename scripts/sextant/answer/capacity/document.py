@@ -122,8 +122,7 @@ def _sections(answer: Answer) -> list[Block]:
 
 def _timeline(answer: Answer) -> str:
     """Return the figure: traffic, replicas, each latency against its limit, and failures."""
-    from sextant.pages.charts import Curve, Panel, panels_figure
-    from sextant.pages.figure import Axis
+    from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 
     demand, timeline = answer["demand"], answer["timeline"]
     fixed, by_slot = timeline["fixed"], timeline["scheduled_replicas"]

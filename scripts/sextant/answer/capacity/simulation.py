@@ -10,7 +10,7 @@ from sextant.answer.question import Question
 from sextant.answer.step_laws import Settings, find_laws
 from sextant.answer.text import source_line
 from sextant.base.errors import InputError
-from sextant.base.rows import jsonable
+from sextant.base.files import jsonable
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
 from sextant.pages.wording import duration_words, number, percent, plural
 from sextant.points.metrics import SHOWN, STATISTICS
@@ -266,8 +266,7 @@ _CAPTION = "Of requests that came after the warm-up and were answered; ITL is th
 
 
 def _figure(facts: Mapping[str, Any]) -> str:
-    from sextant.pages.charts import Curve, Panel, panels_figure
-    from sextant.pages.figure import Axis
+    from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 
     curves, share = facts["distribution"], Axis("Share of requests", low=0, high=1.02)
     panels = [

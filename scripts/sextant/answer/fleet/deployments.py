@@ -10,7 +10,7 @@ from sextant.answer.fleet.options import read_supply
 from sextant.base.sheets import load_sheet, yaml_documents
 from sextant.decide.fleet import FleetPlan, Pool, Served
 from sextant.experiment.sheets import DemandRow, SupplyRow
-from sextant.facts.llm.facts import name_of
+from sextant.facts.llm import name_of
 
 IMAGE = "vllm/vllm-openai:v0.24.0"
 """As in workflow/envs/vllm.def."""

@@ -15,7 +15,7 @@ from sextant.answer.fleet.options import FleetQuestion, answer_sheets
 from sextant.base.files import provenance
 from sextant.decide.fleet import Demand, FleetAnswer, FleetPlan, Mend, Worth
 from sextant.experiment.experiment import Experiment
-from sextant.facts.prices import old_price_lines, origin_line, price_origins
+from sextant.facts.gpu import old_price_lines, origin_line, price_origins
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table, as_text
 from sextant.pages.wording import chance, listed, plural
 from sextant.points.measured import load_run
@@ -61,8 +61,7 @@ def devices_used(plan: FleetPlan) -> dict[tuple[str, str], np.ndarray]:
 
 def _figure(plan: FleetPlan) -> str:
     """Draw devices in use over the day: one panel per pool, one line per team."""
-    from sextant.pages.charts import Curve, Panel, panels_figure
-    from sextant.pages.figure import Axis
+    from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 
     hours = np.linspace(0, 24, len(plan.pools[0].devices_used) + 1)
     panels = []

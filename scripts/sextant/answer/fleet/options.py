@@ -31,7 +31,7 @@ from sextant.decide.decision import sustained
 from sextant.decide.fleet import Demand, FleetAnswer, Option, Pool
 from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
-from sextant.facts.llm.facts import name_of
+from sextant.facts.llm import name_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import LENGTHS
 from sextant.predict.latencies import Draws

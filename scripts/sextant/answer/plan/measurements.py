@@ -29,8 +29,7 @@ from sextant.answer.plan.value import (
     weigh_decisions,
 )
 from sextant.base.errors import InputError
-from sextant.base.files import read_parquet
-from sextant.base.rows import frame_rows, jsonable
+from sextant.base.files import frame_rows, jsonable, read_parquet
 from sextant.decide.evaluate import read_task
 from sextant.decide.tasks import task_of
 from sextant.experiment.experiment import (
@@ -47,9 +46,16 @@ from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
 from sextant.points.cell_files import read_run
-from sextant.points.features import Facts as FactsOfAll
-from sextant.points.features import published_features
-from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, at_percentile
+from sextant.points.frame import (
+    IDENTIFIERS,
+    KEYS,
+    LENGTHS,
+    SERVING,
+    TARGETS,
+    at_percentile,
+    published_features,
+)
+from sextant.points.frame import Facts as FactsOfAll
 from sextant.points.summarize import aggregate_points
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.latencies import Calibration, Draws

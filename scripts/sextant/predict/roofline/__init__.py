@@ -20,10 +20,8 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path
-from sextant.base.rows import import_without
-from sextant.points.features import Facts
-from sextant.points.frame import LENGTHS, TARGETS
+from sextant.base.files import atomic_path, import_without
+from sextant.points.frame import LENGTHS, TARGETS, Facts
 from sextant.predict.latencies import LatencyPredictor
 from sextant.predict.registry import Rows
 from sextant.predict.roofline.chunked import CHUNKED, chunked_rows, deployments, is_chunked

@@ -13,10 +13,15 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import DTYPE_BYTES, LLM
-from sextant.facts.memory import memory_of
-from sextant.points.features import ENCODER_DECODER, PAGED, Facts, execution_classes
-from sextant.points.frame import IDENTIFIERS, LENGTHS
+from sextant.facts.llm import DTYPE_BYTES, LLM, memory_of
+from sextant.points.frame import (
+    ENCODER_DECODER,
+    IDENTIFIERS,
+    LENGTHS,
+    PAGED,
+    Facts,
+    execution_classes,
+)
 from sextant.predict.roofline.posterior import (
     Effect,
     Law,

@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.gpu import GPU
-from sextant.facts.llm import LLM, precision_of, served
-from sextant.facts.memory import STOPPING_ENGINE, Memory, memory_of
-from sextant.points.features import Facts
-from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING
+from sextant.facts.llm import LLM, STOPPING_ENGINE, Memory, memory_of, precision_of, served
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Facts
 from sextant.predict.roofline.posterior import (
     Effect,
     Law,

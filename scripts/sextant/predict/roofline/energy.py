@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
-from sextant.points.features import Facts
+from sextant.points.frame import Facts
 from sextant.predict.latencies import INTERVAL, JOULES
 from sextant.predict.roofline import chunked
 from sextant.predict.roofline.chunked import chunked_rows

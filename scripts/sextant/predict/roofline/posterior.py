@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from sextant.facts.memory import Memory
+from sextant.facts.llm import Memory
 
 _ITERATIONS = 18
 _FIXED_SPREAD = 3

@@ -6,33 +6,30 @@ kinds of attention, or where sizes were chosen layer by layer.
 
 from collections import Counter
 
-from sextant.facts.llm.facts import DTYPE_BYTES, LLM, Config, Section
-from sextant.facts.llm.layers import (
+from sextant.facts.llm_config import DTYPE_BYTES, Config
+from sextant.facts.llm_families import (
     Experts,
+    Facts,
     Family,
     Sizes,
     decoder,
-    deepseek_experts,
-    qwen2_experts,
-    read_experts,
+    experts_by,
     read_sizes,
+    routed_experts,
     window_facts,
 )
 
 
-def deepseek(config: Config, family: Family) -> LLM:
+def deepseek(config: Config, family: Family) -> Facts:
     """DeepSeek V2 to V3.2, Kimi K2 and GLM-5."""
-    h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    plain, rotary, v = (
-        config.integer(name) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    )
-    latent = config.integer("kv_lora_rank")
+    h, heads, latent = config.integers("hidden_size", "num_attention_heads", "kv_lora_rank")
+    plain, rotary, v = config.integers("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     # V2-Lite has no latent vector of the queries: its config says null.
     q_latent = config.integer("q_lora_rank", default=0, least=0)
     s = read_sizes(config, kv_heads=heads, head_dim=plain + rotary)
     query = heads * s.head_dim
     queries = q_latent * (h + query) if q_latent else h * query
-    mixture = deepseek_experts(config, s)
+    mixture = experts_by(config, s, "deepseek")
     # V3 balances the load of its experts with a bias each, in place of a loss.
     balance = mixture.layers * mixture.n if config.get("model_type") != "deepseek_v2" else 0
     attention = queries + h * (latent + rotary) + latent * heads * (plain + v) + heads * v * h
@@ -55,14 +52,14 @@ def _indexers(config: Config, s: Sizes, q_latent: int) -> tuple[int, int, float]
     The key's numbers have 8 bits and a scale of 32 bits, whatever the KV cache has; it is counted
     as numbers of 16 bits.
     """
-    heads, dim = config.integer("index_n_heads"), config.integer("index_head_dim")
+    heads, dim = config.integers("index_n_heads", "index_head_dim")
     full = ["full"] * s.layers
     n = config.by_layer("indexer_types", s.layers, ("full", "shared"), full).count("full")
     matrices = q_latent * heads * dim + s.hidden * (dim + heads)
     return n * matrices, n * 2 * dim, n * (dim / 2 + 2)
 
 
-def deepseek_v4(config: Config, family: Family) -> LLM:
+def deepseek_v4(config: Config, family: Family) -> Facts:
     """DeepSeek V4: every layer keeps a window, and all but a few one entry for several tokens.
 
     K and V are one vector of `head_dim` numbers. Of the older tokens a layer keeps one such vector
@@ -70,12 +67,11 @@ def deepseek_v4(config: Config, family: Family) -> LLM:
     indexer, with compressed keys of its own, chooses among them. Counts leave out the small
     matrices that mix the copies of the hidden state (`hc_mult`).
     """
-    h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    dim, q_latent = config.integer("head_dim"), config.integer("q_lora_rank")
-    groups, out_latent = config.integer("o_groups"), config.integer("o_lora_rank")
-    layers, window = config.integer("num_hidden_layers"), config.integer("sliding_window")
-    index = config.integer("index_n_heads") * config.integer("index_head_dim")
-    key = config.integer("index_head_dim")
+    h, heads, dim, layers = config.integers(
+        "hidden_size", "num_attention_heads", "head_dim", "num_hidden_layers"
+    )
+    q_latent, groups, out_latent = config.integers("q_lora_rank", "o_groups", "o_lora_rank")
+    index_heads, key = config.integers("index_n_heads", "index_head_dim")
     ratios = config.listing("compress_ratios", int)[:layers]  # one more is that of the extra layer
     if len(ratios) != layers or not set(ratios) <= {0, 4, 128}:
         fix = f"give 0, 4 or 128 for each of the {layers} layers"
@@ -84,11 +80,11 @@ def deepseek_v4(config: Config, family: Family) -> LLM:
     attention = q_latent * (h + query) + h * dim + out_latent * (query + groups * h)
     # Keys and gates; at ratio 4 neighbouring windows overlap, which takes two of each.
     compressors = ratios.count(128) * 2 * h * dim + ratios.count(4) * 4 * h * (dim + key)
-    indexers = ratios.count(4) * (q_latent * index + h * index // key)
+    indexers = ratios.count(4) * (q_latent * index_heads * key + h * index_heads)
     kept = sum(dim / ratio for ratio in ratios if ratio) + ratios.count(4) * key / 4
     s = read_sizes(config, ffn="moe_intermediate_size")
     shared = config.integer("n_shared_experts") * s.ffn
-    mixture = read_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
+    mixture = routed_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
     return decoder(
         config,
         s,
@@ -98,22 +94,17 @@ def deepseek_v4(config: Config, family: Family) -> LLM:
         kv_latent_size=dim,
         kv_values=kept + layers * dim,
         sliding_kv_values=layers * dim,
-        sliding_window_tokens=window,
+        sliding_window_tokens=config.integer("sliding_window"),
         n_sliding_layers=layers,
     )
 
 
-_MOST_FACTOR = 1000
-_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-
-
-def qwen_next(config: Config, family: Family) -> LLM:
+def qwen_next(config: Config, family: Family) -> Facts:
     """Qwen 3-Next, 3.5 and 3.6: three delta nets to one attention, whose output has a gate."""
     is_moe = config.optional("num_experts") is not None
     s = read_sizes(config, ffn="moe_intermediate_size" if is_moe else "intermediate_size")
-    key_heads = config.integer("linear_num_key_heads")
-    value_heads = config.integer("linear_num_value_heads")
-    key_dim, value_dim = (config.integer(f"linear_{name}_head_dim") for name in ("key", "value"))
+    key_heads, value_heads = config.integers("linear_num_key_heads", "linear_num_value_heads")
+    key_dim, value_dim = config.integers("linear_key_head_dim", "linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim")
     n_attention = s.layers // config.integer("full_attention_interval", default=4)
     if config.optional("layer_types") is not None:
@@ -132,7 +123,7 @@ def qwen_next(config: Config, family: Family) -> LLM:
         s,
         vectors=vectors + (2 * s.layers + 1) * s.hidden,
         attention=n_delta * delta + n_attention * attention,
-        experts=qwen2_experts(config, s, step=1) if is_moe else None,
+        experts=experts_by(config, s, "qwen2", step=1) if is_moe else None,
         n_attention_layers=n_attention,
         state_bytes_per_request=n_delta * state,
     )
@@ -147,40 +138,14 @@ def _state_bytes(config: Config, state: int, convolution: int) -> int:
     return state * DTYPE_BYTES[own] + convolution * DTYPE_BYTES.get(str(dtype), 2)
 
 
-def nemotron_h(config: Config, family: Family) -> LLM:
+_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
+def nemotron_h(config: Config, family: Family) -> Facts:
     """Nemotron-H and Nemotron 3: a layer is one of Mamba, attention, MLP and experts."""
-    kinds = _kinds(config)
-    n, h = Counter(kinds), config.integer("hidden_size")
-    of_attention = config.optional("attention_head_dim") is not None
-    head_dim = "attention_head_dim" if of_attention else "head_dim"
-    s = read_sizes(config, layers=len(kinds), head_dim=head_dim)
-    heads, size = config.integer("mamba_num_heads"), config.integer("ssm_state_size")
-    inner, kernel = heads * config.integer("mamba_head_dim"), config.integer("conv_kernel")
-    mixed = inner + 2 * config.integer("n_groups") * size
-    mamba = h * (inner + mixed + heads) + inner * h
-    attention = 2 * h * (s.heads + s.kv_heads) * s.head_dim
-    mixture = _nemotron_experts(config, s, n["moe"]) if n["moe"] else Experts()
-    return decoder(
-        config,
-        s,
-        vectors=s.layers * h
-        + n["mamba"] * (mixed * (kernel + 1) + 3 * heads + inner)
-        + mixture.layers * mixture.n
-        + h,
-        mlp_matrices=2,
-        attention=n["mamba"] * mamba + n["attention"] * attention,
-        mlp=n["mlp"] * 2 * h * s.ffn,
-        experts=mixture,
-        n_attention_layers=n["attention"],
-        state_bytes_per_request=n["mamba"]
-        * _state_bytes(config, inner * size, mixed * (kernel - 1)),
-    )
-
-
-def _kinds(config: Config) -> list[str]:
-    """Return the kind of each layer, one of the values of `_PATTERN`."""
-    if config.optional("layers_block_type") is not None:
-        name, kinds = "layers_block_type", config.listing("layers_block_type", str)
+    name = "layers_block_type"
+    if config.optional(name) is not None:
+        kinds = config.listing(name, str)
     else:
         name = "hybrid_override_pattern"
         kinds = [_PATTERN.get(letter, letter) for letter in config.word(name)]
@@ -190,19 +155,40 @@ def _kinds(config: Config) -> list[str]:
         raise config.error(f"unknown kinds of layers: {unknown}", name, fix)
     if "attention" not in kinds:
         raise config.error("no layer has attention", name, "only hybrids are supported")
-    return kinds
+    n, h = Counter(kinds), config.integer("hidden_size")
+    of_attention = config.optional("attention_head_dim") is not None
+    s = read_sizes(
+        config, layers=len(kinds), head_dim="attention_head_dim" if of_attention else "head_dim"
+    )
+    heads, size = config.integers("mamba_num_heads", "ssm_state_size")
+    inner, kernel = heads * config.integer("mamba_head_dim"), config.integer("conv_kernel")
+    mixed = inner + 2 * config.integer("n_groups") * size
+    mamba = h * (inner + mixed + heads) + inner * h
+    attention = 2 * h * (s.heads + s.kv_heads) * s.head_dim
+    state = _state_bytes(config, inner * size, mixed * (kernel - 1))
+    mixture = Experts()
+    if n["moe"]:
+        config.require(n_shared_experts=1)
+        shared = config.integer("moe_shared_expert_intermediate_size")
+        mixture = routed_experts(config, s, n["moe"], "n_routed_experts", shared_ffn=shared)
+        # Experts may work on a projection of the hidden state (Nemotron 3 Super).
+        latent = config.integer("moe_latent_size", 0, least=0)
+        mixture = mixture._replace(router=mixture.router + 2 * h * latent, width=latent)
+    in_mamba = mixed * (kernel + 1) + 3 * heads + inner
+    return decoder(
+        config,
+        s,
+        vectors=(s.layers + 1) * h + n["mamba"] * in_mamba + mixture.layers * mixture.n,
+        mlp_matrices=2,
+        attention=n["mamba"] * mamba + n["attention"] * attention,
+        mlp=n["mlp"] * 2 * h * s.ffn,
+        experts=mixture,
+        n_attention_layers=n["attention"],
+        state_bytes_per_request=n["mamba"] * state,
+    )
 
 
-def _nemotron_experts(config: Config, s: Sizes, layers: int) -> Experts:
-    """Read experts that may work on a projection of the hidden state (Nemotron 3 Super)."""
-    latent = config.integer("moe_latent_size", 0, least=0)
-    config.require("n_shared_experts", 1)
-    shared = config.integer("moe_shared_expert_intermediate_size")
-    experts = read_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
-    return experts._replace(router=experts.router + 2 * s.hidden * latent, width=latent)
-
-
-def gemma4(config: Config, family: Family) -> LLM:
+def gemma4(config: Config, family: Family) -> Facts:
     """Gemma 4: layers that see all tokens have larger and fewer KV heads, and V equals K.
 
     The KV cache stores K and V all the same. In a mixture every layer also has a dense MLP.
@@ -219,16 +205,14 @@ def gemma4(config: Config, family: Family) -> LLM:
     sliding = 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
     mixture, norms = Experts(), 4
     if config.flag("enable_moe_block"):
-        mixture, norms = read_experts(config, s, s.layers, per_token="top_k_experts"), 8
+        mixture, norms = routed_experts(config, s, s.layers, per_token="top_k_experts"), 8
     in_sliding = n_sliding * 2 * s.kv_heads * s.head_dim
+    qk_norms = 2 * (n_sliding * s.head_dim + n_full * wide)
     return decoder(
         config,
         s,
         is_tied=family.is_tied,
-        vectors=s.layers * (norms * s.hidden + mixture.n)
-        + n_sliding * 2 * s.head_dim
-        + n_full * 2 * wide
-        + s.hidden,
+        vectors=s.layers * (norms * s.hidden + mixture.n) + qk_norms + s.hidden,
         attention=n_sliding * sliding + n_full * full,
         mlp=s.layers * 3 * s.hidden * s.ffn,
         experts=mixture,
@@ -238,18 +222,17 @@ def gemma4(config: Config, family: Family) -> LLM:
     )
 
 
-def mimo_v2(config: Config, family: Family) -> LLM:
+def mimo_v2(config: Config, family: Family) -> Facts:
     """MiMo V2 Flash: layers with a window have KV heads of their own; V is smaller than K."""
     s = read_sizes(config)
     v, layers = config.integer("v_head_dim"), s.layers
-    for name, size in (("heads", s.heads), ("head_dim", s.head_dim), ("v_head_dim", v)):
-        config.require("swa_num_attention_heads" if name == "heads" else f"swa_{name}", size)
+    config.require(swa_num_attention_heads=s.heads, swa_head_dim=s.head_dim, swa_v_head_dim=v)
     n_sliding = sum(config.by_layer("hybrid_layer_pattern", layers, (0, 1)))
     n_moe = sum(config.by_layer("moe_layer_freq", layers, (0, 1)))
     kv_sliding = config.integer("swa_num_key_value_heads") * (s.head_dim + v)
     kv_full = s.kv_heads * (s.head_dim + v)
     kv = n_sliding * kv_sliding + (layers - n_sliding) * kv_full
-    mixture = read_experts(config, s, n_moe, "n_routed_experts")
+    mixture = routed_experts(config, s, n_moe, "n_routed_experts")
     return decoder(
         config,
         s,
@@ -263,65 +246,56 @@ def mimo_v2(config: Config, family: Family) -> LLM:
     )
 
 
-def minimax_m3(config: Config, family: Family) -> LLM:
+def minimax_m3(config: Config, family: Family) -> Facts:
     """MiniMax M3: its layers of sparse attention keep one more key per token, which selects it."""
     s = read_sizes(config, ffn="dense_intermediate_size")
-    sparse = Section(config.get("sparse_attention_config"), config.file, "sparse_attention_config")
+    sparse = config.section("sparse_attention_config")
     n_sparse = sum(sparse.by_layer("sparse_attention_freq", s.layers, (0, 1)))
-    heads, key = (sparse.integer(name) for name in ("sparse_num_index_heads", "sparse_index_dim"))
+    heads, key = sparse.integers("sparse_num_index_heads", "sparse_index_dim")
     n_moe = sum(config.by_layer("moe_layer_freq", s.layers, (0, 1)))
     shared = config.integer("shared_intermediate_size")
-    mixture = read_experts(config, s, n_moe, "num_local_experts", shared_ffn=shared)
+    mixture = routed_experts(config, s, n_moe, "num_local_experts", shared_ffn=shared)
     bias = mixture.n if config.flag("use_routing_bias", default=False) else 0
+    attention = s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
     return decoder(
         config,
         s,
         vectors=s.layers * 2 * (s.hidden + s.head_dim) + n_moe * bias + s.hidden,
-        attention=s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
-        + n_sparse * s.hidden * (heads + 1) * key,
+        attention=attention + n_sparse * s.hidden * (heads + 1) * key,
         experts=mixture,
         kv_values=float(s.layers * 2 * s.kv_heads * s.head_dim + n_sparse * key),
     )
 
 
-def nemotron_nas(config: Config, family: Family) -> LLM:
+def nemotron_nas(config: Config, family: Family) -> Facts:
     """Nemotron Super of 2025: a Llama whose layers were pruned one by one (architecture search)."""
-    h, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    blocks = config.get("block_configs")
-    layers = config.integer("num_hidden_layers")
+    h, heads = config.integers("hidden_size", "num_attention_heads")
+    blocks, layers = config.get("block_configs"), config.integer("num_hidden_layers")
     if not isinstance(blocks, list) or len(blocks) != layers:
         fix = f"give each of the {layers} layers"
         raise config.error("not a list of layers", "block_configs", fix)
-    head_dim = h // heads
-    sections = [Section(block, config.file, "block_configs") for block in blocks]
-    kv_heads = [heads // group for group in map(_group, sections) if group]
-    widths = [_width(block, h) for block in sections]
+    kv_heads, widths = [], []
+    for block in (config.section("block_configs", values) for values in blocks):
+        attention, ffn = block.section("attention"), block.section("ffn")
+        for part in (attention, ffn):
+            part.require(replace_with_linear=False)
+        if not attention.flag("no_op"):
+            kv_heads.append(heads // attention.integer("n_heads_in_group"))
+        factor = ffn.optional("ffn_mult", 0)
+        if not isinstance(factor, int | float) or not 0 <= factor <= 1000:
+            raise ffn.error(f"{factor!r} is not a factor", "ffn_mult", "give 0 to 1000")
+        # Two thirds of a multiple of the hidden state.
+        widths += [] if ffn.flag("no_op") else [-(-int(2 * factor * h / 3) // 256) * 256]
     if not all(kv_heads) or not kv_heads:
         fix = "give heads in a group that divide the heads"
         raise config.error("a layer without KV heads, or none with any", "block_configs", fix)
+    head_dim = h // heads
     return decoder(
         config,
-        read_sizes(config, ffn=max(widths), kv_heads=max(kv_heads), head_dim=head_dim),
+        read_sizes(config, ffn=max(widths, default=0), kv_heads=max(kv_heads), head_dim=head_dim),
         vectors=(len(kv_heads) + sum(width > 0 for width in widths) + 1) * h,
         attention=2 * h * head_dim * (len(kv_heads) * heads + sum(kv_heads)),
         mlp=3 * h * sum(widths),
         n_attention_layers=len(kv_heads),
         kv_values=float(2 * head_dim * sum(kv_heads)),
     )
-
-
-def _group(block: Section) -> int:
-    """Return how many heads share K and V in a layer; 0: it has no attention."""
-    attention = Section(block.get("attention"), block.file, "block_configs.attention")
-    attention.require("replace_with_linear", False)
-    return 0 if attention.flag("no_op") else attention.integer("n_heads_in_group")
-
-
-def _width(block: Section, hidden: int) -> int:
-    """Return the width of a layer's MLP: two thirds of a multiple of the hidden state."""
-    ffn = Section(block.get("ffn"), block.file, "block_configs.ffn")
-    ffn.require("replace_with_linear", False)
-    factor = ffn.optional("ffn_mult", 0)
-    if not isinstance(factor, int | float) or not 0 <= factor <= _MOST_FACTOR:
-        raise ffn.error(f"{factor!r} is not a factor", "ffn_mult", f"give 0 to {_MOST_FACTOR}")
-    return 0 if ffn.flag("no_op") else -(-int(2 * factor * hidden / 3) // 256) * 256

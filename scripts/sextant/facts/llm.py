@@ -1,0 +1,509 @@
+"""Facts of an LLM, computed from the shapes in its Hugging Face `config.json`; memory of a server.
+
+In: a `config.json`, or sizes that the user states. Out: an `LLM` (layers, heads, parameters, bytes
+of weights and KV cache), in the precision it is served in, or an error that names the field that
+is missing or unknown. `llm_config` reads the file, `llm_families` and `llm_hybrids` count.
+
+`memory_of` is the one place that counts what the weights and the engine take of the devices, and
+what is left: feasibility, the batch weight, the law, simulations and answers use it.
+"""
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from sextant import PROJECT
+from sextant.base.errors import InputError
+from sextant.base.sheets import check, read_yaml
+from sextant.facts import llm_families, llm_hybrids
+from sextant.facts.gpu import GIB, Devices
+from sextant.facts.llm_config import DTYPE_BYTES as DTYPE_BYTES
+from sextant.facts.llm_config import (
+    FP8,
+    MXFP4,
+    NVFP4,
+    Matrices,
+    Scheme,
+    quantized,
+    read_config,
+)
+from sextant.facts.llm_families import UNBOUNDED_TOKENS as UNBOUNDED_TOKENS
+from sextant.facts.llm_families import families
+
+SHIPPED = PROJECT / "resources" / "llms"
+DTYPE_PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
+"""Data types by their precision."""
+QUANTIZED = {
+    "fp8": FP8,
+    "nvfp4": NVFP4,
+    "mxfp4": MXFP4,
+    "int4": Scheme("int4", 4 + 16 / 128, is_weight_only=True),
+    "int8": Scheme("int8", 8.0),
+}
+"""The common checkpoints: NVFP4 and MXFP4 with their scales, INT4 in groups of 128 weights."""
+PRECISIONS = (*DTYPES, *QUANTIZED)
+KV_PRECISIONS = (*DTYPES, "fp8", "nvfp4", "int8")
+# NVFP4: 16 numbers share a scale of 8 bits.
+_KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
+
+
+@dataclass(frozen=True)
+class LLM:
+    """An LLM's architecture. Sizes are counts; nothing here depends on where it runs.
+
+    Bounds are checked where facts are read from a file of a cell, not by `LLM(…)`.
+
+    The fields with a default describe a dense, unquantized decoder with ordinary attention.
+    """
+
+    llm_type: str
+    """`model_type` of the config, e.g. `opt`; of its text part if it has others."""
+    n_layers: PositiveInt
+    """Layers that generate: those of the decoder."""
+    hidden_size: PositiveInt
+    ffn_size: PositiveInt
+    """Width of a layer's MLP; in a mixture of experts, of one routed expert."""
+    n_heads: PositiveInt
+    n_kv_heads: PositiveInt
+    head_dim: PositiveInt
+    """Numbers in a head's query and key."""
+    vocab_size: PositiveInt
+    context_tokens: PositiveInt
+    """Longest sequence, input plus output; `UNBOUNDED_TOKENS` if there is no limit."""
+    dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_BYTES)})$")]
+    n_parameters: PositiveInt
+    """All parameters, embeddings and every expert included; tied matrices count once."""
+    n_flop_parameters: PositiveInt
+    """Parameters that a token is multiplied with on its way through the decoder.
+
+    Decoder-only: every token, of input or output; all matrices but the look-up tables, and of
+    the routed experts as many as a token uses.
+    Encoder-decoder: every output token; the decoder's matrices, of cross-attention Q and O.
+    """
+    is_encoder_decoder: bool = False
+    n_encoder_layers: NonNegativeInt = 0
+    n_encoder_flop_parameters: NonNegativeInt = 0
+    """Parameters that an input token of an encoder-decoder is multiplied with, once.
+
+    The encoder's matrices, and K and V of the decoder's cross-attention; 0 if decoder-only.
+    """
+    n_experts: NonNegativeInt = 0
+    """Routed experts of a layer; 0 if dense. Shared experts, used by every token, do not count."""
+    n_experts_per_token: NonNegativeInt = 0
+    """Routed experts of a layer that one token uses."""
+    n_expert_parameters: NonNegativeInt = 0
+    """Matrices of all routed experts of all layers."""
+    n_attention_parameters: NonNegativeInt = 0
+    """Matrices of the attention of all layers."""
+    n_mlp_parameters: NonNegativeInt = 0
+    """Matrices of the MLPs of all layers, shared experts included, routed experts not."""
+    kv_latent_size: NonNegativeInt = 0
+    """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer.
+
+    0 for attention that keeps K and V of every KV head.
+    """
+    kv_dtype: Annotated[str, Field(pattern=f"^({'|'.join(_KV_DTYPE_BYTES)})?$")] = ""
+    """Data type of the KV cache (float32, float16, bfloat16, fp8, int8, nvfp4); empty for `dtype`.
+
+    The server's choice, not the config's: `dataclasses.replace` sets it.
+    """
+    weight_bits: NonNegativeFloat = 0.0
+    """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
+    n_quantized_parameters: NonNegativeInt = 0
+    """Quantized parameters; the others are stored as `dtype`."""
+    n_quantized_expert_parameters: NonNegativeInt = 0
+    """Of these, parameters of routed experts."""
+    weight_format: str = ""
+    """Type of the quantized weights, one of `QUANTIZED`; empty: unquantized."""
+    expert_format: str = ""
+    """Type of the routed experts' quantized weights, where it is not `weight_format`."""
+    expert_bits: NonNegativeFloat = 0.0
+    """Bits of the routed experts' quantized weights, where they are not `weight_bits`."""
+    is_weight_only: bool = False
+    """Whether quantized weights are multiplied as 16-bit numbers (GPTQ, AWQ, INT4)."""
+    sliding_window_tokens: NonNegativeInt = 0
+    """Tokens that a layer with sliding-window attention looks back on; 0 if no layer has it."""
+    n_sliding_layers: NonNegativeInt = 0
+    n_attention_layers: NonNegativeInt = 0
+    """Layers with attention, of any kind; 0: all. The others keep a state of fixed size."""
+    state_bytes_per_request: NonNegativeInt = 0
+    """Bytes of the states of linear attention and Mamba layers, whatever a request's length."""
+    kv_values: NonNegativeFloat = 0.0
+    """Numbers that one token leaves in the KV cache of all layers; 0: all layers are alike."""
+    sliding_kv_values: NonNegativeFloat = 0.0
+    """Of `kv_values`, those of the layers with a sliding window."""
+
+    @property
+    def attention(self) -> str:
+        """The kind of attention: MHA, GQA, MQA (grouped, one KV head) or MLA (a latent vector)."""
+        if self.kv_latent_size:
+            return "MLA"
+        if self.n_kv_heads == self.n_heads:
+            return "MHA"
+        return "MQA" if self.n_kv_heads == 1 else "GQA"
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights: quantized ones, and the others at the data type."""
+        return self.dense_weight_bytes + self.expert_weight_bytes
+
+    @property
+    def dense_weight_bytes(self) -> int:
+        """Bytes of all weights but those of the routed experts; embeddings are among them."""
+        return self._dense_bytes(self.n_parameters - self.n_expert_parameters)
+
+    @property
+    def expert_weight_bytes(self) -> int:
+        """Bytes of all routed experts of all layers."""
+        n, bits = self.n_quantized_expert_parameters, self.expert_bits or self.weight_bits
+        return (self.n_expert_parameters - n) * DTYPE_BYTES[self.dtype] + round(n * bits / 8)
+
+    @property
+    def step_weight_bytes(self) -> int:
+        """Bytes of the decoder's matrices that every step reads: routed experts do not count.
+
+        Look-up tables do not count either. Of an encoder-decoder's quantized weights the decoder
+        has its share of the matrices.
+        """
+        dense = self.n_flop_parameters - self.n_active_expert_parameters
+        share = dense / ((dense + self.n_encoder_flop_parameters) or 1)
+        return self._dense_bytes(dense, share)
+
+    @property
+    def attention_weight_bytes(self) -> float:
+        """Of `step_weight_bytes`, those of attention."""
+        dense = max(self.n_flop_parameters - self.n_active_expert_parameters, 1)
+        return min(self.n_attention_parameters / dense, 1.0) * self.step_weight_bytes
+
+    def _dense_bytes(self, n_parameters: int, share: float = 1.0) -> int:
+        n = share * (self.n_quantized_parameters - self.n_quantized_expert_parameters)
+        return round((n_parameters - n) * DTYPE_BYTES[self.dtype] + n * self.weight_bits / 8)
+
+    @property
+    def n_active_expert_parameters(self) -> int:
+        """Parameters of the routed experts that one token is multiplied with."""
+        return self.n_expert_parameters * self.n_experts_per_token // (self.n_experts or 1)
+
+    @property
+    def flop_parameters(self) -> dict[str, float]:
+        """`n_flop_parameters` by the precision (`PRECISIONS`) of their products."""
+        plain, packed = DTYPE_PRECISION[self.dtype], self.weight_format
+        if self.is_weight_only or not packed:
+            return {plain: float(self.n_flop_parameters)}
+        dense: float = self.n_quantized_parameters - self.n_quantized_expert_parameters
+        active = self.n_active_expert_parameters * (
+            self.n_quantized_expert_parameters / (self.n_expert_parameters or 1)
+        )
+        decoder = self.n_flop_parameters - self.n_active_expert_parameters
+        dense *= decoder / ((decoder + self.n_encoder_flop_parameters) or 1)
+        by_precision = {plain: self.n_flop_parameters - dense - active, packed: float(dense)}
+        experts = self.expert_format or packed
+        by_precision[experts] = by_precision.get(experts, 0.0) + active
+        return {name: n for name, n in by_precision.items() if n}
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of the KV cache that one token, of input or output, takes over all layers.
+
+        In an encoder-decoder an output token has them in the decoder's self-attention, an input
+        token in its cross-attention, which is of the same size.
+        """
+        alike = (self.n_attention_layers or self.n_layers) * self._kv_values_of_layer
+        return round((self.kv_values or alike) * self._kv_number_bytes)
+
+    @property
+    def sliding_kv_bytes_per_token(self) -> float:
+        """Of `kv_bytes_per_token`, those of layers that keep `sliding_window_tokens` tokens."""
+        alike = self.n_sliding_layers * self._kv_values_of_layer
+        return (self.sliding_kv_values if self.kv_values else alike) * self._kv_number_bytes
+
+    @property
+    def _kv_values_of_layer(self) -> int:
+        return self.kv_latent_size or 2 * self.n_kv_heads * self.head_dim
+
+    @property
+    def _kv_number_bytes(self) -> float:
+        return _KV_DTYPE_BYTES[self.kv_dtype or self.dtype]
+
+
+def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
+    """Read the facts of an LLM from its `config.json`.
+
+    Weights and KV cache have the `dtype` they are served in; without one, that of the config.
+
+    Of a vision-language config the text part (`text_config`) is read: the vision tower and its
+    projector are counted nowhere.
+
+    Raises InputError: the file is not JSON, its family is unknown, a field is missing, or one that
+    changes the size or the cost is not known in its family.
+    """
+    config = read_config(path, dtype)
+    name = config.word("model_type")
+    if (family := families().get(name)) is None:
+        fix = (
+            f"use one of {', '.join(sorted(families()))}, give --parameters, --layers and "
+            "--kv-bytes-per-token in place of it, or add the family to "
+            "sextant/facts/families.yaml"
+        )
+        raise config.error(f"unknown family {name!r}", "model_type", fix)
+    config.require(**family.requires)
+    config.ignore(*family.ignores)
+    module = llm_families if hasattr(llm_families, family.counted) else llm_hybrids
+    llm = LLM(**getattr(module, family.counted)(config, family))
+    config.refuse_unread_fields()
+    return llm
+
+
+def config_file(hf_config: Path) -> Path:
+    """Return the file of an LLM's config: the one that is given, or that of its folder."""
+    return hf_config / "config.json" if hf_config.is_dir() else hf_config
+
+
+def name_of(hf_config: Path) -> str:
+    """Return the name of an LLM: its file's, or its folder's if the file is `config.json`."""
+    path = config_file(hf_config)
+    if path.name == "config.json":
+        return path.resolve().parent.name or path.stem
+    return path.stem
+
+
+def shipped_config(llm_id: str) -> Path | None:
+    """Return the config of an LLM that ships with this project, None if there is none."""
+    path = SHIPPED / f"{Path(llm_id).name}.json"
+    return path if path.stem == llm_id and path.is_file() else None
+
+
+# Of an LLM whose sizes its user gives; most mixtures of experts of today have these.
+_HEAD_DIM, _VOCABULARY = 128, 128_000
+_EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
+_HIDDEN_SQUARES = 12
+"""A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP."""
+_FORMATS = ((6.0, "int4"), (12.0, "fp8"))
+"""Up to how many bits a weight is taken to have this type; above, it is not quantized."""
+_Size = Annotated[float, Field(gt=0, le=1e15)]
+
+
+@dataclass(frozen=True)
+class GivenSizes:
+    """Sizes that the user gives of an LLM; the others are those of a usual decoder of this size."""
+
+    n_parameters: _Size
+    """give all parameters, above 0 to 1e15"""
+    n_layers: Annotated[int, Field(ge=1, le=10_000)]
+    """give 1 to 10,000 layers"""
+    kv_bytes_per_token: _Size
+    """give the bytes over all layers, of a KV cache of 16-bit numbers, above 0 to 1e15"""
+    n_active_parameters: _Size | None = None
+    """give the parameters that a token is multiplied with, above 0; all if left out"""
+    weight_gib: _Size | None = None
+    """give GiB above 0 to 1e15; 2 bytes a parameter if left out"""
+
+    def __post_init__(self) -> None:
+        check(GivenSizes, {k: v for k, v in vars(self).items() if v is not None}, "")
+        if (self.n_active_parameters or 0) > self.n_parameters:
+            problem = f"{self.n_active_parameters:g} of {self.n_parameters:g} parameters are active"
+            raise InputError(problem, field="n_active_parameters", fix="give no more than all")
+
+    def llm(self) -> LLM:
+        """Return the facts.
+
+        Where fewer parameters are active than there are, the others are experts: of A active and P
+        in all, experts are (P - A) / (1 - k / n), of which a token uses k of n.
+        """
+        active = self.n_active_parameters or self.n_parameters
+        is_moe = active < self.n_parameters
+        idle = self.n_parameters - active
+        experts = min(idle / (1 - _EXPERTS_PER_TOKEN / _EXPERTS), self.n_parameters)
+        dense = round(self.n_parameters - experts)
+        hidden = math.sqrt(active / self.n_layers / _HIDDEN_SQUARES)
+        n_heads = max(1, round(hidden / _HEAD_DIM))
+        bits = 8 * self.weight_gib * GIB / self.n_parameters if self.weight_gib else math.inf
+        packed = next((name for most, name in _FORMATS if bits <= most), None)
+        quantization: dict[str, Any] = {}
+        if packed is not None:
+            scheme = Scheme(packed, bits, is_weight_only=packed == "int4")
+            parts = Matrices(round(self.n_parameters) - round(experts), 0, 0, round(experts))
+            quantization = quantized(scheme, parts)
+        kv_values = self.kv_bytes_per_token / DTYPE_BYTES["bfloat16"]
+        kv_heads = round(kv_values / self.n_layers / 2 / _HEAD_DIM)
+        return LLM(
+            llm_type="given",
+            n_layers=self.n_layers,
+            hidden_size=n_heads * _HEAD_DIM,
+            ffn_size=4 * n_heads * _HEAD_DIM,
+            n_heads=n_heads,
+            n_kv_heads=min(max(kv_heads, 1), n_heads),
+            head_dim=_HEAD_DIM,
+            vocab_size=_VOCABULARY,
+            context_tokens=UNBOUNDED_TOKENS,
+            dtype="bfloat16",
+            n_parameters=round(self.n_parameters),
+            n_flop_parameters=round(active),
+            n_experts=_EXPERTS * is_moe,
+            n_experts_per_token=_EXPERTS_PER_TOKEN * is_moe,
+            n_expert_parameters=round(experts),
+            n_attention_parameters=dense // 3,
+            n_mlp_parameters=dense - dense // 3,
+            kv_values=kv_values,
+            **quantization,
+        )
+
+    def description(self) -> str:
+        """Return a sentence for answers: which sizes the user gave, and where others come from."""
+        given = ", ".join(f"{k} {v:g}" for k, v in vars(self).items() if v is not None)
+        return f"The LLM's sizes were given ({given}); all others are those of a usual decoder."
+
+
+_NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-9])")
+
+
+def precision_in_name(name: str, llm: LLM) -> str | None:
+    """Return the precision in an LLM's name, if its config has no quantization.
+
+    Some publishers describe it in a second file next to the config, which often gets lost.
+    """
+    match = None if llm.weight_format else _NAMED.search(name.lower())
+    return {"awq": "int4", "gptq": "int4"}.get(match[1], match[1]) if match else None
+
+
+def precision_of(llm: LLM) -> str:
+    """Return the precision of most of an LLM's weights, one of `PRECISIONS`."""
+    return llm.expert_format or llm.weight_format or DTYPE_PRECISION[llm.dtype]
+
+
+def kv_precision_of(llm: LLM) -> str:
+    """Return the precision of an LLM's KV cache, one of `KV_PRECISIONS`."""
+    dtype = llm.kv_dtype or llm.dtype
+    return DTYPE_PRECISION.get(dtype, dtype)
+
+
+def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
+    """Return the facts of an LLM that is served in a precision, its config's if None.
+
+    A checkpoint that has the precision keeps what it quantizes. Otherwise all matrices of the
+    layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts attention
+    keeps its data type, and in MXFP4 all but the routed experts does, as in the checkpoints that
+    are published.
+
+    Raises InputError: a precision is unknown.
+    """
+    for field, value, known in (
+        ("kv_precision", kv_precision, KV_PRECISIONS),
+        ("precision", precision, PRECISIONS),
+    ):
+        if value not in (None, *known):
+            fix = f"use one of {', '.join(known)}"
+            raise InputError(f"unknown precision {value!r}", field=field, fix=fix)
+    if kv_precision is not None:
+        llm = replace(llm, kv_dtype=DTYPES.get(kv_precision, kv_precision))
+    if precision is None or precision == precision_of(llm):
+        return llm
+    unquantized = quantized(Scheme("", 0.0), Matrices(0, 0))
+    plain = replace(llm, expert_format="", expert_bits=0.0, **unquantized)
+    if precision in DTYPES:
+        return replace(plain, dtype=DTYPES[precision])
+    parts = Matrices(llm.n_attention_parameters, llm.n_mlp_parameters, 0, llm.n_expert_parameters)
+    if llm.n_experts and precision in ("nvfp4", "mxfp4"):
+        parts = parts._replace(attention=0)
+    if llm.n_experts and precision == "mxfp4":
+        parts = parts._replace(mlp=0)
+    return replace(plain, **quantized(QUANTIZED[precision], parts))
+
+
+STOPPING_ENGINE = "tgis"
+"""It stops to prefill, and keeps to no share of the memory that is known."""
+
+
+class Memory(NamedTuple):
+    """What is where in the memory of all devices of a replica, in bytes."""
+
+    device_bytes: float
+    usable_bytes: float
+    """What weights and KV cache may take."""
+    weight_bytes: float
+    token_bytes: float
+    """KV cache of a token in the layers that keep all tokens; `window_token_bytes`: the others."""
+    window_token_bytes: float
+    window_tokens: int
+    """Tokens of a request that layers with a sliding window keep."""
+    state_bytes: float
+    """What a request takes whatever its length."""
+
+    @property
+    def kv_bytes(self) -> float:
+        """What the weights leave for the KV cache, at least 0."""
+        return max(0.0, self.usable_bytes - self.weight_bytes)
+
+    def request_bytes(self, tokens: float) -> float:
+        """Return what a request with so many tokens, input and output, takes."""
+        kept = self.window_token_bytes * min(tokens, self.window_tokens)
+        return self.token_bytes * tokens + kept + self.state_bytes
+
+    def kv_tokens(self, length: float) -> int:
+        """Return how many tokens fit, of requests with `length` tokens each.
+
+        Layers with a window or a state take less of a token the longer its request is.
+        """
+        if not (self.window_token_bytes or self.state_bytes):
+            return int(self.kv_bytes // self.token_bytes)
+        return int(self.kv_bytes * length / self.request_bytes(length))
+
+
+def memory_of(
+    llm: LLM,
+    devices: Devices,
+    utilization: float | None = None,
+    engine: str | None = None,
+    data_parallel: float = 1,
+) -> Memory:
+    """Return the memory of a server that serves an LLM on all of its devices.
+
+    Weights and KV heads are shared out over the devices. With fewer heads than devices each device
+    has one; MLA's latent vector, from which every head is computed, is on every device.
+
+    Args:
+        llm: as it is served.
+        devices: of one replica.
+        utilization: share of the memory that it may use; vLLM's default if None.
+        engine: counts what it takes itself (one without a data sheet is taken for vLLM). None: an
+            upper bound, as if all of the share was for weights and KV cache.
+        data_parallel: copies of attention, each with weights and requests of its own.
+    """
+    n, total, sheet = devices.n_gpus, devices.memory_bytes, _engine_sheet()
+    share = sheet["utilization"] if utilization is None else utilization
+    usable = total * share
+    if devices.kind == "cpu":
+        n = 1  # cores share one memory
+    elif engine not in (None, STOPPING_ENGINE):
+        # The activations of the largest step on each GPU: of a layer, or of sampling. A layer holds
+        # two hidden states, and gate, up and their product, of which each GPU has a part; in a
+        # mixture of experts a further hidden state, and these, per expert that a token uses.
+        used = llm.n_experts_per_token
+        widths = (2 + used) * llm.hidden_size + (used or 1) * 3 * llm.ffn_size / n
+        layer = sheet["batched_tokens"] * widths * DTYPE_BYTES[llm.dtype]
+        sampling = sheet["sequences"] * llm.vocab_size * sheet["sampler_bytes"]
+        seen = total - n * devices.reserved_gib * GIB
+        usable = min(seen * share, seen - n * sheet["graphs_gib"] * GIB)
+        usable -= n * (sheet["framework_gib"] * GIB + max(layer, sampling))
+    copies = n / min(n, data_parallel * (1 if llm.kv_latent_size else llm.n_kv_heads))
+    windowed = llm.sliding_kv_bytes_per_token
+    return Memory(
+        device_bytes=total,
+        usable_bytes=max(usable, 0.0),
+        weight_bytes=llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes,
+        token_bytes=max(llm.kv_bytes_per_token - windowed, 0.0) * copies,
+        window_token_bytes=windowed * copies,
+        window_tokens=llm.sliding_window_tokens,
+        state_bytes=float(llm.state_bytes_per_request),
+    )
+
+
+@cache
+def _engine_sheet() -> dict[str, float]:
+    return dict(read_yaml(PROJECT / "resources" / "engines" / "vllm.yaml")["memory"])

@@ -1,0 +1,519 @@
+"""Counts an LLM's parameters, family by family, from the sizes in its `config.json`.
+
+`families.yaml` names a function for each family; it returns the fields of `LLM`. Here are those
+whose layers are alike: Llama's kind (RMS norms, rotary positions, a gated MLP), GPT's kind (layer
+norms, an MLP of two matrices, mostly with biases) and T5; `llm_hybrids` has the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sextant.base.sheets import read_yaml
+from sextant.facts.llm_config import DTYPE_BYTES, Config, Matrices, quantization
+
+UNBOUNDED_TOKENS = 2**31 - 1
+"""The context of an LLM whose positions set no limit."""
+Facts = dict[str, Any]
+
+
+class Family(NamedTuple):
+    """A row of families.yaml."""
+
+    counted: str = "llama"
+    """The function, here or in `llm_hybrids`, that counts its parameters."""
+    requires: Mapping[str, Any] = {}
+    ignores: Sequence[str] = ()
+    sizes: Mapping[str, str] = {}
+    """The config's names of fields of `Sizes`, where they are other ones than `_FIELDS` has."""
+    defaults: Mapping[str, int] = {}
+    is_tied: bool = False
+    """Whether the embeddings are tied where the config does not say."""
+    kv_heads_follow: bool = False
+    """Whether a config without `num_key_value_heads` means that no heads share K and V."""
+    has_head_dim: bool = False
+    """Whether `head_dim` has to be there; otherwise the heads may share the hidden size."""
+    has_qkv_bias: bool = False
+    """Whether Q, K and V have biases unless `qkv_bias` says no."""
+    reads_attention_bias: bool = False
+    """Whether `attention_bias` gives Q, K, V and the output biases."""
+    norms: int = 2
+    """Norms of a layer."""
+    qk_norm: str = ""
+    """Norms of Q and K: `head` over a head, `all` over all heads at once, or none."""
+    window: str = ""
+    """Which layers have a sliding window (`window_facts`)."""
+    experts: str = ""
+    """How experts are read (`experts_by`)."""
+    is_sparse: bool = False
+    """Whether indexers choose the tokens that attention looks at."""
+    ffn_ratio: int = 0
+    """Width of the MLP over the hidden size where its field is absent; 0: it has to be there."""
+    has_mlp_bias_alone: bool = False
+    """Whether attention has no biases."""
+    has_head_bias: bool = False
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Return all families by `model_type`; one that is like another comes after it."""
+    found: dict[str, Family] = {}
+    for name, row in read_yaml(Path(__file__).with_name("families.yaml")).items():
+        base = found[row.pop("same_as")] if "same_as" in row else Family()
+        found[name] = base._replace(**row)
+    return found
+
+
+class Sizes(NamedTuple):
+    """The sizes that every decoder has."""
+
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+
+
+_FIELDS = Sizes(
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),  # type: ignore[arg-type]
+    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings"),  # type: ignore[arg-type]
+)
+
+
+class Experts(NamedTuple):
+    """The layers of a mixture of experts; a dense LLM has none."""
+
+    layers: int = 0
+    n: int = 0
+    per_token: int = 0
+    ffn: int = 0
+    shared_ffn: int = 0
+    """Width of what serves every token of these layers, beside the routed experts."""
+    router: int = 0
+    """Parameters of one layer's routing matrices, and of those between it and its experts."""
+    width: int = 0
+    """Numbers that go into an expert, if they are not the hidden state."""
+
+
+def read_sizes(
+    config: Config, defaults: Mapping[str, int | None] | None = None, **own: int | str
+) -> Sizes:
+    """Return the sizes of a decoder.
+
+    Args:
+        config: of the LLM.
+        defaults: sizes by field that the published configs leave to the family's class.
+        own: a number for what the config does not say in one field, a text for a field of
+            another name.
+    """
+    values: dict[str, int | str] = {**_FIELDS._asdict(), **own}
+    sizes = {
+        size: config.integer(value, (defaults or {}).get(value))
+        if isinstance(value, str)
+        else value
+        for size, value in values.items()
+    }
+    return Sizes(**sizes)
+
+
+def _head_dim(config: Config, hidden: int, heads: int) -> int:
+    """Return the size of heads that share the hidden size."""
+    if hidden % heads:
+        problem = f"{heads} heads do not divide the hidden size {hidden}"
+        raise config.error(problem, "num_attention_heads", "correct one of the two")
+    return hidden // heads
+
+
+def _biases(s: Sizes, *, qkv: bool = False, out: bool = False, mlp: bool = False) -> int:
+    """Return the biases of one layer: of Q, K and V; of attention's output; of a plain MLP."""
+    in_attention = (s.heads + 2 * s.kv_heads) * s.head_dim
+    return qkv * in_attention + out * s.hidden + mlp * (s.ffn + s.hidden)
+
+
+def decoder(
+    config: Config,
+    s: Sizes,
+    *,
+    vectors: int,
+    is_tied: bool = False,
+    mlp_matrices: int = 3,
+    attention: int | None = None,
+    mlp: int | None = None,
+    head: int | None = None,
+    positions: int = 0,
+    experts: Experts | None = None,
+    **facts: Any,
+) -> Facts:
+    """Return the facts of a decoder-only LLM.
+
+    Args:
+        config: of the LLM.
+        s: its sizes.
+        vectors: biases and norms of all layers and of the head.
+        is_tied: whether the output head is the embedding's matrix, unless the config says.
+        mlp_matrices: 3 in a gated MLP, 2 in a plain one.
+        attention: matrices of all layers' attention, if not those of Q, K, V and output, or of
+            what takes its place.
+        mlp: matrices of all layers' MLPs beside the experts, if not of every layer without experts.
+        head: matrices between the layers and the vocabulary, if not hidden size × vocabulary.
+        positions: parameters of the table of positions.
+        experts: layers that have experts in place of the MLP.
+        facts: other fields of `LLM`.
+    """
+    moe, width = experts or Experts(), mlp_matrices * s.hidden
+    if attention is None:
+        attention = s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+    if mlp is None:
+        mlp = width * (s.layers - moe.layers) * s.ffn
+    if moe.per_token > moe.n:
+        problem = f"a token uses {moe.per_token} of {moe.n} experts"
+        raise config.error(problem, "num_experts_per_tok", "correct one of the two")
+    shared_experts = width * moe.layers * moe.shared_ffn
+    one_of_each = moe.layers * mlp_matrices * (moe.width or s.hidden) * moe.ffn
+    routed, used = moe.n * one_of_each, moe.per_token * one_of_each
+    shared = attention + moe.layers * moe.router + mlp + shared_experts
+    head = s.hidden * s.vocab if head is None else head
+    is_tied = config.flag("tie_word_embeddings", default=is_tied)
+    embedding = 0 if is_tied else s.hidden * s.vocab
+    is_even = not facts.get("n_attention_layers") and not facts.get("sliding_kv_values")
+    n_dense = s.layers - moe.layers
+    return _assembled(
+        config,
+        Matrices(attention, mlp, shared_experts, routed, s.layers, n_dense, is_even),
+        n_layers=s.layers,
+        hidden_size=s.hidden,
+        ffn_size=moe.ffn if moe.layers else s.ffn,
+        n_heads=s.heads,
+        n_kv_heads=s.kv_heads,
+        head_dim=s.head_dim,
+        vocab_size=s.vocab,
+        context_tokens=s.context,
+        n_parameters=embedding + positions + head + shared + routed + vectors,
+        n_flop_parameters=head + shared + used,
+        n_experts=moe.n if moe.layers else 0,
+        n_experts_per_token=moe.per_token if moe.layers else 0,
+        **facts,
+    )
+
+
+def _assembled(config: Config, matrices: Matrices, **facts: Any) -> Facts:
+    """Return the facts with what all families share: data type and quantization."""
+    # The configs of FP8 and MXFP4 checkpoints may leave it out; their other weights have bfloat16.
+    packed, dtype = config.optional("quantization_config"), "bfloat16"
+    method = packed.get("quant_method") if isinstance(packed, dict) else None
+    if config.optional("dtype") is not None or method not in ("fp8", "mxfp4"):
+        dtype = config.word("dtype")
+    if dtype not in DTYPE_BYTES:
+        fix = f"use one of {', '.join(DTYPE_BYTES)}"
+        raise config.error(f"unknown type {dtype!r}", "dtype", fix)
+    if facts["n_heads"] % facts["n_kv_heads"]:
+        problem = f"{facts['n_heads']} heads cannot share {facts['n_kv_heads']} KV heads evenly"
+        fix = "correct it or num_attention_heads"
+        raise config.error(problem, "num_key_value_heads", fix)
+    own = {
+        "llm_type": config.get("model_type"),
+        "dtype": dtype,
+        "n_expert_parameters": matrices.experts,
+        "n_attention_parameters": matrices.attention,
+        "n_mlp_parameters": matrices.mlp + matrices.shared_experts,
+    }
+    return own | quantization(config, matrices) | facts
+
+
+def routed_experts(
+    config: Config,
+    s: Sizes,
+    layers: int,
+    n: str = "num_experts",
+    *,
+    per_token: str = "num_experts_per_tok",
+    ffn: str = "moe_intermediate_size",
+    shared_ffn: int = 0,
+) -> Experts:
+    """Return the experts of so many layers; texts are the config's names of their number, of how
+    many a token uses, and of their width. `shared_ffn` is the width of the shared ones together.
+    """
+    count = config.integer(n)
+    width = config.integer(ffn)
+    return Experts(layers, count, config.integer(per_token), width, shared_ffn, s.hidden * count)
+
+
+def experts_by(config: Config, s: Sizes, rule: str, step: int | None = None) -> Experts:
+    """Return the experts by a family's rule; `step` is what a Qwen config without it means."""
+    if rule == "everywhere":  # Mixtral, GPT-OSS and MiniMax: of the MLP's width, in every layer
+        return routed_experts(config, s, s.layers, "num_local_experts", ffn="intermediate_size")
+    if rule == "llama4":  # in every n-th layer, with a shared one
+        step = config.integer("interleave_moe_layer_step")
+        listed = config.listing("moe_layers", int, default=list(range(step - 1, s.layers, step)))
+        n, ffn = len(set(listed) & set(range(s.layers))), "intermediate_size"
+        return routed_experts(config, s, n, "num_local_experts", ffn=ffn, shared_ffn=s.ffn)
+    if rule == "step":  # Step 3.5 and 3.7: a shared one beside them, after a few dense layers
+        layers = s.layers - config.integer("first_k_dense_replace", least=0, most=s.layers)
+        return routed_experts(config, s, layers, shared_ffn=config.integer("share_expert_dim"))
+    if rule == "deepseek":  # the same, with several shared ones
+        dense = config.integer("first_k_dense_replace", least=0)
+        config.require(moe_layer_freq=1)
+        if dense > s.layers:
+            problem, fix = f"{dense} of {s.layers} layers", "correct one of the two"
+            raise config.error(problem, "first_k_dense_replace", fix)
+        shared = config.integer("n_shared_experts", least=0)
+        shared *= config.integer("moe_intermediate_size")
+        return routed_experts(config, s, s.layers - dense, "n_routed_experts", shared_ffn=shared)
+    # Qwen: in every n-th layer but those that are listed. Qwen 1.5 is older than the list.
+    step = config.integer("decoder_sparse_step", default=step)
+    mlps = set(config.listing("mlp_only_layers", int, default=[]))
+    routed = routed_experts(
+        config, s, sum(i not in mlps and (i + 1) % step == 0 for i in range(s.layers))
+    )
+    if rule == "qwen3":
+        return routed
+    # Qwen 1.5, 2 and Next have a shared one, too, behind a gate of its own.
+    shared = config.integer("shared_expert_intermediate_size")
+    return routed._replace(shared_ffn=shared, router=routed.router + s.hidden)
+
+
+def window_facts(
+    config: Config,
+    layers: int,
+    rule: str = "",
+    name: str = "sliding_window",
+    kind: str = "sliding_attention",
+) -> Facts:
+    """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window.
+
+    `rule` counts the layers where the config does not list their types; `name` is the config's for
+    the window's tokens, `kind` that of its layers in `layer_types`.
+    """
+    n_sliding = 0
+    match rule:
+        case "":
+            return {}
+        case "all_layers":  # Mistral and its kind: a window that is set holds for all layers
+            n_sliding = layers if config.optional("sliding_window") is not None else 0
+        case "upper_layers":  # Qwen: from a layer on, and only if it is switched on
+            config.ignore("max_window_layers")
+            if config.flag("use_sliding_window", default=False):
+                n_sliding = max(0, layers - config.integer("max_window_layers", least=0))
+        case "every_other":  # Gemma 2 and GPT-OSS: the first layer, the third, and so on
+            n_sliding = -(-layers // 2)
+        case "all_but_every_nth":  # Gemma 3: every sixth layer sees all tokens
+            n_sliding = layers - layers // config.integer("sliding_window_pattern", default=6)
+        case "all_but_every_fourth":  # Llama 4: of the others, each sees a chunk
+            config.require(no_rope_layer_interval=4)
+            has_chunks = config.optional("attention_chunk_size") is not None
+            n_sliding = layers - layers // 4 if has_chunks else 0
+    if config.optional("layer_types") is not None:
+        types = config.by_layer("layer_types", layers, ("full_attention", kind))
+        n_sliding = types.count(kind)
+    if not n_sliding:
+        config.ignore(name)
+        return {}
+    return {"sliding_window_tokens": config.integer(name), "n_sliding_layers": n_sliding}
+
+
+def llama(config: Config, family: Family) -> Facts:
+    """Return the facts of Llama's kind."""
+    if family.qk_norm:
+        config.require(use_qk_norm=True, qk_norm_type="per_layer")
+    # Layers that predict further tokens are not part of the main model.
+    config.ignore("mtp_transformer_layers", "num_nextn_predict_layers")
+    s = _llama_sizes(config, family)
+    has_bias = family.reads_attention_bias and config.flag("attention_bias", default=False)
+    has_qkv_bias = family.has_qkv_bias and config.flag("qkv_bias", default=True)
+    if family.has_qkv_bias:
+        config.require(attention_bias=True)
+    bias = _biases(s, qkv=has_bias or has_qkv_bias, out=has_bias)
+    qk_norm = {"": 0, "head": 2, "all": s.heads + s.kv_heads}[family.qk_norm] * s.head_dim
+    mixture = experts_by(config, s, family.experts) if family.experts else None
+    if mixture and config.flag("use_routing_bias", default=False):
+        bias += mixture.n
+    vectors = s.layers * (family.norms * s.hidden + qk_norm + bias) + s.hidden
+    windows = window_facts(config, s.layers, family.window)
+    return decoder(config, s, is_tied=family.is_tied, vectors=vectors, experts=mixture, **windows)
+
+
+def gpt_oss(config: Config, family: Family) -> Facts:
+    """GPT-OSS: biases everywhere, of the router and of each expert too; a sink per head."""
+    s = _llama_sizes(config, family)
+    mixture = experts_by(config, s, "everywhere")
+    expert_bias = mixture.n * (2 * s.ffn + s.hidden) + mixture.n
+    in_layer = 2 * s.hidden + _biases(s, qkv=True, out=True) + s.heads + expert_bias
+    windows = window_facts(config, s.layers, family.window)
+    vectors = s.layers * in_layer + s.hidden
+    return decoder(config, s, vectors=vectors, experts=mixture, **windows)
+
+
+def llama4(config: Config, family: Family) -> Facts:
+    """Llama 4: a shared expert beside the routed ones; dense layers have a width of their own.
+
+    Of a chunk's tokens most look back on fewer than all of it: it is taken as a window.
+    """
+    s = _llama_sizes(config, family)
+    mixture = experts_by(config, s, "llama4")
+    s = s._replace(ffn=config.integer("intermediate_size_mlp"))
+    chunks = ("attention_chunk_size", "chunked_attention")
+    windows = window_facts(config, s.layers, family.window, *chunks)
+    vectors = (2 * s.layers + 1) * s.hidden
+    return decoder(config, s, vectors=vectors, experts=mixture, **windows)
+
+
+def _llama_sizes(config: Config, family: Family) -> Sizes:
+    own: dict[str, int | str] = {}
+    if config.optional("head_dim") is None and not family.has_head_dim and not family.defaults:
+        heads = config.integer("num_attention_heads")
+        own["head_dim"] = _head_dim(config, config.integer("hidden_size"), heads)
+    if family.kv_heads_follow and config.optional("num_key_value_heads") is None:
+        own["kv_heads"] = "num_attention_heads"
+    return read_sizes(config, family.defaults, **own)
+
+
+def _gpt_sizes(config: Config, family: Family, **own: int | str) -> Sizes:
+    """Read the sizes of a decoder whose heads share the hidden size; `own` as of `read_sizes`."""
+    names: dict[str, Any] = {**family.sizes, **own}
+    h = config.integer(names.get("hidden", "hidden_size"))
+    heads = config.integer(names.get("heads", "num_attention_heads"))
+    defaults = {
+        names.get("ffn", "intermediate_size"): family.ffn_ratio * h or None,
+        "num_key_value_heads": heads if family.kv_heads_follow else None,
+    }
+    same = {"kv_heads": heads, "head_dim": _head_dim(config, h, heads)}
+    return read_sizes(config, defaults, **same | names)
+
+
+def gpt(
+    config: Config,
+    family: Family,
+    s: Sizes | None = None,
+    *,
+    has_bias: bool = True,
+    norms: int | None = None,
+    in_layer: int = 0,
+    in_head: int = 0,
+    **more: Any,
+) -> Facts:
+    """Return the facts of GPT's kind, whose layer norms have biases.
+
+    `in_layer` and `in_head` are further vectors: of a layer, and outside of the layers beside one
+    norm and the head's bias.
+    """
+    s = s or _gpt_sizes(config, family)
+    in_attention = has_bias and not family.has_mlp_bias_alone
+    bias = _biases(s, qkv=in_attention, out=in_attention, mlp=has_bias)
+    in_layer += bias + (norms or family.norms) * 2 * s.hidden
+    in_head += 2 * s.hidden + s.vocab * family.has_head_bias
+    facts = {"is_tied": family.is_tied, **window_facts(config, s.layers, family.window), **more}
+    return decoder(config, s, mlp_matrices=2, vectors=s.layers * in_layer + in_head, **facts)
+
+
+def opt(config: Config, family: Family) -> Facts:
+    """OPT, which may project its embeddings."""
+    s = _gpt_sizes(config, family)
+    h, projected = s.hidden, config.integer("word_embed_proj_dim")
+    has_final_norm = config.flag("do_layer_norm_before")
+    head = s.vocab * projected + (2 * h * projected if projected != h else 0)
+    # OPT's learned positions start at 2.
+    positions, in_head = (s.context + 2) * h, 0 if has_final_norm else -2 * h
+    return gpt(config, family, s, head=head, positions=positions, in_head=in_head)
+
+
+def gpt2(config: Config, family: Family) -> Facts:
+    """GPT-2, and GPT-BigCode, where all heads may share one K and V."""
+    is_shared = config.get("model_type") == "gpt_bigcode" and config.flag("multi_query")
+    s = _gpt_sizes(config, family, **({"kv_heads": 1} if is_shared else {}))
+    config.require(num_key_value_heads=s.kv_heads)  # newer configs write it out
+    return gpt(config, family, s, positions=s.context * s.hidden)
+
+
+def mpt(config: Config, family: Family) -> Facts:
+    """MPT, without biases; ALiBi has no table of positions."""
+    if not config.get("no_bias"):
+        fix = "set no_bias to true, as every published MPT has it"
+        raise config.error("biases are not supported", "no_bias", fix)
+    config.section("attn_config").require(attn_type="multihead_attention", qk_ln=False)
+    ffn = config.integer("expansion_ratio") * config.integer("d_model")
+    s = _gpt_sizes(config, family, ffn=ffn)
+    return decoder(config, s, is_tied=True, mlp_matrices=2, vectors=(2 * s.layers + 1) * s.hidden)
+
+
+def bloom(config: Config, family: Family) -> Facts:
+    """BLOOM, with a norm of the embedding."""
+    # ALiBi sets no limit; `seq_length`, the length in training, is what servers go by.
+    context = config.integer("seq_length", default=UNBOUNDED_TOKENS)
+    s = _gpt_sizes(config, family, context=context)
+    config.require(n_inner=4 * s.hidden)
+    return gpt(config, family, s, in_head=2 * s.hidden)
+
+
+def falcon(config: Config, family: Family) -> Facts:
+    """Falcon, of the old and the new architecture."""
+    own: dict[str, int] = {}
+    is_shared = config.flag("multi_query")
+    if config.flag("new_decoder_architecture"):
+        own["kv_heads"] = config.integer("num_kv_heads")
+        norms = config.integer("num_ln_in_parallel_attn", default=2)
+    else:
+        config.ignore("num_kv_heads")  # has a meaning in the new architecture only
+        own |= {"kv_heads": 1} if is_shared else {}
+        norms = 1 if config.flag("parallel_attn") else 2  # side by side they share one
+    # Falcon 7B and 40B leave the context to the class.
+    own["context"] = config.integer("max_position_embeddings", default=2048)
+    s = _gpt_sizes(config, family, **own)
+    return gpt(config, family, s, has_bias=config.flag("bias"), norms=norms)
+
+
+def phi(config: Config, family: Family) -> Facts:
+    """Phi 1 and 2, which may have norms of Q and K."""
+    s = _gpt_sizes(config, family)
+    qk_norm = 4 * s.head_dim if config.flag("qk_layernorm", default=False) else 0
+    return gpt(config, family, s, in_layer=qk_norm)
+
+
+def starcoder2(config: Config, family: Family) -> Facts:
+    """StarCoder 2."""
+    return gpt(config, family, has_bias=config.flag("use_bias", default=True))
+
+
+def t5(config: Config, _: Family) -> Facts:
+    """T5 and mT5: an encoder beside the decoder."""
+    h, ffn, head_dim, layers, heads = config.integers(
+        "d_model", "d_ff", "d_kv", "num_layers", "num_heads"
+    )
+    vocab, buckets = config.integers("vocab_size", "relative_attention_num_buckets")
+    decoder_layers = config.integer("num_decoder_layers", default=layers)
+    # The first T5 configs do not write it; what that means is the family's.
+    original = {"t5": "relu", "mt5": "gated-gelu"}[config.get("model_type")]
+    kind = config.optional("feed_forward_proj", original)
+    n_matrices = {"relu": 2, "gelu": 2, "gated-gelu": 3, "gated-silu": 3, "gated-relu": 3}
+    if kind not in [*n_matrices]:
+        fix = f"use {', '.join(n_matrices)}"
+        raise config.error(f"unknown MLP {kind!r}", "feed_forward_proj", fix)
+    mlp = n_matrices[kind] * h * ffn
+    product = h * heads * head_dim  # `d_kv` is free: the heads need not add up to the hidden size
+    matrices = vocab * h + decoder_layers * (6 * product + mlp)
+    encoder = layers * (4 * product + mlp) + decoder_layers * 2 * product
+    # RMS norms before each sublayer and after each stack; a table of relative positions each.
+    vectors = layers * 2 * h + decoder_layers * 3 * h + 2 * h + 2 * buckets * heads
+    lookup = 0 if config.flag("tie_word_embeddings", default=True) else vocab * h
+    return _assembled(
+        config,
+        Matrices((4 * layers + 8 * decoder_layers) * product, (layers + decoder_layers) * mlp),
+        n_parameters=lookup + matrices + encoder + vectors,
+        n_flop_parameters=matrices,
+        is_encoder_decoder=True,
+        n_encoder_layers=layers,
+        n_encoder_flop_parameters=encoder,
+        n_layers=decoder_layers,
+        hidden_size=h,
+        ffn_size=ffn,
+        n_heads=heads,
+        n_kv_heads=heads,
+        head_dim=head_dim,
+        vocab_size=vocab,
+        # Relative positions: far tokens share the last bucket. `n_positions`, which half of the
+        # configs lack, is the length in training; Flan-T5 serves longer inputs than its 512.
+        context_tokens=UNBOUNDED_TOKENS,
+    )
