@@ -325,7 +325,7 @@ EDITS: dict[str, Counter[str]] = {
     "facts/gpu.py": AGGREGATED,
     "facts/llm_families.py": AGGREGATED,
     "load/client.py": Counter(),
-    "pages/figure.py": TRACE_PAGE + Counter(write_report=1),
+    "pages/charts.py": TRACE_PAGE + Counter(write_report=1),
     "points/metrics.py": AGGREGATED,
     "points/frame.py": AFTER_POINTS,
     "points/summarize.py": AGGREGATED,
