@@ -2,6 +2,6 @@
 
 `gpu` reads a device type's facts (`resources/gpus/<gpu_id>.yaml`) and makes GPU profiles of them: n
 devices of one type that serve one replica, with a price from the tables of providers. `llm`
-computes an LLM's facts from its `config.json`, and the memory of its server. `slo` has the limits of
+computes an LLM's facts from its `config.json`, and the memory of its server. `slo` has limits of
 latencies and the load.
 """

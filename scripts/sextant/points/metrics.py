@@ -1,20 +1,26 @@
-"""Each metric's formula, unit and names, in one place: the store computes from this table."""
+"""Each metric's formula and names in one place; intervals of percentiles, and doubts of points.
+
+docs/benchmarking.md explains the formulas; the store computes from the table here.
+
+An interval is Woodruff's (Journal of the American Statistical Association 47, 1952, page 635): the
+share of values at or below the percentile is a mean, whose error is estimated by batch means over
+blocks of successive requests, and its ends are read back from the values. Tokens of a request, and
+requests that were served together, are not independent: so whole blocks of them are counted.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import Row, group_by
 from sextant.experiment.scenarios import level_to_json
 from sextant.facts.slo import ENDS, end_column
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the load client does without
     import duckdb
-
+    import pyarrow as pa
 
 PERCENTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of the store's columns."""
@@ -22,78 +28,42 @@ STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of tables of a load or a simulation, besides the mean."""
 SHOWN = {"ttft_ms": "TTFT, ms", "itl_ms": "ITL, ms", "tpot_ms": "TPOT, ms", "e2e_ms": "E2E, ms"}
 """The latencies of these tables, and their labels."""
+N_BLOCKS = 10
+"""Few enough that a block of a small run still has some tokens."""
+CONFIDENCE = 0.9
 
-SHAPING_FRACTION = 0.1
-"""A lag (p99) above this fraction of the latency that it adds to could have shaped it."""
 
-
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """A latency of a request, or of each gap between tokens."""
 
     name: str
     """Column suffix, with its unit."""
     label: str
-    meaning: str
-    formula: str
     sql: str
-    """DuckDB expression over the columns of `requests.parquet`; a list of one value per token."""
+    """DuckDB expression over the columns of `requests.parquet`; a list of one value per token.
+
+    `start_s` is `sent_s` of a closed loop, else `scheduled_s`: users wait for their answers, so a
+    closed loop has no schedule. Otherwise what a request waited before it was sent counts: for a
+    place under a cap, or for a client that was late.
+    """
 
 
-def _ms_between(start: str, end: str) -> str:
-    # To the clock's nanosecond: 0.162 s after another time are 162 ms, not 162.00000000000003.
-    return f"round(({end} - {start}) * 1000, 6)"
-
-
-_TTFT_SQL = _ms_between("start_s", "first_token_s")
-_E2E_SQL = _ms_between("start_s", "last_token_s")
-LATENCIES = (
-    Metric(
-        name="ttft_ms",
-        label="TTFT",
-        meaning="time to first token: queueing and prefill",
-        formula="first_token_s − start_s, in ms",
-        sql=_TTFT_SQL,
-    ),
-    Metric(
-        name="nttft_ms",
-        label="nTTFT",
-        meaning="TTFT per input token (LLM-Pilot, section III-C3)",
-        formula="ttft_ms / input_tokens",
-        sql=f"{_TTFT_SQL} / input_tokens",
-    ),
-    Metric(
-        name="itl_ms",
-        label="ITL",
-        meaning="gap between consecutive output tokens, pooled over all requests; the first token, "
-        "which TTFT measures, opens no gap",
-        formula="token_offsets_ms[i] − token_offsets_ms[i−1], i ≥ 2",
-        # Doubles: a difference of two 32-bit floats would lose digits it has.
-        sql="list_transform(range(2, len(token_offsets_ms) + 1), "
-        "lambda i: token_offsets_ms[i]::DOUBLE - token_offsets_ms[i - 1]::DOUBLE)",
-    ),
-    Metric(
-        name="tpot_ms",
-        label="TPOT",
-        meaning="time per output token after the first, one value a request; none of a single "
-        "token",
-        formula="(e2e_ms − ttft_ms) / (output_tokens − 1)",
-        sql=f"({_E2E_SQL} - {_TTFT_SQL}) / nullif(output_tokens - 1, 0)",
-    ),
-    Metric(
-        name="e2e_ms",
-        label="E2E",
-        meaning="whole request, until its last token",
-        formula="last_token_s − start_s, in ms",
-        sql=_E2E_SQL,
-    ),
+# To the clock's nanosecond: 0.162 s after another time are 162 ms, not 162.00000000000003.
+_TTFT_SQL, _E2E_SQL = (
+    f"round(({end} - start_s) * 1000, 6)" for end in ("first_token_s", "last_token_s")
 )
-
-START_FORMULA = "sent_s of a closed loop, else scheduled_s"
-"""Users wait for their answers, so a closed loop has no schedule. Otherwise what a request
-waited before it was sent counts: for a place under a cap, or for a client that was late."""
-
-MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+# Pooled over all requests; the first token, which TTFT measures, opens no gap. Doubles: a
+# difference of two 32-bit floats would lose digits it has.
+_GAPS_SQL = """list_transform(range(2, len(token_offsets_ms) + 1),
+    lambda i: token_offsets_ms[i]::DOUBLE - token_offsets_ms[i - 1]::DOUBLE)"""
+LATENCIES = (
+    Metric("ttft_ms", "TTFT", _TTFT_SQL),
+    Metric("nttft_ms", "nTTFT", f"{_TTFT_SQL} / input_tokens"),
+    Metric("itl_ms", "ITL", _GAPS_SQL),
+    Metric("tpot_ms", "TPOT", f"({_E2E_SQL} - {_TTFT_SQL}) / nullif(output_tokens - 1, 0)"),
+    Metric("e2e_ms", "E2E", _E2E_SQL),
+)
+_MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 """Latencies of which the mean is computed, too."""
 REQUEST_COLUMNS = (
     *("level", "first_token_s", "last_token_s", "token_offsets_ms"),
@@ -101,21 +71,17 @@ REQUEST_COLUMNS = (
 )
 """What the formulas read of `requests.parquet`, besides `start_s`."""
 
-THROUGHPUT_FORMULA = "Σ output_tokens of ok requests / duration_s"
-REQUEST_RATE_FORMULA = "number of ok requests / duration_s"
-
 
 def points_query(requests: str, levels: str) -> str:
     """Return the query that summarises requests to one row per cell and level.
 
-    `requests` is a relation of `cell`, `start_s` (see `START_SQL`) and `REQUEST_COLUMNS`, `levels`
-    one of `cell, level, duration_s`. Failed requests are counted and enter no latency.
+    `requests` is a relation of `cell`, `start_s` and `REQUEST_COLUMNS`, `levels` one of `cell,
+    level, duration_s`. Failed requests are counted and enter no latency.
     """
     selected, computed, joined = [], [], []
-    for metric in LATENCIES:
-        name = metric.name
-        value = f"unnest({metric.sql})" if name == "itl_ms" else metric.sql
-        mean = f", avg(value) AS mean_{name}" if name in MEANS else ""
+    for name, _, sql in LATENCIES:
+        value = f"unnest({sql})" if name == "itl_ms" else sql
+        mean = f", avg(value) AS mean_{name}" if name in _MEANS else ""
         # All quantiles of a metric at once: its values are gathered and sorted only once.
         computed.append(
             f"""{name}_values AS (
@@ -144,8 +110,79 @@ def points_query(requests: str, levels: str) -> str:
             GROUP BY cell, level, duration_s)
     SELECT cell, level, n_ok, n_failed, duration_s, throughput_tok_s, request_rate_rps,
         mean_input_tokens, mean_output_tokens, {", ".join(selected)},
-        {", ".join(f"mean_{name}" for name in MEANS)}
+        {", ".join(f"mean_{name}" for name in _MEANS)}
     FROM counts {" ".join(joined)}"""
+
+
+def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.Table":
+    """Return one row per cell and level: its intervals, null where an end is not known.
+
+    `requests` is a relation as that of `points_query`.
+    """
+    import pyarrow as pa
+
+    names = [
+        end_column(f"{statistic}_{metric.name}", end)
+        for metric in LATENCIES
+        for statistic in PERCENTILES
+        for end in ENDS
+    ]
+    types = {"cell": pa.int64()} | dict.fromkeys(("level", *names), pa.float64())
+    latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
+    table = database.sql(
+        f"""SELECT cell, level, {latencies} FROM {requests} WHERE status = 'ok'
+        ORDER BY cell, level, last_token_s, start_s, input_tokens, output_tokens"""
+    ).to_arrow_table()
+    keys = [table[name].to_numpy() for name in ("cell", "level")]
+    is_new = np.logical_or(*(key[1:] != key[:-1] for key in keys))
+    starts = [0, *(np.flatnonzero(is_new) + 1)] if len(table) else []
+    rows = []
+    for start, end in zip(starts, [*starts[1:], len(table)], strict=False):
+        level = table.slice(start, end - start)
+        bounds: list[float | None] = []
+        for metric in LATENCIES:
+            column = level[metric.name].combine_chunks().drop_null()
+            sizes, values = np.ones(len(column), int), column
+            if pa.types.is_list(column.type):
+                sizes, values = column.value_lengths().to_numpy(), column.flatten()
+            ends = intervals(values.to_numpy(zero_copy_only=False), sizes)
+            bounds += [None if np.isnan(bound) else bound for bound in ends.ravel().tolist()]
+        row = {name: level[name][0].as_py() for name in ("cell", "level")}
+        rows.append(row | dict(zip(names, bounds, strict=True)))
+    return pa.Table.from_pylist(rows, schema=pa.schema(types))
+
+
+def intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2).
+
+    An end is NaN where the values do not bound it: 6 requests are needed for a median, about 50 for
+    the upper end of p90, 100 for that of p95 and 500 for that of p99.
+
+    Args:
+        values: of all requests, one after the other in the order in which these ended.
+        sizes: how many values each request has.
+    """
+    from scipy.special import stdtrit  # its import takes longer than a page without intervals
+
+    sizes = sizes[sizes > 0]
+    n_blocks = min(N_BLOCKS, len(sizes))
+    probabilities = [*PERCENTILES.values()]
+    ends = np.full((len(probabilities), 2), np.nan)
+    if n_blocks < 2:
+        return ends
+    block = np.repeat(np.arange(len(sizes)) * n_blocks // len(sizes), sizes)
+    n_values = np.bincount(block)
+    t = stdtrit(n_blocks - 1, (1 + CONFIDENCE) / 2)
+    for row, p in enumerate(probabilities):
+        n_below = np.bincount(block, values <= np.quantile(values, p))
+        deviations = n_below - n_values * n_below.sum() / len(values)
+        of_blocks = np.sqrt(n_blocks / (n_blocks - 1) * (deviations**2).sum()) / len(values)
+        # Never below the error of independent values: blocks may be alike by chance.
+        error = max(of_blocks, np.sqrt(p * (1 - p) / len(values)))
+        shares = np.array([p - t * error, p + t * error])
+        is_bounded = (shares >= 0) & (shares <= 1)
+        ends[row, is_bounded] = np.quantile(values, shares[is_bounded])
+    return ends
 
 
 def statistics(values: np.ndarray) -> dict[str, float | None]:
@@ -188,100 +225,21 @@ POINT_LABELS = {
     "energy_per_output_token_j": "Energy per output token (J)",
     "energy_per_request_j": "Energy per request (J)",
 } | {
-    f"{statistic}_{metric.name}": f"{metric.label}, {statistic} "
-    + ("(ms/token)" if metric.name == "nttft_ms" else "(ms)")
-    for metric in LATENCIES
+    f"{statistic}_{name}": f"{label}, {statistic} "
+    + ("(ms/token)" if name == "nttft_ms" else "(ms)")
+    for name, label, _ in LATENCIES
     for statistic in (*PERCENTILES, "mean")
 }
 """What pages call the columns of points, with their units."""
-
-
-N_BLOCKS = 10
-"""Few enough that a block of a small run still has some tokens."""
-CONFIDENCE = 0.9
-
-
-def intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the ends of the intervals of `PERCENTILES`, shape (percentiles, 2).
-
-    An end is NaN where the values do not bound it: 6 requests are needed for a median, about 50 for
-    the upper end of p90, 100 for that of p95 and 500 for that of p99.
-
-    Args:
-        values: of all requests, one after the other in the order in which these ended.
-        sizes: how many values each request has.
-    """
-    from scipy.special import stdtrit  # its import takes longer than a page without intervals
-
-    sizes = sizes[sizes > 0]
-    n_blocks = min(N_BLOCKS, len(sizes))
-    probabilities = [*PERCENTILES.values()]
-    ends = np.full((len(probabilities), 2), np.nan)
-    if n_blocks < 2:
-        return ends
-    block = np.repeat(np.arange(len(sizes)) * n_blocks // len(sizes), sizes)
-    n_values = np.bincount(block)
-    t = stdtrit(n_blocks - 1, (1 + CONFIDENCE) / 2)
-    for row, p in enumerate(probabilities):
-        n_below = np.bincount(block, values <= np.quantile(values, p))
-        deviations = n_below - n_values * n_below.sum() / len(values)
-        of_blocks = np.sqrt(n_blocks / (n_blocks - 1) * (deviations**2).sum()) / len(values)
-        # Never below the error of independent values: blocks may be alike by chance.
-        error = max(of_blocks, np.sqrt(p * (1 - p) / len(values)))
-        shares = np.array([p - t * error, p + t * error])
-        is_bounded = (shares >= 0) & (shares <= 1)
-        ends[row, is_bounded] = np.quantile(values, shares[is_bounded])
-    return ends
-
-
-_COLUMNS = [
-    end_column(f"{statistic}_{metric.name}", end)
-    for metric in LATENCIES
-    for statistic in PERCENTILES
-    for end in ENDS
-]
-_SCHEMA = pa.schema(
-    {"cell": pa.int64(), "level": pa.float64()} | dict.fromkeys(_COLUMNS, pa.float64())
-)
-
-
-def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> pa.Table:
-    """Return one row per cell and level: its intervals, null where an end is not known.
-
-    `requests` is a relation as that of `metrics.points_query`.
-    """
-    latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
-    table = database.sql(
-        f"""SELECT cell, level, {latencies} FROM {requests} WHERE status = 'ok'
-        ORDER BY cell, level, last_token_s, start_s, input_tokens, output_tokens"""
-    ).to_arrow_table()
-    keys = [table[name].to_numpy() for name in ("cell", "level")]
-    is_new = np.logical_or(*(key[1:] != key[:-1] for key in keys))
-    starts = [0, *(np.flatnonzero(is_new) + 1)] if len(table) else []
-    rows = []
-    for start, end in zip(starts, [*starts[1:], len(table)], strict=False):
-        level = table.slice(start, end - start)
-        row = {name: level[name][0].as_py() for name in ("cell", "level")}
-        bounds: list[float | None] = []
-        for metric in LATENCIES:
-            column = level[metric.name].combine_chunks().drop_null()
-            sizes, values = np.ones(len(column), int), column
-            if pa.types.is_list(column.type):
-                sizes, values = column.value_lengths().to_numpy(), column.flatten()
-            ends = intervals(values.to_numpy(zero_copy_only=False), sizes)
-            bounds += [None if np.isnan(bound) else bound for bound in ends.ravel().tolist()]
-        rows.append(row | dict(zip(_COLUMNS, bounds, strict=True)))
-    return pa.Table.from_pylist(rows, schema=_SCHEMA)
-
-
 SETTING = ("source", "workload_id", "scenario_id", "variant_id")
 """What points share that may be compared in one figure."""
-
-FEW_REQUESTS = 20
+SHAPING_FRACTION = 0.1
+"""A lag (p99) above this fraction of the latency that it adds to could have shaped it."""
+_FEW_REQUESTS = 20
 """With fewer successful requests even a median is rough."""
 WARNINGS = {
     "n_failed": "Requests failed; they are in no latency",
-    "n_ok": f"Fewer than {FEW_REQUESTS} successful requests, so the latencies are rough",
+    "n_ok": f"Fewer than {_FEW_REQUESTS} successful requests, so the latencies are rough",
     "client_lag_p99_ms": (
         f"The load client's lag (p99) exceeds {SHAPING_FRACTION:.0%} of the median ITL, so the "
         "latencies are partly its own"
@@ -300,23 +258,24 @@ WARNINGS = {
 
 def doubts(point: Row) -> set[str]:
     """Return the columns that make a point doubtful, keys of `WARNINGS`."""
-    columns = {"n_failed"} if point["n_failed"] else set()
-    if point["n_ok"] is not None and point["n_ok"] < FEW_REQUESTS:
-        columns.add("n_ok")
-    for lag, latency in (("client_lag", "itl"), ("send_lag", "ttft")):
-        share = ratio(point[f"{lag}_p99_ms"], point[f"median_{latency}_ms"])
-        if share is not None and share > SHAPING_FRACTION:
-            columns.add(f"{lag}_p99_ms")
-    agreement = ratio(point["mean_itl_ms"], point["server_mean_itl_ms"])
-    differs = agreement is not None and abs(agreement - 1) > SHAPING_FRACTION
-    if differs or point["median_itl_ms"] == 0:
-        columns.add("mean_itl_ms")
-    return columns
 
+    def ratio(name: str, of: str) -> float | None:
+        return None if point[name] is None or not point[of] else point[name] / point[of]
 
-def ratio(a: float | None, b: float | None) -> float | None:
-    """Return a / b, None where either is not known or b is 0."""
-    return None if a is None or not b else a / b
+    lag, send_lag = (
+        ratio("client_lag_p99_ms", "median_itl_ms"),
+        ratio("send_lag_p99_ms", "median_ttft_ms"),
+    )
+    agreement = ratio("mean_itl_ms", "server_mean_itl_ms")
+    is_shaped = agreement is not None and abs(agreement - 1) > SHAPING_FRACTION
+    found = {
+        "n_failed": bool(point["n_failed"]),
+        "n_ok": point["n_ok"] is not None and point["n_ok"] < _FEW_REQUESTS,
+        "client_lag_p99_ms": lag is not None and lag > SHAPING_FRACTION,
+        "send_lag_p99_ms": send_lag is not None and send_lag > SHAPING_FRACTION,
+        "mean_itl_ms": is_shaped or point["median_itl_ms"] == 0,
+    }
+    return {column for column, is_doubtful in found.items() if is_doubtful}
 
 
 def warnings(points: Sequence[Row]) -> list[Row]:
