@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from sextant.answer.explain import explain_llm
 from sextant.answer.question import Question
 from sextant.answer.recommend import recommend_llm
-from sextant.answer.step_laws import explain_llm
 from sextant.answer.text import recommendation_document
 from sextant.pages.blocks import as_text
 

@@ -1,8 +1,8 @@
 """What is asked of replicas: the requests that arrive, and what has to hold in every window."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from statistics import NormalDist
 from typing import Any, NamedTuple, Protocol
@@ -30,21 +30,6 @@ class Gaps(NamedTuple):
     """Shape of Gamma gaps; 1: Poisson."""
     seed: int
     draw: int
-
-    def of_one(self, replicas: int, n: int, rate_rps: float) -> np.ndarray:
-        """Return when n requests arrive at one of the replicas that take turns, in s.
-
-        A gap is the sum of `replicas` gaps of all requests, so that with more replicas each one is
-        longer. The likeliest draw has the mean gap that the rate says.
-        """
-        rng = np.random.default_rng([self.seed, self.draw, 1])  # lengths have a stream of their own
-        summed = min(replicas, _MOST_SUMMED)
-        gaps = rng.standard_gamma(self.alpha, (summed, n)).sum(axis=0)
-        if replicas > summed:
-            gaps += rng.standard_gamma(self.alpha * (replicas - summed), n)
-        if self.draw == 0:
-            gaps *= self.alpha * replicas / gaps.mean()
-        return np.asarray(gaps.cumsum() / (self.alpha * rate_rps))
 
 
 @dataclass(frozen=True)
@@ -92,10 +77,21 @@ class Demand:
         return replace(self, arrival_s=arrival_s, duration_s=duration_s)
 
     def of_one(self, replicas: int) -> "Demand":
-        """Return what one of so many replicas gets of requests at a steady rate (`gaps`)."""
+        """Return what one of so many replicas that take turns gets of requests with `gaps`.
+
+        A gap is the sum of `replicas` gaps of all requests, so that with more replicas each one is
+        longer. The likeliest draw has the mean gap that the rate says.
+        """
         assert self.gaps is not None
-        arrival_s = self.gaps.of_one(replicas, self.n, self.rate_rps)
-        return replace(self, arrival_s=arrival_s, gaps=None)
+        alpha, seed, draw = self.gaps
+        rng = np.random.default_rng([seed, draw, 1])  # lengths have a stream of their own
+        summed = min(replicas, _MOST_SUMMED)
+        gaps = rng.standard_gamma(alpha, (summed, self.n)).sum(axis=0)
+        if replicas > summed:
+            gaps += rng.standard_gamma(alpha * (replicas - summed), self.n)
+        if draw == 0:
+            gaps *= alpha * replicas / gaps.mean()
+        return replace(self, arrival_s=gaps.cumsum() / (alpha * self.rate_rps), gaps=None)
 
     def at(self, places: np.ndarray | slice) -> "Demand":
         """Return the requests at these places."""
@@ -150,7 +146,8 @@ N_REQUESTS = 1500
 """Of one replica in a simulation: enough for a 95th percentile, in milliseconds of computing."""
 
 
-class SteadyTraffic(NamedTuple):
+@dataclass(frozen=True)
+class SteadyTraffic:
     """Requests that arrive at random at a steady rate; those of one replica tell of all."""
 
     name: str
@@ -160,15 +157,20 @@ class SteadyTraffic(NamedTuple):
     alpha: float
     """Shape of Gamma gaps; 1: Poisson."""
     seed: int
+    _drawn: dict[int, Demand] = field(default_factory=dict, repr=False, compare=False)
+    """What was drawn already: every GPU profile sees the same draws."""
 
     def drawn(self, seed: int) -> Demand:
         """Return the requests of a draw; `Demand.of_one` says when they arrive at a replica."""
-        frame = self.requests(N_REQUESTS, seed=np.random.SeedSequence([self.seed, seed]))
-        inputs, outputs = (frame[name].to_numpy() for name in COLUMNS[1:])
-        arrival_s = np.arange(N_REQUESTS) / self.rate_rps
-        duration_s, gaps = N_REQUESTS / self.rate_rps, Gaps(self.alpha, self.seed, seed)
-        lengths = inputs, np.maximum(outputs, 1)
-        return Demand(self.name, arrival_s, *lengths, duration_s, gaps=gaps)
+        if seed not in self._drawn:
+            frame = self.requests(N_REQUESTS, seed=np.random.SeedSequence([self.seed, seed]))
+            inputs, outputs = (frame[name].to_numpy() for name in COLUMNS[1:])
+            arrival_s = np.arange(N_REQUESTS) / self.rate_rps
+            duration_s, gaps = N_REQUESTS / self.rate_rps, Gaps(self.alpha, self.seed, seed)
+            lengths = inputs, np.maximum(outputs, 1)
+            found = Demand(self.name, arrival_s, *lengths, duration_s, gaps=gaps)
+            self._drawn[seed] = found
+        return self._drawn[seed]
 
 
 @dataclass(frozen=True)
@@ -222,8 +224,6 @@ class Judged(NamedTuple):
     n_failed: np.ndarray
     latencies_ms: dict[str, np.ndarray]
     """Of each limit's metric, at its percentile, over the requests that were answered."""
-    goodput: np.ndarray
-    """Share of the requests that were answered within all limits."""
     is_met: np.ndarray
 
     @property
@@ -245,34 +245,42 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
     starts = np.arange(n_windows) * (window_s if n_windows > 1 else 1.0)
     ends = np.searchsorted(outcome.arrival_s, np.append(starts[1:], np.inf))
     begins = np.append(0, ends[:-1])
-    per_request, good = _per_request(outcome, target), _are_good(outcome, target)
-    latencies = {name: np.full(n_windows, np.nan) for name in target.limits}
-    for name, values in per_request.items():
-        share = target.limits[name].percentile / 100
-        for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-            own = values[begin:end][outcome.is_ok[begin:end]]
-            if (own := own[~np.isnan(own)]).size:
-                latencies[name][place] = np.quantile(own, share, method="inverted_cdf")
-    if "itl" in target.limits:
-        share = target.limits["itl"].percentile / 100
-        latencies["itl"] = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts, share)
+
+    def count(flags: np.ndarray) -> Any:
+        reached = np.append(0, np.cumsum(flags))
+        return reached[ends] - reached[begins]
+
     n_requests = ends - begins
-    n_ok, n_good = (
-        reached[ends] - reached[begins]
-        for reached in (np.append(0, np.cumsum(flags)) for flags in (outcome.is_ok, good))
-    )
-    n_failed = n_requests - n_ok
-    goodput = np.divide(n_good, n_requests, out=np.full(n_windows, np.nan), where=n_requests > 0)
+    n_failed = n_requests - count(outcome.is_ok)
     is_met = n_failed <= target.max_failed * n_requests
-    for name, values in latencies.items():
-        is_met &= ~(values > target.limits[name].limit_ms)
+    latencies, each_ms = {}, _per_request(outcome, target.limits)
+    for name, limit in target.limits.items():
+        share, found = limit.percentile / 100, np.full(n_windows, np.nan)
+        if name == "itl":
+            found = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts, share)
+        else:
+            values = np.where(outcome.is_ok, each_ms[name], np.nan)
+            for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+                own = values[begin:end]
+                if (own := own[~np.isnan(own)]).size:
+                    found[place] = np.quantile(own, share, method="inverted_cdf")
+        latencies[name] = found
+        is_met &= ~(found > limit.limit_ms)
     if target.goodput is not None:
-        is_met &= ~(goodput < target.goodput)
-    return Judged(starts, n_requests, n_failed, latencies, goodput, is_met)
+        # Within all limits; the ITL of a request is the mean of its gaps.
+        limits_ms = {name: limit.limit_ms for name, limit in target.limits.items()}
+        if "itl" in limits_ms:
+            limits_ms["tpot"] = min(limits_ms.pop("itl"), limits_ms.get("tpot", np.inf))
+        is_good = outcome.is_ok.copy()
+        for name, values in _per_request(outcome, limits_ms).items():
+            is_good &= ~(values > limits_ms[name])
+        share_good = count(is_good) / np.maximum(n_requests, 1)
+        is_met &= (share_good >= target.goodput) | (n_requests == 0)
+    return Judged(starts, n_requests, n_failed, latencies, is_met)
 
 
-def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
-    """Return the latencies in ms of each request, of the metrics with a limit but ITL.
+def _per_request(outcome: Outcome, names: Container[str]) -> dict[str, np.ndarray]:
+    """Return those of a request's latencies, in ms.
 
     An answer of one token has no TPOT (NaN), as in the table of metrics.
     """
@@ -284,20 +292,7 @@ def _per_request(outcome: Outcome, target: Target) -> dict[str, np.ndarray]:
         "tpot": (e2e - ttft) / later,
         "e2e": e2e,
     }
-    return {name: values for name, values in known.items() if name in target.limits}
-
-
-def _are_good(outcome: Outcome, target: Target) -> np.ndarray:
-    """Return which requests are within all limits; the ITL of one is the mean of its gaps."""
-    limits = dict(target.limits)
-    if "itl" in limits:
-        own = [limits[name].limit_ms for name in ("itl", "tpot") if name in limits]
-        limits["tpot"] = Limit(min(own), 50)
-    values = _per_request(outcome, Target(limits))
-    good = outcome.is_ok.copy()
-    for name, each in values.items():
-        good &= ~(each > limits[name].limit_ms)
-    return good
+    return {name: values for name, values in known.items() if name in names}
 
 
 def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:

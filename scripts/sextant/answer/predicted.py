@@ -22,7 +22,7 @@ from sextant.predict.registry import JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore
 
 if TYPE_CHECKING:
-    from sextant.answer.rates import Arrivals
+    from sextant.answer.step_laws import Arrivals
     from sextant.predict.roofline.energy import Energy
 
 _SEED = 42
@@ -62,7 +62,8 @@ class Forecast:
         slo, profiles = slo or self.slo, self.subject.profiles
         if self.arrivals is None:
             return weigh(self.draws_for(slo), profiles, slo)
-        needed = self.arrivals.needed(slo, self.subject.candidates)
+        is_brief = slo != self.slo
+        needed = self.arrivals.needed(slo, self.subject.candidates, is_brief=is_brief)
         return weigh_needed(self.subject.llm_id, needed, profiles, slo)
 
     def draws_for(self, slo: SLO) -> Draws:

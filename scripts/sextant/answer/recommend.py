@@ -38,7 +38,7 @@ from sextant.answer.predicted import (
     with_joules,
 )
 from sextant.answer.question import Question, answers_from_points, make_predictor
-from sextant.answer.rates import Arrivals, headroom_of, latency_of, rate_notes
+from sextant.answer.step_laws import Arrivals, headroom_of, latency_of, rate_notes
 from sextant.answer.text import deployment
 from sextant.base.errors import InputError
 from sextant.base.files import Row, frame_rows
@@ -247,7 +247,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     elif profile_id:
         latency = _latency(made, chosen, options)
     costs = cost(made, chosen, latency) if latency else None
-    unmeasured, lines = _unmeasured(asked, model, fitted, chosen, made.arrivals is not None)
+    unmeasured, lines = _unmeasured(asked, model, fitted, chosen, made.arrivals)
     notes += lines
     if made.arrivals:
         # Without a recommendation: whether a longer run could make one.
@@ -264,7 +264,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
             return None
         prices = {name: each.usd_per_hour for name, each in subject.profiles.items()}
         if made.arrivals is not None:
-            needed = partial(made.arrivals.needed, profile_ids=subject.candidates, is_first=True)
+            needed = partial(made.arrivals.needed, profile_ids=subject.candidates)
             return what_if_widget(of_arrivals(needed, prices, made.slo), question.risk)
         own = made.own.points if made.own else None
         basis = of_draws(made.draws, prices, made.slo, own)
@@ -303,11 +303,14 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     )
 
 
-def _simulated(made: Forecast, question: Question, most_usd: float = np.inf) -> Forecast:
-    """Return the forecast with what a request rate is simulated by, if a law of a step is known."""
+def _simulated(made: Forecast, question: Question, **how: Any) -> Forecast:
+    """Return the forecast with what a request rate is simulated by, if a law of a step is known.
+
+    `Arrivals.of` takes `how`.
+    """
     subject = made.subject
     try:
-        arrivals = Arrivals.of(question, subject, most_usd)
+        arrivals = Arrivals.of(question, subject, **how)
     except InputError:
         return made
     subject = replace(subject, excluded={**subject.excluded, **arrivals.unknown})
@@ -315,7 +318,7 @@ def _simulated(made: Forecast, question: Question, most_usd: float = np.inf) -> 
 
 
 def _unmeasured(
-    asked: Asked, model: JointPredictor, fitted: Fitted, chosen: Row, is_simulated: bool
+    asked: Asked, model: JointPredictor, fitted: Fitted, chosen: Row, arrivals: Arrivals | None
 ) -> tuple[list[Row], list[str]]:
     """Return options on GPUs that nobody measured, and what to say of them.
 
@@ -323,7 +326,7 @@ def _unmeasured(
     """
     question, llm_id, llm, source, _, _ = asked
     name = chosen["gpu_profile_id"]
-    most_usd = chosen["usd_per_hour"] if is_simulated and name else np.inf
+    most_usd = chosen["usd_per_hour"] if arrivals and name else np.inf
     profiles = {
         each: own for each, own in asked.unmeasured().items() if own.usd_per_hour < most_usd
     }
@@ -334,8 +337,8 @@ def _unmeasured(
     except InputError:  # none has the memory
         return [], []
     made = forecast_of(model, fitted, subject, question.slo, subject.probe(question.probe))
-    if is_simulated:
-        made = _simulated(made, question, most_usd)
+    if arrivals:
+        made = _simulated(made, question, most_usd_per_hour=most_usd, model=arrivals.model)
     options = made.options()
     # As likely as the answer, or as anybody wants.
     wanted = FAIR if name is None else min(SAFE, chosen["probability_met"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -239,16 +239,14 @@ def size_profiles(
 ) -> dict[str, Sizing]:
     """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
 
-    All see the same draws of law and traffic. In each of them a profile needs no more replicas than
-    one that it is at least as good as (`is_as_good`), nor than for a `harder` question of no less
-    load and no looser limits.
+    All see the same draws of law and traffic, the likeliest law first. In each of them a profile
+    needs no more replicas than one that it is at least as good as (`is_as_good`), nor than for a
+    `harder` question of no less load and no looser limits.
 
     With `brief_draws` no more than these are taken, or as many as the confidence needs, and those
-    are left without `needs` that miss the target by the likeliest law, or cost more by it than one
-    that meets it in every draw.
+    are left without `needs` that miss the target by the likeliest law, or cost no less by it than
+    one that meets the target with this confidence.
     """
-    n_draws = max(each.n_draws for each in servers.values())
-    order = sorted(servers, key=lambda name: _might(servers[name].profile))
 
     def sized(n: int, order: Sequence[str], known: Mapping[str, Sizing]) -> dict[str, Sizing]:
         found: dict[str, Sizing] = {}
@@ -261,17 +259,20 @@ def size_profiles(
             worse += [harder[name]] if name in harder else []
             asked = servers[name], traffic, target, confidence, worse
             found[name] = size_by_simulation(*asked, known=known.get(name), n_draws=n, **how)
-            most_usd = min(most_usd, own.usd_per_hour * max(found[name].needs, default=np.inf))
+            if n > 1:
+                most_usd = min(most_usd, found[name].usd_per_hour or np.inf)
         return found
 
-    if brief_draws:
-        likeliest = sized(1, order, {})
-        usd = {name: each.usd_per_hour for name, each in likeliest.items() if each.usd_per_hour}
-        n_few = min(max(brief_draws, draws_needed(confidence)), n_draws)
-        found = sized(n_few, sorted(usd, key=usd.__getitem__), likeliest)
-        return {name: found.get(name, replace(likeliest[name], needs=())) for name in servers}
-    found = sized(n_draws, order, {})
-    return {name: found[name] for name in servers}
+    n_draws = max(each.n_draws for each in servers.values())
+    order = sorted(servers, key=lambda name: _might(servers[name].profile))
+    if not brief_draws:
+        found = sized(n_draws, order, {})
+        return {name: found[name] for name in servers}
+    likeliest = sized(1, order, {})
+    usd = {name: each.usd_per_hour for name, each in likeliest.items() if each.usd_per_hour}
+    n_few = min(max(brief_draws, draws_needed(confidence)), n_draws)
+    found = sized(n_few, sorted(usd, key=usd.__getitem__), likeliest)
+    return {name: found.get(name, replace(likeliest[name], needs=())) for name in servers}
 
 
 def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
@@ -405,7 +406,7 @@ def _answered(sizing: Sizing, needs: np.ndarray, confidence: float, least: int) 
     is_sure = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9 if n > 1 else [True]
     enough = np.where(is_sure, np.sort(needs), np.inf).min()
     if not np.isfinite(enough):
-        return replace(sizing, status="unsure")
+        return replace(sizing, status="unsure", replicas=None)
     return replace(sizing, status="meets", replicas=max(int(enough), least))
 
 
@@ -425,23 +426,26 @@ def _need(
     if most == 1 or affordable < 1:
         return 1 if most == 1 else np.inf
     demand = traffic.drawn(draw)
-    is_alike = np.ptp(demand.input_tokens) == np.ptp(demand.output_tokens) == 0
-    if is_alike and np.isinf(most) and server.judge_alone(demand, target, draw)[0].n_missed:
-        return np.inf  # one request shows it
 
+    @cache
     def meets(replicas: int) -> bool:
         return not server.judge(demand, replicas, target, draw).n_missed
 
+    def meets_alone() -> bool:
+        return not server.judge_alone(demand, target, draw)[0].n_missed
+
     fewest = partial(fewest_replicas, meets, is_steady=demand.gaps is not None)
     far = int(min(_FAR * start, most - 1, affordable))
+    is_alike = np.ptp(demand.input_tokens) == np.ptp(demand.output_tokens) == 0
+    if is_alike and np.isinf(most) and start < far and not meets(start) and not meets_alone():
+        return np.inf  # one request shows it
     if (found := fewest(start, far)) is not None:
         return found
     if far == affordable:
         return np.inf
     if np.isfinite(most):
         return most if far == most - 1 else (fewest(far, int(most) - 1) or most)
-    alone, _ = server.judge_alone(demand, target, draw)
-    return np.inf if alone.n_missed else fewest(far, affordable) or np.inf
+    return (fewest(far, affordable) or np.inf) if meets_alone() else np.inf
 
 
 def _why_impossible(alone: Judged, target: Target) -> str:

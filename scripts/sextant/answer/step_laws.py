@@ -1,33 +1,44 @@
-"""The law of an engine step: for simulations of one LLM on each candidate, and in words."""
+"""The law of an engine step for simulations of one LLM, and a request rate sized by them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from sextant.answer.basis import estimates, named_otherwise, outside_basis, warning
+from sextant.answer import sizing
+from sextant.answer.basis import named_otherwise, outside_basis, warning
 from sextant.answer.candidates import Subject, read_question, subject_of
-from sextant.answer.predicted import energy, fit_to, forecast, learned
-from sextant.answer.question import Question, answers_from_points, make_predictor
+from sextant.answer.demand import SteadyTraffic, Target, judge, lengths_of
+from sextant.answer.predicted import fit_to
+from sextant.answer.question import Length, Question, Requests, make_predictor
+from sextant.answer.sizing import Server, Sizing, rate_at_slo, simulated_server, size_profiles
 from sextant.answer.source import Source
-from sextant.answer.text import energy_line
 from sextant.base.errors import InputError
-from sextant.base.files import Row, frame_rows
-from sextant.facts.gpu import GPUProfile
+from sextant.base.files import Row
+from sextant.decide.decision import SAFE
+from sextant.decide.sizing import draws_needed, probability_of
+from sextant.facts.gpu import HOURS_PER_MONTH, GPUProfile, token_prices
 from sextant.facts.llm import LLM, memory_of
-from sextant.facts.slo import SLO
-from sextant.pages.blocks import Block, Document, Headline, Note, Table
-from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
+from sextant.facts.slo import SLO, worst_limit
+from sextant.points.frame import KEYS, LENGTHS, TARGETS
+from sextant.predict.latencies import INTERVAL
 from sextant.predict.roofline import Roofline
 from sextant.simulate.closed_form import Load
 from sextant.simulate.fitted import step_laws, told_by_probe
 from sextant.simulate.inputs import Scheduler, StepLaw
+from sextant.simulate.run import on_threads
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
 _UNMEASURED = "it was not measured there, and the law of a step on GPUs says nothing of cores"
+N_DRAWS = 32
+"""Of the law and the traffic, beside the likeliest law; more where the risk needs more. Of 17 days
+that all meet an SLO one more in four may miss it."""
+FEW_DRAWS = 17
+"""For what the answer does not rest on, as what would change it."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +62,29 @@ class Settings:
         return replace(made, max_model_len=min(longest_tokens, made.most_tokens))
 
 
+class DrawnLaws(Sequence[StepLaw]):
+    """The likeliest law, then draws; these are fitted when the first of them is asked for."""
+
+    def __init__(self, likeliest: StepLaw, n: int, draw: Callable[[], Sequence[StepLaw]]) -> None:
+        """Take the likeliest law, and what returns it with `n` draws."""
+        self._likeliest, self._n_draws, self._draw = likeliest, n, draw
+
+    def __len__(self) -> int:
+        return 1 + self._n_draws
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._likeliest if place == 0 else self._all[place]
+
+    @cached_property
+    def _all(self) -> Sequence[StepLaw]:
+        return self._draw()
+
+
 class ServerLaws(NamedTuple):
     """How a replica on one GPU profile works: the most likely first, then draws."""
 
-    laws: list[StepLaw]
-    schedulers: list[Scheduler]
+    laws: Sequence[StepLaw]
+    schedulers: Sequence[Scheduler]
 
 
 @dataclass(frozen=True)
@@ -116,47 +145,85 @@ def _longest(question: Question, llm: LLM) -> int:
 
 
 def server_laws(
-    question: Question, subject: Subject, settings: Settings, n_draws: int
+    question: Question,
+    subject: Subject,
+    settings: Settings,
+    n_draws: int,
+    model: Roofline | None = None,
+    *,
+    are_few_drawn: bool = False,
 ) -> tuple[dict[str, ServerLaws], dict[str, str]]:
     """Return the laws of a step on each candidate, and why others have none.
+
+    Args:
+        question: names the predictor, the probe and the seed.
+        subject: the LLM and the candidates.
+        settings: of the scheduler.
+        n_draws: beside the likeliest law.
+        model: as `fit_medians` returns it, which is called without one.
+        are_few_drawn: whether most candidates are judged by their likeliest law alone: then each
+            one's draws are fitted by themselves when they are needed, else all at once.
 
     Raises:
         InputError: the predictor, or the engines that were measured, have no law of a step.
     """
-    source, profiles, llm_id = subject.source, subject.profiles, subject.llm_id
-    every = {**source.known.profiles, **profiles}
+    profiles, seed, longest = subject.profiles, question.seed, _longest(question, subject.llm)
+    # The law of chunked prefill is that of GPUs: cores have their own points alone.
+    on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
+    on_gpu = [name for name in subject.candidates if name not in on_cpu]
+    laws, unknown = {}, {}
+    for name in on_cpu:
+        if (own := _calibrate_to_points(subject, name, settings, longest, n_draws, seed)) is None:
+            unknown[name] = _UNMEASURED
+        else:
+            laws[name] = own
+    if not on_gpu:
+        return laws, unknown
+    fitted, probe = model or fit_medians(question, subject), subject.probe(question.probe)
+    # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
+    bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
+
+    def drawn(names: tuple[str, ...], n: int) -> dict[str, list[StepLaw]]:
+        keys = pd.DataFrame([(subject.llm_id, name, 1) for name in names], columns=KEYS)
+        found = step_laws(fitted, bare.asked(fitted, keys, profiles), n, seed)
+        of = {}
+        for name, each in zip(names, found, strict=True):
+            values = np.vstack([each.law.array(), each.draws])
+            if probe is not None:
+                own = probe[(probe["gpu_profile_id"] == name) & probe[TARGETS].notna().any(axis=1)]
+                values = _calibrate_to_probe(values, own, schedulers[name], seed)
+            of[name] = [*map(StepLaw.of, values)]
+        return of
+
+    def drawn_alone(name: str) -> list[StepLaw]:
+        return drawn((name,), n_draws)[name]
+
+    schedulers, length = {}, sum(subject.mean_lengths.values())
+    for name in on_gpu:
+        utilization = subject.source.memory_utilization
+        memory = memory_of(subject.llm, profiles[name].devices, utilization, "vllm")
+        schedulers[name] = settings.scheduler(memory.kv_tokens(length), longest)
+    for name, found in drawn(tuple(on_gpu), 0 if are_few_drawn else n_draws).items():
+        of_steps: Sequence[StepLaw] = found
+        if are_few_drawn:
+            of_steps = DrawnLaws(found[0], n_draws, partial(drawn_alone, name))
+        laws[name] = ServerLaws(of_steps, [schedulers[name]] * (1 + n_draws))
+    return laws, unknown
+
+
+def fit_medians(question: Question, subject: Subject) -> Roofline:
+    """Return the predictor fitted to medians, whose terms are the law of a step.
+
+    Raises:
+        InputError: another predictor is asked for.
+    """
+    every = {**subject.source.known.profiles, **subject.profiles}
     model = make_predictor(replace(question, slo=MEDIANS), every)
     if not isinstance(model, Roofline):
         problem, fix = f"{question.predictor} has no law of a step", "use --predictor roofline"
         raise InputError(problem, field="--predictor", fix=fix)
-    longest = _longest(question, subject.llm)
-    probe = subject.probe(question.probe)
-    # The law of chunked prefill is that of GPUs: cores have their own points alone.
-    on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
-    on_gpu = [name for name in subject.candidates if name not in on_cpu]
-    calibrated = {
-        name: _calibrate_to_points(subject, name, settings, longest, n_draws, question.seed)
-        for name in on_cpu
-    }
-    laws = {name: each for name, each in calibrated.items() if each is not None}
-    unknown = {name: _UNMEASURED for name in on_cpu if name not in laws}
-    if not on_gpu:
-        return laws, unknown
-    fit_to(model, subject, MEDIANS, probe)
-    # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
-    bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
-    keys = pd.DataFrame([(llm_id, name, 1) for name in on_gpu], columns=KEYS)
-    found = step_laws(model, bare.asked(model, keys, profiles), n_draws, question.seed)
-    for name, fitted in zip(on_gpu, found, strict=True):
-        memory = memory_of(subject.llm, profiles[name].devices, source.memory_utilization, "vllm")
-        length = sum(subject.mean_lengths.values())
-        scheduler = settings.scheduler(memory.kv_tokens(length), longest)
-        of_steps = np.vstack([fitted.law.array(), fitted.draws])
-        if probe is not None:
-            own = probe[(probe["gpu_profile_id"] == name) & probe[TARGETS].notna().any(axis=1)]
-            of_steps = _calibrate_to_probe(of_steps, own, scheduler, question.seed)
-        laws[name] = ServerLaws([*map(StepLaw.of, of_steps)], [scheduler] * len(of_steps))
-    return laws, unknown
+    fit_to(model, subject, MEDIANS, subject.probe(question.probe))
+    return model
 
 
 def _calibrate_to_probe(
@@ -191,104 +258,187 @@ def _calibrate_to_points(
     return ServerLaws(laws, [scheduler] * len(laws))
 
 
-_STEP = {
-    "launch_ms": "launch of the layers' kernels",
-    "weights_ms": "reading the weights",
-    "kv_ms": "moving the KV cache",
-    "sequences_ms": "work for each further sequence",
-    "other_prompts_ms": "prefill of others' prompts",
-    "overlap_ms": "launches and memory traffic at the same time",
-}
-_FIRST = {
-    "prefill_ms": "prefill of the own input",
-    "batching_ms": "waiting until the batch lets it in",
-    "queueing_ms": "queueing behind other requests",
-}
-_TOTALS = ("itl_ms", "itl_factor", "nttft_ms", "nttft_factor")
+@dataclass(frozen=True)
+class Arrivals:
+    """How the replicas of each GPU profile serve requests that arrive at random (Poisson)."""
+
+    servers: Mapping[str, Server]
+    unknown: Mapping[str, str]
+    """Why other profiles have no law of a step."""
+    model: Roofline | None
+    """What the laws are from; None of CPUs alone."""
+    requests: Requests
+    seed: int
+    confidence: float
+    """The probability to find replicas for."""
+    most_usd_per_hour: float | None = None
+    """Options that cost more are of no use, and few are likely to be of any; None: all count."""
+    known: dict[tuple[SLO, bool], dict[str, Sizing]] = field(default_factory=dict)
+    """What was found already, by the question and whether it was answered briefly."""
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        subject: Subject,
+        most_usd_per_hour: float | None = None,
+        model: Roofline | None = None,
+    ) -> "Arrivals":
+        """Fit the laws of a step. Raises InputError where the points have none at all."""
+        lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
+        wanted = SAFE if question.risk is None else 1 - question.risk
+        n_draws = max(N_DRAWS, draws_needed(wanted) - 1)
+        if model is None and any(subject.profiles[n].gpu.kind != "cpu" for n in subject.candidates):
+            model = fit_medians(question, subject)
+        few = most_usd_per_hour is not None
+        laws, unknown = server_laws(
+            question, subject, Settings(), n_draws, model, are_few_drawn=few
+        )
+        servers = {
+            name: simulated_server(
+                subject.profiles[name], each.schedulers, each.laws, question.prefix_hit_rate
+            )
+            for name, each in laws.items()
+        }
+        if not servers:
+            raise InputError("no GPU profile has a law of a step")
+        return cls(servers, unknown, model, lengths, question.seed, wanted, most_usd_per_hour)
+
+    def needed(
+        self, slo: SLO, profile_ids: Sequence[str], *, is_brief: bool = False
+    ) -> pd.DataFrame:
+        """Return the replicas that each profile needs, by draw; infinite where none are enough.
+
+        Briefly (`size_profiles`) for what the answer does not rest on.
+        """
+        if (slo, is_brief) not in self.known:
+            few = FEW_DRAWS if is_brief else 0 if self.most_usd_per_hour is None else 1 + N_DRAWS
+            asked = reversed(self.known.items()) if is_brief else ()
+            harder = (found for (other, _), found in asked if is_harder(other, slo))
+            self.known[slo, is_brief] = size_profiles(
+                self.servers,
+                self._traffic(slo),
+                _target(slo),
+                self.confidence,
+                next(harder, {}),
+                brief_draws=few,
+                most_usd_per_hour=self.most_usd_per_hour or np.inf,
+                has_rate=False,
+            )
+        found = self.known[slo, is_brief]
+        n_draws = max((len(each.needs) for each in found.values()), default=0) or FEW_DRAWS
+        needs = {name: found[name].needs if name in found else () for name in profile_ids}
+        never = [np.inf] * n_draws
+        return pd.DataFrame({name: np.array(each or never) for name, each in needs.items()})
+
+    def n_draws(self, slo: SLO) -> int:
+        """Return how many draws decide, the likeliest law included."""
+        return len(self.needed(slo, [*self.servers]))
+
+    def latencies(self, slo: SLO, profile_id: str, replicas: int) -> dict[str, np.ndarray]:
+        """Return each limit's latency in ms by draw, and how many requests are `in_flight`."""
+        server, target, traffic = self.servers[profile_id], _target(slo), self._traffic(slo)
+
+        def one(draw: int) -> dict[str, float]:
+            outcome = server.run(traffic.drawn(draw), replicas, draw, None)
+            found = judge(outcome, target, 1).latencies_ms
+            in_flight = slo.load / replicas * float(np.nanmean(outcome.e2e_s))
+            return {name: each[0] for name, each in found.items()} | {"in_flight": in_flight}
+
+        rows = on_threads(one, range(self.n_draws(slo)))
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def most_rps(self, slo: SLO, profile_id: str, replicas: int) -> float:
+        """Return the rate that each of so many replicas serves within the limits, by the likeliest
+        law.
+        """
+        server, demand = self.servers[profile_id], self._traffic(slo).drawn(0)
+        found = rate_at_slo(server, demand, _target(slo), slo.load, replicas)
+        bound = server.bound(demand)
+        return min((found or 0.0) / replicas, bound.rate_rps if bound else np.inf)
+
+    def _traffic(self, slo: SLO) -> SteadyTraffic:
+        return SteadyTraffic("given lengths", lengths_of(self.requests), slo.load, 1.0, self.seed)
+
+    def is_near(self, slo: SLO) -> bool:
+        """Return whether further draws could change the answer (`sizing.is_near`)."""
+        return sizing.is_near([*self.known[slo, False].values()], self.confidence)
 
 
-def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document:
-    """Return what makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica.
+def is_harder(slo: SLO, other: SLO) -> bool:
+    """Return whether an SLO has no less load and no looser limits than another with the same."""
+    limits = [(own.limit_ms, other.limits[name].limit_ms) for name, own in slo.limits.items()]
+    return slo.load >= other.load and all(own <= others for own, others in limits)
 
-    Returns:
-        Its data: `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each
-        a list of terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their
-        factors (what the percentile and the learned correction multiply the law with),
-        `itl_batch`, `capacity_requests`, `energy` of an output token where the source has any, and
-        `measured` latencies if there are any.
 
-    Raises:
-        InputError: an option is wrong, or the LLM does not fit.
-    """
-    question = replace(question, gpu_profile_ids=(gpu_profile_id,))
-    asked = read_question(question, need_prices=False, field="--gpu-profile")
-    question, llm_id, llm, source, profiles, notes = asked
-    known, slo = source.known, question.slo
-    subject = subject_of(question, llm_id, llm, source, profiles)
-    clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles, users)
-    model = Roofline(slo, {**known.profiles, **profiles}, question.seed)
-    made = forecast(model, subject, slo, subject.probe(question.probe))
-    (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
-    measured = None
-    if answers_from_points(question, llm_id, known):
-        points = at_percentile(known.points, slo.percentiles, slo.first_token)
-        is_it = (points[KEYS] == [llm_id, gpu_profile_id, users]).all(axis=1)
-        measured = next(iter(frame_rows(points.loc[is_it, TARGETS])), None)
-    facts = {
-        "llm_id": llm_id,
-        "gpu_profile_id": gpu_profile_id,
-        "users_per_replica": users,
-        "percentile": slo.percentile,
-        "mean_input_tokens": subject.mean_lengths["input_tokens"],
-        "warnings": [*warning(clauses, source), *notes, *estimates(known.points, slo)],
-        "serving": subject.serving.facts(),
-        "itl": _shares(row, _STEP),
-        "nttft": _shares(row, _FIRST),
-        **{name: row[name] for name in (*_TOTALS, "itl_batch", "capacity_requests")},
-        "energy": energy(made, learned(made), gpu_profile_id, users),
-        "measured": measured,
+def _target(slo: SLO) -> Target:
+    return Target(slo.limits, slo.goodput, slo.allowed_failures, None)
+
+
+def latency_of(arrivals: Arrivals, slo: SLO, chosen: Row) -> Row:
+    """Return what is expected of a replica of the chosen option, and the rate it could serve."""
+    name, replicas = chosen["gpu_profile_id"], chosen["replicas"]
+    found = arrivals.latencies(slo, name, replicas)
+    in_flight = float(np.median(found.pop("in_flight")))
+    row: Row = {"users": max(round(in_flight), 1)}
+    for metric, values in found.items():
+        low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
+        row |= {f"{metric}_ms": median, f"{metric}_lo_ms": low, f"{metric}_hi_ms": high}
+        row[f"{metric}_ratio"] = median / slo.limits[metric].limit_ms
+    most = arrivals.most_rps(slo, name, replicas)
+    return row | {
+        "binding_limit": worst_limit(row),
+        "load": slo.load / replicas,
+        "load_median": most,
+        "requests_per_s": slo.load / replicas,
+        "checked_at_users": None,
     }
-    return _explanation(facts)
 
 
-def _shares(row: Row, terms: Mapping[str, str]) -> list[Row]:
-    known = {name: meaning for name, meaning in terms.items() if name in row}
-    total = sum(row[name] for name in known)
-    return [
-        {"name": name, "meaning": meaning, "ms": row[name], "share": row[name] / total}
-        for name, meaning in known.items()
+def headroom_of(
+    arrivals: Arrivals, slo: SLO, chosen: Row, latency: Row, lengths: np.ndarray
+) -> Row:
+    """Return the headroom of the chosen option, as `measure_headroom` has it."""
+    replicas, usd_per_hour = chosen["replicas"], chosen["usd_per_hour"]
+    most, left = latency["load_median"], replicas - 1
+    name = chosen["gpu_profile_id"]
+    needs = arrivals.needed(slo, [name])[name]
+    enough = probability_of((needs <= left).sum(), len(needs))
+    limits = [
+        {
+            "metric": metric,
+            **limit._asdict(),
+            "latency_ms": latency[f"{metric}_ms"],
+            "lo_ms": latency[f"{metric}_lo_ms"],
+            "hi_ms": latency[f"{metric}_hi_ms"],
+            "headroom": 1 - latency[f"{metric}_ratio"],
+            "load": replicas * most,
+            "is_most_tried": False,
+        }
+        for metric, limit in slo.limits.items()
     ]
+    without = {"replicas": left, "load": left * most, "is_kept": bool(enough >= SAFE)}
+    without["probability_met"] = enough
+    return {
+        "users_per_replica": latency["users"],
+        "level_users": latency["users"],
+        "limits": limits,
+        "load": replicas * most,
+        "is_most_tried": False,
+        "is_open": False,
+        "without_one": without if left else None,
+        "requests_per_s": slo.load,
+        "usd_per_hour": usd_per_hour,
+        "usd_per_month": HOURS_PER_MONTH * usd_per_hour,
+        "usd_per_million_tokens": token_prices(usd_per_hour, slo.load, lengths.tolist())[0],
+    }
 
 
-def _explanation(facts: Row) -> Document:
-    def table(title: str, terms: Sequence[Row], name: str, total: str) -> Table:
-        rows = [*((term["meaning"], term["ms"], term["share"]) for term in terms)]
-        rows.append((title, sum(term["ms"] for term in terms), 1.0))
-        cells = [(meaning, f"{ms:.2f} ms", f"{share:.0%}") for meaning, ms, share in rows]
-        was = f" (measured: {facts['measured'][name]:.3g} ms)" if facts["measured"] else ""
-        return Table(("Term", "Time", "Share"), cells, note=f"{total} {facts[name]:.3g} ms{was}")
-
-    place = f"{facts['llm_id']} on {facts['gpu_profile_id']}"
-    blocks: list[Block] = [
-        Headline(f"{place}, {facts['users_per_replica']} users a replica, p{facts['percentile']}"),
-        *(Note(line, "warning") for line in facts["warnings"]),
-        Note(
-            f"About {facts['itl_batch']:.1f} requests share a step; the server holds "
-            f"{facts['capacity_requests']:.0f} at once."
-        ),
-        table(
-            "mean time between tokens",
-            facts["itl"],
-            "itl_ms",
-            f"× {facts['itl_factor']:.2f} for the percentile and the learned correction: ITL",
-        ),
-        table(
-            "mean time to the first token",
-            facts["nttft"],
-            "nttft_ms",
-            f"/ {facts['mean_input_tokens']:.0f} input tokens × {facts['nttft_factor']:.2f}: nTTFT",
-        ),
-    ]
-    if facts["energy"]:
-        blocks.append(Note(energy_line(facts["energy"])))
-    return Document(f"{place}: explanation", blocks, facts)
+def rate_notes(arrivals: Arrivals, slo: SLO, is_near: bool) -> list[str]:
+    """Return how the rate was sized, and whether more draws could change the answer."""
+    n = arrivals.n_draws(slo)
+    text = f"Requests arrive at random (Poisson), simulated over {n} draws of law and traffic"
+    if is_near or arrivals.is_near(slo):
+        command = f"`sextant capacity --request-rate {slo.load:.4g} --draws {4 * N_DRAWS}`"
+        text += f": the decision is near, and a longer run could change it ({command})"
+    return [f"{text}."]

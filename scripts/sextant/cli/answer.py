@@ -107,7 +107,7 @@ def explain(
     ] = "text",
 ) -> None:
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
-    from sextant.answer.step_laws import explain_llm
+    from sextant.answer.explain import explain_llm
 
     # The limits play no part: latencies are explained, not judged.
     limits = LimitOptions(nttft_ms="1", itl_ms="1")
