@@ -83,7 +83,7 @@ def measure(
     gaps = np.concatenate([np.diff(offsets) for offsets in rows["token_offsets_ms"]])
     return {
         "n_requests": len(rows),
-        "throughput_tok_s": float(rows["output_tokens"].sum() / result.duration_s),
+        "throughput_tok_s": float(rows["output_tokens"].sum() / result.run.duration_s),
         "median_ttft_ms": float((rows["first_token_s"] - rows["sent_s"]).median() * 1e3),
         "median_itl_ms": float(np.median(gaps)),
     }

@@ -136,8 +136,8 @@ class Client:
         self.say(name, result)
 
     def say(self, name: str, result: LevelResult) -> None:
-        lag = result.client_lag_ms["p99"]
-        print(f"{name}: {result.n_ok} requests, client lag p99 {lag:.1f} ms", flush=True)
+        lag = result.run.client_lag_ms.p99
+        print(f"{name}: {result.log.n_ok} requests, client lag p99 {lag:.1f} ms", flush=True)
 
 
 def measured(folder: Path) -> np.ndarray:

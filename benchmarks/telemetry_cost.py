@@ -54,7 +54,7 @@ def run_threads(plan, seconds: float) -> tuple[list[float], float]:
     """Return the loop's lags beside threads, and their processor time."""
     from dataclasses import asdict
 
-    from sextant.engine.watching_process import all_series
+    from sextant.engine.gauges import all_series
 
     began = time.monotonic()
     files = {name: os.memfd_create(name) for name in ("telemetry_file", "server_file")}

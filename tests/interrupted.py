@@ -24,7 +24,7 @@ _DOING = {
     "job": ".snakemake/scripts/",
     "job about to start": "--mode subprocess",
     "server": "vllm.entrypoints",
-    "telemetry": "sextant.engine.watching_process",
+    "telemetry": "sextant.engine.gauges",
 }
 # Ports, folders and times differ between runs of the same.
 _OWN_OPTIONS = ("--port", "--model")

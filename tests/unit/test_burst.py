@@ -7,8 +7,8 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.bench import burst
 from sextant.bench.burst import KVWatch, Trial, find_rate, next_rate
-from sextant.bench.burst_loads import BurstPlan
 from sextant.engine.http import Target
+from sextant.experiment.scenarios import Burst
 from sextant.workload.lengths import zipf_request_model
 from sextant.workload.prompts import RandomTokens
 from stub_server import StubServer, answer_tokens
@@ -34,7 +34,7 @@ def test_the_first_rate_follows_from_littles_law():
     search = find_rate(server, single_kv_usage=0.05, single_request_s=2.0)
     assert server.rates == pytest.approx([3.5])  # 7 in flight for 2 s each
     assert search.rate_rps == pytest.approx(3.5)
-    assert search.as_dict()["kv_usage_limits"] == [0.2, 0.5]
+    assert search.kv_usage_limits == (0.2, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,7 @@ def test_the_watch_leaves_out_what_is_not_available():
 
 
 MODEL = zipf_request_model(1.1, 1, 30, 10)
+ALL = Burst(levels=(1.0, 6.0), warmup_s=9.0, duration_s=9.0)
 
 
 @pytest.fixture
@@ -116,11 +117,11 @@ def phases(server, plan, kv_usage, timeout_s=5.0):
 
 
 def test_phases_run_one_after_another_at_the_rate_that_was_found(quick_trials):
-    plan = BurstPlan(phases=(6, 4), warmup_s=2.0, n_per_change=3)
+    plan = Burst(levels=(4.0, 6.0), warmup_s=2.0, burstiness=0.5, duration_s=9.0, n_requests=3)
     with StubServer(answer_tokens(ttft_s=0.1, itl_s=0.01)) as server:
         done = phases(server, plan, lambda: min(1.0, server.in_flight / 8))
     assert [facts["name"] for facts, _ in done] == ["warm-up", "alpha", "theta"]
-    assert [result.level for _, result in done] == [1.0, 4.0, 6.0]
+    assert [result.run.level for _, result in done] == [1.0, 4.0, 6.0]
     warmup, alpha, theta = (facts for facts, _ in done)
     assert max(t["kv_usage"] for t in warmup["search"]["trials"]) >= 0.2
     assert warmup["search"]["single_request_kv_usage"] == 0.125
@@ -128,9 +129,9 @@ def test_phases_run_one_after_another_at_the_rate_that_was_found(quick_trials):
     assert warmup["is_within_limits"] == (0.2 <= warmup["mean_kv_cache_usage"] <= 0.5)
     assert alpha["rate_rps"] == theta["rate_rps"] == warmup["search"]["rate_rps"]
     assert alpha["n_requests"] == 27
-    assert done[1][1].n_ok == 27
+    assert done[1][1].log.n_ok == 27
     starts = [result.started_s for _, result in done]
-    ends = [result.ended_s for _, result in done]
+    ends = [result.run.ended_s for _, result in done]
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
 
 
@@ -139,7 +140,7 @@ def test_a_server_that_does_not_tell_its_use_is_refused(quick_trials):
         StubServer(answer_tokens()) as server,
         pytest.raises(InputError, match="do not say how much of the KV cache"),
     ):
-        phases(server, BurstPlan(), lambda: None)
+        phases(server, ALL, lambda: None)
     assert server.requests == []
 
 
@@ -148,4 +149,4 @@ def test_a_request_that_fails_alone_is_refused(quick_trials):
         StubServer(answer_tokens(ttft_s=5.0)) as server,
         pytest.raises(InputError, match=r"served alone, failed: no end within 0\.2 s"),
     ):
-        phases(server, BurstPlan(), lambda: 0.1, timeout_s=0.2)
+        phases(server, ALL, lambda: 0.1, timeout_s=0.2)

@@ -4,21 +4,24 @@ import numpy as np
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.bench.burst_loads import BurstPlan, phase_load, read_windows
+from sextant.bench import burst_loads
+from sextant.bench.burst_loads import phase_load, read_windows
+from sextant.experiment.scenarios import WINDOWS_FILE, Burst
 from sextant.workload.lengths import zipf_request_model
 
 MODEL = zipf_request_model(1.1, 1, 100, 20)
 """Inputs of 1 to 100 tokens, 20 of output."""
-PLAN = BurstPlan(alpha=0.5, theta=1.1, warmup_s=1000, mirrored_s=40, n_per_change=200)
+PLAN = Burst(levels=(1.0,), burstiness=0.5, warmup_s=1000.0, duration_s=40.0)
 HEADER = "service\tstart_s\tduration_s\tn_requests\talpha\n"
 
 
 @pytest.fixture
-def windows(tmp_path):
+def windows(tmp_path, monkeypatch):
     """Ten seconds of 30 requests with alpha 2, then ten of 10 requests without a fit."""
     path = tmp_path / "windows.tsv"
     rows = "api\t100\t10\t30\t2\napi\t110\t10\t10\t\nconversation\t0\t5\t8\t0.5\n"
     path.write_text(f"# a comment\n{HEADER}{rows}")
+    monkeypatch.setattr(burst_loads, "WINDOWS_FILE", path)
     return path
 
 
@@ -69,10 +72,9 @@ def test_theta_makes_inputs_shorter_step_by_step():
 
 
 def test_windows_are_stretched_and_scaled_to_the_rate(windows):
-    plan = BurstPlan(alpha=0.5, mirrored_s=40, windows=windows, api_rate_factor=1.0)
-    load = phase_load(3, plan, 5.0, MODEL, seed=1)
+    load = phase_load(3, PLAN, 2.5, MODEL, seed=1)
     # 20 s become 40; 40 requests become 200: 150 in the first 20 s, 50 in the next.
-    assert load.facts == {"time_factor": 2.0, "rate_factor": 1.0, "n_windows": 2}
+    assert load.facts == {"time_factor": 2.0, "rate_factor": 2.0, "n_windows": 2}
     assert of(load, "start_s") == [0.0, 20.0]
     assert of(load, "rate_rps") == pytest.approx([7.5, 2.5])
     assert of(load, "alpha") == [2.0, None]
@@ -86,7 +88,7 @@ def test_windows_are_stretched_and_scaled_to_the_rate(windows):
 
 def test_the_windows_that_ship_cover_both_services():
     for service in ("conversation", "api"):
-        windows = read_windows(BurstPlan().windows, service)
+        windows = read_windows(WINDOWS_FILE, service)
         assert len(windows) == 29
         assert (windows["n_requests"] > 300).all()
 
@@ -99,10 +101,10 @@ def test_the_same_seed_gives_the_same_load_and_phases_differ():
     assert not np.array_equal(first.arrival_s[:100], other.arrival_s[:100])
 
 
-def test_windows_that_are_missing_are_named(tmp_path, windows):
-    missing = BurstPlan(windows=tmp_path / "none.tsv")
-    with pytest.raises(InputError, match=r"none\.tsv.*cannot be read"):
-        phase_load(2, missing, 1.0, MODEL, seed=1)
+def test_windows_that_are_missing_are_named(windows):
     windows.write_text(HEADER + "api\t0\t1\t1\t1\n")
     with pytest.raises(InputError, match="no window of service 'conversation'"):
-        phase_load(2, BurstPlan(windows=windows), 1.0, MODEL, seed=1)
+        phase_load(2, PLAN, 1.0, MODEL, seed=1)
+    windows.unlink()
+    with pytest.raises(InputError, match=r"windows\.tsv.*cannot be read"):
+        phase_load(2, PLAN, 1.0, MODEL, seed=1)

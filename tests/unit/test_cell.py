@@ -475,7 +475,7 @@ def test_replicas_of_their_own_devices_have_cores_of_their_own(tmp_path, placeme
         pytest.skip("needs two cores")
     pair = {"variant_id": "pair", "replicas": 2, "placement": placement, "cpu_cores": 1}
     cell, _ = prepare_cell(tmp_path, variant=pair)
-    specs = server_specs(cell, load_llm(cell.config_path, "bfloat16"), tmp_path, tmp_path)(100)
+    specs = server_specs(cell, load_llm(cell.config_path, "bfloat16"), tmp_path, tmp_path, 100)
     assert [len(spec.cores) for spec in specs] == [1, 1]
     assert len({spec.cores for spec in specs}) == n_cores
 

@@ -57,7 +57,7 @@ def test_the_server_never_sees_more_requests_than_users(users):
     assert server.n_connections == users
     frame = frame_of(result)
     assert set(frame["user"]) == set(range(users)) and set(frame["replica"]) == {0}
-    assert len(frame) == result.n_ok == len(server.requests) >= users
+    assert len(frame) == result.log.n_ok == len(server.requests) >= users
 
 
 def test_rows_are_whole_and_fit_the_schema():
@@ -95,17 +95,17 @@ def test_throughput_is_output_tokens_over_the_measured_time():
     # All that the server sent lies within the measured time, which no pause stretches.
     assert rows["output_tokens"].sum() == served
     assert result.started_s <= rows["sent_s"].min()
-    assert rows["last_token_s"].max() <= result.ended_s
-    assert 0.5 <= result.duration_s == result.ended_s - result.started_s <= wall_s
-    idle_s = result.duration_s - (rows["last_token_s"].max() - rows["sent_s"].min())
-    assert idle_s < 0.2 + result.client_lag_ms["max"] / 1e3  # what a busy machine takes aside
+    assert rows["last_token_s"].max() <= result.run.ended_s
+    assert 0.5 <= result.run.duration_s == result.run.ended_s - result.started_s <= wall_s
+    idle_s = result.run.duration_s - (rows["last_token_s"].max() - rows["sent_s"].min())
+    assert idle_s < 0.2 + result.run.client_lag_ms.max / 1e3  # what a busy machine takes aside
 
 
 def test_no_request_starts_after_the_end_and_those_in_flight_run_out():
     with StubServer(answer_tokens(0.3)) as server:
         result = load(server.url, users=2, duration_s=0.1)
-    assert (result.n_ok, result.n_failed, result.n_cooldown_requests) == (2, 0, 0)
-    assert result.duration_s >= 0.3
+    assert (result.log.n_ok, result.log.n_failed, result.run.n_cooldown_requests) == (2, 0, 0)
+    assert result.run.duration_s >= 0.3
 
 
 def test_a_cool_down_keeps_the_load_on_and_is_left_out():
@@ -118,9 +118,9 @@ def test_a_cool_down_keeps_the_load_on_and_is_left_out():
     with StubServer(answer) as server:
         began_s = time.monotonic()
         result = load(server.url, users=2, duration_s=0.1, cooldown_s=600.0)
-    assert result.n_ok == 2
-    assert result.n_cooldown_requests == len(server.requests) - 2 > 2
-    assert 0.6 <= result.duration_s <= time.monotonic() - began_s < 600
+    assert result.log.n_ok == 2
+    assert result.run.n_cooldown_requests == len(server.requests) - 2 > 2
+    assert 0.6 <= result.run.duration_s <= time.monotonic() - began_s < 600
 
 
 # What is sent
@@ -200,9 +200,9 @@ def check_failures(result, status: str, users: int) -> None:
     frame = frame_of(result)
     assert len(frame) and set(frame["status"]) == {status}
     # Ten tries a second and user, not thousands; none after the end.
-    assert len(frame) <= users * (result.duration_s / 0.1 + 1)
+    assert len(frame) <= users * (result.run.duration_s / 0.1 + 1)
     assert frame["error"].notna().all()
-    assert (result.n_ok, result.n_failed) == (0, len(frame))
+    assert (result.log.n_ok, result.log.n_failed) == (0, len(frame))
 
 
 def test_a_server_that_is_gone_is_not_called_in_a_spin():
@@ -213,7 +213,7 @@ def test_a_server_that_is_gone_is_not_called_in_a_spin():
     frame = frame_of(result)
     assert frame["sent_s"].isna().all() and frame["last_token_s"].isna().all()
     assert (frame["token_offsets_ms"].map(len) == 0).all()
-    assert 0.2 <= result.duration_s < 5
+    assert 0.2 <= result.run.duration_s < 5
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_a_burst_of_refusals_is_recorded_and_load_goes_on_after_it(head):
         n_received = len(server.requests)
     frame = frame_of(result)
     failed = frame[frame["status"] != "ok"]
-    assert set(failed["status"]) == {"http_error"} and len(failed) == 5 == result.n_failed
+    assert set(failed["status"]) == {"http_error"} and len(failed) == 5 == result.log.n_failed
     assert failed["error"].str.startswith(f"HTTP {head[:3]}").all()
     assert failed["first_token_s"].isna().all()
-    assert result.n_ok == n_received - 5 > 5
+    assert result.log.n_ok == n_received - 5 > 5
     assert frame["sent_s"].max() > failed["sent_s"].max()
 
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from fake_nvml import use_fake_nvml
-from sextant.engine.host import hardware, is_mps_running
+from sextant.engine.devices import hardware, is_mps_running
 
 PRINT = (
-    "import json; from sextant.engine.host import host_facts; "
+    "import json; from sextant.engine.devices import host_facts; "
     "from sextant.points.cell_files import to_json; print(json.dumps(to_json(host_facts())))"
 )
 
@@ -51,7 +51,7 @@ def test_the_mps_daemon_is_found(monkeypatch, tmp_path):
 
 def test_hardware_is_named_by_processor_and_the_jobs_gpus(monkeypatch):
     use_fake_nvml(monkeypatch, gpus=3)
-    script = "from sextant.engine.host import hardware; print(hardware('gpu', [2, 'GPU-0', 7]))"
+    script = "from sextant.engine.devices import hardware; print(hardware('gpu', [2, 'GPU-0', 7]))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     *processor, first, second, third = done.stdout.strip().split(", ")
     assert "×" in "".join(processor)

@@ -16,8 +16,9 @@ import pytest
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.load.clock import lag_warning
+from sextant.load.measure import lag_warning
 from sextant.points.cell_files import REQUEST_SCHEMA, damaged_files
+from sextant.points.run import Quantiles
 from sextant.points.summarize import aggregate_points
 from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk
 from support import wait_for
@@ -398,10 +399,6 @@ main()""",
 # The rule for the client's lag
 
 
-def lag(p99: float | None) -> dict:
-    return {"median": p99, "p99": p99, "max": p99}
-
-
 @pytest.mark.parametrize(
     ("client_ms", "send_ms", "itl_ms", "ttft_ms", "said"),
     [
@@ -415,5 +412,5 @@ def lag(p99: float | None) -> dict:
 def test_a_lag_above_a_tenth_of_what_it_adds_to_is_warned_of(
     client_ms, send_ms, itl_ms, ttft_ms, said
 ):
-    warning = lag_warning(lag(client_ms), lag(send_ms), itl_ms, ttft_ms)
+    warning = lag_warning(Quantiles(p99=client_ms), Quantiles(p99=send_ms), itl_ms, ttft_ms)
     assert (warning is None) if said is None else said in warning

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from command import sextant
 from sextant.base.errors import InputError
-from sextant.engine.endpoint import EndpointServer
 from sextant.engine.http import Target, api_key_of, get
+from sextant.engine.protocol import Server
 from sextant.load.answer import OTHER_INPUT, AnswerReader
 from sextant.load.client import Exchange
 from sextant.load.rows import RequestLog
@@ -109,7 +109,7 @@ def test_each_request_that_the_server_saw_is_recorded(odd: bytes, at_end) -> Non
         result = load(server.url)
         n_sent = len(server.requests)
     rows = result.table().to_pylist()
-    assert n_sent == result.n_ok + result.n_failed == len(rows) > 0
+    assert n_sent == result.log.n_ok + result.log.n_failed == len(rows) > 0
     assert {row["status"] for row in rows} == {"incomplete"} and all(row["error"] for row in rows)
 
 
@@ -148,7 +148,7 @@ def test_an_endless_answer_is_cut_off(piece: bytes) -> None:
     with StubServer(endless) as server:
         result = load(server.url, users=4, duration_s=0.2)
         n_sent = len(server.requests)
-    assert n_sent == result.n_failed > 0
+    assert n_sent == result.log.n_failed > 0
     assert all("cut off: an answer above" in row["error"] for row in result.table().to_pylist())
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 150_000
 
@@ -287,10 +287,10 @@ def test_a_version_is_optional_bounded_and_in_time(said, way, monkeypatch) -> No
         writer.close()
 
     answer.takes_get = True
-    monkeypatch.setattr("sextant.engine.endpoint.GET_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sextant.engine.protocol.GET_TIMEOUT_S", 0.3)
     with StubServer(answer) as server:
         began_s = time.monotonic()
-        version = EndpointServer(Target(server.url, "m")).version()
+        version = Server(Target(server.url, "m")).version()
         assert time.monotonic() - began_s < 3
         assert get(Target(server.url, "m"), "/v1/models", timeout_s=0.2)[0] in (None, 200)
     assert version in (None, "\\ud800", "?")

@@ -16,10 +16,10 @@ from html_page import Page
 from sextant.base.errors import InputError
 from sextant.engine.http import Target
 from sextant.load.client import Exchange
+from sextant.load.results import summarise_load, summary_document
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import ListedRequests, PreparedRequest, RandomIds
-from sextant.load.summary import summarise_load, summary_document
 from sextant.pages.blocks import as_text
 from sextant.pages.page import as_page
 from sextant.points.cell_files import read_cell

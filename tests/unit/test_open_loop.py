@@ -17,7 +17,7 @@ from stub_server import StubServer, answer_tokens
 MODEL = RequestModel(pd.DataFrame({"input_tokens": [8], "output_tokens": [3], "count": [1]}))
 
 
-def load(*urls: str, arrival_s, timeout_s: float = 20.0, level: float | None = None, **options):
+def load(*urls: str, arrival_s, timeout_s: float = 20.0, level: float = 0.0, **options):
     source = RequestSource("m", MODEL, RandomTokens(1000), 0)
     targets = [Target(url, "m") for url in urls]
     epoch_ns = time.monotonic_ns()
@@ -52,7 +52,7 @@ def test_a_free_connection_is_used_again():
         # One connection for each that could be under way is opened beforehand, and no more.
         result = load(server.url, arrival_s=np.arange(400) * 0.002)
     # A busy machine may put more under way than that.
-    assert result.n_ok == 400 and server.n_connections <= max(256, server.most_in_flight)
+    assert result.log.n_ok == 400 and server.n_connections <= max(256, server.most_in_flight)
 
 
 def test_a_limit_queues_and_the_queue_counts():
@@ -65,7 +65,7 @@ def test_a_limit_queues_and_the_queue_counts():
     waited_s = (rows["sent_s"] - rows["scheduled_s"]).to_numpy()
     assert (waited_s[2:4] >= 0.2).all() and (waited_s[4:] >= 0.4).all()
     # That is the queue's doing, not the client's.
-    assert result.send_lag_ms["max"] < 1e3 * waited_s[4:].min()
+    assert result.run.send_lag_ms.max < 1e3 * waited_s[4:].min()
 
 
 def test_a_hanging_request_gives_its_place_free():
@@ -99,8 +99,8 @@ def test_scheduled_is_when_it_was_due_however_late_the_client_is(monkeypatch):
     assert scheduled_s - scheduled_s[0] == pytest.approx(arrival_s, abs=1e-6)
     late_s = (rows["sent_s"] - rows["scheduled_s"]).to_numpy()
     assert late_s[2] >= 0.3 and late_s[9] >= 0.33 - 7 * 0.02 - 0.001
-    assert result.send_lag_ms["max"] >= 300 and result.client_lag_ms["max"] >= 200
-    assert "could have shaped the result" in result.lag_warning
+    assert result.run.send_lag_ms.max >= 300 and result.run.client_lag_ms.max >= 200
+    assert "could have shaped the result" in result.run.lag_warning
 
 
 def test_warm_up_and_cool_down_are_sent_and_left_out():
@@ -110,13 +110,13 @@ def test_warm_up_and_cool_down_are_sent_and_left_out():
         n_received = len(server.requests)
     rows = rows_of(result)
     assert rows["user"].tolist() == list(range(5, 15))
-    assert result.n_warmup_requests == 5
+    assert result.run.n_warmup_requests == 5
     # The load stays on until the last measured request, due at 0.7 s, ends after 1 s.
-    assert result.n_cooldown_requests == 5 == n_received - 15
+    assert result.run.n_cooldown_requests == 5 == n_received - 15
     # The measured part begins after the warm-up and ends with the last measured request.
     assert result.started_s == pytest.approx(rows["scheduled_s"].iloc[0], abs=1e-6)
-    assert result.duration_s >= 0.45 + 0.3
-    assert result.ended_s >= rows["last_token_s"].max()
+    assert result.run.duration_s >= 0.45 + 0.3
+    assert result.run.ended_s >= rows["last_token_s"].max()
 
 
 def test_requests_are_spread_over_replicas():

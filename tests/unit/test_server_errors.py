@@ -21,7 +21,7 @@ from sextant.engine.vllm import VLLMServer
 @pytest.fixture
 def start(tmp_path):
     """Make servers that log to a temporary folder."""
-    return lambda: VLLMServer(GPU, SETTINGS, tmp_path / "server.log")
+    return lambda spec=GPU: VLLMServer(spec, SETTINGS, tmp_path / "server.log")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def crashed(start, monkeypatch):
 
     def crash(message: str, spec: ServerSpec = GPU) -> ServerError:
         monkeypatch.setenv("FAKE_CRASH", message)
-        with pytest.raises(ServerError) as caught, replace(start(), spec=spec):
+        with pytest.raises(ServerError) as caught, start(spec):
             pass
         return caught.value
 
@@ -119,11 +119,11 @@ def test_a_limit_of_memory_makes_it_run_out_for_real(start, monkeypatch):
     monkeypatch.setenv("FAKE_KV_BYTES", str(100_000))
     limited = replace(CPU, memory_limit_gib=0.25, device_indices=(0,))
     # 1,000 tokens take 96 MiB, and 10,000 would take four times the limit.
-    with replace(start(), spec=limited) as server:
+    with start(limited) as server:
         memory = server.memory()
     assert memory.lacking_bytes is None and memory.profiled_tokens is None
     assert 50 * 2**20 < memory.free_bytes <= memory.idle_free_bytes < 160 * 2**20
-    too_much = replace(start(), spec=replace(limited, batch_weight_tokens=10_000))
+    too_much = start(replace(limited, batch_weight_tokens=10_000))
     with pytest.raises(ServerError, match="MemoryError") as caught, too_much:
         pass
     assert caught.value.is_out_of_memory
@@ -133,7 +133,7 @@ def test_what_was_lacking_is_what_was_asked_for_less_what_was_left(start, monkey
     asked = "you tried to allocate 536870912 bytes. Error code 12 (Cannot allocate memory)"
     monkeypatch.setenv("FAKE_CRASH", f"DefaultCPUAllocator: can't allocate memory: {asked}")
     monkeypatch.setenv("FAKE_FAIL_AT", "1")
-    with replace(start(), spec=replace(CPU, memory_limit_gib=0.25)) as server:
+    with start(replace(CPU, memory_limit_gib=0.25)) as server:
         with contextlib.suppress(http.client.HTTPException, OSError):
             complete(server)
         memory = server.error("a request failed").memory
@@ -147,12 +147,12 @@ def test_an_engine_that_ends_at_its_limit_lacked_memory(
 ):
     monkeypatch.setenv("FAKE_KV_BYTES", str(2**16))
     spec = replace(CPU, memory_limit_gib=0.25)
-    with replace(start(), spec=spec) as server:
+    with start(spec) as server:
         free_mib = server.memory().free_bytes / 2**20  # 16 tokens, a block, take 1 MiB
     monkeypatch.setenv("FAKE_CRASH", "RuntimeError: can't start new thread")
     monkeypatch.setenv("FAKE_FAIL_AT", "1")
     more_tokens = 16 * round(free_mib - left_mib)
-    with replace(start(), spec=replace(spec, batch_weight_tokens=1000 + more_tokens)) as server:
+    with start(replace(spec, batch_weight_tokens=1000 + more_tokens)) as server:
         with contextlib.suppress(http.client.HTTPException, OSError):
             complete(server)
         assert server.error("a request failed").is_out_of_memory == is_out_of_memory

@@ -1,11 +1,15 @@
 """When a sweep over users ends early."""
 
 from sextant.bench.measurement import reason_to_stop
+from sextant.experiment.scenarios import ClosedLoop
 from sextant.points.run import LevelMedians
 
+LIMITS = {"stop_nttft_ms": 100.0, "stop_itl_ms": 50.0, "stop_factor": 3.0}
+SWEEP = ClosedLoop(levels=(1.0,), duration_s=9.0, **LIMITS)
 
-def stop(*levels, factor=3.0):
-    return reason_to_stop(levels, nttft_limit_ms=100.0, itl_limit_ms=50.0, factor=factor)
+
+def stop(*levels):
+    return reason_to_stop(levels, SWEEP)
 
 
 def test_both_limits_have_to_be_exceeded_by_the_factor():

@@ -17,8 +17,8 @@ import pytest
 
 from fake_nvml import use_fake_nvml, use_no_nvml
 from sextant.engine import gauges
+from sextant.engine.gauges import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.engine.watcher import Watched, Watcher, WatchPlan, read_rows, watch
-from sextant.engine.watching_process import GPU_PERIOD_S, HTTP_PERIOD_S
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from stub_server import StubServer, answer_text
 from support import wait_for

@@ -187,9 +187,8 @@ def test_a_server_whose_log_is_deleted_is_understood_and_ends(start):
     assert not server.is_alive()
 
 
-def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(start, tmp_path):
-    servers = [replace(start(), log_path=tmp_path / f"{number}.log") for number in range(8)]
-    servers = [replace(server, api_key=f"key {n}") for n, server in enumerate(servers)]
+def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(tmp_path):
+    servers = [VLLMServer(GPU, SETTINGS, tmp_path / f"{number}.log") for number in range(8)]
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(servers)) as pool:
         list(pool.map(stack.enter_context, servers))
         assert len({server.port for server in servers}) == len(servers)

@@ -12,7 +12,7 @@ from snakemake.jobs import Job
 from sextant.base.errors import InputError, require_docstrings
 from sextant.engine.registry import check_settings
 from sextant.experiment.experiment import CellKey, cell_definition, trace_sha256
-from sextant.experiment.measured import is_cell_of, is_trace_of, is_workload_of
+from sextant.experiment.experiment import is_cell_of, is_trace_of, is_workload_of
 from sextant.experiment.loading import load_experiment
 from sextant.base.sheets import by_file_name, file_name
 from sextant.base.files import library_files

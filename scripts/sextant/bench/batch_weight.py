@@ -1,17 +1,12 @@
 """The largest batch weight that a server holds under load: a search over server starts.
 
 After LLM-Pilot, section III-C2, which bisects. A start costs minutes, so this search also uses what
-each start reports of memory: how much was left at the peak of its load, how much an allocation that
-failed lacked, and what vLLM's own profiling left for the KV cache. It is a pure function of the
-probes so far: it can be tested without a server, and resumed from a record. Whatever the reports
-say, only a weight that was probed and passed is ever chosen.
-
-Read `next_weight` first, which decides; `_Evidence` is what it knows, in this order: which weights
-passed and failed, the largest weight that may work, and where to look next.
+each start reports: the memory left at the peak of its load, what a failed allocation lacked, and
+what vLLM's own profiling left for the KV cache. It is a pure function of the probes so far, and so
+goes on from a record. Whatever the reports say, only a weight that passed a probe is chosen.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sextant.points.verdict import Probe
 
@@ -41,20 +36,13 @@ class WeightRange:
     max_starts: int = 5
 
 
-class Estimate(NamedTuple):
-    """The largest weight that works, in tokens, by the memory that was left."""
-
-    least: float
-    most: float
-
-
 def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
     """Return the batch weight to probe next, None when the search has ended.
 
-    The search starts at the upper bound from memory facts, which often works. It ends well when
-    its last probe passed: that server is the one to load. So the last start goes to the best weight
-    that passed, or to the lowest if none has. Only a weight that had passed and fails later, under
-    load or started again, makes it take more starts than it is given: no probe foresaw that.
+    It starts at the upper bound from memory facts, which often works, and ends well when its last
+    probe passed: that server is the one to load. So the last start goes to the best weight that
+    passed, or to the lowest if none has. More starts than are given follow only where a weight that
+    had passed fails later, under load or started again.
     """
     if not probes:
         return limits.highest_tokens
@@ -92,9 +80,8 @@ class _Evidence:
         self.limits = limits
         self.failed = [probe for probe in probes if probe.outcome != "ok"]
         # The least weight that failed.
-        self.ceiling = min(
-            (probe.batch_weight_tokens for probe in self.failed), default=limits.highest_tokens + 1
-        )
+        failed_tokens = [probe.batch_weight_tokens for probe in self.failed]
+        self.ceiling = min(failed_tokens, default=limits.highest_tokens + 1)
         # That weight had passed its corner cases, and failed under load.
         self.is_overloaded = any(
             probe.is_under_load and probe.batch_weight_tokens == self.ceiling
@@ -107,17 +94,17 @@ class _Evidence:
         )
         self.best = self.passed[-1] if self.passed else None
         # What vLLM itself would have made the KV cache: with room for its largest step.
-        profiled = [probe.memory.profiled_tokens for probe in probes]
+        profiled = (probe.memory.profiled_tokens for probe in probes)
         self.profiled = [tokens for tokens in profiled if tokens is not None]
+        self.estimate = self._estimate()
 
     def is_close(self) -> bool:
         """Return whether the best weight is within the tolerance of the largest that works."""
         if self.best is None:
             return False
         weight = self.best.batch_weight_tokens
-        if self.ceiling - weight <= max(1, TOLERANCE * self.ceiling):
-            return True
-        return self.highest_possible() <= weight * (1 + TOLERANCE - _READING_ERROR)
+        is_bracketed = self.ceiling - weight <= max(1, TOLERANCE * self.ceiling)
+        return is_bracketed or self.highest_possible() <= weight * (1 + TOLERANCE - _READING_ERROR)
 
     def highest_possible(self) -> int:
         """Return the largest weight that may work.
@@ -125,20 +112,17 @@ class _Evidence:
         What was left is better evidence than what an allocation lacked: fragmented memory fails
         early, and a host's allocator does not say what was free.
         """
-        estimate = self.estimate()
-        if estimate:
-            bounds = [int(estimate.most)]
+        if self.estimate:
+            bounds = [int(self.estimate[1])]
         else:
             kv_bytes = self.limits.kv_bytes_per_token
-            bounds = [
-                int(probe.batch_weight_tokens - probe.memory.lacking_bytes / kv_bytes)
-                for probe in self.failed
-                if probe.memory.lacking_bytes is not None
-            ]
+            lacked = ((it.batch_weight_tokens, it.memory.lacking_bytes) for it in self.failed)
+            bounds = [int(weight - n / kv_bytes) for weight, n in lacked if n is not None]
         return max(self.limits.lowest_tokens, min([self.ceiling - 1, *bounds]))
 
-    def estimate(self) -> Estimate | None:
-        """Estimate the largest weight by the memory left at the best one; None if unknown.
+    def _estimate(self) -> tuple[float, float] | None:
+        """Return the least and the most that the largest weight may be, by the memory left at the
+        best one; None if unknown.
 
         A token takes at least its KV cache. What the load takes besides grows with the weight too,
         but ever less, since batches reach their caps: at most in proportion, and at most as steeply
@@ -162,16 +146,15 @@ class _Evidence:
             slopes.append((smaller_free_bytes - free_bytes) / (weight - smaller_weight))
         token_bytes = max(kv_bytes, min(slopes, default=kv_bytes))
         left_bytes = max(0, free_bytes)
-        return Estimate(weight + left_bytes / token_bytes, weight + left_bytes / kv_bytes)
+        return weight + left_bytes / token_bytes, weight + left_bytes / kv_bytes
 
     def guess(self) -> int:
         """Return a weight between the best that passed and the least that failed."""
         floor = self.best.batch_weight_tokens if self.best else self.limits.lowest_tokens - 1
-        estimate = self.estimate()
         highest: float = self.highest_possible()
         profiled = [tokens for tokens in self.profiled if floor < tokens <= highest]
-        if estimate:
-            least, most = estimate
+        if self.estimate:
+            least, most = self.estimate
             wanted = (1 - _MARGIN) * (least + _OPTIMISM * (most - least))
             if wanted >= highest:  # a failure since then shows that it was too much
                 wanted = min((max(least, floor) + highest) / 2, (1 - TOLERANCE) * self.ceiling + 1)

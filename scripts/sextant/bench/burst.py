@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.bench.burst_loads import PHASES, BurstPlan, Load, phase_load, trial_load
+from sextant.bench.burst_loads import PHASES, Load, phase_load, steady_load
 from sextant.engine.http import Target
+from sextant.experiment.scenarios import Burst
 from sextant.load.measure import LevelResult
 from sextant.load.run import check_descriptors
 from sextant.load.schedules import first_connections, run_open_loop
 from sextant.load.source import ListedRequests
+from sextant.workload.generators import child_seed
 from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel
 
@@ -34,12 +36,19 @@ KV_USAGE_LIMITS = (0.2, 0.5)
 """Mean use of the cache that a warm-up has to have."""
 _CLOSE_ENOUGH = (0.3, 0.4)
 MAX_TRIALS = 10
-_usage = attrgetter("kv_usage")
 _MAX_FACTOR = 4.0
 """Most that a rate changes by while only one side of the target is known."""
+_TRIAL_SHARE, _SHORTEST_TRIAL_S = 0.05, 3.0
+"""Duration of a trial, as a share of the warm-up's, and at least."""
+_SETTLING_SHARE = 1 / 3
+"""The first third of a trial, while the server fills, is not judged."""
+_MAX_REQUESTS_PER_TRIAL = 20_000
+_usage = attrgetter("kv_usage")
 
 KVUsage = Callable[[], float | None]
 """Returns the fraction of the KV cache in use, mean over replicas; None if servers do not say."""
+Run = Callable[..., "tuple[LevelResult, KVWatch]"]
+"""Sends a load to the servers, with prompts of its own."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +71,8 @@ class RateSearch:
     single_request_kv_usage: float
     """Mean use of the cache while one request of mean lengths is served alone."""
     single_request_s: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the search for `run.json`."""
-        limits = {"target_kv_usage": TARGET_KV_USAGE, "kv_usage_limits": list(KV_USAGE_LIMITS)}
-        return asdict(self) | limits
+    target_kv_usage: float = TARGET_KV_USAGE
+    kv_usage_limits: tuple[float, float] = KV_USAGE_LIMITS
 
 
 def find_rate(
@@ -77,17 +83,12 @@ def find_rate(
 ) -> RateSearch:
     """Find the rate at which the KV cache is used by 35% on average.
 
-    The first rate follows from Little's law: requests in flight are rate times duration, and
-    each of them uses as much of the cache as one alone. While only one side of the target is
-    known, the rate is scaled by target over use, at most fourfold; between two sides, ln(rate)
-    is interpolated in ln(use). The search ends at a use of 30 to 40%, or after 10 trials with
-    the one that came closest.
+    The first rate follows from Little's law, by one request alone: it takes `single_request_s` and
+    uses `single_kv_usage`, 0 if it is too short to be seen. `try_rate` loads the server at a rate
+    (requests/s), `max_rate_rps` at most, and `next_rate` chooses the next, until 30 to 40% are
+    used, or for 10 trials of which the closest counts.
 
-    `try_rate` loads the server at a rate (requests/s), `max_rate_rps` at most. One request alone
-    takes `single_request_s` and uses `single_kv_usage`, 0 if it is too short to be seen.
-
-    Raises InputError: one request alone uses more than 50% of the cache, or no trial came to 20 to
-    50%.
+    Raises InputError: one request alone uses more than 50% of the cache, or no trial 20 to 50%.
     """
     if single_kv_usage > KV_USAGE_LIMITS[1]:
         problem = f"one request alone uses {single_kv_usage:.0%} of the KV cache"
@@ -105,8 +106,8 @@ def find_rate(
         tried_rps, rate_rps = rate_rps, min(next_rate(trials), max_rate_rps)
         if tried_rps == rate_rps == max_rate_rps:
             break
-    found = closest(trials)
-    if found is None:
+    within = [it for it in trials if KV_USAGE_LIMITS[0] <= it.kv_usage <= KV_USAGE_LIMITS[1]]
+    if not within:
         highest = max(trials, key=_usage)
         problem = (
             f"no rate of arrivals uses 20 to 50% of the KV cache: {len(trials)} trials came to "
@@ -115,11 +116,16 @@ def find_rate(
         )
         fix = "choose a workload of longer requests or a server variant of smaller batch weight"
         raise InputError(problem, field="workload", fix=fix)
-    return RateSearch(found.rate_rps, tuple(trials), single_kv_usage, single_request_s)
+    closest = min(within, key=lambda trial: abs(trial.kv_usage - TARGET_KV_USAGE))
+    return RateSearch(closest.rate_rps, tuple(trials), single_kv_usage, single_request_s)
 
 
 def next_rate(trials: Sequence[Trial]) -> float:
-    """Return the rate to try after these trials, the last of which missed the target."""
+    """Return the rate to try after these trials, the last of which missed the target.
+
+    Between a trial below and one above the target, ln(rate) is interpolated in ln(use). Else the
+    rate of the last is scaled by target over use, at most fourfold.
+    """
     below = max((t for t in trials if t.kv_usage < TARGET_KV_USAGE), key=_usage, default=None)
     above = min((t for t in trials if t.kv_usage >= TARGET_KV_USAGE), key=_usage, default=None)
     if below and above and below.rate_rps < above.rate_rps:
@@ -132,13 +138,6 @@ def next_rate(trials: Sequence[Trial]) -> float:
     last = trials[-1]
     factor = TARGET_KV_USAGE / last.kv_usage if last.kv_usage else _MAX_FACTOR
     return last.rate_rps * min(max(factor, 1 / _MAX_FACTOR), _MAX_FACTOR)
-
-
-def closest(trials: Sequence[Trial]) -> Trial | None:
-    """Return the trial whose use is closest to the target, None if none is within the limits."""
-    lowest, highest = KV_USAGE_LIMITS
-    within = [trial for trial in trials if lowest <= trial.kv_usage <= highest]
-    return min(within, key=lambda t: abs(t.kv_usage - TARGET_KV_USAGE), default=None)
 
 
 @dataclass
@@ -175,48 +174,49 @@ class KVWatch:
         return sum(values) / len(values) if values else None
 
 
-_TRIAL_SHARE, _SHORTEST_TRIAL_S = 0.05, 3.0
-"""Duration of a trial, as a share of the warm-up's, and at least."""
-_SETTLING_SHARE = 1 / 3
-"""The first third of a trial, while the server fills, is not judged."""
-_MAX_REQUESTS_PER_TRIAL = 20_000
-
-
 def run_phases(
     targets: Sequence[Target],
     model: RequestModel,
     prompts: PromptSource,
-    plan: BurstPlan,
+    scenario: Burst,
     timeout_s: float,
     epoch_ns: int,
     seed: int,
     kv_usage: KVUsage,
 ) -> Iterator[tuple[dict[str, Any], LevelResult]]:
-    """Find the rate, then run the warm-up and the plan's other phases, one a step.
+    """Find the rate, then run the warm-up and the scenario's other phases, one a step.
 
-    Args:
-        model: outputs have its distribution; inputs follow Zipf's law within its bounds.
-        prompts: makes the prompts; no two phases get the same ones.
-        seed: same seed, same requests for the same rate.
-        kv_usage: reads the use of the KV cache, mean over the replicas.
+    Outputs have the distribution of `model`, inputs follow Zipf's law within its bounds; no two
+    phases get the same prompts. The same seed gives the same requests for the same rate.
 
-    Yields:
-        What `run.json` says of a phase, and what it measured; the level is its number. Keys:
-        `name, rate_rps` (the warm-up's), `n_requests, mean_kv_cache_usage, settings` (see
-        `Load`), those of `Load.facts`, and for the warm-up `search` and `is_within_limits`.
+    Yields what `run.json` says of a phase, and what it measured; the level is its number. Keys:
+    `name, rate_rps` (the warm-up's), `n_requests, mean_kv_cache_usage, settings` (see `Load`),
+    those of `Load.facts`, and for the warm-up `search` and `is_within_limits`.
 
     Raises InputError: the servers do not say how much of the cache is used, a request served alone
-    fails or uses more than 50%, or no rate comes to 20 to 50%.
+    fails, or as of `find_rate`.
     """
     if kv_usage() is None:
         problem = "the servers do not say how much of the KV cache is used"
         fix = "serve with metrics: vLLM without --disable-log-stats, SGLang with --enable-metrics"
         raise InputError(problem, field="scenario_id", fix=fix)
-    run = _Runner(targets, prompts, timeout_s, epoch_ns, itertools.count(seed), kv_usage)
-    search = _find_rate(run, plan, model, seed)
+    seeds = itertools.count(seed)
+
+    def run(
+        load: Load, level: float = 0.0, readings_per_s: float = 4.0
+    ) -> tuple[LevelResult, KVWatch]:
+        """Run a load, with prompts of its own, to its end."""
+        check_descriptors(first_connections(load.arrival_s, None))
+        lengths = load.input_tokens, load.output_tokens
+        source = ListedRequests(targets[0].model, *lengths, prompts, next(seeds))
+        with KVWatch(kv_usage, 1 / readings_per_s, epoch_ns) as watch:
+            result = run_open_loop(targets, source, load.arrival_s, timeout_s, epoch_ns, level)
+        return result, watch
+
+    search = _find_rate(run, scenario, model, seed)
     log.info("the warm-up's rate is %.3g requests/s", search.rate_rps)
-    for phase in sorted({1, *plan.phases}):
-        load = phase_load(phase, plan, search.rate_rps, model, seed)
+    for phase in sorted({1, *map(int, scenario.levels)}):
+        load = phase_load(phase, scenario, search.rate_rps, model, seed)
         result, watch = run(load, float(phase))
         # From the first to the last arrival: what drains afterwards does not count as load.
         mean = watch.mean(result.started_s, result.started_s + float(load.arrival_s[-1]))
@@ -230,65 +230,35 @@ def run_phases(
         }
         if phase == 1:
             lowest, highest = KV_USAGE_LIMITS
-            is_within = mean is not None and lowest <= mean <= highest
-            facts |= {"search": search.as_dict(), "is_within_limits": is_within}
+            facts["search"] = asdict(search)
+            facts["is_within_limits"] = mean is not None and lowest <= mean <= highest
         yield facts, result
 
 
-@dataclass(frozen=True)
-class _Runner:
-    """Sends loads to the same servers, each with prompts of its own."""
-
-    targets: Sequence[Target]
-    prompts: PromptSource
-    timeout_s: float
-    epoch_ns: int
-    seeds: Iterator[int]
-    kv_usage: KVUsage
-
-    def __call__(
-        self, load: Load, level: float | None = None, readings_per_s: float = 4.0
-    ) -> tuple[LevelResult, KVWatch]:
-        """Run a load to its end; InputError: it needs more connections than may be opened."""
-        check_descriptors(first_connections(load.arrival_s, None))
-        name, seed = self.targets[0].model, next(self.seeds)
-        source = ListedRequests(name, load.input_tokens, load.output_tokens, self.prompts, seed)
-        with KVWatch(self.kv_usage, 1 / readings_per_s, self.epoch_ns) as watch:
-            result = run_open_loop(
-                self.targets, source, load.arrival_s, self.timeout_s, self.epoch_ns, level
-            )
-        return result, watch
-
-
-def _find_rate(run: _Runner, plan: BurstPlan, model: RequestModel, seed: int) -> RateSearch:
-    duration_s = max(plan.warmup_s * _TRIAL_SHARE, _SHORTEST_TRIAL_S)
+def _find_rate(run: Run, scenario: Burst, model: RequestModel, seed: int) -> RateSearch:
+    duration_s = max(scenario.warmup_s * _TRIAL_SHARE, _SHORTEST_TRIAL_S)
     seeds = itertools.count(seed)
 
     def try_rate(rate_rps: float) -> Trial:
-        load = trial_load(plan, rate_rps, model, duration_s, next(seeds))
+        load = steady_load(scenario, rate_rps, model, duration_s, child_seed(next(seeds), 0))
         result, watch = run(load)
         start_s = result.started_s + _SETTLING_SHARE * duration_s
         usage = watch.mean(start_s, result.started_s + duration_s)
         # Chance moves the requests of a bursty window far from rate times duration.
         n = len(load.arrival_s)
-        return Trial(n / duration_s, usage or 0.0, result.n_failed / n)
+        return Trial(n / duration_s, usage or 0.0, result.log.n_failed / n)
 
-    usage, lasting_s = _serve_alone(run, trial_load(plan, 100.0, model, 10.0, seed))
-    return find_rate(try_rate, usage, lasting_s, _MAX_REQUESTS_PER_TRIAL / duration_s)
-
-
-def _serve_alone(run: _Runner, sample: Load) -> tuple[float, float]:
-    """Return the cache's use and the seconds of a request of mean lengths, served alone."""
+    sample = steady_load(scenario, 100.0, model, 10.0, child_seed(seed, 0))
     inputs, outputs = (
-        np.rint([tokens.mean()]).astype(int)
-        for tokens in (sample.input_tokens, sample.output_tokens)
+        np.rint([it.mean()]).astype(int) for it in (sample.input_tokens, sample.output_tokens)
     )
-    load = Load(np.zeros(1), inputs, outputs, settings=[])
-    run(load)  # a server's first request is slower than all that follow
-    result, watch = run(load, readings_per_s=20.0)
+    alone = Load(np.zeros(1), inputs, outputs, [])
+    run(alone)  # a server's first request is slower than all that follow
+    result, watch = run(alone, readings_per_s=20.0)
     row = result.table().to_pylist()[0]
     if row["status"] != "ok":
         problem = f"a request of mean lengths, served alone, failed: {row['error']}"
         raise InputError(problem, field="timeout_s", fix="see the server's log, or give more time")
-    usage = watch.mean(row["sent_s"], row["last_token_s"])
-    return usage or 0.0, row["last_token_s"] - row["sent_s"]
+    usage = watch.mean(row["sent_s"], row["last_token_s"]) or 0.0
+    lasting_s = row["last_token_s"] - row["sent_s"]
+    return find_rate(try_rate, usage, lasting_s, _MAX_REQUESTS_PER_TRIAL / duration_s)

@@ -3,8 +3,9 @@
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,12 @@ from sextant.base.errors import InputError
 from sextant.base.files import remove
 from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
+from sextant.bench import tuning
 from sextant.bench.batch_weight import WeightRange, possible_gain
 from sextant.bench.definition import Cell, Checkpoint, cell_from_definition
 from sextant.bench.measurement import Measurement, Record, write_results
-from sextant.bench.tuning import (
-    ProbeRecord,
-    check_corner_cases,
-    corner_cases,
-    request_lengths,
-    tune_and_load,
-)
-from sextant.engine.devices import pick_cores, pick_devices
-from sextant.engine.host import hardware
+from sextant.bench.tuning import ProbeRecord, tune_and_load
+from sextant.engine.devices import hardware, pick_cores, pick_devices
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
@@ -42,13 +37,10 @@ def measure_cell(
 ) -> None:
     """Measure a cell and write its files to its folder; an infeasible cell is a result too.
 
-    What is finished is kept in `partial/` beside the results until these have been read
-    (`drop_checkpoints`), so that a measurement that was interrupted goes on from there.
-
-    Raises:
-        ServerError: the server failed for a reason other than memory.
-        InputError: the workload has no cap that the LLM's context can hold, the machine lacks the
-            devices or the disk, or a server that should run already does not answer.
+    What is finished is kept in `partial/` until the results have been read (`drop_checkpoints`):
+    an interrupted measurement goes on from there. Raises ServerError: a server failed for a reason
+    other than memory; InputError: the context does not hold the longest request, the machine lacks
+    the devices or the disk, or a server that should run already does not answer.
     """
     longest_tokens = cell.longest_request_tokens
     # What counts is the type that is served, not the one the weights were published in.
@@ -73,9 +65,8 @@ def measure_cell(
 
 def is_measured(cell: Cell, folder: Path) -> bool:
     """Return whether the results in a folder are whole, and of this definition."""
-    if damaged_files(folder):
-        return False
-    return read_run(folder).definition_sha256 == cell.definition_sha256
+    is_whole = not damaged_files(folder)
+    return is_whole and read_run(folder).definition_sha256 == cell.definition_sha256
 
 
 def _measure(
@@ -87,27 +78,24 @@ def _measure(
     llm: LLM,
     scratch: Path,
 ) -> None:
-    engine, record = ENGINES[settings.name], Record()
-    if not engine.starts_servers:
-        kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, hardware("cpu", ()))
-        measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
-        with engine.serve((), settings, server_log) as servers:
-            measurement.run(servers)
-        write_results(cell, folder, record, None, kept)
-        return
-    feasibility = assess_variant(
-        llm, cell.devices, cell.variant, settings.memory_utilization, cell.longest_request_tokens
-    )
-    weights = (
-        nullcontext(Path(cell.model)) if cell.model else model_folder(cell.config_path, scratch)
-    )
-    with weights as model:
-        specs = server_specs(cell, llm, model, scratch) if feasibility.is_feasible else None
-        devices = {device for spec in specs(1) for device in spec.device_indices} if specs else ()
-        machine = hardware(cell.devices.kind, sorted(devices, key=str))
+    engine, record, specs = ENGINES[settings.name], Record(), list[ServerSpec]()
+    feasibility, longest_tokens = None, cell.longest_request_tokens
+    with ExitStack() as stack:
+        if engine.starts_servers:
+            share = settings.memory_utilization
+            feasibility = assess_variant(llm, cell.devices, cell.variant, share, longest_tokens)
+        if feasibility and feasibility.is_feasible:
+            made = None if cell.model else model_folder(cell.config_path, scratch)
+            model = stack.enter_context(made) if made else Path(cell.model or "")
+            specs = server_specs(cell, llm, model, scratch, longest_tokens)
+        devices = sorted({device for spec in specs for device in spec.device_indices}, key=str)
+        machine = hardware(cell.devices.kind if specs else "cpu", devices)
         kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, machine)
-        if specs:
+        if specs or feasibility is None:
             measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
+        if feasibility is None:
+            measurement.run(stack.enter_context(engine.serve((), settings, server_log)))
+        elif specs:
             depends_on = [cell.definition_sha256, machine]
             probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
             _tune_and_load(measurement, probes, server_log, specs, llm, feasibility)
@@ -118,23 +106,26 @@ def _tune_and_load(
     measurement: Measurement,
     probes: ProbeRecord,
     server_log: Path,
-    specs: Callable[[int], list[ServerSpec]],
+    specs: Sequence[ServerSpec],
     llm: LLM,
     feasibility: Feasibility,
 ) -> None:
     """Search the batch weight; measure on the servers that passed the last probe."""
     cell, settings, record = measurement.cell, measurement.settings, measurement.record
-    lengths = request_lengths(measurement.model, cell.max_input_tokens, cell.max_output_tokens)
+    lengths = tuning.request_lengths(
+        measurement.model, cell.max_input_tokens, cell.max_output_tokens
+    )
 
     def start(weight: int) -> AbstractContextManager[Sequence[Server]]:
         number = len(probes.probes) + 1
         measurement.progress.note(f"server start {number}: batch weight {weight}")
-        return ENGINES[settings.name].serve(specs(weight), settings, server_log)
+        weighed = [replace(spec, batch_weight_tokens=weight) for spec in specs]
+        return ENGINES[settings.name].serve(weighed, settings, server_log)
 
     def check(servers: Sequence[Server], weight: int) -> None:
-        cases = corner_cases(weight, lengths, settings.max_num_seqs)
+        cases = tuning.corner_cases(weight, lengths, settings.max_num_seqs)
         prompts, timeout_s = RandomTokens(llm.vocab_size), settings.request_timeout_s
-        check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)
+        tuning.check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)
 
     variant, given = cell.variant, cell.variant.batch_weight_tokens
     # Replicas that share a device fill it together.
@@ -159,35 +150,31 @@ def _kv_bytes_per_token(cell: Cell, llm: LLM) -> float:
 
 
 def server_specs(
-    cell: Cell, llm: LLM, model: Path, scratch: Path
-) -> Callable[[int], list[ServerSpec]]:
-    """Return what makes the servers of a cell, one a replica, with a batch weight."""
+    cell: Cell, llm: LLM, model: Path, scratch: Path, batch_weight_tokens: int
+) -> list[ServerSpec]:
+    """Return what the servers of a cell are, one a replica."""
     variant = cell.variant
     places = pick_devices(cell.devices, variant.replicas, variant.placement)
     cores: list[tuple[int, ...] | None] = [None] * variant.replicas
     if variant.cpu_cores:
         cores = list(pick_cores(variant.cpu_cores, variant.replicas, variant.placement))
-
-    def with_weight(batch_weight_tokens: int) -> list[ServerSpec]:
-        return [
-            ServerSpec(
-                model=model,
-                load_format="safetensors" if cell.model else "dummy",
-                devices=cell.devices,
-                batch_weight_tokens=batch_weight_tokens,
-                kv_bytes_per_token=round(_kv_bytes_per_token(cell, llm)),
-                max_request_tokens=cell.longest_request_tokens,
-                device_indices=place,
-                cpu_indices=own_cores,
-                memory_share=variant.memory_share,
-                memory_limit_gib=variant.memory_limit_gib,
-                seed=cell.seed,
-                scratch=scratch,
-            )
-            for place, own_cores in zip(places, cores, strict=True)
-        ]
-
-    return with_weight
+    return [
+        ServerSpec(
+            model=model,
+            load_format="safetensors" if cell.model else "dummy",
+            devices=cell.devices,
+            batch_weight_tokens=batch_weight_tokens,
+            kv_bytes_per_token=round(_kv_bytes_per_token(cell, llm)),
+            max_request_tokens=cell.longest_request_tokens,
+            device_indices=place,
+            cpu_indices=own_cores,
+            memory_share=variant.memory_share,
+            memory_limit_gib=variant.memory_limit_gib,
+            seed=cell.seed,
+            scratch=scratch,
+        )
+        for place, own_cores in zip(places, cores, strict=True)
+    ]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sextant.base.files import read_json, write_json, write_parquet
-from sextant.experiment.measured import definition_sha256, inputs_sha256
+from sextant.experiment.experiment import definition_sha256, inputs_sha256
 from sextant.experiment.scenarios import Scenario, level_to_json, scenario_of
 from sextant.experiment.servers import Variant
 from sextant.facts.gpu import Devices

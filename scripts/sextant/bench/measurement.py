@@ -3,40 +3,37 @@
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
-
 from sextant.base.files import provenance
 from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
-from sextant.bench.burst_loads import BurstPlan
 from sextant.bench.definition import Cell, Checkpoint
-from sextant.engine.host import host_facts
+from sextant.engine.devices import host_facts
 from sextant.engine.http import mean_itl_ms, server_gauges
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
-from sextant.engine.watcher import Watched, WatchPlan, watch
+from sextant.engine.watcher import Watched, Watcher, WatchPlan, watch
 from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario, as_json
 from sextant.experiment.servers import EngineSettings
 from sextant.load.measure import LevelResult
-from sextant.load.results import level_run
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.source import RequestSource, unsent_parameters
 from sextant.points.cell_files import TABLES, write_cell
-from sextant.points.metrics import points_query
 from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
 from sextant.workload.generators import Arrivals
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
+
+log = logging.getLogger(__name__)
+_MIN_REQUESTS = 10
+"""Fewest served requests whose medians decide. A level with fewer does not stop the sweep."""
 
 
 @dataclass
@@ -98,43 +95,23 @@ def write_results(
     write_cell(folder, run, tuning, tables)
 
 
-MIN_REQUESTS = 10
-"""Fewest served requests whose medians decide. A level with fewer does not stop the sweep."""
-
-
-def reason_to_stop(
-    levels: Sequence[LevelMedians], nttft_limit_ms: float, itl_limit_ms: float, factor: float
-) -> Stop | None:
+def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop | None:
     """Return why more users need not be measured, None as long as they must.
 
-    They need not where both medians at the last level, users ascending, exceed their limits (ms per
-    input token, ms) by `factor` of 1 or more: more users wait longer, so no larger level can meet
-    either limit. A level with fewer than 10 served requests, or without one of the medians, decides
-    nothing.
+    They need not where both medians at the last level, users ascending, exceed the limits of a
+    closed loop (`stop_nttft_ms`, `stop_itl_ms`) by its `stop_factor` of 1 or more: more users wait
+    longer, so no larger level can meet either limit. A level with fewer than 10 served requests, or
+    without one of the medians, decides nothing.
     """
-    last = levels[-1] if levels else None
-    if last is None or last.n_ok < MIN_REQUESTS or last.nttft_ms is None or last.itl_ms is None:
+    if not isinstance(scenario, ClosedLoop) or not levels:
         return None
-    if last.nttft_ms <= factor * nttft_limit_ms or last.itl_ms <= factor * itl_limit_ms:
+    last, factor = levels[-1], scenario.stop_factor
+    nttft_limit_ms, itl_limit_ms = scenario.stop_nttft_ms, scenario.stop_itl_ms
+    if nttft_limit_ms is None or itl_limit_ms is None or last.n_ok < _MIN_REQUESTS:
         return None
-    return Stop(last, nttft_limit_ms, itl_limit_ms, factor)
-
-
-def level_medians(level: float, requests: pa.Table) -> LevelMedians:
-    """Return what the stop rule looks at, of a closed loop's rows."""
-    with duckdb.connect() as database:
-        database.execute("SET enable_progress_bar = false")
-        database.register("rows", requests)
-        query = points_query(
-            "(SELECT 0 AS cell, sent_s AS start_s, * FROM rows)",
-            f"(SELECT 0 AS cell, '{level}'::DOUBLE AS level, 1.0 AS duration_s)",
-        )
-        names = "n_ok, median_nttft_ms, median_itl_ms"
-        (row,) = database.execute(f"SELECT {names} FROM ({query})").fetchall()
-    return LevelMedians(level, *row)
-
-
-log = logging.getLogger(__name__)
+    is_far_beyond = (last.nttft_ms or 0.0) > factor * nttft_limit_ms
+    is_far_beyond &= (last.itl_ms or 0.0) > factor * itl_limit_ms
+    return Stop(last, nttft_limit_ms, itl_limit_ms, factor) if is_far_beyond else None
 
 
 class Measurement:
@@ -151,8 +128,7 @@ class Measurement:
     ) -> None:
         self.cell, self.settings, self.record = cell, settings, record
         self.kept, self.progress = kept, progress
-        self.model = load_request_model(cell.workload_path)
-        self._vocab_size = vocab_size
+        self.model, self._vocab_size = load_request_model(cell.workload_path), vocab_size
         self._scenarios = _scenarios(cell)
         self._epoch_ns = time.monotonic_ns()
         self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
@@ -164,8 +140,18 @@ class Measurement:
         record.unsent_parameters = unsent_parameters(self.model)
         if record.unsent_parameters:
             log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
-        record.server = _server_facts(servers, self.settings)
-        kept = self.kept.levels(servers[0].batch_weight_tokens)
+        first, is_ours = servers[0], ENGINES[self.settings.name].starts_servers
+        record.server = ServerFacts(
+            engine=self.settings.name,
+            version=first.version(),
+            precision=self.settings.dtype if is_ours else None,
+            command=tuple(first.command) if first.command else None,
+            url=None if is_ours else first.target.base_url,
+            start_duration_s=first.start_duration_s,
+            devices=tuple(server.device_indices for server in servers),
+            batch_weight_tokens=first.batch_weight_tokens,
+        )
+        kept = self.kept.levels(first.batch_weight_tokens)
         # One result has one version and one time limit: levels of others are measured again.
         same = (record.server.version, self._timeout_s)
         record.levels = [it for it in kept if (it.engine_version, it.timeout_s) == same]
@@ -177,71 +163,53 @@ class Measurement:
             ended_s = max(level.ended_s or 0.0 for level in record.levels)
             since_s = (datetime.now(UTC) - record.started_at).total_seconds()
             self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
+        self._servers, self._targets = servers, [server.target for server in servers]
         prompts, record.prompts = _prompts(cell, self._vocab_size)
         if isinstance(cell.scenario, Burst):
-            self._measure_phases(cell.scenario, servers, prompts)
+            self._measure_phases(cell.scenario, prompts)
         else:
-            self._measure_levels(servers, prompts)
+            self._measure_levels(prompts)
 
-    def _measure_levels(self, servers: Sequence[Server], prompts: PromptSource) -> None:
+    def _measure_levels(self, prompts: PromptSource) -> None:
         cell, record = self.cell, self.record
-        known, targets = {run.level for run in record.levels}, [it.target for it in servers]
+        known = {run.level for run in record.levels}
         for number, level in enumerate(cell.scenario.levels):
             if level in known:
                 continue
-            if stop := self._stop():
+            medians = [run.medians for run in record.levels if run.medians]
+            if stop := reason_to_stop(medians, cell.scenario):
                 record.left_out = LeftOut(cell.scenario.levels[number:], stop)
                 log.info("levels %s", record.left_out)
                 return
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
-            source = RequestSource(targets[0].model, self.model, prompts, seed, cell.sampler)
-            load = (self._scenarios[level], level, targets, source, self._timeout_s, self._epoch_ns)
-            with self._watching(servers, level) as (found, note_metrics):
-                before = partial(note_metrics, "before")
-                result = measure_level(*load, seed=seed, before=before)
-            self._keep(servers, level, result, found)
+            name = self._targets[0].model
+            source = RequestSource(name, self.model, prompts, seed, cell.sampler)
+            load = (self._targets, source, self._timeout_s, self._epoch_ns)
+            with self._watch(level) as watcher:
+                begin = partial(self._note_metrics, level)
+                result = measure_level(
+                    self._scenarios[level], level, *load, seed=seed, before=begin
+                )
+                self._keep(level, result, watcher.stop())
 
-    def _stop(self) -> Stop | None:
-        """Return why larger levels can be skipped; None if they must be measured."""
-        scenario, levels = self.cell.scenario, self.record.levels
-        if not isinstance(scenario, ClosedLoop):
-            return None
-        if scenario.stop_nttft_ms is None or scenario.stop_itl_ms is None:
-            return None
-        medians = [run.medians for run in levels if run.medians]
-        limits = (scenario.stop_nttft_ms, scenario.stop_itl_ms)
-        return reason_to_stop(medians, *limits, scenario.stop_factor)
-
-    def _measure_phases(
-        self, scenario: Burst, servers: Sequence[Server], prompts: PromptSource
-    ) -> None:
+    def _measure_phases(self, scenario: Burst, prompts: PromptSource) -> None:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
         self.kept.forget_levels()
         self.record.levels.clear()
-        plan = BurstPlan(
-            phases=[int(level) for level in scenario.levels],
-            alpha=scenario.burstiness,
-            warmup_s=scenario.warmup_s,
-            mirrored_s=scenario.duration_s,
-            n_per_change=scenario.n_requests or BurstPlan.n_per_change,
-        )
-        targets = [server.target for server in servers]
-        limits = (self._timeout_s, self._epoch_ns, self.cell.seed)
-        phases = run_phases(
-            targets, self.model, prompts, plan, *limits, lambda: self._kv_cache_usage(servers)
-        )
-        for number in sorted({1, *plan.phases}):
-            self.progress.step(f"phase {number}")
-            with self._watching(servers, float(number)) as (found, note_metrics):
-                note_metrics("before")
+        limits = (self._timeout_s, self._epoch_ns, self.cell.seed, self._kv_usage)
+        phases = run_phases(self._targets, self.model, prompts, scenario, *limits)
+        for number in sorted({1.0, *scenario.levels}):
+            self.progress.step(f"phase {number:g}")
+            with self._watch(number) as watcher:
+                self._note_metrics(number)
                 phase, result = next(phases)
-            self._keep(servers, float(number), result, found, phase)
+                self._keep(number, result, watcher.stop(), phase)
 
-    def _kv_cache_usage(self, servers: Sequence[Server]) -> float | None:
+    def _kv_usage(self) -> float | None:
         """Return the mean use of the replicas' KV caches, None if a server does not report it."""
         usages = []
-        for server in servers:
+        for server in self._servers:
             try:
                 gauges = server_gauges(server.metrics(), self._metric_names)
             except OSError:
@@ -251,62 +219,62 @@ class Measurement:
             usages.append(gauges["kv_cache_usage"])
         return statistics.fmean(usages)
 
-    @contextmanager
-    def _watching(
-        self, servers: Sequence[Server], level: float
-    ) -> Iterator[tuple[dict, Callable[[str], None]]]:
-        """Watch servers and devices; the dict then holds what was `watched`, and metrics `after`.
-
-        The function notes the servers' metrics there under another name.
-        """
-        is_cpu = self.cell.devices.kind == "cpu"
+    def _watch(self, level: float) -> Watcher:
+        servers, kind = self._servers, self.cell.devices.kind
         plan = WatchPlan(
-            kind=self.cell.devices.kind,
+            kind=kind,
             devices=tuple(dict.fromkeys(i for s in servers for i in s.device_indices)),
-            pids=tuple(pid for s in servers for pid in s.pids) if is_cpu else (),
-            server_urls=tuple(server.target.base_url for server in servers),
+            pids=tuple(pid for s in servers for pid in s.pids) if kind == "cpu" else (),
+            server_urls=tuple(target.base_url for target in self._targets),
             metric_names=self._metric_names,
             dcgm_url=self.settings.dcgm_url,
         )
-        found: dict = {}
+        return watch(plan, self._epoch_ns, level)
 
-        def note_metrics(name: str) -> None:
-            found[name] = _metrics(servers, level)
+    def _metrics(self, level: float) -> str:
+        """Return the metrics of all replicas one after another: their sums are the cell's."""
+        texts = []
+        for server in self._servers:
+            try:
+                texts.append(server.metrics())
+            except OSError as error:
+                raise server.error(f"the server died at level {level:g} ({error})") from error
+            if not server.is_healthy():  # an API server may outlive its engine
+                raise server.error(f"the engine ended at level {level:g}")
+        return "\n".join(texts)
 
-        with watch(plan, self._epoch_ns, level) as watcher:
-            yield found, note_metrics
-            found["watched"] = watcher.stop()
-        note_metrics("after")
+    def _note_metrics(self, level: float) -> None:
+        self._before = self._metrics(level)
 
     def _keep(
         self,
-        servers: Sequence[Server],
         level: float,
         result: LevelResult,
-        found: dict,
+        watched: Watched,
         phase: dict[str, Any] | None = None,
     ) -> None:
         """Keep a level that is whole: its entry in `run.json`, and its rows."""
+        after, medians = self._metrics(level), None
         for warning in result.warnings:
             # On a CPU the client shares the server's cores: the report says so, once.
-            is_usual = warning == result.lag_warning and self.cell.devices.kind == "cpu"
+            is_usual = warning == result.run.lag_warning and self.cell.devices.kind == "cpu"
             log.log(logging.DEBUG if is_usual else logging.WARNING, "level %g: %s", level, warning)
-        watched: Watched = found["watched"]
-        requests = result.table()
-        run = level_run(
-            level,
-            result,
-            server_mean_itl_ms=mean_itl_ms(found["before"], found["after"], self._metric_names),
+        if self.cell.scenario.has_users:  # elsewhere latency counts from due times
+            both = map(result.median, ("nttft_ms", "itl_ms"))
+            medians = LevelMedians(level, result.log.n_ok, *both)
+        run = replace(
+            result.run,
+            server_mean_itl_ms=mean_itl_ms(self._before, after, self._metric_names),
             telemetry_warnings=tuple(watched.warnings),
             engine_version=self.record.server.version if self.record.server else None,
             timeout_s=self._timeout_s,
             times_since=self.record.started_at,
-            # Of users alone: elsewhere latency counts from due times.
-            medians=level_medians(level, requests) if self.cell.scenario.has_users else None,
+            medians=medians,
             phase=phase,
         )
+        requests = result.table()
         tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
-        self.kept.save(run, servers[0].batch_weight_tokens, tables)
+        self.kept.save(run, self._servers[0].batch_weight_tokens, tables)
         self.record.levels.append(run)
 
 
@@ -334,31 +302,3 @@ def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
     if cell.prompts:
         log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.llm_id)
     return RandomTokens(vocab_size), "random token ids"
-
-
-def _server_facts(servers: Sequence[Server], settings: EngineSettings) -> ServerFacts:
-    first = servers[0]
-    starts_servers = ENGINES[settings.name].starts_servers
-    return ServerFacts(
-        engine=settings.name,
-        version=first.version(),
-        precision=settings.dtype if starts_servers else None,
-        command=tuple(first.command) if first.command else None,
-        url=None if starts_servers else first.target.base_url,
-        start_duration_s=first.start_duration_s,
-        devices=tuple(server.device_indices for server in servers),
-        batch_weight_tokens=first.batch_weight_tokens,
-    )
-
-
-def _metrics(servers: Sequence[Server], level: float) -> str:
-    """Return the metrics of all replicas, one after another: their sums are those of the cell."""
-    texts = []
-    for server in servers:
-        try:
-            texts.append(server.metrics())
-        except OSError as error:
-            raise server.error(f"the server died at level {level:g} ({error})") from error
-        if not server.is_healthy():  # an API server may outlive its engine
-            raise server.error(f"the engine ended at level {level:g}")
-    return "\n".join(texts)

@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 
 from sextant.base.files import atomic_path
 from sextant.bench.batch_weight import WeightRange, next_weight
-from sextant.engine.devices import worst
 from sextant.engine.protocol import Server, ServerError
 from sextant.load.schedules import run_open_loop
 from sextant.load.source import ListedRequests
 from sextant.points.cell_files import from_json, to_json
-from sextant.points.verdict import Probe
+from sextant.points.verdict import MemoryFacts, Probe
 from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel
 
+log = logging.getLogger(__name__)
 # Enough tokens to decode a few times after the prefill has filled the KV cache.
 _SHORT_OUTPUT_TOKENS = 4
 
@@ -66,9 +66,7 @@ def corner_cases(
 ) -> list[CornerCase]:
     """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2.
 
-    One longest request, then as many requests as the weight and the engine's own limit
-    hold, of the shortest, the mean and the two mixed lengths. No output is so short that
-    its request would end before the others have begun.
+    No output is so short that its request would end before the others have begun.
     """
     least_in, mean_in, most_in = lengths.input_tokens
     least_out, mean_out, most_out = lengths.output_tokens
@@ -94,19 +92,13 @@ def check_corner_cases(
     seed: int,
     timeout_s: float,
 ) -> None:
-    """Put each case on all servers at the same time.
-
-    Raises ServerError, which says whether memory ran out: a request failed, or a server died.
-    """
+    """Put each case on all servers at once; ServerError: a request failed, or a server died."""
     targets = [server.target for server in servers]
     for number, case in enumerate(cases):
+        lengths = ([case.input_tokens], [case.output_tokens])
+        source = ListedRequests(targets[0].model, *lengths, prompts, seed + number)
         # Request i goes to server i mod n: each gets the whole case.
-        n_requests = case.n_requests * len(servers)
-        inputs, outputs = (
-            np.full(n_requests, tokens) for tokens in (case.input_tokens, case.output_tokens)
-        )
-        source = ListedRequests(targets[0].model, inputs, outputs, prompts, seed + number)
-        due_s = np.zeros(n_requests)
+        due_s = np.zeros(case.n_requests * len(servers))
         result = run_open_loop(targets, source, due_s, timeout_s, time.monotonic_ns())
         rows = result.table().select(["status", "error", "replica"])
         failed = rows.filter(pc.not_equal(rows["status"], "ok")).to_pylist()
@@ -120,9 +112,6 @@ def check_corner_cases(
                 raise server.error(f"the engine ended after corner case '{case.name}'")
 
 
-log = logging.getLogger(__name__)
-
-
 class ProbeRecord:
     """The probes of a cell in a file that survives the job, one line per probe."""
 
@@ -131,44 +120,28 @@ class ProbeRecord:
         self.path = path
         text = json.dumps(depends_on, sort_keys=True)
         self._key = hashlib.sha256(text.encode()).hexdigest()
-        self.probes = self._read()
+        self.probes: list[Probe] = []
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+                if entry.pop("key") == self._key:
+                    self.probes.append(from_json(Probe, entry))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                log.warning("%s, line %d is damaged: the rest is kept", path, number)
         if self.probes:
             log.info("%d server starts are known from an earlier attempt", len(self.probes))
         self._write()
 
-    @property
-    def chosen(self) -> int | None:
-        """The batch weight of a search that has ended; None if no weight works."""
-        last = self.probes[-1] if self.probes else None
-        return last.batch_weight_tokens if last and last.outcome == "ok" else None
-
     def add(self, probe: Probe) -> None:
         """Keep a probe. One that failed under load replaces its pass: one start is one probe."""
-        last = self.probes[-1] if self.probes else None
-        is_same_start = (
-            last is not None
-            and (last.outcome, probe.outcome) == ("ok", "out_of_memory")
-            and last.batch_weight_tokens == probe.batch_weight_tokens
-        )
-        if is_same_start:
+        passed = [(last.outcome, last.batch_weight_tokens) for last in self.probes[-1:]]
+        if probe.outcome != "ok" and passed == [("ok", probe.batch_weight_tokens)]:
             self.probes.pop()
             probe = replace(probe, is_under_load=True)
         self.probes.append(probe)
         self._write()
         log.info("batch weight %d tokens: %s", probe.batch_weight_tokens, probe.outcome)
-
-    def _read(self) -> list[Probe]:
-        if not self.path.exists():
-            return []
-        probes = []
-        for number, line in enumerate(self.path.read_text(errors="replace").splitlines(), 1):
-            try:
-                entry = json.loads(line)
-                if entry.pop("key") == self._key:
-                    probes.append(from_json(Probe, entry))
-            except (ValueError, TypeError, KeyError, AttributeError):
-                log.warning("%s, line %d is damaged: the rest is kept", self.path, number)
-        return probes
 
     def _write(self) -> None:
         """Write all probes again: never more than a handful, and never half of them."""
@@ -184,34 +157,26 @@ def tune_and_load(
     check: Callable[[Sequence[Server], int], None],
     load: Callable[[Sequence[Server]], None],
 ) -> int | None:
-    """Search the batch weight and load the servers that passed the last probe.
+    """Search the batch weight; load the servers that passed the last probe and return their weight.
 
-    Servers that run out of memory under load have not passed: the search goes on. A search
-    that ended in an earlier attempt costs one start, of the weight it chose.
-
-    Args:
-        record: the probes so far; new ones are added as they end.
-        start: starts the servers of a cell with a batch weight.
-        check: puts the corner cases of a weight on them (`corner_cases`).
-
-    Returns:
-        The batch weight that was loaded; None if none works.
-
-    Raises ServerError: a server failed for a reason other than memory.
+    Servers that run out of memory under load have not passed: the search goes on. A search that
+    ended in an earlier attempt, which `record` knows, costs one start, of the weight it chose.
+    `start` starts the servers of a cell with a weight, `check` puts its corner cases on them.
+    None if no weight works. Raises ServerError: a server failed for another reason than memory.
     """
     while True:
-        untried = next_weight(record.probes, limits)
-        weight = record.chosen if untried is None else untried
-        if weight is None:
-            return None
+        weight = untried = next_weight(record.probes, limits)
+        if weight is None:  # the search has ended: the last probe tells how
+            if not record.probes or record.probes[-1].outcome != "ok":
+                return None
+            weight = record.probes[-1].batch_weight_tokens
         started_s = time.monotonic()
         try:
             with start(weight) as servers:
                 if untried is not None:
                     check(servers, weight)
-                    memory = worst([server.memory() for server in servers])
                     detail, duration_s = "all corner cases passed", time.monotonic() - started_s
-                    record.add(Probe(weight, "ok", detail, duration_s, memory))
+                    record.add(Probe(weight, "ok", detail, duration_s, _least_memory(servers)))
                 for server in servers:
                     server.stop_watching_memory()
                 if next_weight(record.probes, limits) is None:
@@ -222,3 +187,11 @@ def tune_and_load(
                 raise
             duration_s = time.monotonic() - started_s
             record.add(Probe(weight, "out_of_memory", str(error), duration_s, error.memory))
+
+
+def _least_memory(servers: Sequence[Server]) -> MemoryFacts:
+    """Return the facts of the server with the least memory, of servers that run together."""
+    each = [vars(server.memory()) for server in servers]
+    known = {name: [it[name] for it in each if it[name] is not None] for name in each[0]}
+    least = {name: min(values, default=None) for name, values in known.items()}
+    return MemoryFacts(**least | {"lacking_bytes": max(known["lacking_bytes"], default=None)})

@@ -1,22 +1,31 @@
-"""Which of the machine's devices a job may use, and how replicas share them."""
+"""The machine: what identifies it, which devices a job may use, and how much memory is left."""
 
 import contextlib
 import os
+import platform
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import psutil
 import pynvml
 
 from sextant.base.errors import InputError
 from sextant.facts.gpu import MIG_PREFIX, Devices
-from sextant.points.verdict import MemoryFacts
+
+if TYPE_CHECKING:
+    from sextant.points.run import HostFacts
 
 Device = TypeVar("Device", int, int | str)
 _UUID_PREFIXES = ("GPU-", MIG_PREFIX)
+_PERIOD_S = 0.02
+_VMSTAT = Path("/proc/vmstat")
+_MPS_DAEMON = "nvidia-cuda-mps-control"
 
 
 def pick_devices(
@@ -35,46 +44,19 @@ def pick_devices(
     Raises InputError: the job has fewer devices than the replicas need, SLURM has given it none, or
     a replica would need several MIG instances, of which a process can use only one.
     """
-    n_needed = devices.n_gpus * (replicas if placement == "own" else 1)
-    picked = _first(_available(devices.kind, n_needed, environ), n_needed, devices.kind)
-    if devices.n_gpus > 1 and any(str(device).startswith(MIG_PREFIX) for device in picked):
-        problem = f"a server of {devices.n_gpus} GPUs cannot use MIG instances"
-        raise InputError(
-            problem, field="CUDA_VISIBLE_DEVICES", fix="use whole GPUs, or a profile of one GPU"
-        )
-    return _shares(picked, devices.n_gpus, replicas, placement)
-
-
-def pick_cores(n_cores: int, replicas: int = 1, placement: str = "own") -> list[tuple[int, ...]]:
-    """Return the cores of each replica beside its devices; InputError: the job has too few."""
-    n_needed = n_cores * (replicas if placement == "own" else 1)
-    picked = _first(sorted(os.sched_getaffinity(0)), n_needed, "cpu")
-    return _shares(picked, n_cores, replicas, placement)
-
-
-def _first(available: Sequence[Device], n_needed: int, kind: str) -> Sequence[Device]:
-    if len(available) < n_needed:
-        fix = "run on a machine that has them, or remove the profile from benchmarks.tsv"
-        raise InputError(f"{n_needed} devices ({kind}) needed, {len(available)} here", fix=fix)
-    return available[:n_needed]
-
-
-def _shares(
-    picked: Sequence[Device], n_each: int, replicas: int, placement: str
-) -> list[tuple[Device, ...]]:
-    starts = [n * n_each if placement == "own" else 0 for n in range(replicas)]
-    return [tuple(picked[start : start + n_each]) for start in starts]
-
-
-def _available(kind: str, n_needed: int, environ: Mapping[str, str]) -> Sequence[int | str]:
-    if kind == "cpu":
-        return _cores(environ)
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:  # CUDA sees those before the first entry that is none, e.g. -1
+    available: Sequence[int | str]
+    if devices.kind == "cpu":
+        available = cores = sorted(os.sched_getaffinity(0))
+        # The step's devices are the job's; a scheduler may have cleared the job's variable.
+        if granted := environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS"):
+            indices = map(int, granted.split(","))
+            available = [cores[index] for index in indices if index < len(cores)]
+    elif (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        # CUDA sees those before the first entry that is none, e.g. -1.
         entries = map(str.strip, visible.split(","))
         seen = takewhile(lambda it: it.isdigit() or it.startswith(_UUID_PREFIXES), entries)
-        return list(dict.fromkeys(int(entry) if entry.isdigit() else entry for entry in seen))
-    if "SLURM_JOB_ID" in environ:
+        available = list(dict.fromkeys(int(it) if it.isdigit() else it for it in seen))
+    elif "SLURM_JOB_ID" in environ:
         # All GPUs of the node would be visible: those of other jobs, too.
         problem = f"SLURM job {environ['SLURM_JOB_ID']} was given no GPU"
         fix = (
@@ -82,21 +64,33 @@ def _available(kind: str, n_needed: int, environ: Mapping[str, str]) -> Sequence
             "(`gpu_model` in gpu_profiles.tsv), or with --gres=gpu:N"
         )
         raise InputError(problem, field="CUDA_VISIBLE_DEVICES", fix=fix)
-    try:
-        pynvml.nvmlInit()
-        return list(range(pynvml.nvmlDeviceGetCount()))
-    except pynvml.NVMLError:  # the server will find out
-        return list(range(n_needed))
+    else:
+        try:
+            pynvml.nvmlInit()
+            available = range(pynvml.nvmlDeviceGetCount())
+        except pynvml.NVMLError:  # the server will find out
+            available = range(devices.n_gpus * replicas)
+    picked = _shares(available, devices.n_gpus, replicas, placement, devices.kind)
+    if devices.n_gpus > 1 and any(str(device).startswith(MIG_PREFIX) for device in sum(picked, ())):
+        problem = f"a server of {devices.n_gpus} GPUs cannot use MIG instances"
+        fix = "use whole GPUs, or a profile of one GPU"
+        raise InputError(problem, field="CUDA_VISIBLE_DEVICES", fix=fix)
+    return picked
 
 
-def _cores(environ: Mapping[str, str]) -> list[int | str]:
-    """Return the cores of the job; of a job with devices by SLURM, those of its devices."""
-    cores = sorted(os.sched_getaffinity(0))
-    # The step's devices are the job's; a scheduler may have cleared the job's variable.
-    granted = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
-    if not granted:
-        return list(cores)
-    return [cores[int(index)] for index in granted.split(",") if int(index) < len(cores)]
+def pick_cores(n_cores: int, replicas: int = 1, placement: str = "own") -> list[tuple[int, ...]]:
+    """Return the cores of each replica beside its devices; InputError: the job has too few."""
+    return _shares(sorted(os.sched_getaffinity(0)), n_cores, replicas, placement, "cpu")
+
+
+def _shares(
+    available: Sequence[Device], n_each: int, replicas: int, placement: str, kind: str
+) -> list[tuple[Device, ...]]:
+    starts = [n * n_each if placement == "own" else 0 for n in range(replicas)]
+    if len(available) < (n_needed := starts[-1] + n_each):
+        fix = "run on a machine that has them, or remove the profile from benchmarks.tsv"
+        raise InputError(f"{n_needed} devices ({kind}) needed, {len(available)} here", fix=fix)
+    return [tuple(available[start : start + n_each]) for start in starts]
 
 
 def nvml_handle(device: int | str) -> object:
@@ -104,24 +98,6 @@ def nvml_handle(device: int | str) -> object:
     if isinstance(device, int):
         return pynvml.nvmlDeviceGetHandleByIndex(device)
     return pynvml.nvmlDeviceGetHandleByUUID(device)
-
-
-_PERIOD_S = 0.02
-_VMSTAT = Path("/proc/vmstat")
-
-
-def worst(facts: Sequence[MemoryFacts]) -> MemoryFacts:
-    """Return the facts of the server with the least memory, of servers that run together."""
-
-    def known(name: str) -> list[int]:
-        return [getattr(each, name) for each in facts if getattr(each, name) is not None]
-
-    return MemoryFacts(
-        idle_free_bytes=min(known("idle_free_bytes"), default=None),
-        free_bytes=min(known("free_bytes"), default=None),
-        lacking_bytes=max(known("lacking_bytes"), default=None),
-        profiled_tokens=min(known("profiled_tokens"), default=None),
-    )
 
 
 class FreeMemory(threading.Thread):
@@ -162,10 +138,9 @@ def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
         used = []
         for each in _below(pid):
             with contextlib.suppress(OSError):
-                said = re.search(
-                    r"^VmData:\s*(\d+)", Path(f"/proc/{each}/status").read_text(), re.MULTILINE
-                )
-                used += [int(said[1]) * 1024] if said else []
+                status = Path(f"/proc/{each}/status").read_text()
+                if said := re.search(r"^VmData:\s*(\d+)", status, re.MULTILINE):
+                    used.append(int(said[1]) * 1024)
         return limit_bytes - max(used) if used else None
 
     return read
@@ -176,18 +151,14 @@ def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
 
     Without NVML, or where it does not report memory, it is unknown.
     """
-    handles: list = []
-    with contextlib.suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        handles += map(nvml_handle, devices)
 
     def read() -> int | None:
-        try:
-            free = [pynvml.nvmlDeviceGetMemoryInfo(handle).free for handle in handles]
-        except pynvml.NVMLError:
-            return None
-        return min(free) if len(free) == len(devices) else None
+        with contextlib.suppress(pynvml.NVMLError):
+            return min(pynvml.nvmlDeviceGetMemoryInfo(nvml_handle(it)).free for it in devices)
+        return None
 
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
     return read
 
 
@@ -211,3 +182,84 @@ def _below(pid: int) -> list[int]:
             for child in (task / "children").read_text().split():
                 found += [int(child), *_below(int(child))]
     return found
+
+
+def host_facts() -> "HostFacts":
+    """Return what identifies the machine; what NVML does not report is null, as are all GPU facts
+    without NVML.
+    """
+    from sextant.points.run import HostFacts, HostGPU  # which takes a second to load
+
+    machine = HostFacts(
+        name=platform.node(),
+        system=platform.platform(),
+        processor=_processor(),
+        python=sys.version.split()[0],
+        is_mps_running=is_mps_running(),
+    )
+    try:
+        pynvml.nvmlInit()
+        handles = list(map(nvml_handle, range(pynvml.nvmlDeviceGetCount())))
+    except pynvml.NVMLError:
+        return machine
+    cuda = _or_none(pynvml.nvmlSystemGetCudaDriverVersion)
+    return replace(
+        machine,
+        gpu_driver=_or_none(pynvml.nvmlSystemGetDriverVersion),
+        # 12040 is CUDA 12.4.
+        cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        gpus=tuple(
+            HostGPU(_or_none(pynvml.nvmlDeviceGetName, handle), _is_mig_enabled(handle))
+            for handle in handles
+        ),
+    )
+
+
+def hardware(kind: str, devices: Sequence[int | str]) -> str:
+    """Return the names of the processor and of these GPUs (NVML indices or UUIDs, of kind `gpu`):
+    levels of others do not mix.
+    """
+    names = [_processor()]
+    for device in devices if kind == "gpu" else ():
+        try:
+            pynvml.nvmlInit()
+            names.append(pynvml.nvmlDeviceGetName(nvml_handle(device)))
+        except pynvml.NVMLError:
+            names.append("unknown GPU")
+    return ", ".join(names)
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]} × {len(names)}" if names else platform.processor() or "unknown"
+
+
+def _is_mig_enabled(handle: object) -> bool | None:
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError_NotSupported:  # a device that cannot be divided
+        return False
+    except pynvml.NVMLError:
+        return None
+    return current == pynvml.NVML_DEVICE_MIG_ENABLE
+
+
+def _or_none(get: Callable, *arguments: object) -> Any:
+    try:
+        return get(*arguments)
+    except pynvml.NVMLError:
+        return None
+
+
+def is_mps_running() -> bool | None:
+    """Return whether CUDA's Multi-Process Service runs here; None where its pipe is there but no
+    daemon: it may have ended, or run outside of this container.
+    """
+    for process in psutil.process_iter(["name"]):
+        # Linux cuts names off after 15 characters unless it may be asked for the command.
+        if (process.info["name"] or "").startswith(_MPS_DAEMON[:15]):
+            return True
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"
+    return None if pipe.exists() else False

@@ -1,108 +1,36 @@
-"""What is read while a level runs: process accounting, NVML, DCGM, each on a grid of times."""
+"""The process that watches a level: processor time, NVML, DCGM and servers, each in a thread.
+
+Run as `python -m sextant.engine.gauges` with the plan (`watcher.WatchPlan`) as the first line of
+standard input. Rows go, a JSON object a line, to the files that the plan names; warnings to
+standard error. A line on standard output says that every source was read once. The process ends
+when standard input closes, hence when its parent ends, in whatever way.
+"""
 
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import psutil
 import pynvml
 
 from sextant.engine.devices import nvml_handle
-from sextant.engine.http import fetch, samples
+from sextant.engine.http import MetricNames, fetch, samples, server_gauges
 from sextant.facts.gpu import GIB, MIG_PREFIX
 
-
-class SeriesEndedError(Exception):
-    """Nothing more will come from a source; the message says which and why."""
-
-
-@dataclass
-class Series:
-    """A source that is read once a period; a reading that is late leaves a gap."""
-
-    read: Callable[[], list[dict]]
-    period_s: float
-    file: int
-    """Descriptor of the file for the rows."""
-    is_read_at_end: bool = False
-    """Counters are whole only if they are read once more at the end."""
-
-    def run(self, stopped: threading.Event, begun: threading.Event) -> None:
-        """Read until `stopped`; sets `begun` after the first reading, even a failed one."""
-        started_s, n_due = time.monotonic(), 0
-        try:
-            while not stopped.is_set():
-                write_rows(self.file, self.read())
-                begun.set()
-                elapsed_s = time.monotonic() - started_s
-                n_due = int(elapsed_s / self.period_s) + 1
-                stopped.wait(n_due * self.period_s - elapsed_s)
-            if self.is_read_at_end:
-                write_rows(self.file, self.read())
-        finally:
-            begun.set()
-
-
-def write_rows(file: int, rows: Sequence[dict]) -> None:
-    """Append rows to a file, a JSON object a line."""
-    lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-    os.write(file, lines.encode())  # one call, so that lines of several threads do not mix
-
-
-# The system accounts CPU time in steps of 10 ms: over less time a quotient would be noise.
+GPU_PERIOD_S = 0.1
+# The system accounts CPU time in steps of 10 ms, and asking for it costs some ms.
+CPU_PERIOD_S = 0.5
+HTTP_PERIOD_S = 1.0
+# Over less time a quotient of CPU times would be noise.
 _SHORTEST_INTERVAL_S = 0.1
-
-
-def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
-    """Return a reader of the CPU time and memory that processes and all below them use.
-
-    `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
-    the first and where that is less than 0.1 s ago; `memory_used_gib` is the sum of resident sets.
-    The reader raises SeriesEndedError when none of the processes is left.
-    """
-    known_s: dict[tuple[int, float], float] | None = None
-    known_at_s = 0.0
-
-    def read() -> dict:
-        nonlocal known_s, known_at_s
-        now_s = time.monotonic()
-        used_s, memory = _usage(pids)
-        if not used_s:
-            raise SeriesEndedError("the server's processes have ended")
-        row = {"device": "cpu", "memory_used_gib": memory / GIB}
-        if known_s is not None:
-            elapsed_s = now_s - known_at_s
-            if elapsed_s < _SHORTEST_INTERVAL_S:
-                return row
-            # What started since the last reading has used all its time since then.
-            busy_s = sum(seconds - known_s.get(key, 0.0) for key, seconds in used_s.items())
-            row["utilization"] = busy_s / elapsed_s / n_cores
-        known_s, known_at_s = used_s, now_s
-        return row
-
-    return read
-
-
-def _usage(pids: Sequence[int]) -> tuple[dict[tuple[int, float], float], int]:
-    """Return the CPU seconds of each process, by pid and start, and their memory in bytes."""
-    used_s, memory, processes = {}, 0, list[psutil.Process]()
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            parent = psutil.Process(pid)
-            processes += [parent, *parent.children(recursive=True)]
-    for process in processes:
-        with contextlib.suppress(psutil.Error), process.oneshot():
-            times = process.cpu_times()
-            memory += process.memory_info().rss
-            used_s[process.pid, process.create_time()] = times.user + times.system
-    return used_s, memory
-
-
+_LAST_READING_S = 2.0
 # Bits of nvmlClocksEventReasons, in words.
 _REASONS = {
     0x1: "gpu_idle",
@@ -133,9 +61,85 @@ _LOST = {
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
 }
+_DCGM = {"sm_active": "DCGM_FI_PROF_SM_ACTIVE", "sm_occupancy": "DCGM_FI_PROF_SM_OCCUPANCY"}
 
 Row = dict[str, str | float]
-Reader = Callable[[object], Row]
+Rows = Callable[[], list[dict]]
+Warn = Callable[[str], None]
+
+
+class SeriesEndedError(Exception):
+    """Nothing more will come from a source; the message says which and why."""
+
+
+@dataclass
+class Series:
+    """A source that is read once a period; a reading that is late leaves a gap."""
+
+    read: Rows
+    period_s: float
+    file: int
+    """Descriptor of the file for the rows."""
+    is_read_at_end: bool = False
+    """Counters are whole only if they are read once more at the end."""
+
+    def run(self, stopped: threading.Event, begun: threading.Event) -> None:
+        """Read until `stopped`; sets `begun` after the first reading, even a failed one."""
+        started_s = time.monotonic()
+        try:
+            while not stopped.is_set():
+                _write_rows(self.file, self.read())
+                begun.set()
+                elapsed_s = time.monotonic() - started_s
+                stopped.wait((int(elapsed_s / self.period_s) + 1) * self.period_s - elapsed_s)
+            if self.is_read_at_end:
+                _write_rows(self.file, self.read())
+        finally:
+            begun.set()
+
+
+def _write_rows(file: int, rows: Sequence[dict]) -> None:
+    lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    os.write(file, lines.encode())  # one call, so that lines of several threads do not mix
+
+
+def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
+    """Return a reader of the CPU time and memory that processes and all below them use.
+
+    `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
+    the first and where that is less than 0.1 s ago; `memory_used_gib` is the sum of resident sets.
+    The reader raises SeriesEndedError when none of the processes is left.
+    """
+    known_s: dict[tuple[int, float], float] | None = None
+    known_at_s = 0.0
+
+    def read() -> dict:
+        nonlocal known_s, known_at_s
+        now_s, memory, processes = time.monotonic(), 0, list[psutil.Process]()
+        for pid in pids:
+            with contextlib.suppress(psutil.Error):
+                parent = psutil.Process(pid)
+                processes += [parent, *parent.children(recursive=True)]
+        used_s = {}
+        for process in processes:
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                times = process.cpu_times()
+                memory += process.memory_info().rss
+                used_s[process.pid, process.create_time()] = times.user + times.system
+        if not used_s:
+            raise SeriesEndedError("the server's processes have ended")
+        row = {"device": "cpu", "memory_used_gib": memory / GIB}
+        if known_s is not None:
+            elapsed_s = now_s - known_at_s
+            if elapsed_s < _SHORTEST_INTERVAL_S:
+                return row
+            # What started since the last reading has used all its time since then.
+            busy_s = sum(seconds - known_s.get(key, 0.0) for key, seconds in used_s.items())
+            row["utilization"] = busy_s / elapsed_s / n_cores
+        known_s, known_at_s = used_s, now_s
+        return row
+
+    return read
 
 
 def _throttling(handle: object) -> Row:
@@ -143,7 +147,8 @@ def _throttling(handle: object) -> Row:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except pynvml.NVMLError_FunctionNotFound:  # a driver before 535 knows the older name
         bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return {"throttle_reasons": reason_names(bits)}
+    single = [1 << position for position in range(bits.bit_length()) if bits >> position & 1]
+    return {"throttle_reasons": ",".join(_REASONS.get(bit, hex(bit)) for bit in single)}
 
 
 def _utilization(handle: object) -> Row:
@@ -151,30 +156,22 @@ def _utilization(handle: object) -> Row:
     return {"utilization": rates.gpu / 100, "memory_utilization": rates.memory / 100}
 
 
-def _value(name: str, read: Callable[[object], float]) -> Reader:
-    return lambda handle: {name: float(read(handle))}
+def _memory(handle: object) -> Row:
+    return {"memory_used_gib": pynvml.nvmlDeviceGetMemoryInfo(handle).used / GIB}
 
 
-_MEMORY = _value("memory_used_gib", lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used / GIB)
 # In the order of reading: power and energy are closest to the row's time.
-_WHOLE_GPU = (
-    _value("power_w", lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
-    _value("energy_j", lambda gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3),
+_WHOLE_GPU: tuple[Callable[[object], Row], ...] = (
+    lambda gpu: {"power_w": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3},
+    lambda gpu: {"energy_j": pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3},
     _utilization,
-    _MEMORY,
-    _value("sm_clock_mhz", lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
-    _value(
-        "temperature_c",
-        lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-    ),
+    _memory,
+    lambda gpu: {"sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)},
+    lambda gpu: {
+        "temperature_c": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)
+    },
     _throttling,
 )
-
-
-def reason_names(bits: int) -> str:
-    """Return the names of throttle reasons, with commas between; "" if nothing holds the clock."""
-    single = [1 << position for position in range(bits.bit_length()) if bits >> position & 1]
-    return ",".join(_REASONS.get(bit, hex(bit)) for bit in single)
 
 
 @dataclass
@@ -184,7 +181,7 @@ class Gpu:
     name: str
     """`gpu<NVML index>`, or the UUID of a MIG instance."""
     handle: object
-    readers: list[Reader]
+    readers: list[Callable[[object], Row]]
     uuid: str | None = None
     """UUID of the GPU; of a MIG instance, that of the GPU it is a part of."""
     instance_id: int | None = None
@@ -204,56 +201,55 @@ class Gpu:
                     self.readers.remove(reader)
         return row
 
+    def has_labels(self, labels: dict[str, str]) -> bool:
+        """Return whether DCGM's labels are this device's: its UUID, or its index without one."""
+        instance = labels.get("GPU_I_ID") or None
+        if instance != (None if self.instance_id is None else str(self.instance_id)):
+            return False
+        if self.uuid and labels.get("UUID"):
+            return labels["UUID"] == self.uuid
+        return f"gpu{labels.get('gpu')}" == self.name
 
-def open_gpus(
-    selectors: Sequence[int | str], warn: Callable[[str], None]
-) -> tuple[list[Gpu], list[Gpu]]:
+
+def open_gpus(selectors: Sequence[int | str], warn: Warn) -> tuple[list[Gpu], list[Gpu]]:
     """Return the devices of these NVML indices, GPU UUIDs and MIG UUIDs, and those that NVML does
     not know. A MIG instance brings the GPU it is a part of along, once.
     """
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        warn(f"no telemetry of GPUs {', '.join(map(str, selectors))}: NVML says {error}")
-        return [], [_unknown(selector) for selector in selectors]
     gpus: dict[str, Gpu] = {}
     unknown = []
+    try:
+        pynvml.nvmlInit()
+        known = selectors
+    except pynvml.NVMLError as error:
+        warn(f"no telemetry of GPUs {', '.join(map(str, selectors))}: NVML says {error}")
+        known = ()
     for selector in selectors:
+        is_index = isinstance(selector, int)
         try:
-            gpus |= {gpu.name: gpu for gpu in _open(selector, warn)}
+            if known:
+                gpus |= {gpu.name: gpu for gpu in _open(selector, warn)}
+                continue
         except pynvml.NVMLError as error:
             warn(f"no telemetry of GPU {selector}: NVML says {error}")
-            unknown.append(_unknown(selector))
+        name = f"gpu{selector}" if is_index else str(selector)
+        unknown.append(Gpu(name, None, [], None if is_index else name))
     return list(gpus.values()), unknown
 
 
-def _unknown(selector: int | str) -> Gpu:
-    if isinstance(selector, int):
-        return Gpu(f"gpu{selector}", None, [])
-    return Gpu(selector, None, [], uuid=selector)
-
-
-def _open(selector: int | str, warn: Callable[[str], None]) -> list[Gpu]:
+def _open(selector: int | str, warn: Warn) -> list[Gpu]:
     handle = nvml_handle(selector)
-    if isinstance(selector, int) or not selector.startswith(MIG_PREFIX):
-        return [_whole(handle)]
-    gpu = _whole(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
-    warn(f"power, energy, clock and temperature of {selector} are those of all {gpu.name}")
+    is_instance = isinstance(selector, str) and selector.startswith(MIG_PREFIX)
+    whole = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if is_instance else handle
+    name = f"gpu{pynvml.nvmlDeviceGetIndex(whole)}"
+    gpu = Gpu(name, whole, list(_WHOLE_GPU), pynvml.nvmlDeviceGetUUID(whole))
+    if not is_instance:
+        return [gpu]
+    warn(f"power, energy, clock and temperature of {selector} are those of all {name}")
     instance_id = pynvml.nvmlDeviceGetGpuInstanceId(handle)
-    return [Gpu(selector, handle, [_MEMORY], gpu.uuid, instance_id), gpu]
+    return [Gpu(str(selector), handle, [_memory], gpu.uuid, instance_id), gpu]
 
 
-def _whole(handle: object) -> Gpu:
-    name = f"gpu{pynvml.nvmlDeviceGetIndex(handle)}"
-    return Gpu(name, handle, list(_WHOLE_GPU), pynvml.nvmlDeviceGetUUID(handle))
-
-
-_FIELDS = {"sm_active": "DCGM_FI_PROF_SM_ACTIVE", "sm_occupancy": "DCGM_FI_PROF_SM_OCCUPANCY"}
-
-
-def dcgm_reader(
-    url: str, gpus: Sequence[Gpu], warn: Callable[[str], None]
-) -> Callable[[], list[dict]]:
+def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
     """Return a reader of `sm_active` and `sm_occupancy` (fractions) of these devices.
 
     `url` is the exporter's, with or without `/metrics`. Without an answer there are no rows;
@@ -265,33 +261,102 @@ def dcgm_reader(
     def warn_once(kind: str, message: str) -> None:
         if kind not in warned:
             warned.add(kind)
-            warn(message)
+            warn(f"dcgm-exporter at {url} {message}")
 
     def read() -> list[dict]:
         try:
             text = fetch(base_url)
         except OSError as error:
-            warn_once("silent", f"dcgm-exporter at {url} does not answer: {error}")
+            warn_once("silent", f"does not answer: {error}")
             return []
         rows: list[Row] = [{"device": gpu.name} for gpu in gpus]
-        for (name, field), (row, gpu) in product(_FIELDS.items(), zip(rows, gpus, strict=True)):
+        for (name, field), (row, gpu) in product(_DCGM.items(), zip(rows, gpus, strict=True)):
             for labels, value in samples(text, field):
                 # Outside of 0 to 1 are DCGM's marks for a value that it does not have.
-                if _is_of(labels, gpu) and 0 <= value <= 1:
+                if gpu.has_labels(labels) and 0 <= value <= 1:
                     row[name] = value
-        lacking = [field for name, field in _FIELDS.items() if not any(name in r for r in rows)]
-        if lacking:
-            warn_once("lacking", f"dcgm-exporter at {url} has no {', '.join(lacking)} of our GPUs")
+        if lacking := [field for name, field in _DCGM.items() if not any(name in r for r in rows)]:
+            warn_once("lacking", f"has no {', '.join(lacking)} of our GPUs")
         return [row for row in rows if len(row) > 1]
 
     return read
 
 
-def _is_of(labels: dict[str, str], gpu: Gpu) -> bool:
-    """Return whether a series is of this device: by UUID, by index where one is not known."""
-    instance = labels.get("GPU_I_ID") or None
-    if instance != (None if gpu.instance_id is None else str(gpu.instance_id)):
-        return False
-    if gpu.uuid and labels.get("UUID"):
-        return labels["UUID"] == gpu.uuid
-    return f"gpu{labels.get('gpu')}" == gpu.name
+def all_series(plan: dict, clock: Callable[[], float], warn: Warn) -> list[Series]:
+    """Return the series of everything that the plan names; `clock` gives the rows their times."""
+    file, known = plan["telemetry_file"], [MetricNames(**each) for each in plan["metric_names"]]
+
+    def timed(read: Callable[[], dict], period_s: float) -> Series:
+        return Series(lambda: [{"time_s": clock(), **read()}], period_s, file, is_read_at_end=True)
+
+    def server_rows(replica: int, url: str) -> list[dict]:
+        try:
+            text = fetch(url)
+        except OSError:  # an unanswered request gives no row
+            return []
+        return [{"replica": replica, "time_s": clock(), **server_gauges(text, known)}]
+
+    series = [
+        Series(partial(server_rows, *server), HTTP_PERIOD_S, plan["server_file"])
+        for server in enumerate(plan["server_urls"])
+    ]
+    if not plan["devices"]:  # the servers run elsewhere
+        return series
+    if plan["kind"] == "cpu":
+        return [*series, timed(cpu_reader(plan["pids"], len(plan["devices"])), CPU_PERIOD_S)]
+    gpus, unknown = open_gpus(plan["devices"], warn)
+    # A row without values says that the device was there and not measured.
+    _write_rows(file, [{"time_s": clock(), "device": gpu.name} for gpu in unknown])
+    series += [timed(gpu.read, GPU_PERIOD_S) for gpu in gpus]
+    if plan["dcgm_url"]:
+        read = dcgm_reader(plan["dcgm_url"], gpus + unknown, warn)
+        series.append(
+            Series(lambda: [{"time_s": clock(), **row} for row in read()], HTTP_PERIOD_S, file)
+        )
+    return series
+
+
+def main() -> None:
+    """Watch until standard input closes."""
+    plan = json.loads(sys.stdin.buffer.readline())
+    stopped, begun, threads = threading.Event(), list[threading.Event](), list[threading.Thread]()
+
+    def clock() -> float:
+        return (time.monotonic_ns() - plan["epoch_ns"]) / 1e9
+
+    def warn(message: str) -> None:
+        print(f"{message} (at {clock():.1f} s)", file=sys.stderr, flush=True)
+
+    def follow(series: Series, its_begun: threading.Event) -> None:
+        try:
+            series.run(stopped, its_begun)
+        except SeriesEndedError as error:
+            warn(f"{error}: its series ends")
+        except Exception as error:  # the other series go on
+            warn(f"a series ended: {error!r}")
+
+    def announce() -> None:
+        for event in begun:
+            event.wait()
+        print("watching", flush=True)
+
+    for series in all_series(plan, clock, warn):
+        begun.append(threading.Event())
+        threads.append(threading.Thread(target=follow, args=(series, begun[-1]), daemon=True))
+        threads[-1].start()
+    threading.Thread(target=announce, daemon=True).start()
+    sys.stdin.buffer.read()
+    stopped.set()
+    deadline_s = time.monotonic() + _LAST_READING_S
+    for thread in threads:
+        thread.join(max(deadline_s - time.monotonic(), 0.0))
+    sys.stderr.flush()
+    # At once: a thread that hangs in the driver may hold its locks.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception as error:
+        sys.exit(f"telemetry failed: {error!r}")

@@ -39,28 +39,23 @@ class Target:
         Raises InputError: a URL of another kind, or no certificates in `ca_file`.
         """
         host, port = host_and_port(self.base_url)
-        return host, port, self._tls if urlsplit(self.base_url).scheme == "https" else None
+        return host, port, self._tls
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        return tls_context(self.ca_file) if urlsplit(self.base_url).scheme == "https" else None
 
     @cached_property
     def head(self) -> bytes:
         """What every request to this server begins with; it holds the API key."""
+        return self.request("POST", self.path, "Content-Type: application/json")
+
+    def request(self, method: str, path: str, header: str) -> bytes:
+        """Return the head of a request with one more header, but for the line that ends it."""
         parts = urlsplit(self.base_url)
-        lines = [
-            f"POST {parts.path.rstrip('/')}{self.path} HTTP/1.1",
-            f"Host: {parts.netloc}",
-            "Content-Type: application/json",
-            *self.authorization,
-        ]
-        return "\r\n".join(lines).encode() + b"\r\n"
-
-    @property
-    def authorization(self) -> list[str]:
-        """The header with the API key, if there is one."""
-        return [f"Authorization: Bearer {self.api_key}"] if self.api_key else []
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return tls_context(self.ca_file)
+        place = f"{method} {parts.path.rstrip('/')}{path} HTTP/1.1"
+        key = [f"Authorization: Bearer {self.api_key}"] if self.api_key else []
+        return "\r\n".join([place, f"Host: {parts.netloc}", header, *key, ""]).encode()
 
 
 def api_key_of(variable: str, field: str) -> str | None:
@@ -100,11 +95,7 @@ class _Answer:
 
 
 def get(
-    target: Target,
-    path: str,
-    *,
-    timeout_s: float = GET_TIMEOUT_S,
-    most_bytes: int = 64 << 10,
+    target: Target, path: str, *, timeout_s: float = GET_TIMEOUT_S, most_bytes: int = 64 << 10
 ) -> tuple[int | None, str]:
     """Return status and body of `path` below a server's base URL, without its API key; None
     without a whole answer of at most `most_bytes` within `timeout_s`.
@@ -113,10 +104,7 @@ def get(
     """
     end_s, answer, n_bytes = time.monotonic() + timeout_s, _Answer(), 0
     host, port, tls = target.address()
-    parts = urlsplit(target.base_url)
-    lines = [f"GET {parts.path.rstrip('/')}{path} HTTP/1.1", f"Host: {parts.netloc}"]
-    lines += ["Connection: close", *target.authorization]
-    request = "\r\n".join([*lines, "", ""]).encode()
+    request = target.request("GET", path, "Connection: close") + b"\r\n"
     try:
         with (
             socket.create_connection((host, port), timeout_s) as plain,
@@ -175,8 +163,10 @@ SGLANG_METRICS = MetricNames(
 TGI_METRICS = MetricNames(n_running="tgi_batch_current_size", n_waiting="tgi_queue_size")
 
 
-def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
+def samples(text: str, name: str | None) -> list[tuple[dict[str, str], float]]:
     """Return a metric's label sets and values, without those that are not finite numbers."""
+    if name is None:
+        return []
     pattern = rf"^{re.escape(name)}(?:{_LABELS})? +({_NUMBER})(?!\S)"
     found = re.findall(pattern, text, flags=re.MULTILINE)
     values = [(dict(_LABEL.findall(labels)), float(value)) for labels, value in found]
@@ -185,7 +175,7 @@ def samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
 
 def total(text: str, name: str | None) -> float | None:
     """Return the sum of a metric over its label sets, None if the server has no such metric."""
-    values = [value for _, value in samples(text, name)] if name else []
+    values = [value for _, value in samples(text, name)]
     return sum(values) if values else None
 
 
@@ -196,8 +186,7 @@ def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | 
     `known` names the first whose number of running requests is in the text count.
     """
     names = _names_in(text, known)
-    usage_name = names.kv_cache_usage
-    usage = [value for _, value in samples(text, usage_name)] if usage_name else []
+    usage = [value for _, value in samples(text, names.kv_cache_usage)]
     return {
         "n_running": total(text, names.n_running),
         "n_waiting": total(text, names.n_waiting),
@@ -208,24 +197,22 @@ def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | 
 
 def mean_itl_ms(before: str, after: str, known: Sequence[MetricNames]) -> float | None:
     """Return the server's own mean inter-token latency between two readings of its metrics."""
-    name = _names_in(after, known).itl_s
-    if name is None:
-        return None
-    sum_before, sum_after = (total(text, f"{name}_sum") for text in (before, after))
-    n_before, n_after = (total(text, f"{name}_count") for text in (before, after))
-    if sum_before is None or sum_after is None or n_before is None or n_after is None:
-        return None
-    return (sum_after - sum_before) / (n_after - n_before) * 1e3 if n_after > n_before else None
+    name, found = _names_in(after, known).itl_s, []
+    for part in ("sum", "count"):
+        first, last = (total(text, f"{name}_{part}" if name else None) for text in (before, after))
+        if first is None or last is None:
+            return None
+        found.append(last - first)
+    return found[0] / found[1] * 1e3 if found[1] > 0 else None
 
 
 def _names_in(text: str, known: Sequence[MetricNames]) -> MetricNames:
     return next((names for names in known if samples(text, names.n_running)), known[0])
 
 
-def fetch(base_url: str, timeout_s: float = GET_TIMEOUT_S) -> str:
+def fetch(base_url: str) -> str:
     """Return the text of `/metrics`; raises `OSError` without a whole answer."""
-    target = Target(base_url, "")
-    status, text = get(target, "/metrics", timeout_s=timeout_s, most_bytes=MOST_METRICS_BYTES)
+    status, text = get(Target(base_url, ""), "/metrics", most_bytes=MOST_METRICS_BYTES)
     if status != 200:
         raise ConnectionError(f"no metrics from {base_url}: {status or 'no whole answer'}")
     return text

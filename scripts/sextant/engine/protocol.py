@@ -1,15 +1,24 @@
 """What the benchmark needs of an engine, and of a server of it."""
 
+import json
+import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sextant.engine.http import MetricNames, Target
+from sextant.base.errors import printable
+from sextant.engine.http import GET_TIMEOUT_S, MOST_METRICS_BYTES, MetricNames, Target, get
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.points.verdict import MemoryFacts
+
+_VERSION_PATHS = ("/version", "/get_server_info", "/info")
+"""Where vLLM, SGLang and TGI say their version."""
+_MOST_LETTERS = 100
+OTHER_FORM = (ValueError, KeyError, TypeError, RecursionError)
+"""What reading raises where a server answers in another form than was expected."""
 
 
 @dataclass(frozen=True)
@@ -58,50 +67,59 @@ class ServerError(RuntimeError):
         self.memory = memory
 
 
-class Server(Protocol):
-    """A server that answers `/v1/completions`."""
+@dataclass
+class Server:
+    """A server that answers `/v1/completions`: as it is here, one that somebody else started, of
+    whose memory, devices and log nothing is known. An engine that starts servers knows more.
+    """
 
-    @property
-    def target(self) -> Target:
-        """Where and as what it is asked."""
-
-    @property
-    def command(self) -> list[str] | None:
-        """The command that started it; None if somebody else did."""
-
-    @property
-    def start_duration_s(self) -> float | None:
-        """Seconds from its command until it was healthy; None if somebody else started it."""
-
-    @property
-    def batch_weight_tokens(self) -> int | None:
-        """The most tokens in flight; None if unknown."""
-
-    @property
-    def device_indices(self) -> tuple[int | str, ...]:
-        """The devices of this machine that it uses, which telemetry watches."""
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes of this machine that it consists of, with all below them."""
+    target: Target
+    command: list[str] | None = None
+    """The command that started it; None if somebody else did."""
+    start_duration_s: float | None = None
+    """Seconds from its command until it was healthy; None if somebody else started it."""
+    batch_weight_tokens: int | None = None
+    """The most tokens in flight; None if unknown."""
+    device_indices: tuple[int | str, ...] = ()
+    """The devices of this machine that it uses, which telemetry watches."""
+    pids: tuple[int, ...] = ()
+    """The processes of this machine that it consists of, with all below them."""
 
     def version(self) -> str | None:
-        """Return the engine's version, None if the server does not report it."""
+        """Return the engine's version, None if the server does not report it in time."""
+        end_s = time.monotonic() + GET_TIMEOUT_S
+        for path in _VERSION_PATHS:
+            status, content = get(self.target, path, timeout_s=max(end_s - time.monotonic(), 0.01))
+            if status == 200:
+                with suppress(*OTHER_FORM):
+                    said = json.loads(content)["version"]
+                    if isinstance(said, str | int | float):
+                        text = str(said).encode(errors="replace").decode()
+                        return printable(text)[:_MOST_LETTERS]
+        return None
 
     def is_healthy(self) -> bool:
-        """Return whether the server and the engine behind it can serve requests."""
+        """Return whether the server answers without an error; it may have no `/health`."""
+        status, _ = get(self.target, "/health")
+        return status is not None and status < 500
 
     def metrics(self) -> str:
-        """Return its Prometheus text, empty if it has none; raises `OSError` if it is gone."""
+        """Return its Prometheus text, empty if it has none; OSError if it does not answer."""
+        status, text = get(self.target, "/metrics", most_bytes=MOST_METRICS_BYTES)
+        if status is None:
+            raise ConnectionError(f"{self.target.base_url} does not answer")
+        return text if status == 200 else ""
 
     def memory(self) -> MemoryFacts:
         """Return what is known of memory since this start."""
+        return MemoryFacts()
 
     def stop_watching_memory(self) -> None:
         """Leave the server alone before its latencies are measured."""
 
     def error(self, message: str) -> ServerError:
         """Return the error for a server that failed: did it end for want of memory?"""
+        return ServerError(f"{self.target.base_url}: {message}")
 
 
 class Engine(Protocol):
@@ -116,21 +134,14 @@ class Engine(Protocol):
         """What its servers may call their metrics."""
 
     def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
-        """Check the `engine` part of a configuration; return warnings.
-
-        Raises InputError: a setting that this engine cannot have.
-        """
+        """Check a configuration's `engine`; return warnings. InputError: it cannot have that."""
 
     def serve(
         self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
     ) -> AbstractContextManager[Sequence[Server]]:
         """Return servers that are ready when the context begins and have ended after it.
 
-        Args:
-            specs: a server each to start; none for an engine that starts no servers.
-            log_path: where the first server logs (the others: `<stem>.<n><suffix>`).
-
-        Raises:
-            ServerError: a server did not start, for want of memory or for another reason.
-            InputError: a setting is wrong in a way that shows only now.
+        There is a server per spec; an engine that starts none gets no specs. The first logs to
+        `log_path`, the others to `<stem>.<n><suffix>`. Raises ServerError: one did not start, for
+        want of memory or another reason; InputError: a setting is wrong, which shows only now.
         """

@@ -1,38 +1,25 @@
 """vLLM: its servers' start and certain end, and what they say when they fail."""
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.network import remove_key, reserve_port, without_keys
 from sextant.base.scratch import share
+from sextant.engine import vllm_command
 from sextant.engine.devices import FreeMemory, gpus, limited_processes, n_oom_kills
 from sextant.engine.http import VLLM_METRICS, MetricNames, Target, fetch, get
-from sextant.engine.protocol import ServerError, ServerSpec
-from sextant.engine.vllm_command import (
-    MODEL_NAME,
-    check_extra_arguments,
-    command,
-    environment,
-    failed_allocation,
-    is_disk_full,
-    killed_sign,
-    out_of_memory_sign,
-    profiled_blocks,
-)
+from sextant.engine.protocol import Server, ServerError, ServerSpec
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import GIB
 from sextant.points.verdict import MemoryFacts
@@ -46,68 +33,36 @@ _SETTLE_S = 2.0
 _USED_UP_BYTES = 8 * 2**20
 
 
-@dataclass
-class VLLMServer:
+class VLLMServer(Server):
     """A vLLM server that is running; use it as a context manager so that it always ends."""
 
-    spec: ServerSpec
-    settings: EngineSettings
-    log_path: Path
-    _held_port: socket.socket = field(default_factory=reserve_port, repr=False)
-    api_key: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    _keeper: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    _log: BinaryIO = field(init=False, repr=False)
-    _free: FreeMemory | None = None
-    _idle_free_bytes: int | None = None
-    _is_stopped: bool = False
-    _n_oom_kills: int | None = None
-    started_s: float = 0.0
-    start_duration_s: float = 0.0
-
-    def __post_init__(self) -> None:
+    def __init__(self, spec: ServerSpec, settings: EngineSettings, log_path: Path) -> None:
+        self.spec, self.settings, self.log_path = spec, settings, log_path
+        self.api_key, self._held_port = secrets.token_hex(16), reserve_port()
         self.port: int = self._held_port.getsockname()[1]
-
-    @property
-    def target(self) -> Target:
-        """Its address on loopback, and the key that it asks for."""
-        return Target(f"http://127.0.0.1:{self.port}", MODEL_NAME, self.api_key)
-
-    @property
-    def command(self) -> list[str]:
-        """The exact command line."""
-        return command(self.spec, self.settings, self.port)
-
-    @property
-    def batch_weight_tokens(self) -> int:
-        """The most tokens in flight."""
-        return self.spec.batch_weight_tokens
-
-    @property
-    def device_indices(self) -> tuple[int | str, ...]:
-        """The GPUs or cores that it uses."""
-        return self.spec.device_indices
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process id of the keeper, whose descendants are the server."""
-        return (self._started.pid,)
-
-    @property
-    def _started(self) -> subprocess.Popen[bytes]:
-        assert self._keeper is not None, "the server was not started"
-        return self._keeper
+        super().__init__(
+            Target(f"http://127.0.0.1:{self.port}", vllm_command.MODEL_NAME, self.api_key),
+            vllm_command.command(spec, settings, self.port),
+            batch_weight_tokens=spec.batch_weight_tokens,
+            device_indices=spec.device_indices,
+        )
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._free: FreeMemory | None = None
+        self._idle_free_bytes: int | None = None
+        self._is_stopped = False
 
     def __enter__(self) -> "VLLMServer":
         self.start()
         return self
 
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def start(self) -> None:
         """Start the server and wait until it is healthy.
 
-        Raises:
-            ServerError: it died or was not healthy within the time limit, or another server
-                answers in its place.
-            InputError: the interpreter is missing.
+        Raises ServerError: it died, was not healthy in time, or another server answers in its
+        place; InputError: the interpreter is missing.
         """
         if not shutil.which(self.settings.python):
             fix = "run 'make .venv-vllm/.ready', or set engine.python in the configuration"
@@ -116,40 +71,38 @@ class VLLMServer:
         limit_gib = self.spec.memory_limit_gib
         limit_bytes = None if limit_gib is None else round(limit_gib * GIB)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self.started_s, self._n_oom_kills = time.monotonic(), n_oom_kills()
+        started_s, self._n_oom_kills = time.monotonic(), n_oom_kills()
         # Kept open: a second job of the same cell, which waits for this one, deletes its logs.
         self._log = self.log_path.open("w+b", buffering=0)
         scratch = self.spec.scratch
         # While the keeper lives, so does the folder that its server writes to.
         with share(scratch) if scratch else contextlib.nullcontext() as kept:
             self._keeper = subprocess.Popen(
-                [sys.executable, str(KEEPER), cpus, str(limit_bytes or "-"), *self.command],
+                [sys.executable, str(KEEPER), cpus, str(limit_bytes or "-"), *(self.command or ())],
                 stdin=subprocess.PIPE,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
-                env=environment(self.spec, self.api_key),
+                env=vllm_command.environment(self.spec, self.api_key),
                 # A group, not a session: Linux schedules sessions against each other, and a
                 # server that spins in one of its own stalls the client's for seconds.
                 process_group=0,
                 pass_fds=[kept.fileno()] if kept else [],
             )
+        self.pids = (self._keeper.pid,)  # the server is below it
         # Watched is what can run out; without a limit, a CPU's memory is shared with everything.
         if self.spec.devices.kind == "gpu":
             self._free = FreeMemory(gpus(self.spec.device_indices))
         elif limit_bytes is not None:
-            self._free = FreeMemory(limited_processes(self._started.pid, limit_bytes))
+            self._free = FreeMemory(limited_processes(self._keeper.pid, limit_bytes))
         if self._free:
             self._free.start()
         try:
-            self._wait_until_healthy()
+            self._wait_until_healthy(started_s + self.settings.start_timeout_s)
         except BaseException:
             self.stop()
             raise
-        self.start_duration_s = time.monotonic() - self.started_s
+        self.start_duration_s = time.monotonic() - started_s
         self._idle_free_bytes = self._free.look() if self._free else None
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """End the server; returns when no process of it is left."""
@@ -181,9 +134,8 @@ class VLLMServer:
         """Return what is known of memory since this start."""
         text = self._log_text()
         free_bytes = self._free.least_bytes if self._free else None
-        allocation, blocks = failed_allocation(text), profiled_blocks(text)
-        lacking_bytes = None
-        if allocation:
+        blocks, lacking_bytes = vllm_command.profiled_blocks(text), None
+        if allocation := vllm_command.failed_allocation(text):
             tried_bytes, left = allocation
             # A host's allocator does not say what was left: take what was seen last.
             left = free_bytes if left is None else left
@@ -193,9 +145,7 @@ class VLLMServer:
             free_bytes=free_bytes,
             lacking_bytes=lacking_bytes,
             # vLLM keeps one block for itself.
-            profiled_tokens=None
-            if blocks is None
-            else max(0, blocks - 1) * self.settings.block_size_tokens,
+            profiled_tokens=blocks and max(0, blocks - 1) * self.settings.block_size_tokens,
         )
 
     def _log_text(self) -> str:
@@ -207,11 +157,10 @@ class VLLMServer:
         """Return whether the server's process still runs."""
         return self._keeper is not None and self._keeper.poll() is None
 
-    def _wait_until_healthy(self) -> None:
-        deadline = self.started_s + self.settings.start_timeout_s
-        while time.monotonic() < deadline:
+    def _wait_until_healthy(self, deadline_s: float) -> None:
+        while time.monotonic() < deadline_s:
             if not self.is_alive():
-                raise self.error(f"the server ended with status {self._started.returncode}")
+                raise self.error(f"the server ended with status {self._returncode}")
             if self.is_healthy():
                 # It takes our key and no other, or somebody else's would be measured.
                 keys = (self.api_key, "another key")
@@ -222,13 +171,13 @@ class VLLMServer:
                     raise self.error(f"another server answers on port {self.port}")
             time.sleep(0.1)
         problem = f"the server was not healthy within {self.settings.start_timeout_s:g} s"
-        fix = "raise engine.start_timeout_s, unless its log has an error"
-        raise self.error(f"{problem}. Fix: {fix}")
+        raise self.error(
+            f"{problem}. Fix: raise engine.start_timeout_s, unless its log has an error"
+        )
 
-    def version(self) -> str | None:
-        """Return the version of vLLM that runs, None if the server does not report it."""
-        status, content = self._get("/version")
-        return json.loads(content)["version"] if status == 200 else None
+    @property
+    def _returncode(self) -> int | None:
+        return self._keeper.returncode if self._keeper else None
 
     def is_healthy(self) -> bool:
         """Return whether the engine behind the API server says that it is well."""
@@ -244,55 +193,32 @@ class VLLMServer:
     def error(self, message: str) -> ServerError:
         """Build the error for a server that failed, with the end of its log."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._started.wait(_SETTLE_S)
+            if self._keeper:
+                self._keeper.wait(_SETTLE_S)
         text = self._log_text()
-        sign = out_of_memory_sign(f"{text}\n{message}")
-        killed = killed_sign(text)
-        if not self._is_stopped and not self.is_alive() and self._started.returncode == 256 - 9:
+        sign = vllm_command.out_of_memory_sign(f"{text}\n{message}")
+        killed = vllm_command.killed_sign(text)
+        if not self._is_stopped and not self.is_alive() and self._returncode == 256 - 9:
             killed = "the server was killed (SIGKILL)"
         if sign is None and killed:
             # For want of memory, if the kernel says so or does not count.
             before, now = self._n_oom_kills, n_oom_kills()
             sign = killed if now is None or before is None or now > before else None
             message += f": {killed}" if sign is None else ""
-        if is_disk_full(text) and self.spec.scratch:
+        if vllm_command.is_disk_full(text) and self.spec.scratch:
             message += f" (no room in {self.spec.scratch}: set TMPDIR to a folder with more)"
+        is_out_of_memory = bool(sign)
+        is_gone = not (sign or self._is_stopped or self.is_healthy())
+        if is_gone and self._free and self.spec.memory_limit_gib is not None:
+            left = self._free.least_bytes
+            is_out_of_memory = left is not None and left < _USED_UP_BYTES
         return ServerError(
             # At the log's end vLLM's processes complain about each other: name the first cause.
             f"{message}: {sign}" if sign and sign not in message else message,
             "\n".join(text.splitlines()[-LOG_TAIL_LINES:]),
-            is_out_of_memory=bool(sign) or self._ended_at_its_limit(),
+            is_out_of_memory=is_out_of_memory,
             memory=self.memory(),
         )
-
-    def _ended_at_its_limit(self) -> bool:
-        if self._is_stopped or self.spec.memory_limit_gib is None or self.is_healthy():
-            return False
-        left = self._free.least_bytes if self._free else None
-        return left is not None and left < _USED_UP_BYTES
-
-
-@contextlib.contextmanager
-def _running(servers: Sequence[VLLMServer], one_by_one: bool) -> Iterator[None]:
-    """Start servers; enter the context once all are healthy; end all of them after it.
-
-    With `one_by_one` each starts when the one before it is healthy.
-
-    Raises:
-        ServerError: one of them failed to start.
-        InputError: the interpreter is missing.
-    """
-    pool = ThreadPoolExecutor(1 if one_by_one else len(servers))
-    # Backwards, and each of them whatever happens in another, as by a signal that ends the job.
-    with contextlib.ExitStack() as stack:
-        stack.callback(_stop, servers)  # one that was about to start when the others were stopped
-        stack.callback(pool.shutdown)
-        stack.callback(_stop, servers)
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        starts = [pool.submit(server.start) for server in servers]
-        for start in as_completed(starts):
-            start.result()
-        yield
 
 
 def _stop(servers: Sequence[VLLMServer]) -> None:
@@ -311,7 +237,7 @@ class VLLM:
 
     def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
         """Check the extra arguments; warn of those that run code of others."""
-        found = check_extra_arguments(settings.extra_arguments, file)
+        found = vllm_command.check_extra_arguments(settings.extra_arguments, file)
         return [f"{argument} lets the server run code that others wrote" for argument in found]
 
     @contextlib.contextmanager
@@ -326,6 +252,13 @@ class VLLM:
         logs = [log_path.with_suffix(f".{n}{log_path.suffix}") for n in range(1, len(specs))]
         pairs = zip(specs, [log_path, *logs], strict=True)
         servers = [VLLMServer(spec, settings, log) for spec, log in pairs]
-        shares_devices = len({spec.device_indices for spec in specs}) < len(specs)
-        with _running(servers, one_by_one=shares_devices):
+        pool = ThreadPoolExecutor(len({spec.device_indices for spec in specs}))
+        # Backwards, and each whatever happens in another, as by a signal that ends the job.
+        with contextlib.ExitStack() as stack:
+            stack.callback(_stop, servers)  # what was about to start when the others were stopped
+            stack.callback(pool.shutdown)
+            stack.callback(_stop, servers)
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            for start in as_completed([pool.submit(server.start) for server in servers]):
+                start.result()
             yield servers

@@ -16,32 +16,14 @@ from sextant.engine.protocol import ServerSpec
 from sextant.experiment.servers import EngineSettings
 
 DATA_SHEET = read_yaml(PROJECT / "resources/engines/vllm.yaml")
-"""Options and log texts of vLLM, as plain data."""
+"""Options, environment and log texts of vLLM, as plain data."""
 _INSTEAD = {
     name: row["instead"] for row in DATA_SHEET["reserved_options"] for name in row["options"]
 }
-
+_ENVIRONMENT = DATA_SHEET["environment"]
 MODEL_NAME = "sextant"
 """What the server calls the LLM."""
-_THREAD_COUNTS = (
-    "OMP_NUM_THREADS",
-    "GOTO_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-
 _IN_ENGINE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-
-# The processes of a server talk over loopback only: vLLM, PyTorch and NCCL
-# would choose the address or the interface by which others reach it.
-_LOOPBACK = {
-    "VLLM_HOST_IP": "127.0.0.1",
-    "VLLM_LOOPBACK_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "NCCL_SOCKET_IFNAME": "lo",
-}
 
 
 def n_blocks(spec: ServerSpec, settings: EngineSettings) -> int:
@@ -55,7 +37,7 @@ def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
     The batch weight becomes `--num-gpu-blocks-override`: vLLM admits requests until its
     KV blocks are used up, so their number times the block size is the most tokens in flight.
     """
-    blocks = n_blocks(spec, settings)
+    blocks, switches = n_blocks(spec, settings), ["skip-tokenizer-init"]
     arguments = {
         "model": str(spec.model),
         "served-model-name": MODEL_NAME,
@@ -76,36 +58,26 @@ def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
         # As on a GPU: no further process for the only worker, whose start takes 8 s. The class in
         # place of its short name `uni`, for which vLLM's CPU build takes `mp`.
         arguments["distributed-executor-backend"] = _IN_ENGINE_PROCESS
+        switches.append("enforce-eager")
     else:
         share = settings.memory_utilization * spec.memory_share
         arguments["gpu-memory-utilization"] = f"{share:.6g}"
         arguments["tensor-parallel-size"] = str(spec.devices.n_gpus)
     # Prompts are token ids, unique per request: no tokenizer, no prefix cache to warm.
-    switches = ["skip-tokenizer-init", "enforce-eager", "no-enable-prefix-caching"]
-    if spec.devices.kind == "gpu":
-        switches.remove("enforce-eager")
+    switches.append("no-enable-prefix-caching")
     options = [part for name, value in arguments.items() for part in (f"--{name}", value)]
-    return [
-        settings.python,
-        *("-m", "vllm.entrypoints.openai.api_server"),
-        *options,
-        *(f"--{switch}" for switch in switches),
-        *settings.extra_arguments,
-    ]
+    options += [f"--{switch}" for switch in switches]
+    program = [settings.python, "-m", "vllm.entrypoints.openai.api_server"]
+    return [*program, *options, *settings.extra_arguments]
 
 
 def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
     """Return the server's environment: its devices, scratch and loopback only, no telemetry."""
-    values = dict(os.environ)
-    # The client's environment must not leak into the server: neither its interpreter nor
-    # the thread counts that Snakemake sets, with which a server on one core would crawl.
-    # Nor a port, which all servers on the node would try in turn.
-    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "VLLM_PORT", *_THREAD_COUNTS):
-        values.pop(name, None)
-    values |= {"VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    values |= _LOOPBACK
+    values = {name: it for name, it in os.environ.items() if name not in _ENVIRONMENT["without"]}
+    values |= {"VLLM_API_KEY": api_key} | _ENVIRONMENT["with"]
     if spec.scratch:
-        values |= _scratch_environment(spec.scratch)
+        _make_scratch(spec.scratch)
+        values |= {it: str(spec.scratch / path) for it, path in _ENVIRONMENT["scratch"].items()}
     if spec.load_format == "dummy":
         values["HF_HUB_OFFLINE"] = "1"
     if spec.devices.kind == "cpu":
@@ -122,36 +94,20 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
     return values
 
 
-def _scratch_environment(folder: Path) -> dict[str, str]:
-    """Return the environment that makes a server write to its scratch folder alone.
+def _make_scratch(folder: Path) -> None:
+    """Make the folders that a server writes to, with a link to vLLM's facts of its model classes.
 
-    Two servers would damage each other's caches or wait for their locks; home folders on a shared
-    file system are slow and have quotas.
+    Those take it 10 s or more to compute. Only these small files can be shared: vLLM writes them
+    atomically and checks their hash.
     """
-    cache, temporary = folder / "cache", folder / "tmp"
-    for path in (cache, temporary, folder / "config"):
-        path.mkdir(exist_ok=True)
-    # vLLM's facts of its model classes take it 10 s or more to compute. Only these small files can
-    # be shared: vLLM writes them atomically and checks their hash.
+    for name in ("cache", "tmp", "config"):
+        (folder / name).mkdir(exist_ok=True)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
     with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
         own.mkdir(parents=True, exist_ok=True)
-        (cache / "vllm").mkdir(exist_ok=True)
-        (cache / "vllm" / own.name).symlink_to(own)
-    places = {
-        "TMPDIR": temporary,
-        "VLLM_RPC_BASE_PATH": temporary,
-        "XDG_CACHE_HOME": cache,
-        "XDG_CONFIG_HOME": folder / "config",
-        "VLLM_CACHE_ROOT": cache / "vllm",
-        "VLLM_CONFIG_ROOT": folder / "config" / "vllm",
-        "TORCHINDUCTOR_CACHE_DIR": cache / "torchinductor",
-        "TRITON_CACHE_DIR": cache / "triton",
-        "CUDA_CACHE_PATH": cache / "cuda",
-        "FLASHINFER_WORKSPACE_BASE": cache,
-    }
-    return {name: str(path) for name, path in places.items()}
+        (folder / "cache/vllm").mkdir(exist_ok=True)
+        (folder / "cache/vllm" / own.name).symlink_to(own)
 
 
 # A class or function by its module, as in `{"backend": "package.module.function"}`.
@@ -183,13 +139,9 @@ def _names(argument: str, options: Iterable[str]) -> list[str]:
     if not found:
         return []
     given = found[2].replace("_", "-")
-    if found[1] == "-":
-        # `-tp2` is `-tp 2`.
-        return [
-            name
-            for short, name in DATA_SHEET["short_options"].items()
-            if re.fullmatch(rf"{short}\d*", given)
-        ]
+    if found[1] == "-":  # `-tp2` is `-tp 2`
+        short = DATA_SHEET["short_options"].items()
+        return [name for letters, name in short if re.fullmatch(rf"{letters}\d*", given)]
     return [name for name in options if name.startswith(given)]
 
 
@@ -217,55 +169,50 @@ def _has_code(value: Any, key: str = "") -> bool:
     return is_text and (key.endswith("plugin") or bool(_QUALIFIED_NAME.fullmatch(value)))
 
 
-_TEXTS = DATA_SHEET["log"]
-_OUT_OF_MEMORY = re.compile("|".join(f"(?:{form})" for form in _TEXTS["out_of_memory"]))
-_KILLED, _DIED, _LAST_WORDS, _DISK_FULL, _QUOTES, _TRIED, _FREE, _NEEDED, _PROFILED = (
-    re.compile(_TEXTS[name])
-    for name in (
-        *("killed", "died", "last_words", "disk_full", "quotes"),
-        *("tried", "free", "needed_gib", "profiled_blocks"),
-    )
-)
+_TEXTS = {
+    name: re.compile("|".join(f"(?:{form})" for form in text) if isinstance(text, list) else text)
+    for name, text in DATA_SHEET["log"].items()
+}
 _BYTES = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def out_of_memory_sign(text: str) -> str | None:
     """Return the first line that says that memory ran out, None if none does."""
-    return next((line for line in _own_lines(text) if _OUT_OF_MEMORY.search(line)), None)
+    return next((line for line in _own_lines(text) if _TEXTS["out_of_memory"].search(line)), None)
 
 
 def killed_sign(text: str) -> str | None:
     """Return the line that says that a process was killed, None if none does."""
     lines = _own_lines(text)
-    if killed := next((line for line in lines if _KILLED.search(line)), None):
+    if killed := next((line for line in lines if _TEXTS["killed"].search(line)), None):
         return killed
     for number, line in enumerate(lines):
-        if _DIED.search(line):  # which counts if nothing before it says why
+        if _TEXTS["died"].search(line):  # which counts if nothing before it says why
             before = [each for each in lines[:number] if "WARNING" not in each]
-            return None if any(map(_LAST_WORDS.search, before)) else line
+            return None if any(map(_TEXTS["last_words"].search, before)) else line
     return None
 
 
 def is_disk_full(text: str) -> bool:
     """Return whether a file system had no room for the server."""
-    return any(_DISK_FULL.search(line) for line in _own_lines(text))
+    return any(_TEXTS["disk_full"].search(line) for line in _own_lines(text))
 
 
 def _own_lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if not _QUOTES.search(line)]
+    return [line.strip() for line in text.splitlines() if not _TEXTS["quotes"].search(line)]
 
 
 def failed_allocation(text: str) -> tuple[int, int | None] | None:
     """Return of the first allocation that failed the bytes that were asked for, and those that were
     free, None if the message does not say.
     """
-    if needed := _NEEDED.search(text):
+    if needed := _TEXTS["needed_gib"].search(text):
         tried_gib, free_gib = map(float, needed.groups())
         return round(tried_gib * 2**30), round(free_gib * 2**30)
-    tried = _TRIED.search(text)
+    tried = _TEXTS["tried"].search(text)
     if not tried:
         return None
-    free = _FREE.search(text[tried.start() :].split("\n", 1)[0])
+    free = _TEXTS["free"].search(text[tried.start() :].split("\n", 1)[0])
     return _bytes(tried), _bytes(free) if free else None
 
 
@@ -274,7 +221,7 @@ def profiled_blocks(text: str) -> int | None:
 
     None where vLLM did not profile: on a CPU it only repeats the number it was given.
     """
-    found = [(int(own), int(given)) for own, given in _PROFILED.findall(text)]
+    found = [(int(own), int(given)) for own, given in _TEXTS["profiled_blocks"].findall(text)]
     blocks = [own for own, given in found if own != given]
     return min(blocks, default=None)
 

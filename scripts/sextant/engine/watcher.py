@@ -68,7 +68,7 @@ class Watcher:
         files = {"telemetry_file": self._telemetry, "server_file": self._server}
         path = os.pathsep.join(filter(None, (str(_SCRIPTS), os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sextant.engine.watching_process"],
+            [sys.executable, "-P", "-m", "sextant.engine.gauges"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -96,33 +96,15 @@ class Watcher:
             self._warnings.append(f"not every source was read within {limit_s:g} s")
 
     def __enter__(self) -> "Watcher":
-        """Return the watcher, which was started with its construction."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process."""
         self.stop()
 
     def stop(self) -> Watched:
         """End the process and return what it sampled, also if it died before."""
-        if self._watched is None:
-            self._end()
-            warnings = self._warnings
-            warnings += _content(self._errors).decode(errors="replace").splitlines()
-            if status := self._process.returncode:
-                warnings.append(
-                    f"the telemetry process ended with status {status}; what it sampled is kept"
-                )
-            telemetry = read_rows(_content(self._telemetry), TELEMETRY_SCHEMA, self._level)
-            server = read_rows(_content(self._server), SERVER_SCHEMA, self._level)
-            self._watched = Watched(telemetry, server, warnings)
-            for file in (self._telemetry, self._server, self._errors):
-                os.close(file)
-            for warning in warnings:
-                log.warning("level %g: %s", self._level, warning)
-        return self._watched
-
-    def _end(self) -> None:
+        if self._watched is not None:
+            return self._watched
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         try:
@@ -131,6 +113,20 @@ class Watcher:
             self._process.kill()
             self._process.wait()
         self._stdout.close()
+        files, contents = (self._telemetry, self._server, self._errors), []
+        for file in files:
+            contents.append(os.pread(file, os.fstat(file).st_size, 0))
+            os.close(file)
+        warnings = [*self._warnings, *contents[2].decode(errors="replace").splitlines()]
+        if status := self._process.returncode:
+            problem = f"the telemetry process ended with status {status}"
+            warnings.append(f"{problem}; what it sampled is kept")
+        for warning in warnings:
+            log.warning("level %g: %s", self._level, warning)
+        telemetry = read_rows(contents[0], TELEMETRY_SCHEMA, self._level)
+        server = read_rows(contents[1], SERVER_SCHEMA, self._level)
+        self._watched = Watched(telemetry, server, warnings)
+        return self._watched
 
 
 def watch(plan: WatchPlan, epoch_ns: int, level: float) -> Watcher:
@@ -145,10 +141,6 @@ def watch(plan: WatchPlan, epoch_ns: int, level: float) -> Watcher:
         watcher.stop()
         raise
     return watcher
-
-
-def _content(file: int) -> bytes:
-    return os.pread(file, os.fstat(file).st_size, 0)
 
 
 def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:

@@ -2,7 +2,6 @@
 
 In come `config.yaml` and the sheets that it names; out come cells, each with the definition that
 its measurement depends on. Read `experiment` (the result, its cells, and what makes a measurement
-stale), `measured` (whether files on disk are what was asked for), `sheets` (what the configuration
-and its sheets may hold), `loading` (how they are read and checked), `scenarios` and `servers` (how
-load is put on servers and how these are set up), and `downloads`.
+stale), `sheets` (what the configuration and its sheets may hold), `loading` (how they
+are read and checked), `scenarios` and `servers` (load, and what it is put on), and `downloads`.
 """

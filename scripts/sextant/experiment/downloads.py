@@ -60,13 +60,11 @@ def load_registry(path: str | Path) -> dict[str, Dataset]:
 
 
 def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
-    """Download a data set's file to `out_path`, or copy it from a `mirror`'s folder.
+    """Download a data set's file to `out_path`, or copy it from a `mirror`'s folder, once.
 
-    The checksum is verified before the file gets its name, so `out_path` is either right or
-    absent. An archive with a manifest is verified when it is read. There is one attempt: the
-    rule's `retries` repeat it.
-
-    Raises InputError: the mirror lacks the file, the download fails, or the bytes differ.
+    The checksum is verified before the file gets its name: `out_path` is either right or absent.
+    An archive with a manifest is verified when it is read. Raises InputError: the mirror lacks the
+    file, the download fails, or the bytes differ.
     """
     with atomic_path(out_path) as temporary:
         if mirror is None:

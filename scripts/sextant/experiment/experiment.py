@@ -1,13 +1,20 @@
-"""An experiment: what a configuration and its sheets ask for, its cells and their definitions."""
+"""An experiment: what a configuration and its sheets ask for, its cells and their definitions.
 
+The last functions say whether files on disk were made from what the sheets ask for, by contents: a
+checkout, a copy or an archive gives files new dates, and Snakemake's records do not travel along.
+"""
+
+import hashlib
 import itertools
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sextant.base.files import atomic_path, sha256_file
+from sextant.base.errors import InputError
+from sextant.base.files import atomic_path, read_json, sha256_file
 from sextant.base.sheets import Row, file_name, load_sheet
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst, Scenario, plain
@@ -59,8 +66,8 @@ def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKe
     """
     cells: dict[str | None, dict[CellKey, None]] = {}
     for row in rows:
-        check_known(row["workload_id"], ids["workloads"], row, "workload_id")
-        check_known(row["scenario_id"], ids["scenarios"], row, "scenario_id")
+        for name in ("workload", "scenario"):
+            check_known(row[f"{name}_id"], ids[f"{name}s"], row, f"{name}_id")
         chosen = itertools.product(
             _selected(row, "llm_ids", ids["llms"]),
             _selected(row, "gpu_profile_ids", ids["gpu_profiles"]),
@@ -69,10 +76,10 @@ def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKe
             _selected(row, "variant_ids", ids["variants"]),
         )
         for cell in (CellKey(*place) for place in chosen):
-            if len(cell.folder) > _MAX_CELL_NAME_CHARACTERS:
+            if len(cell.folder) > (most := _MAX_CELL_NAME_CHARACTERS):
                 problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
-                fix = f"shorten one of its ids: {_MAX_CELL_NAME_CHARACTERS} together fit into a "
-                raise row.error(problem, None, f"{fix}file name")
+                fix = f"shorten one of its ids: {most} together fit into a file name"
+                raise row.error(problem, None, fix)
             cells.setdefault(row.get("choose", row.get("study")), {})[cell] = None
     return {study: tuple(keys) for study, keys in cells.items()}
 
@@ -81,8 +88,8 @@ def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[Cel
     """Return the cells of an archive; InputError if an id is unknown, or a cell is there twice."""
     cells: dict[CellKey, None] = {}
     for row in load_sheet(path, CellRow):
-        check_known(row["llm_id"], ids["llms"], row, "llm_id")
-        check_known(row["gpu_profile_id"], ids["gpu_profiles"], row, "gpu_profile_id")
+        for name in ("llm", "gpu_profile"):
+            check_known(row[f"{name}_id"], ids[f"{name}s"], row, f"{name}_id")
         key = CellKey(row["llm_id"], row["gpu_profile_id"], **decision)
         if key in cells:
             problem = f"{key.llm_id} on {key.gpu_profile_id} has two rows"
@@ -116,17 +123,16 @@ def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str]) -> None:
 
     Raises InputError: a row has another workload or scenario, a study or a variant.
     """
+    other = ", or leave `choose` empty to measure all cells"
     for row in (row for row in rows if row.get("choose") == ADAPTIVE):
-        for name in ("workload_id", "scenario_id"):
-            if row[name] != decision[name]:
+        for name, wanted in decision.items():
+            if row[name] != wanted:
                 problem = f"an adaptive row of another {name} than the configuration's `decision`"
-                fix = f"write {decision[name]!r}, or leave `choose` empty to measure all cells"
-                raise row.error(problem, name, fix)
+                raise row.error(problem, name, f"write {wanted!r}{other}")
         for name in ("study", "variant_ids"):
             if name in row:
-                fix = "leave it out, or leave `choose` empty to measure all cells"
                 problem = "answers rest on the default variant, and studies on whole sheets"
-                raise row.error(problem, name, fix)
+                raise row.error(problem, name, f"leave it out{other}")
 
 
 def chosen_path(config: Mapping[str, Any]) -> Path:
@@ -142,32 +148,25 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
     path = chosen_path(config)
     if not candidates or not path.exists():
         return {}
-    levels = {
-        (row["llm_id"], row["gpu_profile_id"]): _levels(row)
-        for row in load_sheet(path, ChosenCellRow)
-    }
     pairs = {(key.llm_id, key.gpu_profile_id): key for key in candidates}
-    return {pairs[pair]: users for pair, users in levels.items() if pair in pairs}
-
-
-def _levels(row: Row) -> tuple[int, ...]:
-    users = tuple(map(int, row["levels"].split(",")))
-    if list(users) != sorted(set(users)):
-        fix = "write each number of users once, in ascending order"
-        problem = f"{row['levels']} do not ascend"
-        raise row.error(problem, "levels", fix)
-    return users
+    chosen = {}
+    for row in load_sheet(path, ChosenCellRow):
+        users = tuple(map(int, row["levels"].split(",")))
+        if list(users) != sorted(set(users)):
+            fix = "write each number of users once, in ascending order"
+            raise row.error(f"{row['levels']} do not ascend", "levels", fix)
+        if key := pairs.get((row["llm_id"], row["gpu_profile_id"])):
+            chosen[key] = users
+    return chosen
 
 
 def add_chosen(path: Path, number: int, chosen: Chosen) -> None:
     """Add the cells of a round to the sheet of chosen cells."""
-    before = path.read_text(encoding="utf-8") if path.exists() else "\t".join(_COLUMNS) + "\n"
-    rows = [
-        f"{number}\t{key.llm_id}\t{key.gpu_profile_id}\t{','.join(map(str, users))}\n"
-        for key, users in chosen.items()
-    ]
+    text = path.read_text(encoding="utf-8") if path.exists() else "\t".join(_COLUMNS) + "\n"
+    for key, users in chosen.items():
+        text += f"{number}\t{key.llm_id}\t{key.gpu_profile_id}\t{','.join(map(str, users))}\n"
     with atomic_path(path) as partial:
-        partial.write_text(before + "".join(rows), encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
 
 
 def last_round(path: Path) -> int:
@@ -288,3 +287,61 @@ def sha256_once(path: str | Path) -> str:
 @cache
 def _sha256_at(path: Path, mtime_ns: int, size_bytes: int) -> str:
     return sha256_file(path)
+
+
+def inputs_sha256(
+    definition: Mapping[str, Any], workload: str | Path, config: str | Path
+) -> tuple[str, ...]:
+    """Return the SHA-256 of a cell's workload (`requests.parquet`), its LLM's config, and, where
+    its scenario asks for the workload's arrivals, of `arrivals.json`.
+    """
+    arrivals = Path(workload).with_name("arrivals.json")
+    has_arrivals = isinstance(definition["scenario"].get("arrivals"), str)
+    return tuple(map(sha256_once, (workload, config, *[arrivals][: int(has_arrivals)])))
+
+
+def definition_sha256(definition: Mapping[str, Any], *inputs: str) -> str:
+    """Return the SHA-256 of a definition and of the SHA-256 of its inputs (`inputs_sha256`)."""
+    facts = [definition, *inputs]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def is_cell_of(folder: Path, definition: Mapping[str, Any], workload: Path) -> bool | None:
+    """Return whether a cell's results were measured by a definition; None if that is not known."""
+    recorded = _facts(folder / "run.json").get("definition_sha256")
+    try:
+        contents = inputs_sha256(definition, workload, definition["config_path"])
+    except OSError:  # the workload is made again first
+        return None
+    return None if recorded is None else recorded == definition_sha256(definition, *contents)
+
+
+def is_workload_of(
+    folder: Path, experiment: Experiment, workload_id: str, seed: int
+) -> bool | None:
+    """Return whether a workload was made by its row of the sheet; None if that is not known."""
+    row = experiment.workloads[workload_id]
+    recorded = _facts(folder / "arrivals.json").get("fit", {})
+    origin = ("use_case", "input_tokens", "output_tokens", "max_input_tokens", "max_output_tokens")
+    asked = {name: row[name] for name in origin if name in row}
+    if "trace_id" in row:
+        source = {"source": trace_sha256(experiment, row["trace_id"])}
+        asked |= {"n_bins": row.get("n_bins", N_BINS), "seed": seed, "inputs_sha256": source}
+    if asked.keys() - recorded.keys():
+        return None
+    return all(recorded[name] == value for name, value in asked.items())
+
+
+def is_trace_of(report: Path, experiment: Experiment, trace_id: str) -> bool | None:
+    """Return whether a trace was normalised from the source in the sheet, by ingest's report."""
+    recorded = _facts(report).get("source_sha256")
+    return None if recorded is None else recorded == trace_sha256(experiment, trace_id)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """Return what a file of JSON says; nothing where it is missing or damaged."""
+    try:
+        facts = read_json(path)
+    except (OSError, InputError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

@@ -7,6 +7,7 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, check, load_sheet
+from sextant.experiment import sheets
 from sextant.experiment.downloads import load_registry
 from sextant.experiment.experiment import (
     ADAPTIVE,
@@ -27,20 +28,7 @@ from sextant.experiment.servers import (
     engine_settings,
     load_endpoints,
 )
-from sextant.experiment.sheets import (
-    DEFAULT_VARIANT,
-    BenchmarkRow,
-    Configuration,
-    DemandRow,
-    GpuFeatureRow,
-    GpuProfileRow,
-    LlmFeatureRow,
-    LlmRow,
-    ScenarioRow,
-    SupplyRow,
-    TraceRow,
-    WorkloadRow,
-)
+from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO, slo_of
@@ -49,7 +37,7 @@ from sextant.trace.trace_format import columns_given, named_format
 from sextant.workload.published import use_case_names
 
 
-def check_experiment(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
+def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
     """Raise InputError at the first place where the sheets do not fit together."""
     paths = config["sheets"]
     for workload in experiment.workloads.values():
@@ -190,16 +178,21 @@ def _check_cells(experiment: Experiment) -> None:
 
 
 SHEETS: dict[str, tuple[type, str | None]] = {
-    "traces": (TraceRow, "trace_id"),
-    "workloads": (WorkloadRow, "workload_id"),
-    "llms": (LlmRow, "llm_id"),
-    "gpu_profiles": (GpuProfileRow, "gpu_profile_id"),
-    "scenarios": (ScenarioRow, "scenario_id"),
-    "benchmarks": (BenchmarkRow, None),
+    "traces": (sheets.TraceRow, "trace_id"),
+    "workloads": (sheets.WorkloadRow, "workload_id"),
+    "llms": (sheets.LlmRow, "llm_id"),
+    "gpu_profiles": (sheets.GpuProfileRow, "gpu_profile_id"),
+    "scenarios": (sheets.ScenarioRow, "scenario_id"),
+    "benchmarks": (sheets.BenchmarkRow, None),
     "slos": (SLO, "slo_id"),
 }
 """What the rows of each sheet may hold, and the column of their ids."""
-_FEATURES = {"llms": (LlmFeatureRow, "llm_id"), "gpus": (GpuFeatureRow, "gpu_id")}
+_MORE_SHEETS: dict[str, tuple[type, str]] = {
+    "variants": (VariantRow, "variant_id"),
+    "supply": (sheets.SupplyRow, "pool_id"),
+    "demands": (sheets.DemandRow, "demand_id"),
+}
+_FEATURES = {"llms": (sheets.LlmFeatureRow, "llm_id"), "gpus": (sheets.GpuFeatureRow, "gpu_id")}
 # An archive says in its own files what was measured with what.
 _NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
 CheckEngine = Callable[[EngineSettings, str | Path], list[str]]
@@ -214,10 +207,9 @@ def load_experiment(
 ) -> Experiment:
     """Read and check everything that a configuration names; paths are relative to here.
 
-    This room knows neither predictors nor engines: `known_predictors` are the names that
-    `predictors` may hold, `check_engine` checks the settings of the engine and returns warnings
-    (`sextant.engine.registry.check_settings`). None leaves them unchecked. InputError names the
-    first file, line and field that is wrong, before anything runs.
+    `known_predictors` are the names that `predictors` may hold, `check_engine` checks the engine's
+    settings and returns warnings; None leaves them unchecked. InputError names the first file, line
+    and field that is wrong, before anything runs.
     """
     check_config(config, file)
     for name in config["predictors"]:
@@ -237,14 +229,10 @@ def load_experiment(
     by_id = {
         name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
     }
+    for name, (kind, key) in _MORE_SHEETS.items():
+        rows[name] = load_sheet(paths[name], kind, key) if name in paths else []
     variants = {DEFAULT_VARIANT: Variant()}
-    if "variants" in paths:
-        variant_rows = load_sheet(paths["variants"], VariantRow, "variant_id")
-        variants |= {row["variant_id"]: Variant(**row) for row in variant_rows}
-    demands, supply = [], []
-    if "demands" in paths:
-        supply = load_sheet(paths["supply"], SupplyRow, "pool_id")
-        demands = load_sheet(paths["demands"], DemandRow, "demand_id")
+    variants |= {row["variant_id"]: Variant(**row) for row in rows["variants"]}
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     check_adaptive(rows["benchmarks"], config["decision"])
     studies = cells_of_studies(rows["benchmarks"], ids)
@@ -263,7 +251,9 @@ def load_experiment(
             llm_id: load_llm(row["config"], config["engine"]["dtype"])
             for llm_id, row in by_id["llms"].items()
         },
-        profiles=_profiles(rows["gpu_profiles"], config["gpus"]),
+        profiles={
+            row["gpu_profile_id"]: _profile(row, config["gpus"]) for row in rows["gpu_profiles"]
+        },
         scenarios={
             row["scenario_id"]: scenario_from_row(row, paths["scenarios"])
             for row in rows["scenarios"]
@@ -283,29 +273,24 @@ def load_experiment(
             for name, path in config.get("features", {}).items()
         },
         endpoints={} if archive else load_endpoints(paths.get("endpoints")),
-        demands=demands,
-        supply=supply,
+        demands=rows["demands"],
+        supply=rows["supply"],
     )
-    check_experiment(experiment, config, file)
+    _check_experiment(experiment, config, file)
     return experiment
 
 
 def check_config(config: Mapping[str, Any], file: str | Path) -> None:
     """Raise InputError if a key of a configuration is unknown, missing or wrong."""
-    check(Configuration, config, file)
+    check(sheets.Configuration, config, file)
     given = config["sheets"].keys() & {"demands", "supply"}
     if len(given) == 1:
         problem, fix = f"{min(given)} alone is given", "give the sheets of demands and of supply"
         raise InputError(problem, file=file, field="sheets", fix=fix)
 
 
-def _profiles(rows: list[Row], folder: str) -> dict[str, GPUProfile]:
-    profiles = {}
-    for row in rows:
-        try:
-            gpu = load_gpu(folder, row["gpu_id"])
-        except InputError as error:
-            problem = f"profile {row['gpu_profile_id']}: {error}"
-            raise row.error(problem, "gpu_id", None) from None
-        profiles[row["gpu_profile_id"]] = profile_from_row(row, gpu)
-    return profiles
+def _profile(row: Row, folder: str) -> GPUProfile:
+    try:
+        return profile_from_row(row, load_gpu(folder, row["gpu_id"]))
+    except InputError as error:
+        raise row.error(f"profile {row['gpu_profile_id']}: {error}", "gpu_id", None) from None

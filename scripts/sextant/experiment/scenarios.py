@@ -6,7 +6,7 @@ Sheets, definitions, studies and the command line build the same types, which ch
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,13 +17,20 @@ from sextant.base.sheets import Row, check, hints_of
 from sextant.experiment.servers import without_defaults
 from sextant.experiment.sheets import ScenarioRow
 from sextant.workload.generators import Arrivals, AtOnce, Gamma
-from sextant.workload.trace_arrivals import NAMES, arrivals_from_plain, arrivals_to_plain
+from sextant.workload.trace_arrivals import (
+    NAMES,
+    arrivals_at_rate,
+    arrivals_from_plain,
+    arrivals_to_plain,
+)
 
 BURST_TIMEOUT_S = 30.0
 """BurstGPT's limit on a request (section V-C)."""
 WINDOWS_FILE = PROJECT / "resources" / "workloads" / "burst_windows.tsv"
 """Windows of a trace whose shapes the scenario `burst` mirrors."""
 _N_BURST_PHASES = 6
+_MOST = 1_000_000
+"""Users, or requests a second, that one client could put on servers."""
 _ONE_OF_TWO = "give either duration_s or n_requests"
 
 
@@ -45,7 +52,16 @@ class Scenario:
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_levels(self.levels, is_whole=self._has_whole_levels)
+        levels = self.levels
+        if list(levels) != sorted(set(levels)) or not levels:
+            problem = f"{', '.join(f'{level:g}' for level in levels)} do not ascend"
+            _refuse("levels", problem, "write each level once, in ascending order")
+        if not levels[0] > 0:
+            _refuse("levels", f"a level is {levels[0]:g}", "give levels above 0")
+        if any(_MOST < level < math.inf for level in levels):
+            _refuse("levels", f"a level is above {_MOST:,}", "give lower levels")
+        if self._has_whole_levels and not all(float(level).is_integer() for level in levels):
+            _refuse("levels", "levels of this kind are whole numbers", "write whole numbers")
         given = {name: getattr(self, name, None) for name in hints_of(ScenarioRow)}
         numbers = {name: value for name, value in given.items() if isinstance(value, int | float)}
         row = {"scenario_id": "any", "kind": self.kind, "levels": "1"}
@@ -58,7 +74,7 @@ class Scenario:
 
     def planned_s(self, level: float, request_s: float) -> float:
         """Return how long a level is planned to take if a request takes `request_s`."""
-        raise NotImplementedError
+        return self.unmeasured_s + getattr(self, "duration_s", 0.0)
 
     def longest_s(self, request_timeout_s: float) -> float:
         """Return how long all levels may take, with two slow last requests each."""
@@ -84,10 +100,6 @@ class ClosedLoop(Scenario):
         super().__post_init__()
         if (self.stop_nttft_ms is None) != (self.stop_itl_ms is None):
             _refuse("stop_nttft_ms", "one limit without the other", "give both or neither")
-
-    def planned_s(self, level: float, request_s: float) -> float:
-        """Return the seconds of load."""
-        return self.unmeasured_s + self.duration_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +130,6 @@ class OpenLoop(Scenario):
             _refuse("duration_s", "how long a level lasts is not clear", _ONE_OF_TWO)
         if self.n_requests is not None and self.cooldown_s:
             _refuse("cooldown_s", "a number of requests is measured whole", "leave it out")
-        self._check_arrivals()
-
-    def _check_arrivals(self) -> None:
         if not isinstance(self.arrivals, str):
             return
         if self.arrivals not in NAMES:
@@ -135,24 +144,18 @@ class OpenLoop(Scenario):
         """Return the scenario with a workload's arrivals (its folder) at a level, if it asks so."""
         if not isinstance(self.arrivals, str):
             return self
-        from sextant.workload.trace_arrivals import arrivals_at_rate
-
         return replace(self, arrivals=arrivals_at_rate(workload, self.arrivals, level))
 
     def arrivals_at(self, level: float) -> Arrivals:
         """Return the arrival process of a level."""
-        if isinstance(self.arrivals, Arrivals):
-            return self.arrivals
-        if self.arrivals is not None:
+        if isinstance(self.arrivals, str):
             raise TypeError(f"the {self.arrivals} arrivals of no workload")
-        return AtOnce() if math.isinf(level) else Gamma(level, self.burstiness)
+        return self.arrivals or (AtOnce() if math.isinf(level) else Gamma(level, self.burstiness))
 
     @property
     def extent_s(self) -> float | None:
         """Seconds of arrivals, the unmeasured ones included; None if their number ends them."""
-        if self.duration_s is None:
-            return None
-        return self.unmeasured_s + self.duration_s
+        return None if self.duration_s is None else self.unmeasured_s + self.duration_s
 
     def planned_s(self, level: float, request_s: float) -> float:
         """Return the seconds of load; a number of requests takes as long as its arrivals."""
@@ -199,38 +202,13 @@ class Burst(Scenario):
             problem = f"there is no phase {self.levels[-1]:g}"
             _refuse("levels", problem, f"use 1 to {_N_BURST_PHASES}")
 
-    def planned_s(self, level: float, request_s: float) -> float:
-        """Return the seconds of load."""
-        return self.warmup_s + self.duration_s
 
-
-KINDS: dict[str, type[Scenario]] = {
-    kind.kind: kind for kind in (ClosedLoop, OpenLoop, Batch, Burst)
-}
-
-
-WITH_USERS_SQL = "scenario_kind IN ({})".format(
-    ", ".join(f"'{name}'" for name, kind in KINDS.items() if kind.has_users)
-)
+KINDS: dict[str, type[Scenario]] = {it.kind: it for it in (ClosedLoop, OpenLoop, Batch, Burst)}
+_WITH_USERS = ", ".join(f"'{name}'" for name, kind in KINDS.items() if kind.has_users)
+WITH_USERS_SQL = f"scenario_kind IN ({_WITH_USERS})"
 """Whether a row is of a scenario with users."""
 START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"
 """From when latencies count."""
-
-
-_MOST = 1_000_000
-"""Users, or requests a second, that one client could put on servers."""
-
-
-def _check_levels(levels: Sequence[float], *, is_whole: bool) -> None:
-    if list(levels) != sorted(set(levels)) or not levels:
-        problem = f"{', '.join(f'{level:g}' for level in levels)} do not ascend"
-        _refuse("levels", problem, "write each level once, in ascending order")
-    if not levels[0] > 0:
-        _refuse("levels", f"a level is {levels[0]:g}", "give levels above 0")
-    if any(_MOST < level < math.inf for level in levels):
-        _refuse("levels", f"a level is above {_MOST:,}", "give lower levels")
-    if is_whole and not all(float(level).is_integer() for level in levels):
-        _refuse("levels", "levels of this kind are whole numbers", "write whole numbers")
 
 
 def _refuse(field: str, problem: str, fix: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, make_dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -22,8 +22,6 @@ _Fraction = Annotated[float, Field(ge=0, le=1)]
 _UpTo1000 = Annotated[int, Field(ge=1, le=1000)]
 _Flag = Literal[0, 1]
 Dtype = Literal["float32", "float16", "bfloat16"]
-
-
 DEFAULT_VARIANT = "default"
 """The variant of a cell whose servers are set up as usual."""
 
@@ -217,38 +215,40 @@ class ChosenCellRow:
     """numbers of users, ascending, separated by commas"""
 
 
+def _with_fields(base: type, fields: dict[str, tuple[Any, str]]) -> type:
+    """Return a dataclass with further fields: their types and what they mean."""
+    given = [(name, Annotated[it, Field(description=text)]) for name, (it, text) in fields.items()]
+    name, doc = base.__name__.strip("_"), {"__doc__": base.__doc__}
+    return make_dataclass(name, given, bases=(base,), namespace=doc, frozen=True, kw_only=True)
+
+
 @dataclass(frozen=True, kw_only=True)
-class LlmFeatureRow:
+class _LlmFeatureRow:
     """Features that came with a characterization: each row is one LLM, as its publisher says."""
 
     llm_id: SelectableId
     """an LLM of llms.tsv"""
-    is_flash_attention: _Flag
-    """1 if it was served with flash attention, else 0"""
-    n_parameters_billion: PositiveFloat
-    """billions of parameters, as published"""
-    is_encoder_decoder: _Flag
-    """1 for an encoder-decoder, 0 for a decoder alone"""
-    llm_type: str
-    """model_type of its Hugging Face config"""
     n_positions: PositiveInt | None = None
     """length of the positions in tokens; empty if not given"""
-    n_heads: PositiveInt
-    """attention heads of a layer"""
-    n_layers: PositiveInt
-    """layers of the decoder"""
     relative_attention_max_distance: PositiveInt | None = None
     """largest relative position with a bucket of its own; empty without relative attention"""
     relative_attention_n_buckets: PositiveInt | None = None
     """buckets of relative positions; empty without relative attention"""
-    dtype: Dtype
-    """data type of the published weights"""
-    vocabulary_size: PositiveInt
-    """entries of the vocabulary"""
     note: str | None = None
     """what looks wrong in the row; not a feature"""
 
 
+_LLM_FEATURES = {
+    "is_flash_attention": (_Flag, "1 if it was served with flash attention, else 0"),
+    "n_parameters_billion": (PositiveFloat, "billions of parameters, as published"),
+    "is_encoder_decoder": (_Flag, "1 for an encoder-decoder, 0 for a decoder alone"),
+    "llm_type": (str, "model_type of its Hugging Face config"),
+    "n_heads": (PositiveInt, "attention heads of a layer"),
+    "n_layers": (PositiveInt, "layers of the decoder"),
+    "dtype": (Dtype, "data type of the published weights"),
+    "vocabulary_size": (PositiveInt, "entries of the vocabulary"),
+}
+LlmFeatureRow = _with_fields(_LlmFeatureRow, _LLM_FEATURES)
 _GPU_FEATURES = {
     "n_tensor_cores": (NonNegativeInt, "tensor cores"),
     "n_rt_cores": (NonNegativeInt, "ray-tracing cores"),
@@ -285,16 +285,7 @@ class _GpuFeatureRow:
     """what looks wrong in the row; not a feature"""
 
 
-GpuFeatureRow = make_dataclass(
-    "GpuFeatureRow",
-    [
-        (name, Annotated[kind, Field(description=text)])
-        for name, (kind, text) in _GPU_FEATURES.items()
-    ],
-    bases=(_GpuFeatureRow,),
-    frozen=True,
-    kw_only=True,
-)
+GpuFeatureRow = _with_fields(_GpuFeatureRow, _GPU_FEATURES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,11 @@ _MAX_LINE_BYTES = 1 << 20
 _MOST_TOKENS = 2**31 - 1
 _UNKNOWN = -1
 _BROKEN_OFF = ("error", "abort")
+_ODD_FORM = "an event that is not of OpenAI's form"
 _SAID = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 """Fields of a chat's delta that hold what the LLM said; others say who speaks, or why it ends."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are not JSON, not UTF-8, or nested too deeply."""
-
 OTHER_INPUT = "the server counts another input than was sent"
 OTHER_TEXT = "the server counts another input than was asked for, and its count stands"
 STOPPED = "they stop before the output asked for, and have the lengths that came"
@@ -119,7 +119,6 @@ class AnswerReader:
 
 
 def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_last: bool) -> None:
-    """Read the whole lines, and keep the rest unless it is the last."""
     for at_ns, piece in pieces:
         if len(reading.excerpt) < _ERROR_EXCERPT_BYTES:
             reading.excerpt += piece[:_ERROR_EXCERPT_BYTES]
@@ -138,11 +137,10 @@ def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_
                 _read_event(exchange, reading, event, at_ns)
                 continue
         _read_lines(exchange, reading, piece, at_ns)
-    if is_last:
-        if reading.rest:
-            _read_line(exchange, reading, b"".join(reading.rest), reading.rest_ns)
-        if reading.held:
-            _end_event(exchange, reading)
+    if is_last and reading.rest:
+        _read_line(exchange, reading, b"".join(reading.rest), reading.rest_ns)
+    if is_last and reading.held:
+        _end_event(exchange, reading)
 
 
 def _read_lines(exchange: Exchange, reading: _Reading, piece: bytes, at_ns: int) -> None:
@@ -193,15 +191,11 @@ def _read_line(exchange: Exchange, reading: _Reading, line: bytes, at_ns: int) -
     if data.strip() == b"[DONE]":
         reading.has_end = reading.has_ended = True
     elif odd:
-        _fail_form(reading, data, odd)
+        reading.fail(f"{_ODD_FORM} ({odd}): {_excerpt(data)[:200]}")
     else:
         reading.held_bytes, reading.held_ns = reading.held_bytes + len(data), at_ns
         if reading.held_bytes <= _MAX_LINE_BYTES:
             reading.held.append(data)
-
-
-def _fail_form(reading: _Reading, data: bytes, odd: str) -> None:
-    reading.fail(f"an event that is not of OpenAI's form ({odd}): {_excerpt(data)[:200]}")
 
 
 def _end_event(exchange: Exchange, reading: _Reading) -> None:
@@ -210,7 +204,7 @@ def _end_event(exchange: Exchange, reading: _Reading) -> None:
     try:
         event = _decode(data)
     except msgspec.ValidationError as error:
-        _fail_form(reading, data, str(error))
+        reading.fail(f"{_ODD_FORM} ({error}): {_excerpt(data)[:200]}")
     except _UNREADABLE:
         reading.fail(f"an event that is not JSON: {_excerpt(data)}")
     else:
@@ -266,25 +260,22 @@ def _time_tokens(exchange: Exchange, reading: _Reading) -> None:
     """Time the tokens by usage if it rises with each event, else by events."""
     n_tokens = min(exchange.output_tokens or 0, exchange.request.output_tokens)
     times_ns = _usage_times_ns(reading, n_tokens) or _event_times_ns(exchange, reading, n_tokens)
-    if not times_ns:
-        return
-    if len(times_ns) < n_tokens:
-        exchange.oddities.append(FEWER_EVENTS)
-    elif n_tokens > 1 and times_ns[0] == times_ns[-1]:
-        exchange.oddities.append(AT_ONCE)
-    exchange.token_offsets_ms.extend([(at - exchange.sent_ns) / 1e6 for at in times_ns])
-    exchange.first_token_ns, exchange.last_token_ns = times_ns[0], times_ns[-1]
+    if times_ns:
+        if len(times_ns) < n_tokens:
+            exchange.oddities.append(FEWER_EVENTS)
+        elif n_tokens > 1 and times_ns[0] == times_ns[-1]:
+            exchange.oddities.append(AT_ONCE)
+        exchange.token_offsets_ms.extend([(at - exchange.sent_ns) / 1e6 for at in times_ns])
+        exchange.first_token_ns, exchange.last_token_ns = times_ns[0], times_ns[-1]
 
 
 def _usage_times_ns(reading: _Reading, n_tokens: int) -> list[int]:
     """Return when each token was counted, nothing unless usage rises with each event."""
     if len(reading.times_ns) == 1 < n_tokens:
         return []
-    times_ns: list[int] = []
-    before = 0
-    for at_ns, count, has_text in zip(
-        reading.times_ns, reading.counts, reading.have_text, strict=True
-    ):
+    times_ns, before = list[int](), 0
+    events = zip(reading.times_ns, reading.counts, reading.have_text, strict=True)
+    for at_ns, count, has_text in events:
         if count < before + has_text:
             return []
         # Two tokens in one event share its time; more than were asked for are a failure anyway.

@@ -69,11 +69,9 @@ Part = tuple[Exchange, list[Piece], bool]
 class Connection(asyncio.Protocol):
     """A keep-alive connection to one replica that carries one request at a time.
 
-    Args:
-        timeout_s: limit of a request, from its start to its end; connecting counts.
-        keep: takes the parts of answers as they come.
-        on_end: is called as soon as a request has ended, before its answer was read; `status`
-            is then what the connection knows.
+    `timeout_s` limits a request from its start, connecting included. `keep` takes the parts of
+    answers as they come; `on_end` is called as soon as a request has ended, before its answer was
+    read: its `status` is then what the connection knows.
     """
 
     def __init__(
@@ -90,21 +88,16 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._opening: asyncio.Task | None = None
-        self._pieces: list[Piece] = []
-        self._now_ns, self._was_answered, self._is_complete = 0, False, False
-        self._most_bytes, self._is_second = 0, False
-        self._whole: list[Piece] = []
-        self._n_dropped = 0
+        self._pieces, self._whole = list[Piece](), list[Piece]()
+        self._now_ns = self._most_bytes = self._n_dropped = 0
+        self._was_answered = self._is_complete = self._is_second = False
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
     async def open(self) -> asyncio.Transport:
-        """Connect.
-
-        Raises OSError: nobody listens, or the certificate is not trusted.
-        """
+        """Connect. Raises OSError: nobody listens, or the certificate is not trusted."""
         host, port, tls = self._target.address()
         async with asyncio.timeout(self._timeout_s):
             transport, _ = await self._loop.create_connection(lambda: self, host, port, ssl=tls)
@@ -123,8 +116,8 @@ class Connection(asyncio.Protocol):
         """Send a request, on a new connection if there is none; failures are outcomes too."""
         self._exchange, exchange.replica = exchange, self.replica
         self._most_bytes = _MOST_BYTES + _MOST_BYTES_A_TOKEN * exchange.request.output_tokens
-        self._pieces, self._was_answered, self._is_complete = [], False, False
-        self._is_second = False
+        self._pieces, self._was_answered = [], False
+        self._is_complete = self._is_second = False
         self._timer = self._loop.call_later(self._timeout_s, self._time_out)
         if self._transport is not None and self._waiting.poll(0):
             self.close()  # the server has closed it, or sends what was not asked for
@@ -160,14 +153,10 @@ class Connection(asyncio.Protocol):
             except BlockingIOError:
                 pass
             except OSError as error:  # reported after this call, as all ends are
-                self._loop.call_soon(self._fail_to_send, exchange, error)
+                self._loop.call_soon(self._fail, error, exchange)
                 return
         if n_written < len(data):
             transport.write(data[n_written:])
-
-    def _fail_to_send(self, exchange: Exchange, error: OSError) -> None:
-        if self._exchange is exchange:
-            self._fail(error)
 
     def _time_out(self) -> None:
         if self._opening is not None:
@@ -175,7 +164,9 @@ class Connection(asyncio.Protocol):
         self.close()
         self._end("timeout", f"no end within {self._timeout_s:g} s")
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, of: Exchange | None = None) -> None:
+        if of and of is not self._exchange:
+            return
         self.close()
         status = "incomplete" if self._was_answered else "connection_error"
         self._end(status, str(error) or type(error).__name__)
@@ -261,12 +252,10 @@ class Connection(asyncio.Protocol):
 
 
 async def open_all(connections: Sequence[Connection]) -> None:
-    """Connect, a few at a time: servers queue few who knock at once.
-
-    What fails here fails again when a request needs the connection, and is recorded then.
-    """
+    """Connect, a few at a time: servers queue few who knock at once."""
     for first in range(0, len(connections), _OPENED_AT_ONCE):
         some = connections[first : first + _OPENED_AT_ONCE]
+        # What fails here fails again when a request needs the connection, and is recorded then.
         await asyncio.gather(*(one.open() for one in some), return_exceptions=True)
 
 

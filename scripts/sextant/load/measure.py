@@ -4,29 +4,38 @@ Nothing here imports pandas or pyarrow: they take as much memory as the rest, an
 """
 
 import asyncio
+import ctypes
 import gc
+import os
+import platform
 import resource
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import uvloop
 
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.engine.http import Target
 from sextant.load.answer import AnswerReader
-from sextant.load.client import Exchange, Part
-from sextant.load.clock import LagWatch, lag_warning, quantiles_ms
+from sextant.load.client import Connection, Exchange, Part
 from sextant.load.rows import RequestLog
 from sextant.load.source import Source
+from sextant.points.metrics import SHAPING_FRACTION
+from sextant.points.run import LevelRun, Quantiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NS_PER_S = 1_000_000_000
+_TFD_TIMER_ABSTIME = 1
+_PERIOD_NS = 10_000_000
 _SHOWN_EVERY_S = 0.5
 # Answers are read after the tokens that came with them have been stamped.
 _READ_AFTER_S = 0.002
@@ -37,66 +46,89 @@ _REFUSALS = (401, 403, 404)
 _FIX = "check the API key, the server's address and the model's name"
 
 
+class _Timerspec(ctypes.Structure):
+    """`struct itimerspec`: period and first moment, each in seconds and nanoseconds."""
+
+    _fields_ = [(name, ctypes.c_long) for name in ("period_s", "period_ns", "first_s", "first_ns")]
+
+
+class Alarm:
+    """An alarm that can be set again and again; made and used inside a running loop."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._libc, self._ring = ctypes.CDLL(None, use_errno=True), ring
+        self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "no timer")
+        asyncio.get_running_loop().add_reader(self._fd, self._on_time)
+
+    def set(self, at_ns: int, period_ns: int = 0) -> None:
+        """Ring at this moment, soon if it has passed, and each period after it if there is one."""
+        first, period = divmod(max(at_ns, 1), _NS_PER_S), divmod(period_ns, _NS_PER_S)
+        spec = _Timerspec(*period, *first)
+        if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None):
+            raise OSError(ctypes.get_errno(), "the timer cannot be set")
+
+    def close(self) -> None:
+        """Never ring again."""
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+
+    def _on_time(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:  # it was set again meanwhile
+            return
+        self._ring()
+
+
+class LagWatch:
+    """Records, each 10 ms, how late the event loop gets to what is due."""
+
+    def __init__(self) -> None:
+        self.lags_ms = array("f")
+        self._due_ns = time.monotonic_ns() + _PERIOD_NS
+        self._alarm = Alarm(self._tick)
+        self._alarm.set(self._due_ns, _PERIOD_NS)
+
+    def _tick(self) -> None:
+        now_ns = time.monotonic_ns()
+        while self._due_ns <= now_ns:  # moments that a long stall passed over were late too
+            self.lags_ms.append((now_ns - self._due_ns) / 1e6)
+            self._due_ns += _PERIOD_NS
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._alarm.close()
+
+
 @dataclass
 class LevelResult:
-    """What one level measured. Times are seconds since `epoch_ns` of the monotonic clock."""
+    """What one level measured."""
 
-    level: float | None
-    """Users, requests per second or requests in flight; None for a schedule without one."""
+    run: LevelRun
+    """What `run.json` says of it. Its times are seconds since `epoch_ns` of the monotonic clock."""
     log: RequestLog
     """Measured requests that have ended."""
     epoch_ns: int
-    started_s: float
-    """Start of the measured part."""
-    ended_s: float
-    """The last measured request ended."""
-    n_warmup_requests: int
-    n_cooldown_requests: int
-    n_prepared_late: int
-    """Requests encoded while one was due, because the prepared ones had run out."""
-    client_lag_ms: dict[str, float | None]
-    """How late the client's event loop was."""
-    send_lag_ms: dict[str, float | None]
-    """From when a request could be sent to when it was."""
-    n_unfinished: int = 0
-    """Measured requests in flight when the level was interrupted."""
-    lag_warning: str | None = field(init=False)
-    answer_warnings: tuple[str, ...] = field(init=False)
-    """What makes figures of answers less than exact, and of how many."""
 
-    def __post_init__(self) -> None:
-        self.lag_warning = lag_warning(
-            self.client_lag_ms, self.send_lag_ms, *map(self._median, ("itl_ms", "ttft_ms"))
-        )
-        odd = self.log.oddities.items()
-        self.answer_warnings = tuple(f"{n} of {self.n_ok} answers: {it}" for it, n in odd)
-
-    def _median(self, name: str) -> float | None:
-        return self.log.statistics(name, {"p50": 0.5}, is_due=False)["p50"]
+    @property
+    def started_s(self) -> float:
+        """Start of the measured part."""
+        return self.run.started_s or 0.0
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """All that a person should know of the figures."""
-        return (*filter(None, [self.lag_warning]), *self.answer_warnings)
+        return (*filter(None, [self.run.lag_warning]), *self.run.answer_warnings)
 
-    @property
-    def duration_s(self) -> float:
-        """Measured wall time, from the start of the measured part to the last end."""
-        return self.ended_s - self.started_s
-
-    @property
-    def n_ok(self) -> int:
-        """Measured requests that succeeded."""
-        return self.log.n_ok
-
-    @property
-    def n_failed(self) -> int:
-        """Measured requests that failed."""
-        return self.log.n_failed
+    def median(self, name: str) -> float | None:
+        """Return the median of a latency from when requests were sent; None without any."""
+        return self.log.statistics(name, {"p50": 0.5}, is_due=False)["p50"]
 
     def batches(self) -> "Iterator[pa.RecordBatch]":
         """Yield one row per measured request, as `points.cell_files.REQUEST_SCHEMA` has them."""
-        return self.log.batches(self.level, self.epoch_ns)
+        return self.log.batches(self.run.level, self.epoch_ns)
 
     def table(self) -> "pa.Table":
         """Return all rows of `batches`."""
@@ -105,16 +137,6 @@ class LevelResult:
         from sextant.points.cell_files import REQUEST_SCHEMA
 
         return pa.Table.from_batches(self.batches(), REQUEST_SCHEMA)
-
-
-@dataclass
-class Measured:
-    """The results of a scenario's levels."""
-
-    results: list[LevelResult] = field(default_factory=list)
-    """The last one is not whole if it was interrupted."""
-    interruption: BaseException | None = None
-    """What ended the load before its last level had ended."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +154,29 @@ class Subject:
     """What its answers need (see `sextant.points.measured`), and other facts to record."""
 
 
-class Recorder:
-    """Takes what connections give while a level runs, and reads it when there is time."""
+class LevelInterrupted(KeyboardInterrupt):
+    """A level was interrupted; `result` holds the requests that had ended by then."""
 
-    def __init__(self, source: Source, targets: Sequence[Target]) -> None:
-        self.log = RequestLog()
-        self.broken: InputError | None = None
-        """Why the level cannot go on."""
-        self.send_lags_ms = array("f")
-        self.n_left_out = {"warmup": 0, "cooldown": 0}
+    def __init__(self, interrupt: KeyboardInterrupt, result: LevelResult) -> None:
+        super().__init__(str(interrupt))
+        self.interrupt, self.result = interrupt, result
+
+
+class Load(ABC):
+    """A way to put load on servers. Takes what connections give, and reads it when there is time.
+
+    Each request ends within `timeout_s` of when it is sent.
+    """
+
+    def __init__(self, targets: Sequence[Target], source: Source, timeout_s: float) -> None:
+        self.log, self.targets = RequestLog(), targets
         self.n_in_flight = 0
         """Measured requests that were sent, or are to be, and have not ended."""
-        self.last_end_ns = 0
-        self._source, self._targets = source, targets
+        self._source, self._timeout_s = source, timeout_s
+        self._broken: InputError | None = None  # why the level cannot go on
+        self._send_lags_ms, self._lags_ms = array("f"), array("f")
+        self._n_left_out = {"warmup": 0, "cooldown": 0}
+        self._started_ns = self._last_end_ns = 0
         self._is_refused = True  # until one is answered
         self._reader = AnswerReader({target.api_key for target in targets})
         self._parts: deque[Part] = deque()
@@ -152,12 +184,33 @@ class Recorder:
         self._break = asyncio.Event()
         self._is_working = False
 
+    @abstractmethod
+    async def open(self) -> None:
+        """Prepare before the clock starts, e.g. connect."""
+
+    @abstractmethod
+    async def run(self, started_ns: int) -> None:
+        """Send requests from this moment (ns) on, until the last has ended."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop all connections."""
+
+    @abstractmethod
+    def on_end(self, connection: Connection, exchange: Exchange) -> None:
+        """Go on after a request of a connection has ended."""
+
+    def connection(self, replica: int) -> Connection:
+        """Return a connection to a replica, which is opened when it is needed."""
+        target = self.targets[replica]
+        return Connection(target, replica, self._timeout_s, self.keep, self.on_end)
+
     def take(
         self, user: int, scheduled_ns: int, ready_ns: int, left_out: str | None = None
     ) -> Exchange:
         """Return the exchange of the source's next request; `left_out` names an unmeasured part."""
         if left_out:
-            self.n_left_out[left_out] += 1
+            self._n_left_out[left_out] += 1
         else:
             self.n_in_flight += 1
         return Exchange(self._source.take(), user, scheduled_ns, ready_ns, not left_out)
@@ -169,14 +222,14 @@ class Recorder:
         exchange, pieces, is_last = part
         if is_last and exchange.is_measured:
             self.n_in_flight -= 1
-            self.last_end_ns = max(self.last_end_ns, exchange.ended_ns)
+            self._last_end_ns = max(self._last_end_ns, exchange.ended_ns)
         if is_last and exchange.n_bytes <= _SHORT_BYTES and not exchange.is_split:
             self._read(part)
         else:
             self._parts.append(part)
             self._n_unread += len(pieces)
             if self._n_unread > _MOST_UNREAD_PIECES:
-                self.read_all()
+                self._read_all()
         self.work_later()
 
     def work_later(self) -> None:
@@ -194,8 +247,7 @@ class Recorder:
             return
         asyncio.get_running_loop().call_soon(self._work)
 
-    def read_all(self) -> None:
-        """Read what is left."""
+    def _read_all(self) -> None:
         while self._parts:
             self._read_next()
 
@@ -206,10 +258,10 @@ class Recorder:
 
     def _read(self, part: Part) -> None:
         exchange = part[0]
-        if not self._reader.read(part) or self.broken:
+        if not self._reader.read(part) or self._broken:
             return
         if self._is_refused and exchange.http_status in _REFUSALS:
-            where = self._targets[exchange.replica].base_url
+            where = self.targets[exchange.replica].base_url
             problem = f"{where} refuses the requests: {exchange.error}"
             self._break_off(InputError(problem, field="api_key_env", fix=_FIX))
         self._is_refused = self._is_refused and exchange.status != "ok"
@@ -220,116 +272,108 @@ class Recorder:
         except InputError as error:
             self._break_off(error)
         if exchange.sent_ns:
-            self.send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
+            self._send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
 
     def _break_off(self, why: InputError) -> None:
-        self.broken = self.broken or why
+        self._broken = self._broken or why
         self._break.set()
 
-    async def run(self, load: "Load", started_ns: int) -> None:
-        """Run a load to its end, or until it is broken off."""
-        tasks = {
-            asyncio.create_task(load.run(started_ns)),
-            asyncio.create_task(self._break.wait()),
-        }
-        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
+    async def _run(self, level: float) -> None:
+        """Run the load to its end, or until it is broken off."""
+        await self.open()
+        watch = LagWatch()
+        self._lags_ms, self._started_ns = watch.lags_ms, time.monotonic_ns()
+        shown = asyncio.create_task(self._show_progress(level))
+        both = [
+            asyncio.create_task(run) for run in (self.run(self._started_ns), self._break.wait())
+        ]
+        done, others = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for task in (*others, shown):
             task.cancel()
         for task in done:
             task.result()
-
-
-class Load(Protocol):
-    """A scenario's way to put load on a server."""
-
-    async def open(self) -> None:
-        """Prepare before the clock starts, e.g. connect."""
-
-    async def run(self, started_ns: int) -> None:
-        """Send requests from this moment (ns) on, until the last has ended."""
-
-    def close(self) -> None:
-        """Drop all connections."""
-
-
-class LevelInterrupted(KeyboardInterrupt):
-    """A level was interrupted; `result` holds the requests that had ended by then."""
-
-    def __init__(self, interrupt: KeyboardInterrupt, result: LevelResult) -> None:
-        super().__init__(str(interrupt))
-        self.interrupt, self.result = interrupt, result
-
-
-async def _show_progress(level: float | None, log: RequestLog, started_ns: int) -> None:
-    title = "load" if level is None else f"load at level {level:g}"
-    progress = Progress(title, 0)
-    try:
-        while progress.is_shown:
-            await asyncio.sleep(_SHOWN_EVERY_S)
-            elapsed_s = (time.monotonic_ns() - started_ns) / 1e9
-            n = log.n_ok + log.n_failed
-            progress.note(f"{elapsed_s:.0f} s: {n} ended, {log.n_failed} failed")
-    finally:
-        progress.close()
-
-
-def run_level(
-    level: float | None,
-    source: Source,
-    recorder: Recorder,
-    load: Load,
-    epoch_ns: int,
-    warmup_s: float = 0.0,
-) -> LevelResult:
-    """Put a prepared load on a server and return what was measured.
-
-    Raises:
-        LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
-        InputError: the server refuses the first request (HTTP 401, 403 or 404), or the disk of
-            temporary files is full.
-    """
-    # A connection a request in flight: the usual 1,024 would fail what a server could serve.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    lags_ms, started_ns = array("f"), 0
-
-    async def run() -> None:
-        nonlocal lags_ms, started_ns
-        await load.open()
-        watch = LagWatch()
-        lags_ms, started_ns = watch.lags_ms, time.monotonic_ns()
-        shown = asyncio.create_task(_show_progress(level, recorder.log, started_ns))
-        await recorder.run(load, started_ns)
-        shown.cancel()
         watch.stop()
-        load.close()
+        self.close()
 
-    interrupt: KeyboardInterrupt | None = None
-    gc.collect()
-    gc.disable()  # it would stop the client for milliseconds, and little here is for it
-    try:
-        uvloop.run(run())
-    except KeyboardInterrupt as error:
-        interrupt = error
-    finally:
-        gc.enable()
-    recorder.read_all()
-    if recorder.broken:
-        raise recorder.broken
-    measured_ns = (started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)
-    result = LevelResult(
-        level=None if level is None else float(level),
-        log=recorder.log,
-        epoch_ns=epoch_ns,
-        started_s=(measured_ns - epoch_ns) / 1e9,
-        ended_s=(max(recorder.last_end_ns, measured_ns) - epoch_ns) / 1e9,
-        n_warmup_requests=recorder.n_left_out["warmup"],
-        n_cooldown_requests=recorder.n_left_out["cooldown"],
-        n_prepared_late=source.n_prepared_late,
-        client_lag_ms=quantiles_ms(lags_ms),
-        send_lag_ms=quantiles_ms(recorder.send_lags_ms),
-        n_unfinished=recorder.n_in_flight,
-    )
-    if interrupt:
-        raise LevelInterrupted(interrupt, result)
-    return result
+    async def _show_progress(self, level: float) -> None:
+        progress = Progress(f"load at level {level:g}" if level else "load", 0)
+        try:
+            while progress.is_shown:
+                await asyncio.sleep(_SHOWN_EVERY_S)
+                elapsed_s = (time.monotonic_ns() - self._started_ns) / 1e9
+                n = self.log.n_ok + self.log.n_failed
+                progress.note(f"{elapsed_s:.0f} s: {n} ended, {self.log.n_failed} failed")
+        finally:
+            progress.close()
+
+    def measure(self, level: float, epoch_ns: int, warmup_s: float = 0.0) -> LevelResult:
+        """Put the load on the servers and return what was measured; a level of 0 stands for none.
+
+        Raises:
+            LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
+            InputError: the server refuses the first request (HTTP 401, 403 or 404), or the disk of
+                temporary files is full.
+        """
+        # A connection a request in flight: the usual 1,024 would fail what a server could serve.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        interrupt: KeyboardInterrupt | None = None
+        gc.collect()
+        gc.disable()  # it would stop the client for milliseconds, and little here is for it
+        try:
+            uvloop.run(self._run(level))
+        except KeyboardInterrupt as error:
+            interrupt = error
+        finally:
+            gc.enable()
+        self._read_all()
+        if self._broken:
+            raise self._broken
+        measured_ns = (self._started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)
+        lags = _quantiles(self._lags_ms), _quantiles(self._send_lags_ms)
+        odd = self.log.oddities.items()
+        run = LevelRun(
+            level=float(level),
+            started_s=(measured_ns - epoch_ns) / 1e9,
+            duration_s=(max(self._last_end_ns, measured_ns) - measured_ns) / 1e9,
+            n_warmup_requests=self._n_left_out["warmup"],
+            n_cooldown_requests=self._n_left_out["cooldown"],
+            n_prepared_late=self._source.n_prepared_late,
+            n_unfinished=self.n_in_flight,
+            client_lag_ms=lags[0],
+            send_lag_ms=lags[1],
+            answer_warnings=tuple(f"{n} of {self.log.n_ok} answers: {it}" for it, n in odd),
+            host=platform.node(),
+        )
+        result = LevelResult(run, self.log, epoch_ns)
+        warning = lag_warning(*lags, result.median("itl_ms"), result.median("ttft_ms"))
+        result.run = replace(run, lag_warning=warning)
+        if interrupt:
+            raise LevelInterrupted(interrupt, result)
+        return result
+
+
+def _quantiles(values_ms: array) -> Quantiles:
+    if not values_ms:
+        return Quantiles()
+    return Quantiles(*np.quantile(np.asarray(values_ms, float), (0.5, 0.99, 1)).tolist())
+
+
+def lag_warning(
+    client: Quantiles, send: Quantiles, median_itl_ms: float | None, median_ttft_ms: float | None
+) -> str | None:
+    """Return a warning if the client's own lag could have shaped the result, else None.
+
+    The rule: p99 of the event loop's lag is above a tenth of the median ITL, or p99 of the lag
+    of sending above a tenth of the median TTFT.
+    """
+    found = [
+        f"{name} lag of {lag_ms:.2g} ms (p99) against the median {of} of {latency_ms:.3g} ms"
+        for name, lag_ms, of, latency_ms in (
+            ("client", client.p99, "ITL", median_itl_ms),
+            ("send", send.p99, "TTFT", median_ttft_ms),
+        )
+        if lag_ms is not None and latency_ms is not None and lag_ms > SHAPING_FRACTION * latency_ms
+    ]
+    late = "the load client was late and could have shaped the result: "
+    return late + "; ".join(found) if found else None

@@ -1,104 +1,149 @@
-"""The result of a load run as the files of a cell, with a summary."""
+"""The result of a load run as the files of a cell, with a summary of each level.
 
-import platform
+The summary has latencies, rates, goodput, and why requests failed.
+"""
+
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from sextant.base.files import provenance
-from sextant.engine.host import host_facts
-from sextant.engine.http import Target
-from sextant.experiment.scenarios import Scenario, as_json
-from sextant.experiment.servers import Variant
-from sextant.experiment.sheets import DEFAULT_VARIANT
-from sextant.load.measure import LevelResult, Measured, Subject
-from sextant.pages.blocks import Document
+from sextant.experiment.scenarios import KINDS
+from sextant.facts.slo import MAX_FAILED
+from sextant.load.measure import LevelResult
+from sextant.load.rows import RequestLog
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.page import write_page
+from sextant.pages.wording import number, percent, plural
 from sextant.points.cell_files import REQUEST_SCHEMA, write_cell
-from sextant.points.run import CellRun, LevelRun, Quantiles, ServerFacts
+from sextant.points.metrics import SHOWN, STATISTICS, meets_limits
+from sextant.points.run import CellRun, LevelRun
 from sextant.points.verdict import FEASIBLE, Tuning
 
 
 def write_load(
-    out: Path,
-    targets: Sequence[Target],
-    scenario: Scenario,
-    subject: Subject,
-    measured: Measured,
-    started_at: datetime,
-    seed: int,
-    version: str | None,
-    limits_ms: Mapping[str, float],
+    out: Path, run: CellRun, results: Sequence[LevelResult], limits_ms: Mapping[str, float]
 ) -> Document:
-    """Write the results of a scenario's levels to the folder `out`; return their summary.
+    """Write the results of a load to the folder `out`; return their summary.
 
-    `version` is the server's, `limits_ms` are those of goodput.
+    `limits_ms` are those of goodput.
     """
-    interruption, first = measured.interruption, targets[0]
-    n_replicas = len(targets)
-    levels = [
-        level_run(
-            level,
-            result,
-            engine_version=version,
-            timeout_s=scenario.timeout_s,
-            times_since=started_at,
-        )
-        # Fewer results than levels, if the load was interrupted.
-        for level, result in zip(scenario.levels, measured.results, strict=False)
-    ]
-    run = CellRun(
-        source="measured",
-        llm_id=subject.llm_id,
-        gpu_profile_id=subject.gpu_profile_id,
-        workload_id=subject.workload_id,
-        scenario_id=scenario.kind,
-        variant_id=DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas",
-        scenario=as_json(scenario),
-        variant=Variant(replicas=n_replicas),
-        verdict=FEASIBLE,
-        server=ServerFacts(engine=subject.engine, version=version, url=first.base_url),
-        seed=seed,
-        sampler=subject.sampler,
-        prompts=subject.prompts,
-        unsent_parameters=tuple(subject.unsent_parameters),
-        levels=tuple(levels),
-        is_complete=interruption is None,
-        interruption=str(interruption) if interruption else None,
-        started_at=started_at.replace(microsecond=0),
-        host=host_facts(),
-        definition=dict(subject.facts),
-        provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
-    )
-    tuning = Tuning(verdict=FEASIBLE, probes=())
-    summaries: list[Document] = []
+    summary = summary_document(summarise_load(run, [it.log for it in results], limits_ms))
+    batches = chain.from_iterable(result.batches() for result in results)
+    requests = pa.RecordBatchReader.from_batches(REQUEST_SCHEMA, batches)
 
     def write_summary(folder: Path) -> None:
-        from sextant.load.summary import summarise_load, summary_document
-        from sextant.pages.page import write_page
+        write_page(summary, folder / "summary.html", folder / "summary.json")
 
-        logs = [result.log for result in measured.results]
-        summaries.append(summary_document(summarise_load(run, logs, limits_ms)))
-        write_page(summaries[0], folder / "summary.html", folder / "summary.json")
-
-    batches = chain.from_iterable(result.batches() for result in measured.results)
-    requests = pa.RecordBatchReader.from_batches(REQUEST_SCHEMA, batches)
-    write_cell(out, run, tuning, {"requests": requests}, write_summary)
-    return summaries[0]
+    write_cell(out, run, Tuning(FEASIBLE), {"requests": requests}, write_summary)
+    return summary
 
 
-def level_run(level: float, result: LevelResult, **more: Any) -> LevelRun:
-    """Return what a level's result says of it in `run.json`, and `more` fields of it."""
-    counts = ("n_warmup_requests", "n_cooldown_requests", "n_prepared_late", "n_unfinished")
-    same = ("started_s", "duration_s", *counts, "lag_warning", "answer_warnings")
-    return LevelRun(
-        level=level,
-        **{name: getattr(result, name) for name in same},
-        client_lag_ms=Quantiles(**result.client_lag_ms),
-        send_lag_ms=Quantiles(**result.send_lag_ms),
-        host=platform.node(),
-        **more,
-    )
+def summarise_load(
+    run: CellRun, logs: Sequence[RequestLog], limits_ms: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return what a load came to as JSON has it.
+
+    `limits_ms` are those of each request for goodput, of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean
+    of its own gaps, which is its TPOT), `tpot_ms` and `e2e_ms`.
+    """
+    is_due = not KINDS[run.scenario_kind].has_users
+    return {
+        "llm_id": run.llm_id,
+        "gpu_profile_id": run.gpu_profile_id,
+        "engine": run.engine,
+        "scenario": dict(run.scenario),
+        "prompts": run.prompts,
+        "is_complete": run.is_complete,
+        "limits_ms": dict(limits_ms),
+        "levels": [
+            _summarise_level(log, level, limits_ms, is_due)
+            for level, log in zip(run.levels, logs, strict=True)
+        ],
+    }
+
+
+def _summarise_level(
+    log: RequestLog, level: LevelRun, limits_ms: Mapping[str, float], is_due: bool
+) -> dict[str, Any]:
+    duration_s = level.duration_s or np.nan
+    n_good = 0
+    if limits_ms:
+        for own_ms in log.latencies(is_due=is_due):
+            own_ms["itl_ms"] = own_ms["tpot_ms"]
+            n_good += int(meets_limits(own_ms, limits_ms).sum())
+    rates = {
+        "throughput_tok_s": log.n_tokens / duration_s,
+        "request_rate_rps": log.n_ok / duration_s,
+        "goodput_rps": n_good / duration_s if limits_ms else np.nan,
+    }
+    return {
+        "level": "inf" if np.isinf(level.level) else level.level,
+        "duration_s": level.duration_s,
+        "n_ok": log.n_ok,
+        "n_failed": log.n_failed,
+        "n_good": n_good if limits_ms else None,
+        **{name: log.statistics(name, STATISTICS, is_due=is_due) for name in SHOWN},
+        **{name: None if np.isnan(rate) else float(rate) for name, rate in rates.items()},
+        "failures": dict(log.failures.most_common()),
+        "first_failure": log.first_failure,
+        "send_lag_p99_ms": level.send_lag_ms.p99,
+        "client_lag_p99_ms": level.client_lag_ms.p99,
+        "warnings": [*filter(None, [level.lag_warning]), *level.answer_warnings],
+    }
+
+
+def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list[tuple[str, str]]:
+    rows = [
+        ("output tokens a second", number(level["throughput_tok_s"])),
+        ("requests a second", number(level["request_rate_rps"])),
+    ]
+    if limits_ms:
+        names = ", ".join(
+            f"{name.removesuffix('_ms').upper().replace('NTTFT', 'nTTFT')} ≤ {limit:g} ms"
+            for name, limit in limits_ms.items()
+        )
+        share = level["n_good"] / max(1, level["n_ok"] + level["n_failed"])
+        good = f"{number(level['goodput_rps'])} ({percent(share)} of all)"
+        rows.append((f"goodput, requests a second with {names}", good))
+    lags = ", ".join(number(level[f"{name}_lag_p99_ms"]) for name in ("send", "client"))
+    return [*rows, ("the client's own lag, p99: sending, loop; ms", lags)]
+
+
+def _notes(level: Mapping[str, Any]) -> list[str]:
+    n_failed, n_all = level["n_failed"], level["n_ok"] + level["n_failed"]
+    if not n_failed:
+        return level["warnings"]
+    kinds = ", ".join(f"{n} {kind}" for kind, n in level["failures"].items())
+    said = f"; the first: {level['first_failure']}" if level["first_failure"] else ""
+    is_many = n_failed > MAX_FAILED * n_all
+    verdict = f", more than {percent(MAX_FAILED)}: no SLO is met" if is_many else ""
+    return [f"{n_failed} of {n_all} failed{verdict}: {kinds}{said}", *level["warnings"]]
+
+
+def summary_document(facts: Mapping[str, Any]) -> Document:
+    """Return what `summarise_load` found for a terminal and as a page."""
+    kind: str = facts["scenario"]["kind"]
+    blocks: list[Block] = []
+    if not facts["is_complete"]:
+        blocks.append(Note("The load was interrupted.", "warning"))
+    for level in facts["levels"]:
+        unit = "requests a second" if kind == "open_loop" else "in flight"
+        load = f"{float(level['level']):g} {unit}"
+        if kind == "closed_loop":
+            load = plural(int(level["level"]), "user")
+        answered = f"{plural(level['n_ok'], 'answer')} in {number(level['duration_s'])} s"
+        latencies = [[label, *map(number, level[name].values())] for name, label in SHOWN.items()]
+        parts: list[Block] = [
+            Headline(answered),
+            Table(["", "mean", *STATISTICS], latencies),
+            Facts(_rate_rows(level, facts["limits_ms"])),
+            *map(Note, _notes(level)),
+        ]
+        blocks.append(Section(load, parts))
+    where = f"{facts['llm_id']} on {facts['gpu_profile_id']}, {facts['engine'] or 'endpoint'}."
+    return Document(f"{facts['llm_id']}: load", blocks, facts, where, provenance())

@@ -1,7 +1,6 @@
-"""The requests that ended: kept on disk while the load runs, read in pieces, and their statistics.
+"""The requests that ended: rows of a file without a name, which ends with this process.
 
-What a load keeps in memory does not grow with its duration: a request becomes a row of a file
-without a name, which ends with this process, and statistics are taken piece by piece.
+So what a load keeps in memory does not grow with its duration: statistics are taken in pieces.
 """
 
 import tempfile
@@ -74,8 +73,7 @@ class RequestLog:
         """Yield rows, some thousands at once; times in ns, the tokens' times as bytes last."""
         with _naming_place():
             self._file.seek(0)
-        rows: list[tuple] = []
-        n_tokens = 0
+        rows, n_tokens = list[tuple](), 0
         while length := self._file.read(_LENGTH_BYTES):
             data = self._file.read(int.from_bytes(length, "little"))
             rows.append(msgspec.msgpack.decode(data, type=tuple))
@@ -87,9 +85,7 @@ class RequestLog:
             yield rows
 
     def batches(self, level: float | None, epoch_ns: int) -> Iterator["pa.RecordBatch"]:
-        """Yield the rows as `points.cell_files.REQUEST_SCHEMA` has them; times are seconds since
-        `epoch_ns`.
-        """
+        """Yield the rows by `points.cell_files.REQUEST_SCHEMA`, in seconds since `epoch_ns`."""
         import pyarrow as pa
 
         from sextant.points.cell_files import REQUEST_SCHEMA
@@ -131,8 +127,7 @@ class RequestLog:
     ) -> dict[str, float | None]:
         """Return the mean and the named quantiles of one of the `latencies`, None without any.
 
-        Where there are more than two million tokens, quantiles are those of a random sample of so
-        many: exact to a few hundredths of a percentile.
+        Those of more than two million tokens are of a random sample of so many.
         """
         rng, kept, total, n = np.random.default_rng(0), list[np.ndarray](), 0.0, 0
         share = min(1.0, _MOST_SORTED / max(1, self.n_tokens))

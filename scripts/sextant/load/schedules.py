@@ -9,14 +9,18 @@ import numpy as np
 
 from sextant.engine.http import Target
 from sextant.load.client import Connection, Exchange, open_all
-from sextant.load.clock import Alarm
-from sextant.load.measure import LevelResult, Recorder, run_level
+from sextant.load.measure import Alarm, LevelResult, Load
 from sextant.load.source import Source
 
 _PAUSE_AFTER_FAILURE_S = 0.1
 # Requests prepared before a level starts, per user; more are prepared while it runs.
-_PREPARED_PER_USER = 8
-_PREPARED_AT_LEAST = 64
+_PREPARED_PER_USER, _PREPARED_AT_LEAST = 8, 64
+# Connections opened before the clock starts, at most; others are opened when they are needed.
+_MOST_OPENED = 256
+# Servers close idle connections (uvicorn after 5 s): one that rested longer is not trusted.
+_MOST_IDLE_NS = 2_000_000_000
+# Requests due in the first seconds are prepared before the clock starts, and so many at least.
+_FIRST_S, _PREPARED_FOR_SCHEDULE = 1.0, 512
 
 
 def run_closed_loop(
@@ -32,66 +36,49 @@ def run_closed_loop(
     """Load replicas with `users` concurrent users; user i sends to replica i modulo their number.
 
     Requests that start within `duration_s` are measured and run to their end, so every row is a
-    whole request and output tokens over `LevelResult.duration_s` is the throughput. The
+    whole request and output tokens over the level's `duration_s` is the throughput. The
     ramp-down counts: make `duration_s` long against one request. Until the measured ones have
     ended, but no longer than `cooldown_s`, users send requests that are not measured.
     """
     source.prepare(max(_PREPARED_AT_LEAST, _PREPARED_PER_USER * users))
-    recorder = Recorder(source, targets)
-    load = _ClosedLoop(recorder, targets, users, timeout_s, duration_s, cooldown_s)
-    return run_level(users, source, recorder, load, epoch_ns)
+    load = _ClosedLoop(targets, source, timeout_s)
+    load.users = {load.connection(user % len(targets)): user for user in range(users)}
+    load.duration_ns, load.cooldown_ns = int(duration_s * 1e9), int(cooldown_s * 1e9)
+    return load.measure(users, epoch_ns)
 
 
-class _ClosedLoop:
-    """The users of a level."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        targets: Sequence[Target],
-        users: int,
-        timeout_s: float,
-        duration_s: float,
-        cooldown_s: float,
-    ) -> None:
-        self._recorder = recorder
-        self._duration_ns, self._cooldown_ns = int(duration_s * 1e9), int(cooldown_s * 1e9)
-        self._users = {}
-        for user in range(users):
-            replica = user % len(targets)
-            connection = Connection(
-                targets[replica], replica, timeout_s, recorder.keep, self._on_end
-            )
-            self._users[connection] = user
+class _ClosedLoop(Load):
+    users: dict[Connection, int]
+    duration_ns: int
+    cooldown_ns: int
 
     async def open(self) -> None:
-        await open_all(list(self._users))
+        await open_all(list(self.users))
 
     async def run(self, started_ns: int) -> None:
-        self._stop_ns = started_ns + self._duration_ns
-        self._n_active, self._done = len(self._users), asyncio.Event()
-        self._recorder.work_later()
-        for connection in self._users:
+        self._stop_ns = started_ns + self.duration_ns
+        self._n_active, self._done = len(self.users), asyncio.Event()
+        self.work_later()
+        for connection in self.users:
             self._send_next(connection, started_ns)
         await self._done.wait()
 
     def close(self) -> None:
-        for connection in self._users:
+        for connection in self.users:
             connection.close()
 
     def _send_next(self, connection: Connection, ready_ns: int) -> None:
         """Send a user's next request, or let the user go."""
         left_out = None
         if ready_ns >= self._stop_ns:
-            is_over = ready_ns >= self._stop_ns + self._cooldown_ns
-            if is_over or not self._recorder.n_in_flight:
+            is_over = ready_ns >= self._stop_ns + self.cooldown_ns
+            if is_over or not self.n_in_flight:
                 self._leave()
                 return
             left_out = "cooldown"
-        user = self._users[connection]
-        connection.start(self._recorder.take(user, ready_ns, ready_ns, left_out))
+        connection.start(self.take(self.users[connection], ready_ns, ready_ns, left_out))
 
-    def _on_end(self, connection: Connection, exchange: Exchange) -> None:
+    def on_end(self, connection: Connection, exchange: Exchange) -> None:
         now_ns = exchange.ended_ns
         if exchange.status == "ok":
             self._send_next(connection, now_ns)
@@ -110,14 +97,6 @@ class _ClosedLoop:
             self._done.set()
 
 
-# Connections opened before the clock starts, at most; others are opened when they are needed.
-_MOST_OPENED = 256
-# Servers close idle connections (uvicorn after 5 s): one that rested longer is not trusted.
-_MOST_IDLE_NS = 2_000_000_000
-# Requests due in the first seconds are prepared before the clock starts, and so many at least.
-_FIRST_S, _PREPARED_FOR_SCHEDULE = 1.0, 512
-
-
 def first_connections(arrival_s: np.ndarray, max_in_flight: int | None) -> int:
     """Return how many connections a schedule needs at once: those opened before, all due at 0."""
     n_at_once = max(int(np.count_nonzero(arrival_s <= 0)), min(len(arrival_s), _MOST_OPENED))
@@ -130,7 +109,7 @@ def run_open_loop(
     arrival_s: np.ndarray,
     timeout_s: float,
     epoch_ns: int,
-    level: float | None = None,
+    level: float = 0.0,
     *,
     warmup_s: float = 0.0,
     duration_s: float | None = None,
@@ -138,48 +117,39 @@ def run_open_loop(
 ) -> LevelResult:
     """Send one request at each of `arrival_s`, seconds from the start in ascending order.
 
-    No request waits for another, unless `max_in_flight` are under way: then the next goes out
-    when one of them has ended. A row's `user` is the request's place in the schedule, whose
-    replica is that place modulo the replicas, and `scheduled_s` when it was due: latencies of an
-    open loop count from there, so that neither a client that is late nor a queue hides anything.
+    Where `max_in_flight` are under way the next waits until one has ended. A row's `user` is the
+    request's place in the schedule, whose replica is that place modulo the replicas. Latencies
+    count from when it was due (`scheduled_s`): neither a late client nor a queue hides anything.
     What is due before `warmup_s`, or `duration_s` after it or later, is sent but not measured;
-    when the last measured request has ended, nothing more is sent. `timeout_s` limits a request
-    from when it is sent.
+    when the last measured request has ended, nothing more is sent. A level of 0 stands for none.
     """
     arrivals = np.asarray(arrival_s, float)
     n_first = int(np.searchsorted(arrivals, _FIRST_S, side="right"))
     source.prepare(min(len(arrivals), max(_PREPARED_FOR_SCHEDULE, n_first)), len(arrivals))
-    recorder = Recorder(source, targets)
-    load = _OpenLoop(recorder, targets, timeout_s, arrivals, warmup_s, duration_s, max_in_flight)
-    return run_level(level, source, recorder, load, epoch_ns, warmup_s)
+    load = _OpenLoop(targets, source, timeout_s)
+    end_s = np.inf if duration_s is None else warmup_s + duration_s
+    load.schedule(arrivals, (warmup_s, end_s), max_in_flight or len(arrivals))
+    return load.measure(level, epoch_ns, warmup_s)
 
 
-class _OpenLoop:
+class _OpenLoop(Load):
     """A schedule of requests, and the connections that they share."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        targets: Sequence[Target],
-        timeout_s: float,
-        arrivals: np.ndarray,
-        warmup_s: float,
-        duration_s: float | None,
-        max_in_flight: int | None,
+    def schedule(
+        self, arrivals: np.ndarray, measured_s: tuple[float, float], max_in_flight: int
     ) -> None:
-        self._recorder, self._targets, self._timeout_s = recorder, targets, timeout_s
+        """Take the arrivals and between which times they are measured."""
         self._after_start_ns = np.rint(arrivals * 1e9).astype(np.int64)
-        end_s = np.inf if duration_s is None else warmup_s + duration_s
-        self._first, self._last = np.searchsorted(arrivals, (warmup_s, end_s)).tolist()
+        self._first, self._last = np.searchsorted(arrivals, measured_s).tolist()
         # Since when each of the places that the limit allows has been free.
-        self._rooms_ns = deque([0] * (max_in_flight or len(arrivals)))
-        self._idle: list[list[Connection]] = [[] for _ in targets]
-        self._n_in_flight = self._next = 0
+        self._rooms_ns = deque([0] * max_in_flight)
+        self._idle: list[list[Connection]] = [[] for _ in self.targets]
+        self._n_under_way = self._next = 0
         self._is_sending_soon = False
 
     async def open(self) -> None:
         n_opened = min(len(self._after_start_ns), len(self._rooms_ns), _MOST_OPENED)
-        opened = [self._connection(place % len(self._targets)) for place in range(n_opened)]
+        opened = [self.connection(place % len(self.targets)) for place in range(n_opened)]
         await open_all(opened)
         for connection in opened:
             self._idle[connection.replica].append(connection)
@@ -187,7 +157,7 @@ class _OpenLoop:
     async def run(self, started_ns: int) -> None:
         self._due_ns = (self._after_start_ns + started_ns).tolist()
         self._done, self._alarm = asyncio.Event(), Alarm(self._send_due)
-        self._recorder.work_later()
+        self.work_later()
         self._send_due()
         await self._done.wait()
         self._alarm.close()
@@ -206,7 +176,7 @@ class _OpenLoop:
                 return
             self._send(due_ns)
             self._send_soon()  # after a look at the sockets, so that what arrives is stamped
-        if self._is_over() and not self._n_in_flight:
+        if self._is_over() and not self._n_under_way:
             self._done.set()
 
     def _send_soon(self) -> None:
@@ -223,7 +193,7 @@ class _OpenLoop:
         """Whether nothing is left to send: a cool-down ends with the last measured request."""
         if self._next >= len(self._due_ns):
             return True
-        return self._next >= self._last and not self._recorder.n_in_flight
+        return self._next >= self._last and not self.n_in_flight
 
     def _send(self, due_ns: int) -> None:
         place, self._next = self._next, self._next + 1
@@ -231,9 +201,9 @@ class _OpenLoop:
         if not self._first <= place < self._last:
             left_out = "warmup" if place < self._first else "cooldown"
         ready_ns = max(due_ns, self._rooms_ns.popleft())
-        exchange = self._recorder.take(place, due_ns, ready_ns, left_out)
-        self._n_in_flight += 1
-        self._free_connection(place % len(self._targets)).start(exchange)
+        exchange = self.take(place, due_ns, ready_ns, left_out)
+        self._n_under_way += 1
+        self._free_connection(place % len(self.targets)).start(exchange)
 
     def _free_connection(self, replica: int) -> Connection:
         idle = self._idle[replica]
@@ -241,14 +211,10 @@ class _OpenLoop:
             return idle.pop()
         while idle:  # those below rested even longer
             idle.pop().close()
-        return self._connection(replica)
+        return self.connection(replica)
 
-    def _connection(self, replica: int) -> Connection:
-        target = self._targets[replica]
-        return Connection(target, replica, self._timeout_s, self._recorder.keep, self._on_end)
-
-    def _on_end(self, connection: Connection, exchange: Exchange) -> None:
+    def on_end(self, connection: Connection, exchange: Exchange) -> None:
         self._rooms_ns.append(exchange.ended_ns)
-        self._n_in_flight -= 1
+        self._n_under_way -= 1
         self._idle[connection.replica].append(connection)
         self._send_due()

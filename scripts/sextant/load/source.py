@@ -1,6 +1,7 @@
 """Where the requests of a level come from: drawn from a workload or listed, encoded ahead."""
 
 import json
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
     from sextant.workload.prompts import PromptSource
     from sextant.workload.request_model import RequestModel
     from sextant.workload.shared_blocks import TraceBlocks
+
+_SAMPLING = ("temperature", "top_k", "top_p")
+# Requests drawn at once, after the first ones.
+_BLOCK = 64
+FIRST_TOKEN_ID = 16
+"""Ids below are left alone: tokenizers keep padding, start and end markers there."""
+# Common words, of which most vocabularies have each as one token.
+_WORDS = (
+    "the and that have with this from they will would there their what about which when make "
+    "like time just know take people into year your good some could them other than then look "
+    "only come over think also back after work first well even want because these give day most"
+)
+N_WORDS = len(_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -68,42 +82,25 @@ def prepare(
     sampling: Mapping[str, float] | None = None,
     form: Form = Form(),
 ) -> PreparedRequest:
-    """Encode a request of exact input and output length.
+    """Encode a request of exact input and output length, unless its answer may stop.
 
-    `ignore_eos` with equal `min_tokens` and `max_tokens` forces the output's length, unless the
-    answer may stop. `sampling` holds `temperature`, `top_k` and `top_p` where they are not greedy.
+    `sampling` holds `temperature`, `top_k` and `top_p` where they are not greedy.
     """
     is_text = isinstance(prompt, Text)
     content = prompt.text if isinstance(prompt, Text) else np.asarray(prompt).tolist()
-    asked: dict[str, Any] = {"prompt": content}
+    asked: dict[str, Any] = {"model": model_name}
     if form.is_chat:
-        asked = {"messages": [{"role": "user", "content": content}]}
-    forced = {"min_tokens": output_tokens, "ignore_eos": True}
-    counted = {"include_usage": True, "continuous_usage_stats": True}
-    if form.may_stop:
-        forced, counted = {}, {"include_usage": True}
-    body = json.dumps(
-        {
-            "model": model_name,
-            **asked,
-            "max_tokens": output_tokens,
-            **forced,
-            "temperature": 0,
-            **(sampling or {}),
-            "stream": True,
-            "stream_options": counted,
-        },
-        separators=(",", ":"),
-    ).encode()
+        asked["messages"] = [{"role": "user", "content": content}]
+    else:
+        asked["prompt"] = content
+    asked["max_tokens"] = output_tokens
+    options = {"include_usage": True}
+    if not form.may_stop:
+        asked |= {"min_tokens": output_tokens, "ignore_eos": True}
+        options["continuous_usage_stats"] = True
+    asked |= {"temperature": 0, **(sampling or {}), "stream": True, "stream_options": options}
+    body = json.dumps(asked, separators=(",", ":")).encode()
     return PreparedRequest(request_id, body, len(prompt), output_tokens, is_text, form.may_stop)
-
-
-_SAMPLING = ("temperature", "top_k", "top_p")
-# Requests drawn at once, after the first ones.
-_BLOCK = 64
-
-FIRST_TOKEN_ID = 16
-"""Ids below are left alone: tokenizers keep padding, start and end markers there."""
 
 
 class Prompts(Protocol):
@@ -119,12 +116,11 @@ Drawn = Iterable[tuple[np.ndarray | Text, int, Mapping[str, float]]]
 """Of each request the prompt, the output tokens and how it samples them."""
 
 
-class Source:
+class Source(ABC):
     """Encodes requests ahead of time; the same seed gives the same bytes, whatever the timing."""
 
     n_prepared_late = 0
     """Requests encoded when they were due, because the prepared ones had run out."""
-
     form = Form()
 
     def __init__(self, model_name: str, seed: int) -> None:
@@ -174,9 +170,9 @@ class Source:
                 number += 1
             block, n = block + 1, _BLOCK
 
+    @abstractmethod
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         """Draw the requests from number `first` on."""
-        raise NotImplementedError
 
 
 class RequestSource(Source):
@@ -203,11 +199,7 @@ class RequestSource(Source):
         for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True):
             # Greedy unless its parameters say otherwise.
             names = () if request.get("is_greedy") is True else _SAMPLING
-            sampling = {
-                name: request[name].item() if hasattr(request[name], "item") else request[name]
-                for name in names
-                if name in request and not isna(request[name])
-            }
+            sampling = {name: request[name] for name in names if not isna(request.get(name))}
             yield prompt, int(request["output_tokens"]), sampling
 
 
@@ -238,7 +230,8 @@ class ReplayedRequests(Source):
     """Requests of a trace in its order; then from the first again, with other prompts.
 
     Prompts begin alike as far as the inputs of the trace do: within a level, since each level has
-    a seed of its own. A request that failed in the trace asks for one token.
+    a seed of its own. A request that failed in the trace asks for one token. The prompt of a
+    request is `prompt_of(request, *seed)`.
     """
 
     def __init__(
@@ -248,7 +241,6 @@ class ReplayedRequests(Source):
         prompt_of: Callable[[int, int, int, int], np.ndarray | Text],
         seed: int,
     ) -> None:
-        """Take the prompt of a request from `prompt_of(request, *seed)`."""
         super().__init__(model_name, seed)
         self._blocks, self._prompt_of = blocks, prompt_of
 
@@ -260,10 +252,8 @@ class ReplayedRequests(Source):
 
 
 class RandomIds:
-    """Prompts of random token ids, as `workload.prompts.RandomTokens` makes them.
-
-    This one needs no data frames, which would double the memory and the start of a client that
-    sends requests of one length. Prompts of 4 tokens and more are different, but for chance.
+    """Prompts of random token ids, as `workload.prompts.RandomTokens` makes them, but without data
+    frames, which would double the client's memory. Of 4 tokens and more, no two are alike.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -285,15 +275,6 @@ def unsent_parameters(model: "RequestModel") -> list[str]:
     """Return the parameters of a workload that a request to the server cannot carry."""
     sent = {"input_tokens", "output_tokens", "is_greedy", *_SAMPLING}
     return [name for name in model.parameters if name not in sent]
-
-
-# Common words, of which most vocabularies have each as one token.
-_WORDS = (
-    "the and that have with this from they will would there their what about which when make "
-    "like time just know take people into year your good some could them other than then look "
-    "only come over think also back after work first well even want because these give day most"
-)
-N_WORDS = len(_WORDS.split())
 
 
 class Texts:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from sextant.base.network import reserve_port
-from sextant.engine.host import host_facts
+from sextant.engine.devices import host_facts
 from sextant.facts.gpu import GIB
 from sextant.pages.blocks import Document, Facts, Table
 from sextant.pages.wording import listed, plural
