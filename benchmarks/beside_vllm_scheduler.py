@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.run import Simulation, simulate
+from sextant.simulate import Requests, Scheduler, Simulation, StepLaw, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import Scheduled, schedule_with_vllm

@@ -30,8 +30,7 @@ from sextant.answer.step_laws import LLMLaws, ServerLaws, Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.decide.sizing import fewest_replicas
 from sextant.facts.slo import SLO
-from sextant.simulate.inputs import NAMES, OK, Requests, StepLaw
-from sextant.simulate.run import simulate_closed
+from sextant.simulate import NAMES, OK, Requests, StepLaw, simulate_closed
 from sextant.trace import ingest_trace
 
 HERE = Path(__file__).parents[1]

@@ -15,11 +15,10 @@ import pandas as pd
 from sextant.answer.source import load_sources
 from sextant.base.errors import InputError
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict.registry import Rows
+from sextant.predict import Rows
 from sextant.predict.roofline import Roofline
-from sextant.simulate.fitted import FittedLaws, step_laws
-from sextant.simulate.inputs import Requests, Scheduler
-from sextant.simulate.run import simulate_closed
+from sextant.simulate import Requests, Scheduler, StepLaw, simulate_closed
+from sextant.simulate.laws import step_laws
 
 CONFIGURATION = [
     *("llm_id", "gpu_profile_id", "engine_version", "served_precision", "kv_precision"),
@@ -29,7 +28,7 @@ WAVES, SPREAD = 10, 0.2
 PAIRS = (("law", "measured"), ("simulated", "measured"), ("simulated", "law"))
 
 
-def simulated(laws: FittedLaws, row: pd.Series, e2e_ms: float) -> tuple[float, float] | None:
+def simulated(law: StepLaw, row: pd.Series, e2e_ms: float) -> tuple[float, float] | None:
     """Return mean TTFT and ITL in ms; None where the KV cache cannot hold the requests."""
     users, generator = int(row["users"]), np.random.default_rng(0)
     n = 4 * WAVES * users
@@ -41,7 +40,7 @@ def simulated(laws: FittedLaws, row: pd.Series, e2e_ms: float) -> tuple[float, f
     scheduler = Scheduler(kv_tokens, 1024, 8192, has_prefix_caching=False)
     requests, duration_s = Requests.of(np.zeros(n), *tokens), (WAVES - 0.5) * e2e_ms / 1e3
     try:
-        found = simulate_closed(users, requests, scheduler, laws.law, duration_s=duration_s)
+        found = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
     except InputError:
         return None
     made = found.output_tokens - 1
@@ -68,7 +67,7 @@ def main() -> None:
         for place, row in rows.iterrows():
             tokens = row["input_tokens"]
             law = told.loc[place, "nttft_ms"] * tokens, told.loc[place, "itl_ms"]
-            made = simulated(laws, row, law[0] + row["output_tokens"] * law[1])
+            made = simulated(StepLaw.of(laws[0]), row, law[0] + row["output_tokens"] * law[1])
             if made is None:
                 continue
             truth = points.loc[place, "nttft_ms"] * tokens, points.loc[place, "itl_ms"]

@@ -39,8 +39,8 @@ from sextant.facts.slo import SLO
 from sextant.pages.charts import MARKERS
 from sextant.points.characterization import SHIPPED, load_folder
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
+from sextant.predict import Draws
 from sextant.predict.folds import Task, fit_folds
-from sextant.predict.latencies import Draws
 
 SEED = 42
 NTTFT_MS, ITL_MS, USERS = (10, 25, 100), (30, 40, 50, 75), (20, 50, 100, 200)

@@ -50,8 +50,7 @@ from sextant.points.frame import (
     at_percentile,
     has_latency,
 )
-from sextant.predict.latencies import Draws
-from sextant.predict.registry import Rows, reference_profiles
+from sextant.predict import Draws, Rows, reference_profiles
 from sextant.predict.roofline import Roofline
 
 SEED = 42

@@ -23,10 +23,10 @@ from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.points.frame import FLOOR_MS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
+from sextant.predict import Rows
 from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.folds import design_rows
 from sextant.predict.llm_pilot import LLMPilot
-from sextant.predict.registry import Rows
 from sextant.predict.tuning import Settings, choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
@@ -72,7 +72,7 @@ def ours(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
 
 
 def theirs(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
-    weights = pd.Series(sample_weights(*rows, *PAPER.target_limits_ms), rows.X.index)
+    weights = pd.Series(sample_weights(*rows, PAPER.target_limits_ms), rows.X.index)
     encoder = FeatureEncoder()
     encoder.fit_transform(*rows)
     trees = OneIntercept(

@@ -24,10 +24,9 @@ from sextant.decide.decision import best_probe, choose, weigh
 from sextant.decide.tasks import as_options, task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
+from sextant.predict import Calibration, Draws, Rows
 from sextant.predict.accuracy import held_out_folds
 from sextant.predict.folds import Task, share_lengths
-from sextant.predict.latencies import Calibration, Draws
-from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline
 from sextant.predict.tuning import results_of
 

@@ -24,14 +24,12 @@ from scipy.optimize import least_squares
 from sextant.answer.source import load_sources
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict.registry import Rows
+from sextant.predict import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.chunked import chunked_rows
 from sextant.predict.roofline.posterior import columns_of
-from sextant.simulate.closed_form import Limits, Load, open_loop, saturation_rps
-from sextant.simulate.fitted import step_laws, told_by_probe
-from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw
-from sextant.simulate.run import simulate
+from sextant.simulate import NAMES, Requests, Scheduler, StepLaw, simulate
+from sextant.simulate.laws import Limits, Load, open_loop, saturation_rps, step_laws, told_by_probe
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCE = "archive:inferencex"
@@ -222,7 +220,7 @@ def held_out(study: Study, llm_id: str) -> dict[str, list[StepLaw]]:
     facts = {name: values[rows] for name, values in study.facts.items()}
     fitted = laws(fit(study, study.rows_of(llm_id, is_held_out=False)), facts)
     known = [one(fitted, place) for place in range(len(rows))]
-    shipped = [each.law for each in step_laws(study.model, study.X.iloc[rows], 2, 0)]
+    shipped = [StepLaw.of(each[0]) for each in step_laws(study.model, study.X.iloc[rows], 2, 0)]
     return {"fitted": known, "probe": told(study, rows, known), "zero-shot": shipped}
 
 

@@ -31,8 +31,7 @@ from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
-from sextant.simulate.inputs import Scheduler, StepLaw
-from sextant.simulate.run import simulate
+from sextant.simulate import Scheduler, StepLaw, simulate
 from sextant.simulate.tables import cache_depths
 from sextant.trace import ingest_trace
 from sextant.workload.shared_blocks import read_blocks

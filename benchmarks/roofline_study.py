@@ -26,9 +26,8 @@ from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, TARGETS, Facts, at_percentile
 from sextant.points.measured import load_characterization
+from sextant.predict import Draws, Rows, predictor_class
 from sextant.predict.folds import design_rows, share_lengths
-from sextant.predict.latencies import Draws
-from sextant.predict.registry import Rows, predictor_class
 from sextant.predict.roofline import Roofline
 from sextant.predict.tuning import Settings
 

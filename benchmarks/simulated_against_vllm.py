@@ -38,10 +38,9 @@ from sextant.facts.llm import load_llm
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import ListedRequests, RandomIds
+from sextant.simulate import Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
-from sextant.simulate.closed_form import Limits, Load, saturation_rps
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.run import simulate
+from sextant.simulate.laws import Limits, Load, saturation_rps
 from support import ROOT
 
 CONFIG = ROOT / "resources" / "llms" / "demo-llama-16m.json"

@@ -22,8 +22,15 @@ from typing import Any
 import numpy as np
 
 from sextant.base.files import read_parquet
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.run import Simulation, on_threads, simulate, summarise
+from sextant.simulate import (
+    Requests,
+    Scheduler,
+    Simulation,
+    StepLaw,
+    on_threads,
+    simulate,
+    summarise,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_simulator import Job, run_plainly

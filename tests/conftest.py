@@ -30,8 +30,8 @@ hypothesis.settings.load_profile("any machine")
 
 COMPILE = """
 import numpy as np
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.run import simulate, simulate_closed
+from sextant.simulate import Requests, Scheduler, StepLaw
+from sextant.simulate import simulate, simulate_closed
 server = Scheduler(99, 9, 99, 9, 1, has_prefix_caching=False, is_asynchronous=False)
 law, asked = StepLaw(1, 1, 1, 1, 1), Requests.of(np.zeros(9), np.full(9, 2), np.full(9, 2))
 simulate(asked, server, law)

@@ -19,7 +19,7 @@ import snakemake.cli
 import snakemake.workflow
 
 import sextant.experiment.loading
-import sextant.predict.registry  # noqa: F401
+import sextant.predict  # noqa: F401
 
 
 class Jobs(list[dict[str, Any]]):

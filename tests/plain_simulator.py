@@ -8,7 +8,7 @@ list.
 from collections import deque
 from dataclasses import dataclass, field
 
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
+from sextant.simulate import Requests, Scheduler, StepLaw
 
 
 @dataclass(eq=False)

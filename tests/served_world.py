@@ -6,8 +6,8 @@ import pandas as pd
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.frame import IDENTIFIERS, Facts
-from sextant.predict.registry import Rows
-from sextant.predict.roofline.batching import BATCHING, INDEX, fact_rows, predict_log
+from sextant.predict import Rows
+from sextant.predict.roofline.batching import BATCHING, INDEX, fact_rows
 from sextant.predict.roofline.posterior import columns_of
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -84,6 +84,6 @@ def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | Non
         phi[:, INDEX[name]] += X["llm_id"].map(effect)
     for name in ("launch", "sequence"):
         phi[:, INDEX[name]] += X["llm_id"].map(slower or {}).fillna(0)
-    logs = predict_log(phi, columns_of(X)) + rng.normal(0, noise, (len(X), 2))
+    logs = BATCHING.predict_log(phi, columns_of(X)) + rng.normal(0, noise, (len(X), 2))
     y = pd.DataFrame(np.exp(logs), columns=["nttft_ms", "itl_ms"], index=X.index)
     return Rows(X, y.assign(throughput_tok_s=np.nan))

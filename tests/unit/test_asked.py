@@ -22,7 +22,7 @@ from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import served
 from sextant.facts.slo import SLO
-from sextant.predict.latencies import Calibration, Draws
+from sextant.predict import Calibration, Draws
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
+from sextant.simulate import Requests, Scheduler, StepLaw, simulate, simulate_closed
 from sextant.simulate.calibrated import (
     calibrate,
     closed_loop_requests,
@@ -14,9 +15,7 @@ from sextant.simulate.calibrated import (
     measured_steps,
     requests_of_points,
 )
-from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.run import simulate, simulate_closed
+from sextant.simulate.laws import Limits, Load, closed_loop, open_loop
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
 SCHEDULER = Scheduler(200_000, 64, 2048, has_prefix_caching=False)

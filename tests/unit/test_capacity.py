@@ -45,8 +45,7 @@ from sextant.base.files import write_parquet
 from sextant.decide.sizing import fewest_replicas, largest_rate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
-from sextant.simulate.inputs import Scheduler, StepLaw
-from sextant.simulate.run import simulate, summarise
+from sextant.simulate import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant

@@ -17,8 +17,7 @@ from sextant.base.errors import InputError
 from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import TrafficOptions, capacity_question, traffic_of
 from sextant.facts.slo import SLO
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.run import simulate
+from sextant.simulate import Requests, Scheduler, StepLaw, simulate
 from sextant.workload.fit import fit_workload
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT

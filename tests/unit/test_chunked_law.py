@@ -10,7 +10,7 @@ import pytest
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts
-from sextant.predict.registry import Rows
+from sextant.predict import Rows
 from sextant.predict.roofline import Roofline, pair_misfit
 from sextant.predict.roofline.batching import BATCHING
 from sextant.predict.roofline.chunked import (
@@ -19,7 +19,6 @@ from sextant.predict.roofline.chunked import (
     chunked_rows,
     deployments,
     is_chunked,
-    predict_log,
     terms,
 )
 from sextant.predict.roofline.posterior import columns_of, fit
@@ -68,7 +67,7 @@ def rows(llm_ids=(DENSE,), profile_ids=("8xH100-80GB",), users=USERS, lengths=(1
 def latencies(X: pd.DataFrame) -> np.ndarray:
     """Return nTTFT and ITL in ms at the law's prior, (rows, 2)."""
     design = CHUNKED.design(X)
-    return np.exp(predict_log(design.parameters(design.mean), columns_of(X)))
+    return np.exp(CHUNKED.predict_log(design.parameters(design.mean), columns_of(X)))
 
 
 def parts(X: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from sextant.facts.llm_families import families
 from sextant.points.metrics import (
     LATENCIES,
 )
-from sextant.predict.registry import PointPredictor
+from sextant.predict import PointPredictor
 from sextant.trace.trace_format import FORMATS
 from support import ROOT
 

@@ -11,7 +11,7 @@ from answers import explained, recommended
 from sextant.answer.question import Length, Question, Requests
 from sextant.facts.slo import SLO
 from sextant.points.frame import Facts
-from sextant.predict.latencies import JOULES
+from sextant.predict import JOULES
 from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
 from sextant.predict.roofline.posterior import columns_of
 

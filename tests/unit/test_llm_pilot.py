@@ -7,8 +7,8 @@ import pytest
 from roofline import LIMITS, PROFILES, SIZES, rows_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import TARGETS
+from sextant.predict import Rows
 from sextant.predict.llm_pilot import LLMPilot
-from sextant.predict.registry import Rows
 from sextant.predict.tuning import HeldOut, mape_error
 
 

@@ -36,8 +36,8 @@ from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import as_text
 from sextant.points.frame import COLUMNS, Facts, complete
+from sextant.predict import Draws
 from sextant.predict.folds import Task
-from sextant.predict.latencies import Draws
 
 SLOW, FAST = 100.0, 10.0
 # One T4 may be too slow; one A10 is never, and costs half as much again.

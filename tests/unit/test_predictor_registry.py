@@ -9,7 +9,7 @@ import pytest
 from roofline import LIMITS, PROFILES
 from sextant.base.errors import InputError
 from sextant.base.files import library_files
-from sextant.predict.registry import (
+from sextant.predict import (
     PREDICTORS,
     JointPredictor,
     Place,
@@ -41,7 +41,7 @@ def test_every_predictor_implements_one_protocol(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("experiment.loading, sextant.predict.registry", {"scipy", "joblib", "matplotlib"}),
+        ("experiment.loading, sextant.predict", {"scipy", "joblib", "matplotlib"}),
         *((name, set()) for name in ("bench.cell", "workload.fit", "decide.evaluate")),
         ("report.trace_file", set()),
     ],

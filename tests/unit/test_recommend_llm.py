@@ -34,7 +34,7 @@ from sextant.facts.slo import SLO
 from sextant.pages.page import as_page
 from sextant.pages.wording import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
-from sextant.predict.registry import PREDICTORS, Place
+from sextant.predict import PREDICTORS, JointPredictor, Place
 from sextant.predict.roofline import Roofline
 from support import ROOT
 
@@ -192,15 +192,10 @@ def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, m
     assert "1xV100-16GB" in t5.candidates
 
 
-class Mean:
-    """Learns the mean of all points, whatever the LLM."""
+class Steady(JointPredictor):
+    """Draws latencies that scatter around the mean of all points, whatever the LLM."""
 
-    depends_on = ("percentiles",)
     min_training_llms = 1
-    uses_references = False
-
-    def __init__(self, slo, profiles, seed) -> None:
-        self.seed = seed
 
     def design(self, keys, facts):
         return keys
@@ -208,10 +203,6 @@ class Mean:
     def fit(self, training, references=None):
         self.mean_ms = training.y[TARGETS].mean().to_numpy()
         return self
-
-
-class Steady(Mean):
-    """Draws latencies that scatter around the mean."""
 
     def sample(self, X):
         scatter = np.random.default_rng(self.seed).lognormal(0, 0.5, (200, 1, 2))

@@ -533,7 +533,7 @@ def test_many_predictors_are_not_set_side_by_side(tmp_path):
 
 @needs_baselines
 def test_predictors_that_use_references_are_those_of_the_registry():
-    from sextant.predict.registry import PREDICTORS, predictor_class
+    from sextant.predict import PREDICTORS, predictor_class
 
     made = {name: predictor_class(name) for name in PREDICTORS}
     assert {name for name, make in made.items() if make.uses_references} == REFERENCE_PREDICTORS

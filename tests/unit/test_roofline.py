@@ -10,10 +10,10 @@ from sextant.decide.decision import best_probe
 from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.facts.slo import SLO
 from sextant.points.frame import TARGETS, Facts
+from sextant.predict import Draws
 from sextant.predict.folds import Task
-from sextant.predict.latencies import Draws
 from sextant.predict.roofline import Roofline, fit_or_restore
-from sextant.predict.roofline.batching import BATCHING, STEP_TERMS, predict_log
+from sextant.predict.roofline.batching import BATCHING, STEP_TERMS
 from sextant.predict.roofline.posterior import columns_of, fit
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
@@ -133,7 +133,7 @@ def test_taking_an_llm_away_is_like_a_fit_without_it() -> None:
     other = fit(BATCHING, TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
     quick = fitted.without(rows)
     X = TRAINING.X[rows]
-    exact = predict_log(other.posterior.most_likely(X), columns_of(X))
+    exact = BATCHING.predict_log(other.posterior.most_likely(X), columns_of(X))
     assert np.abs(quick - exact).mean() < 0.05
 
 

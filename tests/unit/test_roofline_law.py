@@ -11,16 +11,13 @@ from sextant.points.frame import Features, execution_classes
 from sextant.predict.roofline.batching import (
     BATCHING,
     INDEX,
-    NAMES,
     PARAMETERS,
     STEP_TERMS,
-    predict_log,
-    prior_mean,
     terms,
 )
 from sextant.predict.roofline.posterior import columns_of
 
-PRIOR = np.array([prior_mean(name) for name in NAMES])
+PRIOR = np.array([each.mean for each in PARAMETERS.values()])
 DECODE = list(STEP_TERMS)
 
 
@@ -46,7 +43,7 @@ def test_a_user_alone_neither_waits_nor_queues() -> None:
 def test_the_terms_add_up_to_the_latencies() -> None:
     X = facts()
     phi = np.tile(PRIOR, (len(X), 1))
-    parts, latencies = terms(phi, columns_of(X)), np.exp(predict_log(phi, columns_of(X)))
+    parts, latencies = terms(phi, columns_of(X)), np.exp(BATCHING.predict_log(phi, columns_of(X)))
     itl_ms = sum(parts[name] for name in DECODE)
     assert latencies[:, 1] == pytest.approx(itl_ms * PARAMETERS["itl_offset"].prior)
     ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
@@ -67,7 +64,7 @@ def test_latencies_never_fall_with_more_users(seed) -> None:
     X = facts({"seven": LLMS["seven"], "grouped": LLMS["grouped"]})
     sd = np.array([parameter.sd for parameter in PARAMETERS.values()])
     phi = np.tile(PRIOR + np.random.default_rng(seed).normal(0, sd), (len(X), 1))
-    logs = predict_log(phi, columns_of(X)).reshape(-1, len(USERS), 2)
+    logs = BATCHING.predict_log(phi, columns_of(X)).reshape(-1, len(USERS), 2)
     assert np.isfinite(logs).all()
     assert (np.diff(logs, axis=1) > -1e-9).all()
 

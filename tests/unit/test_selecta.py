@@ -6,7 +6,7 @@ import pytest
 
 from roofline import LIMITS, PROFILES, SIZES, STRONGEST, WEAKEST, references_of, rows_of
 from sextant.points.frame import FLOOR_MS, TARGETS, has_latency
-from sextant.predict.latencies import latency_frame
+from sextant.predict import latency_frame
 from sextant.predict.selecta import Selecta
 from sextant.predict.tuning import HeldOut, mape_error
 from support import needs_baselines

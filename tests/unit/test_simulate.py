@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from plain_simulator import Job, Replica, run_plainly
 from sextant.base.errors import InputError
-from sextant.simulate.inputs import OK, REFUSED, Requests, Scheduler, StepLaw
-from sextant.simulate.run import STATUS, Simulation, simulate, simulate_closed, summarise
+from sextant.simulate import (
+    OK,
+    REFUSED,
+    STATUS,
+    Requests,
+    Scheduler,
+    Simulation,
+    StepLaw,
+    simulate,
+    simulate_closed,
+    summarise,
+)
 
 LAW = StepLaw(
     floor_ms=2, dense_ms=8, sequence_ms=0.1, kv_token_ms=1e-3, prefill_token_ms=0.05, request_ms=5

@@ -12,9 +12,8 @@ from sextant.answer.question import Length, Requests
 from sextant.answer.sizing import Server, Sizing, simulated_server, size_profiles
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
-from sextant.simulate.inputs import Requests as Simulated
-from sextant.simulate.inputs import Scheduler, StepLaw
-from sextant.simulate.run import simulate
+from sextant.simulate import Requests as Simulated
+from sextant.simulate import Scheduler, StepLaw, simulate
 
 GPU_OF = GPU("g", "gpu", "a", 80.0, 3000.0, 900.0, 80.0, "invented")
 SCHEDULER = Scheduler(200_000, max_num_seqs=64)

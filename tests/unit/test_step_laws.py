@@ -7,15 +7,31 @@ from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
 
 from sextant.base.errors import InputError
 from sextant.points.frame import Facts
-from sextant.predict.registry import Rows
-from sextant.predict.roofline import Roofline, chunked
+from sextant.predict import Rows
+from sextant.predict.roofline import Roofline
 from sextant.predict.roofline.batching import fact_rows
 from sextant.predict.roofline.posterior import columns_of
-from sextant.simulate import closed_form
-from sextant.simulate.closed_form import Limits, Load, closed_loop, open_loop, saturation_rps
-from sextant.simulate.fitted import step_laws, told_by_probe
-from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw
-from sextant.simulate.run import simulate, simulate_closed, summarise
+from sextant.simulate import (
+    NAMES,
+    Requests,
+    Scheduler,
+    StepLaw,
+    simulate,
+    simulate_closed,
+    summarise,
+)
+from sextant.simulate.laws import (
+    Limits,
+    Load,
+    Means,
+    broadcast,
+    closed_loop,
+    match,
+    open_loop,
+    saturation_rps,
+    step_laws,
+    told_by_probe,
+)
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
 MOE_LAW = StepLaw(2, 2, 0.05, 2e-5, 0.02, 1e-7, 1, 12, 0.03, request_ms=5)
@@ -76,16 +92,14 @@ def test_matching_finds_the_terms_that_made_the_latencies() -> None:
     groups = [("floor_ms", "dense_ms", "expert_ms"), ("prefill_token_ms",), ("request_ms",)]
     users = np.array([1.0, 8, 64])
 
-    def predict(law: StepLaw) -> np.ndarray:
-        means = closed_loop(law, LIMITS, LOAD, users)
-        return np.log(np.concatenate([means.ttft_ms, means.itl_ms], axis=1))
+    def predict(law: StepLaw, near: np.ndarray | None = None) -> Means:
+        return closed_loop(law, LIMITS, LOAD, users, near)
 
     start = truth.copy()
     for group, factor in zip(groups, (0.7, 1.5, 2.0), strict=True):
         start[:, [NAMES.index(name) for name in group]] *= factor
-    found = closed_form.match(
-        start, groups, (1, 1, 1), predict, predict(closed_form.broadcast(truth)), 1e-3
-    )
+    known = predict(broadcast(truth)).logs()
+    found = match(start, groups, (1, 1, 1), predict, known, 1e-3)
     assert found.values == pytest.approx(truth, rel=0.02)
     assert np.abs(found.errors).max() < 1e-3
 
@@ -95,7 +109,7 @@ def fitted() -> tuple[Roofline, pd.DataFrame]:
     X = rows([DENSE, MOE], ["2xH100-80GB", "8xH100-80GB"])
     phi = CHUNKED.design(X)
     phi = phi.parameters(phi.mean)
-    latencies = np.exp(chunked.predict_log(phi, columns_of(X)))
+    latencies = np.exp(CHUNKED.predict_log(phi, columns_of(X)))
     model = Roofline(None, PROFILES, 1)
     y = rows([DENSE, MOE], ["2xH100-80GB", "8xH100-80GB"]).assign(
         nttft_ms=latencies[:, 0], itl_ms=latencies[:, 1]
@@ -111,12 +125,12 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
     load = Load(*asked.iloc[0][["input_tokens", "output_tokens"]])
     limits = Limits(1e4, 8192, 1e9)
     users = asked["users"].to_numpy()
-    means = closed_loop(laws.law, limits, load, users)
+    means = closed_loop(StepLaw.of(laws[0]), limits, load, users)
     few = users <= 64
     assert means.itl_ms[few] == pytest.approx(told["itl_ms"].to_numpy()[few], rel=0.05)
     ttft_ms = told["nttft_ms"].to_numpy() * asked["input_tokens"].to_numpy()
     assert means.ttft_ms[0] == pytest.approx(ttft_ms[0], rel=0.1)
-    drawn = closed_loop(closed_form.broadcast(laws.draws), limits, load, np.array([8.0]))
+    drawn = closed_loop(broadcast(laws[1:]), limits, load, np.array([8.0]))
     spread = np.log(drawn.itl_ms).std()
     assert 0.005 < spread < 0.5
     assert np.log(np.median(drawn.itl_ms) / means.itl_ms[1]) == pytest.approx(0, abs=0.1)
@@ -133,7 +147,7 @@ def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     requests = Requests.of(np.zeros(4000), inputs * spread[0], outputs * spread[1])
     scheduler = Scheduler(10**9, 512, 8192, has_prefix_caching=False)
     duration_s = 9.5 * (ttft_ms + outputs * told["itl_ms"]) / 1e3
-    found = simulate_closed(64, requests, scheduler, laws.law, duration_s=duration_s)
+    found = simulate_closed(64, requests, scheduler, StepLaw.of(laws[0]), duration_s=duration_s)
     assert 1e3 * found.ttft_s.mean() == pytest.approx(ttft_ms, rel=0.15)
     assert 1e3 * found.mean_gap_s == pytest.approx(told["itl_ms"], rel=0.05)
 

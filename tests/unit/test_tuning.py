@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.predict.registry import Rows, reference_profiles
+from sextant.predict import Rows, reference_profiles
 from sextant.predict.tuning import choose, choose_nested
 
 SIZES = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}

@@ -38,7 +38,7 @@ from sextant.points.frame import (
     execution_classes,
 )
 from sextant.points.verdict import Outcome, Verdict
-from sextant.predict.registry import JointPredictor
+from sextant.predict import JointPredictor
 
 
 class Prices(NamedTuple):

@@ -13,7 +13,7 @@ import pandas as pd
 from sextant.answer.question import Length, Requests
 from sextant.base.errors import InputError
 from sextant.facts.slo import MAX_FAILED, Limit
-from sextant.simulate.inputs import Requests as SimulatedRequests
+from sextant.simulate import Requests as SimulatedRequests
 
 WINDOW_S = 300.0
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens")

@@ -17,8 +17,7 @@ from sextant.facts.gpu import GPUProfile, token_prices
 from sextant.facts.llm import precision_of
 from sextant.facts.slo import SLO, are_alike
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, Facts, at_percentile, is_refused, judged
-from sextant.predict.latencies import INTERVAL, JOULES, Calibration, Draws
-from sextant.predict.registry import JointPredictor, Rows
+from sextant.predict import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from sextant.facts.llm import (
 )
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
-from sextant.predict.registry import (
+from sextant.predict import (
     PREDICTOR,
     PREDICTORS,
     JointPredictor,

@@ -61,7 +61,7 @@ from sextant.facts.slo import SLO, worst_limit
 from sextant.pages.blocks import Widget
 from sextant.pages.wording import chance
 from sextant.points.frame import judged
-from sextant.predict.registry import MEASURED, JointPredictor
+from sextant.predict import MEASURED, JointPredictor
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _STEADY = (

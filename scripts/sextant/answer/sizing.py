@@ -17,17 +17,20 @@ from sextant.decide.sizing import (
     probability_of,
 )
 from sextant.facts.gpu import GPUProfile
-from sextant.simulate.closed_form import Limits, Load, saturation_rps
-from sextant.simulate.inputs import (
+from sextant.simulate import (
     BIN_WIDTH,
     N_BINS,
     OK,
     SHORTEST_S,
     Requests,
+    Router,
     Scheduler,
+    Simulation,
     StepLaw,
+    on_threads,
+    simulate,
 )
-from sextant.simulate.run import Router, Simulation, on_threads, simulate
+from sextant.simulate.laws import Limits, Load, saturation_rps
 
 NOBODY = -1
 """In place of a replica: the request is refused."""

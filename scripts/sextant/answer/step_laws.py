@@ -24,12 +24,10 @@ from sextant.facts.gpu import HOURS_PER_MONTH, GPUProfile, token_prices
 from sextant.facts.llm import LLM, memory_of
 from sextant.facts.slo import SLO, worst_limit
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
-from sextant.predict.latencies import INTERVAL
+from sextant.predict import INTERVAL
 from sextant.predict.roofline import Roofline
-from sextant.simulate.closed_form import Load
-from sextant.simulate.fitted import step_laws, told_by_probe
-from sextant.simulate.inputs import Scheduler, StepLaw
-from sextant.simulate.run import on_threads
+from sextant.simulate import Scheduler, StepLaw, on_threads
+from sextant.simulate.laws import Load, step_laws, told_by_probe
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
@@ -187,8 +185,7 @@ def server_laws(
         keys = pd.DataFrame([(subject.llm_id, name, 1) for name in names], columns=KEYS)
         found = step_laws(fitted, bare.asked(fitted, keys, profiles), n, seed)
         of = {}
-        for name, each in zip(names, found, strict=True):
-            values = np.vstack([each.law.array(), each.draws])
+        for name, values in zip(names, found, strict=True):
             if probe is not None:
                 own = probe[(probe["gpu_profile_id"] == name) & probe[TARGETS].notna().any(axis=1)]
                 values = _calibrate_to_probe(values, own, schedulers[name], seed)

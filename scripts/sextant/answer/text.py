@@ -11,7 +11,7 @@ from sextant.facts.gpu import PriceOrigin, origin_line
 from sextant.facts.slo import METRICS, limits_of, worst_limit
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.wording import chance, number, odds, per_second, percent, plural, shown_chance
-from sextant.predict.registry import MEASURED
+from sextant.predict import MEASURED
 
 Data = Mapping[str, Any]
 _PRICE_RULE = (

@@ -25,7 +25,7 @@ from sextant.facts.slo import METRICS, SLO
 from sextant.pages.blocks import Widget
 from sextant.pages.page import render
 from sextant.points.frame import is_refused, limited
-from sextant.predict.latencies import BROKEN_MS, Draws
+from sextant.predict import BROKEN_MS, Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
 _WIDEST = 4.0

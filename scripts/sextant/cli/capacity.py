@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from sextant.answer.demand import Traffic
     from sextant.answer.question import Requests as Lengths
     from sextant.answer.step_laws import Settings
-    from sextant.simulate.inputs import Requests
-    from sextant.simulate.run import Router
+    from sextant.simulate import Requests, Router
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -376,7 +375,7 @@ def _users(
 
     from sextant.answer.capacity.simulation import Users
     from sextant.answer.demand import lengths_of
-    from sextant.simulate.inputs import Requests
+    from sextant.simulate import Requests
     from sextant.workload.draw import open_workload
 
     for option in ("trace", "request_rate", "burstiness"):

@@ -32,9 +32,7 @@ from sextant.points.frame import (
     points_of_store,
     published_features,
 )
-from sextant.predict.accuracy import HeldOut, predict_held_out
-from sextant.predict.folds import FitResult, Task, fit_folds
-from sextant.predict.registry import (
+from sextant.predict import (
     MEASURED,
     STATIC_POLICY,
     check_installed,
@@ -42,6 +40,8 @@ from sextant.predict.registry import (
     predictor_class,
     reference_profiles,
 )
+from sextant.predict.accuracy import HeldOut, predict_held_out
+from sextant.predict.folds import FitResult, Task, fit_folds
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def evaluate(
     Args:
         task: points, facts and feasible pairs.
         slos: latency limits and the load to serve.
-        predictor: one of `sextant.predict.registry.configurable()`, or `measured`.
+        predictor: one of `sextant.predict.configurable()`, or `measured`.
         seed: seed of the predictor's training.
         n_jobs: processes to use; the result does not depend on it.
         progress: called with a line for each step; the log by default.

@@ -15,6 +15,13 @@ from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
 from sextant.points.frame import TARGETS, at_percentile
+from sextant.predict import (
+    PREDICTOR,
+    STATIC_POLICY,
+    check_installed,
+    configurable,
+    draws_samples,
+)
 from sextant.predict.accuracy import (
     MEDIANS,
     HeldOut,
@@ -24,13 +31,6 @@ from sextant.predict.accuracy import (
     prediction_table,
 )
 from sextant.predict.folds import Task
-from sextant.predict.registry import (
-    PREDICTOR,
-    STATIC_POLICY,
-    check_installed,
-    configurable,
-    draws_samples,
-)
 from sextant.predict.tuning import ALL_CPUS
 
 _LIMITS = (0.05, 0.95)

@@ -8,9 +8,9 @@ import pandas as pd
 from sextant.decide.sizing import ruled_out
 from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, Facts, Pair
+from sextant.predict import Draws
 from sextant.predict.accuracy import HeldOut
 from sextant.predict.folds import FitResult, Task
-from sextant.predict.latencies import Draws
 
 
 def task_of(

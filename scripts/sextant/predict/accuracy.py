@@ -12,15 +12,15 @@ from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 from sextant.pages.wording import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
-from sextant.predict.folds import Task, share_lengths
-from sextant.predict.latencies import JOULES, Draws
-from sextant.predict.registry import (
-    EnergyPredictor,
+from sextant.predict import (
+    JOULES,
+    Draws,
     JointPredictor,
     Rows,
     draws_samples,
     predictor_class,
 )
+from sextant.predict.folds import Task, share_lengths
 from sextant.predict.tuning import results_of
 
 HoldOut = Literal["llm", "gpu", "engine", "engine_version"]
@@ -115,17 +115,16 @@ def held_out_folds(
     points: pd.DataFrame, task: Task, hold_out: HoldOut
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield each fold's name and which rows it holds out."""
-    values: dict[HoldOut, Callable[[], pd.Series]] = {
-        "llm": lambda: points["llm_id"].map(_names(points, task)),
-        "gpu": lambda: points["gpu_profile_id"].map(
-            {name: profile.gpu.gpu_id for name, profile in task.facts.profiles.items()}
-        ),
-        "engine": lambda: points["engine"].fillna("unknown"),
-        "engine_version": lambda: (
-            points["engine"].fillna("") + " " + points["engine_version"].fillna("")
-        ).str.strip(),
-    }
-    named = values[hold_out]()
+    if hold_out == "llm":
+        named = points["llm_id"].map(_names(points, task))
+    elif hold_out == "gpu":
+        gpus = {name: profile.gpu.gpu_id for name, profile in task.facts.profiles.items()}
+        named = points["gpu_profile_id"].map(gpus)
+    elif hold_out == "engine":
+        named = points["engine"].fillna("unknown")
+    else:
+        versions = points["engine"].fillna("") + " " + points["engine_version"].fillna("")
+        named = versions.str.strip()
     for name in sorted(named.unique()):
         yield name, (named == name).to_numpy()
 
@@ -166,9 +165,8 @@ def predict_rows(
     if isinstance(model, JointPredictor):
         samples_ms = model.sample(X)
         predicted = Draws(X, samples_ms).summary()
-        if isinstance(model, EnergyPredictor):
-            joules = model.energy(training, asked, task.facts, samples_ms[..., 1])
-            predicted = predicted if joules is None else predicted.join(joules)
+        joules = model.energy(training, asked, task.facts, samples_ms[..., 1])
+        predicted = predicted if joules is None else predicted.join(joules)
         return HeldOut(fold, asked, samples_ms, predicted)
     return HeldOut(fold, asked, None, model.predict(X))
 

@@ -1,17 +1,18 @@
 """Fit a predictor fold by fold: hold each LLM out, predict it from the others."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import NamedTuple, Self
 
 import pandas as pd
 
 from sextant.facts.slo import SLO
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, Facts, Pair, at_percentile, has_latency
-from sextant.predict.latencies import Draws
-from sextant.predict.registry import (
+from sextant.predict import (
+    Draws,
     JointPredictor,
     PointPredictor,
     Rows,
@@ -22,8 +23,6 @@ from sextant.predict.tuning import Settings, Tunable, choose_nested, results_of
 
 ALL = "all"
 """The fold that trains on every measured LLM, for those without a latency."""
-
-Make = Callable[[], PointPredictor | JointPredictor]
 
 
 @dataclass(frozen=True)
@@ -45,12 +44,6 @@ class Task:
     """Pairs that were measured, whatever memory facts say; no predictor knows of them."""
     has_fixed_lengths: bool = False
     """Whether each point has requests of its own lengths, not one workload's for all."""
-
-
-class _Fold(NamedTuple):
-    name: str
-    llm_ids: list[str]
-    """Those to predict, from all others."""
 
 
 class FitResult(NamedTuple):
@@ -116,7 +109,12 @@ def fit_folds(
     make = partial(predictor_class(predictor), slo, task.facts.profiles, seed)
     points = at_percentile(task.points, slo.percentiles, slo.first_token)
     usable = points[has_latency(points)]
-    folds = list(_folds(task, sorted(usable["llm_id"].unique()), make().min_training_llms))
+    measured, least = sorted(usable["llm_id"].unique()), make().min_training_llms
+    # Only where enough LLMs remain to train on. By name: those to predict, from all others.
+    folds = {llm_id: [llm_id] for llm_id in measured if len(measured) > least}
+    unseen = sorted(set(task.facts.llms) - set(measured))
+    if unseen and len(measured) >= least:
+        folds[ALL] = unseen
     is_judged = len(folds) > 1
 
     def report(step: str) -> None:
@@ -126,16 +124,17 @@ def fit_folds(
     if is_judged and isinstance(model := make(), Tunable):
         settings = choose_nested(model, design_rows(model, usable, task.facts), n_jobs, report)
     jobs = (
-        partial(_predict, make, settings.get(fold.name), usable, fold, task, slo) for fold in folds
+        partial(_predict, make(), settings.get(name), usable, llm_ids, task, slo)
+        for name, llm_ids in folds.items()
     )
     predicted, draws = [], []
     finished = results_of(jobs, n_jobs)
-    for number, (fold, (frame, drawn)) in enumerate(zip(folds, finished, strict=True), 1):
-        report(f"fold {number} of {len(folds)} ({fold.name})")
-        predicted.append(frame.assign(fold=fold.name))
+    for number, (name, (frame, drawn)) in enumerate(zip(folds, finished, strict=True), 1):
+        report(f"fold {number} of {len(folds)} ({name})")
+        predicted.append(frame.assign(fold=name))
         draws += [drawn] if drawn else []
     return FitResult(
-        llm_ids=[llm_id for fold in folds for llm_id in fold.llm_ids],
+        llm_ids=[llm_id for llm_ids in folds.values() for llm_id in llm_ids],
         latencies=pd.concat(predicted, ignore_index=True) if predicted else None,
         is_judged=is_judged,
         seconds=time.monotonic() - start if folds else None,
@@ -143,32 +142,29 @@ def fit_folds(
     )
 
 
-def _folds(task: Task, measured: list[str], min_llms: int) -> Iterator[_Fold]:
-    """Yield the folds for which enough LLMs remain to train on."""
-    if len(measured) > min_llms:
-        for llm_id in measured:
-            yield _Fold(llm_id, [llm_id])
-    unseen = sorted(set(task.facts.llms) - set(measured))
-    if unseen and len(measured) >= min_llms:
-        yield _Fold(ALL, unseen)
-
-
 def _predict(
-    make: Make, settings: Settings | None, usable: pd.DataFrame, fold: _Fold, task: Task, slo: SLO
+    model: PointPredictor | JointPredictor,
+    settings: Settings | None,
+    usable: pd.DataFrame,
+    llm_ids: Collection[str],
+    task: Task,
+    slo: SLO,
 ) -> tuple[pd.DataFrame, Draws | None]:
-    """Return `KEYS` and latencies of all that is to predict in a fold, and their draws."""
-    model, is_own = make(), usable["llm_id"].isin(fold.llm_ids)
+    """Return `KEYS` and latencies of all that is to predict of a fold's LLMs, and their draws."""
+    is_own = usable["llm_id"].isin(llm_ids)
     others = usable[~is_own]
-    training, asked = share_lengths(others, _asked(task, fold, others), slo.lengths)
+    profile_ids, users = sorted(task.points["gpu_profile_id"].unique()), others["users"].unique()
+    every = product(llm_ids, profile_ids, sorted(users))
+    offered = pd.DataFrame([key for key in every if key[:2] in task.feasible], columns=KEYS)
+    training, asked = share_lengths(others, offered, slo.lengths)
     keys = asked[[*KEYS, *LENGTHS]]
     if asked.empty:  # memory facts rule out every profile
         return keys.assign(**dict.fromkeys(TARGETS, pd.Series(dtype="float64"))), None
-    rows, X = design_rows(model, training, task.facts), model.design(asked, task.facts)
-    if isinstance(model, Tunable):
-        model.settings = settings
+    learned, X = design_rows(model, training, task.facts), model.design(asked, task.facts)
+    model.settings = settings
     on_references = usable["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))
     known = usable[is_own & on_references & slo.is_of(usable[LENGTHS].to_numpy(float))]
-    model.fit(rows, design_rows(model, known, task.facts) if model.uses_references else None)
+    model.fit(learned, design_rows(model, known, task.facts) if model.uses_references else None)
     if isinstance(model, JointPredictor):
         draws = Draws(keys, model.sample(X))
         return keys.join(draws.summary()), draws
@@ -176,16 +172,3 @@ def _predict(
     if model.uses_references:
         predicted.update(known[[*KEYS, *TARGETS]].set_index(KEYS))
     return predicted.reset_index(), None
-
-
-def _asked(task: Task, fold: _Fold, training: pd.DataFrame) -> pd.DataFrame:
-    """Return the keys of all that is to predict in a fold."""
-    users = sorted(training["users"].unique())
-    rows = [
-        (llm_id, profile_id, count)
-        for llm_id in fold.llm_ids
-        for profile_id in sorted(task.points["gpu_profile_id"].unique())
-        if (llm_id, profile_id) in task.feasible
-        for count in users
-    ]
-    return pd.DataFrame(rows, columns=KEYS)

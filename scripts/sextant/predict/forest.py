@@ -10,20 +10,17 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 from sextant.points.frame import TARGETS
+from sextant.predict import Rows, latency_frame
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.latencies import LatencyPredictor, latency_frame
-from sextant.predict.registry import Rows
-from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
+from sextant.predict.tuning import HeldOut, Settings, Tunable, choose, mape_error
 
 _FRIEDMAN = "friedman_mse"
 _TINY = 2.0**-20
 """A power of 2, so that scaling loses no digit."""
 
 
-class ForestPredictor(LatencyPredictor):
+class ForestPredictor(Tunable):
     """One random forest for both targets in milliseconds: what RF and PARIS share."""
-
-    GRID: tuple[Settings, ...]
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train, with settings chosen on the training rows unless they were given."""

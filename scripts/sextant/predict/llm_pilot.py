@@ -9,13 +9,12 @@ import xgboost
 from sklearn.model_selection import ParameterGrid
 
 from sextant.points.frame import TARGETS
+from sextant.predict import Rows, latency_frame
 from sextant.predict.features import FeatureEncoder, sample_weights
-from sextant.predict.latencies import LatencyPredictor, latency_frame
-from sextant.predict.registry import Rows
-from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
+from sextant.predict.tuning import HeldOut, Settings, Tunable, choose, mape_error
 
 
-class LLMPilot(LatencyPredictor):
+class LLMPilot(Tunable):
     """Predicts nTTFT and ITL of an LLM that was not measured, best of all near the limits.
 
     As published (github.com/IBM/LLM-performance-prediction, commit 3c66483): categories
@@ -66,9 +65,13 @@ class LLMPilot(LatencyPredictor):
         unseen = [encoder.transform(llm.rows.X) for llm in held_out]
         truth = [llm.rows.y[TARGETS].to_numpy() for llm in held_out]
         errors = np.empty((len(held_out), len(self.GRID)))
-        for trees, settings in _by_trees(self.GRID).items():
-            model = xgboost.train(fixed | dict(trees), matrix, max(settings))
-            for n_estimators, position in settings.items():
+        by_trees: dict[tuple[tuple[str, Any], ...], dict[int, int]] = {}
+        for position, settings in enumerate(self.GRID):
+            trees = tuple(item for item in settings.items() if item[0] != "n_estimators")
+            by_trees.setdefault(trees, {})[settings["n_estimators"]] = position
+        for trees, positions in by_trees.items():
+            model = xgboost.train(fixed | dict(trees), matrix, max(positions))
+            for n_estimators, position in positions.items():
                 for row, (X, true) in enumerate(zip(unseen, truth, strict=True)):
                     predicted = model.inplace_predict(X, iteration_range=(0, n_estimators))
                     errors[row, position] = mape_error(true, predicted)
@@ -77,7 +80,7 @@ class LLMPilot(LatencyPredictor):
     def _prepare(self, encoder: FeatureEncoder, training: Rows) -> tuple[xgboost.DMatrix, Settings]:
         """Return the encoded training rows and the parameters that no setting changes."""
         encoded, y = encoder.fit_transform(*training), training.y[TARGETS].to_numpy()
-        weights = sample_weights(*training, *self.slo.target_limits_ms)
+        weights = sample_weights(*training, self.slo.target_limits_ms)
         fixed = {
             "objective": "reg:squarederror",
             "tree_method": "hist",
@@ -88,12 +91,3 @@ class LLMPilot(LatencyPredictor):
             "nthread": 1,
         }
         return xgboost.DMatrix(encoded, y, weight=weights, nthread=1), fixed
-
-
-def _by_trees(grid: Sequence[Settings]) -> dict[tuple[tuple[str, Any], ...], dict[int, int]]:
-    """Return, by all settings but `n_estimators`, each number of trees and its grid position."""
-    groups: dict[tuple[tuple[str, Any], ...], dict[int, int]] = {}
-    for position, settings in enumerate(grid):
-        trees = tuple((name, value) for name, value in settings.items() if name != "n_estimators")
-        groups.setdefault(trees, {})[settings["n_estimators"]] = position
-    return groups

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import TARGETS
-from sextant.predict.latencies import LatencyPredictor
+from sextant.predict import Rows
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies, output
-from sextant.predict.registry import Rows
-from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
+from sextant.predict.tuning import HeldOut, Settings, Tunable, choose, mape_error
 
 BATCH_SIZE = 128
 
@@ -22,7 +21,7 @@ CHOICES: tuple[Settings, ...] = tuple(
 """Settings of one network: its epochs, its step, and its step while it is fine-tuned."""
 
 
-class Morphling(LatencyPredictor):
+class Morphling(Tunable):
     """The baseline Morphling of LLM-Pilot (section V-C).
 
     Per target two layers of 128 ReLU and one ReLU without bias, trained on the percentage

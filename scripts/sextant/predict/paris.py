@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 from sklearn.model_selection import ParameterGrid
 
+from sextant.predict import Rows, reference_profiles
 from sextant.predict.features import UNKNOWN
 from sextant.predict.forest import ForestPredictor
-from sextant.predict.registry import Rows, reference_profiles
 
 
 class PARIS(ForestPredictor):

@@ -7,15 +7,14 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import TARGETS
-from sextant.predict.latencies import LatencyPredictor
+from sextant.predict import PointPredictor, Rows
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies
-from sextant.predict.registry import Rows
 from sextant.predict.tuning import Settings
 
 SETTINGS: Settings = {"epochs": 1000, "batch_size": 128}
 
 
-class PerfNet(LatencyPredictor):
+class PerfNet(PointPredictor):
     """The baseline PerfNet of LLM-Pilot (section V-C), with the settings PerfNet's authors chose.
 
     Layers of 32, 64, 128 and 256 ReLU, dropout of 0.3, one ReLU without bias; the loss is

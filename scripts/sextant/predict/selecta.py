@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import FLOOR_MS, IDENTIFIERS, TARGETS
-from sextant.predict.latencies import LatencyPredictor, latency_frame
-from sextant.predict.registry import Rows
-from sextant.predict.tuning import HeldOut, Settings, choose, mape_error
+from sextant.predict import Rows, latency_frame
+from sextant.predict.tuning import HeldOut, Settings, Tunable, choose, mape_error
 
 if TYPE_CHECKING:  # of the extra `baselines`, which may not be installed
     from surprise import SVD, Trainset
@@ -21,7 +20,7 @@ Key = tuple[int, str]
 """Number of users and target."""
 
 
-class Selecta(LatencyPredictor):
+class Selecta(Tunable):
     """The baseline Selecta of LLM-Pilot (section V-C): collaborative filtering, no features.
 
     For each number of users and each target a matrix of LLMs × GPU profiles holds what the

@@ -1,14 +1,13 @@
 """Choose hyperparameters by leave-one-LLM-out, alone or nested, in several processes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sextant.facts.gpu import GPUProfile
-from sextant.predict.registry import Rows, reference_profiles
+from sextant.predict import PointPredictor, Rows, reference_profiles
 
 ALL_CPUS = -1
 """As a number of processes: one for each CPU that this process may use."""
@@ -33,21 +32,15 @@ class HeldOut(NamedTuple):
     """Those of its rows that lie on the reference profiles; there may be none."""
 
 
-@runtime_checkable
-class Tunable(Protocol):
-    """A predictor with hyperparameters."""
+class Tunable(PointPredictor):
+    """A predictor with hyperparameters: fitted with `settings`, or with those that it chooses."""
 
-    settings: Settings | None
-    """Those to fit with; None: `fit` chooses them on its training rows."""
-    uses_references: bool
-    profiles: Mapping[str, GPUProfile]
-
-    @property
-    def GRID(self) -> Sequence[Settings]:
-        """What settings are chosen from."""
+    GRID: Sequence[Settings]
+    """What settings are chosen from."""
 
     def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
         """Train every setting of the grid; return errors, (LLMs held out, settings)."""
+        raise NotImplementedError
 
 
 def mape_error(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -64,8 +57,7 @@ def choose(model: Tunable, training: Rows) -> Settings:
 
     Ties go to the first of the grid.
     """
-    errors = [_errors(model, training, (llm_id,))[0] for llm_id in _llm_ids(training)]
-    return _best(model, errors)
+    return _best(model, [_errors(model, training, (name,))[0] for name in _llm_ids(training)])
 
 
 def choose_nested(
@@ -86,18 +78,12 @@ def choose_nested(
     llm_ids = _llm_ids(rows)
     pairs = list(combinations(llm_ids, 2))
     progress(f"tuning: {len(pairs)} pairs of LLMs, {len(model.GRID)} settings")
-    found = list(results_of((partial(_errors, model, rows, pair) for pair in pairs), n_jobs))
-    errors = dict(zip(pairs, found, strict=True))
-    chosen = {}
-    for judged in llm_ids:
-        # The row of a pair's errors that was validated on the other LLM.
-        others = [
-            errors[min(judged, other), max(judged, other)][int(other > judged)]
-            for other in llm_ids
-            if other != judged
-        ]
-        chosen[judged] = _best(model, others)
-    return chosen
+    found = results_of((partial(_errors, model, rows, pair) for pair in pairs), n_jobs)
+    errors: dict[str, list[np.ndarray]] = {llm_id: [] for llm_id in llm_ids}
+    for (first, second), (on_first, on_second) in zip(pairs, found, strict=True):
+        errors[first].append(on_second)
+        errors[second].append(on_first)
+    return {judged: _best(model, others) for judged, others in errors.items()}
 
 
 def _errors(model: Tunable, rows: Rows, llm_ids: Sequence[str]) -> np.ndarray:

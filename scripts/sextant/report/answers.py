@@ -11,7 +11,7 @@ from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_store
-from sextant.predict.registry import MEASURED
+from sextant.predict import MEASURED
 from sextant.report.store_tables import Tables, detailed_slos
 
 _ANSWER = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")

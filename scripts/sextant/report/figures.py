@@ -12,7 +12,7 @@ from sextant.pages.blocks import Chart
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
-from sextant.predict.registry import MEASURED
+from sextant.predict import MEASURED
 from sextant.report.answers import TARGET_NAMES, prediction_pairs
 from sextant.report.overview import marked
 from sextant.report.store_tables import Tables

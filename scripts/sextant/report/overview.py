@@ -7,7 +7,7 @@ from sextant.base.files import Row, group_by
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
-from sextant.predict.registry import MEASURED
+from sextant.predict import MEASURED
 from sextant.report.answers import decision_points, deployment, slo_answers, slo_words, sources
 from sextant.report.store_tables import Tables, detailed_slos, price_lines, read_tables
 

@@ -12,7 +12,7 @@ from sextant.base.files import Row
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.points.store import open_store
-from sextant.predict.registry import MEASURED
+from sextant.predict import MEASURED
 
 Tables = Mapping[str, Sequence[Row]]
 """Rows by table. A row is a dict by column; what is not known is None, also where the store

@@ -16,9 +16,8 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from sextant.base.errors import InputError
-from sextant.simulate.closed_form import Group, Limits, Load, broadcast, closed_loop, match
-from sextant.simulate.inputs import NAMES, Requests, Scheduler, StepLaw
-from sextant.simulate.run import simulate_closed
+from sextant.simulate import NAMES, Requests, Scheduler, StepLaw, simulate_closed
+from sextant.simulate.laws import Group, Limits, Load, Means, Near, broadcast, closed_loop, match
 
 _GROUPS: tuple[Group, ...] = (
     ("floor_ms", "dense_ms"),
@@ -160,15 +159,15 @@ def calibrate(
     law = replace(of_steps, request_ms=rough.request_ms) if of_steps else rough
     start = law.array()[None]
 
-    def predict(law: StepLaw) -> np.ndarray:
-        return closed_loop(law, limits, load, users).logs()
+    def predict(law: StepLaw, near: Near = None) -> Means:
+        return closed_loop(law, limits, load, users, near)
 
     bias = np.zeros_like(known)
     for _ in range(_ROUNDS):
         found = match(start, _GROUPS, prior_sd, predict, (known + bias)[None], noise)
         law = StepLaw.of(found.values[0])
         simulated = _simulated(law, parts, scheduler)
-        bias = np.nan_to_num(predict(broadcast(found.values))[0] - simulated)
+        bias = np.nan_to_num(predict(broadcast(found.values)).logs()[0] - simulated)
     errors = simulated - known
     misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
     generator = np.random.default_rng(seed)

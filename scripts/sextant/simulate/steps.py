@@ -8,7 +8,7 @@ time, but nothing is looked up in the table of requests.
 
 import math
 
-from sextant.simulate.inputs import (
+from sextant.simulate import (
     BIN_WIDTH,
     LEAST_REQUESTS,
     N_BINS,
@@ -18,24 +18,9 @@ from sextant.simulate.inputs import (
     PREFIX,
     SHORTEST_S,
     TIMEOUT,
-    World,
+    tables,
 )
-from sextant.simulate.tables import (
-    append_end,
-    assign,
-    blocks_of,
-    cached_of,
-    compiled,
-    first_waiting,
-    grow,
-    hold_cached,
-    leave_queue,
-    let_go,
-    remove_end,
-    start_running,
-    stop_running,
-    take,
-)
+from sextant.simulate.tables import World, compiled
 
 
 @compiled
@@ -85,7 +70,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:
             break
         if new > 0:
             used += new
-            take(w, r, new)
+            tables.take(w, r, new)
         context += n
         start_s = max(plan_s, free_s)
         end_s = start_s + 1e-3 * (fixed_ms + context_ms * context)
@@ -123,7 +108,7 @@ def advance(w: World, r: int, until_s: float) -> None:
         decode_only(w, r, until_s)
         now_s = s.plan_s
         if s.n_running == 0:
-            i = first_waiting(w, r)
+            i = tables.first_waiting(w, r)
             if i == NONE:
                 return
             now_s = max(now_s, w.requests[i].arrival_s + w.request_s)
@@ -136,21 +121,35 @@ def advance(w: World, r: int, until_s: float) -> None:
 def _plan(w: World, r: int, now_s: float) -> None:
     """Plan the next step: decodes, then the prompt computed in part, then who waits."""
     s = w.replicas[r]
-    _release(w, r)
+    # Free what those hold whose last token the scheduler knows of by now.
+    slot = (s.plan - w.lag) & (w.ends.shape[1] - 1)
+    i = w.ends[r, slot].first
+    while i != NONE:
+        _leave(w, r, i)
+        i = w.requests[i].end_after
+    w.ends[r, slot].first = w.ends[r, slot].last = NONE
     if not math.isinf(w.timeout_s):
         _give_up(w, r, now_s)
     s.is_blocked = False
     n_preemptions = s.n_preemptions
-    _fit_decodes(w, r)
+    # Decodes take the blocks that they need; the newest are preempted until there are enough.
+    column = s.plan % w.block_tokens
+    while w.crossing[r, column] > w.n_blocks - s.used:
+        _preempt(w, r)
+    tables.take(w, r, w.crossing[r, column])
     sequences, first = s.n_decodes, NONE
     budget = w.max_num_batched_tokens - sequences
     prompt_tokens, pairs = 0, 0.0
     if s.partial != NONE:
-        i = s.partial
-        prompt_tokens, pairs = _continue(w, r, budget)
-        first = i if prompt_tokens > 0 else NONE
+        q = w.requests[s.partial]
+        after = q.computed + min(q.input + q.generated - q.computed, budget)
+        if tables.blocks_of(w, after) - tables.blocks_of(w, q.computed) > w.n_blocks - s.used:
+            _preempt(w, r)  # the request in question is the newest: it was preempted itself
+        else:
+            first = s.partial
+            prompt_tokens, pairs = _chunk(w, r, first, budget)
     while prompt_tokens < budget and s.n_preemptions == n_preemptions:
-        i = first_waiting(w, r)
+        i = tables.first_waiting(w, r)
         if i == NONE or not _admit(w, r, i, now_s):
             break
         n, of_chunk = _chunk(w, r, i, budget - prompt_tokens)
@@ -164,24 +163,12 @@ def _plan(w: World, r: int, now_s: float) -> None:
 
 
 @compiled
-def _continue(w: World, r: int, budget: int) -> tuple[int, float]:
-    """Plan the next chunk of the prompt that is computed in part, if there are blocks for it."""
-    s = w.replicas[r]
-    q = w.requests[s.partial]
-    after = q.computed + min(q.input + q.generated - q.computed, budget)
-    if blocks_of(w, after) - blocks_of(w, q.computed) > w.n_blocks - s.used:
-        _preempt(w, r)  # the request in question is the newest: it was preempted itself
-        return 0, 0.0
-    return _chunk(w, r, s.partial, budget)
-
-
-@compiled
 def _chunk(w: World, r: int, i: int, budget: int) -> tuple[int, float]:
     """Plan a chunk of a prompt; return its tokens, and their pairs with those they look back on."""
     q = w.requests[i]
     computed = q.computed
     n = min(q.input + q.generated - computed, budget)
-    grow(w, r, i, n)
+    tables.grow(w, r, i, n)
     w.replicas[r].partial = i if q.computed < q.input + q.generated else NONE
     return n, n * (computed + (n + 1) * 0.5)
 
@@ -192,44 +179,17 @@ def _admit(w: World, r: int, i: int, now_s: float) -> bool:
     s, q = w.replicas[r], w.requests[i]
     if q.arrival_s + w.request_s > now_s:
         return False
-    if s.n_running == w.max_num_seqs:
-        s.is_blocked = True
+    hit, free = tables.cached_of(w, r, i)
+    needed = tables.blocks_of(w, q.input + q.generated) - hit + free
+    s.is_blocked = s.n_running == w.max_num_seqs or needed > w.n_blocks - s.used
+    if s.is_blocked:
         return False
-    hit, free = cached_of(w, r, i)
-    if blocks_of(w, q.input + q.generated) - hit + free > w.n_blocks - s.used:
-        s.is_blocked = True
-        return False
-    leave_queue(w, r, i)
-    hold_cached(w, r, i, hit)
-    start_running(w, r, i)
+    tables.leave_queue(w, r, i)
+    tables.hold_cached(w, r, i, hit)
+    tables.start_running(w, r, i)
     if q.preemptions == 0:
         q.cached = q.computed
     return True
-
-
-@compiled
-def _release(w: World, r: int) -> None:
-    """Free what those hold whose last token the scheduler knows of by now."""
-    s = w.replicas[r]
-    slot = (s.plan - w.lag) & (w.ends.shape[1] - 1)
-    i = w.ends[r, slot].first
-    while i != NONE:
-        q = w.requests[i]
-        let_go(w, r, i, q.input + q.output - 1, True)
-        stop_running(w, r, i)
-        s.n_left += 1
-        i = q.end_after
-    w.ends[r, slot].first = w.ends[r, slot].last = NONE
-
-
-@compiled
-def _fit_decodes(w: World, r: int) -> None:
-    """Take the blocks that decodes need in this plan; preempt the newest until there are enough."""
-    s = w.replicas[r]
-    column = s.plan % w.block_tokens
-    while w.crossing[r, column] > w.n_blocks - s.used:
-        _preempt(w, r)
-    take(w, r, w.crossing[r, column])
 
 
 @compiled
@@ -240,14 +200,20 @@ def _preempt(w: World, r: int) -> None:
     w.requests[i].preemptions += 1
     s.n_preemptions += 1
     if w.requests[i].status != PENDING:  # its last token is computed already: it only ends early
-        remove_end(w, r, i)
-        let_go(w, r, i, w.requests[i].input + w.requests[i].output - 1, True)
-        stop_running(w, r, i)
-        s.n_left += 1
+        tables.remove_end(w, r, i)
+        _leave(w, r, i)
         return
     _interrupt(w, r, i, False)
     w.requests[i].older = s.preempted
     s.preempted = i
+
+
+@compiled
+def _leave(w: World, r: int, i: int) -> None:
+    """Free the blocks of a request that was answered."""
+    tables.let_go(w, r, i, w.requests[i].input + w.requests[i].output - 1, True)
+    tables.stop_running(w, r, i)
+    w.replicas[r].n_left += 1
 
 
 @compiled
@@ -262,10 +228,10 @@ def _interrupt(w: World, r: int, i: int, is_over: bool) -> None:
         tokens += decoded
         q.generated += decoded
         q.last_s = s.free_s
-        remove_end(w, r, i)
+        tables.remove_end(w, r, i)
         _leave_decodes(w, r, i, tokens)
-    let_go(w, r, i, tokens, is_over)
-    stop_running(w, r, i)
+    tables.let_go(w, r, i, tokens, is_over)
+    tables.stop_running(w, r, i)
 
 
 @compiled
@@ -281,11 +247,11 @@ def _give_up(w: World, r: int, now_s: float) -> None:
             if i == s.partial or i == s.newest or q.newer != NONE:
                 _interrupt(w, r, i, True)
             s.n_left += 1
-            send_next(w, r, i, max(now_s, s.free_s))
+            _send_next(w, r, i, max(now_s, s.free_s))
 
 
 @compiled
-def send_next(w: World, r: int, i: int, now_s: float) -> None:
+def _send_next(w: World, r: int, i: int, now_s: float) -> None:
     """Have a user of a closed loop send a next request after request i."""
     following = w.replicas[r].last_arrival + w.replicas.shape[0]
     if now_s < w.closed_until_s and following < w.requests.shape[0]:
@@ -293,7 +259,7 @@ def send_next(w: World, r: int, i: int, now_s: float) -> None:
         q.arrival_s, q.deadline_s = now_s, now_s + w.timeout_s
         q.is_counted = now_s >= w.replicas[r].counted_from_s
         q.status = PENDING
-        assign(w, r, following)
+        tables.assign(w, r, following)
 
 
 @compiled
@@ -325,7 +291,16 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
         w.series[window, 2] += 1
         _sample_first(w, r, first, window, end_s)
         first = w.requests[first].newer
-    _end(w, r, end_s)
+    # The requests whose last token this step has sampled.
+    i = w.ends[r, s.plan & (w.ends.shape[1] - 1)].first
+    while i != NONE:
+        q = w.requests[i]
+        q.last_s = end_s
+        q.status = OK if end_s <= q.deadline_s else TIMEOUT
+        if q.start_plan < s.plan:
+            _leave_decodes(w, r, i, q.input + q.output - 1)
+        _send_next(w, r, i, end_s)
+        i = q.end_after
 
 
 @compiled
@@ -362,7 +337,7 @@ def _sample_first(w: World, r: int, i: int, window: int, end_s: float) -> None:
     q.generated += 1
     q.start_plan = s.plan
     q.end_plan = s.plan + q.output - q.generated
-    append_end(w, r, i)
+    tables.append_end(w, r, i)
     if q.end_plan > s.plan:
         s.n_decodes += 1
         s.n_counted += q.is_counted
@@ -380,21 +355,6 @@ def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
 
 
 @compiled
-def _end(w: World, r: int, end_s: float) -> None:
-    """End the requests whose last token this step has sampled."""
-    s = w.replicas[r]
-    i = w.ends[r, s.plan & (w.ends.shape[1] - 1)].first
-    while i != NONE:
-        q = w.requests[i]
-        q.last_s = end_s
-        q.status = OK if end_s <= q.deadline_s else TIMEOUT
-        if q.start_plan < s.plan:
-            _leave_decodes(w, r, i, q.input + q.output - 1)
-        send_next(w, r, i, end_s)
-        i = q.end_after
-
-
-@compiled
 def run_open(w: World, router: int) -> None:
     """Send each request to a replica when it arrives, and let all be answered."""
     n_replicas = w.replicas.shape[0]
@@ -403,28 +363,21 @@ def run_open(w: World, router: int) -> None:
         q = w.requests[i]
         if q.status != PENDING:
             continue
-        if router == LEAST_REQUESTS:
-            r = _least_busy(w, q.arrival_s)
+        if router == LEAST_REQUESTS:  # the first one of those with the fewest
+            r = 0
+            for other in range(n_replicas):
+                advance(w, other, q.arrival_s)
+                s, best = w.replicas[other], w.replicas[r]
+                if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
+                    r = other
         elif router == PREFIX and q.group != NONE:
             r = q.group % n_replicas
         else:
             r = turn
             turn = (turn + 1) % n_replicas
-        assign(w, r, i)
+        tables.assign(w, r, i)
     for r in range(n_replicas):
         advance(w, r, float("inf"))
-
-
-@compiled
-def _least_busy(w: World, now_s: float) -> int:
-    """Return the replica with the fewest requests at a time; the first of several."""
-    least = 0
-    for r in range(w.replicas.shape[0]):
-        advance(w, r, now_s)
-        s, best = w.replicas[r], w.replicas[least]
-        if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
-            least = r
-    return least
 
 
 @compiled
@@ -433,6 +386,6 @@ def run_closed(w: World, users: int) -> None:
     n_replicas = w.replicas.shape[0]
     for i in range(min(users, w.requests.shape[0])):
         w.requests[i].status = PENDING
-        assign(w, i % n_replicas, i)
+        tables.assign(w, i % n_replicas, i)
     for r in range(n_replicas):
         advance(w, r, float("inf"))

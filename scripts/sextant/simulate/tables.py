@@ -1,4 +1,6 @@
-"""A replica's lists of requests and its KV cache in blocks, compiled; each change costs O(1).
+"""What a simulation works on: a replica's lists of requests and its KV cache in blocks, compiled.
+
+Each change costs O(1).
 
 `compiled` has Numba compile functions, and keeps what it compiled for the next process. The
 folder's name is a hash of what is compiled: Numba itself would not see that a function called from
@@ -10,15 +12,16 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from sextant.base.errors import InputError
 from sextant.base.files import import_without
-from sextant.simulate.inputs import NONE, PENDING, World
+from sextant.simulate import N_BINS, NONE, PENDING, REFUSED, SERIES, Requests, Scheduler, StepLaw
 
 Function = TypeVar("Function", bound=Callable)
-_SOURCES = ("inputs", "tables", "steps")
+_SOURCES = ("__init__", "tables", "steps")
 # Numba would load SciPy's linear algebra and a tool for coverage on the first call.
 numba = import_without("numba", "coverage")
 import_without("numba.np.arraymath", "scipy.linalg")
@@ -47,6 +50,161 @@ if _FOLDER is not None:
 def compiled(function: Function) -> Function:
     """Return a function that Numba compiles on its first call; it releases the GIL."""
     return cast(Function, numba.njit(nogil=True, cache=_FOLDER is not None)(function))
+
+
+def _fields(times: str, counts: str) -> np.dtype:
+    return np.dtype([*((t, "f8") for t in times.split()), *((n, "i8") for n in counts.split())])
+
+
+REQUEST = _fields(
+    "arrival_s deadline_s first_s last_s",
+    # What it asks for. `shared` are the blocks of its prompt that belong to its prefix.
+    "input output group shared ending is_counted "
+    # Its outcome.
+    "status replica preemptions cached "
+    # Where it is: tokens with keys and values, generated tokens; the plans that sampled its first
+    # token since it was admitted and its last one.
+    "computed generated start_plan end_plan "
+    # Lists: of arrivals, of the running ones, of those that end in the same plan.
+    "next_arrival older newer end_before end_after",
+)
+REPLICA = _fields(
+    # When the next step is planned, and when the engine is free to run it.
+    "plan_s free_s "
+    # After the warm-up: busy, blocks in use times seconds, sum of the gaps that count.
+    "counted_from_s busy_s kv_block_s gap_sum_s",
+    "plan steps n_preemptions n_assigned n_left most_blocks n_gaps "
+    # The running ones: how many, the last admitted, the one whose prompt is computed in part; and
+    # whether no other may join before one of them leaves.
+    "n_running newest partial is_blocked "
+    # Decodes: how many, of how many the gaps count, and tokens that they have in the cache.
+    "n_decodes n_counted context "
+    # The queue: preempted ones, newest first, then arrivals; and the next who may give up.
+    "preempted waiting last_arrival oldest "
+    # Blocks: in use, and free ones that hold nothing of use.
+    "used blank",
+)
+END = _fields("", "first last")
+"""Requests that end in the same plan, as a list."""
+RUN = _fields("", "blocks before after cached held users")
+"""Free blocks that one prefix or request left, in a list, least recently used first. Of a prefix
+also: its leading blocks that are in the cache, those of them in use, and who runs with it."""
+
+
+class World(NamedTuple):
+    """Everything that a simulation reads and writes."""
+
+    requests: np.ndarray
+    """`REQUEST` of shape (n,)."""
+    replicas: np.ndarray
+    """`REPLICA` of shape (replicas,)."""
+    crossing: np.ndarray
+    """Decodes that need a block in every plan p with p % block_tokens = column."""
+    ends: np.ndarray
+    """`END` of plan p in column p % size; (replicas, size)."""
+    runs: np.ndarray
+    """`RUN`: of each replica's prefixes, of requests, and one empty one for each replica."""
+    gaps: np.ndarray
+    """Gaps between tokens, counted: (windows, N_BINS)."""
+    series: np.ndarray
+    """`SERIES` by the window in which a step ends: (windows, 4)."""
+    weights_ms: np.ndarray
+    """Time to read the weights for a number of tokens, from 0 to max_num_batched_tokens."""
+    law: np.ndarray
+    n_groups: int
+    n_blocks: int
+    block_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    lag: int
+    """Plans between a request's last token and the one that knows of it: 2 if asynchronous."""
+    has_prefix_caching: bool
+    request_s: float
+    window_s: float
+    timeout_s: float
+    closed_until_s: float
+    """Until when the users of a closed loop send requests; below 0 in an open loop."""
+
+
+def make_world(
+    requests: Requests,
+    scheduler: Scheduler,
+    law: StepLaw,
+    n_replicas: int,
+    warmup_s: float,
+    window_s: float,
+    closed_until_s: float = -1.0,
+) -> World:
+    """Return the tables before the first arrival. Requests that are too long are refused here."""
+    given = {"n_replicas": (n_replicas, 1), "warmup_s": (warmup_s, 0), "window_s": (window_s, 1)}
+    for field, (value, lowest) in given.items():
+        if not value >= lowest:
+            fix = f"give {lowest:g} or more"
+            raise InputError(f"{value} is too small", field=field, fix=fix)
+    table, n_groups = _request_table(requests, scheduler, warmup_s)
+    last_s = max(requests.arrival_s[-1], closed_until_s)
+    n_windows = 1 if np.isinf(window_s) else int(last_s // window_s) + 2
+    longest = int(table["output"][table["status"] == PENDING].max(initial=1))
+    ends = np.full((n_replicas, 1 << int(np.ceil(np.log2(longest + 4)))), NONE, END)
+    replicas = np.zeros(n_replicas, REPLICA)
+    replicas["blank"] = scheduler.n_blocks
+    replicas["counted_from_s"] = warmup_s
+    for name in ("newest", "partial", "preempted", "waiting", "last_arrival", "oldest"):
+        replicas[name] = NONE
+    runs = np.zeros(n_replicas * n_groups + len(table) + n_replicas, RUN)
+    # Each replica's list of runs is a ring around an empty run of its own.
+    own = np.arange(len(runs))[-n_replicas:]
+    runs["before"][own] = runs["after"][own] = own
+    return World(
+        requests=table,
+        replicas=replicas,
+        crossing=np.zeros((n_replicas, scheduler.block_tokens), np.int64),
+        ends=ends,
+        runs=runs,
+        gaps=np.zeros((n_windows, N_BINS), np.int64),
+        series=np.zeros((n_windows, len(SERIES))),
+        weights_ms=law.weights_ms(np.arange(scheduler.max_num_batched_tokens + 1.0)),
+        law=law.array(),
+        n_groups=n_groups,
+        n_blocks=scheduler.n_blocks,
+        block_tokens=scheduler.block_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        lag=2 if scheduler.is_asynchronous else 1,
+        has_prefix_caching=scheduler.has_prefix_caching,
+        request_s=law.request_ms * 1e-3,
+        window_s=float(window_s),
+        timeout_s=float(scheduler.timeout_s),
+        closed_until_s=float(closed_until_s),
+    )
+
+
+def _request_table(
+    requests: Requests, scheduler: Scheduler, warmup_s: float
+) -> tuple[np.ndarray, int]:
+    """Return the requests as `REQUEST`, and how many prefixes they have that may be cached."""
+    table = np.zeros(len(requests), REQUEST)
+    for name in ("replica", "group", "next_arrival", "older", "newer", "end_before", "end_after"):
+        table[name] = NONE
+    table["arrival_s"] = requests.arrival_s
+    table["deadline_s"] = requests.arrival_s + scheduler.timeout_s
+    table["first_s"] = table["last_s"] = np.nan
+    table["input"], table["output"] = requests.input_tokens, requests.output_tokens
+    table["is_counted"] = requests.arrival_s >= warmup_s
+    n_tokens = requests.input_tokens + requests.output_tokens
+    table["status"] = np.where(n_tokens > scheduler.longest, REFUSED, PENDING)
+    has_prefix = (requests.prefix_tokens > 0) & (requests.prefix_id >= 0)
+    if not (scheduler.has_prefix_caching and has_prefix.any()):
+        return table, 0
+    ids, groups = np.unique(requests.prefix_id[has_prefix], return_inverse=True)
+    table["group"][has_prefix] = groups
+    # The last token of a prompt is always computed: its logits are what the answer starts with.
+    of_prompt = np.minimum(requests.prefix_tokens, requests.input_tokens - 1)
+    has_more = requests.prefix_tokens > requests.input_tokens
+    of_all = np.where(has_more, np.minimum(requests.prefix_tokens, n_tokens - 1), of_prompt)
+    table["shared"][has_prefix] = of_prompt[has_prefix] // scheduler.block_tokens
+    table["ending"][has_prefix] = of_all[has_prefix] // scheduler.block_tokens
+    return table, len(ids)
 
 
 @compiled

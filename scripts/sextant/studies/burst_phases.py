@@ -20,9 +20,8 @@ from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import number, percent
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.run import LevelRun
+from sextant.simulate import STATUS, Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
-from sextant.simulate.inputs import Requests, Scheduler, StepLaw
-from sextant.simulate.run import STATUS, simulate
 from sextant.studies.study import StudyData, part, table_of
 
 MAX_SLICES = 40

@@ -32,7 +32,7 @@ from sextant.base.errors import InputError
 from sextant.decide.sizing import draws_needed
 from sextant.facts.gpu import GPUProfile
 from sextant.pages.wording import HOUR_S, plural
-from sextant.simulate.run import Router
+from sextant.simulate import Router
 
 RISK = 0.1
 N_DRAWS = 32

@@ -14,11 +14,13 @@ from sextant.base.files import jsonable
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
 from sextant.pages.wording import duration_words, number, percent, plural
 from sextant.points.metrics import SHOWN, STATISTICS
-from sextant.simulate.closed_form import Limits, Load, saturation_rps
-from sextant.simulate.inputs import OK, Requests, Scheduler, StepLaw
-from sextant.simulate.run import (
+from sextant.simulate import (
+    OK,
+    Requests,
     Router,
+    Scheduler,
     Simulation,
+    StepLaw,
     TooFewRequests,
     intervals,
     on_threads,
@@ -26,6 +28,7 @@ from sextant.simulate.run import (
     simulate_closed,
     summarise,
 )
+from sextant.simulate.laws import Limits, Load, saturation_rps
 
 _SHARES = np.linspace(0, 1, 101)
 _MOST_REQUESTS = 10_000_000

@@ -34,8 +34,7 @@ from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_sli
 from sextant.facts.llm import name_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import LENGTHS
-from sextant.predict.latencies import Draws
-from sextant.predict.registry import JointPredictor
+from sextant.predict import Draws, JointPredictor
 from sextant.workload.profiles import HOUR_S, traffic_series
 
 HOURS = 24

@@ -57,9 +57,8 @@ from sextant.points.frame import (
 )
 from sextant.points.frame import Facts as FactsOfAll
 from sextant.points.summarize import aggregate_points
+from sextant.predict import Calibration, Draws, Rows
 from sextant.predict.folds import Task, share_lengths
-from sextant.predict.latencies import Calibration, Draws
-from sextant.predict.registry import Rows
 from sextant.predict.roofline import Roofline
 
 _NO_LENGTHS = "nothing says how long the workload's requests are"

@@ -24,7 +24,7 @@ from sextant.decide.sizing import load_served, size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS, LENGTHS
-from sextant.predict.latencies import MEASUREMENT_NOISE, Draws
+from sextant.predict import MEASUREMENT_NOISE, Draws
 
 _OPTIONS = 24
 """Options of a decision that are weighed: those of the highest worth, and those that win."""

@@ -8,7 +8,7 @@ in the user's cache. `energy` goes from ITL to joules of an output token.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -22,9 +22,8 @@ from threadpoolctl import threadpool_limits
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, import_without
 from sextant.points.frame import LENGTHS, TARGETS, Facts
-from sextant.predict.latencies import LatencyPredictor
-from sextant.predict.registry import Rows
-from sextant.predict.roofline.chunked import CHUNKED, chunked_rows, deployments, is_chunked
+from sextant.predict import JointPredictor, Rows
+from sextant.predict.roofline.chunked import CHUNKED, deployments, is_chunked
 from sextant.predict.roofline.posterior import Fit, Law, Posterior, columns_of, fit, prior
 
 _CLIP = 0.5
@@ -60,124 +59,91 @@ def load_xgboost() -> Any:
     return import_without("xgboost", "sklearn")
 
 
-def unseen(fit: Fit, X: pd.DataFrame) -> np.ndarray:
-    """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2)."""
-    predicted = np.empty((len(X), 2))
-    for llm_id in X["llm_id"].unique():
-        rows = (X["llm_id"] == llm_id).to_numpy()
-        predicted[rows] = fit.without(rows)
-    return predicted
-
-
-def pair_misfit(fit: Fit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
+def pair_misfit(fitted: Fit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
     """Return the scale of pair offsets of an LLM that the fit has not seen.
 
     That is how much the law misses its pairs differently (`pairs` names them): the standard
     deviation within an LLM, of the median LLM, as the scale of Student's t that has the same 90%.
     The pairs of LLMs in the fit differ by less, since general effects were fitted to them.
     """
-    missed = pd.DataFrame(fit.problem.observed - unseen(fit, X), X.index, ["ttft", "itl"])
-    by_pair = missed.groupby([X["llm_id"], pairs]).mean()
+    missed = fitted.problem.observed - fitted.unseen(X["llm_id"])
+    by_pair = pd.DataFrame(missed, X.index, ["ttft", "itl"]).groupby([X["llm_id"], pairs]).mean()
     spread = by_pair.groupby("llm_id").std().median().dropna() * _AS_SCALE
     return {f"pair {name}_offset": float(value) for name, value in spread.items()}
 
 
-class Residuals:
-    """Corrections to log nTTFT and log ITL, which never fall with more users.
+class Residuals(NamedTuple):
+    """Corrections to log nTTFT and log ITL, which never fall with more users."""
 
-    The residuals are those of each training LLM under a fit without it: what a fit has seen,
-    its effects of LLM and pair already explain. How far the trees are trusted is measured alike:
-    each training LLM is corrected by trees of all others. `trees` has the weight of the correction
-    of each latency, and its trees, None where the weight is 0.
-    """
-
-    def __init__(self, fit: Fit, X: pd.DataFrame, seed: int) -> None:
-        """Train on the points of a fit, each LLM weighing the square root of its points."""
-        predicted = unseen(fit, X)
-        weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
-        self._columns = fit.problem.law.tree_columns
-        columns = self._columns(X, predicted)
-        self.trees: list[tuple[float, Any]] = []
-        for target in (0, 1):
-            residuals = fit.problem.observed[:, target] - predicted[:, target]
-            known = np.isfinite(residuals)
-            here = _Residuals(
-                columns[known], residuals[known], weights[known], X["llm_id"][known], seed
-            )
-            # This source may have no such latency.
-            share = here.best_share() if known.any() else 0.0
-            self.trees.append((share, here.train() if share else None))
-
-    @classmethod
-    def of_trees(cls, law: Law, trees: list[tuple[float, Any]]) -> Self:
-        """Return corrections that were trained before: the share and the trees of each latency."""
-        made = cls.__new__(cls)
-        made._columns, made.trees = law.tree_columns, trees
-        return made
+    law: Law
+    trees: list[tuple[float, Any]]
+    """Of each latency the weight of its correction, and the trees, None where the weight is 0;
+    empty before anything is measured."""
 
     def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
         """Return what to add to the law's predictions, log nTTFT and log ITL, shape (rows, 2)."""
-        columns, found = self._columns(X, predicted), np.zeros((len(X), 2))
+        columns = pd.DataFrame(self.law.tree_columns(X, predicted), X.index)
+        found = np.zeros((len(X), 2))
         for target, (share, model) in enumerate(self.trees):
             if model is not None:
                 found[:, target] = share * _clipped(model, columns)
         return found
 
 
-class NoResiduals:
-    """What corrects the law before anything is measured."""
-
-    def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
-        """Return zeros."""
-        return np.zeros_like(predicted)
-
-
-class _Residuals(NamedTuple):
-    """What the law misses of one latency."""
-
-    columns: pd.DataFrame
-    residuals: np.ndarray
-    weights: np.ndarray
-    llm_ids: pd.Series
-    seed: int
-
-    def train(self, rows: np.ndarray | slice = slice(None)) -> Any:
-        """Return trees of some rows."""
-        settings = _SETTINGS | {
-            "seed": self.seed,
-            # No other columns than these change with users.
-            "monotone_constraints": tuple(
-                (name in _RISING) - (name in _FALLING) for name in self.columns
-            ),
-        }
-        xgboost = load_xgboost()
-        matrix = xgboost.DMatrix(
-            self.columns[rows], self.residuals[rows], weight=self.weights[rows], nthread=1
-        )
-        return xgboost.train(settings, matrix, _TREES)
-
-    def best_share(self) -> float:
-        """Return the weight that leaves the least mean error of LLMs that the trees do not know."""
-        found = np.zeros(len(self.residuals))
-        for llm_id in self.llm_ids.unique():
-            own = (self.llm_ids == llm_id).to_numpy()
-            if not own.all():
-                found[own] = _clipped(self.train(~own), self.columns[own])
-        errors = [
-            np.average(np.abs(self.residuals - share * found), weights=self.weights)
-            for share in _SHARES
-        ]
-        return _SHARES[int(np.argmin(errors))]
-
-
 def _clipped(model: Any, columns: pd.DataFrame) -> np.ndarray:
     return np.clip(model.inplace_predict(columns), -_CLIP, _CLIP)
 
 
-def _law_of(X: pd.DataFrame) -> Law:
-    """Return the law that takes a fact frame."""
-    if "execution" not in X:
-        return CHUNKED
+def _learn_residuals(fitted: Fit, X: pd.DataFrame, seed: int) -> Residuals:
+    """Train on the points of a fit, each LLM weighing the square root of its points.
+
+    The residuals are those of each training LLM under a fit without it: what a fit has seen,
+    its effects of LLM and pair already explain.
+    """
+    law, predicted = fitted.problem.law, fitted.unseen(X["llm_id"])
+    weights = 1 / np.sqrt(X.groupby("llm_id")["users"].transform("size").to_numpy(float))
+    columns = pd.DataFrame(law.tree_columns(X, predicted), X.index)
+    trees: list[tuple[float, Any]] = []
+    for residuals in (fitted.problem.observed - predicted).T:
+        known = np.isfinite(residuals)
+        # This source may have no such latency.
+        of_known = (columns[known], residuals[known], weights[known], X["llm_id"][known])
+        trees.append(_learn_trees(*of_known, seed) if known.any() else (0.0, None))
+    return Residuals(law, trees)
+
+
+def _learn_trees(
+    columns: pd.DataFrame, residuals: np.ndarray, weights: np.ndarray, llm_ids: pd.Series, seed: int
+) -> tuple[float, Any]:
+    """Return the weight of a correction and its trees.
+
+    The weight leaves the least mean error of LLMs that the trees do not know: each is corrected by
+    trees of all others.
+    """
+    xgboost = load_xgboost()
+    settings = _SETTINGS | {
+        "seed": seed,
+        # No other columns than these change with users.
+        "monotone_constraints": tuple((name in _RISING) - (name in _FALLING) for name in columns),
+    }
+
+    def train(rows: np.ndarray | slice) -> Any:
+        how = {"weight": weights[rows], "nthread": 1}
+        return xgboost.train(
+            settings, xgboost.DMatrix(columns[rows], residuals[rows], **how), _TREES
+        )
+
+    found = np.zeros(len(residuals))
+    for llm_id in llm_ids.unique():
+        own = (llm_ids == llm_id).to_numpy()
+        if not own.all():
+            found[own] = _clipped(train(~own), columns[own])
+    errors = [np.average(np.abs(residuals - share * found), weights=weights) for share in _SHARES]
+    best = _SHARES[int(np.argmin(errors))]
+    return best, train(slice(None)) if best else None
+
+
+def _batching() -> Law:
     from sextant.predict.roofline.batching import BATCHING  # few sources need it
 
     return BATCHING
@@ -188,7 +154,7 @@ _ROWS_AT_ONCE = 500
 """A row of draws takes about half a megabyte while it is computed."""
 
 
-class Roofline(LatencyPredictor):
+class Roofline(JointPredictor):
     """Draws nTTFT and ITL of an LLM that was not measured.
 
     docs/predictor.md has the equations. It learns from facts alone, not from published features.
@@ -196,8 +162,8 @@ class Roofline(LatencyPredictor):
     its predictions move.
     """
 
-    residuals_: Residuals | NoResiduals
-    _rows: Callable[[pd.DataFrame, Facts], pd.DataFrame] | None = None
+    residuals_: Residuals
+    _law: Law | None = None
 
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         """Return the facts of each point, as the law of most points' engines takes them.
@@ -205,14 +171,9 @@ class Roofline(LatencyPredictor):
         The first call decides, which is that of the training points: what is asked has the same
         columns, whichever engine it names.
         """
-        if self._rows is None:
-            if is_chunked(keys, facts).mean() > 0.5:
-                self._rows = chunked_rows
-            else:
-                from sextant.predict.roofline.batching import fact_rows  # few sources need it
-
-                self._rows = fact_rows
-        return self._rows(keys, facts)
+        if self._law is None:
+            self._law = CHUNKED if is_chunked(keys, facts).mean() > 0.5 else _batching()
+        return self._law.rows(keys, facts)
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train on points, and on those few of the new LLM; without any, the law's prior is left.
@@ -227,23 +188,22 @@ class Roofline(LatencyPredictor):
             raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
         if references is not None and len(references.X):
             X, y = pd.concat([X, references.X]), pd.concat([y, references.y])
-        law = _law_of(X)
+        law, y_ms = _law_of(X), y[TARGETS].to_numpy(float)
         if X.empty:
-            self.posterior_, self.residuals_ = prior(law), NoResiduals()
+            self.posterior_, self.residuals_ = prior(law), Residuals(law, [])
             return self
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
-            fitted = fit(law, X, y[TARGETS].to_numpy(float))
+            fitted = fit(law, X, y_ms)
             if references is not None and law is CHUNKED:
                 # One cell says less about the LLM's other cells than the fit of many cells assumes.
-                least = pair_misfit(fitted, X, deployments(X))
-                fitted = fit(law, X, y[TARGETS].to_numpy(float), least)
-            self.residuals_ = Residuals(fitted, X, self.seed)
+                fitted = fit(law, X, y_ms, pair_misfit(fitted, X, deployments(X)))
+            self.residuals_ = _learn_residuals(fitted, X, self.seed)
         self.posterior_ = fitted.posterior
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that a fit has found, as `restore` takes it."""
-        fitted, trees = self.posterior_, getattr(self.residuals_, "trees", [])
+        fitted, trees = self.posterior_, self.residuals_.trees
         return {
             "names": np.array(fitted.names, dtype=str).reshape(-1, 2),
             "mean": fitted.mean,
@@ -273,7 +233,13 @@ class Roofline(LatencyPredictor):
                 made.load_model(bytearray(arrays[f"trees_{target}"].tobytes()))
             trees.append((share, made))
         self.posterior_ = Posterior(law, names, mean, covariance, spread, noise)
-        self.residuals_ = Residuals.of_trees(law, trees) if trees else NoResiduals()
+        self.residuals_ = Residuals(law, trees)
+
+    def most_likely(self, X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the most likely parameters, log nTTFT and log ITL at them, and the correction."""
+        phi = self.posterior_.most_likely(X)
+        predicted = self.posterior_.law.predict_log(phi, columns_of(X))
+        return phi, predicted, self.residuals_.correction(X, predicted)
 
     def sample(self, X: pd.DataFrame) -> np.ndarray:
         """Return joint draws of nTTFT and ITL in ms, shape (`N_DRAWS`, rows, 2)."""
@@ -284,13 +250,13 @@ class Roofline(LatencyPredictor):
                 for start in range(0, len(places), _ROWS_AT_ONCE):
                     rows = places[start : start + _ROWS_AT_ONCE]
                     draws[:, rows] = self.posterior_.draw(X.iloc[rows], N_DRAWS, self.seed)
-            correction = self._law(X)[2]
+            correction = self.most_likely(X)[2]
         return np.exp(draws + correction)
 
     def energy(
         self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
-        """Return what output tokens take; see `sextant.predict.registry.EnergyPredictor`."""
+        """Return what output tokens take; see `JointPredictor.energy`."""
         from sextant.predict.roofline.energy import Energy  # few sources have energy
 
         learned = Energy.fitted(training, facts)
@@ -305,12 +271,10 @@ class Roofline(LatencyPredictor):
         to `nttft_ms`. The factors hold what the percentile differs from the mean and the
         trees' correction. Also `itl_batch` and `capacity_requests`.
         """
-        phi, predicted, correction = self._law(X)
-        law = self.posterior_.law
-        offsets = phi[:, [law.names.index("ttft_offset"), law.names.index("itl_offset")]]
-        factors = np.exp(offsets + correction)
+        phi, predicted, correction = self.most_likely(X)
+        factors = np.exp(phi[:, -2:] + correction)
         latencies = np.exp(predicted + correction)
-        rows = pd.DataFrame(law.terms(phi, columns_of(X)), index=X.index)
+        rows = pd.DataFrame(self.posterior_.law.terms(phi, columns_of(X)), index=X.index)
         return rows.assign(
             nttft_factor=factors[:, 0],
             itl_factor=factors[:, 1],
@@ -318,11 +282,10 @@ class Roofline(LatencyPredictor):
             itl_ms=latencies[:, 1],
         )
 
-    def _law(self, X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the most likely parameters, log nTTFT and log ITL at them, and the correction."""
-        phi = self.posterior_.most_likely(X)
-        predicted = self.posterior_.law.predict_log(phi, columns_of(X))
-        return phi, predicted, self.residuals_.correction(X, predicted)
+
+def _law_of(X: pd.DataFrame) -> Law:
+    """Return the law that takes a fact frame."""
+    return _batching() if "execution" in X else CHUNKED
 
 
 _MOST_KEPT = 32
@@ -335,8 +298,17 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
     libraries. So a kept one is never out of date, and gives the same numbers to the last digit.
     Without a place for the cache (`$XDG_CACHE_HOME`, else `~/.cache`) it is fitted each time.
     """
+    digest = f"{model.seed} {np.__version__} {pd.__version__} {version('xgboost-cpu')}"
+    digest = sha256(digest.encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    for rows in (training, references):
+        for frame in () if rows is None else rows:
+            digest.update(repr([*frame.columns]).encode())
+            digest.update(pd.util.hash_pandas_object(frame).to_numpy().tobytes())
+        digest.update(b"|")
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = home / "sextant" / f"fit-{_key(model.seed, training, references)}.npz"
+    path = home / "sextant" / f"fit-{digest.hexdigest()[:32]}.npz"
     try:
         with np.load(path, allow_pickle=False) as arrays:
             model.restore(training.X, dict(arrays))
@@ -352,15 +324,3 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
             old.unlink(missing_ok=True)
     except OSError:  # the next question fits again
         return
-
-
-def _key(seed: int, training: Rows, references: Rows | None) -> str:
-    digest = sha256(f"{seed} {np.__version__} {pd.__version__} {version('xgboost-cpu')}".encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    for rows in (training, references):
-        for frame in () if rows is None else rows:
-            digest.update(repr([*frame.columns]).encode())
-            digest.update(pd.util.hash_pandas_object(frame).to_numpy().tobytes())
-        digest.update(b"|")
-    return digest.hexdigest()[:32]

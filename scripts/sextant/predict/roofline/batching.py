@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import DTYPE_BYTES, LLM, memory_of
 from sextant.points.frame import (
     ENCODER_DECODER,
@@ -22,15 +21,8 @@ from sextant.points.frame import (
     Facts,
     execution_classes,
 )
-from sextant.predict.roofline.posterior import (
-    Effect,
-    Law,
-    Parameter,
-    columns_of,
-    free_bytes,
-    levels,
-    with_latencies,
-)
+from sextant.predict.roofline.chunked import device_facts, free_bytes, reduction_ms
+from sextant.predict.roofline.posterior import Effect, Law, Parameter, columns_of, levels
 
 PARAMETERS = {
     "launch": Parameter("launch overhead of a block of layers in a step, ms", 0.2, 1.0),
@@ -40,11 +32,11 @@ PARAMETERS = {
     "kv": Parameter("times that a step moves the KV cache of a sequence", 5.0, 1.5),
     "kv_growth": Parameter("exponent of the batch in that traffic (padding: above 1)", 1.0, 0.2),
     "capacity": Parameter("requests served at once where 400 of mean length fit", 100.0, 1.5),
-    "capacity_growth": Parameter("exponent of the requests that fit", 1.0, 0.2),
+    "capacity_growth": Parameter("exponent of the requests that fit", 1.0, 0.2, is_exponent=True),
     "activation": Parameter("share of the activations that a token in flight holds", 0.5, 1.0),
     "sharpness": Parameter("how sharply the batch saturates", 2.0, 0.4),
     "itl_capacity": Parameter("capacity that ITL sees, over that of TTFT", 1.0, 0.5),
-    "itl_growth": Parameter("exponent of the requests that fit, in that ratio", 0.0, 0.2),
+    "itl_growth": Parameter("exponent in that ratio", 0.0, 0.2, is_exponent=True),
     "prefill": Parameter("launch overhead of a prefill, in steps", 2.0, 0.5),
     "waiting": Parameter("steps that a request waits for its batch, at most", 5.0, 1.0),
     "waiting_half": Parameter("further sequences at which it waits half of that", 5.0, 1.0),
@@ -55,15 +47,6 @@ PARAMETERS = {
 }
 NAMES = tuple(PARAMETERS)
 INDEX = {name: position for position, name in enumerate(NAMES)}
-_EXPONENTS = ("capacity_growth", "itl_growth")
-
-
-def prior_mean(name: str) -> float:
-    """Return a parameter's most likely value as the law takes it: its logarithm, or itself."""
-    value = PARAMETERS[name].prior
-    return value if name in _EXPONENTS else float(np.log(value))
-
-
 _REFERENCE_REQUESTS = 400
 _ROOF = 3.0
 """Exponent of the smooth maximum of launch overhead and memory traffic."""
@@ -76,42 +59,36 @@ STEP_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "overlap_ms")
 """Terms of a decode step. `overlap_ms` is negative: launches and memory traffic hide each other."""
 
 
-def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2).
+def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what the latencies are made of (`Law.terms`), in ms unless named else.
+
+    `itl_batch` and `capacity_requests` count requests, the first those that share a step.
 
     Args:
-        phi: parameters as `prior_mean` states them, shape (rows, parameters), in `NAMES`' order.
+        phi: parameters as `Parameter.mean` states them, (rows, parameters), in `NAMES`' order.
         facts: columns of `fact_rows`, each of shape (rows,).
     """
-    parts = terms(phi, facts)
-    ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
-    itl_ms = sum(parts[name] for name in STEP_TERMS)
-    offsets = phi[:, [INDEX["ttft_offset"], INDEX["itl_offset"]]]
-    return offsets + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
-
-
-def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what the latencies are made of, each of shape (rows,), in ms unless named else.
-
-    The sum of `STEP_TERMS` is a decode step, the mean ITL;
-    `prefill_ms + batching_ms + queueing_ms` the mean TTFT; `itl_batch` and
-    `capacity_requests` count requests, the first those that share a step.
-    """
-    value = dict(zip(NAMES, np.exp(phi).T, strict=True))
-    value |= {name: phi[:, INDEX[name]] for name in _EXPONENTS}
+    is_exponent = np.array([each.is_exponent for each in PARAMETERS.values()])
+    value = dict(zip(NAMES, np.where(is_exponent, phi, np.exp(phi)).T, strict=True))
     users = facts["users"]
-    capacity, itl_capacity = _capacities(value, facts)
+    fits = requests_that_fit(value["activation"], facts) / _REFERENCE_REQUESTS
+    capacity = value["capacity"] * fits ** value["capacity_growth"]
+    itl_capacity = capacity * (value["itl_capacity"] * fits ** value["itl_growth"])
     sharpness = np.minimum(value["sharpness"], _SHARPEST)
     batch = _saturate(users, capacity, sharpness)
     itl_batch = _saturate(users, itl_capacity, sharpness)
     step = sum(_step(batch, value, facts))
     prefill = _prefill(value, facts)
     service = prefill + facts["output_tokens"] * step
+    # Steps that pass until a new request may join the running ones.
+    exponent = value["waiting_growth"]
+    others = np.maximum(batch - 1, 1e-6) ** exponent
+    waiting_steps = value["waiting"] * others / (others + value["waiting_half"] ** exponent)
     # One user alone never finds another one before it.
     turns = np.maximum(users - batch, 0) / batch * (1 - 1 / users)
     return dict(zip(STEP_TERMS, _step(itl_batch, value, facts), strict=True)) | {
         "prefill_ms": prefill,
-        "batching_ms": _waiting_steps(batch, value) * step,
+        "batching_ms": waiting_steps * step,
         "queueing_ms": value["queue"] * turns * service,
         "itl_batch": itl_batch,
         "capacity_requests": capacity,
@@ -127,15 +104,6 @@ def requests_that_fit(activation: np.ndarray, facts: Mapping[str, np.ndarray]) -
     held = activation * facts["activation_bytes_per_token"] * copies
     tokens = facts["input_tokens"] + facts["output_tokens"] / 2
     return facts["free_bytes"] / (facts["kv_bytes_per_token"] + held) / tokens
-
-
-def _capacities(
-    value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    fits = requests_that_fit(value["activation"], facts) / _REFERENCE_REQUESTS
-    capacity = value["capacity"] * fits ** value["capacity_growth"]
-    ratio = value["itl_capacity"] * fits ** value["itl_growth"]
-    return capacity, capacity * ratio
 
 
 def _saturate(users: np.ndarray, capacity: np.ndarray, sharpness: np.ndarray) -> np.ndarray:
@@ -165,15 +133,8 @@ def _step(
     kv = cache * value["kv"] * others ** value["kv_growth"]
     memory = weights + kv
     overlap = (launch**_ROOF + memory**_ROOF) ** (1 / _ROOF) - launch - memory
-    sequences = (value["sequence"] + _reduction_ms(facts)) * others
+    sequences = (value["sequence"] + reduction_ms(facts)) * others
     return launch, weights, kv, sequences, overlap
-
-
-def _reduction_ms(facts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the time to add up one token's hidden states over the devices (ring all-reduce)."""
-    n_gpus = facts["n_gpus"]
-    passes = 2 * (n_gpus - 1) / n_gpus
-    return passes * facts["reduced_bytes_per_token"] / facts["link_bytes_per_ms"]
 
 
 def _prefill(value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -182,15 +143,8 @@ def _prefill(value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -
     alone = sum(_step(np.ones_like(tokens), value, facts, tokens_each=tokens))
     blocks = 1 + facts["n_encoder_blocks"] / facts["n_blocks"]
     products = facts["flop_per_input_token"] / (facts["n_gpus"] * facts["flop_per_ms"])
-    per_token = products / value["flops"] + _reduction_ms(facts)
+    per_token = products / value["flops"] + reduction_ms(facts)
     return value["prefill"] * alone * blocks + tokens * per_token
-
-
-def _waiting_steps(batch: np.ndarray, value: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the steps that pass until a new request may join the running ones."""
-    exponent = value["waiting_growth"]
-    others = np.maximum(batch - 1, 1e-6) ** exponent
-    return value["waiting"] * others / (others + value["waiting_half"] ** exponent)
 
 
 # Standard deviations of effects, by parameter.
@@ -235,9 +189,7 @@ _PARALLEL = {"launch": 0.1, "sequence": 0.2, "kv": 0.2}
 
 
 def effects(X: pd.DataFrame) -> Iterator[Effect]:
-    """Yield all effects on the rows of a fact frame."""
-    for parameter, prior in PARAMETERS.items():
-        yield Effect(parameter, "all", np.ones(len(X)), prior.sd, prior_mean(parameter))
+    """Yield the effects on the rows of a fact frame."""
     yield from _execution_effects(X)
     yield from _gpu_effects(X)
     pairs = X["llm_id"] + "|" + X["gpu_profile_id"]
@@ -289,29 +241,15 @@ def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         facts: facts of the LLMs and GPU profiles that `keys` names.
     """
     execution = execution_classes(facts.llms, facts.published)
-    of_llm = {
-        name: _llm_facts(facts.llms[name], execution[name]) for name in keys["llm_id"].unique()
-    }
-    of_profile = {
-        name: _profile_facts(facts.profiles[name]) for name in keys["gpu_profile_id"].unique()
-    }
     pairs = [*keys[IDENTIFIERS].itertuples(index=False, name=None)]
-    free = {
-        (llm_id, name): free_bytes(
-            memory_of(facts.llms[llm_id], facts.profiles[name].devices, _USABLE_MEMORY)
-        )
-        for llm_id, name in dict.fromkeys(pairs)
-    }
-    parts = [
-        keys[[*IDENTIFIERS, "users"]],
-        pd.DataFrame.from_dict(of_llm, "index").loc[keys["llm_id"]].set_axis(keys.index),
-        pd.DataFrame.from_dict(of_profile, "index")
-        .loc[keys["gpu_profile_id"]]
-        .set_axis(keys.index),
-        keys[LENGTHS],
-        pd.Series([free[pair] for pair in pairs], keys.index, name="free_bytes", dtype=float),
-    ]
-    return pd.concat(parts, axis=1)
+    of_pair = {}
+    for llm_id, profile_id in dict.fromkeys(pairs):
+        llm, profile = facts.llms[llm_id], facts.profiles[profile_id]
+        memory = memory_of(llm, profile.devices, _USABLE_MEMORY)
+        of_llm = _llm_facts(llm, execution[llm_id]) | {"free_bytes": free_bytes(memory)}
+        of_pair[llm_id, profile_id] = of_llm | device_facts(profile)
+    known = pd.DataFrame([of_pair[pair] for pair in pairs], keys.index)
+    return pd.concat([keys[[*IDENTIFIERS, "users"]], known, keys[LENGTHS]], axis=1)
 
 
 def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
@@ -320,6 +258,9 @@ def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
     if llm.n_experts:
         active_experts = llm.n_expert_parameters * llm.n_experts_per_token / llm.n_experts
     encoder = llm.n_encoder_flop_parameters if llm.is_encoder_decoder else 0
+    states = 2 * (llm.hidden_size + llm.ffn_size) * DTYPE_BYTES[llm.dtype]
+    # Decoders compute the 32-bit logits of all input tokens; an encoder has none.
+    logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
     return {
         "execution": execution,
         "is_paged": float(execution == PAGED),
@@ -331,9 +272,10 @@ def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
         "expert_share": llm.n_experts_per_token / llm.n_experts if llm.n_experts else 0.0,
         "flop_per_input_token": 2.0 * (encoder or llm.n_flop_parameters),
         "kv_bytes_per_token": float(llm.kv_bytes_per_token),
-        "activation_bytes_per_token": _activation_bytes(llm),
+        # What a token in prefill holds beside its KV cache: two blocks' states, and logits.
+        "activation_bytes_per_token": float(states + logits),
         # Tensor parallelism adds up the hidden state after every block.
-        "reduced_bytes_per_token": float(
+        "reduced_bytes": float(
             _LAYER_BLOCKS[llm.is_encoder_decoder]
             * llm.n_layers
             * llm.hidden_size
@@ -342,44 +284,17 @@ def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
     }
 
 
-def _activation_bytes(llm: LLM) -> float:
-    """Return what a token in prefill holds beside its KV cache: two blocks' states, and logits.
-
-    Decoders compute the 32-bit logits of all input tokens; an encoder has none.
-    """
-    states = 2 * (llm.hidden_size + llm.ffn_size) * DTYPE_BYTES[llm.dtype]
-    logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
-    return float(states + logits)
-
-
-def _profile_facts(profile: GPUProfile) -> dict[str, float | str]:
-    gpu = profile.gpu
-    return {
-        "gpu_id": gpu.gpu_id,
-        "n_gpus": profile.n_gpus,
-        "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
-        "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
-        "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,
+def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> dict[str, np.ndarray | pd.Series]:
+    return {  # in this order: samples of columns are drawn by position
+        "users": np.log2(X["users"]),
+        "n_gpus": X["n_gpus"].astype(float),
+        "log_fits": np.log(requests_that_fit(np.full(len(X), 0.5), columns_of(X))),
+        "log_nttft": predicted[:, 0],
+        "log_itl": predicted[:, 1],
+        "is_paged": X["is_paged"],
+        "is_encoder_decoder": (X["execution"] == ENCODER_DECODER).astype(float),
     }
 
 
-def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
-    fits = requests_that_fit(np.full(len(X), 0.5), columns_of(X))
-    columns = with_latencies(X, predicted).assign(
-        n_gpus=X["n_gpus"].astype(float),
-        log_fits=np.log(fits),
-        is_paged=X["is_paged"],
-        is_encoder_decoder=(X["execution"] == ENCODER_DECODER).astype(float),
-    )
-    first = ["users", "n_gpus", "log_fits"]  # samples of columns are drawn by position
-    return columns[[*first, *columns.columns.drop(first)]]
-
-
-BATCHING = Law(
-    NAMES,
-    predict_log,
-    effects,
-    terms,
-    _tree_columns,
-)
+BATCHING = Law(fact_rows, PARAMETERS, terms, STEP_TERMS, effects, _tree_columns)
 """Engines that stop to prefill new requests (TGIS), and servers whose engine is not known."""

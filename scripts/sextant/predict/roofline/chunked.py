@@ -9,17 +9,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from sextant.facts.gpu import GPU
+from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM, STOPPING_ENGINE, Memory, memory_of, precision_of, served
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Facts
-from sextant.predict.roofline.posterior import (
-    Effect,
-    Law,
-    Parameter,
-    free_bytes,
-    levels,
-    with_latencies,
-)
+from sextant.predict.roofline.posterior import Effect, Law, Parameter, levels
 
 PARAMETERS = {
     "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
@@ -55,26 +48,15 @@ ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_
 _EXPERTS_AT_REFERENCE = 8.0
 
 
-def predict_log(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2).
+def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what the latencies are made of (`Law.terms`), in ms unless named else.
+
+    `itl_batch` and `capacity_requests` count requests: those that share a step, and those that the
+    memory holds.
 
     Args:
         phi: logarithms of the parameters, shape (rows, parameters), in `NAMES`' order.
         facts: columns of `chunked_rows`, shape (rows,).
-    """
-    parts = terms(phi, facts)
-    ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
-    itl_ms = sum(parts[name] for name in ITL_TERMS)
-    offsets = phi[:, [INDEX["ttft_offset"], INDEX["itl_offset"]]]
-    return offsets + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
-
-
-def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return what the latencies are made of, each of shape (rows,), in ms unless named else.
-
-    `launch_ms + weights_ms + kv_ms + sequences_ms + other_prompts_ms` is the mean ITL,
-    `prefill_ms + batching_ms + queueing_ms` the mean TTFT; `itl_batch` and `capacity_requests`
-    count requests: those that share a step, and those that the memory holds.
     """
     value = dict(zip(NAMES, np.exp(phi).T, strict=True))
     users = facts["users"]
@@ -137,12 +119,6 @@ def step_parts(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np
     }
 
 
-def _kv_bytes(facts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the bytes of KV cache a token on each device: heads are split, never divided."""
-    parts = np.minimum(facts["n_gpus"], facts["kv_parts"] * facts["data_parallel"])
-    return facts["kv_bytes_per_token"] / parts
-
-
 def _kept_tokens(tokens: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the tokens that attention looks back on, a mean over the layers."""
     sliding = facts["sliding_share"]
@@ -158,15 +134,19 @@ def _decode(
     syncs = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
     context = _kept_tokens(facts["input_tokens"] + facts["output_tokens"] / 2, facts)
     speed = facts["bytes_per_ms"] * value["kv_bandwidth"]
+    # The cache is split by heads, which are never divided.
+    kv_bytes = facts["kv_bytes_per_token"] / np.minimum(
+        n_gpus, facts["kv_parts"] * facts["data_parallel"]
+    )
     # Each of the replicas of attention multiplies its own requests: no less in all.
     products = facts["attention_ms"] * facts["data_parallel"] + facts["dense_ms"]
     products = products / value["flops"] + facts["expert_ms"] / value["expert_flops"]
-    each = value["sequence"] + _reduction_ms(value, facts) + products / n_gpus
+    each = value["sequence"] + reduction_ms(facts) / value["link"] + products / n_gpus
     return {
         "launch_ms": layers * (value["launch"] + routing) + syncs,
         "weights_ms": _weights(batch, value, facts),
         # The state of layers without attention is read and written in every step.
-        "kv_ms": batch * (context * _kv_bytes(facts) + 2 * facts["state_bytes"] / n_gpus) / speed,
+        "kv_ms": batch * (context * kv_bytes + 2 * facts["state_bytes"] / n_gpus) / speed,
         "sequences_ms": batch * each,
     }
 
@@ -195,15 +175,14 @@ def _prompt(
     # A token looks back on half of the prompt, on average.
     seen = _kept_tokens(facts["input_tokens"], facts) / 2
     attention = facts["pair_ms"] * seen / n_gpus / value["attention_flops"]
-    each = linear + attention + _reduction_ms(value, facts)
+    each = linear + attention + reduction_ms(facts) / value["link"]
     return tokens * each, _weights(tokens, value, facts)
 
 
-def _reduction_ms(value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -> np.ndarray:
+def reduction_ms(facts: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the time to add up one token's hidden states over the devices (ring all-reduce)."""
     n_gpus = facts["n_gpus"]
-    moved = 2 * (n_gpus - 1) / n_gpus * facts["reduced_bytes"]
-    return moved / facts["link_bytes_per_ms"] / value["link"]
+    return 2 * (n_gpus - 1) / n_gpus * facts["reduced_bytes"] / facts["link_bytes_per_ms"]
 
 
 _OFFSETS = ("ttft_offset", "itl_offset")
@@ -226,10 +205,7 @@ _DEPLOYMENT = dict(zip(_OFFSETS, (0.1, 0.04), strict=True))
 
 
 def effects(X: pd.DataFrame) -> Iterator[Effect]:
-    """Yield all effects on the rows of a fact frame."""
-    for parameter, prior in PARAMETERS.items():
-        mean = float(np.log(prior.prior))
-        yield Effect(parameter, "all", np.ones(len(X)), prior.sd, mean)
+    """Yield the effects on the rows of a fact frame."""
     for parameter, sd in _KV_UNSTATED.items():
         yield Effect(parameter, "kv unstated", X["is_kv_unstated"].to_numpy(float), sd)
     kinds = {"moe": (X["is_moe"], _MOE), "latent": (X["is_latent"], _LATENT)}
@@ -260,6 +236,8 @@ def deployments(X: pd.DataFrame) -> pd.Series:
 _TEXTS = ["engine", "engine_version", "precision", "kv_precision"]
 # The norms, gates and activations that cross the interconnect stay 16-bit numbers.
 _STATE_BYTES = 2
+_LEAST_FREE = 0.02
+"""Share of the memory that a law leaves for KV cache at least."""
 UNKNOWN_TOKENS = 500.0
 """Taken for a length that a source does not state: chats have a few hundred tokens."""
 
@@ -276,67 +254,69 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """
     keys = keys.reindex(columns=[*dict.fromkeys([*keys, *SERVING, "prefix_hit_rate"])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
-    served_as = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
-    each = list(served_as.itertuples(index=False, name=None))
-    of_pair = {row: _pair_facts(facts, *row) for row in dict.fromkeys(each)}
-    known = pd.DataFrame([of_pair[row] for row in each], index=keys.index)
-    layout = keys[SERVING[-3:]].astype(float)
+    pairs = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
+    pairs = [*pairs.itertuples(index=False, name=None)]
+    llms = {pair: _served(facts, *pair) for pair in dict.fromkeys(pairs)}
+    devices = {pair: facts.profiles[pair[1]] for pair in llms}
+    of_pair = {
+        pair: _llm_facts(llm, devices[pair].gpu) | device_facts(devices[pair])
+        for pair, llm in llms.items()
+    }
+    known = pd.DataFrame([of_pair[pair] for pair in pairs], index=keys.index)
     n_gpus = known["n_gpus"]
-    data_parallel = layout["data_parallel"].fillna(1.0).clip(1, n_gpus)
-    expert_parallel = layout["expert_parallel"].fillna(1.0).clip(1, n_gpus)
+    data_parallel, expert_parallel = (
+        keys[name].astype(float).fillna(1.0).clip(1, n_gpus)
+        for name in ("data_parallel", "expert_parallel")
+    )
     lengths = keys[LENGTHS].astype(float).fillna(UNKNOWN_TOKENS)
     held = lengths["input_tokens"] + lengths["output_tokens"] / 2
-    servers = [*zip(each, data_parallel, strict=True)]
-    memory = {key: _memory(facts, *key) for key in dict.fromkeys(servers)}
-    fitting = [
-        free_bytes(memory[key]) / memory[key].request_bytes(tokens)
-        for key, tokens in zip(servers, held, strict=True)
-    ]
-    return pd.concat(
-        [
-            keys[[*IDENTIFIERS]],
-            keys["users"].astype(float),
-            texts[["engine", "engine_version"]],
-            (texts["kv_precision"] == "").astype(float).rename("is_kv_unstated"),
-            known,
-            lengths,
-            pd.DataFrame(
-                {
-                    "requests_that_fit": fitting,
-                    "prefill_share": 1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
-                    "data_parallel": data_parallel,
-                    # Attention that is replicated leaves each device whole experts.
-                    "expert_parallel": expert_parallel.where(data_parallel == 1, n_gpus),
-                },
-                index=keys.index,
-            ),
+    servers = [*zip(pairs, data_parallel, strict=True)]
+    memory = {
+        (pair, replicas): memory_of(
+            llms[pair], devices[pair].devices, engine="vllm", data_parallel=replicas
+        )
+        for pair, replicas in dict.fromkeys(servers)
+    }
+    return known.assign(
+        **keys[IDENTIFIERS],
+        users=keys["users"].astype(float),
+        **texts[["engine", "engine_version"]],
+        is_kv_unstated=(texts["kv_precision"] == "").astype(float),
+        **lengths,
+        requests_that_fit=[
+            free_bytes(memory[key]) / memory[key].request_bytes(tokens)
+            for key, tokens in zip(servers, held, strict=True)
         ],
-        axis=1,
+        prefill_share=1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
+        data_parallel=data_parallel,
+        # Attention that is replicated leaves each device whole experts.
+        expert_parallel=expert_parallel.where(data_parallel == 1, n_gpus),
     )
 
 
-def _memory(facts: Facts, served_as: tuple[str, ...], data_parallel: float) -> Memory:
-    llm_id, profile_id, precision, kv_precision = served_as
-    llm = served(facts.llms[llm_id], precision or None, kv_precision or None)
-    devices = facts.profiles[profile_id].devices
-    return memory_of(llm, devices, engine="vllm", data_parallel=data_parallel)
+def free_bytes(memory: Memory) -> float:
+    """Return what a law takes for the memory of the KV cache: above 0, as sources may differ."""
+    return max(memory.kv_bytes, _LEAST_FREE * memory.device_bytes)
 
 
-def _pair_facts(
-    facts: Facts, llm_id: str, profile_id: str, precision: str, kv_precision: str
-) -> dict[str, float | str]:
-    llm = served(facts.llms[llm_id], precision or None, kv_precision or None)
-    profile = facts.profiles[profile_id]
-    return _chunked_llm_facts(llm, profile.gpu) | {
-        "gpu_id": profile.gpu.gpu_id,
-        "architecture": profile.gpu.architecture,
+def _served(facts: Facts, llm_id: str, profile_id: str, precision: str, kv_precision: str) -> LLM:
+    return served(facts.llms[llm_id], precision or None, kv_precision or None)
+
+
+def device_facts(profile: GPUProfile) -> dict[str, float | str]:
+    """Return what the laws take of a GPU profile's devices."""
+    gpu = profile.gpu
+    return {
+        "gpu_id": gpu.gpu_id,
+        "architecture": gpu.architecture,
         "n_gpus": float(profile.n_gpus),
-        "bytes_per_ms": profile.gpu.memory_bandwidth_gb_s * 1e6,
-        "link_bytes_per_ms": profile.gpu.interconnect_gb_s * 1e6,
+        "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
+        "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
+        "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,
     }
 
 
-def _chunked_llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
+def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
     attention_share = llm.attention_weight_bytes / llm.step_weight_bytes
     sliding = llm.n_sliding_layers / llm.n_layers
     dense_ms, expert_ms = _product_ms(llm, gpu)
@@ -384,35 +364,30 @@ def _product_ms(llm: LLM, gpu: GPU) -> tuple[float, float]:
     return dense_ms, expert_ms
 
 
-_KINDS = (
-    ("is_16bit", ("bf16", "fp16")),
-    ("is_fp8", ("fp8",)),
-    ("is_fp4", ("nvfp4", "mxfp4")),
-    ("is_integer", ("int4", "int8")),
-)
+_KINDS = {
+    "is_16bit": ("bf16", "fp16"),
+    "is_fp8": ("fp8",),
+    "is_fp4": ("nvfp4", "mxfp4"),
+    "is_integer": ("int4", "int8"),
+}
 
 
-def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
-    kinds = {name: X["served_precision"].isin(which).astype(float) for name, which in _KINDS}
-    return with_latencies(X, predicted).assign(
-        log_gpus=np.log2(X["n_gpus"]),
-        is_replicated=(X["data_parallel"] > 1).astype(float),
-        log_bandwidth=np.log2(X["bytes_per_ms"]),
-        log_input=np.log2(X["input_tokens"]),
-        log_output=np.log2(X["output_tokens"]),
-        is_moe=X["is_moe"],
-        **kinds,
-    )
+def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> dict[str, np.ndarray | pd.Series]:
+    return {
+        "users": np.log2(X["users"]),
+        "log_nttft": predicted[:, 0],
+        "log_itl": predicted[:, 1],
+        "log_gpus": np.log2(X["n_gpus"]),
+        "is_replicated": (X["data_parallel"] > 1).astype(float),
+        "log_bandwidth": np.log2(X["bytes_per_ms"]),
+        "log_input": np.log2(X["input_tokens"]),
+        "log_output": np.log2(X["output_tokens"]),
+        "is_moe": X["is_moe"],
+        **{name: X["served_precision"].isin(of).astype(float) for name, of in _KINDS.items()},
+    }
 
 
-CHUNKED = Law(
-    NAMES,
-    predict_log,
-    effects,
-    terms,
-    _tree_columns,
-    freedom=2.0,
-)
+CHUNKED = Law(chunked_rows, PARAMETERS, terms, ITL_TERMS, effects, _tree_columns, freedom=2.0)
 """Engines that mix chunks of prompts into decode steps, on GPUs."""
 
 

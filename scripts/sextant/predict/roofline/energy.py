@@ -6,7 +6,7 @@ one token a user. What it reads and multiplies comes from the law of chunked pre
 device's peaks. docs/predictor.md has the equations.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import NamedTuple, Self
 
@@ -14,12 +14,10 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import Facts
-from sextant.predict.latencies import INTERVAL, JOULES
+from sextant.predict import INTERVAL, JOULES
 from sextant.predict.roofline import chunked
-from sextant.predict.roofline.chunked import chunked_rows
 from sextant.predict.roofline.posterior import (
     Design,
-    Effect,
     Parameter,
     columns_of,
     design_of,
@@ -32,7 +30,6 @@ PARAMETERS = {
     "memory": Parameter("further share while it reads at its peak bandwidth", 0.4, 0.4),
     "compute": Parameter("further share while it multiplies at its peak rate", 1.0, 0.5),
 }
-_NAMES = tuple(PARAMETERS)
 _ARCHITECTURE = dict.fromkeys(PARAMETERS, 0.2)
 _CAP = 4.0
 """Exponent of the smooth minimum of what a step asks for and TDP."""
@@ -52,11 +49,9 @@ _SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
 def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """Return what the energy of each row depends on beside ITL, indexed as `keys`.
 
-    Args:
-        keys: `llm_id, gpu_profile_id, users`, lengths and `SERVING`, as `chunked_rows` takes them.
-        facts: facts of the LLMs and GPU profiles that `keys` names.
+    Arguments are those of `chunked.chunked_rows`.
     """
-    X = chunked_rows(keys, facts)
+    X = chunked.chunked_rows(keys, facts)
     parts = chunked.terms(np.tile(_AT_PEAK, (len(X), 1)), columns_of(X))
     tdp_w = [facts.profiles[name].gpu.tdp_w for name in X["gpu_profile_id"]]
     return X[["users", "n_gpus", "architecture"]].assign(
@@ -82,14 +77,12 @@ def log_energy(phi: np.ndarray, facts: Mapping[str, np.ndarray], itl_ms: np.ndar
     return np.log(facts["n_gpus"] * facts["tdp_w"] * full_ms / 1000 / facts["users"])
 
 
-def _effects(X: pd.DataFrame) -> Iterator[Effect]:
-    for name, prior in PARAMETERS.items():
-        yield Effect(name, "all", np.ones(len(X)), prior.sd, float(np.log(prior.prior)))
-    yield from levels(X["architecture"], "architecture", _ARCHITECTURE, {})
+def _design(X: pd.DataFrame) -> Design:
+    return design_of(X, PARAMETERS, levels(X["architecture"], "architecture", _ARCHITECTURE, {}))
 
 
 class _Points(NamedTuple):
-    """Measured points, ready to be fitted."""
+    """Measured points."""
 
     design: Design
     facts: dict[str, np.ndarray]
@@ -142,7 +135,7 @@ class Energy(NamedTuple):
             return None
         X = energy_rows(points, facts)
         itl_ms, joules = points[["itl_ms", "energy_j_per_token"]].to_numpy(float).T
-        made = _Points(design_of(_effects(X), _NAMES), columns_of(X), itl_ms, np.log(joules))
+        made = _Points(_design(X), columns_of(X), itl_ms, np.log(joules))
         design = made.design
         best = made.fit(np.ones(len(X), bool), design.mean)
         errors = np.empty(len(X))
@@ -169,7 +162,7 @@ class Energy(NamedTuple):
             seed: of the draws of what the fit does not know.
         """
         X, n = energy_rows(keys, facts), len(itl_ms)
-        design = design_of(_effects(X), _NAMES)
+        design = _design(X)
         drawn = np.empty((n, len(design.names)))
         for column, (name, sd) in enumerate(zip(design.names, design.sd, strict=True)):
             known = self.coefficients.get(name)

@@ -10,14 +10,14 @@ maximisation, errors that may be large now and then (Student's t, by reweighting
 optimum the law is taken as linear, so the coefficients are jointly normal.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
 
-from sextant.facts.llm import Memory
+from sextant.points.frame import Facts
 
 _ITERATIONS = 18
 _FIXED_SPREAD = 3
@@ -27,8 +27,6 @@ _FREEDOM = 4.0
 _START_NOISE = (0.15, 0.10)
 _LEAST_NOISE = 0.02
 _NUMBERS_AT_ONCE = 8192
-_LEAST_FREE = 0.02
-"""Share of the memory that a law leaves for KV cache at least."""
 _PRIOR_WEIGHT = {"llm": 3.0, "version": 8.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
 
@@ -41,6 +39,13 @@ class Parameter(NamedTuple):
     """Most likely value before any measurement."""
     sd: float
     """Standard deviation of its logarithm; of an exponent itself."""
+    is_exponent: bool = False
+    """The law takes an exponent itself, and the logarithm of all others."""
+
+    @property
+    def mean(self) -> float:
+        """Most likely value as the law takes it."""
+        return self.prior if self.is_exponent else float(np.log(self.prior))
 
 
 class Effect(NamedTuple):
@@ -67,7 +72,6 @@ class Design(NamedTuple):
     mean: np.ndarray
     sd: np.ndarray
     groups: list[str]
-
     n_parameters: int
 
     def parameters(self, coefficients: np.ndarray) -> np.ndarray:
@@ -82,17 +86,21 @@ class Design(NamedTuple):
         return phi
 
 
-def design_of(effects: Iterable[Effect], names: Sequence[str]) -> Design:
-    """Return the design of those effects that touch a row.
+def design_of(
+    X: pd.DataFrame, parameters: Mapping[str, Parameter], further: Iterable[Effect]
+) -> Design:
+    """Return the parameters' means and the further effects that touch a row.
 
     Two frames give effects of the same name wherever they share a GPU type, an LLM, a pair.
 
     Args:
-        effects: on the rows of a fact frame.
-        names: the law's parameters, in the order in which it takes them.
+        X: fact rows.
+        parameters: those of the law, in the order in which it takes them.
+        further: effects on these rows.
     """
-    effects = [effect for effect in effects if np.any(effect.values)]
-    index = {name: position for position, name in enumerate(names)}
+    every, index = np.ones(len(X)), {name: place for place, name in enumerate(parameters)}
+    effects = [Effect(name, "all", every, each.sd, each.mean) for name, each in parameters.items()]
+    effects += [effect for effect in further if np.any(effect.values)]
     return Design(
         columns=np.stack([effect.values for effect in effects], axis=1),
         position=np.array([index[effect.parameter] for effect in effects]),
@@ -100,7 +108,7 @@ def design_of(effects: Iterable[Effect], names: Sequence[str]) -> Design:
         mean=np.array([effect.mean for effect in effects]),
         sd=np.array([effect.sd for effect in effects]),
         groups=[effect.group for effect in effects],
-        n_parameters=len(names),
+        n_parameters=len(parameters),
     )
 
 
@@ -115,49 +123,48 @@ def levels(
             yield Effect(parameter, f"{kind} {name}", values, sd, group=group)
 
 
-def free_bytes(memory: Memory) -> float:
-    """Return what a law takes for the memory of the KV cache: above 0, as sources may differ."""
-    return max(memory.kv_bytes, _LEAST_FREE * memory.device_bytes)
-
-
 def columns_of(X: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the numbers of a fact frame by name, for the law to compute with."""
     return {name: X[name].to_numpy(float) for name in X.select_dtypes("number")}
 
 
-def with_latencies(X: pd.DataFrame, predicted: np.ndarray) -> pd.DataFrame:
-    """Return the columns of `Law.tree_columns` that every law has."""
-    columns = {"users": np.log2(X["users"]), "log_nttft": predicted[:, 0]}
-    return pd.DataFrame(columns | {"log_itl": predicted[:, 1]}, index=X.index)
-
-
 class Law(NamedTuple):
     """What is fitted: equations, and what moves their parameters."""
 
-    names: tuple[str, ...]
-    """Parameters, in the order in which the law takes them."""
-    predict_log: Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
-    """Log nTTFT and log ITL, (rows, 2), of parameters (rows, parameters) and columns of facts."""
-    effects: Callable[[pd.DataFrame], Iterable[Effect]]
+    rows: Callable[[pd.DataFrame, Facts], pd.DataFrame]
+    """The fact rows of points."""
+    parameters: Mapping[str, Parameter]
+    """In the order in which the law takes them; the last two are `ttft_offset, itl_offset`: what
+    the statistics of nTTFT and ITL are times the law's means."""
     terms: Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-    """What the latencies are made of, by name."""
-    tree_columns: Callable[[pd.DataFrame, np.ndarray], pd.DataFrame]
+    """What the latencies are made of, by name, each of shape (rows,): of parameters (rows,
+    parameters) and columns of facts."""
+    itl_terms: tuple[str, ...]
+    """Those that add up to the mean ITL; `prefill_ms, batching_ms, queueing_ms` do to the TTFT."""
+    effects: Callable[[pd.DataFrame], Iterable[Effect]]
+    tree_columns: Callable[[pd.DataFrame, np.ndarray], Mapping[str, np.ndarray | pd.Series]]
     """What trees see that correct the law, of fact rows and `predict_log` of them: `users,
-    log_nttft, log_itl`, then what does not change with users; no LLM and no GPU by name."""
+    log_nttft, log_itl`, and what does not change with users; no LLM and no GPU by name."""
     freedom: float | None = None
     """Degrees of freedom of the effects of groups (Student's t: most are small, a few are large);
     None: normal ones. Their spread is estimated either way."""
 
+    def predict_log(self, phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2)."""
+        parts = self.terms(phi, facts)
+        ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
+        itl_ms = sum(parts[name] for name in self.itl_terms)
+        return phi[:, -2:] + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
+
     def design(self, X: pd.DataFrame) -> Design:
         """Return the effects on the rows of a fact frame."""
-        return design_of(self.effects(X), self.names)
+        return design_of(X, self.parameters, self.effects(X))
 
 
 class Posterior(NamedTuple):
     """What is known after a fit."""
 
     law: Law
-
     names: list[tuple[str, str]]
     mean: np.ndarray
     covariance: np.ndarray
@@ -188,7 +195,7 @@ class Posterior(NamedTuple):
         for start in range(0, n, step):
             phi = design.parameters(coefficients[start : start + step])
             here = {name: values[: phi[..., 0].size] for name, values in facts.items()}
-            found = self.law.predict_log(phi.reshape(-1, len(self.law.names)), here)
+            found = self.law.predict_log(phi.reshape(-1, design.n_parameters), here)
             latencies[start : start + step] = found.reshape(len(phi), len(X), 2)
         return latencies + self.draw_errors(X, n, seed)
 
@@ -206,12 +213,14 @@ class Posterior(NamedTuple):
         for column, name in enumerate(design.names):
             if name in place:
                 drawn[:, column] = known[:, place[name]]
-            else:
-                group, unit = design.groups[column], normal(seed, _anonymous(name), n)
-                if group and self.law.freedom is not None:
-                    unit /= _root(seed, _anonymous(name), n, self.law.freedom)
-                sd = self.spread.get(group, design.sd[column])
-                drawn[:, column] = design.mean[column] + sd * unit
+                continue
+            group, anonymous = design.groups[column], _anonymous(*name)
+            unit = normal(seed, anonymous, n)
+            if group and self.law.freedom is not None:
+                unit /= _root(seed, anonymous, n, self.law.freedom)
+            drawn[:, column] = (
+                design.mean[column] + self.spread.get(group, design.sd[column]) * unit
+            )
         return drawn
 
     def draw_errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
@@ -235,9 +244,8 @@ def prior(law: Law) -> Posterior:
     return Posterior(law, [], np.empty(0), np.empty((0, 0)), {}, np.array(_START_NOISE))
 
 
-def _anonymous(name: tuple[str, str]) -> str:
+def _anonymous(parameter: str, effect: str) -> str:
     """Return the name of a new effect without the LLM's, on which nothing may depend."""
-    parameter, effect = name
     kind, _, rest = effect.partition(" ")
     if kind in ("llm", "pair"):
         effect = f"{kind} {rest.rpartition('|')[2] if kind == 'pair' else ''}"
@@ -264,13 +272,10 @@ class _Problem(NamedTuple):
 
     def residuals(self, coefficients: np.ndarray) -> np.ndarray:
         """Return what was measured over what is predicted; 0 where nothing was measured."""
-        phi = self.design.parameters(coefficients)
-        return np.where(self.is_known, self.observed - self.law.predict_log(phi, self.facts), 0.0)
-
-    @property
-    def is_known(self) -> np.ndarray:
-        """Which latencies were measured, (rows, 2)."""
-        return np.isfinite(self.observed)
+        missed = self.observed - self.law.predict_log(
+            self.design.parameters(coefficients), self.facts
+        )
+        return np.where(np.isfinite(self.observed), missed, 0.0)
 
     def cost(self, coefficients: np.ndarray, variance: np.ndarray, noise: np.ndarray) -> float:
         """Return the negative logarithm of the posterior, up to a constant."""
@@ -282,13 +287,8 @@ class _Problem(NamedTuple):
         """Return derivatives of the targets by coefficient, (2 x rows, effects), nTTFT first."""
         phi, step = self.design.parameters(coefficients), 1e-4
         by_parameter = np.empty((2, *phi.shape))
-        for index in range(phi.shape[1]):
-            shift = np.zeros(phi.shape[1])
-            shift[index] = step
-            ahead, behind = (
-                self.law.predict_log(phi + shift, self.facts),
-                self.law.predict_log(phi - shift, self.facts),
-            )
+        for index, shift in enumerate(step * np.eye(phi.shape[1])):
+            ahead, behind = (self.law.predict_log(phi + way * shift, self.facts) for way in (1, -1))
             by_parameter[:, :, index] = ((ahead - behind) / (2 * step)).T
         chosen = np.take(by_parameter, self.design.position, axis=2)
         return (self.design.columns * chosen).reshape(-1, len(self.design.names))
@@ -306,13 +306,10 @@ class Fit(NamedTuple):
     variance: np.ndarray
 
     def without(self, rows: np.ndarray) -> np.ndarray:
-        """Predict some rows by a fit that has not seen them.
+        """Predict some rows (a boolean mask) by a fit that has not seen them.
 
         One Gauss-Newton step from the optimum, in place of a fit of its own. Returns log nTTFT
         and log ITL, shape (n, 2).
-
-        Args:
-            rows: boolean mask.
         """
         kept = np.tile(~rows, 2)
         jacobian, precision = self.jacobian[kept], self.precision[kept]
@@ -321,9 +318,16 @@ class Fit(NamedTuple):
         shifted = residuals + jacobian @ (mean - design.mean)
         hessian = _squared(jacobian, precision) + np.diag(1 / self.variance)
         other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
-        phi = design.parameters(other)[rows]
         facts = {name: values[rows] for name, values in self.problem.facts.items()}
-        return self.problem.law.predict_log(phi, facts)
+        return self.problem.law.predict_log(design.parameters(other)[rows], facts)
+
+    def unseen(self, llm_ids: pd.Series) -> np.ndarray:
+        """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2)."""
+        predicted = np.empty((len(llm_ids), 2))
+        for llm_id in llm_ids.unique():
+            rows = (llm_ids == llm_id).to_numpy()
+            predicted[rows] = self.without(rows)
+        return predicted
 
 
 def fit(
@@ -341,28 +345,34 @@ def fit(
     design = problem.design
     floor = np.array([(least or {}).get(group, 0.0) for group in design.groups]) ** 2
     spreads = variance = np.maximum(design.sd**2, floor)
-    noise = np.array(_START_NOISE)
-    is_known = problem.is_known
+    noise, is_known = np.array(_START_NOISE), np.isfinite(problem.observed)
     coefficients, weights = design.mean.copy(), is_known.astype(float)
     for iteration in range(_ITERATIONS):
         precision = np.repeat(1 / noise**2, len(X)) * weights.T.ravel()
         jacobian = problem.jacobian(coefficients)
         residuals = problem.residuals(coefficients).T.ravel()
-        hessian = _squared(jacobian, precision) + np.diag(1 / variance)
-        covariance = np.linalg.inv(hessian)
+        covariance = np.linalg.inv(_squared(jacobian, precision) + np.diag(1 / variance))
         shifted = residuals + jacobian @ (coefficients - design.mean)
         target = design.mean + covariance @ (jacobian.T @ (precision * shifted))
-        coefficients = _line_search(problem, coefficients, target, variance, noise)
+        start, limit = coefficients, problem.cost(coefficients, variance, noise)
+        # All the way, or half of it, a quarter ...: the first that costs no more.
+        for halvings in range(6):
+            coefficients = start + (target - start) / 2**halvings
+            if problem.cost(coefficients, variance, noise) <= limit:
+                break
         errors = problem.residuals(coefficients)
         weights = is_known * (_FREEDOM + 1) / (_FREEDOM + (errors / noise) ** 2)
         if iteration >= _FIXED_SPREAD:
             doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
             total = (weights * (errors**2 + doubt)).sum(axis=0)
             noise = np.sqrt(total / is_known.sum(axis=0).clip(1)).clip(_LEAST_NOISE)
-            expected = (coefficients - design.mean) ** 2 + np.diag(covariance)
+            squares = (coefficients - design.mean) ** 2
+            expected = squares + np.diag(covariance)
             weight = _weight(law.freedom, expected / spreads)
             spreads = np.maximum(_estimate_spreads(design, weight * expected), floor)
-            variance = _tails(design, law.freedom, coefficients, spreads)
+            # With these variances normal effects of groups are those of Student's t.
+            tails = spreads / _weight(law.freedom, squares / spreads)
+            variance = np.where(np.array(design.groups) != "", tails, spreads)
     spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
     posterior = Posterior(law, design.names, coefficients, covariance, spread, noise)
     return Fit(posterior, problem, jacobian, precision, variance)
@@ -374,34 +384,9 @@ def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:
     return rooted.T @ rooted
 
 
-def _line_search(
-    problem: _Problem,
-    start: np.ndarray,
-    target: np.ndarray,
-    variance: np.ndarray,
-    noise: np.ndarray,
-) -> np.ndarray:
-    """Return the first of the target, half the way, a quarter ... that costs no more."""
-    limit = problem.cost(start, variance, noise)
-    for halvings in range(6):
-        candidate = start + (target - start) / 2**halvings
-        if problem.cost(candidate, variance, noise) <= limit:
-            break
-    return candidate
-
-
 def _weight(freedom: float | None, ratio: np.ndarray) -> np.ndarray:
     """Return how much effects count, by their squares over those of their scale (Student's t)."""
     return np.ones_like(ratio) if freedom is None else (freedom + 1) / (freedom + ratio)
-
-
-def _tails(
-    design: Design, freedom: float | None, coefficients: np.ndarray, spreads: np.ndarray
-) -> np.ndarray:
-    """Return the variances that make normal effects of groups those of Student's t."""
-    grouped = np.array(design.groups) != ""
-    ratio = (coefficients - design.mean) ** 2 / spreads
-    return np.where(grouped, spreads / _weight(freedom, ratio), spreads)
 
 
 def _estimate_spreads(design: Design, expected: np.ndarray) -> np.ndarray:
