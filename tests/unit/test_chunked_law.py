@@ -12,10 +12,8 @@ from sextant.facts.llm import load_llm
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts
 from sextant.predict import Rows
 from sextant.predict.roofline import Roofline, pair_misfit
-from sextant.predict.roofline.batching import BATCHING
 from sextant.predict.roofline.chunked import (
     CHUNKED,
-    NAMES,
     chunked_rows,
     deployments,
     is_chunked,
@@ -188,7 +186,6 @@ def test_the_engine_decides_which_law_holds():
     assert is_chunked(keys, Facts(LLMS, PROFILES)).tolist() == [True, False, False, True]
     cpu = replace(PROFILES["1xH100-80GB"], gpu=load_gpu(GPUS, "cpu-core"))
     assert not is_chunked(keys, Facts(LLMS, PROFILES | {"1xH100-80GB": cpu})).any()
-    assert BATCHING.names != NAMES == CHUNKED.names
 
 
 def test_the_misfit_of_an_llms_deployments_is_the_least_spread_of_a_new_one():

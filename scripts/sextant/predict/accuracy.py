@@ -26,7 +26,10 @@ from sextant.predict.tuning import results_of
 HoldOut = Literal["llm", "gpu", "engine", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, an engine, a version of one."""
 _HELD_OUT = {"llm": "LLM", "gpu": "GPU type"}
-_SHAPE = ("llm_type", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "n_experts")
+_SHAPE = (
+    *("llm_type", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "n_experts"),
+    "vocab_size",
+)
 MEDIANS = (50, 50)
 _PARTS = ("predicted", "lo", "hi")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
@@ -91,7 +94,8 @@ def predict_held_out(
         fix = "judge roofline, or measure both"
         raise InputError(problem, field="--predictor", fix=fix)
     folds = list(held_out_folds(points, task, hold_out))
-    left = [points.loc[~rows, "llm_id"].map(_names(points, task)).nunique() for _, rows in folds]
+    architectures = _architectures(points, task)
+    left = [architectures[~rows].nunique() for _, rows in folds]
     if len(folds) < 2 or min(left) < make.min_training_llms:
         present = plural(len(folds), _HELD_OUT.get(hold_out, hold_out.replace("_", " ")))
         needed = f"{predictor} needs {make.min_training_llms} LLMs or more to learn from"
@@ -99,11 +103,8 @@ def predict_held_out(
             needed = f"{min(left)} LLMs are left without one of them; {needed}"
         fix = "name another --source beside it, or hold out something else (--hold-out)"
         raise InputError(f"the points are of {present}: {needed}", field="--hold-out", fix=fix)
-    jobs = (
-        partial(predict_rows, task, points, fold, rows, predictor, seed, percentiles)
-        for fold, rows in folds
-    )
-    found = []
+    found, given = [], (predictor, seed, percentiles)
+    jobs = (partial(predict_rows, task, points, fold, rows, *given) for fold, rows in folds)
     for held in results_of(jobs, n_jobs):
         found.append(held)
         if progress:
@@ -116,7 +117,7 @@ def held_out_folds(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield each fold's name and which rows it holds out."""
     if hold_out == "llm":
-        named = points["llm_id"].map(_names(points, task))
+        named = _architectures(points, task)
     elif hold_out == "gpu":
         gpus = {name: profile.gpu.gpu_id for name, profile in task.facts.profiles.items()}
         named = points["gpu_profile_id"].map(gpus)
@@ -129,11 +130,12 @@ def held_out_folds(
         yield name, (named == name).to_numpy()
 
 
-def _names(points: pd.DataFrame, task: Task) -> dict[str, str]:
-    """Return for each LLM the name of the first one of its architecture."""
+def _architectures(points: pd.DataFrame, task: Task) -> pd.Series:
+    """Return the name of the first LLM of each row's architecture."""
     first: dict[Hashable, str] = {}
-    shape, ids = attrgetter(*_SHAPE, "vocab_size"), sorted(points["llm_id"].unique())
-    return {name: first.setdefault(shape(task.facts.llms[name]), name) for name in ids}
+    shape, ids = attrgetter(*_SHAPE), sorted(points["llm_id"].unique())
+    named = {name: first.setdefault(shape(task.facts.llms[name]), name) for name in ids}
+    return points["llm_id"].map(named)
 
 
 def predict_rows(
@@ -153,22 +155,22 @@ def predict_rows(
     if not task.has_fixed_lengths:
         training, asked = share_lengths(training, asked)
     # No limits are judged; predictors that learn to be accurate near them are so at the medians.
-    limits = dict(zip(TARGETS, training[TARGETS].median(), strict=True))
-    given = {name: limit for name, limit in limits.items() if limit > 0}
-    first, per_token = percentiles
-    shares: dict[str, Any] = {"nttft_percentile": first, "itl_percentile": per_token}
-    slo = SLO("held-out", users=1, **given, **shares)
+    limits: dict[str, Any] = {
+        name: limit for name, limit in training[TARGETS].median().items() if limit > 0
+    }
+    limits["nttft_percentile"], limits["itl_percentile"] = percentiles
+    slo = SLO("held-out", users=1, **limits)
     model = predictor_class(predictor)(slo, task.facts.profiles, seed)
     design = model.design(pd.concat([training, asked]), task.facts)
     model.fit(Rows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
     X = design.iloc[len(training) :]
-    if isinstance(model, JointPredictor):
-        samples_ms = model.sample(X)
-        predicted = Draws(X, samples_ms).summary()
-        joules = model.energy(training, asked, task.facts, samples_ms[..., 1])
-        predicted = predicted if joules is None else predicted.join(joules)
-        return HeldOut(fold, asked, samples_ms, predicted)
-    return HeldOut(fold, asked, None, model.predict(X))
+    if not isinstance(model, JointPredictor):
+        return HeldOut(fold, asked, None, model.predict(X))
+    samples_ms = model.sample(X)
+    predicted = Draws(X, samples_ms).summary()
+    joules = model.energy(training, asked, task.facts, samples_ms[..., 1])
+    predicted = predicted if joules is None else predicted.join(joules)
+    return HeldOut(fold, asked, samples_ms, predicted)
 
 
 def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:

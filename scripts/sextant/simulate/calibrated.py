@@ -7,7 +7,7 @@ at a steady load; what the simulator says of the measured ones, lengths and firs
 then corrects it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,34 +49,6 @@ class CalibratedLaws(NamedTuple):
     """Laws that the measurements allow, shape (draws, terms)."""
     errors: np.ndarray
     """Logarithms of predicted over measured means of TTFT and ITL, shape (levels, 2)."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Requests at one number of users, as the closed form takes them."""
-
-    users: float
-    rows: pd.DataFrame
-
-    @property
-    def means_ms(self) -> tuple[float, float]:
-        """Mean TTFT, and mean gap between tokens over all tokens."""
-        rows = self.rows
-        gaps_ms = (rows["e2e_ms"] - rows["ttft_ms"]).sum() / (rows["output_tokens"] - 1).sum()
-        return float(rows["ttft_ms"].mean()), float(gaps_ms)
-
-    @property
-    def noise(self) -> tuple[float, float]:
-        """Standard errors of the logarithms of these."""
-        rows = self.rows
-        per_token = (rows["e2e_ms"] - rows["ttft_ms"]) / (rows["output_tokens"] - 1)
-        return _log_error(rows["ttft_ms"]), _log_error(per_token)
-
-
-def _log_error(values: pd.Series) -> float:
-    """Return the standard error of the logarithm of a mean, no less than levels differ anyway."""
-    own = values.std(ddof=0) / values.mean() / np.sqrt(len(values))
-    return float(np.hypot(_LEAST_NOISE, own))
 
 
 def closed_loop_requests(folder: Path) -> pd.DataFrame:
@@ -142,21 +114,20 @@ def calibrate(
     """
     rows = requests[requests["output_tokens"] > 1]
     if rows.empty:
-        fix = "measure requests of two output tokens or more"
-        raise InputError(
-            "no request has two output tokens, so no time between tokens is known", fix=fix
-        )
-    parts = [_Part(users, each) for users, each in rows.groupby("users")]
-    parts = [small for part in parts for small in _by_size(part)]
-    known = np.log([[*part.means_ms] for part in parts]).T.ravel()
-    noise = np.array([[*part.noise] for part in parts]).T.ravel()
+        problem = "no request has two output tokens, so no time between tokens is known"
+        raise InputError(problem, fix="measure requests of two output tokens or more")
+    parts = _parts(rows)
+    users = np.array([part["users"].iloc[0] for part in parts])
+    known = np.log([_means_ms(part) for part in parts]).T.ravel()
+    noise = np.array([_noise(part) for part in parts]).T.ravel()
     lengths = ("input_tokens", "output_tokens")
-    load = Load(*(np.array([part.rows[name].mean() for part in parts]) for name in lengths))
-    users, limits = np.array([part.users for part in parts]), Limits.of(scheduler)
-    rough = _start(parts[0], parts[-1])
-    of_steps = law_of_steps(_steps(requests)) if "token_offsets_ms" in requests else None
-    prior_sd = _OF_STEPS_SD if of_steps else _BROAD_SD
-    law = replace(of_steps, request_ms=rough.request_ms) if of_steps else rough
+    load = Load(*(np.array([part[name].mean() for part in parts]) for name in lengths))
+    limits, law = Limits.of(scheduler), _rough_law(parts[0], parts[-1])
+    prior_sd = _BROAD_SD
+    if "token_offsets_ms" in requests:
+        steps = [measured_steps(level) for _, level in requests.groupby("users")]
+        if of_steps := law_of_steps(pd.concat(steps)):
+            law, prior_sd = replace(of_steps, request_ms=law.request_ms), _OF_STEPS_SD
     start = law.array()[None]
 
     def predict(law: StepLaw, near: Near = None) -> Means:
@@ -169,10 +140,14 @@ def calibrate(
         simulated = _simulated(law, parts, scheduler)
         bias = np.nan_to_num(predict(broadcast(found.values)).logs()[0] - simulated)
     errors = simulated - known
+    # Where no law fits, measurements are noisier by a factor of the variance. The prior is not: a
+    # term that no measurement determines keeps its spread, whatever the misfit.
     misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
-    generator = np.random.default_rng(seed)
-    moved = generator.multivariate_normal(
-        found.log_scales[0], _widened(found.covariance[0], misfit, prior_sd), n_draws, method="eigh"
+    prior = np.diag(1 / np.square(prior_sd))
+    data = np.linalg.inv(found.covariance[0]) - prior
+    covariance = np.linalg.inv(data / misfit + prior)
+    moved = np.random.default_rng(seed).multivariate_normal(
+        found.log_scales[0], covariance, n_draws, method="eigh"
     )
     draws = np.repeat(start, n_draws, axis=0)
     for column, group in enumerate(_GROUPS):
@@ -180,55 +155,63 @@ def calibrate(
     return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
 
 
-def _widened(covariance: np.ndarray, misfit: float, prior_sd: tuple[float, ...]) -> np.ndarray:
-    """Return the covariance where measurements are noisier by a factor of the variance.
+def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the requests of each number of users.
 
-    The prior is not: a term that no measurement determines keeps its spread, whatever the misfit.
+    Those of a user alone are parted by length: they show what a token of a prompt takes.
     """
-    prior = np.diag(1 / np.square(prior_sd))
-    data = np.linalg.inv(covariance) - prior
-    return np.linalg.inv(data / misfit + prior)
+    parts = []
+    for users, part in rows.groupby("users"):
+        if users > 1 or part["input_tokens"].nunique() < _SIZES:
+            parts.append(part)
+        else:
+            sizes = pd.qcut(part["input_tokens"], _SIZES, duplicates="drop")
+            parts += [each for _, each in part.groupby(sizes, observed=True)]
+    return parts
 
 
-def _by_size(part: _Part) -> list[_Part]:
-    """Return the requests of a user alone by length: they show what a token of a prompt takes."""
-    if part.users > 1 or part.rows["input_tokens"].nunique() < _SIZES:
-        return [part]
-    sizes = pd.qcut(part.rows["input_tokens"], _SIZES, duplicates="drop")
-    return [_Part(part.users, rows) for _, rows in part.rows.groupby(sizes, observed=True)]
+def _means_ms(part: pd.DataFrame) -> tuple[float, float]:
+    """Return mean TTFT, and mean gap between tokens over all tokens."""
+    gaps_ms = (part["e2e_ms"] - part["ttft_ms"]).sum() / (part["output_tokens"] - 1).sum()
+    return float(part["ttft_ms"].mean()), float(gaps_ms)
 
 
-def _steps(requests: pd.DataFrame) -> pd.DataFrame:
-    return pd.concat([measured_steps(rows) for _, rows in requests.groupby("users")])
+def _noise(part: pd.DataFrame) -> list[float]:
+    """Return the standard errors of these means' logarithms, no less than levels differ anyway."""
+    each_ms = (part["e2e_ms"] - part["ttft_ms"]) / (part["output_tokens"] - 1)
+    return [
+        float(np.hypot(_LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
+        for values in (part["ttft_ms"], each_ms)
+    ]
 
 
-def _start(least: _Part, most: _Part) -> StepLaw:
+def _rough_law(least: pd.DataFrame, most: pd.DataFrame) -> StepLaw:
     """Return a law of the right order: terms share what the least and the most users waited."""
-    ttft_ms, itl_ms = least.means_ms
-    rows = least.rows
-    context = (rows["input_tokens"] + rows["output_tokens"] / 2).mean()
-    slope_ms = max((most.means_ms[1] - itl_ms) / max(most.users - 1, 1), 0.02 * itl_ms)
+    ttft_ms, itl_ms = _means_ms(least)
+    context = (least["input_tokens"] + least["output_tokens"] / 2).mean()
+    rise_ms = (_means_ms(most)[1] - itl_ms) / max(most["users"].iloc[0] - 1, 1)
+    slope_ms = max(rise_ms, 0.02 * itl_ms)
     return StepLaw(
         floor_ms=0.4 * itl_ms,
         dense_ms=0.4 * itl_ms,
         sequence_ms=0.3 * slope_ms,
         kv_token_ms=0.2 * slope_ms / context,
-        prefill_token_ms=0.3 * ttft_ms / rows["input_tokens"].mean(),
+        prefill_token_ms=0.3 * ttft_ms / least["input_tokens"].mean(),
         prompt_step_ms=0.1 * itl_ms,
         request_ms=0.3 * ttft_ms,
     )
 
 
-def _simulated(law: StepLaw, parts: list[_Part], scheduler: Scheduler) -> np.ndarray:
+def _simulated(law: StepLaw, parts: list[pd.DataFrame], scheduler: Scheduler) -> np.ndarray:
     """Return the logarithms of mean TTFT and ITL of each part, as the simulator has them."""
     found = np.empty((2, len(parts)))
-    for place, part in enumerate(parts):
-        rows = part.rows.sort_values("sent_s") if "sent_s" in part.rows else part.rows
+    for place, rows in enumerate(parts):
+        users = int(rows["users"].iloc[0])
+        rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
         # More than were sent, so that users who are answered sooner do not run out.
         lengths = pd.concat([rows[["input_tokens", "output_tokens"]]] * _REPEATS)
         requests = Requests.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
-        duration_s = rows["e2e_ms"].sum() / 1e3 / part.users
-        users = int(part.users)
+        duration_s = rows["e2e_ms"].sum() / 1e3 / users
         result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
         made = result.output_tokens - 1
         gaps_s = np.nansum(result.tpot_s * made) / made[np.isfinite(result.tpot_s)].sum()
@@ -273,21 +256,17 @@ def measured_steps(requests: pd.DataFrame) -> pd.DataFrame:
     tokens["step"] = (tokens["at_ms"].diff() > _APART * gaps_ms.median()).cumsum()
     after = tokens.groupby("request")["step"].diff()
     is_first = tokens["place"] == 0
-    steps = (
-        pd.DataFrame(
-            {
-                "step": tokens["step"],
-                "at_ms": tokens["at_ms"],
-                "is_odd": after.notna() & (after != 1),
-                "prompts": is_first,
-                "prompt_tokens": tokens["prompt"].where(is_first, 0),
-                "sequences": ~is_first,
-                "context_tokens": (tokens["prompt"] + tokens["place"]).where(~is_first, 0),
-            }
-        )
-        .groupby("step")
-        .agg({"at_ms": "min"} | dict.fromkeys(("is_odd", *_COMPUTED), "sum"))
-    )
+    steps = pd.DataFrame(
+        {
+            "at_ms": tokens["at_ms"],
+            "is_odd": after.notna() & (after != 1),
+            "prompts": is_first,
+            "prompt_tokens": tokens["prompt"].where(is_first, 0),
+            "sequences": ~is_first,
+            "context_tokens": (tokens["prompt"] + tokens["place"]).where(~is_first, 0),
+        }
+    ).groupby(tokens["step"])
+    steps = steps.agg({"at_ms": "min"} | dict.fromkeys(("is_odd", *_COMPUTED), "sum"))
     steps.insert(0, "duration_ms", steps.pop("at_ms").diff())
     kept = (steps["sequences"] > 0) & (steps["is_odd"] == 0) & steps["duration_ms"].notna()
     return steps.loc[kept, ["duration_ms", *_COMPUTED]].reset_index(drop=True)
@@ -308,13 +287,6 @@ def law_of_steps(steps: pd.DataFrame) -> StepLaw | None:
     terms = np.column_stack([np.ones(len(steps)), computed])
     scale = terms.max(axis=0).clip(min=1)
     found = nnls(terms / scale, steps["duration_ms"].to_numpy())[0] / scale
-    floor_ms, sequence_ms, kv_token_ms, prefill_token_ms, prompt_step_ms = map(float, found)
+    any_ms, *by_amount, prompt_ms = map(float, found)
     # What a step takes whatever it computes: the client cannot separate the weights from the rest.
-    return StepLaw(
-        floor_ms / 2,
-        floor_ms / 2,
-        sequence_ms,
-        kv_token_ms,
-        prefill_token_ms,
-        prompt_step_ms=prompt_step_ms,
-    )
+    return StepLaw(any_ms / 2, any_ms / 2, *by_amount, prompt_step_ms=prompt_ms)

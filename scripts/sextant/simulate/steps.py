@@ -184,7 +184,6 @@ def _admit(w: World, r: int, i: int, now_s: float) -> bool:
     s.is_blocked = s.n_running == w.max_num_seqs or needed > w.n_blocks - s.used
     if s.is_blocked:
         return False
-    tables.leave_queue(w, r, i)
     tables.hold_cached(w, r, i, hit)
     tables.start_running(w, r, i)
     if q.preemptions == 0:

@@ -236,20 +236,14 @@ def first_waiting(w: World, r: int) -> int:
 
 
 @compiled
-def leave_queue(w: World, r: int, i: int) -> None:
-    """Take the one off the queue that `first_waiting` returned."""
-    s = w.replicas[r]
-    if i == s.preempted:
-        s.preempted = w.requests[i].older
-    else:
-        s.waiting = w.requests[i].next_arrival
-
-
-@compiled
 def start_running(w: World, r: int, i: int) -> None:
-    """Append a request to the running ones."""
-    s = w.replicas[r]
-    w.requests[i].older, w.requests[i].newer = s.newest, NONE
+    """Have the one that `first_waiting` returned leave the queue and run."""
+    s, q = w.replicas[r], w.requests[i]
+    if i == s.preempted:
+        s.preempted = q.older
+    else:
+        s.waiting = q.next_arrival
+    q.older, q.newer = s.newest, NONE
     if s.newest != NONE:
         w.requests[s.newest].newer = i
     s.newest = i
@@ -359,16 +353,12 @@ def _ring(w: World, r: int) -> int:
 
 
 @compiled
-def _unlink(w: World, run: int) -> None:
-    before, after = w.runs[run].before, w.runs[run].after
-    w.runs[before].after, w.runs[after].before = after, before
-
-
-@compiled
 def _shrink(w: World, run: int, n: int) -> None:
+    """Take n blocks of a run; without any it leaves the list."""
     w.runs[run].blocks -= n
     if n > 0 and w.runs[run].blocks == 0:
-        _unlink(w, run)
+        before, after = w.runs[run].before, w.runs[run].after
+        w.runs[before].after, w.runs[after].before = after, before
 
 
 @compiled
@@ -376,9 +366,9 @@ def _keep(w: World, r: int, run: int, n: int) -> None:
     """Free n blocks of a run: they, and what is left of it, are the last to be taken."""
     if n == 0:
         return
-    if w.runs[run].blocks > 0:
-        _unlink(w, run)
-    w.runs[run].blocks += n
+    left = w.runs[run].blocks
+    _shrink(w, run, left)
+    w.runs[run].blocks = left + n
     end = _ring(w, r)
     before = w.runs[end].before
     w.runs[run].before, w.runs[run].after = before, end
@@ -461,26 +451,17 @@ def let_go(w: World, r: int, i: int, tokens: int, is_over: bool) -> None:
         return
     s.blank += own - (full - shared)
     left = full - shared
-    if is_over and q.group != NONE:
-        left -= _lengthen(w, r, i, full)
+    group = r * w.n_groups + q.group
+    # The prefix grows by what the request's answer adds to it.
+    more = min(q.ending, full) - q.shared
+    if is_over and q.group != NONE and more > 0 and w.runs[group].cached == q.shared:
+        w.runs[group].cached += more
+        _keep(w, r, group, more)
+        left -= more
     _keep(w, r, _own_run(w, i), left)
     if q.group != NONE:
-        group = r * w.n_groups + q.group
         w.runs[group].users -= 1
         if w.runs[group].users == 0:
             s.used -= w.runs[group].held
             _keep(w, r, group, w.runs[group].held)
             w.runs[group].held = 0
-
-
-@compiled
-def _lengthen(w: World, r: int, i: int, full: int) -> int:
-    """Have the prefix grow by what the request's answer adds to it; return by how many blocks."""
-    q = w.requests[i]
-    group = r * w.n_groups + q.group
-    more = min(q.ending, full) - q.shared
-    if more <= 0 or w.runs[group].cached != q.shared:
-        return 0
-    w.runs[group].cached += more
-    _keep(w, r, group, more)
-    return more

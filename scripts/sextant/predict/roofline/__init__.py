@@ -298,8 +298,8 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
     libraries. So a kept one is never out of date, and gives the same numbers to the last digit.
     Without a place for the cache (`$XDG_CACHE_HOME`, else `~/.cache`) it is fitted each time.
     """
-    digest = f"{model.seed} {np.__version__} {pd.__version__} {version('xgboost-cpu')}"
-    digest = sha256(digest.encode())
+    libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
+    digest = sha256(f"{model.seed} {libraries}".encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     for rows in (training, references):

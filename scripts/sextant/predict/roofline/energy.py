@@ -81,34 +81,6 @@ def _design(X: pd.DataFrame) -> Design:
     return design_of(X, PARAMETERS, levels(X["architecture"], "architecture", _ARCHITECTURE, {}))
 
 
-class _Points(NamedTuple):
-    """Measured points."""
-
-    design: Design
-    facts: dict[str, np.ndarray]
-    itl_ms: np.ndarray
-    observed: np.ndarray
-    """Log energy."""
-
-    def errors(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return log energy as measured over what is predicted."""
-        phi = self.design.parameters(coefficients)
-        return self.observed - log_energy(phi, self.facts, self.itl_ms)
-
-    def fit(self, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
-        """Return the most likely coefficients, from some of the rows."""
-        from scipy.optimize import least_squares  # its import takes longer than the fit
-
-        def cost(coefficients: np.ndarray) -> np.ndarray:
-            scaled = self.errors(coefficients)[rows] / _NOISE
-            # Square roots of the cost of Student-t errors: a few points are far off.
-            tails = np.sqrt((_FREEDOM + 1) * np.log1p(scaled**2 / _FREEDOM))
-            prior = (coefficients - self.design.mean) / self.design.sd
-            return np.append(np.sign(scaled) * tails, prior)
-
-        return least_squares(cost, start, ftol=1e-5, xtol=1e-4).x
-
-
 class Energy(NamedTuple):
     """What devices draw, as learned from measured points."""
 
@@ -133,16 +105,30 @@ class Energy(NamedTuple):
         points = points[known & np.array(has_tdp)]
         if points["llm_id"].nunique() < _MIN_LLMS:
             return None
+        from scipy.optimize import least_squares  # its import takes longer than the fit
+
         X = energy_rows(points, facts)
         itl_ms, joules = points[["itl_ms", "energy_j_per_token"]].to_numpy(float).T
-        made = _Points(_design(X), columns_of(X), itl_ms, np.log(joules))
-        design = made.design
-        best = made.fit(np.ones(len(X), bool), design.mean)
+        design, known_facts, observed = _design(X), columns_of(X), np.log(joules)
+
+        def missed(coefficients: np.ndarray) -> np.ndarray:
+            phi = design.parameters(coefficients)
+            return observed - log_energy(phi, known_facts, itl_ms)
+
+        def most_likely(rows: np.ndarray, start: np.ndarray) -> np.ndarray:
+            def cost(coefficients: np.ndarray) -> np.ndarray:
+                scaled = missed(coefficients)[rows] / _NOISE
+                # Square roots of the cost of Student-t errors: a few points are far off.
+                tails = np.sqrt((_FREEDOM + 1) * np.log1p(scaled**2 / _FREEDOM))
+                return np.append(np.sign(scaled) * tails, (coefficients - design.mean) / design.sd)
+
+            return least_squares(cost, start, ftol=1e-5, xtol=1e-4).x
+
+        best = most_likely(np.ones(len(X), bool), design.mean)
         errors = np.empty(len(X))
         for shape in X["shape"].unique():
             held_out = (X["shape"] == shape).to_numpy()
-            other = made.fit(~held_out, best)
-            errors[held_out] = made.errors(other)[held_out]
+            errors[held_out] = missed(most_likely(~held_out, best))[held_out]
         low, high = INTERVAL
         spread = np.quantile(np.abs(errors), high - low) / NormalDist().inv_cdf(high)
         named = dict(zip(design.names, best, strict=True))
