@@ -141,14 +141,13 @@ def laws(scales: np.ndarray, facts: dict[str, np.ndarray]) -> StepLaw:
     phi = np.tile(PRIOR_MEAN + PRIOR_SD * scales, (n, 1))
     phi[:, index["expert_bandwidth"]] += phi[:, index["bandwidth"]]
     phi[:, index["expert_flops"]] += phi[:, index["flops"]]
-    parts, zero = chunked.step_parts(phi, facts), np.zeros(n)
+    parts = chunked.step_parts(phi, facts)
     for name in ("flops", "expert_flops"):
         phi[:, index[name]] = np.log(chunked.PARAMETERS[name].prior)
     prefill = chunked.step_parts(phi, facts)
     parts |= {name: prefill[name] for name in ("prefill_token_ms", "prefill_pair_ms")}
     parts["prompt_step_ms"] = facts["n_layers"] * np.exp(phi[:, index["prompt_launch"]])
     parts["request_ms"] = np.exp(phi[:, index["prompt"]])
-    parts["overlap"] = zero + 1
     return StepLaw(**{name: parts[name] for name in NAMES})
 
 

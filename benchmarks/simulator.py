@@ -57,7 +57,7 @@ def compare(name: str, requests: Requests, scheduler: Scheduler) -> None:
         f"{name}: {len(requests):,} requests, {found.n_steps:,} steps in {seconds:.3f} s: "
         f"{len(requests) / seconds:,.0f} requests/s; plain {plain_s:.1f} s: "
         f"{plain_s / seconds:,.0f} times; {differences(found, jobs)}; "
-        f"preemptions {found.n_preemptions:,} and {n_preempted:,}"
+        f"preemptions {found.preemptions.sum():,} and {n_preempted:,}"
     )
 
 

@@ -151,15 +151,13 @@ class Scheduler:
 class StepLaw:
     """Time of one engine step. With P prompt tokens, D decoding sequences and C tokens of context:
 
-        t = floor_ms + prompt_step_ms [P > 0] + (weights(D + P) ∘ prefill)
+        t = floor_ms + prompt_step_ms [P > 0] + weights(D + P) + prefill
             + sequence_ms D + kv_token_ms C
         weights(n) = dense_ms + expert_ms (1 − (1 − expert_share)^(n^touch))
         prefill = prefill_token_ms P + prefill_pair_ms pairs
-        a ∘ b = (a^overlap + b^overlap)^(1/overlap)
 
     C counts the tokens that all decoding sequences read, the newest of each included; pairs are
-    those of a prompt token and a token that it looks back on, itself included. Reading the weights
-    and multiplying a prompt overlap: with `overlap` 1 they add up, with infinity the longer counts.
+    those of a prompt token and a token that it looks back on, itself included.
 
     Fields may be arrays, of many laws at once: fits take them so, the simulator one at a time.
     """
@@ -176,27 +174,25 @@ class StepLaw:
     expert_share: float = 0.0
     """Share of the experts that one token uses."""
     touch: float = 1.0
-    overlap: float = 1.0
     request_ms: float = 0.0
     """What the deployment adds before a request reaches the scheduler; no engine is held by it."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = np.asarray(getattr(self, field.name), float)
-            is_good = (value >= 0) & ((value < np.inf) | (field.name == "overlap"))
+            is_good = (value >= 0) & (value < np.inf)
             if not is_good.all():
                 fix = "give a finite number from 0"
                 problem = f"{value[~is_good].ravel()[0]} is not a term of a step"
                 raise InputError(problem, field=field.name, fix=fix)
-        if np.any(self.overlap < 1) or np.any(self.expert_share > 1):
-            fix = "give an overlap from 1, and at most 1 as the share of experts"
-            raise InputError("not a law", field="overlap, expert_share", fix=fix)
+        if np.any(self.expert_share > 1):
+            raise InputError("not a share", field="expert_share", fix="give at most 1")
         if np.any(self.floor_ms + self.dense_ms + self.sequence_ms <= 0):
             fix = "give floor_ms, dense_ms or sequence_ms"
             raise InputError("a step takes no time", field="floor_ms", fix=fix)
 
     def array(self) -> np.ndarray:
-        """Return the terms in `NAMES`' order, float64 of shape (12,)."""
+        """Return the terms in `NAMES`' order, float64 of shape (11,)."""
         return np.array(astuple(self))
 
     @classmethod
@@ -214,14 +210,7 @@ class StepLaw:
     def step_ms(self, prompt_tokens: Any, sequences: Any, context: Any, pairs: Any) -> Any:
         """Return the time of a step; takes arrays too."""
         prefill = self.prefill_token_ms * prompt_tokens + self.prefill_pair_ms * pairs
-        body = weights = self.weights_ms(prompt_tokens + sequences)
-        if np.all(self.overlap == 1):
-            body = weights + prefill
-        elif np.any(prompt_tokens):
-            longer = np.maximum(np.maximum(weights, prefill), 1e-12)
-            # As shares of the longer one, so that an infinite overlap is right too.
-            shares = (weights / longer) ** self.overlap + (prefill / longer) ** self.overlap
-            body = longer * shares ** (1 / np.asarray(self.overlap, float))
+        body = self.weights_ms(prompt_tokens + sequences) + prefill
         floor = self.floor_ms + self.prompt_step_ms * np.greater(prompt_tokens, 0)
         return floor + body + self.sequence_ms * sequences + self.kv_token_ms * context
 
@@ -240,7 +229,6 @@ BIN_WIDTH = np.log(1.005)
 SHORTEST_S = 1e-5
 N_BINS = int(np.ceil(np.log(1e9) / BIN_WIDTH))
 """Bins of gaps between tokens, each 0.5% wide, from 10 µs to 10,000 s."""
-SERIES = ("busy_s", "kv_block_s", "output_tokens", "steps")
 
 
 class TooFewRequests(InputError):
@@ -261,18 +249,14 @@ class Simulation:
     ttft_s: np.ndarray
     """NaN for requests that were not answered in time; so are the others."""
     e2e_s: np.ndarray
-    replica: np.ndarray
     preemptions: np.ndarray
     """How often each was preempted."""
     cached_tokens: np.ndarray
     """Input that each found in the prefix cache."""
     gaps: np.ndarray
-    """Gaps between tokens of counted requests, by window and by length: (windows, bins), counts.
-    A bin is 0.5% wide; `gap_s` has their lengths."""
+    """Counts of the gaps between tokens of counted requests, by window and length: (windows,
+    `N_BINS`). A bin is 0.5% wide; `gap_s` has their lengths."""
     mean_gap_s: float
-    series: dict[str, np.ndarray]
-    """`SERIES` of all replicas, by window."""
-    window_s: float
     warmup_s: float
     end_s: float
     """When the last request was answered or given up, or the last one arrived."""
@@ -286,7 +270,6 @@ class Simulation:
     kv_block_s: float
     """Integral of the blocks in use over that time."""
     n_steps: int
-    n_preemptions: int
 
     @property
     def tpot_s(self) -> np.ndarray:
@@ -323,7 +306,7 @@ def simulate(
         router: `round_robin` (in turn), `least_requests` (the one with the fewest requests) or
             `prefix` (requests of one prefix go to one replica, others in turn).
         warmup_s: requests that arrive before are simulated, but not counted.
-        window_s: width of the windows that `Simulation.series` and `gaps` are kept for.
+        window_s: width of the windows that `Simulation.gaps` are counted for.
 
     Raises:
         InputError: an unknown router, no replica, or a window or warm-up that makes no sense.
@@ -333,7 +316,9 @@ def simulate(
     if router not in get_args(Router):
         fix = f"use one of {', '.join(get_args(Router))}"
         raise InputError(f"unknown router {router!r}", field="router", fix=fix)
-    world = tables.make_world(requests, scheduler, law, n_replicas, warmup_s, window_s)
+    world = tables.make_world(
+        requests, scheduler, law, n_replicas, warmup_s=warmup_s, window_s=window_s
+    )
     steps.run_open(world, get_args(Router).index(router))
     return _outcome(world, warmup_s)
 
@@ -347,7 +332,6 @@ def simulate_closed(
     duration_s: float,
     n_replicas: int = 1,
     warmup_s: float = 0.0,
-    window_s: float = float("inf"),
 ) -> Simulation:
     """Return the outcome of users who each send a request when their last one is answered.
 
@@ -364,7 +348,7 @@ def simulate_closed(
         if not value > 0:
             raise InputError(f"{value} is not above 0", field=field, fix="give more")
     world = tables.make_world(
-        requests, scheduler, law, n_replicas, warmup_s, window_s, closed_until_s=duration_s
+        requests, scheduler, law, n_replicas, warmup_s=warmup_s, closed_until_s=duration_s
     )
     table = world.requests
     if (table["status"] == REFUSED).any():
@@ -395,13 +379,10 @@ def _outcome(world: "World", warmup_s: float) -> Simulation:
         is_counted=table["is_counted"].astype(bool),
         ttft_s=np.where(is_ok, table["first_s"] - table["arrival_s"], np.nan),
         e2e_s=e2e_s,
-        replica=table["replica"],
         preemptions=table["preemptions"],
         cached_tokens=table["cached"],
         gaps=world.gaps,
         mean_gap_s=float(replicas["gap_sum_s"].sum() / n_gaps) if n_gaps else float("nan"),
-        series={name: world.series[:, column] for column, name in enumerate(SERIES)},
-        window_s=world.window_s,
         warmup_s=warmup_s,
         end_s=float(max(values.max(initial=0.0) for values in ends)),
         n_replicas=len(replicas),
@@ -410,7 +391,6 @@ def _outcome(world: "World", warmup_s: float) -> Simulation:
         busy_s=float(replicas["busy_s"].sum()),
         kv_block_s=float(replicas["kv_block_s"].sum()),
         n_steps=int(replicas["steps"].sum()),
-        n_preemptions=int(replicas["n_preemptions"].sum()),
     )
 
 

@@ -396,7 +396,7 @@ def _unscaled(phi: np.ndarray, facts: dict[str, np.ndarray], ttft_ms: np.ndarray
         parts[name] = parts[name] * parts["mixed"]
     factor = np.exp(phi[:, chunked.INDEX["itl_offset"]])
     one = np.ones(len(phi))
-    values = {name: parts.get(name, 0 * one) for name in NAMES} | {"overlap": one}
+    values = {name: parts.get(name, 0 * one) for name in NAMES}
     values |= {name: values[name] * factor for name in _STEP_TERMS}
     tokens = facts["input_tokens"]
     prompt = values["prefill_token_ms"] * tokens + values["prefill_pair_ms"] * tokens**2 / 2

@@ -30,6 +30,13 @@ def bin_of(gap_s: float) -> int:
 
 
 @compiled
+def window_of(w: World, now_s: float) -> int:
+    """Return the window of a time."""
+    # Limited before it is a whole number: the time of an absurd law would overflow.
+    return int(min(now_s / w.window_s, w.gaps.shape[0] - 1.0))
+
+
+@compiled
 def _next_event_s(w: World, r: int) -> float:
     """Return until when a replica only decodes, as far as its queue and its clients go."""
     s = w.replicas[r]
@@ -54,7 +61,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:
     until_s = min(until_s, _next_event_s(w, r))
     crossing, ends = w.crossing[r], w.ends[r]
     mask = ends.shape[0] - 1
-    series, gaps, counted_from_s = w.series, w.gaps, s.counted_from_s
+    counted_from_s = s.counted_from_s
     n, lag, block_tokens, is_asynchronous = s.n_decodes, w.lag, w.block_tokens, w.lag == 2
     law = w.law
     fixed_ms, context_ms = law[0] + w.weights_ms[n] + law[2] * n, law[3]
@@ -79,11 +86,6 @@ def decode_only(w: World, r: int, until_s: float) -> None:
         plan_s = start_s if is_asynchronous else end_s
         plan += 1
         steps += 1
-        window = int(min(end_s / w.window_s, series.shape[0] - 1.0))
-        series[window, 0] += took_s
-        series[window, 1] += used * took_s
-        series[window, 2] += n
-        series[window, 3] += 1
         if start_s >= counted_from_s:
             busy_s += took_s
             kv_block_s += used * took_s
@@ -91,7 +93,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:
             bin_ = bin_of(gap_s)
             low_s = SHORTEST_S * math.exp(bin_ * BIN_WIDTH)
             high_s = SHORTEST_S * math.exp((bin_ + 1) * BIN_WIDTH)
-        gaps[window, bin_] += s.n_counted
+        w.gaps[window_of(w, end_s), bin_] += s.n_counted
         gap_sum_s += gap_s
     s.n_gaps += s.n_counted * (steps - s.steps)
     s.gap_sum_s += s.n_counted * gap_sum_s
@@ -270,25 +272,23 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
     s = w.replicas[r]
     s.context += s.n_decodes
     start_s, before_s = max(now_s, s.free_s), s.free_s
-    end_s = start_s + 1e-3 * _step_ms(w, prompt_tokens, s.n_decodes, s.context, pairs)
+    law = w.law  # in the order of `StepLaw`'s fields
+    prefill_ms = law[4] * prompt_tokens + law[5] * pairs
+    floor_ms = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
+    body_ms = w.weights_ms[prompt_tokens + s.n_decodes] + prefill_ms
+    took_ms = floor_ms + body_ms + law[2] * s.n_decodes + law[3] * s.context
+    end_s = start_s + 1e-3 * took_ms
     s.free_s = end_s
     s.plan_s = start_s if w.lag == 2 else end_s
     s.steps += 1
     s.most_blocks = max(s.most_blocks, s.used)
-    # Limited before it is a whole number: the time of an absurd law would overflow.
-    window = int(min(end_s / w.window_s, w.series.shape[0] - 1.0))
-    w.series[window, 0] += end_s - start_s
-    w.series[window, 1] += s.used * (end_s - start_s)
-    w.series[window, 2] += s.n_decodes
-    w.series[window, 3] += 1
     if start_s >= s.counted_from_s:
         s.busy_s += end_s - start_s
         s.kv_block_s += s.used * (end_s - start_s)
     if s.n_counted > 0:
-        _count_gaps(w, r, window, end_s - before_s, s.n_counted)
+        _count_gaps(w, r, end_s, end_s - before_s, s.n_counted)
     while first != NONE and first != s.partial:
-        w.series[window, 2] += 1
-        _sample_first(w, r, first, window, end_s)
+        _sample_first(w, r, first, end_s)
         first = w.requests[first].newer
     # The requests whose last token this step has sampled.
     i = w.ends[r, s.plan & (w.ends.shape[1] - 1)].first
@@ -303,36 +303,20 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
 
 
 @compiled
-def _step_ms(w: World, prompt_tokens: int, sequences: int, context: int, pairs: float) -> float:
-    law = w.law  # in the order of `StepLaw`'s fields
-    prefill = law[4] * prompt_tokens + law[5] * pairs
-    body = w.weights_ms[prompt_tokens + sequences]
-    overlap = law[10]
-    if overlap == 1:
-        body += prefill
-    elif math.isinf(overlap):
-        body = max(body, prefill)
-    elif prompt_tokens > 0:
-        body = (body**overlap + prefill**overlap) ** (1 / overlap)
-    floor = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
-    return floor + body + law[2] * sequences + law[3] * context
-
-
-@compiled
-def _count_gaps(w: World, r: int, window: int, gap_s: float, n: int) -> None:
-    w.gaps[window, bin_of(gap_s)] += n
+def _count_gaps(w: World, r: int, now_s: float, gap_s: float, n: int) -> None:
+    w.gaps[window_of(w, now_s), bin_of(gap_s)] += n
     w.replicas[r].n_gaps += n
     w.replicas[r].gap_sum_s += n * gap_s
 
 
 @compiled
-def _sample_first(w: World, r: int, i: int, window: int, end_s: float) -> None:
+def _sample_first(w: World, r: int, i: int, end_s: float) -> None:
     """Sample the first token after a prompt; the request decodes from the next plan on."""
     s, q = w.replicas[r], w.requests[i]
     if q.generated == 0:
         q.first_s = end_s
     elif q.is_counted:
-        _count_gaps(w, r, window, end_s - q.last_s, 1)
+        _count_gaps(w, r, end_s, end_s - q.last_s, 1)
     q.generated += 1
     q.start_plan = s.plan
     q.end_plan = s.plan + q.output - q.generated

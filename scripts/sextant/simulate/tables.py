@@ -18,7 +18,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import import_without
-from sextant.simulate import N_BINS, NONE, PENDING, REFUSED, SERIES, Requests, Scheduler, StepLaw
+from sextant.simulate import N_BINS, NONE, PENDING, REFUSED, Requests, Scheduler, StepLaw
 
 Function = TypeVar("Function", bound=Callable)
 _SOURCES = ("__init__", "tables", "steps")
@@ -106,8 +106,6 @@ class World(NamedTuple):
     """`RUN`: of each replica's prefixes, of requests, and one empty one for each replica."""
     gaps: np.ndarray
     """Gaps between tokens, counted: (windows, N_BINS)."""
-    series: np.ndarray
-    """`SERIES` by the window in which a step ends: (windows, 4)."""
     weights_ms: np.ndarray
     """Time to read the weights for a number of tokens, from 0 to max_num_batched_tokens."""
     law: np.ndarray
@@ -131,19 +129,18 @@ def make_world(
     scheduler: Scheduler,
     law: StepLaw,
     n_replicas: int,
+    *,
     warmup_s: float,
-    window_s: float,
+    window_s: float = float("inf"),
     closed_until_s: float = -1.0,
 ) -> World:
     """Return the tables before the first arrival. Requests that are too long are refused here."""
     given = {"n_replicas": (n_replicas, 1), "warmup_s": (warmup_s, 0), "window_s": (window_s, 1)}
-    for field, (value, lowest) in given.items():
-        if not value >= lowest:
-            fix = f"give {lowest:g} or more"
-            raise InputError(f"{value} is too small", field=field, fix=fix)
+    for field, (value, least) in given.items():
+        if not value >= least:
+            raise InputError(f"{value} is too small", field=field, fix=f"give {least} or more")
     table, n_groups = _request_table(requests, scheduler, warmup_s)
-    last_s = max(requests.arrival_s[-1], closed_until_s)
-    n_windows = 1 if np.isinf(window_s) else int(last_s // window_s) + 2
+    n_windows = 1 if np.isinf(window_s) else int(requests.arrival_s[-1] // window_s) + 2
     longest = int(table["output"][table["status"] == PENDING].max(initial=1))
     ends = np.full((n_replicas, 1 << int(np.ceil(np.log2(longest + 4)))), NONE, END)
     replicas = np.zeros(n_replicas, REPLICA)
@@ -162,7 +159,6 @@ def make_world(
         ends=ends,
         runs=runs,
         gaps=np.zeros((n_windows, N_BINS), np.int64),
-        series=np.zeros((n_windows, len(SERIES))),
         weights_ms=law.weights_ms(np.arange(scheduler.max_num_batched_tokens + 1.0)),
         law=law.array(),
         n_groups=n_groups,
