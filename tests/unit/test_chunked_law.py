@@ -12,13 +12,7 @@ from sextant.facts.llm import load_llm
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts
 from sextant.predict import Rows
 from sextant.predict.roofline import Roofline, pair_misfit
-from sextant.predict.roofline.chunked import (
-    CHUNKED,
-    chunked_rows,
-    deployments,
-    is_chunked,
-    terms,
-)
+from sextant.predict.roofline.chunked import CHUNKED, chunked_rows, deployments, is_chunked, terms
 from sextant.predict.roofline.posterior import columns_of, fit
 
 CONFIGS = GPUS.parent / "llms"

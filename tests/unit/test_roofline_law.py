@@ -8,13 +8,7 @@ import pytest
 
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
 from sextant.points.frame import Features, execution_classes
-from sextant.predict.roofline.batching import (
-    BATCHING,
-    INDEX,
-    PARAMETERS,
-    STEP_TERMS,
-    terms,
-)
+from sextant.predict.roofline.batching import BATCHING, INDEX, PARAMETERS, STEP_TERMS, terms
 from sextant.predict.roofline.posterior import columns_of
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])

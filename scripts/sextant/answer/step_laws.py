@@ -57,7 +57,7 @@ class Settings:
             has_prefix_caching=self.has_prefix_caching,
             timeout_s=self.timeout_s,
         )
-        return replace(made, max_model_len=min(longest_tokens, made.most_tokens))
+        return replace(made, max_model_len=min(longest_tokens, made.longest))
 
 
 class DrawnLaws(Sequence[StepLaw]):

@@ -124,14 +124,14 @@ class JointPredictor(Predictor):
     def energy(
         self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
-        """Return `JOULES` of an output token, indexed as `asked`.
+        """Return `JOULES` of an output token, indexed as `asked`; null where TDP is not known.
 
-        Null for devices whose TDP is not known; None where too few LLMs have energy.
+        None where too few LLMs have energy.
 
         Args:
             training: measured points: keys as `design` takes them, `itl_ms, energy_j_per_token`.
             asked: keys of the rows to predict.
-            facts: facts of the LLMs and GPU profiles of both.
+            facts: of the LLMs and GPU profiles of both.
             itl_ms: draws of the asked rows' ITL, shape (draws, rows).
         """
         return None
@@ -173,22 +173,16 @@ def configurable() -> tuple[str, ...]:
 
 
 def predictor_class(name: str) -> type[PointPredictor] | type[JointPredictor]:
-    """Return the class of a predictor, a key of `PREDICTORS`.
-
-    Raises:
-        InputError: a library that it needs is not installed.
-    """
+    """Return the class of a predictor; InputError where a library that it needs is missing."""
     check_installed([name])
     place = PREDICTORS[name]
     return getattr(import_module(place.module), place.class_name)
 
 
 def check_installed(names: Collection[str], field: str = "predictor") -> None:
-    """Raise InputError where a predictor needs a library that is not installed.
+    """Raise InputError where a predictor that `field` names needs a library that is not installed.
 
-    Args:
-        names: names of predictors; those that are not in `PREDICTORS` need none.
-        field: the option or key that named them.
+    Names that are not in `PREDICTORS` need none.
     """
     for name in names:
         libraries = PREDICTORS[name].libraries if name in PREDICTORS else ()
@@ -240,9 +234,8 @@ class Draws(NamedTuple):
         return slo.carried(self.X["users"].to_numpy(), medians_ms, self.lengths)
 
     def summary(self) -> pd.DataFrame:
-        """Return medians `nttft_ms, itl_ms` and the bounds of their 90% intervals.
-
-        The bounds are `nttft_lo_ms, nttft_hi_ms, itl_lo_ms, itl_hi_ms`; one row per row of `X`.
+        """Return medians `nttft_ms, itl_ms` and 90% intervals, `nttft_lo_ms, nttft_hi_ms` and so
+        on, one row per row of `X`.
         """
         low, high = np.quantile(self.samples_ms, INTERVAL, axis=0)
         frame = latency_frame(np.median(self.samples_ms, axis=0), self.X.index)
@@ -296,13 +289,9 @@ class Calibration(NamedTuple):
     def corrected(self, X: pd.DataFrame, samples_ms: np.ndarray) -> np.ndarray:
         """Return draws that go through what was measured on the same GPU profile.
 
-        Each draw is moved by what it misses there (kriging over the logarithm of the users). Away
-        from measurements it moves by an unknown share of what they differ from the law: what
-        contradicts the law makes the interval wider.
-
-        Args:
-            X: `gpu_profile_id, users`, one row per load.
-            samples_ms: draws of the law, shape (draws, rows, 2).
+        Each draw of the law, (draws, rows of `X`, 2), is moved by what it misses there (kriging
+        over the logarithm of the users). Away from measurements it moves by an unknown share of
+        what they differ from the law: what contradicts the law makes the interval wider.
         """
         samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
         missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
@@ -329,8 +318,6 @@ class Calibration(NamedTuple):
     def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, slo: SLO) -> np.ndarray:
         """Return draws in which no load is met that is at or above one measured to break a limit,
         or to have more failures than are allowed.
-
-        Arguments as of `corrected`.
         """
         of_limits = limited(self.points, slo)
         over = [values > slo.limits[name].limit_ms for name, values in of_limits.items()]
@@ -340,9 +327,8 @@ class Calibration(NamedTuple):
         return np.where(above[:, None], BROKEN_MS, samples_ms)
 
     def contradictions(self) -> list[Contradiction]:
-        """Return the measurements far from the law, the farthest first.
-
-        Those lie outside of its 90% interval, and by more than a fifth from its median.
+        """Return the measurements outside of the law's 90% interval, by more than a fifth from its
+        median, the farthest first.
         """
         bounds = np.quantile(self.samples_ms, [0.5, *INTERVAL], axis=0)
         found = []

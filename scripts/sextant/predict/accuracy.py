@@ -12,14 +12,7 @@ from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 from sextant.pages.wording import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
-from sextant.predict import (
-    JOULES,
-    Draws,
-    JointPredictor,
-    Rows,
-    draws_samples,
-    predictor_class,
-)
+from sextant.predict import JOULES, Draws, JointPredictor, Rows, draws_samples, predictor_class
 from sextant.predict.folds import Task, share_lengths
 from sextant.predict.tuning import results_of
 
@@ -68,11 +61,11 @@ def predict_held_out(
     Args:
         task: points and facts.
         predictor: name of a predictor that needs no reference measurements.
-        seed: seed of the predictor's training.
+        seed: of its training.
         hold_out: what a fold has not seen.
         percentiles: those of nTTFT and ITL.
         first_token: what the first of them is one of, as `at_percentile` takes it.
-        n_jobs: processes to use; the result does not depend on it.
+        n_jobs: processes; the result does not depend on it.
         progress: called with each step.
 
     Raises:
@@ -147,9 +140,8 @@ def predict_rows(
     seed: int,
     percentiles: tuple[int, int],
 ) -> HeldOut:
-    """Return the rows of a fold with their predictions, by a fit on all others.
-
-    `points` are as `at_percentile` returns them, `rows` says which of them the fold holds out.
+    """Return the rows of a fold, of points as `at_percentile` gives them, predicted by a fit on all
+    others.
     """
     training, asked = points[~rows], points[rows]
     if not task.has_fixed_lengths:

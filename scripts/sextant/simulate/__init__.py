@@ -1,14 +1,13 @@
 """Simulation of servers, step by step: what requests that arrive at these times would wait.
 
 In go `Requests` (when they arrive, their tokens, what prefix they share), a `Scheduler` (vLLM's
-settings) and a `StepLaw` (the time of one engine step); out comes a `Simulation`: each request's
-latencies and outcome, the gaps between tokens as a histogram, how busy and how full the servers
-were; and its summary.
+settings) and a `StepLaw` (the time of one engine step); out come a `Simulation` of one or several
+replicas behind a router (each request's latencies and outcome, the gaps between tokens, how busy
+and how full the servers were) and its summary.
 
-This file has all three, and runs them on one or several replicas behind a router. Compiled are
-`steps`, which plan a replica's steps, and `tables`, which keep its requests and its KV cache, each
-in O(1) a step; no other module than `tables` imports Numba. `laws` has mean latencies at a steady
-load without simulation, and step laws from the predictor's fit, for what was never measured;
+Compiled are `steps`, which plan a replica's steps, and `tables`, which keep its requests and its KV
+cache, each in O(1) a step; no other module than `tables` imports Numba. `laws` has mean latencies
+without simulation, and step laws from the predictor's fit, for what was never measured;
 `calibrated` has those of a server that was measured.
 """
 
@@ -65,11 +64,7 @@ class Requests:
         prefix_id: np.ndarray | None = None,
         prefix_tokens: np.ndarray | None = None,
     ) -> Self:
-        """Return requests of any numeric arrays; without prefixes where none are given.
-
-        Raises:
-            InputError: there are none, an arrival is out of order, or a length is below 1.
-        """
+        """Return requests of any numeric arrays; without prefixes where none are given."""
         if prefix_id is None or prefix_tokens is None:
             prefix_id, prefix_tokens = np.full(len(arrival_s), NONE), np.zeros(len(arrival_s))
         tokens = (input_tokens, output_tokens, prefix_id, prefix_tokens)
@@ -116,19 +111,19 @@ class Scheduler:
             if not getattr(self, name) > 0:
                 problem = f"{getattr(self, name)} is not above 0"
                 raise InputError(problem, field=name, fix="give a number above 0")
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            problem = (
-                f"{self.max_num_batched_tokens} tokens a step for {self.max_num_seqs} requests"
-            )
+        tokens, requests = self.max_num_batched_tokens, self.max_num_seqs
+        if tokens < requests:
+            problem = f"{tokens} tokens a step for {requests} requests"
             fix = "give at least max_num_seqs: each of them decodes one token a step"
             raise InputError(problem, field="max_num_batched_tokens", fix=fix)
         if self.n_blocks < 1:
             problem = f"a KV cache of {self.kv_tokens} tokens holds no request"
             fix = f"give {2 * self.block_tokens} or more"
             raise InputError(problem, field="kv_tokens", fix=fix)
-        if self.max_model_len is not None and not 1 < self.max_model_len <= self.most_tokens:
-            problem = f"a request of {self.max_model_len} tokens and a cache of {self.most_tokens}"
-            fix = f"give max_model_len from 2 to {self.most_tokens}, or more KV memory"
+        most = self.n_blocks * self.block_tokens
+        if self.max_model_len is not None and not 1 < self.max_model_len <= most:
+            problem = f"a request of {self.max_model_len} tokens and a cache of {most}"
+            fix = f"give max_model_len from 2 to {most}, or more KV memory"
             raise InputError(problem, field="max_model_len", fix=fix)
 
     @property
@@ -137,14 +132,9 @@ class Scheduler:
         return self.kv_tokens // self.block_tokens - 1
 
     @property
-    def most_tokens(self) -> int:
-        """Tokens of the longest request that the KV cache holds."""
-        return self.n_blocks * self.block_tokens
-
-    @property
     def longest(self) -> int:
         """Tokens of the longest request that is not refused."""
-        return self.max_model_len or self.most_tokens
+        return self.max_model_len or self.n_blocks * self.block_tokens
 
 
 @dataclass(frozen=True)
@@ -266,7 +256,7 @@ class Simulation:
     most_blocks: int
     """Largest number of blocks in use on one replica."""
     busy_s: float
-    """Time in which engines ran steps after the warm-up, summed over the replicas."""
+    """Time in which engines ran steps after the warm-up, of all replicas."""
     kv_block_s: float
     """Integral of the blocks in use over that time."""
     n_steps: int
@@ -336,7 +326,7 @@ def simulate_closed(
     """Return the outcome of users who each send a request when their last one is answered.
 
     Users are spread evenly over the replicas and stay there; all start at 0 and send nothing
-    after `duration_s`. Requests are sent in their order; their arrivals are not used.
+    after `duration_s`. Requests are sent in their order, whatever their arrivals.
 
     Raises:
         TooFewRequests: users send more.
@@ -395,10 +385,7 @@ def _outcome(world: "World", warmup_s: float) -> Simulation:
 
 
 def on_threads(run: Callable[..., Result], *values: Iterable[Any]) -> list[Result]:
-    """Return what `run` makes of each set of values, as `map` does, on all cores.
-
-    The compiled part frees the GIL.
-    """
+    """Return what `run` makes of each set of values, on all cores (compiled code frees the GIL)."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(run, *values))
 
@@ -414,13 +401,9 @@ def summarise(
 
     Latencies are those of requests that were answered; gaps between tokens (`itl_ms`) are within
     0.25%, and those of requests that gave up later are among them. Rates are over the time from the
-    end of the warm-up to the last answer or arrival.
-
-    Args:
-        simulation: the outcome of each request.
-        limits_ms: limits that each request has to keep to count as goodput, of `ttft_ms`,
-            `nttft_ms`, `itl_ms` (the mean of its own gaps, which is its TPOT), `tpot_ms` and
-            `e2e_ms`; without any, all that are answered count.
+    end of the warm-up to the last answer or arrival. As goodput counts what keeps all `limits_ms`,
+    of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of a request's own gaps, which is its TPOT),
+    `tpot_ms` and `e2e_ms`.
 
     Raises:
         InputError: no request came after the warm-up, or a limit is of another latency.

@@ -1,10 +1,9 @@
 """Step laws of a server that was measured, from its closed-loop requests.
 
 Where the times of tokens are known, the law starts from the steps that they show
-(`measured_steps`), else from a rough guess. Its terms are then scaled by least squares until mean
-latencies agree (`match`), first through the closed form. Its means are those of equal requests
-at a steady load; what the simulator says of the measured ones, lengths and first wave included,
-then corrects it.
+(`measured_steps`), else from a rough guess. Its terms are scaled until mean latencies agree
+(`match`), through the closed form, which has equal requests at a steady load; what the simulator
+says of the measured ones, lengths and first wave included, corrects it.
 """
 
 from dataclasses import replace
@@ -52,12 +51,9 @@ class CalibratedLaws(NamedTuple):
 
 
 def closed_loop_requests(folder: Path) -> pd.DataFrame:
-    """Return the requests of a measured cell that succeeded, as `calibrate` takes them.
+    """Return the requests that succeeded of a cell of closed-loop levels, for `calibrate`.
 
     Columns are `users, input_tokens, output_tokens, sent_s, ttft_ms, e2e_ms, token_offsets_ms`.
-
-    Args:
-        folder: a cell of closed-loop levels, of the pipeline or of `sextant load`.
     """
     rows = pd.read_parquet(folder / "requests.parquet")
     rows = rows[rows["status"] == "ok"]
@@ -77,11 +73,8 @@ def closed_loop_requests(folder: Path) -> pd.DataFrame:
 def requests_of_points(points: pd.DataFrame) -> pd.DataFrame:
     """Return requests that have about the means of a characterization's points, for `calibrate`.
 
-    Args:
-        points: of one server, with `users, input_tokens, output_tokens, mean_ttft_ms, mean_itl_ms`.
-
-    Raises:
-        InputError: no point has all of them.
+    The points are of one server, with `users, input_tokens, output_tokens, mean_ttft_ms,
+    mean_itl_ms`; InputError where none has all of them.
     """
     names = ["users", "input_tokens", "output_tokens", "mean_ttft_ms", "mean_itl_ms"]
     known = points[names].astype(float).dropna()
@@ -226,18 +219,15 @@ _COMPUTED = ("prompts", "prompt_tokens", "sequences", "context_tokens")
 
 
 def measured_steps(requests: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps of one level, in the order of time.
+    """Return the steps of one level in the order of time.
 
-    A step is left out where the time before it was idle, or where an answer got two tokens or goes
-    on after it missed a step: what preemption or a client's pause adds is not known. All are where
-    the times are not those of tokens.
+    Columns are `duration_ms, prompts, prompt_tokens, sequences, context_tokens`. A step is left out
+    where the time before it was idle, or where an answer got two tokens or goes on after it missed
+    a step: what preemption or a client's pause adds is not known. All are where the times are not
+    those of tokens.
 
     Args:
-        requests: `input_tokens, output_tokens, sent_s, token_offsets_ms` (of each token, from
-            `sent_s`).
-
-    Returns:
-        `duration_ms, prompts, prompt_tokens, sequences, context_tokens`, a row for a step.
+        requests: `input_tokens, output_tokens, sent_s, token_offsets_ms` (from `sent_s`).
     """
     counts = requests["token_offsets_ms"].map(len).to_numpy()
     if (counts != requests["output_tokens"]).any():
@@ -273,12 +263,9 @@ def measured_steps(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def law_of_steps(steps: pd.DataFrame) -> StepLaw | None:
-    """Return the law whose steps are closest in least squares; None of too few steps.
+    """Return the law that is closest to `measured_steps` in least squares; None of too few steps.
 
     Its terms are no less than 0; `request_ms`, which no step shows, is 0.
-
-    Args:
-        steps: as `measured_steps` returns them, of all levels.
     """
     if len(steps) < _LEAST_STEPS:
         return None

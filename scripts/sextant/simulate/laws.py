@@ -11,6 +11,7 @@ closed form at one to many users gives the predictor's own latencies (`step_laws
 """
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -99,11 +100,8 @@ def open_loop(
         seen = np.maximum(decoding + load.gap_cv2, 1.0)
         return _means(law, limits, load, decoding, seen, 1.0, 1 - np.exp(-decoding))
 
-    def rate(found: Means) -> np.ndarray:
-        return found.request_rate_rps
-
-    rates = np.asarray(request_rate_rps, float)
-    return _balance(means, rate, rates, limits.most_decoding(load), near)
+    rates, carried = np.asarray(request_rate_rps, float), attrgetter("request_rate_rps")
+    return _balance(means, carried, rates, limits.most_decoding(load), near)
 
 
 def closed_loop(
@@ -135,10 +133,9 @@ def saturation_rps(law: StepLaw, limits: Limits, load: Load) -> np.ndarray:
 def _step_parts(
     law: StepLaw, limits: Limits, load: Load, decoding: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ms of a step without prompts, ms that a prompt adds to it, and steps of a prompt.
+    """Return ms of a step without prompts, ms that a prompt adds to its steps, and those steps.
 
-    Steps are a fraction where several prompts fit into one; what a prompt adds is that of all its
-    steps.
+    They are a fraction where several prompts fit into one.
     """
     new = load.new_tokens
     steps = new / np.maximum(np.asarray(limits.max_num_batched_tokens) - decoding, 1.0)
@@ -244,7 +241,7 @@ class Matched(NamedTuple):
     covariance: np.ndarray
     """Of the log scales, (laws, groups, groups)."""
     errors: np.ndarray
-    """Logarithms of predicted over known latencies, (laws, latencies)."""
+    """Logarithms of predicted over known latencies, (laws, 2 · loads)."""
 
 
 def broadcast(values: np.ndarray) -> StepLaw:
@@ -342,13 +339,13 @@ _UNCROWDED = 0.5
 def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) -> np.ndarray:
     """Return the step laws of configurations, shape (rows, 1 + draws, terms), in `NAMES`' order.
 
-    The first law of each is the one of the most likely parameters, the others are those of draws.
+    The first law of each has the most likely parameters, the others those of draws.
 
     Args:
         predictor: fitted to points of engines with chunked prefill.
         rows: configurations as `predictor.design` gives them, of any users; their lengths are the
             means of the requests.
-        n_draws: draws of the posterior.
+        n_draws: of the posterior.
         seed: of the draws.
 
     Raises:

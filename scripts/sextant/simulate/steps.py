@@ -1,9 +1,8 @@
 """The simulation, compiled: vLLM's rules of what a step computes, in O(1) a step.
 
 `run_open` and `run_closed` send requests to replicas, `advance` makes a replica's plans, and
-`decode_only` those that only decode: most of all, so they take a loop of their own. In such a step
-no request joins, ends, is preempted or given up. The numbers are those of the other steps, one at a
-time, but nothing is looked up in the table of requests.
+`decode_only` those that only decode: most of all, so they take a loop of their own, with the
+numbers of the other steps. No request joins, ends, is preempted or given up in them.
 """
 
 import math
@@ -37,28 +36,16 @@ def window_of(w: World, now_s: float) -> int:
 
 
 @compiled
-def _next_event_s(w: World, r: int) -> float:
-    """Return until when a replica only decodes, as far as its queue and its clients go."""
-    s = w.replicas[r]
-    if s.partial != NONE or s.n_decodes == 0:
-        return -math.inf
-    event_s = math.inf
-    if s.oldest != NONE:
-        event_s = w.requests[s.oldest].deadline_s
-    if s.is_blocked:
-        return event_s
-    if s.preempted != NONE:
-        return -math.inf
-    if s.waiting != NONE:
-        event_s = min(event_s, w.requests[s.waiting].arrival_s + w.request_s)
-    return event_s
-
-
-@compiled
 def decode_only(w: World, r: int, until_s: float) -> None:
     """Make the plans of a replica that only decode, up to the first other one or a time."""
     s = w.replicas[r]
-    until_s = min(until_s, _next_event_s(w, r))
+    if s.partial != NONE or s.n_decodes == 0 or (s.preempted != NONE and not s.is_blocked):
+        return
+    # No client gives up before, and nobody joins.
+    if s.oldest != NONE:
+        until_s = min(until_s, w.requests[s.oldest].deadline_s)
+    if s.waiting != NONE and not s.is_blocked:
+        until_s = min(until_s, w.requests[s.waiting].arrival_s + w.request_s)
     crossing, ends = w.crossing[r], w.ends[r]
     mask = ends.shape[0] - 1
     counted_from_s = s.counted_from_s
@@ -186,8 +173,7 @@ def _admit(w: World, r: int, i: int, now_s: float) -> bool:
     s.is_blocked = s.n_running == w.max_num_seqs or needed > w.n_blocks - s.used
     if s.is_blocked:
         return False
-    tables.hold_cached(w, r, i, hit)
-    tables.start_running(w, r, i)
+    tables.start_running(w, r, i, hit)
     if q.preemptions == 0:
         q.cached = q.computed
     return True
@@ -320,7 +306,14 @@ def _sample_first(w: World, r: int, i: int, end_s: float) -> None:
     q.generated += 1
     q.start_plan = s.plan
     q.end_plan = s.plan + q.output - q.generated
-    tables.append_end(w, r, i)
+    slot = q.end_plan & (w.ends.shape[1] - 1)
+    last = w.ends[r, slot].last
+    q.end_before, q.end_after = last, NONE
+    if last == NONE:
+        w.ends[r, slot].first = i
+    else:
+        w.requests[last].end_after = i
+    w.ends[r, slot].last = i
     if q.end_plan > s.plan:
         s.n_decodes += 1
         s.n_counted += q.is_counted

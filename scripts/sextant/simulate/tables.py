@@ -2,10 +2,9 @@
 
 Each change costs O(1).
 
-`compiled` has Numba compile functions, and keeps what it compiled for the next process. The
-folder's name is a hash of what is compiled: Numba itself would not see that a function called from
-another file has changed. It lies in the user's cache, since the library's own folder may be
-read-only; without a folder that can be written, each process compiles for itself.
+`compiled` has Numba compile functions, and keeps what it compiled in the user's cache, since the
+library's own folder may be read-only; without one, each process compiles for itself. The folder's
+name is a hash of what is compiled: Numba would not see that a function of another file has changed.
 """
 
 import hashlib
@@ -232,21 +231,6 @@ def first_waiting(w: World, r: int) -> int:
 
 
 @compiled
-def start_running(w: World, r: int, i: int) -> None:
-    """Have the one that `first_waiting` returned leave the queue and run."""
-    s, q = w.replicas[r], w.requests[i]
-    if i == s.preempted:
-        s.preempted = q.older
-    else:
-        s.waiting = q.next_arrival
-    q.older, q.newer = s.newest, NONE
-    if s.newest != NONE:
-        w.requests[s.newest].newer = i
-    s.newest = i
-    s.n_running += 1
-
-
-@compiled
 def stop_running(w: World, r: int, i: int) -> None:
     """Remove a request from the running ones."""
     s, q = w.replicas[r], w.requests[i]
@@ -257,20 +241,6 @@ def stop_running(w: World, r: int, i: int) -> None:
     else:
         s.newest = q.older
     s.n_running -= 1
-
-
-@compiled
-def append_end(w: World, r: int, i: int) -> None:
-    """Note that a request's last token comes in its `end_plan`."""
-    q = w.requests[i]
-    slot = q.end_plan & (w.ends.shape[1] - 1)
-    last = w.ends[r, slot].last
-    q.end_before, q.end_after = last, NONE
-    if last == NONE:
-        w.ends[r, slot].first = i
-    else:
-        w.requests[last].end_after = i
-    w.ends[r, slot].last = i
 
 
 @compiled
@@ -292,14 +262,13 @@ def remove_end(w: World, r: int, i: int) -> None:
 def cache_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return for each block how deep in the cache it lies, and the request that used it last.
 
+    That is the number of blocks used since: a cache of more blocks still has it. Both are -1 of a
+    block that is new. O(log of all blocks) for each.
+
     Args:
         prefix: (all blocks,) number of each block with all before it, from 0 on, one request after
             the other.
         ends: (n,) where each request's blocks end.
-
-    Returns:
-        (all blocks,) the blocks used since: a cache of more blocks still has it; and (all blocks,)
-        the request. Both -1 of a block that is new. O(log of all blocks) for each.
     """
     n = len(prefix)
     depth, used_by = np.full(n, -1), np.full(n, -1)
@@ -403,9 +372,21 @@ def cached_of(w: World, r: int, i: int) -> tuple[int, int]:
 
 
 @compiled
-def hold_cached(w: World, r: int, i: int, hit: int) -> None:
-    """Have a request hold its leading cached blocks, as many as `cached_of` said."""
+def start_running(w: World, r: int, i: int, hit: int) -> None:
+    """Have the one that `first_waiting` returned leave the queue and run.
+
+    It holds its leading cached blocks, as many as `cached_of` said.
+    """
     s, q = w.replicas[r], w.requests[i]
+    if i == s.preempted:
+        s.preempted = q.older
+    else:
+        s.waiting = q.next_arrival
+    q.older, q.newer = s.newest, NONE
+    if s.newest != NONE:
+        w.requests[s.newest].newer = i
+    s.newest = i
+    s.n_running += 1
     of_group = min(hit, q.shared)
     if q.group != NONE:
         group = r * w.n_groups + q.group
