@@ -93,12 +93,7 @@ def share_lengths(
 
 
 def fit_folds(
-    task: Task,
-    slo: SLO,
-    predictor: str,
-    seed: int,
-    n_jobs: int,
-    progress: Callable[[str], None],
+    task: Task, slo: SLO, predictor: str, seed: int, n_jobs: int, progress: Callable[[str], None]
 ) -> FitResult:
     """Fit a predictor for one SLO, once for each LLM held out and for all unseen ones.
 
