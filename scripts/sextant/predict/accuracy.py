@@ -19,12 +19,8 @@ from sextant.predict.tuning import results_of
 HoldOut = Literal["llm", "gpu", "engine", "engine_version"]
 """What a fold has not seen: an LLM, a type of GPU, an engine, a version of one."""
 _HELD_OUT = {"llm": "LLM", "gpu": "GPU type"}
-_SHAPE = (
-    *("llm_type", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "n_experts"),
-    "vocab_size",
-)
+_SHAPE = ["llm_type", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "n_experts"]
 MEDIANS = (50, 50)
-_PARTS = ("predicted", "lo", "hi")
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
 """What is judged, and the target that gives it."""
 
@@ -87,15 +83,14 @@ def predict_held_out(
         fix = "judge roofline, or measure both"
         raise InputError(problem, field="--predictor", fix=fix)
     folds = list(held_out_folds(points, task, hold_out))
-    architectures = _architectures(points, task)
-    left = [architectures[~rows].nunique() for _, rows in folds]
-    if len(folds) < 2 or min(left) < make.min_training_llms:
+    architectures, least = _architectures(points, task), make.min_training_llms
+    left = min((architectures[~rows].nunique() for _, rows in folds), default=0)
+    if len(folds) < 2 or left < least:
         present = plural(len(folds), _HELD_OUT.get(hold_out, hold_out.replace("_", " ")))
-        needed = f"{predictor} needs {make.min_training_llms} LLMs or more to learn from"
-        if len(folds) > 1:
-            needed = f"{min(left)} LLMs are left without one of them; {needed}"
+        lack = f"{left} LLMs are left without one of them; " if len(folds) > 1 else ""
+        problem = f"{lack}{predictor} needs {least} LLMs or more to learn from"
         fix = "name another --source beside it, or hold out something else (--hold-out)"
-        raise InputError(f"the points are of {present}: {needed}", field="--hold-out", fix=fix)
+        raise InputError(f"the points are of {present}: {problem}", field="--hold-out", fix=fix)
     found, given = [], (predictor, seed, percentiles)
     jobs = (partial(predict_rows, task, points, fold, rows, *given) for fold, rows in folds)
     for held in results_of(jobs, n_jobs):
@@ -126,7 +121,7 @@ def held_out_folds(
 def _architectures(points: pd.DataFrame, task: Task) -> pd.Series:
     """Return the name of the first LLM of each row's architecture."""
     first: dict[Hashable, str] = {}
-    shape, ids = attrgetter(*_SHAPE), sorted(points["llm_id"].unique())
+    shape, ids = attrgetter(*_SHAPE, "vocab_size"), sorted(points["llm_id"].unique())
     named = {name: first.setdefault(shape(task.facts.llms[name]), name) for name in ids}
     return points["llm_id"].map(named)
 
@@ -176,18 +171,16 @@ def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
     parts = []
     for fold, points, _, predicted in held_out:
         part = points[[*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD]].assign(fold=fold)
-        for metric, target in METRICS.items():
-            # Without input lengths a point has no nTTFT, and TTFT cannot be computed from it.
-            tokens = points["input_tokens"] if metric == "ttft" else 1.0
-            stem = target.removesuffix("_ms")
-            part[f"{metric}_ms"] = points[target] * tokens
-            names = (target, f"{stem}_lo_ms", f"{stem}_hi_ms")
-            for suffix, name in zip(_PARTS, names, strict=True):
-                part[f"{metric}_{suffix}_ms"] = predicted.get(name, np.nan) * tokens
+        # Without input lengths a point has no nTTFT, and TTFT cannot be computed from it.
+        for metric, stem, tokens in (("ttft", "nttft", points["input_tokens"]), ("tpot", "itl", 1)):
+            part[f"{metric}_ms"] = points[f"{stem}_ms"] * tokens
+            part[f"{metric}_predicted_ms"] = predicted[f"{stem}_ms"] * tokens
+            for bound in ("lo_ms", "hi_ms"):
+                part[f"{metric}_{bound}"] = predicted.get(f"{stem}_{bound}", np.nan) * tokens
         if JOULES[0] in predicted:
             part["energy_j_per_token"] = points["energy_j_per_token"].where(lambda it: it > 0)
-            for suffix, name in zip(_PARTS, JOULES, strict=True):
-                part[f"energy_{suffix}_j_per_token"] = predicted[name]
+            joules = ("energy_predicted_j_per_token", *JOULES[1:])
+            part[[*joules]] = predicted[JOULES]
         parts.append(part)
     return pd.concat(parts).sort_index()
 

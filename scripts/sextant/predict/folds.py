@@ -32,8 +32,7 @@ class Task:
     source: str
     """Name of the characterization."""
     points: pd.DataFrame
-    """Closed-loop points of one workload and scenario: `llm_id, gpu_profile_id, users,
-    {median,p90,p99}_{nttft,itl}_ms`; latencies are missing where nothing succeeded."""
+    """Closed-loop points of one workload and scenario, as the store has them."""
     facts: Facts
     """Of all LLMs, measured or not, and of the GPU profiles on offer."""
     feasible: Collection[Pair]
@@ -85,8 +84,8 @@ def share_lengths(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Give all rows the lengths of the workload: medians over the training rows.
 
-    A point's own mean length depends on which requests it could answer, and is not known of an
-    LLM that was not measured. What is asked may be about requests of other `lengths`.
+    A point's own mean length depends on which requests it could answer, and is not known of a new
+    LLM. What is asked may be about requests of other `lengths`.
     """
     shared = training[LENGTHS].median()
     return training.assign(**shared), asked.assign(**(lengths or shared))

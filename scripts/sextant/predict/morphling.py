@@ -33,7 +33,7 @@ class Morphling(Tunable):
     """
 
     uses_references = True
-    GRID: tuple[Settings, ...] = tuple(
+    GRID = tuple(
         dict(zip(TARGETS, pair, strict=True)) for pair in product(CHOICES, repeat=len(TARGETS))
     )
 
@@ -62,27 +62,9 @@ class Morphling(Tunable):
         """
         inputs = NetworkInputs().fit(training.X)
         nttft, itl = (
-            _errors(_Network(inputs, target, self.seed), training, held_out) for target in TARGETS
+            _Network(inputs, target, self.seed).errors(training, held_out) for target in TARGETS
         )
         return ((nttft[:, :, None] + itl[:, None, :]) / 2).reshape(len(held_out), -1)
-
-
-def _errors(network: "_Network", training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
-    """Return the error of each choice on each LLM held out in one target, (LLMs, choices)."""
-    errors = np.empty((len(held_out), len(CHOICES)))
-    lengths = sorted({choice["epochs"] for choice in CHOICES})
-    for alpha in dict.fromkeys(choice["alpha"] for choice in CHOICES):
-        for epochs in network.train(training, alpha, lengths):
-            trained = network.keras.get_weights()
-            for position, choice in enumerate(CHOICES):
-                if (choice["alpha"], choice["epochs"]) != (alpha, epochs):
-                    continue
-                for row, (rows, references) in enumerate(held_out):
-                    network.fine_tune(references, choice["beta"])
-                    errors[row, position] = network.error(rows)
-                    network.keras.set_weights(trained)
-    # A network that diverged is never chosen.
-    return np.nan_to_num(errors, nan=np.inf)
 
 
 class _Network:
@@ -90,7 +72,20 @@ class _Network:
 
     def __init__(self, inputs: NetworkInputs, target: str, seed: int) -> None:
         self.inputs, self.target, self.seed = inputs, target, seed
-        self.keras = _build(inputs.n_columns, seed)
+        keras = keras_on_cpu()
+        # Weights and the order of rows are drawn from global generators.
+        keras.utils.set_random_seed(seed)
+        layers = keras.layers
+        self.keras = keras.Sequential(
+            [
+                layers.Input((inputs.n_columns,)),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(1, activation="relu", use_bias=False),
+            ]
+        )
+        loss = keras.losses.MeanAbsolutePercentageError()
+        self.keras.compile(loss=loss, optimizer=keras.optimizers.SGD())
         self.start = self.keras.get_weights()
 
     def train(self, rows: Rows, alpha: float, lengths: Sequence[int]) -> Iterator[int]:
@@ -110,30 +105,26 @@ class _Network:
         if len(references.X):
             self._descend(references, beta, batch_size=8, epochs=1, shuffle=False)
 
-    def error(self, rows: Rows) -> float:
-        """Return the mean absolute percentage error over rows, a fraction."""
-        predicted = output(self.keras, self.inputs.transform(rows.X))
-        return mape_error(rows.y[[self.target]].to_numpy(), predicted)
-
     def _descend(self, rows: Rows, step: float, **how: Any) -> None:
         self.keras.optimizer.learning_rate = step
         latencies_ms = rows.y[[self.target]].to_numpy(np.float32)
         self.keras.fit(self.inputs.transform(rows.X), latencies_ms, verbose=0, **how)
 
-
-def _build(n_inputs: int, seed: int) -> Any:
-    keras = keras_on_cpu()
-    # Weights and the order of rows are drawn from global generators.
-    keras.utils.set_random_seed(seed)
-    network = keras.Sequential(
-        [
-            keras.layers.Input((n_inputs,)),
-            keras.layers.Dense(128, activation="relu"),
-            keras.layers.Dense(128, activation="relu"),
-            keras.layers.Dense(1, activation="relu", use_bias=False),
-        ]
-    )
-    network.compile(
-        loss=keras.losses.MeanAbsolutePercentageError(), optimizer=keras.optimizers.SGD()
-    )
-    return network
+    def errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+        """Return the error of each choice on each LLM held out, (LLMs, choices)."""
+        errors = np.empty((len(held_out), len(CHOICES)))
+        lengths = sorted({choice["epochs"] for choice in CHOICES})
+        for alpha in dict.fromkeys(choice["alpha"] for choice in CHOICES):
+            for epochs in self.train(training, alpha, lengths):
+                trained = self.keras.get_weights()
+                for position, choice in enumerate(CHOICES):
+                    if (choice["alpha"], choice["epochs"]) != (alpha, epochs):
+                        continue
+                    for row, (rows, references) in enumerate(held_out):
+                        self.fine_tune(references, choice["beta"])
+                        predicted = output(self.keras, self.inputs.transform(rows.X))
+                        truth = rows.y[[self.target]].to_numpy()
+                        errors[row, position] = mape_error(truth, predicted)
+                        self.keras.set_weights(trained)
+        # A network that diverged is never chosen.
+        return np.nan_to_num(errors, nan=np.inf)

@@ -1,7 +1,7 @@
 """What the three networks share: their inputs, their answers, and Keras on JAX.
 
-Keras is imported inside functions only, through `keras_on_cpu`: it takes seconds, which no
-command that trains no network should pay.
+Keras is imported inside functions only: it takes seconds, which no command that trains no network
+should pay.
 """
 
 import os
@@ -54,18 +54,13 @@ class NetworkInputs:
         self.one_hot_ = OneHotEncoder(sparse_output=False, handle_unknown="ignore")
         self.one_hot_.fit(X[self.categories_])
         self.scaler_ = StandardScaler().fit(self._columns(X))
+        self.n_columns = self.scaler_.n_features_in_
         return self
 
     def transform(self, X: pd.DataFrame) -> np.ndarray:
         """Return the inputs, (rows, columns) in float32."""
         return self.scaler_.transform(self._columns(X)).astype(np.float32)
 
-    @property
-    def n_columns(self) -> int:
-        """Number of inputs."""
-        return self.scaler_.n_features_in_
-
     def _columns(self, X: pd.DataFrame) -> np.ndarray:
-        return np.hstack(
-            [numbers_of(X, self.numbers_), self.one_hot_.transform(X[self.categories_])]
-        )
+        categories = self.one_hot_.transform(X[self.categories_])
+        return np.hstack([numbers_of(X, self.numbers_), categories])

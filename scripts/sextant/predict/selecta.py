@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pandas as pd
 
-from sextant.points.frame import FLOOR_MS, IDENTIFIERS, TARGETS
+from sextant.points.frame import FLOOR_MS, IDENTIFIERS, KEYS, TARGETS
 from sextant.predict import Rows, latency_frame
 from sextant.predict.tuning import HeldOut, Settings, Tunable, choose, mape_error
 
@@ -61,11 +61,10 @@ class Selecta(Tunable):
         """
         errors = np.empty((len(held_out), len(self.GRID)))
         for row, (rows, references) in enumerate(held_out):
-            matrices = _matrices([training, references])
+            matrices, truth = _matrices([training, references]), rows.y[TARGETS].to_numpy()
             for position, settings in enumerate(self.GRID):
                 predicted = _estimate(self._factorise(matrices, settings), rows.X)
                 predicted.loc[references.X.index] = references.y[TARGETS]
-                truth = rows.y[TARGETS].to_numpy()
                 errors[row, position] = mape_error(truth, predicted.to_numpy())
         return errors
 
@@ -82,8 +81,7 @@ def _matrices(parts: Sequence[Rows]) -> "dict[Key, Trainset]":
     """Return the known entries, LLM × GPU profile, by number of users and target."""
     from surprise import Dataset, Reader
 
-    keys = [*IDENTIFIERS, "users"]
-    points = pd.concat([pd.concat([rows.X[keys], rows.y], axis=1) for rows in parts])
+    points = pd.concat([pd.concat([rows.X[KEYS], rows.y], axis=1) for rows in parts])
     matrices = {}
     for users, same in points.groupby("users"):
         for target in TARGETS:
@@ -95,14 +93,9 @@ def _matrices(parts: Sequence[Rows]) -> "dict[Key, Trainset]":
 
 
 def _estimate(factors: "Mapping[Key, SVD]", X: pd.DataFrame) -> pd.DataFrame:
-    asked = X[[*IDENTIFIERS, "users"]].itertuples(index=False, name=None)
-    estimates = [
-        [
-            factors[users, target].predict(llm_id, profile_id).est
-            if (users, target) in factors
-            else np.nan
-            for target in TARGETS
-        ]
-        for llm_id, profile_id, users in asked
-    ]
-    return latency_frame(estimates, X.index)
+    def estimate(llm_id: str, profile_id: str, users: int, target: str) -> float:
+        known = factors.get((users, target))
+        return known.predict(llm_id, profile_id).est if known else np.nan
+
+    asked = X[KEYS].itertuples(index=False, name=None)
+    return latency_frame([[estimate(*key, target) for target in TARGETS] for key in asked], X.index)
