@@ -93,9 +93,13 @@ def _matrices(parts: Sequence[Rows]) -> "dict[Key, Trainset]":
 
 
 def _estimate(factors: "Mapping[Key, SVD]", X: pd.DataFrame) -> pd.DataFrame:
-    def estimate(llm_id: str, profile_id: str, users: int, target: str) -> float:
-        known = factors.get((users, target))
-        return known.predict(llm_id, profile_id).est if known else np.nan
-
-    asked = X[KEYS].itertuples(index=False, name=None)
-    return latency_frame([[estimate(*key, target) for target in TARGETS] for key in asked], X.index)
+    estimates = [
+        [
+            factors[users, target].predict(llm_id, profile_id).est
+            if (users, target) in factors
+            else np.nan
+            for target in TARGETS
+        ]
+        for llm_id, profile_id, users in X[KEYS].itertuples(index=False, name=None)
+    ]
+    return latency_frame(estimates, X.index)

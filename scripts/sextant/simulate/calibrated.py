@@ -274,6 +274,7 @@ def law_of_steps(steps: pd.DataFrame) -> StepLaw | None:
     terms = np.column_stack([np.ones(len(steps)), computed])
     scale = terms.max(axis=0).clip(min=1)
     found = nnls(terms / scale, steps["duration_ms"].to_numpy())[0] / scale
-    any_ms, *by_amount, prompt_ms = map(float, found)
+    any_ms, sequence_ms, token_ms, prefill_ms, prompt_ms = map(float, found)
     # What a step takes whatever it computes: the client cannot separate the weights from the rest.
-    return StepLaw(any_ms / 2, any_ms / 2, *by_amount, prompt_step_ms=prompt_ms)
+    steady = StepLaw(any_ms / 2, any_ms / 2, sequence_ms, token_ms, prefill_ms)
+    return replace(steady, prompt_step_ms=prompt_ms)
