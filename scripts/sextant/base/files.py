@@ -1,53 +1,52 @@
-"""Files that are either whole or absent, with their provenance; what our own sources say."""
+"""Files that are either whole or absent, with their provenance; what our own sources say; rows.
+
+Rows of a table are dicts: grouped, taken from a frame, as JSON has them. Imports are lean: commands
+that need no frames start without pandas, the load client without Arrow, which would double its
+memory.
+"""
 
 import ast
 import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sextant import __version__
 from sextant.base.errors import InputError
 
-if TYPE_CHECKING:  # the load client does without: it would double its memory
+if TYPE_CHECKING:
     import grimp
+    import pandas as pd
     import pyarrow as pa
 
-import math
-from collections.abc import Iterable
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:  # commands that need no frames start without pandas
-    import pandas as pd
-
-
+Row = dict[str, Any]
+"""A row by column; what is not known is None."""
 PROVENANCE_KEY = b"sextant"
 # The disk, the user's quota and the process's own limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAKE_AGAIN = "delete it and run the same command again, which makes it again"
 # Deleting these files would measure all their cells again in the same run. Made in a run of their
 # own, with the same content as before, they make nothing else stale.
-MAKE_TRACE_AGAIN = (
-    "ingest the trace again: `sextant ingest`, or in the workflow `snakemake --cores all "
-    "--forcerun ingest_trace --until fit_workload` and then the same command again"
+_AGAIN = (
+    "{0} again: `sextant {1}`, or in the workflow `snakemake --cores all --forcerun {2} --until "
+    "fit_workload` and then the same command again"
 )
-MAKE_WORKLOAD_AGAIN = (
-    "fit the workload again: `sextant fit`, or in the workflow `snakemake --cores all "
-    "--forcerun fit_workload --until fit_workload` and then the same command again"
-)
+MAKE_TRACE_AGAIN = _AGAIN.format("ingest the trace", "ingest", "ingest_trace")
+MAKE_WORKLOAD_AGAIN = _AGAIN.format("fit the workload", "fit", "fit_workload")
 
 
 @contextlib.contextmanager
@@ -128,10 +127,10 @@ def sha256_file(path: str | Path) -> str:
 @cache
 def git_commit() -> str:
     """Return the commit of this source tree, `-dirty` if it differs, `unknown` outside git."""
-    folder = Path(__file__).parent
     # Without optional locks: a job that is killed leaves no lock in the repository.
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
     command += ["--abbrev=40", "--exclude=*"]
+    folder = Path(__file__).parent
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -254,15 +253,12 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             named |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
     direct = named & graph.modules
-    paths = {
-        folder.joinpath(*module.split("."))
-        for module in direct.union(*map(graph.find_upstream_modules, direct))
-    }
-    # A folder may be left from when a module was a package.
-    modules_at = {path.with_suffix(".py") for path in paths}
-    files = {
-        file if file.is_file() else file.with_suffix("") / "__init__.py" for file in modules_at
-    }
+    files = set()
+    for module in direct.union(*map(graph.find_upstream_modules, direct)):
+        path = folder.joinpath(*module.split("."))
+        # A folder may be left from when a module was a package.
+        file = path.with_suffix(".py")
+        files.add(file if file.is_file() else path / "__init__.py")
     beside = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
     return sorted(map(str, files | {it for it in beside if it.is_file() and it.suffix != ".py"}))
 
@@ -294,10 +290,6 @@ def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
     file = getattr(sys.modules.get(module), "__file__", None)
     tree = ast.parse(Path(file).read_text(encoding="utf-8") if file else "")
     return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-
-
-Row = dict[str, Any]
-"""A row by column; what is not known is None."""
 
 
 def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
@@ -342,6 +334,10 @@ def jsonable(value: Any) -> Any:
     return None if isinstance(native, float) and not math.isfinite(native) else native
 
 
+def _native(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def import_without(module: str, *hidden: str) -> Any:
     """Return a module, imported as if these, which it does without, were not installed.
 
@@ -354,7 +350,3 @@ def import_without(module: str, *hidden: str) -> Any:
     finally:
         for name in absent:
             del sys.modules[name]
-
-
-def _native(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

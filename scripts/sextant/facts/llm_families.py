@@ -78,10 +78,16 @@ class Sizes(NamedTuple):
     context: int
 
 
-_FIELDS = Sizes(
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),  # type: ignore[arg-type]
-    *("num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings"),  # type: ignore[arg-type]
-)
+_FIELDS: dict[str, Any] = {
+    "hidden": "hidden_size",
+    "ffn": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab": "vocab_size",
+    "context": "max_position_embeddings",
+}
 
 
 class Experts(NamedTuple):
@@ -104,19 +110,13 @@ def read_sizes(
 ) -> Sizes:
     """Return the sizes of a decoder.
 
-    Args:
-        config: of the LLM.
-        defaults: sizes by field that the published configs leave to the family's class.
-        own: a number for what the config does not say in one field, a text for a field of
-            another name.
+    `defaults` are those by field that the published configs leave to the family's class; `own` has
+    a number for what the config does not say in one field, a text for a field of another name.
     """
-    values: dict[str, int | str] = {**_FIELDS._asdict(), **own}
-    sizes = {
-        size: config.integer(value, (defaults or {}).get(value))
-        if isinstance(value, str)
-        else value
-        for size, value in values.items()
-    }
+    sizes = _FIELDS | own
+    for size, field in sizes.items():
+        if isinstance(field, str):
+            sizes[size] = config.integer(field, (defaults or {}).get(field))
     return Sizes(**sizes)
 
 
@@ -376,37 +376,24 @@ def _gpt_sizes(config: Config, family: Family, **own: int | str) -> Sizes:
     names: dict[str, Any] = {**family.sizes, **own}
     h = config.integer(names.get("hidden", "hidden_size"))
     heads = config.integer(names.get("heads", "num_attention_heads"))
-    defaults = {
-        names.get("ffn", "intermediate_size"): family.ffn_ratio * h or None,
-        "num_key_value_heads": heads if family.kv_heads_follow else None,
-    }
+    ffn = {names.get("ffn", "intermediate_size"): family.ffn_ratio * h or None}
     same = {"kv_heads": heads, "head_dim": _head_dim(config, h, heads)}
-    return read_sizes(config, defaults, **same | names)
+    return read_sizes(config, ffn, **same | names)
 
 
 def gpt(
-    config: Config,
-    family: Family,
-    s: Sizes | None = None,
-    *,
-    has_bias: bool = True,
-    norms: int | None = None,
-    in_layer: int = 0,
-    in_head: int = 0,
-    **more: Any,
+    config: Config, family: Family, s: Sizes | None = None, *, in_head: int = 0, **more: Any
 ) -> Facts:
     """Return the facts of GPT's kind, whose layer norms have biases.
 
-    `in_layer` and `in_head` are further vectors: of a layer, and outside of the layers beside one
-    norm and the head's bias.
+    `in_head` are further vectors outside of the layers, beside one norm and the head's bias.
     """
     s = s or _gpt_sizes(config, family)
-    in_attention = has_bias and not family.has_mlp_bias_alone
-    bias = _biases(s, qkv=in_attention, out=in_attention, mlp=has_bias)
-    in_layer += bias + (norms or family.norms) * 2 * s.hidden
-    in_head += 2 * s.hidden + s.vocab * family.has_head_bias
-    facts = {"is_tied": family.is_tied, **window_facts(config, s.layers, family.window), **more}
-    return decoder(config, s, mlp_matrices=2, vectors=s.layers * in_layer + in_head, **facts)
+    in_attention = not family.has_mlp_bias_alone
+    bias = _biases(s, qkv=in_attention, out=in_attention, mlp=True)
+    vectors = s.layers * (bias + family.norms * 2 * s.hidden)
+    vectors += 2 * s.hidden + s.vocab * family.has_head_bias + in_head
+    return decoder(config, s, is_tied=family.is_tied, mlp_matrices=2, vectors=vectors, **more)
 
 
 def opt(config: Config, family: Family) -> Facts:
@@ -437,44 +424,6 @@ def mpt(config: Config, family: Family) -> Facts:
     ffn = config.integer("expansion_ratio") * config.integer("d_model")
     s = _gpt_sizes(config, family, ffn=ffn)
     return decoder(config, s, is_tied=True, mlp_matrices=2, vectors=(2 * s.layers + 1) * s.hidden)
-
-
-def bloom(config: Config, family: Family) -> Facts:
-    """BLOOM, with a norm of the embedding."""
-    # ALiBi sets no limit; `seq_length`, the length in training, is what servers go by.
-    context = config.integer("seq_length", default=UNBOUNDED_TOKENS)
-    s = _gpt_sizes(config, family, context=context)
-    config.require(n_inner=4 * s.hidden)
-    return gpt(config, family, s, in_head=2 * s.hidden)
-
-
-def falcon(config: Config, family: Family) -> Facts:
-    """Falcon, of the old and the new architecture."""
-    own: dict[str, int] = {}
-    is_shared = config.flag("multi_query")
-    if config.flag("new_decoder_architecture"):
-        own["kv_heads"] = config.integer("num_kv_heads")
-        norms = config.integer("num_ln_in_parallel_attn", default=2)
-    else:
-        config.ignore("num_kv_heads")  # has a meaning in the new architecture only
-        own |= {"kv_heads": 1} if is_shared else {}
-        norms = 1 if config.flag("parallel_attn") else 2  # side by side they share one
-    # Falcon 7B and 40B leave the context to the class.
-    own["context"] = config.integer("max_position_embeddings", default=2048)
-    s = _gpt_sizes(config, family, **own)
-    return gpt(config, family, s, has_bias=config.flag("bias"), norms=norms)
-
-
-def phi(config: Config, family: Family) -> Facts:
-    """Phi 1 and 2, which may have norms of Q and K."""
-    s = _gpt_sizes(config, family)
-    qk_norm = 4 * s.head_dim if config.flag("qk_layernorm", default=False) else 0
-    return gpt(config, family, s, in_layer=qk_norm)
-
-
-def starcoder2(config: Config, family: Family) -> Facts:
-    """StarCoder 2."""
-    return gpt(config, family, has_bias=config.flag("use_bias", default=True))
 
 
 def t5(config: Config, _: Family) -> Facts:

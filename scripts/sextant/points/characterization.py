@@ -45,15 +45,17 @@ from sextant.points.frame import (
 )
 from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of
 
+FILE = "characterization.yaml"
+SHIPPED = PROJECT / "resources" / "characterizations"
+DEFAULT_SOURCES = ("archive:inferencex", "archive:llm-pilot")
+"""What answers rest on where nothing else is named."""
 MOST_POINTS = 50_000
 """Of one folder: laws are fitted to all of them."""
-_DTYPES = {int: "Int64", float: "float64", str: "str"}
 _STATISTICS = {"mean": "mean"} | {
     prefix: "median" if prefix == "median" else f"{number}th percentile"
     for number, prefix in PERCENTILE_PREFIX.items()
 }
 _ROUNDING = 1e-6
-_ENDS = ["min", "max"]
 _Tokens = Annotated[float, Field(gt=0, le=1e8)]
 _Count = Annotated[int, Field(ge=0, le=10**12)]
 _LATENCIES = {
@@ -224,18 +226,17 @@ def read_points(path: Path) -> pd.DataFrame:
     texts = pd.DataFrame(rows, [row.line for row in rows], dtype=object)
     if texts.empty:
         raise InputError("there are no points", file=path, fix="add one row per measurement")
-    return pd.DataFrame({name: _column(texts[name], path) for name in texts})
-
-
-def _column(texts: pd.Series, path: Path) -> pd.Series:
-    """Return a column's values; an empty text is a missing value, 4.0 is a whole number."""
-    given, name = texts[texts != ""], str(texts.name)
-    if name.endswith("precision"):
-        given = given.str.lower()
-    if _TYPES[name] is int:
-        given = given.str.replace(r"\.0+$", "", regex=True)
-    values = load_column(given.tolist(), PointRow, name, path, given.index.tolist())
-    return pd.Series(values, given.index, dtype=_DTYPES[_TYPES[name]]).reindex(texts.index)
+    columns = {}
+    for name in texts:
+        given, kind = texts.loc[texts[name] != "", name], _TYPES[name]
+        if name.endswith("precision"):
+            given = given.str.lower()
+        if kind is int:
+            given = given.str.replace(r"\.0+$", "", regex=True)
+        values = load_column(given.tolist(), PointRow, name, path, given.index.tolist())
+        dtype = {int: "Int64", float: "float64", str: "str"}[kind]
+        columns[name] = pd.Series(values, given.index, dtype=dtype).reindex(texts.index)
+    return pd.DataFrame(columns)
 
 
 def check_latencies(points: pd.DataFrame) -> None:
@@ -245,27 +246,22 @@ def check_latencies(points: pd.DataFrame) -> None:
         values = points.reindex(columns=names).astype(float)
         least = values.ffill(axis=1).cummax(axis=1).shift(axis=1)
         fix = "correct the row: a higher percentile is never smaller"
-        _refuse(values, least, "a lower percentile", fix)
+        _refuse_below(values, least, "a lower percentile", fix)
     for statistic in _STATISTICS:
         names = [f"{statistic}_{name}_ms" for name in ("e2e", "ttft")]
         values = points.reindex(columns=names).astype(float)
         least = values[names[1:]].set_axis(names[:1], axis=1)
         fix = "correct the row: a request ends after its first token"
-        _refuse(values[names[:1]], least, "the TTFT", fix)
+        _refuse_below(values[names[:1]], least, "the TTFT", fix)
 
 
-def _refuse(values: pd.DataFrame, least: pd.DataFrame, of: str, fix: str) -> None:
+def _refuse_below(values: pd.DataFrame, least: pd.DataFrame, of: str, fix: str) -> None:
     wrong = values < least * (1 - _ROUNDING)
     if wrong.any(axis=None):
         line = wrong.any(axis=1).idxmax()
         name = wrong.loc[line].idxmax()
         problem = f"{values.loc[line, name]:g} is below the {least.loc[line, name]:g} of {of}"
         raise InputError(f"{problem} in this row", row=line, field=name, fix=fix)
-
-
-DEFAULT_MEMORY_UTILIZATION = 0.9
-"""vLLM's default of `--gpu-memory-utilization`."""
-FILE = "characterization.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,10 +300,10 @@ class Characterization:
 
     @property
     def memory_utilization(self) -> float:
-        """Fraction of the memory that servers may use; vLLM's default if all ran already."""
+        """Fraction of the memory that servers may use; vLLM's default (0.9) if all ran already."""
         known = [each.memory_utilization for each in self.descriptions if each.memory_utilization]
         known += self.feasibility["memory_utilization"].dropna().tolist()
-        return max(known, default=DEFAULT_MEMORY_UTILIZATION)
+        return max(known, default=0.9)
 
 
 _T = TypeVar("_T", LLM, GPUProfile)
@@ -328,13 +324,26 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
         raise InputError(f"two sources are called {max(names, key=names.count)}", fix=fix)
     longest = [part.longest_request_tokens for part in parts]
     features = [part.features for part in parts if part.features]
+    priced: dict[str, GPUProfile] = {}
+    for name, profile in (each for part in parts for each in part.profiles.items()):
+        if name not in priced or math.isnan(priced[name].usd_per_hour):
+            priced[name] = replace(profile, gpu_model=None)
+    # Profiles have to agree but for their prices. Zero, because one nan is not equal to another.
+    bare: dict[str, Any] = dict.fromkeys(("price_source", "price_as_of", "gpu_model"))
+    unpriced = {
+        part.source: {
+            name: replace(profile, **bare, usd_per_hour=0.0)
+            for name, profile in part.profiles.items()
+        }
+        for part in parts
+    }
     return Characterization(
         source=" + ".join(names),
         workload_id=" + ".join(part.workload_id for part in parts),
         scenario_id=" + ".join(part.scenario_id for part in parts),
         points=pd.concat([part.points for part in parts], ignore_index=True),
         llms=_agreed({part.source: part.llms for part in parts}),
-        profiles=_priced(parts),
+        profiles={name: priced[name] for name in _agreed(unpriced)},
         predictors=[],
         features=Features(*map(pd.concat, zip(*features, strict=True))) if features else None,
         feasibility=pd.concat([part.feasibility for part in parts], ignore_index=True),
@@ -357,30 +366,13 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
     return {name: value for name, (_, value) in sorted(first.items())}
 
 
-def _priced(parts: Sequence[Characterization]) -> dict[str, GPUProfile]:
-    """Return the profiles of all sources, which have to agree but for their prices."""
-    # Zero, because one nan is not equal to another.
-    bare: dict[str, Any] = dict.fromkeys(("price_source", "price_as_of", "gpu_model"))
-    bare["usd_per_hour"] = 0.0
-    unpriced = {
-        part.source: {name: replace(profile, **bare) for name, profile in part.profiles.items()}
-        for part in parts
-    }
-    priced: dict[str, GPUProfile] = {}
-    for part in parts:
-        for name, profile in part.profiles.items():
-            if name not in priced or math.isnan(priced[name].usd_per_hour):
-                priced[name] = replace(profile, gpu_model=None)
-    return {name: priced[name] for name in _agreed(unpriced)}
-
-
 def summary(known: Characterization, place: str) -> dict[str, Any]:
     """Return what a characterization holds, for `--json` and `as_text`.
 
     Numbers and days are `[least, most]`, or None where they are not known.
     """
-    points = known.points
-    profiles = [known.profiles[name] for name in points["gpu_profile_id"].unique()]
+    points, ends = known.points, ["min", "max"]
+    gpus = {known.profiles[name].gpu.gpu_id for name in points["gpu_profile_id"].unique()}
     named = {"llms": "llm_id", "engines": "engine", "precisions": "precision"}
     ranges = ("users", "request_rate_rps", "input_tokens", "output_tokens", "measured_on")
     return {
@@ -389,9 +381,9 @@ def summary(known: Characterization, place: str) -> dict[str, Any]:
         "licences": [each.licence for each in known.descriptions],
         "n_points": len(points),
         **{key: sorted(points[name].dropna().unique()) for key, name in named.items()},
-        "gpus": sorted({profile.gpu.gpu_id for profile in profiles}),
+        "gpus": sorted(gpus),
         **{
-            name: None if points[name].isna().all() else jsonable([*points[name].agg(_ENDS)])
+            name: None if points[name].isna().all() else jsonable([*points[name].agg(ends)])
             for name in ranges
         },
     }
@@ -408,25 +400,34 @@ def as_text(row: dict[str, Any]) -> str:
     lengths = span("input_tokens", "input tokens") + span("output_tokens", "output tokens")
     days = " to ".join(dict.fromkeys(row["measured_on"] or ["a time that is not known"]))
     how = ", ".join(row["precisions"]) or "precisions as the LLMs' configurations say"
-    return "\n".join(
-        [
-            f"{row['source']} ({row['place']})",
-            f"  {row['n_points']:,} points: {len(row['llms'])} LLMs on {', '.join(row['gpus'])}",
-            f"  {', '.join(row['engines']) or 'engine not known'}; {how}",
-            f"  {'; '.join(loads + lengths)}",
-            f"  measured at {days}; {', '.join(row['licences']) or 'your own'}",
-            f"  LLMs: {', '.join(row['llms'])}",
-        ]
-    )
+    return f"""{row["source"]} ({row["place"]})
+  {row["n_points"]:,} points: {len(row["llms"])} LLMs on {", ".join(row["gpus"])}
+  {", ".join(row["engines"]) or "engine not known"}; {how}
+  {"; ".join(loads + lengths)}
+  measured at {days}; {", ".join(row["licences"]) or "your own"}
+  LLMs: {", ".join(row["llms"])}"""
 
 
-SHIPPED = PROJECT / "resources" / "characterizations"
-DEFAULT_SOURCES = ("archive:inferencex", "archive:llm-pilot")
-"""What answers rest on where nothing else is named."""
+@cache
+def shipped_sources() -> dict[str, Path]:
+    """Return the folder of each characterization that ships, by its source."""
+    folders = sorted(path.parent for path in SHIPPED.glob(f"*/{FILE}"))
+    return {load_description(folder).source: folder for folder in folders}
+
+
+def load_description(folder: Path) -> Description:
+    """Read the description of a folder's points.
+
+    Raises InputError: there is none, or a key is unknown, missing, there twice or has a wrong
+    value.
+    """
+    facts = read_yaml(folder / FILE)
+    check(DescriptionFile, facts, folder / FILE)
+    return Description(**facts)
 
 
 def load_folder(folder: str | Path) -> Characterization:
-    """Read a characterization from its folder.
+    """Read a characterization from its folder of data; docs/adding.md has the layout.
 
     LLMs that cannot be sized, e.g. of an unknown family, are left out with their points.
 
@@ -467,9 +468,9 @@ def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, I
     for row in load_sheet(folder / "llms.tsv", FolderLlmRow, "llm_id"):
         config = folder / row["config"]
         if not config.is_file():
-            file, fix = folder / "llms.tsv", "save the LLM's config.json there, or correct the path"
+            fix = "save the LLM's config.json there, or correct the path"
             problem = f"{row['llm_id']} has no configuration: there is no file {config}"
-            raise InputError(problem, file=file, row=row.line, field="config", fix=fix)
+            raise row.error(problem, "config", fix)
         try:
             llms[row["llm_id"]] = load_llm(config, row.get("dtype", about.dtype))
         except InputError as error:
@@ -492,8 +493,7 @@ def _profiles(folder: Path) -> dict[str, GPUProfile]:
                 raise
             fix = f"write its facts as gpus/{row['gpu_id']}.yaml in the folder, or use one of "
             fix += ", ".join(sorted(path.stem for path in GPUS.glob("*.yaml")))
-            file, field = folder / "gpu_profiles.tsv", "gpu_id"
-            raise InputError(error.problem, file=file, row=row.line, field=field, fix=fix) from None
+            raise row.error(error.problem, "gpu_id", fix) from None
         profiles[row["gpu_profile_id"]] = profile_from_row(row, gpu)
     return dict(sorted(profiles.items()))
 
@@ -508,56 +508,47 @@ def _points(
         raise InputError("no points.csv", file=folder, fix=fix)
     points = read_points(path)
     try:
-        _check_names(points["llm_id"], llms, folder / "llms.tsv")
-        _check_names(points["gpu_profile_id"], profiles, folder / "gpu_profiles.tsv")
+        for name, known, sheet in (
+            ("llm_id", llms, folder / "llms.tsv"),
+            ("gpu_profile_id", profiles, folder / "gpu_profiles.tsv"),
+        ):
+            problem = f"{{!r}} is not in {sheet.name}"
+            fix = f"add a row for it to {sheet}, or correct the name"
+            _refuse_rows(~points[name].isin(list(known)), name, problem, fix, points[name])
         without = points.reindex(columns=LOAD).isna().all(axis=1)
-        if without.any():
-            problem, fix = "neither users nor a request rate", "fill in one of them"
-            field = "users, request_rate_rps"
-            raise InputError(problem, row=without.idxmax(), field=field, fix=fix)
-        _check_averages(points, about.statistic)
+        problem, fix = "neither users nor a request rate", "fill in one of them"
+        _refuse_rows(without, ", ".join(LOAD), problem, fix)
+        # A point that has only the kind of average that its source does not publish.
+        own, other = ("mean", "median") if about.statistic == "mean" else ("median", "mean")
+        problem = f"{other} without {own}, but the statistic of {FILE} is {about.statistic}"
+        for latency in LATENCIES:
+            values = points.reindex(columns=[f"{own}_{latency}", f"{other}_{latency}"])
+            wrong = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
+            fix = f"move the values to {own}_{latency}, or correct the statistic"
+            _refuse_rows(wrong, f"{other}_{latency}", problem, fix)
         check_latencies(points)
         points = complete(points, about.defaults)
-        _check_layout(points, profiles)
+        # Copies of attention may be counted besides `tensor_parallel` (vLLM) or within it (SGLang).
+        names = points["gpu_profile_id"]
+        n_gpus = names.map({name: each.n_gpus for name, each in profiles.items()})
+        fix = "correct it, or name the profile that has all devices of one replica"
+        for name in ("tensor_parallel", "data_parallel", "expert_parallel"):
+            texts = points[name].astype(str) + " is more than the " + n_gpus.astype(str)
+            wrong = (points[name] > n_gpus).fillna(False)
+            _refuse_rows(wrong, name, "{}", fix, texts + " GPUs of " + names)
     except InputError as error:
         raise error.at(file=path) from None
     return points.reset_index(drop=True)
 
 
-def _check_names(names: pd.Series, known: Collection[str], sheet: Path) -> None:
-    unknown = names[~names.isin(list(known))]
-    if len(unknown):
-        problem = f"{unknown.iloc[0]!r} is not in {sheet.name}"
-        fix = f"add a row for it to {sheet}, or correct the name"
-        raise InputError(problem, row=unknown.index[0], field=names.name, fix=fix)
-
-
-def _check_averages(points: pd.DataFrame, statistic: str) -> None:
-    """Refuse a point that has only the kind of average that its source does not publish."""
-    own, other = ("mean", "median") if statistic == "mean" else ("median", "mean")
-    problem = f"{other} without {own}, but the statistic of {FILE} is {statistic}"
-    for latency in LATENCIES:
-        values = points.reindex(columns=[f"{own}_{latency}", f"{other}_{latency}"])
-        wrong = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
-        if wrong.any():
-            fix = f"move the values to {own}_{latency}, or correct the statistic"
-            raise InputError(problem, row=wrong.idxmax(), field=f"{other}_{latency}", fix=fix)
-
-
-def _check_layout(points: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> None:
-    """Refuse a layout that needs more devices than its profile has.
-
-    Copies of attention may be counted besides `tensor_parallel` (vLLM) or within it (SGLang).
-    """
-    names = points["gpu_profile_id"]
-    n_gpus = names.map({name: each.n_gpus for name, each in profiles.items()})
-    fix = "correct it, or name the profile that has all devices of one replica"
-    for name in ("tensor_parallel", "data_parallel", "expert_parallel"):
-        wrong = (points[name] > n_gpus).fillna(False)
-        if wrong.any():
-            line = wrong.idxmax()
-            problem = f"{points.loc[line, name]} is more than the {n_gpus[line]} GPUs of "
-            raise InputError(problem + names[line], row=line, field=name, fix=fix)
+def _refuse_rows(
+    wrong: pd.Series, field_name: str, problem: str, fix: str, values: pd.Series | None = None
+) -> None:
+    """Refuse the first wrong row, if there is one; `{}` in the problem is its value."""
+    if wrong.any():
+        line = wrong.idxmax()
+        problem = problem if values is None else problem.format(values[line])
+        raise InputError(problem, row=line, field=field_name, fix=fix)
 
 
 def _feasibility(
@@ -574,26 +565,12 @@ def _feasibility(
         pair, status = (row["llm_id"], row["gpu_profile_id"]), row["status"]
         if status != "measured" and pair in served:
             problem = f"{' on '.join(pair)} is {status}, but has points"
-            fix = "write `measured`, or remove the points"
-            raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
+            raise row.error(problem, "status", "write `measured`, or remove the points")
         if (verdict := row.get("verdict")) and status_of(Outcome(verdict)) != status:
             fix = f"write `{status_of(Outcome(verdict))}`, or remove the verdict"
-            problem = f"{status} contradicts the verdict {verdict}"
-            raise InputError(problem, file=path, row=row.line, field="status", fix=fix)
+            raise row.error(f"{status} contradicts the verdict {verdict}", "status", fix)
     known = [row for row in rows if row["llm_id"] not in unknown]
     return feasibility_table(known, about.source)
-
-
-def load_description(folder: Path) -> Description:
-    """Read the description of a folder's points.
-
-    Raises InputError: there is none, or a key is unknown, missing, there twice or has a wrong
-    value.
-    """
-    path = folder / FILE
-    facts = read_yaml(path)
-    check(DescriptionFile, facts, path)
-    return Description(**facts)
 
 
 def feasibility_table(rows: Iterable[Mapping[str, Any]], source: str) -> pd.DataFrame:
@@ -607,10 +584,3 @@ def feasibility_table(rows: Iterable[Mapping[str, Any]], source: str) -> pd.Data
         verdict=tried["verdict"].astype("object").fillna(status.map(OUTCOMES)),
         memory_utilization=float("nan"),
     )
-
-
-@cache
-def shipped_sources() -> dict[str, Path]:
-    """Return the folder of each characterization that ships, by its source."""
-    folders = sorted(path.parent for path in SHIPPED.glob(f"*/{FILE}"))
-    return {load_description(folder).source: folder for folder in folders}

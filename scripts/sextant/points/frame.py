@@ -1,4 +1,6 @@
-"""The points of a characterization as frames: their columns, and latencies at a percentile."""
+"""The points of a characterization as frames: their columns, and latencies at a percentile; the
+features of LLMs and GPU profiles: computed from facts, or published with a characterization.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +15,6 @@ from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, SLO, between, end_column,
 if TYPE_CHECKING:
     from sextant.experiment.experiment import Experiment
 
-
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
 KEYS = [*IDENTIFIERS, "users"]
 """What names a point of a closed loop."""
@@ -27,16 +28,11 @@ LENGTHS = ["input_tokens", "output_tokens"]
 LOAD = ["users", "request_rate_rps"]
 """A closed loop has `users`; its `request_rate_rps` is then a result."""
 TARGETS = ["nttft_ms", "itl_ms"]
-_FIRST = "nttft_ms"
 BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}
 """Columns of the ends of their intervals."""
 FLOOR_MS = 1e-6
-"""What a predicted latency of 0 ms or less becomes, so that it still counts as a latency.
-
-A network whose last unit never fires and a clipped factorisation predict 0 ms. LLM-Pilot's
-scoring takes this as a latency that meets every limit; `has_latency` would take it for a point
-where nothing succeeded.
-"""
+"""What a predicted latency of 0 ms or less becomes: LLM-Pilot's scoring takes 0 as a latency that
+meets every limit; `has_latency` would take it for a point where nothing succeeded."""
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 LATENCIES = ("ttft_ms", "nttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
 LATENCY_COLUMNS = [f"{statistic}_{name}" for statistic in STATISTICS for name in LATENCIES]
@@ -54,7 +50,7 @@ COLUMNS = [
     *(*LATENCY_COLUMNS, *_RATES, *_COUNTS, *_NAMES),
 ]
 """Every frame of points has these, null where its source lacks them; one row per measurement."""
-TYPES = {
+_TYPES = {
     **dict.fromkeys(COLUMNS, "float64"),
     **dict.fromkeys((*_LAYOUT, "users", *_COUNTS), "Int64"),
     **dict.fromkeys((*IDENTIFIERS, *_SOFTWARE, *_NAMES), "str"),
@@ -72,12 +68,15 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     is TPOT where the row has no ITL; and where it has neither, mean ITL = (E2E − TTFT) / (output
     tokens − 1). Column `derived` names the latencies of the row that are computed, e.g. `itl`.
     """
-    others = [name for name in points if name not in TYPES]
+    others = [name for name in points if name not in _TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
     for name, value in (defaults or {}).items():
         frame[name] = frame[name].astype(object).where(frame[name].notna(), value)
-    frame = frame.astype(TYPES)
-    given = {name: _has_any(frame, name) for name in ("nttft", "itl")}
+    frame = frame.astype(_TYPES)
+    names_of = {
+        name: [f"{statistic}_{name}_ms" for statistic in STATISTICS] for name in ("nttft", "itl")
+    }
+    given = {name: frame[names].notna().any(axis=1) for name, names in names_of.items()}
     for statistic in STATISTICS:
         ratio = frame[f"{statistic}_ttft_ms"] / frame["input_tokens"]
         frame[f"{statistic}_nttft_ms"] = frame[f"{statistic}_nttft_ms"].fillna(ratio)
@@ -88,15 +87,10 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     for statistic in ("mean", "median"):
         column = f"{statistic}_itl_ms"
         frame[column] = frame[column].fillna(frame[f"{statistic}_tpot_ms"])
-    made = {name: ~was & _has_any(frame, name) for name, was in given.items()}
+    made = {name: ~was & frame[names_of[name]].notna().any(axis=1) for name, was in given.items()}
     said = np.char.add(*(np.where(rows, f"{name} ", "") for name, rows in made.items()))
     before = frame["derived"].astype("str") if "derived" in frame else said
     return frame.assign(derived=pd.Series(before, frame.index).where(before != "", said))
-
-
-def _has_any(points: pd.DataFrame, metric: str) -> pd.Series:
-    names = [f"{statistic}_{metric}_ms" for statistic in STATISTICS]
-    return points.reindex(columns=names).notna().any(axis=1)
 
 
 def points_of_store(points: pd.DataFrame) -> pd.DataFrame:
@@ -133,9 +127,8 @@ def at_percentile(
     if first_token == "ttft":
         ttft_ms = _latency(points, "ttft_ms", percentiles[0])
         per_token = ttft_ms.div(frame["input_tokens"].astype(float), axis=0)
-        columns = [_FIRST, *BOUNDS[_FIRST]]
         known = per_token.iloc[:, 0].notna()
-        frame.loc[known, columns] = per_token[known].to_numpy()
+        frame.loc[known, ["nttft_ms", *BOUNDS["nttft_ms"]]] = per_token[known].to_numpy()
     frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
     bounds = [name for ends in BOUNDS.values() for name in ends]
     numbers = [*LENGTHS, *TARGETS, *bounds, *_RATES]
@@ -312,11 +305,10 @@ def estimated(points: pd.DataFrame, percentiles: Mapping[str, int]) -> dict[str,
     """
     sources: dict[str, list[str]] = {}
     for target, percentile in percentiles.items():
-        own = f"{PERCENTILE_PREFIX[percentile]}_{target}"
         used = [
             name for known, _ in _estimates(points, target, percentile) for name in known.values()
         ]
-        if set(used) - {own}:
+        if set(used) - {f"{PERCENTILE_PREFIX[percentile]}_{target}"}:
             sources[target] = [*dict.fromkeys(used)]
     return sources
 
@@ -327,12 +319,11 @@ def has_latency(latencies: pd.DataFrame) -> pd.Series:
     return ((values > 0) & np.isfinite(values)).all(axis=1)
 
 
-_LLM_FACTS = (
+_LLM_FACTS = [
     *("llm_type", "dtype", "n_parameters", "n_layers", "hidden_size", "ffn_size", "n_heads"),
     *("n_kv_heads", "head_dim", "vocab_size", "context_tokens", "weight_bytes"),
     "kv_bytes_per_token",
-)
-_GPU_RATES = ("memory_gib", "memory_bandwidth_gb_s", "dense_16bit_tflops")
+]
 ENCODER_DECODER, PAGED, PADDED = "encoder-decoder", "paged", "padded"
 """How an engine executes an LLM: padded to the longest request, with or without an encoder, or
 with attention over a paged (unpadded) KV cache."""
@@ -364,11 +355,9 @@ class Facts(NamedTuple):
         Published features are used if all LLMs and GPU profiles have some.
         """
         computed = computed_features(self.llms, self.profiles)
-        if self.published is None:
-            return computed
-        pairs = zip(computed, self.published, strict=True)
+        pairs = zip(computed, self.published or (), strict=False)
         is_complete = all(own.index.isin(published.index).all() for own, published in pairs)
-        return self.published if is_complete else computed
+        return self.published if self.published and is_complete else computed
 
 
 def computed_features(llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]) -> Features:
@@ -379,12 +368,14 @@ def computed_features(llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile
     llm_rows = [{name: getattr(llm, name) for name in _LLM_FACTS} for llm in llms.values()]
     profile_rows = []
     for profile in profiles.values():
-        rates = {name: getattr(profile.gpu, name) for name in _GPU_RATES}
-        total = {f"total_{name}": profile.n_gpus * rate for name, rate in rates.items()}
-        of = {"gpu_id": profile.gpu.gpu_id, "architecture": profile.gpu.architecture}
-        profile_rows.append({**of, "n_gpus": profile.n_gpus, **rates, **total})
+        gpu, n_gpus = profile.gpu, profile.n_gpus
+        names = ("memory_gib", "memory_bandwidth_gb_s", "dense_16bit_tflops")
+        rates = {name: getattr(gpu, name) for name in names}
+        of = {"gpu_id": gpu.gpu_id, "architecture": gpu.architecture, "n_gpus": n_gpus}
+        total = {f"total_{name}": n_gpus * rate for name, rate in rates.items()}
+        profile_rows.append({**of, **rates, **total})
     return Features(
-        pd.DataFrame(llm_rows, index=pd.Index(llms, name="llm_id"), columns=list(_LLM_FACTS)),
+        pd.DataFrame(llm_rows, index=pd.Index(llms, name="llm_id"), columns=_LLM_FACTS),
         pd.DataFrame(profile_rows, index=pd.Index(profiles, name="gpu_profile_id")),
     )
 
@@ -399,15 +390,16 @@ def features_of_sheets(
     Profiles get those of their device, the number of devices and their memory together
     (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is not a feature.
     """
-    gpus = _table(gpu_rows, "gpu_id")
+    gpus = _feature_table(gpu_rows, "gpu_id")
     each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
     n_gpus = pd.Series({name: profile.n_gpus for name, profile in profiles.items()})
     each = each.set_axis(n_gpus.index.rename("gpu_profile_id")).assign(n_gpus=n_gpus)
     total = each["n_gpus"] * each["memory_capacity_gb"]
-    return Features(_table(llm_rows, "llm_id"), each.assign(memory_capacity_gb_total=total))
+    llms = _feature_table(llm_rows, "llm_id")
+    return Features(llms, each.assign(memory_capacity_gb_total=total))
 
 
-def _table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
+def _feature_table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:
     rows = [{name: value for name, value in row.items() if name != "note"} for row in rows]
     # A row lacks the columns it has no value in: the fullest rows have the columns' order.
     columns = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)

@@ -23,10 +23,9 @@ from sextant.facts.slo import MAX_FAILED, METRICS
 from sextant.pages.wording import percent
 from sextant.points.characterization import FILE, Description, PointRow, check_latencies
 from sextant.points.export import write_description, write_points, write_table
-from sextant.points.frame import COLUMNS, LOAD
+from sextant.points.frame import COLUMNS, LOAD, STATISTICS
 
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
-_STATISTICS = ("mean", "median", "p90", "p95", "p99")
 _WITHOUT_ANSWERS = ("users", "n_ok", "n_failed", "measured_on")
 """What is known of a run in which every request failed."""
 LLMS = PROJECT / "resources" / "llms"
@@ -50,22 +49,18 @@ def import_load_tool(
     """Write results of a tool, a key of `TOOLS`, as the folder of a characterization.
 
     `configs` is the folder of the LLMs' `<llm_id>.json`, relative to `out`; by default what ships.
-    Returns the counts.
-
-    Raises:
-        InputError: a file was not written by the tool, or does not name the LLM; the GPU profile is
-            unknown; no result has users or an answered rate; no LLM has its config.
+    Returns the counts. Raises InputError: a file was not written by the tool, or does not name the
+    LLM; the GPU profile is unknown; no result has users or an answered rate; no LLM has its config.
     """
     profile_of_id(served.gpu_profile_id)
     configs = configs or os.path.relpath(LLMS, out)
     results = pd.DataFrame([row for path in files for row in _rows(tool, path, served.llm)])
-    has_load = results.reindex(columns=LOAD).notna().any(axis=1)
-    points = results.reindex(columns=[*dict.fromkeys([*results, *LOAD])])[has_load]
-    points = points.reset_index(drop=True)
+    results = results.reindex(columns=[*dict.fromkeys([*results, *LOAD])])
+    points = results[results[LOAD].notna().any(axis=1)].reset_index(drop=True)
     if points.empty:
         fix = "measure with a limit of requests in flight, or at a finite rate that is answered"
         raise InputError("no result has users or an answered rate", file=files[0], fix=fix)
-    engine = {"engine": served.engine, "engine_version": served.engine_version}
+    engine = {name: getattr(served, name) for name in ("engine", "engine_version")}
     about = Description(
         source=f"own:{tool}",
         licence="not stated",
@@ -105,6 +100,9 @@ def write_published(
 ) -> str:
     """Write the folder of a characterization, but for LLMs without a configuration.
 
+    Returns the counts: points, measurements, `notes`, and points left out by LLM. Raises
+    InputError: no LLM has its configuration; a GPU profile is unknown.
+
     Args:
         out: the folder; other files in it stay.
         about: its description.
@@ -113,21 +111,13 @@ def write_published(
         configs: folder of the LLMs' `<llm_id>.json`, relative to `out`; in an id `/` is `__`.
         n_read: number of measurements that were read, for the counts.
         notes: of measurements that are not among the points.
-
-    Returns:
-        The counts: points, measurements, `notes`, and points left out by LLM.
-
-    Raises:
-        InputError: no LLM has its configuration; a GPU profile is unknown.
     """
     folder = (out / configs).resolve()  # `out` need not be there yet
     points = points.assign(llm_id=points["model"].str.replace("/", "__", regex=False))
     is_known = points["llm_id"].map(lambda name: (folder / f"{name}.json").is_file()).astype(bool)
     if not is_known.any():
-        fix = (
-            f"save it as {points['llm_id'].iloc[0]}.json there, or name the LLM (--llm) or another "
-        )
-        fix += "folder"
+        fix = f"save it as {points['llm_id'].iloc[0]}.json there, or name the LLM (--llm) or "
+        fix += "another folder"
         problem = f"no config.json of {points['model'].iloc[0]}"
         raise InputError(problem, file=folder, field="--configs", fix=fix)
     unknown = points.loc[~is_known, "model"].value_counts().sort_index()
@@ -154,10 +144,10 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
     content, rows = read_json(path, fix=fix), []
     try:
         for number, point in enumerate(read(content), 1):
+            version = point.pop("version", None) or "of unknown version"
             of_result = "" if number == 1 else f" (result {number})"
-            rows.append(_checked(point, llm, path, of_result))
-            version = rows[-1].pop("version", None) or "of unknown version"
-            rows[-1]["run_id"] = f"{tool} {version}: {path.name}"
+            row = _checked(point, llm, path, of_result)
+            rows.append(row | {"run_id": f"{tool} {version}: {path.name}"})
     except InputError as error:
         raise error.at(file=path) from None
     except KeyError as error:
@@ -175,11 +165,22 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
 def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point:
     """Return what is known of a result, with its `model`; no latency where no request succeeded.
 
-    Raises:
-        InputError: the LLM is not named, or a value is not what points may have.
+    Raises InputError: the LLM is not named, or a value is not what points may have.
     """
-    named = {name: point.pop(name, None) for name in ("model", "version")}
-    known = {name: value for name, value in point.items() if value is not None and value == value}
+    model, (field, day) = llm or point.pop("model"), point.pop("day")
+    asked, served = point.pop("asked_rps"), point.pop("request_rate_rps")
+    # Users, or the rate that was asked for; neither where everything was sent at once.
+    users = point.pop("users") if asked is None else None
+    point |= {"users": users, "request_rate_rps": served if users is not None else asked}
+    known = {k: v for k, v in point.items() if v is not None and v == v and k != "model"}
+    if day is not None:
+        try:
+            known["measured_on"] = date.fromisoformat(
+                day if day.isdigit() else day[:10]
+            ).isoformat()
+        except (AttributeError, ValueError):
+            fix = f"correct {field}, or measure again"
+            raise InputError(f"{str(day)[:40]!r} is no date", field=field, fix=fix) from None
     if known.get("n_ok") == 0:  # tools write 0 for what nothing was measured of
         known = {name: known[name] for name in known if name in _WITHOUT_ANSWERS}
     for name in ("n_ok", "n_failed", "users"):
@@ -191,32 +192,33 @@ def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point
     except InputError as error:
         where, fix = f"{error.field}{of_result}", f"correct {error.field}, or measure again"
         raise InputError(error.problem, file=path, field=where, fix=fix) from None
-    named["model"] = llm or named["model"]
-    if not isinstance(named["model"], str) or not named["model"]:
+    if not isinstance(model, str) or not model:
         fix = "name the LLM: --llm, as on Hugging Face"
         raise InputError("the file does not name the LLM", file=path, field="--llm", fix=fix)
     # The points' statistic is the median: a mean alone would not be read.
     lonely = {name for name in known if name.replace("mean_", "median_") not in known}
-    return {name: value for name, value in known.items() if name not in lonely} | named
+    return {name: value for name, value in known.items() if name not in lonely} | {"model": model}
 
 
 def _vllm(result: Any) -> Iterator[Point]:
-    n_ok = result["completed"]
-    rate, users = result["request_rate"], result["max_concurrency"]
-    latencies: Point = {}
-    for ours, theirs in (("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2e", "e2el")):
-        block = {each: result.get(f"{each}_{theirs}_ms") for each in _STATISTICS}
-        latencies |= _latencies(ours, block, 1.0)
+    n_ok, rate = result["completed"], result["request_rate"]
+    names = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
     yield {
         "model": result["model_id"],
-        **_load(users, None if rate == "inf" else rate, result["request_throughput"]),
+        "users": result["max_concurrency"],
+        "asked_rps": None if rate == "inf" else rate,
+        "request_rate_rps": result["request_throughput"],
         "input_tokens": result["total_input_tokens"] / n_ok if n_ok else None,
         "output_tokens": result["total_output_tokens"] / n_ok if n_ok else None,
-        **latencies,
+        **{
+            f"{each}_{ours}_ms": result.get(f"{each}_{theirs}_ms")
+            for ours, theirs in names.items()
+            for each in STATISTICS
+        },
         "throughput_tok_s": result["output_throughput"],
         "n_ok": n_ok,
         "n_failed": result.get("failed", result["num_prompts"] - n_ok),
-        "measured_on": _day("date", result["date"], lambda text: f"{int(text[:8])}"),
+        "day": ("date", f"{result['date'][:8]}"),
     }
 
 
@@ -224,79 +226,85 @@ def _guidellm(report: Any) -> Iterator[Point]:
     version = report.get("metadata", {}).get("guidellm_version")
     for result in report["benchmarks"]:
         metrics, config = result["metrics"], result.get("config") or result["args"]
-        strategy, totals = config["strategy"], metrics["request_totals"]
+        strategy, totals, start = (
+            config["strategy"],
+            metrics["request_totals"],
+            result["start_time"],
+        )
         is_alone = strategy["type_"] == "synchronous"
-        users = 1 if is_alone else strategy.get("streams") or strategy.get("max_concurrency")
-        point = {
-            ours: (metrics[theirs]["successful"] or {}).get("mean")
-            for ours, theirs in (
-                ("input_tokens", "prompt_token_count"),
-                ("output_tokens", "output_token_count"),
-                ("throughput_tok_s", "output_tokens_per_second"),
-                ("request_rate_rps", "requests_per_second"),
-            )
+        # By column: its name there, and milliseconds of its unit.
+        latencies = {
+            "ttft": ("time_to_first_token_ms", 1.0),
+            "tpot": ("inter_token_latency_ms", 1.0),
+            "e2e": ("request_latency", 1e3),
         }
-        for ours, theirs, ms in (
-            ("ttft", "time_to_first_token_ms", 1.0),
-            ("tpot", "inter_token_latency_ms", 1.0),
-            ("e2e", "request_latency", 1e3),
-        ):
+        point = {}
+        for ours, (theirs, ms) in latencies.items():
             block = metrics[theirs]["successful"] or {}
             point |= _latencies(ours, {**block, **block.get("percentiles", {})}, ms)
+        means = {
+            "input_tokens": "prompt_token_count",
+            "output_tokens": "output_token_count",
+            "throughput_tok_s": "output_tokens_per_second",
+            "request_rate_rps": "requests_per_second",
+        }
+        try:
+            day = None if start is None else datetime.fromtimestamp(start, UTC).isoformat()
+        except (TypeError, ValueError, ArithmeticError, OSError):
+            day = str(start)
         yield point | {
+            **{ours: (metrics[it]["successful"] or {}).get("mean") for ours, it in means.items()},
             "model": _only(config, "model") or _only(report | {"benchmarks": []}, "model"),
             "version": version,
-            **_load(users, strategy.get("rate"), point["request_rate_rps"]),
+            "users": 1 if is_alone else strategy.get("streams") or strategy.get("max_concurrency"),
+            "asked_rps": strategy.get("rate"),
             "n_ok": totals["successful"],
             "n_failed": totals["errored"],
-            "measured_on": _day(
-                "start_time",
-                result["start_time"],
-                lambda stamp: datetime.fromtimestamp(stamp, UTC).isoformat(),
-            ),
+            "day": ("start_time", day),
         }
 
 
 def _aiperf(result: Any) -> Iterator[Point]:
-    config = result["input_config"]
-    users, rate = (_only(config, name) for name in ("concurrency", "request_rate"))
+    config, start = result["input_config"], result.get("start_time")
     models = _only(config, "model_names") or _only(config, "model")
-    yield {
+    means = {
+        "input_tokens": "input_sequence_length",
+        "output_tokens": "output_sequence_length",
+        "throughput_tok_s": "output_token_throughput",
+    }
+    latencies = {
+        "ttft": result.get("time_to_first_token"),
+        "tpot": result.get("inter_token_latency"),
+        "e2e": result["request_latency"],
+    }
+    point = {}
+    for name, block in latencies.items():
+        if block is not None:  # answers that did not stream have E2E alone
+            if block["unit"] not in _MS_PER:
+                fix = f"one of {', '.join(_MS_PER)} is known"
+                raise InputError(f"unknown unit {block['unit']!r}", field=name, fix=fix)
+            renamed = {**block, "mean": block.get("avg"), "median": block.get("p50")}
+            point |= _latencies(name, renamed, _MS_PER[block["unit"]])
+    yield point | {
+        **{ours: result.get(theirs, {}).get("avg") for ours, theirs in means.items()},
         "model": models[0] if isinstance(models, list) else models,
         "version": result.get("aiperf_version"),
-        **_load(users, rate, result["request_throughput"]["avg"]),
-        "input_tokens": result.get("input_sequence_length", {}).get("avg"),
-        "output_tokens": result.get("output_sequence_length", {}).get("avg"),
-        **_of_aiperf("ttft", result.get("time_to_first_token")),
-        **_of_aiperf("tpot", result.get("inter_token_latency")),
-        **_of_aiperf("e2e", result["request_latency"]),
-        "throughput_tok_s": result.get("output_token_throughput", {}).get("avg"),
+        "users": _only(config, "concurrency"),
+        "asked_rps": _only(config, "request_rate"),
+        "request_rate_rps": result["request_throughput"]["avg"],
         "n_ok": result["request_count"]["avg"],
         "n_failed": result.get("error_request_count", {}).get("avg", 0),
-        "measured_on": _day("start_time", result.get("start_time"), str),
+        "day": ("start_time", None if start is None else str(start)),
     }
 
 
-def _day(field: str, value: Any, as_text: Callable[[Any], str]) -> str | None:
-    """Return the day of a date or a time; `as_text` makes it a text that begins with the day."""
-    if value is None:
-        return None
-    try:
-        text = as_text(value)
-        return date.fromisoformat(text if text.isdigit() else text[:10]).isoformat()
-    except (TypeError, ValueError, ArithmeticError, OSError):
-        fix = f"correct {field}, or measure again"
-        raise InputError(f"{str(value)[:40]!r} is no date", field=field, fix=fix) from None
-
-
-def _of_aiperf(name: str, block: Mapping[str, Any] | None) -> Point:
-    if block is None:  # of answers that did not stream
-        return {}
-    if block["unit"] not in _MS_PER:
-        fix = f"one of {', '.join(_MS_PER)} is known"
-        raise InputError(f"unknown unit {block['unit']!r}", field=name, fix=fix)
-    renamed = {**block, "mean": block.get("avg"), "median": block.get("p50")}
-    return _latencies(name, renamed, _MS_PER[block["unit"]])
+def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
+    """Return the statistics of a latency that a tool reports, in ms."""
+    values = {each: block.get(each) for each in STATISTICS}
+    return {
+        f"{each}_{name}_ms": value if value is None or ms == 1 else value * ms
+        for each, value in values.items()
+    }
 
 
 def _only(config: Any, name: str) -> Any:
@@ -319,22 +327,6 @@ def _only(config: Any, name: str) -> Any:
         fix = "give a result of a single phase"
         raise InputError(f"several values of {name}: {values[:3]}", field=name, fix=fix)
     return values[0] if values else None
-
-
-def _load(users: int | None, asked_rps: float | None, served_rps: float | None) -> Point:
-    """Return users or the rate that was asked for; neither where everything was sent at once."""
-    if asked_rps is not None:
-        return {"users": None, "request_rate_rps": asked_rps}
-    return {"users": users, "request_rate_rps": None if users is None else served_rps}
-
-
-def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
-    """Return the statistics of a latency that a tool reports, in ms."""
-    values = {each: block.get(each) for each in _STATISTICS}
-    return {
-        f"{each}_{name}_ms": value if value is None or ms == 1 else value * ms
-        for each, value in values.items()
-    }
 
 
 TOOLS: dict[str, tuple[str, Callable[[Any], Iterator[Point]]]] = {

@@ -44,47 +44,41 @@ class Outcome(StrEnum):
     @property
     def kind(self) -> Kind:
         """The group it belongs to."""
-        return _KINDS.get(self, Kind.DOES_NOT_FIT)
+        others = {"feasible": Kind.FITS, "omitted": Kind.OMITTED}
+        others["heads_cannot_be_split"] = Kind.UNSUPPORTED
+        return others.get(self, Kind.DOES_NOT_FIT)
 
 
-_KINDS = {
-    Outcome.FEASIBLE: Kind.FITS,
-    Outcome.HEADS_CANNOT_BE_SPLIT: Kind.UNSUPPORTED,
-    Outcome.OMITTED: Kind.OMITTED,
-}
-"""Of all others it is that the LLM does not fit."""
 _NEED = "the longest request needs {longest_request_tokens}"
-_SENTENCES = {
-    Outcome.FEASIBLE: "",
-    Outcome.WEIGHTS_TOO_LARGE: "the weights take {weight_gib:.3f} GiB of {usable_gib:.3f} GiB",
-    Outcome.KV_CACHE_TOO_SMALL: f"the KV cache holds {{kv_tokens}} tokens, {_NEED}",
-    Outcome.BATCH_WEIGHT_TOO_LARGE: (
-        "the KV cache holds {kv_tokens} tokens, the variant asks for {batch_weight_tokens}"
+_CACHE = "the KV cache holds {kv_tokens} tokens, "
+_PHRASES = {
+    "feasible": "",
+    "weights_too_large": "the weights take {weight_gib:.3f} GiB of {usable_gib:.3f} GiB",
+    "kv_cache_too_small": _CACHE + _NEED,
+    "batch_weight_too_large": _CACHE + "the variant asks for {batch_weight_tokens}",
+    "batch_weight_too_small": (
+        "the variant's batch weight is {batch_weight_tokens} tokens, " + _NEED
     ),
-    Outcome.BATCH_WEIGHT_TOO_SMALL: (
-        f"the variant's batch weight is {{batch_weight_tokens}} tokens, {_NEED}"
-    ),
-    Outcome.NO_BATCH_WEIGHT_PASSED: "no batch weight passed in {n_server_starts} server starts",
-    Outcome.HEADS_CANNOT_BE_SPLIT: (
+    "no_batch_weight_passed": "no batch weight passed in {n_server_starts} server starts",
+    "heads_cannot_be_split": (
         "{n_heads} heads ({n_kv_heads} KV heads) cannot be split over {n_gpus} GPUs"
     ),
-    Outcome.MEMORY_TOO_SMALL: "memory too small",
-    Outcome.OMITTED: "software or hardware limits",
+    "memory_too_small": "memory too small",
+    "omitted": "software or hardware limits",
 }
-
-
+"""Why, by outcome, with the numbers that decide."""
 OUTCOMES = {
     "measured": Outcome.FEASIBLE,
     "too_small": Outcome.MEMORY_TOO_SMALL,
     "omitted": Outcome.OMITTED,
 }
 """By the `status` of a row in `feasibility.csv`, or in an archive's sheet of cells."""
-_STATUSES = {Kind.FITS: "measured", Kind.DOES_NOT_FIT: "too_small"}
 
 
 def status_of(outcome: Outcome) -> str:
     """Return the `status` of an outcome, a key of `OUTCOMES`."""
-    return _STATUSES.get(outcome.kind, "omitted")
+    statuses = {Kind.FITS: "measured", Kind.DOES_NOT_FIT: "too_small"}
+    return statuses.get(outcome.kind, "omitted")
 
 
 @dataclass(frozen=True)
@@ -93,12 +87,12 @@ class Verdict:
 
     outcome: Outcome
     numbers: Mapping[str, int | float] = field(default_factory=dict)
-    """By name, with the unit as suffix; exactly those of the outcome's sentence."""
+    """By name, with the unit as suffix; exactly those of the outcome's phrase."""
     source: str | None = None
     """Who says so, e.g. a paper's table; None for our own measurement."""
 
     def __post_init__(self) -> None:
-        parts = string.Formatter().parse(_SENTENCES[self.outcome])
+        parts = string.Formatter().parse(_PHRASES[self.outcome])
         needed = {name for _, name, _, _ in parts if name}
         if needed != set(self.numbers):
             wanted, given = (", ".join(sorted(names)) or "none" for names in (needed, self.numbers))
@@ -112,7 +106,7 @@ class Verdict:
     @property
     def why(self) -> str | None:
         """Why the LLM cannot be served, as a phrase; None if it can."""
-        return _SENTENCES[self.outcome].format_map(self.numbers) or None
+        return _PHRASES[self.outcome].format_map(self.numbers) or None
 
     @property
     def reason(self) -> str:
@@ -156,9 +150,8 @@ def assess(
     memory too, which only a probe under load can show (LLM-Pilot, section III-C2).
     """
     memory = memory_of(llm, devices, memory_utilization, engine)
-    tokens = memory.kv_tokens(longest_request_tokens)
-    weight_gib = memory.weight_bytes / GIB
-    verdict = FEASIBLE
+    tokens, verdict = memory.kv_tokens(longest_request_tokens), FEASIBLE
+    weight_gib, kv_gib = memory.weight_bytes / GIB, memory.kv_bytes / GIB
     # Tensor parallelism shares heads out evenly: vLLM accepts nothing else. MLA's latent vector is
     # not split, so only the heads have to be.
     fewer, more = sorted((llm.n_kv_heads, devices.n_gpus))
@@ -172,7 +165,6 @@ def assess(
     elif tokens < longest_request_tokens:
         lengths = {"kv_tokens": tokens, "longest_request_tokens": longest_request_tokens}
         verdict = Verdict(Outcome.KV_CACHE_TOO_SMALL, lengths)
-    kv_gib = memory.kv_bytes / GIB
     return Feasibility(verdict, memory_utilization, weight_gib, kv_gib, tokens)
 
 
@@ -192,14 +184,13 @@ def assess_variant(
     weight, kv_tokens = variant.batch_weight_tokens, assessed.max_batch_weight_tokens
     if weight is None or not assessed.is_feasible:
         return assessed
-    numbers = {"batch_weight_tokens": weight}
+    verdict, numbers = FEASIBLE, {"batch_weight_tokens": weight}
     if weight > kv_tokens:
         verdict = Verdict(Outcome.BATCH_WEIGHT_TOO_LARGE, numbers | {"kv_tokens": kv_tokens})
-        return replace(assessed, verdict=verdict)
-    if weight < longest_request_tokens:
+    elif weight < longest_request_tokens:
         numbers["longest_request_tokens"] = longest_request_tokens
-        return replace(assessed, verdict=Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers))
-    return assessed
+        verdict = Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers)
+    return replace(assessed, verdict=verdict)
 
 
 @dataclass(frozen=True)
