@@ -19,10 +19,8 @@ import time
 from pathlib import Path
 from typing import Literal, TextIO
 
-# A process that was just killed may still write for a moment.
-_ATTEMPTS = 20
-# On a file system without locks no job holds one.
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)
+_ATTEMPTS = 20  # a process that was just killed may still write for a moment
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP)  # on such a file system no job holds one
 
 
 def main(scratch: Path, results: Path, pid: str) -> None:

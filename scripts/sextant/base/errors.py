@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -36,27 +37,17 @@ class InputError(ValueError):
         fix: str | None = None,
     ) -> None:
         self.problem, self.file, self.row, self.field, self.fix = problem, file, row, field, fix
-        where = [
-            printable(str(file)) if file is not None else None,
-            f"line {row}" if row is not None else None,
-            f"field '{field}'" if field is not None else None,
-        ]
-        place = ", ".join(part for part in where if part)
-        message = f"{place}: {problem}" if place else problem
+        where = [printable(str(file))] if file else []
+        where += [] if row is None else [f"line {row}"]
+        where += [] if field is None else [f"field '{field}'"]
+        message = f"{', '.join(where)}: {problem}" if where else problem
         message = f"{message}. Fix: {fix}" if fix else message
         super().__init__(printable(message, keep="\n\t"))
 
-    def at(
-        self, *, file: str | Path | None = None, row: int | None = None, field: str | None = None
-    ) -> InputError:
-        """Return the same error with a place that only the caller knows."""
-        return InputError(
-            self.problem,
-            file=file or self.file,
-            row=row or self.row,
-            field=field or self.field,
-            fix=self.fix,
-        )
+    def at(self, **place: Any) -> InputError:
+        """Return the same error with a `file`, `row` or `field` that only the caller knows."""
+        known = {name: place.get(name) or getattr(self, name) for name in ("file", "row", "field")}
+        return InputError(self.problem, fix=self.fix, **known)
 
 
 def require_docstrings() -> None:

@@ -15,8 +15,7 @@ from sextant.base.errors import InputError, printable
 
 log = logging.getLogger(__name__)
 _PERIOD_S = 1.0
-# For servers to stop and files to be removed, before the job is killed.
-_GRACE_S = 20.0
+_GRACE_S = 20.0  # for servers to stop and files to be removed, before the job is killed
 _SNAKEMAKE = "SEXTANT_SNAKEMAKE"
 """Environment variable: process id, start time and namespace of a job's Snakemake.
 
@@ -39,10 +38,12 @@ def job_log(path: str | Path) -> Iterator[logging.Logger]:
     stderr.setFormatter(_Formatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[file, stderr], force=True)
     logger = logging.getLogger("sextant")
+    # Only the main thread can set signal handlers.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _end) if is_main else None
     try:
-        with _ends_on_sigterm():
-            end_with_snakemake()
-            yield logger
+        end_with_snakemake()
+        yield logger
     except InputError as error:
         # The message says everything; a traceback would hide it.
         logger.error("%s", error)
@@ -53,23 +54,14 @@ def job_log(path: str | Path) -> Iterator[logging.Logger]:
     except BaseException:
         logger.exception("the job failed")
         raise
-
-
-@contextlib.contextmanager
-def _ends_on_sigterm() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can set signal handlers
-        return
-
-    def end(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # nothing may interrupt the stop
-        raise_between_callbacks(SystemExit(128 + number))
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        if is_main:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _end(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # nothing may interrupt the stop
+    raise_between_callbacks(SystemExit(128 + number))
 
 
 class _Formatter(logging.Formatter):
@@ -82,8 +74,7 @@ class _Formatter(logging.Formatter):
 def raise_between_callbacks(error: BaseException) -> None:
     """Raise an exception in a signal handler; while a loop runs, after the current callback.
 
-    uvloop takes an exception inside a connection's callback for a failure of that connection, and
-    continues.
+    uvloop takes an exception inside a connection's callback for a failure of that connection.
     """
 
     def raise_error() -> None:
@@ -111,8 +102,15 @@ def end_with_snakemake() -> None:
     """
     if named := os.environ.get(_SNAKEMAKE):
         pid, started, namespace = named.split()
+
+        def is_running() -> bool:
+            try:
+                return _started(int(pid)) == started
+            except OSError:  # unknown: a job under load may have no file descriptor left
+                return True
+
         if namespace == _namespace():
-            _stop_after(lambda: _is_running(int(pid), started))
+            _stop_after(is_running)
 
 
 def end_with_parent() -> None:
@@ -123,13 +121,6 @@ def end_with_parent() -> None:
     """
     parent = os.getppid()
     _stop_after(lambda: os.getppid() == parent)
-
-
-def _is_running(pid: int, started: str) -> bool:
-    try:
-        return _started(pid) == started
-    except OSError:  # unknown: a job under load may have no file descriptor left
-        return True
 
 
 def _started(pid: int) -> str | None:
@@ -168,7 +159,7 @@ def _stop_after(is_running: Callable[[], bool]) -> None:
 class Progress:
     """Shows the step that runs, its number and how long the rest will take, on a terminal's stderr.
 
-    Not by rich: that hides the cursor, which stays hidden when a job is killed, and saves no line.
+    Not by rich: that hides the cursor, which stays hidden when a job is killed.
     """
 
     def __init__(self, title: str, n_steps: int) -> None:
@@ -180,12 +171,12 @@ class Progress:
         """Start the next step."""
         if self._n_started == 0:
             self._first_step_at = time.monotonic()
-        n_done, left = self._n_started, ""
+        n_done, text = self._n_started, f"{self._n_started + 1} of {self._n_steps}: {name}"
         self._n_started += 1
         if n_done:
             per_step_s = (time.monotonic() - self._first_step_at) / n_done
-            left = f", about {per_step_s * (self._n_steps - n_done):.0f} s left"
-        self.note(f"{self._n_started} of {self._n_steps}: {name}{left}")
+            text += f", about {per_step_s * (self._n_steps - n_done):.0f} s left"
+        self.note(text)
 
     def note(self, text: str) -> None:
         """Show what happens between steps."""

@@ -11,6 +11,7 @@ that would exceed it, whereas a limit on the address space would also count what
 
 import contextlib
 import ctypes
+import functools
 import os
 import resource
 import select
@@ -34,32 +35,13 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     if cpus != "-":
         os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
-    server = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        # Should the keeper itself be killed, the kernel ends the server.
-        preexec_fn=lambda: _prepare(libc, limit),
-    )
+    start = functools.partial(_prepare, libc, limit)
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=start)
     while server.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], 0.1)
         if readable and not os.read(sys.stdin.fileno(), 1):
             break
-    _end_all_below()
-    return server.returncode if server.returncode is not None else -signal.SIGKILL
-
-
-def _prepare(libc: ctypes.CDLL, limit: str) -> None:
-    if limit != "-":
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        most = int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _end_all_below() -> None:
-    """End every descendant: SIGTERM, a grace period, then SIGKILL until none is left."""
+    # End every descendant: SIGTERM, a grace period, then SIGKILL until none is left.
     me = psutil.Process()
     for process in me.children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -70,6 +52,17 @@ def _end_all_below() -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(below, timeout=1.0)
+    return server.returncode if server.returncode is not None else -signal.SIGKILL
+
+
+def _prepare(libc: ctypes.CDLL, limit: str) -> None:
+    if limit != "-":
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = int(limit) if hard == resource.RLIM_INFINITY else min(int(limit), hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # should the keeper itself be killed
 
 
 if __name__ == "__main__":

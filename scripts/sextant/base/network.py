@@ -12,15 +12,11 @@ from urllib.parse import quote, urlsplit
 from sextant.base.errors import InputError
 
 _PORTS = {"http": 80, "https": 443}
-_INSTEAD = "[API key]"
-_SHORTEST_CUT_KEY = 4
+_INSTEAD, _SHORTEST_CUT_KEY = "[API key]", 4
 
 
 def host_and_port(base_url: str) -> tuple[str, int]:
-    """Return the host and the port of a base URL.
-
-    Raises InputError: a URL of another kind, or with a user's name or a query.
-    """
+    """Return the host and the port of a base URL; InputError for another kind of URL."""
     try:
         parts = urlsplit(base_url)
         host, port = parts.hostname, parts.port
@@ -45,7 +41,7 @@ def without_v1(base_url: str) -> str:
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
     """Return what https trusts: the system's certificates, or those of a file (PEM).
 
-    Raises InputError: the file does not exist, or holds no certificates.
+    Raises InputError: there is no such file, or it holds no certificates.
     """
     try:
         return ssl.create_default_context(cafile=ca_file)
@@ -58,9 +54,7 @@ def without_keys(text: str, keys: Collection[str | None]) -> str:
     """Return a server's text without API keys, as they are or escaped for JSON, HTML or a URL,
     also without one that is cut off at its end.
     """
-    for key in keys:
-        if not key:
-            continue
+    for key in filter(None, keys):
         escaped = json.dumps(key)[1:-1]
         for form in (key, escaped, escaped.replace("/", "\\/"), html.escape(key), quote(key, "")):
             text = text.replace(form, _INSTEAD)

@@ -18,7 +18,7 @@ from typing import TextIO
 from sextant.base.caretaker import is_at, open_lock, remove_unheld
 from sextant.base.errors import InputError
 
-_PREFIX, _RANDOM = "sextant-", "[0-9a-f]" * 8
+_PREFIX = "sextant-"
 _MARK = "a scratch folder of Sextant, removed when its job has ended\n"
 """What stands in its lock: other folders of the name are not ours to remove."""
 # Run by its path: `-I -S` hides this package from it.
@@ -43,7 +43,8 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     Raises InputError: no folder can be made there, it lacks room, or its path is too long.
     """
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
-    _remove_left_behind(place)
+    for old in place.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
+        _remove_unused(old)
     folder = place / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
     # Started before the folder exists: this process may be killed at any moment from here on.
     caretaker = subprocess.Popen(
@@ -71,26 +72,22 @@ def scratch_folder(results: Path) -> Iterator[Path]:
 
 
 def _make(folder: Path) -> TextIO:
-    new, name = folder / "lock.new", folder / "lock"
     try:
         folder.mkdir(mode=0o700)
-        lock = _shared(new)
+        lock = share(folder, "lock.new")
         lock.write(_MARK)
         lock.flush()
-        new.rename(name)  # locked before other jobs see it: they remove what no job holds
+        # Locked before other jobs see it: they remove what no job holds.
+        (folder / "lock.new").rename(folder / "lock")
         return lock
     except OSError as error:
         problem = f"no scratch folder can be made ({error.strerror})"
         raise InputError(problem, file=folder.parent, fix=_FIX) from None
 
 
-def share(folder: Path) -> TextIO:
+def share(folder: Path, name: str = "lock") -> TextIO:
     """Return a lock that keeps a scratch folder until it is closed; a child may inherit it."""
-    return _shared(folder / "lock")
-
-
-def _shared(path: Path) -> TextIO:
-    lock = open_lock(path, "a")
+    lock = open_lock(folder / name, "a")
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)
     except BaseException:  # SIGTERM: the caretaker waits for this lock
@@ -99,15 +96,13 @@ def _shared(path: Path) -> TextIO:
     return lock
 
 
-def _remove_left_behind(place: Path) -> None:
-    """Remove this user's scratch folders that no process uses any more.
+def _remove_unused(folder: Path) -> None:
+    """Remove a scratch folder of this user that no process uses any more.
 
     In a temporary folder anyone can make a folder of this name with anything in it, also the user.
     """
-    for folder in place.glob(f"{_PREFIX}{_RANDOM}"):
-        with contextlib.suppress(OSError):
-            if folder.lstat().st_uid != os.getuid():
-                continue
+    with contextlib.suppress(OSError):
+        if folder.lstat().st_uid == os.getuid():
             with open_lock(folder / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if lock.read(len(_MARK) + 1) == _MARK:
@@ -118,12 +113,10 @@ def _remove_left_behind(place: Path) -> None:
 def cell_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a cell, `.lock` in its folder; yields whether another job held it before.
 
-    A job of a cluster outlives the Snakemake that submitted it; the next Snakemake then submits
-    another job for the same cell.
-
-    The kernel releases the lock (flock(2)) when the process ends. It works across nodes on NFS,
-    Lustre (mounted with `flock`) and GPFS. A file system without locks gives a warning. Raises
-    OSError if `.lock` cannot be made, or is not a plain file.
+    A job of a cluster outlives the Snakemake that submitted it; the next one then submits another
+    job for the same cell. The kernel releases the lock (flock(2)) when the process ends. It works
+    across nodes on NFS, Lustre (mounted with `flock`) and GPFS. A file system without locks gives a
+    warning. Raises OSError if `.lock` cannot be made, or is not a plain file.
     """
     path, has_waited, handle = folder / ".lock", False, None
     try:
@@ -141,8 +134,8 @@ def cell_lock(folder: Path) -> Iterator[bool]:
             except OSError as error:
                 # ESTALE: on NFS, a job on another node held it and has removed it.
                 if error.errno != errno.ESTALE:
-                    problem = error.strerror
-                    log.warning("%s cannot be locked (%s): start no second job", path, problem)
+                    text = "%s cannot be locked (%s): start no second job"
+                    log.warning(text, path, error.strerror)
                     break
             handle.close()
         yield has_waited

@@ -1,7 +1,7 @@
 """One model of what Sextant tells a person: a document of blocks, as text, as a page, as JSON.
 
-Build a `Document` once, then print it (`as_text`), write it as HTML (`pages.page.as_page`,
-`write_page`) or hand out its values (`as_json`):
+Build a `Document` once, then print it (`as_text`), write it as HTML (`pages.page.write_page`) or
+hand out its values (`as_json`):
 
     Document(
         title="llama: recommendation",
@@ -12,7 +12,6 @@ Build a `Document` once, then print it (`as_text`), write it as HTML (`pages.pag
             Facts(["A replica gets 8 requests/s.", ("USD a month", "5,022")]),
             Section("Price against probability", [Table(["Price", "Option"], rows, {1})]),
             Section("Timeline", [Chart(partial(draw_timeline, answer), "Caption.")]),
-            Section("Settings", [Table(["Setting", "Value"], settings)], is_detail=True),
         ],
         data=answer,                                       # the JSON value
     )
@@ -65,10 +64,9 @@ class Facts:
     rows: Sequence[str | tuple[str, str]]
 
     @property
-    def pairs(self) -> "Table | None":
-        """The pairs as a table without a head, None if all are sentences."""
-        found = [row for row in self.rows if not isinstance(row, str)]
-        return Table((), found, {0, 1}) if found else None
+    def pairs(self) -> "Table":
+        """The pairs as a table without a head."""
+        return Table((), [row for row in self.rows if not isinstance(row, str)], {0, 1})
 
     @property
     def sentences(self) -> list[str]:
@@ -96,11 +94,7 @@ class Table:
     def of_frame(cls, frame: "pd.DataFrame", labels: Mapping[str, str]) -> Self:
         """Return the columns of a frame that have a label, in the order of the labels."""
         known = frame[[*labels]].astype(object).where(frame[[*labels]].notna(), None)
-        words = {
-            position
-            for position, name in enumerate(labels)
-            if any(isinstance(value, str | bool) for value in known[name])
-        }
+        words = {i for i, name in enumerate(labels) if any(map(_is_word, known[name]))}
         return cls([*labels.values()], known.to_numpy().tolist(), words | {0})
 
     @classmethod
@@ -117,6 +111,10 @@ class Table:
     def cells(self) -> list[list[str]]:
         """The rows as text."""
         return [[_cell(value) for value in row] for row in self.rows]
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str | bool)
 
 
 def _cell(value: Any) -> str:
@@ -231,43 +229,31 @@ def _lines(block: Block, width: int | None) -> list[str]:
             return _wrapped(block.text, width)
         case Facts():
             lines = [line for row in block.sentences for line in _wrapped(row, width, _INDENT)]
-            return lines + (table_lines(block.pairs, width) if block.pairs else [])
+            return lines + _table_lines(block.pairs, width)
         case Table():
             note = _wrapped(block.note, width) if block.note and block.rows else []
-            return table_lines(block, width) + note
+            return _table_lines(block, width) + note
         case Section(is_detail=False):
-            return _section_lines(block, width)
+            title, blocks = f"{block.title}:", [*block.blocks]
+            if is_headed := bool(blocks) and isinstance(blocks[0], Headline):
+                title += f" {blocks.pop(0).text}"  # type: ignore[union-attr]
+            groups = _groups(blocks, width and width - _INDENT)
+            lines = _wrapped(title, width) if groups or is_headed else []
+            for position, group in enumerate(groups):
+                lines += [""] if position else []
+                lines += [" " * _INDENT + line if line else "" for line in group]
+            return lines
     return []
-
-
-def _section_lines(section: Section, width: int | None) -> list[str]:
-    title, (first, *rest) = f"{section.title}:", section.blocks or [Note("")]
-    is_headline = isinstance(first, Headline)
-    if isinstance(first, Headline):
-        title = f"{title} {first.text}"
-    groups = _groups(rest if is_headline else [first, *rest], width and width - _INDENT)
-    if not groups and not is_headline:
-        return []
-    lines = _wrapped(title, width)
-    for position, group in enumerate(groups):
-        lines += [""] if position else []
-        lines += [" " * _INDENT + line if line else "" for line in group]
-    return lines
 
 
 def _wrapped(text: str, width: int | None, indent: int = 0) -> list[str]:
     if width is None:
         return text.splitlines()
-    return textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    whole: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, **whole)
 
 
-def table_lines(table: Table, width: int | None = None) -> list[str]:
+def _table_lines(table: Table, width: int | None) -> list[str]:
     """Return the lines of a table; a last column of words is wrapped at `width` letters."""
     rows = table.cells[: table.n_rows_in_text]
     if not rows:

@@ -1,8 +1,8 @@
-"""Charts: curves in panels, bars, matrices of coefficients."""
+"""Charts as SVG: curves in panels, bars, matrices of coefficients."""
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import Any, NamedTuple
@@ -26,16 +26,19 @@ INK = "#010203"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
-WIDTH_IN = 8.5
+_WIDTH_IN = 8.5
 """Narrow enough that text can be read on a page of 800 px."""
 _LEAST_LOG_RATIO = 4
+_MANY_NAMES, _VERY_MANY_NAMES = 5, 7
+"""From so many parameters on, a matrix's numbers need half of the width, and are smaller."""
+_MAX_LABELS = 40
 
 Look = dict[str, Any]
 """Arguments of matplotlib for a line or mark: colour, marker, line style."""
-RING: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
-"""Around a point, as `Axes.scatter` takes it."""
 Numbers = Sequence[float | None] | np.ndarray
 """Values to draw; None leaves a gap."""
+Matrix = tuple[str, Sequence[str], Sequence[Sequence[float | None]]]
+"""Heading, names of rows and columns, coefficients."""
 _SETTINGS: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -61,120 +64,6 @@ class Axis(NamedTuple):
     """Words at the ticks."""
     low: float | None = None
     high: float | None = None
-
-
-def svg(figure: Figure, title: str) -> str:
-    """Return the figure as SVG for HTML or a file, with a name for screen readers.
-
-    Its text has the colour of what surrounds it, black in a file.
-    """
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    drawn = buffer.getvalue()
-    # Without the XML prologue the SVG can be part of HTML. Nothing refers to ids of groups,
-    # and they are the same in each figure.
-    inline = re.sub(r'<g id="[^"]*"', "<g", drawn[drawn.index("<svg") :])
-    opening = f'<svg role="img" aria-label="{escape(title)}"'
-    return inline.replace(INK, "currentColor").replace("<svg", opening, 1)
-
-
-def draw_panels(
-    panels: Sequence[Callable[[Axes], None]],
-    title: str,
-    *,
-    height_in: float,
-    n_columns: int = 1,
-    margin_in: float = 0.3,
-    legend: Sequence[tuple[str, Look]] = (),
-) -> str:
-    """Draw panels side by side, then down, each by a function of its axes; return the SVG.
-
-    No two figures of a page share a title, which screen readers read. `height_in` is of a row of
-    panels, `margin_in` the height beyond the rows. The legend is above the panels.
-    """
-    n_columns = min(n_columns, len(panels))
-    n_rows = -(-len(panels) // n_columns)
-    # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
-    # unlike those of other figures, and the SVG the same bytes each time.
-    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        size = (WIDTH_IN, height_in * n_rows + margin_in)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
-        for axes, draw in zip(grid, panels, strict=False):
-            draw(axes)
-        for axes in grid[len(panels) :]:
-            axes.set_axis_off()
-        if legend:
-            handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for _, look in legend]
-            names = [label for label, _ in legend]
-            # An entry's width in inches, by its letters; rows that are too long would be cut.
-            entry_in = 0.55 + 0.065 * max(map(len, names))
-            n_fitting = max(1, min(8, int(figure.get_figwidth() / entry_in)))
-            place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
-            figure.legend(handles, names, ncols=n_fitting, **place)
-        return svg(figure, title)
-
-
-def style(axes: Axes, x: Axis, y: Axis) -> None:
-    """Give a panel its limits, scales, ticks, labels and a faint grid."""
-    sides = (
-        (axes.xaxis, x, axes.set_xscale, axes.set_xlim),
-        (axes.yaxis, y, axes.set_yscale, axes.set_ylim),
-    )
-    for axis, wanted, set_scale, set_limits in sides:
-        axis.set_label_text(wanted.label)
-        has_limits = wanted.low is not None and wanted.high is not None
-        # Within a factor of a few a logarithmic axis has hardly a round number to show.
-        is_log = wanted.is_log and (has_limits or _ratio(axis) > _LEAST_LOG_RATIO)
-        if is_log:
-            set_scale("log")
-        if wanted.low is not None or wanted.high is not None:
-            set_limits(wanted.low, wanted.high)
-        if is_log:
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_locator(LogLocator(subs=_ticks_per_decade(axis)))
-        elif wanted.ticks is None:
-            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axis.set_major_formatter(FuncFormatter(_tick_label))
-        if wanted.ticks is not None:
-            axis.set_ticks(wanted.ticks, wanted.names)
-    axes.grid(alpha=0.15, color=INK, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _ratio(axis: XAxis | YAxis) -> float:
-    low, high = sorted(axis.get_data_interval())
-    return high / low if low > 0 else 0.0
-
-
-def _ticks_per_decade(axis: XAxis | YAxis) -> tuple[float, ...]:
-    """Return enough ticks that the axis shows at least two, and few enough to read."""
-    lowest, highest = (max(end, 1e-12) for end in sorted(axis.get_view_interval()))
-    ratio = highest / lowest
-    if ratio < 5:
-        return (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-    return (1.0, 2.0, 5.0) if ratio < 1000 else (1.0,)
-
-
-def _tick_label(value: float, position: int) -> str:
-    """Write an axis' value briefly, as matplotlib's tick formatters call it."""
-    for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= factor:
-            return f"{number(value / (1e3 if suffix == 'k' else factor))}{suffix}"
-    return number(value)
-
-
-def floats(values: Numbers) -> np.ndarray:
-    """Return numbers with NaN for None, which is drawn as a gap."""
-    return np.array([np.nan if value is None else value for value in values], float)
-
-
-_MANY_NAMES = 5
-"""From so many parameters on, a matrix's numbers need more than a third of the width."""
-_VERY_MANY_NAMES = 7
-_MAX_LABELS = 40
 
 
 class Curve(NamedTuple):
@@ -226,23 +115,8 @@ def panels_figure(
     With `is_step` a curve holds its value until the next (a cumulative distribution); with
     `has_points` each value is a measured point with a mark of its own.
     """
-    drawn_curves = (curve for panel in panels for curve in panel.curves)
-    looks = _looks((each for each in drawn_curves if not each.is_reference), has_points)
-    n_columns = min(n_columns, len(panels))
-    drawn = []
-    for place, panel in enumerate(panels):
-        below = panels[place + n_columns :][:1]
-        is_said_below = bool(below) and below[0].x.label == panel.x.label
-        x = panel.x._replace(label="") if is_said_below else panel.x
-        drawn.append(partial(_draw_panel, panel=panel._replace(x=x), looks=looks, is_step=is_step))
-    legend = list(looks.items()) if len(looks) > 1 or has_points else []
-    return draw_panels(drawn, title, height_in=height_in, n_columns=n_columns, legend=legend)
-
-
-def _looks(curves: Iterable[Curve], has_points: bool) -> dict[str, Look]:
-    """Return colour, line and mark by the name of a curve."""
     looks: dict[str, Look] = {}
-    for curve in curves:
+    for curve in (each for panel in panels for each in panel.curves if not each.is_reference):
         place = len(looks)
         look: Look = {"color": COLOURS[place % len(COLOURS)]}
         if curve.is_marks:
@@ -253,49 +127,53 @@ def _looks(curves: Iterable[Curve], has_points: bool) -> dict[str, Look]:
         else:
             look |= {"linestyle": LINES[place % len(LINES)]}
         looks.setdefault(curve.name, look)
-    return looks
+    n_columns = min(n_columns, len(panels))
+    drawn = []
+    for place, panel in enumerate(panels):
+        below = panels[place + n_columns :][:1]
+        if below and below[0].x.label == panel.x.label:
+            panel = panel._replace(x=panel.x._replace(label=""))
+        drawn.append(partial(_draw_panel, panel=panel, looks=looks, is_step=is_step))
+    legend = list(looks.items()) if len(looks) > 1 or has_points else []
+    return _drawn(drawn, title, height_in=height_in, n_columns=n_columns, legend=legend)
 
 
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bool) -> None:
     is_labelled = sum(len(curve.labels) for curve in panel.curves) <= _MAX_LABELS
     for curve in panel.curves:
+        x, y = _floats(curve.x), _floats(curve.y)
         if curve.is_reference:
-            x, y = floats(curve.x), floats(curve.y)
             axes.plot(x, y, color=INK, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.7)
             axes.text(x[0], y[0], curve.name, va="bottom", fontsize=7)
             continue
         look = looks[curve.name]
-        _draw_curve(axes, curve, look, is_step)
-        if "marker" in look:
-            _draw_marked_points(axes, curve, look, is_labelled)
-    style(axes, panel.x, panel.y)
+        colour, has_marks = look["color"], "marker" in look
+        if curve.low is not None and curve.high is not None:
+            low, high = _floats(curve.low), _floats(curve.high)
+            if has_marks:
+                axes.vlines(x, low, high, color=colour, alpha=0.6, linewidth=0.9)
+            else:
+                axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        size = 3 if curve.is_marks else 4
+        drawstyle = "steps-post" if is_step and not curve.is_marks else "default"
+        axes.plot(x, y, linewidth=1.2, markersize=size, drawstyle=drawstyle, **look)
+        if has_marks:
+            _draw_marked_points(axes, curve, look, curve.labels if is_labelled else ())
+    _style(axes, panel.x, panel.y)
     axes.set_title(panel.heading, fontsize=8.5, loc="left")
 
 
-def _draw_curve(axes: Axes, curve: Curve, look: Look, is_step: bool) -> None:
-    x, y = floats(curve.x), floats(curve.y)
-    if curve.low is not None and curve.high is not None:
-        low, high = floats(curve.low), floats(curve.high)
-        if "marker" in look:
-            axes.vlines(x, low, high, color=look["color"], alpha=0.6, linewidth=0.9)
-        else:
-            axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    size = 3 if curve.is_marks else 4
-    drawstyle = "steps-post" if is_step and not curve.is_marks else "default"
-    axes.plot(x, y, linewidth=1.2, markersize=size, drawstyle=drawstyle, **look)
-
-
-def _draw_marked_points(axes: Axes, curve: Curve, look: Look, is_labelled: bool) -> None:
-    x, y, colour = floats(curve.x), floats(curve.y), look["color"]
+def _draw_marked_points(axes: Axes, curve: Curve, look: Look, labels: Sequence[str]) -> None:
+    x, y = _floats(curve.x), _floats(curve.y)
     if curve.ringed:
-        places = list(curve.ringed)
-        axes.scatter(x[places], y[places], edgecolors=colour, **RING)
+        places, ring = list(curve.ringed), {"s": 90, "facecolors": "none", "linewidths": 1.3}
+        axes.scatter(x[places], y[places], edgecolors=look["color"], **ring)  # type: ignore[arg-type]
     if curve.hollow:
         places = list(curve.hollow)
         # The page's own background is not known: a mark without its filling is drawn over.
         hollow = look | {"linestyle": "none", "markerfacecolor": "white", "markersize": 4}
         axes.plot(x[places], y[places], **hollow)
-    for across, up, label in zip(x, y, curve.labels if is_labelled else (), strict=False):
+    for across, up, label in zip(x, y, labels, strict=False):
         if np.isfinite([across, up]).all():
             offset: Look = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
             axes.annotate(label, (across, up), fontsize=7, **offset)
@@ -306,45 +184,38 @@ def bars_figure(
 ) -> str:
     """Draw horizontal bars: one per name and group, the first name at the top."""
     square: Look = {"marker": "s", "linestyle": "none"}
-    looks = [{"color": colour, **square} for colour in COLOURS]
-    legend = [(name, look) for (name, _), look in zip(groups, looks, strict=False)]
+    legend = [
+        (name, {"color": colour, **square})
+        for (name, _), colour in zip(groups, COLOURS, strict=False)
+    ]
 
     def draw(axes: Axes) -> None:
         thickness = 0.8 / len(groups)
         for position, (_, values) in enumerate(groups):
             places = np.arange(len(names)) + thickness * (position + 0.5) - 0.4
             axes.barh(places, values, thickness * 0.9, color=COLOURS[position % len(COLOURS)])
-        style(axes, Axis(x_label, low=0), Axis("", ticks=range(len(names)), names=names))
+        _style(axes, Axis(x_label, low=0), Axis("", ticks=range(len(names)), names=names))
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
 
-    return draw_panels(
-        [draw],
-        title,
-        height_in=0.32 * len(names),
-        margin_in=0.7,
-        legend=legend if len(groups) > 1 else [],
-    )
+    legend = legend if len(groups) > 1 else []
+    return _drawn([draw], title, height_in=0.32 * len(names), margin_in=0.7, legend=legend)
 
 
-def matrix_figure(
-    matrices: Sequence[tuple[str, Sequence[str], Sequence[Sequence[float | None]]]], title: str
-) -> str:
+def matrix_figure(matrices: Sequence[Matrix], title: str) -> str:
     """Draw square matrices of coefficients from -1 to 1, with the numbers in their cells."""
     n_names = max(len(names) for _, names, _ in matrices)
     # Of one width, whatever is in it: text has the same size in all figures of the page.
     n_columns = 3 if n_names < _MANY_NAMES else 2
     panels: list[Callable[[Axes], None]]
     panels = [partial(_draw_matrix, matrix=matrix) for matrix in matrices]
-    height_in = 0.72 * WIDTH_IN / n_columns + 0.4
+    height_in = 0.72 * _WIDTH_IN / n_columns + 0.4
     # Fewer matrices than columns keep the size of a column.
     panels += [Axes.set_axis_off] * (n_columns - len(panels))
-    return draw_panels(panels, title, height_in=height_in, n_columns=n_columns, margin_in=0)
+    return _drawn(panels, title, height_in=height_in, n_columns=n_columns, margin_in=0)
 
 
-def _draw_matrix(
-    axes: Axes, matrix: tuple[str, Sequence[str], Sequence[Sequence[float | None]]]
-) -> None:
+def _draw_matrix(axes: Axes, matrix: Matrix) -> None:
     heading, names, cells = matrix
     size = 8 if len(names) < _VERY_MANY_NAMES else 7
     for y, line in enumerate(cells):
@@ -362,3 +233,97 @@ def _draw_matrix(
     axes.set_title(heading, fontsize=8.5, loc="left")
     axes.tick_params(length=0)
     axes.spines[:].set_linewidth(0.5)
+
+
+def _drawn(
+    panels: Sequence[Callable[[Axes], None]],
+    title: str,
+    *,
+    height_in: float,
+    n_columns: int = 1,
+    margin_in: float = 0.3,
+    legend: Sequence[tuple[str, Look]] = (),
+) -> str:
+    """Draw panels side by side, then down, each by a function of its axes; return the SVG.
+
+    No two figures of a page share a title, which screen readers read. `height_in` is of a row of
+    panels, `margin_in` the height beyond the rows. The legend is above the panels.
+    """
+    n_columns = min(n_columns, len(panels))
+    n_rows = -(-len(panels) // n_columns)
+    # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
+    # unlike those of other figures, and the SVG the same bytes each time.
+    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
+        size = (_WIDTH_IN, height_in * n_rows + margin_in)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
+        for axes, draw in zip(grid, [*panels] + [Axes.set_axis_off] * n_columns, strict=False):
+            draw(axes)
+        if legend:
+            handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for _, look in legend]
+            names = [label for label, _ in legend]
+            # An entry's width in inches, by its letters; rows that are too long would be cut.
+            entry_in = 0.55 + 0.065 * max(map(len, names))
+            n_fitting = max(1, min(8, int(figure.get_figwidth() / entry_in)))
+            place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
+            figure.legend(handles, names, ncols=n_fitting, **place)
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    drawn = buffer.getvalue()
+    # Without the XML prologue the SVG can be part of HTML. Nothing refers to ids of groups, and
+    # they are the same in each figure. Text has the colour of what surrounds it, black in a file.
+    inline = re.sub(r'<g id="[^"]*"', "<g", drawn[drawn.index("<svg") :])
+    opening = f'<svg role="img" aria-label="{escape(title)}"'
+    return inline.replace(INK, "currentColor").replace("<svg", opening, 1)
+
+
+def _style(axes: Axes, x: Axis, y: Axis) -> None:
+    """Give a panel its limits, scales, ticks, labels and a faint grid."""
+    sides = (
+        (axes.xaxis, x, axes.set_xscale, axes.set_xlim),
+        (axes.yaxis, y, axes.set_yscale, axes.set_ylim),
+    )
+    for axis, wanted, set_scale, set_limits in sides:
+        axis.set_label_text(wanted.label)
+        has_limits = wanted.low is not None and wanted.high is not None
+        low, high = sorted(axis.get_data_interval())
+        # Within a factor of a few a logarithmic axis has hardly a round number to show.
+        is_log = wanted.is_log and (has_limits or (low > 0 and high / low > _LEAST_LOG_RATIO))
+        if is_log:
+            set_scale("log")
+        if wanted.low is not None or wanted.high is not None:
+            set_limits(wanted.low, wanted.high)
+        if is_log:
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_locator(LogLocator(subs=_ticks_per_decade(axis)))
+        elif wanted.ticks is None:
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axis.set_major_formatter(FuncFormatter(_tick_label))
+        if wanted.ticks is not None:
+            axis.set_ticks(wanted.ticks, wanted.names)
+    axes.grid(alpha=0.15, color=INK, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _ticks_per_decade(axis: XAxis | YAxis) -> tuple[float, ...]:
+    """Return enough ticks that the axis shows at least two, and few enough to read."""
+    lowest, highest = (max(end, 1e-12) for end in sorted(axis.get_view_interval()))
+    ratio = highest / lowest
+    if ratio < 5:
+        return (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    return (1.0, 2.0, 5.0) if ratio < 1000 else (1.0,)
+
+
+def _tick_label(value: float, position: int) -> str:
+    """Write an axis' value briefly, as matplotlib's tick formatters call it."""
+    for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= factor:
+            return f"{number(value / (1e3 if suffix == 'k' else factor))}{suffix}"
+    return number(value)
+
+
+def _floats(values: Numbers) -> np.ndarray:
+    """Return numbers with NaN for None, which is drawn as a gap."""
+    return np.array([np.nan if value is None else value for value in values], float)

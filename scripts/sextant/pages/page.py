@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,13 +47,13 @@ def _prose(text: str) -> Markup:
 
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """Return blocks that follow each other by their kind: a box of warnings, a row of figures."""
-
-    def kind(block: Block) -> str:
-        is_warning = isinstance(block, Note) and block.kind == "warning"
-        return "warning" if is_warning else type(block).__name__
-
-    return ((name, [*group]) for name, group in groupby(blocks, kind))
+    """Yield blocks that follow each other by their kind: a box of warnings, a row of figures."""
+    kinds = [
+        "warning" if isinstance(block, Note) and block.kind == "warning" else type(block).__name__
+        for block in blocks
+    ]
+    for name, group in groupby(zip(kinds, blocks, strict=True), lambda pair: pair[0]):
+        yield name, [block for _, block in group]
 
 
 def as_page(document: Document) -> str:
@@ -63,7 +64,10 @@ def as_page(document: Document) -> str:
     )
     rest = document.blocks[n_top:]
     widgets = [block for block in _walk(document.blocks) if isinstance(block, Widget)]
-    scripts = {_policy_hash(w.script): w.script for w in widgets if w.script}
+    scripts = {}  # by their names in the page's content security policy
+    for script in (widget.script for widget in widgets if widget.script):
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest())
+        scripts[f"sha256-{digest.decode()}"] = script
     facts = {
         "document": document,
         "top": document.blocks[:n_top],
@@ -82,11 +86,6 @@ def _walk(blocks: Iterable[Block]) -> Iterator[Block]:
             yield from _walk(block.blocks)
 
 
-def _policy_hash(script: str) -> str:
-    """Return the name of a script in the page's content security policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
 def write_page(
     document: Document,
     html_out: str | Path,
@@ -102,25 +101,18 @@ def write_page(
     if figures_out is not None:
         shutil.rmtree(figures_out, ignore_errors=True)
         figures_out.mkdir(parents=True)
-        for name, svg in figure_files(document).items():
-            _write_text(figures_out / f"{name}.svg", svg)
-
-
-def figure_files(document: Document) -> dict[str, str]:
-    """Return the SVG of the figures that have a name, by the name of their file without ending."""
-    files: dict[str, str] = {}
-    for chart in _walk(document.blocks):
-        if isinstance(chart, Chart) and chart.name:
-            # Names of LLMs and SLOs are free text: what a path cannot hold is replaced, which may
-            # make two of them alike, as may a file system that ignores case.
-            words = re.sub(r"[^\w.+-]+", "_", chart.name).strip("._")
-            stem = file_name(words)[:_LONGEST_NAME] or "figure"
-            unique, count, taken = stem, 1, {file.casefold() for file in files}
-            while unique.casefold() in taken:
-                count += 1
-                unique = f"{stem}_{count}"
-            files[unique] = chart.svg
-    return files
+        taken: set[str] = set()
+        for chart in _walk(document.blocks):
+            if isinstance(chart, Chart) and chart.name:
+                # Names of LLMs and SLOs are free text: what a path cannot hold is replaced, which
+                # may make two of them alike, as may a file system that ignores case.
+                words = re.sub(r"[^\w.+-]+", "_", chart.name).strip("._")
+                unique = stem = file_name(words)[:_LONGEST_NAME] or "figure"
+                numbers = itertools.count(2)
+                while unique.casefold() in taken:
+                    unique = f"{stem}_{next(numbers)}"
+                taken.add(unique.casefold())
+                _write_text(figures_out / f"{unique}.svg", chart.svg)
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
-_TO_MINUTES, _TO_SECONDS = len("2023-11-01 00:00"), len("2023-11-01 00:00:00")
 
 
 def number(value: float | None) -> str:
@@ -20,18 +19,10 @@ def percent(fraction: float | None) -> str:
     return "–" if fraction is None else f"{number(100.0 * fraction)} %"
 
 
-_ODDS = (
-    (0.9, "very likely"),
-    (0.5, "more likely than not"),
-    (0.2, "less likely than not"),
-    (0.0, "unlikely"),
-)
-"""From which probability on each holds; `decide.decision` has the same bounds for options."""
-
-
 def odds(probability: float) -> str:
-    """Return a probability in words: every answer takes them from here."""
-    return next(words for least, words in _ODDS if probability >= least)
+    """Return a probability in words; `decide.decision` has the same bounds for options."""
+    likely = {0.9: "very likely", 0.5: "more likely than not", 0.2: "less likely than not"}
+    return next((words for least, words in likely.items() if probability >= least), "unlikely")
 
 
 def shown_chance(probability: float) -> int:
@@ -109,9 +100,10 @@ def time_unit(duration_s: float, start_time: str | None) -> TimeUnit:
     """Return minutes for a few hours, hours for a few days, else days; the start is a date and
     time, None if not known.
     """
-    unit_s, word = DAY_S, "Days"
-    if duration_s <= 4 * DAY_S:
-        unit_s, word = (MINUTE_S, "Minutes") if duration_s <= 4 * HOUR_S else (HOUR_S, "Hours")
-    shown = _TO_SECONDS if unit_s == MINUTE_S else _TO_MINUTES
+    unit_s, word, shown = DAY_S, "Days", len("2023-11-01 00:00")
+    if duration_s <= 4 * HOUR_S:
+        unit_s, word, shown = MINUTE_S, "Minutes", len("2023-11-01 00:00:00")
+    elif duration_s <= 4 * DAY_S:
+        unit_s, word = HOUR_S, "Hours"
     start = start_time[:shown] if start_time else "the first request"
     return TimeUnit(unit_s, f"{word} since {start}")

@@ -43,12 +43,9 @@ FILES = "files"
 """The key of a `run.json` that has size and SHA-256 of each other file."""
 SEAL = "content_sha256"
 """The key of a `run.json` that has the checksum of all others."""
-_FORMER = ("imported",)
-"""Keys of a `run.json` that earlier versions wrote and nothing reads."""
 
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """The files of a cell besides `run.json`."""
-ALL_FILES = (*CELL_FILES, "run.json")
 CHECKPOINT = "partial"
 """Name of the folder, inside the cell's folder, where finished levels are kept."""
 DAMAGED = "damaged-"
@@ -101,22 +98,18 @@ def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def to_json(value: object) -> dict[str, Any]:
+def to_json(value: Any) -> dict[str, Any]:
     """Return a dataclass as plain data for JSON."""
-    kind: Any = type(value)  # mypy takes classes for unhashable
-    data: dict[str, Any] = _adapter(kind).dump_python(value, mode="json", warnings="error")
-    return data
+    return _adapter(type(value)).dump_python(value, mode="json", warnings="error")  # type: ignore[no-any-return, arg-type]
 
 
 def from_json(kind: type[_T], value: object) -> _T:
     """Read what `to_json` returned; ValueError if a field is missing, unknown or malformed."""
-    key: Any = kind
-    read: _T = _adapter(key).validate_json(json.dumps(value))
-    return read
+    return _adapter(kind).validate_json(json.dumps(value))  # type: ignore[no-any-return, arg-type]
 
 
 def write_cell(
@@ -143,8 +136,8 @@ def write_cell(
 
 def write_run(folder: Path, run: CellRun) -> None:
     """Write `run.json` with the size and SHA-256 of the other files, and its own SHA-256."""
-    files = file_facts(folder / name for name in CELL_FILES)
-    content = {_VERSION: FORMAT_VERSION} | to_json(run) | {FILES: files}
+    content = {_VERSION: FORMAT_VERSION} | to_json(run)
+    content[FILES] = file_facts(folder / name for name in CELL_FILES)
     write_json(folder / "run.json", sealed(content))
 
 
@@ -154,7 +147,7 @@ def read_run(folder: Path) -> CellRun:
     Raises FileNotFoundError, and InputError, which names the field, if it is malformed or of
     another format version.
     """
-    return _read(folder / "run.json", CellRun, (FILES, SEAL, *_FORMER))
+    return _read(folder / "run.json", CellRun)
 
 
 def read_tuning(folder: Path) -> Tuning:
@@ -162,15 +155,15 @@ def read_tuning(folder: Path) -> Tuning:
     return _read(folder / "tuning.json", Tuning)
 
 
-def _read(path: Path, kind: type[_T], envelope: Sequence[str] = ()) -> _T:
+def _read(path: Path, kind: type[_T]) -> _T:
     content = read_object(path)
     version = content.pop(_VERSION, None)
     if version != FORMAT_VERSION:
         problem = f"format version {version}; this version of sextant reads {FORMAT_VERSION}"
         fix = "read it with the version that wrote it, or delete it to have the cell measured again"
         raise InputError(problem, file=path, field=_VERSION, fix=fix)
-    for name in envelope:
-        content.pop(name, None)
+    # `imported` is a key that earlier versions wrote and nothing reads.
+    content = {k: v for k, v in content.items() if k not in (FILES, SEAL, "imported")}
     try:
         return from_json(kind, content)
     except ValidationError as error:
@@ -215,20 +208,15 @@ def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a `run.json` with its own checksum, `content_sha256`."""
-    return {**run, SEAL: _content_sha256(run)}
-
-
-def _content_sha256(run: Mapping[str, Any]) -> str:
     content = {name: value for name, value in run.items() if name != SEAL}
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return content | {SEAL: hashlib.sha256(json.dumps(content).encode()).hexdigest()}
 
 
 def require_whole(cells: Sequence[Path]) -> None:
     """Check all cells; set aside the files of damaged ones, so that these are made again.
 
-    All files of a damaged cell go to a folder `damaged-<n>` in the cell's own. Its results are
-    then missing: the next run of the same command makes them, and no other cell's. InputError names
-    every damaged file of every cell, and where it is now.
+    They go to a folder `damaged-<n>` in the cell's own: the next run of the same command makes the
+    missing results. InputError names every damaged file of every cell, and where it is now.
     """
     try:
         damage = {folder: problems for folder in cells if (problems := damaged_files(folder))}
@@ -243,7 +231,7 @@ def require_whole(cells: Sequence[Path]) -> None:
             with contextlib.suppress(FileExistsError):
                 place.mkdir(parents=True)
                 break
-        for name in ALL_FILES:
+        for name in (*CELL_FILES, "run.json"):
             # Another rule that reads the cell may have moved it in the same moment.
             with contextlib.suppress(FileNotFoundError):
                 (folder / name).rename(place / name)
@@ -258,8 +246,8 @@ def require_whole(cells: Sequence[Path]) -> None:
 def drop_checkpoints(cells: Iterable[Path]) -> None:
     """Delete the finished levels that were kept of cells whose results have been read.
 
-    Not before: a job that outlives a killed Snakemake may still finish its cell. The next Snakemake
-    then deletes the results and submits the cell once more, which continues from its levels.
+    Not before: a job that outlives a killed Snakemake may still finish its cell, which the next
+    Snakemake submits once more, and which then continues from its levels.
     """
     for folder in cells:
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
@@ -279,23 +267,22 @@ def damaged_files(folder: Path) -> dict[str, str]:
         return {"run.json": f"cannot be read ({error.problem})"}
     if not isinstance(run, dict) or not isinstance(run.get(FILES), dict) or SEAL not in run:
         return {"run.json": "does not say what was written"}
-    if run[SEAL] != _content_sha256(run):
+    if run[SEAL] != sealed(run)[SEAL]:
         return {"run.json": "is not what was written (SHA-256)"}
-    problems = {name: _damage(folder / name, run[FILES].get(name)) for name in CELL_FILES}
-    return {name: problem for name, problem in problems.items() if problem}
-
-
-def _damage(path: Path, facts: object) -> str | None:
-    try:
-        n_bytes = path.stat().st_size
-        if not isinstance(facts, dict):
-            return "is not named in run.json"
-        if n_bytes != facts.get("n_bytes"):
-            return f"has {n_bytes} bytes, {facts.get('n_bytes')} were written"
-        is_whole = sha256_file(path) == facts.get("sha256")
-    except OSError as error:
-        return _path_problem(error)
-    return None if is_whole else "is not what was written (SHA-256)"
+    problems = {}
+    for name in CELL_FILES:
+        path, facts = folder / name, run[FILES].get(name)
+        try:
+            n_bytes = path.stat().st_size
+            if not isinstance(facts, dict):
+                problems[name] = "is not named in run.json"
+            elif n_bytes != facts.get("n_bytes"):
+                problems[name] = f"has {n_bytes} bytes, {facts.get('n_bytes')} were written"
+            elif sha256_file(path) != facts.get("sha256"):
+                problems[name] = "is not what was written (SHA-256)"
+        except OSError as error:
+            problems[name] = _path_problem(error)
+    return problems
 
 
 def _path_problem(error: OSError) -> str:

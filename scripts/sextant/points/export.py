@@ -17,8 +17,6 @@ from sextant.points.characterization import FILE, Characterization, Description
 from sextant.points.frame import COLUMNS, IDENTIFIERS, INTERVAL_COLUMNS, LENGTHS, LOAD, SERVING
 from sextant.points.verdict import OUTCOMES, Outcome, status_of
 
-_FILLED_IN = ["mean_nttft_ms"]
-"""No store has it: `complete` computes it from others."""
 _ORDER = [*IDENTIFIERS, *SERVING, *LOAD, *LENGTHS, "measured_on", "run_id"]
 
 
@@ -32,17 +30,9 @@ def export_folder(
 ) -> int:
     """Write measured points and what they refer to as a folder; return their number.
 
-    A `characterization.yaml` and an `llms.tsv` that are there stay as they are.
-
-    Args:
-        known: one source of a store, or of a folder of cells.
-        out: the folder, made if it is not there.
-        llms: the sheet with the LLMs' configurations, which are copied.
-        licence: licence of the data, for a folder without a description.
-        attribution: who is to be named, for the same.
-
-    Raises:
-        InputError: the licence is missing, or an LLM is not in the sheet.
+    A `characterization.yaml` and an `llms.tsv` that are there stay as they are; without the former,
+    licence and attribution have to be given. `llms` is the sheet with the LLMs' configurations,
+    which are copied. Raises InputError: the licence is missing, or an LLM is not in the sheet.
     """
     points, tried = known.points, known.feasibility.sort_values(IDENTIFIERS)
     about = None
@@ -76,32 +66,29 @@ def export_folder(
                 facts = {key: value for key, value in asdict(gpu).items() if value is not None}
                 write_yaml(gpu_path(new / "gpus", gpu.gpu_id), facts)
         write_table(new / "gpu_profiles.tsv", pd.DataFrame(profiles))
-        write_table(new / "feasibility.csv", _verdicts(tried))
-        write_points(new / "points.csv", points.drop(columns=_FILLED_IN))
+        status = tried["verdict"].map(lambda verdict: status_of(Outcome(verdict)))
+        rows = tried[IDENTIFIERS].assign(status=status, reason=tried["reason"])
+        # Only where the status does not say it.
+        more = tried["verdict"].mask(tried["verdict"] == status.map(OUTCOMES))
+        rows = rows.assign(verdict=more) if more.notna().any() else rows
+        write_table(new / "feasibility.csv", rows)
+        # No store has it: `complete` computes it from others.
+        write_points(new / "points.csv", points.drop(columns=["mean_nttft_ms"]))
     return len(points)
 
 
 def _copied_llms(known: Characterization, out: Path, sheet: Path) -> pd.DataFrame:
-    rows = load_sheet(sheet, LlmRow, "llm_id")
-    configs = {row["llm_id"]: Path(row["config"]) for row in rows}
+    configs = {row["llm_id"]: row["config"] for row in load_sheet(sheet, LlmRow, "llm_id")}
     copied = []
+    (out / "llms").mkdir()
     for llm_id in sorted(known.points["llm_id"].unique()):
         if llm_id not in configs:
             fix = "add a row for it, or give another sheet (--llms)"
             raise InputError(f"no LLM {llm_id!r}", file=sheet, field="llm_id", fix=fix)
         name = f"llms/{file_name(llm_id)}.json"
-        (out / "llms").mkdir(exist_ok=True)
         shutil.copyfile(configs[llm_id], out / name)
         copied.append({"llm_id": llm_id, "config": name, "dtype": known.llms[llm_id].dtype})
     return pd.DataFrame(copied)
-
-
-def _verdicts(tried: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `feasibility.csv`; `verdict` only where the status does not say it."""
-    status = tried["verdict"].map(lambda verdict: status_of(Outcome(verdict)))
-    rows = tried[IDENTIFIERS].assign(status=status, reason=tried["reason"])
-    more = tried["verdict"].mask(tried["verdict"] == status.map(OUTCOMES))
-    return rows.assign(verdict=more) if more.notna().any() else rows
 
 
 def write_description(folder: Path, about: Description) -> None:

@@ -218,7 +218,7 @@ def _vllm(result: Any) -> Iterator[Point]:
         "throughput_tok_s": result["output_throughput"],
         "n_ok": n_ok,
         "n_failed": result.get("failed", result["num_prompts"] - n_ok),
-        "day": ("date", f"{result['date'][:8]}"),
+        "day": ("date", f"{result['date']}".partition("-")[0]),
     }
 
 
@@ -226,11 +226,7 @@ def _guidellm(report: Any) -> Iterator[Point]:
     version = report.get("metadata", {}).get("guidellm_version")
     for result in report["benchmarks"]:
         metrics, config = result["metrics"], result.get("config") or result["args"]
-        strategy, totals, start = (
-            config["strategy"],
-            metrics["request_totals"],
-            result["start_time"],
-        )
+        strategy, totals = config["strategy"], metrics["request_totals"]
         is_alone = strategy["type_"] == "synchronous"
         # By column: its name there, and milliseconds of its unit.
         latencies = {
@@ -238,7 +234,7 @@ def _guidellm(report: Any) -> Iterator[Point]:
             "tpot": ("inter_token_latency_ms", 1.0),
             "e2e": ("request_latency", 1e3),
         }
-        point = {}
+        point: Point = {}
         for ours, (theirs, ms) in latencies.items():
             block = metrics[theirs]["successful"] or {}
             point |= _latencies(ours, {**block, **block.get("percentiles", {})}, ms)
@@ -249,9 +245,9 @@ def _guidellm(report: Any) -> Iterator[Point]:
             "request_rate_rps": "requests_per_second",
         }
         try:
-            day = None if start is None else datetime.fromtimestamp(start, UTC).isoformat()
+            day = datetime.fromtimestamp(result["start_time"], UTC).isoformat()
         except (TypeError, ValueError, ArithmeticError, OSError):
-            day = str(start)
+            day = result["start_time"]
         yield point | {
             **{ours: (metrics[it]["successful"] or {}).get("mean") for ours, it in means.items()},
             "model": _only(config, "model") or _only(report | {"benchmarks": []}, "model"),
@@ -265,7 +261,7 @@ def _guidellm(report: Any) -> Iterator[Point]:
 
 
 def _aiperf(result: Any) -> Iterator[Point]:
-    config, start = result["input_config"], result.get("start_time")
+    config = result["input_config"]
     models = _only(config, "model_names") or _only(config, "model")
     means = {
         "input_tokens": "input_sequence_length",
@@ -277,7 +273,7 @@ def _aiperf(result: Any) -> Iterator[Point]:
         "tpot": result.get("inter_token_latency"),
         "e2e": result["request_latency"],
     }
-    point = {}
+    point: Point = {}
     for name, block in latencies.items():
         if block is not None:  # answers that did not stream have E2E alone
             if block["unit"] not in _MS_PER:
@@ -294,7 +290,7 @@ def _aiperf(result: Any) -> Iterator[Point]:
         "request_rate_rps": result["request_throughput"]["avg"],
         "n_ok": result["request_count"]["avg"],
         "n_failed": result.get("error_request_count", {}).get("avg", 0),
-        "day": ("start_time", None if start is None else str(start)),
+        "day": ("start_time", result.get("start_time")),
     }
 
 

@@ -24,6 +24,7 @@ from sextant.points.store import connect, open_store
 from sextant.points.summarize import summarize_cells
 
 _LOAD_AGAIN = "load again into this folder, or move it elsewhere"
+_SETTING = ["source", "workload_id", "scenario_id"]
 _T = TypeVar("_T")
 
 
@@ -65,9 +66,9 @@ def load_characterization(
 
 def load_all(place: str | Path) -> list[Characterization]:
     """Read every source, workload and scenario that has points; see `load_characterization`."""
-    known, names = _read(place), ["source", "workload_id", "scenario_id"]
+    known = _read(place)
     plain = known.points[known.points["variant_id"] == DEFAULT_VARIANT]
-    keys = plain[names].drop_duplicates().sort_values(names)
+    keys = plain[_SETTING].drop_duplicates().sort_values(_SETTING)
     return [_choose(known, place, *key) for key in keys.itertuples(index=False)]
 
 
@@ -117,7 +118,7 @@ def _choose(
     workload_id = _only(known.points, place, "workload_id", workload_id or usual_workload)
     scenario_id = _only(known.points, place, "scenario_id", scenario_id or usual_scenario)
     chosen = (source, workload_id, scenario_id, DEFAULT_VARIANT)
-    wanted = pd.Series(chosen, ["source", "workload_id", "scenario_id", "variant_id"])
+    wanted = pd.Series(chosen, [*_SETTING, "variant_id"])
 
     def rows(table: pd.DataFrame) -> pd.DataFrame:
         return table[(table[wanted.index] == wanted).all(axis=1)].reset_index(drop=True)
@@ -169,9 +170,9 @@ def _read(path: str | Path) -> _Measured:
         llms = rows(f"SELECT llm_id, {llm} FROM llm ORDER BY llm_id")
         longest = rows("SELECT workload_id, max_input_tokens + max_output_tokens FROM workload")
         decisions = rows("SELECT source, workload_id, scenario_id FROM decision")
-        predictors: dict[str, list[str]] = {}
-        for source, name in rows("SELECT DISTINCT source, predictor FROM score ORDER BY ALL"):
-            predictors.setdefault(source, []).append(name)
+        scored = rows(
+            "SELECT source, list(DISTINCT predictor ORDER BY predictor) FROM score GROUP BY 1"
+        )
         features: dict[str, dict[str, dict[str, Any]]] = {}
         for source, kind, name, facts in rows("FROM feature ORDER BY source, kind, id"):
             tables = features.setdefault(source, {"llm": {}, "gpu_profile": {}})
@@ -192,16 +193,12 @@ def _read(path: str | Path) -> _Measured:
                 )
                 for source, tables in features.items()
             },
-            predictors=predictors,
+            predictors=dict(scored),
         )
 
 
 def _read_cells(folder: Path) -> _Measured:
-    """Read all cells below a folder: what is needed of LLMs and GPUs is in their `run.json`.
-
-    Raises InputError: there is no cell, one is damaged, two are the same, or one does not say what
-    was measured on what.
-    """
+    """Read all cells below a folder: what is needed of LLMs and GPUs is in their `run.json`."""
     cells = []
     for path in sorted(folder.rglob("run.json")):
         name = path.parent.name  # of files that were set aside, or that a killed process wrote

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
-    AfterValidator,
     AllowInfNan,
     BeforeValidator,
     ConfigDict,
@@ -24,8 +23,9 @@ CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", 
 """What names a cell, in `run.json` and in every row of the store."""
 
 
-def _check_level(level: float) -> float:
-    if not (0 < level < 2**31 or level == math.inf):
+def _level(value: Any) -> Any:
+    level = math.inf if value == "inf" else value
+    if isinstance(level, int | float) and not (0 < level < 2**31 or level == math.inf):
         raise ValueError("a level is above 0 and below 2**31, or inf")
     return level
 
@@ -33,8 +33,7 @@ def _check_level(level: float) -> float:
 Level = Annotated[
     float,
     AllowInfNan(True),
-    BeforeValidator(lambda value: math.inf if value == "inf" else value),
-    AfterValidator(_check_level),
+    BeforeValidator(_level),
     PlainSerializer(level_to_json, return_type=Any),
 ]
 """Users, requests per second, requests in flight or a phase; all at once is `inf` in JSON."""

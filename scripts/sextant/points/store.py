@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,6 @@ _BUILD_AGAIN = (
     "build it again: delete it and run the pipeline, which makes it from the Parquet files and "
     "measures nothing"
 )
-_WAIT = "end the process that holds the store, or wait until it is done"
 
 
 def connect(
@@ -61,11 +59,8 @@ def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
         fix = "give the file of a store, e.g. results/sextant.duckdb"
         raise InputError("a folder is no store", file=path, field="--database", fix=fix)
     if not Path(path).is_file():
-        fix = (
-            "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "
-            "or give --database"
-        )
-        raise InputError("there is no store here", file=path, fix=fix)
+        fix = "run the pipeline first (`make demo`; for an archive `make reproduce-llm-pilot`), "
+        raise InputError("there is no store here", file=path, fix=fix + "or give --database")
     try:
         with connect(path, read_only=True) as store:
             _require_tables(store, path)
@@ -73,15 +68,15 @@ def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
                 fresh.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
                 wanted = fresh.execute(_COLUMNS).fetchall()
             if missing := set(wanted) - set(store.execute(_COLUMNS).fetchall()):
-                table, column = min(missing)
-                problem = (
-                    f"built by another version of sextant: table {table} has no column {column}"
-                )
+                lacking = "table {} has no column {}".format(*min(missing))
+                problem = f"built by another version of sextant: {lacking}"
                 raise InputError(problem, file=path, fix=_BUILD_AGAIN)
             yield store
     except duckdb.Error as error:
         problem = f"the store cannot be read ({' '.join(str(error).split())[:300]})"
-        fix = _WAIT if "set lock on file" in str(error) else _BUILD_AGAIN
+        is_held = "set lock on file" in str(error)
+        wait = "end the process that holds the store, or wait until it is done"
+        fix = wait if is_held else _BUILD_AGAIN
         raise InputError(problem, file=path, fix=fix) from None
 
 
@@ -129,8 +124,8 @@ def fact_rows(
 
 def trace_rows(reports: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Return the rows of table `trace` from the reports of ingest, by trace."""
-    read = partial(read_object, fix=MAKE_TRACE_AGAIN)
-    return [{"trace_id": name, **read(path)} for name, path in reports.items()]
+    fix = MAKE_TRACE_AGAIN
+    return [{"trace_id": name, **read_object(path, fix=fix)} for name, path in reports.items()]
 
 
 def workload_rows(
@@ -158,12 +153,10 @@ def build_store(
         database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
         for table, table_rows in rows.items():
             _insert_rows(database, table, table_rows)
-        for table, table_files in files.items():
-            for file in table_files:
-                _insert_file(database, table, file)
-        inputs = {
-            f"{table}/{Path(file).parent.name}": file for table in files for file in files[table]
-        }
+        inputs = {}
+        for table, file in [(name, file) for name, given in files.items() for file in given]:
+            _insert_file(database, table, file)
+            inputs[f"{table}/{Path(file).parent.name}"] = file
         measured = {
             name: value
             for file in files.get("point", ())

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from sextant.base.errors import InputError
@@ -64,8 +63,7 @@ def aggregate_points(
     """Write the tables `point` (one row per cell and level), `feasibility` (per cell) and
     `telemetry` (per cell, level and device) of folders of cells as Parquet files.
 
-    Raises InputError: cells are damaged; their files have been set aside (see `require_whole`). Or
-    there are none.
+    Raises InputError: there are none, or some are damaged and now set aside (`require_whole`).
     """
     if not cells:
         fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"
@@ -104,7 +102,25 @@ def summarize_cells(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table, 
 def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
     """Return the rows of the tables `point` and `telemetry`, in no order."""
     database = connect()
-    _register_cells(database, cells)
+    rows = [{"cell": number} | _cell_row(cell) for number, cell in enumerate(cells)]
+    levels = [
+        {"cell": number} | _level_row(cell.run, level)
+        for number, cell in enumerate(cells)
+        for level in cell.run.levels
+        if not level.n_unfinished  # the last one, of a load that was interrupted
+    ]
+    database.register("cells", pa.Table.from_pylist(rows, schema=_CELLS))
+    database.register("levels", pa.Table.from_pylist(levels, schema=_LEVELS))
+    for name, columns in _VIEWS.items():
+        files = [str(cell.folder / f"{name}.parquet") for cell in cells]
+        # The folder of a file shows which cell it belongs to.
+        database.execute(
+            f"""CREATE TEMP TABLE all_{name} AS SELECT c.cell, {columns}
+            FROM read_parquet($files, filename = true, hive_partitioning = false) AS f
+            JOIN cells AS c ON f.filename = c.folder || '/{name}.parquet'""",
+            {"files": files},
+        )
+    database.execute(ENERGY_SQL.read_text(encoding="utf-8"))
     database.register("intervals", interval_rows(database, "all_requests"))
     points = database.sql(
         f"""SELECT c.* EXCLUDE (cell, folder), p.level,
@@ -130,32 +146,6 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
         FROM device_telemetry AS t JOIN cells AS c USING (cell)"""
     ).to_arrow_table()
     return points, telemetry
-
-
-def _register_cells(database: duckdb.DuckDBPyConnection, cells: Sequence[MeasuredCell]) -> None:
-    """Create the tables `cells, levels, all_requests, device_telemetry, energy`.
-
-    `cell` is a number.
-    """
-    rows = [{"cell": number} | _cell_row(cell) for number, cell in enumerate(cells)]
-    levels = [
-        {"cell": number} | _level_row(cell.run, level)
-        for number, cell in enumerate(cells)
-        for level in cell.run.levels
-        if not level.n_unfinished  # the last one, of a load that was interrupted
-    ]
-    database.register("cells", pa.Table.from_pylist(rows, schema=_CELLS))
-    database.register("levels", pa.Table.from_pylist(levels, schema=_LEVELS))
-    for name, columns in _VIEWS.items():
-        files = [str(cell.folder / f"{name}.parquet") for cell in cells]
-        # The folder of a file shows which cell it belongs to.
-        database.execute(
-            f"""CREATE TEMP TABLE all_{name} AS SELECT c.cell, {columns}
-            FROM read_parquet($files, filename = true, hive_partitioning = false) AS f
-            JOIN cells AS c ON f.filename = c.folder || '/{name}.parquet'""",
-            {"files": files},
-        )
-    database.execute(ENERGY_SQL.read_text(encoding="utf-8"))
 
 
 def _cell_row(cell: MeasuredCell) -> dict[str, Any]:
