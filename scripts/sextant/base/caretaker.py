@@ -48,9 +48,8 @@ def main(scratch: Path, results: Path, pid: str) -> None:
 
 
 def open_lock(path: Path, mode: Literal["r+", "a"] = "r+") -> TextIO:
-    """Open a lock's file; by default for writing, since NFS locks nothing else.
-
-    Raises OSError: there is none, or it is a link or a pipe, which another user may have put there.
+    """Open a lock's file; by default for writing, since NFS locks nothing else. OSError if there is
+    none, or it is a link or a pipe, which another user may have put there.
     """
     return open(path, mode, opener=_open_plain_file)
 

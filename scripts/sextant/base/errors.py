@@ -8,10 +8,8 @@ from typing import Any
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with escapes for the characters that are not visible, except those of `keep`.
-
-    Names of folders, files of strangers and the output of servers may hold characters that move
-    a terminal's cursor, change its colours, start a new line or reverse the direction of text.
+    """Return a text with escapes for the characters that are not visible, except those of `keep`:
+    others' text may move a terminal's cursor, change colours or reverse the direction of text.
     """
     return "".join(
         character
@@ -22,9 +20,8 @@ def printable(text: str, keep: str = "") -> str:
 
 
 class InputError(ValueError):
-    """Bad input: names the file, the row, the field and the fix, in one line.
-
-    Row numbers count as an editor does: the header of a sheet is line 1.
+    """Bad input: names the file, the row (the header of a sheet is line 1), the field and the fix,
+    in one line.
     """
 
     def __init__(

@@ -51,10 +51,8 @@ MAKE_WORKLOAD_AGAIN = _AGAIN.format("fit the workload", "fit", "fit_workload")
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; move it there only if the block succeeds.
-
-    A full disk (InputError), an exception or a kill leaves no file that looks whole. The temporary
-    name keeps the ending, because libraries choose the format by it.
+    """Yield a temporary path beside `path`, with its ending; move it there only if the block
+    succeeds. A full disk (InputError), an exception or a kill leaves no file that looks whole.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
@@ -66,10 +64,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(folder: str | Path, last: str) -> Iterator[Path]:
-    """Yield a temporary folder; move its files into `folder` only if the block succeeds.
-
-    What belongs together is replaced together: before all files are written the old ones stay.
-    `last` is the file that declares the others whole.
+    """Yield a temporary folder; move its files into `folder` only if the block succeeds, so that
+    what belongs together is replaced together. `last` is the file that declares the others whole.
     """
     folder = Path(folder)
     temporary = folder / f".new.{os.getpid()}.partial"
@@ -110,7 +106,6 @@ def remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Write the content of a file, or the entries of a folder, through to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -204,9 +199,8 @@ def write_parquet(
 
 @contextlib.contextmanager
 def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -> Iterator[None]:
-    """Turn a library's errors while it reads a file into an `InputError` that names the file.
-
-    Arrow's errors and the file system's are among them; `errors` are others that the block raises.
+    """Turn a library's errors while it reads a file, Arrow's, the file system's and `errors`, into
+    an `InputError` that names the file.
     """
     import pyarrow as pa
 
@@ -221,8 +215,7 @@ def read_parquet(
     path: str | Path, columns: Sequence[str] | None = None, *, fix: str = MAKE_AGAIN
 ) -> "pa.Table":
     """Read a Parquet file, all of it or some columns; pages with a checksum are verified.
-
-    Raises InputError, with `fix`, if there is no such file or it is damaged.
+    InputError, with `fix`, if there is no such file or it is damaged.
     """
     import pyarrow.parquet as pq
 
@@ -286,7 +279,6 @@ def docstrings_below(kind: type) -> dict[str, str]:
 
 @cache
 def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
-    """Return the bodies of a module's classes by name; none of a module without source."""
     file = getattr(sys.modules.get(module), "__file__", None)
     tree = ast.parse(Path(file).read_text(encoding="utf-8") if file else "")
     return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
@@ -312,9 +304,8 @@ def column_lists(frame: "pd.DataFrame") -> dict[str, list[Any]]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return what JSON can say: frames as rows, numpy's numbers as numbers, NaN and inf null.
-
-    A `level` of infinity is the word `inf`, as in `run.json`.
+    """Return what JSON can say: frames as rows, numpy's numbers as numbers, NaN and inf null; a
+    `level` of infinity is the word `inf`, as in `run.json`.
     """
     pandas = sys.modules.get("pandas")
     if pandas and isinstance(value, pandas.DataFrame):
@@ -339,9 +330,8 @@ def _native(value: Any) -> Any:
 
 
 def import_without(module: str, *hidden: str) -> Any:
-    """Return a module, imported as if these, which it does without, were not installed.
-
-    What is imported already is not hidden.
+    """Return a module, imported as if these, which it does without, were not installed; what is
+    imported already is not hidden.
     """
     absent = [name for name in hidden if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: not installed

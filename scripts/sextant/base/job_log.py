@@ -72,9 +72,8 @@ class _Formatter(logging.Formatter):
 
 
 def raise_between_callbacks(error: BaseException) -> None:
-    """Raise an exception in a signal handler; while a loop runs, after the current callback.
-
-    uvloop takes an exception inside a connection's callback for a failure of that connection.
+    """Raise an exception in a signal handler; while a loop runs, after the current callback: uvloop
+    takes one inside a connection's callback for a failure of that connection.
     """
 
     def raise_error() -> None:
@@ -94,11 +93,9 @@ def announce_to_jobs() -> None:
 
 
 def end_with_snakemake() -> None:
-    """Stop this process by SIGTERM, later SIGKILL, once the Snakemake that started it has exited.
-
-    On a cluster that is the Snakemake inside the job; the job outlives the one that submitted it.
-    A process without a Snakemake is not watched, nor is one in a container that hides the
-    processes outside.
+    """Stop this process by SIGTERM, later SIGKILL, once the Snakemake that started it has exited
+    (on a cluster the one inside the job). A process without a Snakemake is not watched, nor is one
+    in a container that hides the processes outside.
     """
     if named := os.environ.get(_SNAKEMAKE):
         pid, started, namespace = named.split()
@@ -124,9 +121,8 @@ def end_with_parent() -> None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, since process ids repeat; None if it has exited.
-
-    Read directly, which is cheap: latencies are measured meanwhile.
+    """Return when a process started, since process ids repeat; None if it has exited. Read
+    directly, which is cheap: latencies are measured meanwhile.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -158,8 +154,7 @@ def _stop_after(is_running: Callable[[], bool]) -> None:
 
 class Progress:
     """Shows the step that runs, its number and how long the rest will take, on a terminal's stderr.
-
-    Not by rich: that hides the cursor, which stays hidden when a job is killed.
+    Not by rich, which hides the cursor of a killed job.
     """
 
     def __init__(self, title: str, n_steps: int) -> None:

@@ -39,9 +39,8 @@ def without_v1(base_url: str) -> str:
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return what https trusts: the system's certificates, or those of a file (PEM).
-
-    Raises InputError: there is no such file, or it holds no certificates.
+    """Return what https trusts: the system's certificates, or those of a file (PEM); InputError if
+    there is no such file, or it holds no certificates.
     """
     try:
         return ssl.create_default_context(cafile=ca_file)

@@ -97,9 +97,8 @@ def share(folder: Path, name: str = "lock") -> TextIO:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove a scratch folder of this user that no process uses any more.
-
-    In a temporary folder anyone can make a folder of this name with anything in it, also the user.
+    """Remove a scratch folder of this user that no process uses any more. In a temporary folder
+    anyone can make a folder of this name with anything in it, also the user.
     """
     with contextlib.suppress(OSError):
         if folder.lstat().st_uid == os.getuid():

@@ -20,15 +20,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import pydantic
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
 from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
@@ -44,11 +37,9 @@ _ENCODED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 
 def file_name(given_id: str) -> str:
-    """Return the name used for an id in paths, shells, patterns and wildcards.
-
-    Letters, digits and `._+-` stay; any other byte of the id's UTF-8 becomes `~` and two
-    hexadecimal digits, as does a leading `.` or `-`. No two ids have the same name, and an id
-    that is safe is its own.
+    """Return the name used for an id in paths, shells, patterns and wildcards: letters, digits and
+    `._+-` stay; any other byte of its UTF-8 becomes `~` and two hexadecimal digits, as does a
+    leading `.` or `-`. No two ids have the same name, and an id that is safe is its own.
     """
     return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], given_id.encode()).decode()
 
@@ -99,15 +90,14 @@ def selectable_problem(given_id: str) -> str | None:
 
 
 def comparable(given_id: str) -> str:
-    """Return an id without differences of case and of Unicode normal form.
-
-    Readers, and file systems that ignore case, cannot tell ids of the same look apart.
+    """Return an id without differences of case and of Unicode normal form, which readers, and some
+    file systems, cannot tell apart.
     """
     return unicodedata.normalize("NFC", given_id).casefold()
 
 
 # Of YAML, `4` is a number and `"4"` is none. The other engine knows no look-ahead.
-_STRICT = ConfigDict(
+_STRICT = pydantic.ConfigDict(
     extra="forbid", strict=True, allow_inf_nan=False, regex_engine="python-re", defer_build=True
 )
 _MAX_YAML_BYTES, _MAX_SHEET_BYTES = 2**18, 2**26
@@ -115,13 +105,13 @@ DEFAULT_FILE = "config/config.yaml"
 """The file that the Snakefile names; others are merged into it."""
 
 
-def _accepted(problem_of: Callable[[str], str | None]) -> AfterValidator:
+def _accepted(problem_of: Callable[[str], str | None]) -> pydantic.AfterValidator:
     def check(text: str) -> str:
         if problem := problem_of(text):
             raise ValueError(f"{text!r} {problem}")
         return text
 
-    return AfterValidator(check)
+    return pydantic.AfterValidator(check)
 
 
 IS_ID, IS_SELECTABLE = _accepted(id_problem), _accepted(selectable_problem)
@@ -142,10 +132,9 @@ class Row(dict[str, Any]):
 
 
 @cache
-def model_of(kind: type) -> type[BaseModel]:
-    """Return the model that checks values by the fields of a dataclass.
-
-    A field that has a default may be left out, but not be null. Unknown fields are errors.
+def model_of(kind: type) -> type[pydantic.BaseModel]:
+    """Return the model that checks values by the fields of a dataclass: one that has a default may
+    be left out, but not be null; unknown ones are errors.
     """
     given: dict[str, Any] = {}
     for field in fields(kind):
@@ -153,7 +142,7 @@ def model_of(kind: type) -> type[BaseModel]:
         is_required = field.default is MISSING and field.default_factory is MISSING
         section = isinstance(hint, type) and is_dataclass(hint)
         given[field.name] = (model_of(hint) if section else hint, ... if is_required else None)
-    return create_model(kind.__name__, __config__=_STRICT, **given)
+    return pydantic.create_model(kind.__name__, __config__=_STRICT, **given)
 
 
 @cache
@@ -176,19 +165,17 @@ def field_docs(kind: type) -> dict[str, str]:
 
 def check(kind: type, values: Mapping[str, Any], file: str | Path, row: int | None = None) -> None:
     """Check a mapping, read from a file or one of its rows, by the fields of a dataclass.
-
-    Raises InputError with the first field that does not fit, unknown ones before all others, and
-    what the dataclass says about it.
+    InputError names the first that does not fit, unknown ones before all others, and what the
+    dataclass says about it.
     """
     try:
         model_of(kind).model_validate(dict(values))
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
         raise _explained(kind, first, first["loc"]).at(file=file, row=row) from None
 
 
 def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) -> InputError:
-    """Return the error of a field; the fix is the field's docstring."""
     fix, given = None, first["input"]
     for part in place:
         docs, hint = field_docs(kind), hints_of(kind).get(str(part))
@@ -214,10 +201,9 @@ def load_sheet(
 ) -> list[Row]:
     """Read a tab-separated sheet; each row is a dict typed and checked by a dataclass.
 
-    An empty cell is a missing value: the key is left out of the row. Lines that start with `#` are
-    comments. With `delimiter` None commas separate where there is no tab. With `key`, values of
-    that column have to be unique, and differ by more than case or Unicode normal form, which not
-    every file system tells apart. Raises InputError.
+    The key of an empty cell is left out of the row. Lines that start with `#` are comments. With
+    `delimiter` None commas separate where there is no tab. Values of the column `key` have to
+    differ by more than case or Unicode normal form. Raises InputError.
     """
     path, types = Path(path), field_types(kind)
     rows: list[Row] = []
@@ -241,15 +227,14 @@ def load_sheet(
 def load_column(
     texts: Sequence[str], kind: type, field: str, path: Path, lines: Sequence[int]
 ) -> list[Any]:
-    """Return the values of a column's cells; none is empty, and `lines` are theirs in the file.
-
-    Raises InputError: the first value that the field of the dataclass does not take.
+    """Return the values of a column's cells, none of them empty; `lines` are theirs in the file.
+    InputError names the first that the field of the dataclass does not take.
     """
     hint, expected = hints_of(kind)[field], field_types(kind)[field]
     values = [_typed(text, expected) for text in texts]
     try:
-        return TypeAdapter(list[hint], config=_STRICT).validate_python(values)  # type: ignore[valid-type]
-    except ValidationError as error:
+        return pydantic.TypeAdapter(list[hint], config=_STRICT).validate_python(values)  # type: ignore[valid-type]
+    except pydantic.ValidationError as error:
         first = error.errors()[0]
         line = lines[int(first["loc"][0])]
         raise _explained(kind, first, (field,)).at(file=path, row=line) from None
@@ -278,8 +263,7 @@ def _typed(cell: str, expected: type) -> Any:
 
 def sheet_cells(path: str | Path, kind: type, *, delimiter: str | None = "\t") -> list[Row]:
     """Return the rows of a sheet as texts; of a dataclass's fields the names alone are checked.
-
-    Raises InputError: the file cannot be read, or a column is unknown, missing or there twice.
+    InputError: the file cannot be read, or a column is unknown, missing or there twice.
     """
     path = Path(path)
     (first, *others) = _lines(path)
@@ -365,9 +349,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file of keys and values.
-
-    Raises InputError if it is anything else, has aliases, or more than 256 KiB.
+    """Read a YAML file of keys and values; InputError if it is anything else, has aliases, or more
+    than 256 KiB.
     """
     try:
         document = _Loader(read_plain(path, _MAX_YAML_BYTES).decode()).get_single_data()

@@ -15,14 +15,11 @@ from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, check, load_sheet, read_yaml
 
-GPUS = PROJECT / "resources" / "gpus"
-"""The facts of devices that ship."""
+GPUS = PROJECT / "resources" / "gpus"  # the facts of devices that ship
 GIB = 2**30
-MAX_GPUS = 9999
-"""Most devices of a profile that `<n>x<gpu_id>` names."""
+MAX_GPUS = 9999  # most devices of a profile that `<n>x<gpu_id>` names
 _PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
-MIG_PREFIX = "MIG-"
-"""Of the UUID of an instance of a divided GPU."""
+MIG_PREFIX = "MIG-"  # of the UUID of an instance of a divided GPU
 GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 Price = Annotated[float, Field(ge=0.0001, le=1e6)]
 """In USD per hour; 0 would hide a price that nobody has filled in."""
@@ -93,10 +90,8 @@ class Devices:
 
     kind: str
     n_gpus: int
-    memory_gib: float
-    """Memory of one device."""
-    reserved_gib: float = 0.0
-    """GiB of it that no process sees."""
+    memory_gib: float  # memory of one device
+    reserved_gib: float = 0.0  # giB of it that no process sees
 
     @property
     def memory_bytes(self) -> float:
@@ -111,14 +106,12 @@ class GPUProfile:
     gpu_profile_id: str
     gpu: GPU
     n_gpus: NGpus
-    usd_per_hour: Annotated[float, Field(ge=0, le=1e6)] = math.nan
-    """Price; nan if it is not known."""
+    usd_per_hour: Annotated[float, Field(ge=0, le=1e6)] = math.nan  # price; nan if it is not known
     gpu_model: str | None = None
     """The device type as a cluster's scheduler names it; no measurement depends on it."""
     price_source: str | None = None
     """Whose price it is, e.g. the provider and its region; None: not said."""
-    price_as_of: str | None = None
-    """Its date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said."""
+    price_as_of: str | None = None  # its date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said
 
     @property
     def devices(self) -> Devices:
@@ -147,9 +140,8 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
 
 
 def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
-    """Return the profile that `<n>x<gpu_id>` names, without a price.
-
-    Raises InputError: the id has another form, or the facts of the GPU are not in `folder`.
+    """Return the profile that `<n>x<gpu_id>` names, without a price; InputError if the id has
+    another form, or the facts of the GPU are not in `folder`.
     """
     match = _PROFILE_ID.fullmatch(profile_id)
     if match and Path(match[2]).name == match[2] and gpu_path(folder, match[2]).is_file():
@@ -180,13 +172,12 @@ _MIG_GPUS = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "R
 
 
 def mig_slice(gpu: GPU, profile: str) -> GPU:
-    """Return the slice of a GPU that a MIG profile names, e.g. `3g.20gb` of an A100-40GB.
+    """Return the slice of a GPU that a MIG profile names, e.g. `3g.20gb` of an A100-40GB;
+    InputError if the GPU has no MIG, or no such profile.
 
     It has that many of the seven compute slices (an A30 has four), and the eighths (fourths) of
     memory and of its bandwidth next to the gigabytes in the name (NVIDIA, Multi-Instance GPU User
     Guide). What a slice draws in watts is not known.
-
-    Raises InputError: the GPU has no MIG, or no such profile.
     """
     match = _MIG_PROFILE.fullmatch(profile)
     if not match or not gpu.gpu_id.startswith(_MIG_GPUS):
@@ -224,8 +215,7 @@ PRICES = PROJECT / "resources" / "prices"
 """One file per provider, `<provider>.csv`; its README says where the prices were read."""
 HOURS_PER_MONTH = 730
 _OLD_MONTHS = 12
-_ON_DEMAND = " on demand, "
-"""Between provider and region where a price is said to be of a table."""
+_ON_DEMAND = " on demand, "  # between provider and region where a price is said to be of a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,10 +253,8 @@ class ProviderPriceRow:
 class PriceOrigin(NamedTuple):
     """Where prices come from, and from when they are."""
 
-    source: str | None
-    """Provider and region, or the user's file; None: not said."""
-    first: str | None
-    """Oldest date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said."""
+    source: str | None  # provider and region, or the user's file; None: not said
+    first: str | None  # oldest date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said
     last: str | None
     is_old: bool
     """Whether the oldest is more than a year before the newest price of the tables that ship.
@@ -280,10 +268,8 @@ def providers() -> list[str]:
 
 
 def load_prices(path: Path) -> list[Row]:
-    """Read a provider's table.
-
-    Raises InputError: a row is wrong, names a device without facts, or is of a machine that is
-    already there.
+    """Read a provider's table; InputError if a row is wrong, names a device without facts, or is of
+    a machine that is already there.
     """
     rows = load_sheet(path, ProviderPriceRow, delimiter=",")
     seen: dict[tuple[str, str], int] = {}
@@ -299,10 +285,9 @@ def load_prices(path: Path) -> list[Row]:
 
 
 def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
-    """Return a GPU profile at a provider's price; None if no machine there has its devices.
-
-    The smallest machine with enough devices counts, the cheapest of these; of a larger one the
-    profile pays the share of its devices.
+    """Return a GPU profile at a provider's price; None if no machine there has its devices. The
+    smallest machine with enough devices counts, the cheapest of these; of a larger one the profile
+    pays the share of its devices.
     """
     row = _machine(profile, provider)
     if row is None:
@@ -316,9 +301,8 @@ def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
 
 
 def cheapest(profile: GPUProfile, among: Iterable[str] = ()) -> GPUProfile | None:
-    """Return a GPU profile at its lowest price among providers, by default all whose tables ship.
-
-    None if none of them has a machine with its devices; of equal prices the first by name counts.
+    """Return a GPU profile at its lowest price among providers, by default all whose tables ship;
+    None if none has a machine with its devices. Of equal prices the first by name counts.
     """
     found = [priced(profile, name) for name in among or providers()]
     known = [each for each in found if each is not None]
@@ -333,9 +317,8 @@ def has_own_price(profile: GPUProfile) -> bool:
 
 
 def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
-    """Return what providers sell, by default all whose tables ship, each at its lowest price.
-
-    A machine is offered whole, and in halves down to one of its devices.
+    """Return what providers sell, by default all whose tables ship, each at its lowest price. A
+    machine is offered whole, and in halves down to one of its devices.
     """
     among, names = [*among] or providers(), set()
     for row in (row for name in among for row in _rows(name)):
@@ -364,7 +347,6 @@ def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
 
 
 def _machine(profile: GPUProfile, provider: str) -> Row | None:
-    """Return the smallest machine with enough devices, the cheapest of these."""
     gpu_id, n_gpus = profile.gpu.gpu_id, profile.n_gpus
     rows = [row for row in _rows(provider) if row["gpu_id"] == gpu_id and row["n_gpus"] >= n_gpus]
     return min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
@@ -424,13 +406,9 @@ def _month(date: str) -> int:
 def token_prices(
     usd_per_hour: float, rate_rps: float, lengths: Sequence[float], input_share: float | None = None
 ) -> tuple[float, float]:
-    """Return USD per million input and per million output tokens.
-
-    Args:
-        usd_per_hour: of all replicas.
-        rate_rps: requests a second that they serve.
-        lengths: mean input and output tokens of a request.
-        input_share: part of the price that the input bears; that of its tokens by default.
+    """Return USD per million input and per million output tokens, of replicas that cost
+    `usd_per_hour` together and serve `rate_rps` requests a second of `lengths` (mean input and
+    output tokens). The input bears `input_share` of the price, by default that of its tokens.
     """
     inputs, outputs = lengths
     share = inputs / (inputs + outputs) if input_share is None else input_share

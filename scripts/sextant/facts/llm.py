@@ -57,22 +57,17 @@ _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 class LLM:
     """An LLM's architecture. Sizes are counts; nothing here depends on where it runs.
 
-    Bounds are checked where facts are read from a file of a cell, not by `LLM(…)`.
-
-    The fields with a default describe a dense, unquantized decoder with ordinary attention.
+    The fields with a default describe a dense, unquantized decoder with ordinary attention. Bounds
+    are checked where facts are read from a file of a cell, not by `LLM(…)`.
     """
 
-    llm_type: str
-    """`model_type` of the config, e.g. `opt`; of its text part if it has others."""
-    n_layers: PositiveInt
-    """Layers that generate: those of the decoder."""
+    llm_type: str  # `model_type` of the config, e.g. `opt`; of its text part if it has others
+    n_layers: PositiveInt  # layers that generate: those of the decoder
     hidden_size: PositiveInt
-    ffn_size: PositiveInt
-    """Width of a layer's MLP; in a mixture of experts, of one routed expert."""
+    ffn_size: PositiveInt  # width of a layer's MLP; in a mixture of experts, of one routed expert
     n_heads: PositiveInt
     n_kv_heads: PositiveInt
-    head_dim: PositiveInt
-    """Numbers in a head's query and key."""
+    head_dim: PositiveInt  # numbers in a head's query and key
     vocab_size: PositiveInt
     context_tokens: PositiveInt
     """Longest sequence, input plus output; `UNBOUNDED_TOKENS` if there is no limit."""
@@ -95,12 +90,9 @@ class LLM:
     """
     n_experts: NonNegativeInt = 0
     """Routed experts of a layer; 0 if dense. Shared experts, used by every token, do not count."""
-    n_experts_per_token: NonNegativeInt = 0
-    """Routed experts of a layer that one token uses."""
-    n_expert_parameters: NonNegativeInt = 0
-    """Matrices of all routed experts of all layers."""
-    n_attention_parameters: NonNegativeInt = 0
-    """Matrices of the attention of all layers."""
+    n_experts_per_token: NonNegativeInt = 0  # routed experts of a layer that one token uses
+    n_expert_parameters: NonNegativeInt = 0  # matrices of all routed experts of all layers
+    n_attention_parameters: NonNegativeInt = 0  # matrices of the attention of all layers
     n_mlp_parameters: NonNegativeInt = 0
     """Matrices of the MLPs of all layers, shared experts included, routed experts not."""
     kv_latent_size: NonNegativeInt = 0
@@ -117,10 +109,8 @@ class LLM:
     """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
     n_quantized_parameters: NonNegativeInt = 0
     """Quantized parameters; the others are stored as `dtype`."""
-    n_quantized_expert_parameters: NonNegativeInt = 0
-    """Of these, parameters of routed experts."""
-    weight_format: str = ""
-    """Type of the quantized weights, one of `QUANTIZED`; empty: unquantized."""
+    n_quantized_expert_parameters: NonNegativeInt = 0  # of these, parameters of routed experts
+    weight_format: str = ""  # type of the quantized weights, one of `QUANTIZED`; empty: unquantized
     expert_format: str = ""
     """Type of the routed experts' quantized weights, where it is not `weight_format`."""
     expert_bits: NonNegativeFloat = 0.0
@@ -166,10 +156,8 @@ class LLM:
 
     @property
     def step_weight_bytes(self) -> int:
-        """Bytes of the decoder's matrices that every step reads: routed experts do not count.
-
-        Look-up tables do not count either. Of an encoder-decoder's quantized weights the decoder
-        has its share of the matrices.
+        """Bytes of the decoder's matrices that every step reads: without routed experts and look-up
+        tables. Of an encoder-decoder's quantized weights the decoder has its share of the matrices.
         """
         dense = self.n_flop_parameters - self.n_active_expert_parameters
         share = dense / ((dense + self.n_encoder_flop_parameters) or 1)
@@ -209,10 +197,9 @@ class LLM:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of the KV cache that one token, of input or output, takes over all layers.
-
-        In an encoder-decoder an output token has them in the decoder's self-attention, an input
-        token in its cross-attention, which is of the same size.
+        """Bytes of the KV cache that one token, of input or output, takes over all layers. In an
+        encoder-decoder an output token has them in the decoder's self-attention, an input token in
+        its cross-attention, which is of the same size.
         """
         alike = (self.n_attention_layers or self.n_layers) * self._kv_values_of_layer
         return round((self.kv_values or alike) * self._kv_number_bytes)
@@ -235,13 +222,10 @@ class LLM:
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     """Read the facts of an LLM from its `config.json`.
 
-    Weights and KV cache have the `dtype` they are served in; without one, that of the config.
-
-    Of a vision-language config the text part (`text_config`) is read: the vision tower and its
-    projector are counted nowhere.
-
-    Raises InputError: the file is not JSON, its family is unknown, a field is missing, or one that
-    changes the size or the cost is not known in its family.
+    Weights and KV cache have the `dtype` they are served in; without one, that of the config. Of a
+    vision-language config the text part (`text_config`) is read: the vision tower and its projector
+    are counted nowhere. InputError: the file is not JSON, its family is unknown, a field is
+    missing, or one that changes the size or the cost is not known in its family.
     """
     config = read_config(path, dtype)
     name = config.word("model_type")
@@ -282,8 +266,7 @@ def shipped_config(llm_id: str) -> Path | None:
 # Of an LLM whose sizes its user gives; most mixtures of experts of today have these.
 _HEAD_DIM, _VOCABULARY = 128, 128_000
 _EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
-_HIDDEN_SQUARES = 12
-"""A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP."""
+_HIDDEN_SQUARES = 12  # A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP
 _FORMATS = ((6.0, "int4"), (12.0, "fp8"))
 """Up to how many bits a weight is taken to have this type; above, it is not quantized."""
 _Size = Annotated[float, Field(gt=0, le=1e15)]
@@ -311,10 +294,9 @@ class GivenSizes:
             raise InputError(problem, field="n_active_parameters", fix="give no more than all")
 
     def llm(self) -> LLM:
-        """Return the facts.
-
-        Where fewer parameters are active than there are, the others are experts: of A active and P
-        in all, experts are (P - A) / (1 - k / n), of which a token uses k of n.
+        """Return the facts. Where fewer parameters are active than there are, the others are
+        experts: of A active and P in all, experts are (P - A) / (1 - k / n), of which a token uses
+        k of n.
         """
         active = self.n_active_parameters or self.n_parameters
         is_moe = active < self.n_parameters
@@ -364,9 +346,8 @@ _NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-
 
 
 def precision_in_name(name: str, llm: LLM) -> str | None:
-    """Return the precision in an LLM's name, if its config has no quantization.
-
-    Some publishers describe it in a second file next to the config, which often gets lost.
+    """Return the precision in an LLM's name, if its config has no quantization: some publishers
+    describe it in a second file, which often gets lost.
     """
     match = None if llm.weight_format else _NAMED.search(name.lower())
     return {"awq": "int4", "gptq": "int4"}.get(match[1], match[1]) if match else None
@@ -384,14 +365,13 @@ def kv_precision_of(llm: LLM) -> str:
 
 
 def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
-    """Return the facts of an LLM that is served in a precision, its config's if None.
+    """Return the facts of an LLM that is served in a precision, its config's if None; InputError if
+    it is unknown.
 
     A checkpoint that has the precision keeps what it quantizes. Otherwise all matrices of the
-    layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts attention
-    keeps its data type, and in MXFP4 all but the routed experts does, as in the checkpoints that
-    are published.
-
-    Raises InputError: a precision is unknown.
+    layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts attention keeps
+    its data type, and in MXFP4 all but the routed experts does, as in the checkpoints that are
+    published.
     """
     for field, value, known in (
         ("kv_precision", kv_precision, KV_PRECISIONS),
@@ -416,24 +396,20 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
     return replace(plain, **quantized(QUANTIZED[precision], parts))
 
 
-STOPPING_ENGINE = "tgis"
-"""It stops to prefill, and keeps to no share of the memory that is known."""
+STOPPING_ENGINE = "tgis"  # it stops to prefill, and keeps to no share of the memory that is known
 
 
 class Memory(NamedTuple):
     """What is where in the memory of all devices of a replica, in bytes."""
 
     device_bytes: float
-    usable_bytes: float
-    """What weights and KV cache may take."""
+    usable_bytes: float  # what weights and KV cache may take
     weight_bytes: float
     token_bytes: float
     """KV cache of a token in the layers that keep all tokens; `window_token_bytes`: the others."""
     window_token_bytes: float
-    window_tokens: int
-    """Tokens of a request that layers with a sliding window keep."""
-    state_bytes: float
-    """What a request takes whatever its length."""
+    window_tokens: int  # tokens of a request that layers with a sliding window keep
+    state_bytes: float  # what a request takes whatever its length
 
     @property
     def kv_bytes(self) -> float:
@@ -446,9 +422,8 @@ class Memory(NamedTuple):
         return self.token_bytes * tokens + kept + self.state_bytes
 
     def kv_tokens(self, length: float) -> int:
-        """Return how many tokens fit, of requests with `length` tokens each.
-
-        Layers with a window or a state take less of a token the longer its request is.
+        """Return how many tokens fit, of requests with `length` tokens each: layers with a window
+        or a state take less of a token the longer its request is.
         """
         if not (self.window_token_bytes or self.state_bytes):
             return int(self.kv_bytes // self.token_bytes)

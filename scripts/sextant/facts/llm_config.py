@@ -66,9 +66,8 @@ class Config:
         return InputError(problem, file=self.file, field=field, fix=fix)
 
     def optional(self, name: str, default: Any = None) -> Any:
-        """Return a field whose absence has a meaning that the family's own code defines.
-
-        `null` is how Hugging Face writes "not set".
+        """Return a field whose absence, or `null`, has a meaning that the family's own code
+        defines.
         """
         group = _GROUPS.get(name, (name,))
         self._read.update(group)
@@ -156,9 +155,8 @@ class Config:
 
 
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
-    """Read the part of a `config.json` that describes the LLM, `dtype` in place of its own.
-
-    Raises InputError: no such file, not JSON, or a nested config that generates no text.
+    """Read the part of a `config.json` that describes the LLM, `dtype` in place of its own;
+    InputError: no such file, not JSON, or a nested config that generates no text.
     """
     try:
         values = read_object(path, fix="save the config again")
@@ -186,7 +184,6 @@ def _quantized_by_modelopt(config: Path) -> dict[str, Any]:
 
 
 def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
-    """Return the config itself, or `text_config` of one that takes images as well."""
     if "text_config" not in values:
         return values
     outer = Config(values, file)
@@ -205,17 +202,13 @@ def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
 class Scheme(NamedTuple):
     """How a quantized weight is stored and multiplied."""
 
-    name: str
-    """One of `sextant.facts.llm.QUANTIZED`."""
-    bits: float
-    """Bits of a weight, its share of the scales included."""
-    is_weight_only: bool = False
-    """Whether the products are those of 16-bit numbers."""
+    name: str  # one of `sextant.facts.llm.QUANTIZED`
+    bits: float  # bits of a weight, its share of the scales included
+    is_weight_only: bool = False  # whether the products are those of 16-bit numbers
 
 
 FP8 = Scheme("fp8", 8.0)
-NVFP4 = Scheme("nvfp4", 4 + 8 / 16)
-"""16 weights share a scale of 8 bits."""
+NVFP4 = Scheme("nvfp4", 4 + 8 / 16)  # 16 weights share a scale of 8 bits
 MXFP4 = Scheme("mxfp4", 4 + 8 / 32)
 """32 weights share an exponent of 8 bits (OCP Microscaling Formats 1.0)."""
 _ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
@@ -230,11 +223,9 @@ class Matrices(NamedTuple):
     """Parameters of the layers' matrices, the only ones that are ever quantized."""
 
     attention: int
-    mlp: int
-    """MLPs of the layers without experts, and dense MLPs in layers with experts."""
+    mlp: int  # MLPs of the layers without experts, and dense MLPs in layers with experts
     shared_experts: int = 0
-    experts: int = 0
-    """Routed experts."""
+    experts: int = 0  # routed experts
     n_layers: int = 0
     n_dense_layers: int = 0
     """The layers without experts, which come first where experts do not alternate with them."""
@@ -243,9 +234,8 @@ class Matrices(NamedTuple):
 
 
 def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
-    """Return the fields of `LLM` that tell how its weights are quantized; none if they are not.
-
-    Raises InputError: the method or one of its variants is unknown.
+    """Return the fields of `LLM` that tell how its weights are quantized, none if they are not;
+    InputError: the method or one of its variants is unknown.
     """
     if config.optional("quantization_config") is None:
         return {}
@@ -381,7 +371,6 @@ def _compressed_tensors(inner: Config) -> Scheme:
 
 
 def _stored_bits(weights: Config, bits: int) -> float:
-    """Return the bits of a weight with its share of the scales."""
     match weights.get("strategy"):
         case "tensor" | "channel":
             return float(bits)
@@ -417,7 +406,6 @@ _EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ign
 
 
 def _without_exceptions(inner: Config, matrices: Matrices) -> Matrices:
-    """Return the matrices less those that are left unquantized; refuse unknown exceptions."""
     kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
     for field in _EXCEPTIONS:
         for name in inner.listing(field, str, default=[]):

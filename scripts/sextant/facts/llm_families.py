@@ -13,45 +13,35 @@ from typing import Any, NamedTuple
 from sextant.base.sheets import read_yaml
 from sextant.facts.llm_config import DTYPE_BYTES, Config, Matrices, quantization
 
-UNBOUNDED_TOKENS = 2**31 - 1
-"""The context of an LLM whose positions set no limit."""
+UNBOUNDED_TOKENS = 2**31 - 1  # the context of an LLM whose positions set no limit
 Facts = dict[str, Any]
 
 
 class Family(NamedTuple):
     """A row of families.yaml."""
 
-    counted: str = "llama"
-    """The function, here or in `llm_hybrids`, that counts its parameters."""
+    counted: str = "llama"  # the function, here or in `llm_hybrids`, that counts its parameters
     requires: Mapping[str, Any] = {}
     ignores: Sequence[str] = ()
     sizes: Mapping[str, str] = {}
     """The config's names of fields of `Sizes`, where they are other ones than `_FIELDS` has."""
     defaults: Mapping[str, int] = {}
-    is_tied: bool = False
-    """Whether the embeddings are tied where the config does not say."""
+    is_tied: bool = False  # whether the embeddings are tied where the config does not say
     kv_heads_follow: bool = False
     """Whether a config without `num_key_value_heads` means that no heads share K and V."""
     has_head_dim: bool = False
     """Whether `head_dim` has to be there; otherwise the heads may share the hidden size."""
-    has_qkv_bias: bool = False
-    """Whether Q, K and V have biases unless `qkv_bias` says no."""
+    has_qkv_bias: bool = False  # whether Q, K and V have biases unless `qkv_bias` says no
     reads_attention_bias: bool = False
     """Whether `attention_bias` gives Q, K, V and the output biases."""
-    norms: int = 2
-    """Norms of a layer."""
-    qk_norm: str = ""
-    """Norms of Q and K: `head` over a head, `all` over all heads at once, or none."""
-    window: str = ""
-    """Which layers have a sliding window (`window_facts`)."""
-    experts: str = ""
-    """How experts are read (`experts_by`)."""
-    is_sparse: bool = False
-    """Whether indexers choose the tokens that attention looks at."""
+    norms: int = 2  # norms of a layer
+    qk_norm: str = ""  # norms of Q and K: `head` over a head, `all` over all heads at once, or none
+    window: str = ""  # which layers have a sliding window (`window_facts`)
+    experts: str = ""  # how experts are read (`experts_by`)
+    is_sparse: bool = False  # whether indexers choose the tokens that attention looks at
     ffn_ratio: int = 0
     """Width of the MLP over the hidden size where its field is absent; 0: it has to be there."""
-    has_mlp_bias_alone: bool = False
-    """Whether attention has no biases."""
+    has_mlp_bias_alone: bool = False  # whether attention has no biases
     has_head_bias: bool = False
 
 
@@ -101,8 +91,7 @@ class Experts(NamedTuple):
     """Width of what serves every token of these layers, beside the routed experts."""
     router: int = 0
     """Parameters of one layer's routing matrices, and of those between it and its experts."""
-    width: int = 0
-    """Numbers that go into an expert, if they are not the hidden state."""
+    width: int = 0  # numbers that go into an expert, if they are not the hidden state
 
 
 def read_sizes(
@@ -121,7 +110,6 @@ def read_sizes(
 
 
 def _head_dim(config: Config, hidden: int, heads: int) -> int:
-    """Return the size of heads that share the hidden size."""
     if hidden % heads:
         problem = f"{heads} heads do not divide the hidden size {hidden}"
         raise config.error(problem, "num_attention_heads", "correct one of the two")
@@ -129,7 +117,6 @@ def _head_dim(config: Config, hidden: int, heads: int) -> int:
 
 
 def _biases(s: Sizes, *, qkv: bool = False, out: bool = False, mlp: bool = False) -> int:
-    """Return the biases of one layer: of Q, K and V; of attention's output; of a plain MLP."""
     in_attention = (s.heads + 2 * s.kv_heads) * s.head_dim
     return qkv * in_attention + out * s.hidden + mlp * (s.ffn + s.hidden)
 
@@ -283,10 +270,9 @@ def window_facts(
     name: str = "sliding_window",
     kind: str = "sliding_attention",
 ) -> Facts:
-    """Return the facts `sliding_window_tokens` and `n_sliding_layers`; none without a window.
-
-    `rule` counts the layers where the config does not list their types; `name` is the config's for
-    the window's tokens, `kind` that of its layers in `layer_types`.
+    """Return `sliding_window_tokens` and `n_sliding_layers`; nothing without a window. `rule`
+    counts the layers where the config does not list their types; `name` is the config's for the
+    window's tokens, `kind` that of its layers in `layer_types`.
     """
     n_sliding = 0
     match rule:
@@ -348,9 +334,8 @@ def gpt_oss(config: Config, family: Family) -> Facts:
 
 
 def llama4(config: Config, family: Family) -> Facts:
-    """Llama 4: a shared expert beside the routed ones; dense layers have a width of their own.
-
-    Of a chunk's tokens most look back on fewer than all of it: it is taken as a window.
+    """Llama 4: a shared expert beside the routed ones; dense layers have a width of their own. Of a
+    chunk's tokens most look back on fewer than all of it: it is taken as a window.
     """
     s = _llama_sizes(config, family)
     mixture = experts_by(config, s, "llama4")
@@ -384,9 +369,8 @@ def _gpt_sizes(config: Config, family: Family, **own: int | str) -> Sizes:
 def gpt(
     config: Config, family: Family, s: Sizes | None = None, *, in_head: int = 0, **more: Any
 ) -> Facts:
-    """Return the facts of GPT's kind, whose layer norms have biases.
-
-    `in_head` are further vectors outside of the layers, beside one norm and the head's bias.
+    """Return the facts of GPT's kind, whose layer norms have biases; `in_head` are further vectors
+    outside of the layers, beside one norm and the head's bias.
     """
     s = s or _gpt_sizes(config, family)
     in_attention = not family.has_mlp_bias_alone

@@ -6,35 +6,25 @@ kinds of attention, or where sizes were chosen layer by layer.
 
 from collections import Counter
 
+from sextant.facts import llm_families as base
 from sextant.facts.llm_config import DTYPE_BYTES, Config
-from sextant.facts.llm_families import (
-    Experts,
-    Facts,
-    Family,
-    Sizes,
-    decoder,
-    experts_by,
-    read_sizes,
-    routed_experts,
-    window_facts,
-)
 
 
-def deepseek(config: Config, family: Family) -> Facts:
+def deepseek(config: Config, family: base.Family) -> base.Facts:
     """DeepSeek V2 to V3.2, Kimi K2 and GLM-5."""
     h, heads, latent = config.integers("hidden_size", "num_attention_heads", "kv_lora_rank")
     plain, rotary, v = config.integers("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     # V2-Lite has no latent vector of the queries: its config says null.
     q_latent = config.integer("q_lora_rank", default=0, least=0)
-    s = read_sizes(config, kv_heads=heads, head_dim=plain + rotary)
+    s = base.read_sizes(config, kv_heads=heads, head_dim=plain + rotary)
     query = heads * s.head_dim
     queries = q_latent * (h + query) if q_latent else h * query
-    mixture = experts_by(config, s, "deepseek")
+    mixture = base.experts_by(config, s, "deepseek")
     # V3 balances the load of its experts with a bias each, in place of a loss.
     balance = mixture.layers * mixture.n if config.get("model_type") != "deepseek_v2" else 0
     attention = queries + h * (latent + rotary) + latent * heads * (plain + v) + heads * v * h
     indexers, norms, keys = _indexers(config, s, q_latent) if family.is_sparse else (0, 0, 0.0)
-    return decoder(
+    return base.decoder(
         config,
         s,
         vectors=s.layers * (2 * h + latent + q_latent) + h + balance + norms,
@@ -45,7 +35,7 @@ def deepseek(config: Config, family: Family) -> Facts:
     )
 
 
-def _indexers(config: Config, s: Sizes, q_latent: int) -> tuple[int, int, float]:
+def _indexers(config: Config, s: base.Sizes, q_latent: int) -> tuple[int, int, float]:
     """Return matrices, vectors and KV values of the indexers of DeepSeek V3.2 and GLM-5, which
     choose the tokens to look at: a few small heads with one key a token.
 
@@ -59,7 +49,7 @@ def _indexers(config: Config, s: Sizes, q_latent: int) -> tuple[int, int, float]
     return n * matrices, n * 2 * dim, n * (dim / 2 + 2)
 
 
-def deepseek_v4(config: Config, family: Family) -> Facts:
+def deepseek_v4(config: Config, family: base.Family) -> base.Facts:
     """DeepSeek V4: every layer keeps a window, and all but a few one entry for several tokens.
 
     K and V are one vector of `head_dim` numbers. Of the older tokens a layer keeps one such vector
@@ -82,10 +72,10 @@ def deepseek_v4(config: Config, family: Family) -> Facts:
     compressors = ratios.count(128) * 2 * h * dim + ratios.count(4) * 4 * h * (dim + key)
     indexers = ratios.count(4) * (q_latent * index_heads * key + h * index_heads)
     kept = sum(dim / ratio for ratio in ratios if ratio) + ratios.count(4) * key / 4
-    s = read_sizes(config, ffn="moe_intermediate_size")
+    s = base.read_sizes(config, ffn="moe_intermediate_size")
     shared = config.integer("n_shared_experts") * s.ffn
-    mixture = routed_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
-    return decoder(
+    mixture = base.routed_experts(config, s, layers, "n_routed_experts", shared_ffn=shared)
+    return base.decoder(
         config,
         s,
         vectors=layers * (2 * h + q_latent + dim + heads + mixture.n) + h,
@@ -99,10 +89,10 @@ def deepseek_v4(config: Config, family: Family) -> Facts:
     )
 
 
-def qwen_next(config: Config, family: Family) -> Facts:
+def qwen_next(config: Config, family: base.Family) -> base.Facts:
     """Qwen 3-Next, 3.5 and 3.6: three delta nets to one attention, whose output has a gate."""
     is_moe = config.optional("num_experts") is not None
-    s = read_sizes(config, ffn="moe_intermediate_size" if is_moe else "intermediate_size")
+    s = base.read_sizes(config, ffn="moe_intermediate_size" if is_moe else "intermediate_size")
     key_heads, value_heads = config.integers("linear_num_key_heads", "linear_num_value_heads")
     key_dim, value_dim = config.integers("linear_key_head_dim", "linear_value_head_dim")
     kernel = config.integer("linear_conv_kernel_dim")
@@ -118,12 +108,12 @@ def qwen_next(config: Config, family: Family) -> Facts:
     delta_vectors = mixed * kernel + 2 * value_heads + value_dim
     state = _state_bytes(config, value_heads * key_dim * value_dim, mixed * (kernel - 1))
     vectors = n_delta * delta_vectors + n_attention * 2 * s.head_dim
-    return decoder(
+    return base.decoder(
         config,
         s,
         vectors=vectors + (2 * s.layers + 1) * s.hidden,
         attention=n_delta * delta + n_attention * attention,
-        experts=experts_by(config, s, "qwen2", step=1) if is_moe else None,
+        experts=base.experts_by(config, s, "qwen2", step=1) if is_moe else None,
         n_attention_layers=n_attention,
         state_bytes_per_request=n_delta * state,
     )
@@ -141,7 +131,7 @@ def _state_bytes(config: Config, state: int, convolution: int) -> int:
 _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def nemotron_h(config: Config, family: Family) -> Facts:
+def nemotron_h(config: Config, family: base.Family) -> base.Facts:
     """Nemotron-H and Nemotron 3: a layer is one of Mamba, attention, MLP and experts."""
     name = "layers_block_type"
     if config.optional(name) is not None:
@@ -157,7 +147,7 @@ def nemotron_h(config: Config, family: Family) -> Facts:
         raise config.error("no layer has attention", name, "only hybrids are supported")
     n, h = Counter(kinds), config.integer("hidden_size")
     of_attention = config.optional("attention_head_dim") is not None
-    s = read_sizes(
+    s = base.read_sizes(
         config, layers=len(kinds), head_dim="attention_head_dim" if of_attention else "head_dim"
     )
     heads, size = config.integers("mamba_num_heads", "ssm_state_size")
@@ -166,16 +156,16 @@ def nemotron_h(config: Config, family: Family) -> Facts:
     mamba = h * (inner + mixed + heads) + inner * h
     attention = 2 * h * (s.heads + s.kv_heads) * s.head_dim
     state = _state_bytes(config, inner * size, mixed * (kernel - 1))
-    mixture = Experts()
+    mixture = base.Experts()
     if n["moe"]:
         config.require(n_shared_experts=1)
         shared = config.integer("moe_shared_expert_intermediate_size")
-        mixture = routed_experts(config, s, n["moe"], "n_routed_experts", shared_ffn=shared)
+        mixture = base.routed_experts(config, s, n["moe"], "n_routed_experts", shared_ffn=shared)
         # Experts may work on a projection of the hidden state (Nemotron 3 Super).
         latent = config.integer("moe_latent_size", 0, least=0)
         mixture = mixture._replace(router=mixture.router + 2 * h * latent, width=latent)
     in_mamba = mixed * (kernel + 1) + 3 * heads + inner
-    return decoder(
+    return base.decoder(
         config,
         s,
         vectors=(s.layers + 1) * h + n["mamba"] * in_mamba + mixture.layers * mixture.n,
@@ -188,14 +178,13 @@ def nemotron_h(config: Config, family: Family) -> Facts:
     )
 
 
-def gemma4(config: Config, family: Family) -> Facts:
-    """Gemma 4: layers that see all tokens have larger and fewer KV heads, and V equals K.
-
-    The KV cache stores K and V all the same. In a mixture every layer also has a dense MLP.
+def gemma4(config: Config, family: base.Family) -> base.Facts:
+    """Gemma 4: layers that see all tokens have larger and fewer KV heads, and V equals K (the cache
+    stores both). In a mixture every layer also has a dense MLP.
     """
-    s = read_sizes(config)
+    s = base.read_sizes(config)
     config.listing("layer_types", str)
-    window = window_facts(config, s.layers, "every_other")  # by their list
+    window = base.window_facts(config, s.layers, "every_other")  # by their list
     n_sliding = window.get("n_sliding_layers", 0)
     n_full, wide = s.layers - n_sliding, config.integer("global_head_dim")
     # K is V where KV heads have a number of their own.
@@ -203,12 +192,12 @@ def gemma4(config: Config, family: Family) -> Facts:
     kv_heads = config.integer("num_global_key_value_heads") if is_shared else s.kv_heads
     full = s.hidden * (2 * s.heads + (1 if is_shared else 2) * kv_heads) * wide
     sliding = 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
-    mixture, norms = Experts(), 4
+    mixture, norms = base.Experts(), 4
     if config.flag("enable_moe_block"):
-        mixture, norms = routed_experts(config, s, s.layers, per_token="top_k_experts"), 8
+        mixture, norms = base.routed_experts(config, s, s.layers, per_token="top_k_experts"), 8
     in_sliding = n_sliding * 2 * s.kv_heads * s.head_dim
     qk_norms = 2 * (n_sliding * s.head_dim + n_full * wide)
-    return decoder(
+    return base.decoder(
         config,
         s,
         is_tied=family.is_tied,
@@ -222,9 +211,9 @@ def gemma4(config: Config, family: Family) -> Facts:
     )
 
 
-def mimo_v2(config: Config, family: Family) -> Facts:
+def mimo_v2(config: Config, family: base.Family) -> base.Facts:
     """MiMo V2 Flash: layers with a window have KV heads of their own; V is smaller than K."""
-    s = read_sizes(config)
+    s = base.read_sizes(config)
     v, layers = config.integer("v_head_dim"), s.layers
     config.require(swa_num_attention_heads=s.heads, swa_head_dim=s.head_dim, swa_v_head_dim=v)
     n_sliding = sum(config.by_layer("hybrid_layer_pattern", layers, (0, 1)))
@@ -232,8 +221,8 @@ def mimo_v2(config: Config, family: Family) -> Facts:
     kv_sliding = config.integer("swa_num_key_value_heads") * (s.head_dim + v)
     kv_full = s.kv_heads * (s.head_dim + v)
     kv = n_sliding * kv_sliding + (layers - n_sliding) * kv_full
-    mixture = routed_experts(config, s, n_moe, "n_routed_experts")
-    return decoder(
+    mixture = base.routed_experts(config, s, n_moe, "n_routed_experts")
+    return base.decoder(
         config,
         s,
         vectors=layers * 2 * s.hidden + n_sliding * s.heads + n_moe * mixture.n + s.hidden,
@@ -246,18 +235,18 @@ def mimo_v2(config: Config, family: Family) -> Facts:
     )
 
 
-def minimax_m3(config: Config, family: Family) -> Facts:
+def minimax_m3(config: Config, family: base.Family) -> base.Facts:
     """MiniMax M3: its layers of sparse attention keep one more key per token, which selects it."""
-    s = read_sizes(config, ffn="dense_intermediate_size")
+    s = base.read_sizes(config, ffn="dense_intermediate_size")
     sparse = config.section("sparse_attention_config")
     n_sparse = sum(sparse.by_layer("sparse_attention_freq", s.layers, (0, 1)))
     heads, key = sparse.integers("sparse_num_index_heads", "sparse_index_dim")
     n_moe = sum(config.by_layer("moe_layer_freq", s.layers, (0, 1)))
     shared = config.integer("shared_intermediate_size")
-    mixture = routed_experts(config, s, n_moe, "num_local_experts", shared_ffn=shared)
+    mixture = base.routed_experts(config, s, n_moe, "num_local_experts", shared_ffn=shared)
     bias = mixture.n if config.flag("use_routing_bias", default=False) else 0
     attention = s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
-    return decoder(
+    return base.decoder(
         config,
         s,
         vectors=s.layers * 2 * (s.hidden + s.head_dim) + n_moe * bias + s.hidden,
@@ -267,7 +256,7 @@ def minimax_m3(config: Config, family: Family) -> Facts:
     )
 
 
-def nemotron_nas(config: Config, family: Family) -> Facts:
+def nemotron_nas(config: Config, family: base.Family) -> base.Facts:
     """Nemotron Super of 2025: a Llama whose layers were pruned one by one (architecture search)."""
     h, heads = config.integers("hidden_size", "num_attention_heads")
     blocks, layers = config.get("block_configs"), config.integer("num_hidden_layers")
@@ -289,10 +278,11 @@ def nemotron_nas(config: Config, family: Family) -> Facts:
     if not all(kv_heads) or not kv_heads:
         fix = "give heads in a group that divide the heads"
         raise config.error("a layer without KV heads, or none with any", "block_configs", fix)
-    head_dim = h // heads
-    return decoder(
+    head_dim, widest = h // heads, max(widths, default=0)
+    s = base.read_sizes(config, ffn=widest, kv_heads=max(kv_heads), head_dim=head_dim)
+    return base.decoder(
         config,
-        read_sizes(config, ffn=max(widths, default=0), kv_heads=max(kv_heads), head_dim=head_dim),
+        s,
         vectors=(len(kv_heads) + sum(width > 0 for width in widths) + 1) * h,
         attention=2 * h * head_dim * (len(kv_heads) * heads + sum(kv_heads)),
         mlp=3 * h * sum(widths),

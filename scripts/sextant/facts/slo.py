@@ -54,9 +54,8 @@ def end_column(column: str, end: str) -> str:
 
 
 def factor(target: str, known: int, wanted: int) -> float:
-    """Return by what to multiply a latency at the percentile `known` to estimate it at `wanted`.
-
-    Of `e2e_ms` no factor is known: NaN between different percentiles.
+    """Return by what to multiply a latency at the percentile `known` to estimate it at `wanted`;
+    NaN for `e2e_ms` at another percentile, for which no factor is known.
     """
     if target not in _TIMES_MEDIAN:
         return 1.0 if known == wanted else math.nan
@@ -64,9 +63,8 @@ def factor(target: str, known: int, wanted: int) -> float:
 
 
 def between(low: int, high: int, wanted: int) -> float:
-    """Return the weight of the percentile `high` in the logarithm of the one between it and `low`.
-
-    Exact for a lognormal latency: its logarithm is linear in the normal quantile.
+    """Return the weight of the percentile `high` in the logarithm of the one between it and `low`:
+    exact for a lognormal latency, whose logarithm is linear in the normal quantile.
     """
     z = NormalDist().inv_cdf
     first, last, inside = (z(percentile / 100) for percentile in (low, high, wanted))
@@ -196,9 +194,8 @@ class SLO(Limits):
         return {} if None in known.values() else known
 
     def is_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return which requests are alike its own by their mean lengths, shape (..., 2).
-
-        All are if it gives no lengths; a length that is NaN is like no other.
+        """Return which requests are alike its own by their mean lengths, shape (..., 2); all are if
+        it gives no lengths. A length that is NaN is like no other.
         """
         if not self.lengths:
             return np.ones(lengths.shape[:-1], dtype=bool)
@@ -206,10 +203,9 @@ class SLO(Limits):
 
     @cached_property
     def percentiles(self) -> tuple[int, int]:
-        """The percentiles of nTTFT and ITL that the limits are compared with.
-
-        That of the limits on the first token, and on the tokens after it; the highest where these
-        differ. Without a limit of its own, a latency has the percentile of the others.
+        """The percentiles of nTTFT and ITL that the limits are compared with: that of the limits on
+        the first token, and on the tokens after it; the highest where these differ. Without a limit
+        of its own, a latency has the percentile of the others.
         """
         limits = self.limits
         overall = max(limit.percentile for limit in limits.values())
@@ -240,10 +236,9 @@ class SLO(Limits):
     def carried(
         self, users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
-        """Return the load that a replica with these users in flight, shape (points,), carries.
-
-        It is the users, or for a request rate Little's law: users / E2E. The law is one of means;
-        the median E2E of a request of mean lengths is taken for it. Others as of `latencies`.
+        """Return the load that a replica with these users in flight, shape (points,), carries: the
+        users, or for a request rate users / E2E (Little's law, which is one of means; the median
+        E2E of a request of mean lengths is taken for it). Others as of `latencies`.
         """
         if self.users is not None:
             return users

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _INDENT = 2
-_LEAST_WRAPPED = 24
-"""Letters that the last column of a table needs to be wrapped."""
+_LEAST_WRAPPED = 24  # letters that the last column of a table needs to be wrapped
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class Note:
 
     text: str
     kind: Literal["plain", "soft", "warning"] = "plain"
-    link: str = ""
-    """Address that the whole text leads to on a page."""
+    link: str = ""  # address that the whole text leads to on a page
 
 
 @dataclass(frozen=True)
@@ -78,17 +76,14 @@ class Facts:
 class Table:
     """Rows of cells; the first column names the row. Without rows it is left out."""
 
-    header: Sequence[str]
-    """One label per column, with the unit; empty for a table without a head."""
+    header: Sequence[str]  # one label per column, with the unit; empty for a table without a head
     rows: Sequence[Sequence[Any]]
     """Text as it is; a number gets 3 significant digits, None is `–`, a bool `yes` or `no`."""
     words: Collection[int] = (0,)
     """Positions of the columns of words, aligned left; the others are numbers, aligned right."""
-    note: str = ""
-    """A sentence below the table."""
+    note: str = ""  # A sentence below the table
     has_header_in_text: bool = True
-    n_rows_in_text: int | None = None
-    """How many rows the text shows; a page shows all."""
+    n_rows_in_text: int | None = None  # how many rows the text shows; a page shows all
 
     @classmethod
     def of_frame(cls, frame: "pd.DataFrame", labels: Mapping[str, str]) -> Self:
@@ -134,10 +129,8 @@ class Chart:
 
     drawing: str | Callable[[], str]
     caption: str = ""
-    title: str = ""
-    """In bold before the caption."""
-    name: str = ""
-    """Of its file in the folder of figures, where there is one."""
+    title: str = ""  # in bold before the caption
+    name: str = ""  # of its file in the folder of figures, where there is one
 
     @cached_property
     def svg(self) -> str:
@@ -160,10 +153,8 @@ class Section:
 
     title: str
     blocks: Sequence["Block"]
-    is_detail: bool = False
-    """Whether a page folds it and text leaves it out."""
-    key: str = ""
-    """Name in links; made from the title where not given."""
+    is_detail: bool = False  # whether a page folds it and text leaves it out
+    key: str = ""  # name in links; made from the title where not given
 
     @property
     def anchor(self) -> str:
@@ -178,8 +169,7 @@ Block = Headline | Note | Facts | Table | Chart | Widget | Section
 class Document:
     """An answer: blocks for a person, data for a program."""
 
-    title: str
-    """Of the page."""
+    title: str  # of the page
     blocks: Sequence[Block]
     data: Mapping[str, Any] = field(default_factory=dict)
     subtitle: str = ""

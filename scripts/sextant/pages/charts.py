@@ -26,17 +26,14 @@ INK = "#010203"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
-_WIDTH_IN = 8.5
-"""Narrow enough that text can be read on a page of 800 px."""
+_WIDTH_IN = 8.5  # narrow enough that text can be read on a page of 800 px
 _LEAST_LOG_RATIO = 4
 _MANY_NAMES, _VERY_MANY_NAMES = 5, 7
 """From so many parameters on, a matrix's numbers need half of the width, and are smaller."""
 _MAX_LABELS = 40
 
-Look = dict[str, Any]
-"""Arguments of matplotlib for a line or mark: colour, marker, line style."""
-Numbers = Sequence[float | None] | np.ndarray
-"""Values to draw; None leaves a gap."""
+Look = dict[str, Any]  # arguments of matplotlib for a line or mark: colour, marker, line style
+Numbers = Sequence[float | None] | np.ndarray  # values to draw; None leaves a gap
 Matrix = tuple[str, Sequence[str], Sequence[Sequence[float | None]]]
 """Heading, names of rows and columns, coefficients."""
 _SETTINGS: dict[RcKeyType, Any] = {
@@ -60,8 +57,7 @@ class Axis(NamedTuple):
     label: str
     is_log: bool = False
     ticks: Sequence[float] | None = None
-    names: Sequence[str] | None = None
-    """Words at the ticks."""
+    names: Sequence[str] | None = None  # words at the ticks
     low: float | None = None
     high: float | None = None
 
@@ -79,12 +75,9 @@ class Curve(NamedTuple):
     """Whether values are marks without a line; `low` and `high` are then error bars."""
     is_reference: bool = False
     """Whether values are compared with it: a thin dashed line that has its name where it begins."""
-    labels: Sequence[str] = ()
-    """Beside the points."""
-    ringed: Sequence[int] = ()
-    """Places of points with a ring around them."""
-    hollow: Sequence[int] = ()
-    """Places of points whose mark is not filled."""
+    labels: Sequence[str] = ()  # beside the points
+    ringed: Sequence[int] = ()  # places of points with a ring around them
+    hollow: Sequence[int] = ()  # places of points whose mark is not filled
 
 
 class Panel(NamedTuple):
@@ -111,7 +104,6 @@ def panels_figure(
     has_points: bool = False,
 ) -> str:
     """Draw panels side by side, then down; curves of the same name look the same in all of them.
-
     With `is_step` a curve holds its value until the next (a cumulative distribution); with
     `has_points` each value is a measured point with a mark of its own.
     """
@@ -244,10 +236,9 @@ def _drawn(
     margin_in: float = 0.3,
     legend: Sequence[tuple[str, Look]] = (),
 ) -> str:
-    """Draw panels side by side, then down, each by a function of its axes; return the SVG.
-
-    No two figures of a page share a title, which screen readers read. `height_in` is of a row of
-    panels, `margin_in` the height beyond the rows. The legend is above the panels.
+    """Draw panels side by side, then down, each by a function of its axes; return the SVG. No two
+    figures of a page share a title, which screen readers read. `height_in` is of a row of panels,
+    `margin_in` the height beyond the rows.
     """
     n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
@@ -279,7 +270,6 @@ def _drawn(
 
 
 def _style(axes: Axes, x: Axis, y: Axis) -> None:
-    """Give a panel its limits, scales, ticks, labels and a faint grid."""
     sides = (
         (axes.xaxis, x, axes.set_xscale, axes.set_xlim),
         (axes.yaxis, y, axes.set_yscale, axes.set_ylim),
@@ -325,5 +315,4 @@ def _tick_label(value: float, position: int) -> str:
 
 
 def _floats(values: Numbers) -> np.ndarray:
-    """Return numbers with NaN for None, which is drawn as a gap."""
     return np.array([np.nan if value is None else value for value in values], float)

@@ -24,10 +24,9 @@ _LONGEST_NAME = 100
 
 
 def render(template: Path, facts: Mapping[str, Any]) -> str:
-    """Return what a template makes of `facts`; the same facts give the same text.
-
-    All text is escaped. A template may use `number`, `percent` and `plural` of
-    `sextant.pages.wording`, and `drawn`, which takes SVG and HTML of our own as they are.
+    """Return what a template makes of `facts`, all text escaped. It may use `number`, `percent` and
+    `plural` of `sextant.pages.wording`, and `drawn`, which takes SVG and HTML of our own as they
+    are.
     """
     environment = Environment(
         loader=FileSystemLoader([template.parent, _TEMPLATES]),

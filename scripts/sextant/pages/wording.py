@@ -27,7 +27,6 @@ def odds(probability: float) -> str:
 
 def shown_chance(probability: float) -> int:
     """Return the hundredths of a probability as they are shown: rounded down, 100 above 0.99.
-
     Rounded up, 0.899 would look like enough for a risk of 0.1; draws never make one certain.
     """
     return 100 if probability >= 0.995 else math.floor(100 * probability + 1e-9)
@@ -92,8 +91,7 @@ class TimeUnit(NamedTuple):
     """The unit in which times from a start are best read."""
 
     unit_s: int
-    label: str
-    """Of a time axis."""
+    label: str  # of a time axis
 
 
 def time_unit(duration_s: float, start_time: str | None) -> TimeUnit:

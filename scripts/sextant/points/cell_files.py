@@ -19,17 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
+from sextant.base import files
 from sextant.base.errors import InputError
-from sextant.base.files import (
-    MAKE_AGAIN,
-    atomic_folder,
-    read_json,
-    read_object,
-    read_parquet,
-    sha256_file,
-    write_json,
-    write_parquet,
-)
 from sextant.points.run import CELL_KEY, CellRun
 from sextant.points.verdict import Tuning
 
@@ -119,17 +110,16 @@ def write_cell(
     tables: Mapping[str, pa.Table | pa.RecordBatchReader] | None = None,
     write_more: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write a cell's files; `run.json`, which declares the cell whole, comes last.
-
-    Former results stay until all are written. `tables` have the names and columns of `TABLES`; one
-    that is missing has no rows. `write_more` writes other files to the folder that it is given.
+    """Write a cell's files; `run.json`, which declares the cell whole, comes last, and former
+    results stay until all are written. `tables` have the names and columns of `TABLES`; one that is
+    missing has no rows. `write_more` writes other files to the folder that it is given.
     """
-    with atomic_folder(folder, "run.json") as new:
+    with files.atomic_folder(folder, "run.json") as new:
         for name, schema in TABLES.items():
             # Not `schema.empty_table()`, which imports pandas.
             table = (tables or {}).get(name) or pa.Table.from_batches([], schema)
-            write_parquet(new / f"{name}.parquet", table, run.provenance)
-        write_json(new / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
+            files.write_parquet(new / f"{name}.parquet", table, run.provenance)
+        files.write_json(new / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
         write_more(new)
         write_run(new, run)
 
@@ -138,14 +128,13 @@ def write_run(folder: Path, run: CellRun) -> None:
     """Write `run.json` with the size and SHA-256 of the other files, and its own SHA-256."""
     content = {_VERSION: FORMAT_VERSION} | to_json(run)
     content[FILES] = file_facts(folder / name for name in CELL_FILES)
-    write_json(folder / "run.json", sealed(content))
+    files.write_json(folder / "run.json", sealed(content))
 
 
 def read_run(folder: Path) -> CellRun:
     """Read a cell's `run.json`; `damaged_files` checks whether its files are whole.
-
-    Raises FileNotFoundError, and InputError, which names the field, if it is malformed or of
-    another format version.
+    FileNotFoundError, or InputError, which names the field, if it is malformed or of another format
+    version.
     """
     return _read(folder / "run.json", CellRun)
 
@@ -156,7 +145,7 @@ def read_tuning(folder: Path) -> Tuning:
 
 
 def _read(path: Path, kind: type[_T]) -> _T:
-    content = read_object(path)
+    content = files.read_object(path)
     version = content.pop(_VERSION, None)
     if version != FORMAT_VERSION:
         problem = f"format version {version}; this version of sextant reads {FORMAT_VERSION}"
@@ -169,7 +158,7 @@ def _read(path: Path, kind: type[_T]) -> _T:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or None
-        raise InputError(first["msg"], file=path, field=field, fix=MAKE_AGAIN) from None
+        raise InputError(first["msg"], file=path, field=field, fix=files.MAKE_AGAIN) from None
 
 
 @dataclass(frozen=True)
@@ -187,11 +176,11 @@ class MeasuredCell:
 
     def requests(self, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return the rows of `requests.parquet`: one per measured request, failed ones included."""
-        return read_parquet(self.folder / "requests.parquet", columns).to_pandas()
+        return files.read_parquet(self.folder / "requests.parquet", columns).to_pandas()
 
     def server(self) -> "pd.DataFrame":
         """Return the rows of `server.parquet`: one per reading of a replica's metrics."""
-        return read_parquet(self.folder / "server.parquet").to_pandas()
+        return files.read_parquet(self.folder / "server.parquet").to_pandas()
 
 
 def read_cell(folder: Path) -> MeasuredCell:
@@ -202,7 +191,8 @@ def read_cell(folder: Path) -> MeasuredCell:
 def file_facts(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of files by name."""
     return {
-        path.name: {"n_bytes": path.stat().st_size, "sha256": sha256_file(path)} for path in paths
+        path.name: {"n_bytes": path.stat().st_size, "sha256": files.sha256_file(path)}
+        for path in paths
     }
 
 
@@ -213,10 +203,9 @@ def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_whole(cells: Sequence[Path]) -> None:
-    """Check all cells; set aside the files of damaged ones, so that these are made again.
-
-    They go to a folder `damaged-<n>` in the cell's own: the next run of the same command makes the
-    missing results. InputError names every damaged file of every cell, and where it is now.
+    """Check all cells; set aside the files of damaged ones in a folder `damaged-<n>` in the cell's
+    own: the next run of the same command makes the missing results. InputError names every damaged
+    file of every cell, and where it is now.
     """
     try:
         damage = {folder: problems for folder in cells if (problems := damaged_files(folder))}
@@ -254,13 +243,12 @@ def drop_checkpoints(cells: Iterable[Path]) -> None:
 
 
 def damaged_files(folder: Path) -> dict[str, str]:
-    """Return the files of a cell's folder that are missing or damaged, and what is wrong.
-
-    Raises OSError if a file could not be read, whatever its content: a missing right, or a network
-    file system that does not answer.
+    """Return the files of a cell's folder that are missing or damaged, and what is wrong. OSError
+    if one could not be read, whatever its content: a missing right, or a network file system that
+    does not answer.
     """
     try:
-        run = read_json(folder / "run.json")
+        run = files.read_json(folder / "run.json")
     except OSError as error:
         return {"run.json": _path_problem(error)}
     except InputError as error:
@@ -278,7 +266,7 @@ def damaged_files(folder: Path) -> dict[str, str]:
                 problems[name] = "is not named in run.json"
             elif n_bytes != facts.get("n_bytes"):
                 problems[name] = f"has {n_bytes} bytes, {facts.get('n_bytes')} were written"
-            elif sha256_file(path) != facts.get("sha256"):
+            elif files.sha256_file(path) != facts.get("sha256"):
                 problems[name] = "is not what was written (SHA-256)"
         except OSError as error:
             problems[name] = _path_problem(error)

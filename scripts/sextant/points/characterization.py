@@ -12,26 +12,10 @@ import pandas as pd
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sextant import PROJECT
+from sextant.base import sheets
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
-from sextant.base.sheets import (
-    SelectableId,
-    check,
-    field_types,
-    load_column,
-    load_sheet,
-    read_yaml,
-    sheet_cells,
-)
-from sextant.experiment.sheets import (
-    DEFAULT_VARIANT,
-    CellRow,
-    Dtype,
-    GpuFeatureRow,
-    GpuProfileRow,
-    LlmFeatureRow,
-    LlmRow,
-)
+from sextant.experiment import sheets as row_types
 from sextant.facts.gpu import GPUS, GPUProfile, Price, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
@@ -49,8 +33,7 @@ FILE = "characterization.yaml"
 SHIPPED = PROJECT / "resources" / "characterizations"
 DEFAULT_SOURCES = ("archive:inferencex", "archive:llm-pilot")
 """What answers rest on where nothing else is named."""
-MOST_POINTS = 50_000
-"""Of one folder: laws are fitted to all of them."""
+MOST_POINTS = 50_000  # of one folder: laws are fitted to all of them
 _STATISTICS = {"mean": "mean"} | {
     prefix: "median" if prefix == "median" else f"{number}th percentile"
     for number, prefix in PERCENTILE_PREFIX.items()
@@ -99,7 +82,7 @@ class Setup:
 class DescriptionFile:
     """characterization.yaml: what the points of a characterization are, and whose."""
 
-    source: SelectableId
+    source: sheets.SelectableId
     """name of the characterization: 1 to 100 visible characters, no comma, not *"""
     licence: Annotated[str, Field(min_length=1)]
     """SPDX identifier of the data's licence, e.g. CC-BY-4.0"""
@@ -113,15 +96,15 @@ class DescriptionFile:
     """fixed: all requests of a point have its lengths; varying: these are means"""
     defaults: Setup | None = None
     """values of points.csv where its column is missing or empty"""
-    dtype: Dtype | None = None
+    dtype: row_types.Dtype | None = None
     """data type that unquantized weights were served in; without it that of each LLM's config"""
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """fraction of the memory that a server may use, above 0 to 1; without it 0.9, vLLM's default"""
     longest_request_tokens: PositiveInt | None = None
     """tokens of the longest request, input and output; default: the points' largest means"""
-    workload_id: SelectableId = "as-published"
+    workload_id: sheets.SelectableId = "as-published"
     """name of the workload that was replayed"""
-    scenario_id: SelectableId = "as-published"
+    scenario_id: sheets.SelectableId = "as-published"
     """name of how load was put on the servers"""
     llm_features: str | None = None
     """sheet of the LLMs' features that came with it, relative to this folder"""
@@ -132,15 +115,15 @@ class DescriptionFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderLlmRow(LlmRow):
+class FolderLlmRow(row_types.LlmRow):
     """llms.tsv of a characterization: each row is one LLM; paths are relative to the folder."""
 
-    dtype: Dtype | None = None
+    dtype: row_types.Dtype | None = None
     """data type of its unquantized weights; empty: that of the yaml or the config.json"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderProfileRow(GpuProfileRow):
+class FolderProfileRow(row_types.GpuProfileRow):
     """gpu_profiles.tsv of a characterization; facts may stand in its folder gpus."""
 
     usd_per_hour: Price | None = None  # type: ignore[assignment]
@@ -148,7 +131,7 @@ class FolderProfileRow(GpuProfileRow):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeasibilityRow(CellRow):
+class FeasibilityRow(row_types.CellRow):
     """feasibility.csv of a characterization: each row says whether a GPU profile serves an LLM."""
 
     reason: str | None = None
@@ -182,7 +165,6 @@ class _Point(Setup):
 
 
 def _latency_fields() -> list[tuple[str, Any, None]]:
-    """Return name, type and default of the columns of latencies and of the ends of intervals."""
     texts = {
         f"{prefix}_{name}_ms": f"{text}, {statistic}, in ms"
         for prefix, statistic in _STATISTICS.items()
@@ -206,15 +188,12 @@ PointRow = make_dataclass(
     frozen=True,
     kw_only=True,
 )
-_TYPES = field_types(PointRow)
+_TYPES = sheets.field_types(PointRow)
 
 
 def read_points(path: Path) -> pd.DataFrame:
-    """Return the table with the columns of the file, typed; its index is the line of each row.
-
-    Lines count as an editor does, the header is line 1.
-
-    Raises InputError: a column is unknown, a value is not what
+    """Return the table with the columns of the file, typed; its index is the line of each row, the
+    header is line 1. InputError: a column is unknown, a value is not what
     `workflow/schemas/points.schema.yaml` says, or there are too many.
     """
     with path.open("rb") as file:
@@ -222,7 +201,7 @@ def read_points(path: Path) -> pd.DataFrame:
         if sum(1 for _ in islice(lines, MOST_POINTS + 2)) > MOST_POINTS + 1:
             fix = "keep one row for repeats of a measurement, or split the folder"
             raise InputError(f"more than {MOST_POINTS:,} points", file=path, fix=fix)
-    rows = sheet_cells(path, PointRow, delimiter=",")
+    rows = sheets.sheet_cells(path, PointRow, delimiter=",")
     texts = pd.DataFrame(rows, [row.line for row in rows], dtype=object)
     if texts.empty:
         raise InputError("there are no points", file=path, fix="add one row per measurement")
@@ -233,7 +212,7 @@ def read_points(path: Path) -> pd.DataFrame:
             given = given.str.lower()
         if kind is int:
             given = given.str.replace(r"\.0+$", "", regex=True)
-        values = load_column(given.tolist(), PointRow, name, path, given.index.tolist())
+        values = sheets.load_column(given.tolist(), PointRow, name, path, given.index.tolist())
         dtype = {int: "Int64", float: "float64", str: "str"}[kind]
         columns[name] = pd.Series(values, given.index, dtype=dtype).reindex(texts.index)
     return pd.DataFrame(columns)
@@ -281,17 +260,13 @@ class Characterization:
     points: pd.DataFrame
     llms: dict[str, LLM]
     profiles: dict[str, GPUProfile]
-    predictors: list[str]
-    """Those that the store has scores of."""
+    predictors: list[str]  # those that the store has scores of
     features: Features | None
     """What predictors learn from, where it came with the source; else computed from facts."""
     feasibility: pd.DataFrame
-    longest_request_tokens: int | None
-    """None for an archive, whose workload is not known in full."""
-    descriptions: tuple[Description, ...] = ()
-    """What folders say of their points; none for a store."""
-    left_out: tuple[str, ...] = ()
-    """What is not among the points, and why, a sentence each."""
+    longest_request_tokens: int | None  # none for an archive, whose workload is not known in full
+    descriptions: tuple[Description, ...] = ()  # what folders say of their points; none for a store
+    left_out: tuple[str, ...] = ()  # what is not among the points, and why, a sentence each
 
     @property
     def has_fixed_lengths(self) -> bool:
@@ -310,11 +285,9 @@ _T = TypeVar("_T", LLM, GPUProfile)
 
 
 def combined(parts: Sequence[Characterization]) -> Characterization:
-    """Return several characterizations as one; column `source` has the source of each point.
-
-    If a GPU profile has several prices, the first one counts.
-
-    Raises InputError: two are the same source, or have other facts of the same LLM or GPU profile.
+    """Return several characterizations as one; column `source` has the source of each point. Of
+    several prices of a GPU profile the first counts. InputError: two are the same source, or have
+    other facts of the same LLM or GPU profile.
     """
     if len(parts) == 1:
         return parts[0]
@@ -367,9 +340,8 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
 
 
 def summary(known: Characterization, place: str) -> dict[str, Any]:
-    """Return what a characterization holds, for `--json` and `as_text`.
-
-    Numbers and days are `[least, most]`, or None where they are not known.
+    """Return what a characterization holds, for `--json` and `as_text`; numbers and days are
+    `[least, most]`, or None where they are not known.
     """
     points, ends = known.points, ["min", "max"]
     gpus = {known.profiles[name].gpu.gpu_id for name in points["gpu_profile_id"].unique()}
@@ -416,22 +388,18 @@ def shipped_sources() -> dict[str, Path]:
 
 
 def load_description(folder: Path) -> Description:
-    """Read the description of a folder's points.
-
-    Raises InputError: there is none, or a key is unknown, missing, there twice or has a wrong
-    value.
+    """Read the description of a folder's points; InputError: there is none, or a key is unknown,
+    missing, there twice or has a wrong value.
     """
-    facts = read_yaml(folder / FILE)
-    check(DescriptionFile, facts, folder / FILE)
+    facts = sheets.read_yaml(folder / FILE)
+    sheets.check(DescriptionFile, facts, folder / FILE)
     return Description(**facts)
 
 
 def load_folder(folder: str | Path) -> Characterization:
-    """Read a characterization from its folder of data; docs/adding.md has the layout.
-
-    LLMs that cannot be sized, e.g. of an unknown family, are left out with their points.
-
-    Raises InputError: a file is missing or malformed; names file, row, field and fix.
+    """Read a characterization from its folder of data; docs/adding.md has the layout. LLMs that
+    cannot be sized, e.g. of an unknown family, are left out with their points. InputError: a file
+    is missing or malformed; names file, row, field and fix.
     """
     folder = Path(folder)
     about = load_description(folder)
@@ -442,12 +410,12 @@ def load_folder(folder: str | Path) -> Characterization:
     setting = {name: getattr(about, name) for name in ("source", "workload_id", "scenario_id")}
     features = None
     if about.llm_features and about.gpu_features:
-        llm_rows = load_sheet(folder / about.llm_features, LlmFeatureRow, "llm_id")
-        gpu_rows = load_sheet(folder / about.gpu_features, GpuFeatureRow, "gpu_id")
+        llm_rows = sheets.load_sheet(folder / about.llm_features, row_types.LlmFeatureRow, "llm_id")
+        gpu_rows = sheets.load_sheet(folder / about.gpu_features, row_types.GpuFeatureRow, "gpu_id")
         features = features_of_sheets(llm_rows, gpu_rows, profiles)
     return Characterization(
         **setting,
-        points=points.assign(**setting, variant_id=DEFAULT_VARIANT),
+        points=points.assign(**setting, variant_id=row_types.DEFAULT_VARIANT),
         llms=llms,
         profiles=profiles,
         predictors=[],
@@ -463,9 +431,8 @@ def load_folder(folder: str | Path) -> Characterization:
 
 
 def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, InputError]]:
-    """Return the LLMs, and for each of the others why it cannot be sized."""
     llms, unknown = {}, {}
-    for row in load_sheet(folder / "llms.tsv", FolderLlmRow, "llm_id"):
+    for row in sheets.load_sheet(folder / "llms.tsv", FolderLlmRow, "llm_id"):
         config = folder / row["config"]
         if not config.is_file():
             fix = "save the LLM's config.json there, or correct the path"
@@ -484,7 +451,7 @@ def _llms(folder: Path, about: Description) -> tuple[dict[str, LLM], dict[str, I
 
 def _profiles(folder: Path) -> dict[str, GPUProfile]:
     profiles = {}
-    for row in load_sheet(folder / "gpu_profiles.tsv", FolderProfileRow, "gpu_profile_id"):
+    for row in sheets.load_sheet(folder / "gpu_profiles.tsv", FolderProfileRow, "gpu_profile_id"):
         own = gpu_path(folder / "gpus", row["gpu_id"]).is_file()
         try:
             gpu = load_gpu(folder / "gpus" if own else GPUS, row["gpu_id"])
@@ -501,7 +468,6 @@ def _profiles(folder: Path) -> dict[str, GPUProfile]:
 def _points(
     folder: Path, about: Description, llms: Collection[str], profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame:
-    """Return the points, complete, after the checks that no schema can express."""
     path = folder / "points.csv"
     if not path.is_file():
         fix = "write the points there, one row per measurement"
@@ -559,7 +525,7 @@ def _feasibility(
     pairs = points[IDENTIFIERS].drop_duplicates()
     if not path.is_file():
         return feasibility_table(pairs.assign(status="measured").to_dict("records"), about.source)
-    rows = load_sheet(path, FeasibilityRow, delimiter=",")
+    rows = sheets.load_sheet(path, FeasibilityRow, delimiter=",")
     served = set(pairs.itertuples(index=False, name=None))
     for row in rows:
         pair, status = (row["llm_id"], row["gpu_profile_id"]), row["status"]

@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from sextant.experiment.experiment import Experiment
 
 IDENTIFIERS = ["llm_id", "gpu_profile_id"]
-KEYS = [*IDENTIFIERS, "users"]
-"""What names a point of a closed loop."""
+KEYS = [*IDENTIFIERS, "users"]  # what names a point of a closed loop
 _SOFTWARE = ["engine", "engine_version", "precision", "kv_precision"]
 _LAYOUT = ["tensor_parallel", "data_parallel", "expert_parallel"]
 SERVING = [*_SOFTWARE, *_LAYOUT]
 """How an LLM was served. Layers are split over `tensor_parallel` devices, or all of the profile if
 it is null; there are `data_parallel` copies of the attention layers."""
-LENGTHS = ["input_tokens", "output_tokens"]
-"""Mean lengths of a point's requests."""
+LENGTHS = ["input_tokens", "output_tokens"]  # mean lengths of a point's requests
 LOAD = ["users", "request_rate_rps"]
 """A closed loop has `users`; its `request_rate_rps` is then a result."""
 TARGETS = ["nttft_ms", "itl_ms"]
@@ -56,8 +54,7 @@ _TYPES = {
     **dict.fromkeys((*IDENTIFIERS, *_SOFTWARE, *_NAMES), "str"),
 }
 
-Pair = tuple[str, str]
-"""(`llm_id`, `gpu_profile_id`)"""
+Pair = tuple[str, str]  # (`llm_id`, `gpu_profile_id`)
 
 
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
@@ -183,8 +180,6 @@ def _own(metric: str, end: str) -> str:
 
 
 def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame:
-    """Return a latency by the formulas, as `_latency` does."""
-
     def at(name: str) -> pd.DataFrame:
         return _latency(points, f"{name}_ms", percentile)
 
@@ -202,10 +197,9 @@ def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame
 
 
 def limited(latencies: pd.DataFrame, slo: SLO, end: str = "") -> dict[str, np.ndarray]:
-    """Return what the limits are compared with in ms, by metric, or an end of its interval.
-
-    Of measured points (`judged`) it is the latency itself, of predictions what follows from nTTFT
-    and ITL. NaN: not known, which meets no limit.
+    """Return what the limits are compared with in ms, by metric, or an end of its interval: of
+    measured points (`judged`) the latency itself, of predictions what follows from nTTFT and ITL.
+    NaN: not known, which meets no limit.
     """
     columns = [end_column(name, end) if end else name for name in TARGETS]
     targets_ms = latencies[columns].to_numpy(float)
@@ -241,9 +235,8 @@ def load_of(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
 
 
 def _in_flight(points: pd.DataFrame) -> pd.Series:
-    """Return request rate × E2E of each point, at least 1; null without a latency of tokens.
-
-    E2E is as measured, else TTFT + (output tokens − 1) × ITL; means, or medians without them.
+    """Return request rate × E2E of each point, at least 1; null without a latency of tokens. E2E is
+    as measured, else TTFT + (output tokens − 1) × ITL; means, or medians without them.
     """
     e2e_ms = pd.Series(np.nan, points.index)
     for statistic in ("mean", "median"):
@@ -276,11 +269,9 @@ def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.DataFrame
 def _estimates(
     points: pd.DataFrame, target: str, percentile: int
 ) -> Iterator[tuple[dict[int, str], pd.DataFrame]]:
-    """Yield the columns that give a latency, by percentile, with the rows that have them.
-
-    That is its own column; else the two around it; else the nearest one. A mean stands in for the
-    median where that is asked for, or where a row has no percentile at all. Rows without the
-    latency are left out.
+    """Yield the columns that give a latency, by percentile, with the rows that have them: its own
+    column; else the two around it; else the nearest one. A mean stands in for the median where that
+    is asked for, or where a row has no percentile at all.
     """
     names = {number: f"{prefix}_{target}" for number, prefix in PERCENTILE_PREFIX.items()}
     given = points.reindex(columns=[*names.values(), f"mean_{target}"]).notna().to_numpy()
@@ -299,8 +290,7 @@ def _estimates(
 
 
 def estimated(points: pd.DataFrame, percentiles: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return the columns that a latency is estimated from, where a point lacks its percentile.
-
+    """Return the columns that a latency is estimated from, where a point lacks its percentile;
     `percentiles` are those asked for, by latency, e.g. `itl_ms`.
     """
     sources: dict[str, list[str]] = {}
@@ -332,27 +322,22 @@ with attention over a paged (unpadded) KV cache."""
 class Features(NamedTuple):
     """What is known of each LLM and each GPU profile before anything is measured."""
 
-    llms: pd.DataFrame
-    """One row per LLM, indexed by `llm_id`."""
-    profiles: pd.DataFrame
-    """One row per GPU profile, indexed by `gpu_profile_id`."""
+    llms: pd.DataFrame  # one row per LLM, indexed by `llm_id`
+    profiles: pd.DataFrame  # one row per GPU profile, indexed by `gpu_profile_id`
 
 
 class Facts(NamedTuple):
     """What is known before anything is measured: all that a predictor sees of a new LLM."""
 
-    llms: Mapping[str, LLM]
-    """By `llm_id`."""
-    profiles: Mapping[str, GPUProfile]
-    """By `gpu_profile_id`."""
+    llms: Mapping[str, LLM]  # by `llm_id`
+    profiles: Mapping[str, GPUProfile]  # by `gpu_profile_id`
     published: Features | None = None
     """Features that came with a characterization; None: they are computed from the facts."""
 
     @property
     def features(self) -> Features:
-        """What predictors without physics learn from.
-
-        Published features are used if all LLMs and GPU profiles have some.
+        """What predictors without physics learn from: published features if all LLMs and GPU
+        profiles have some.
         """
         computed = computed_features(self.llms, self.profiles)
         pairs = zip(computed, self.published or (), strict=False)
@@ -361,9 +346,8 @@ class Facts(NamedTuple):
 
 
 def computed_features(llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]) -> Features:
-    """Return features computed from facts; `total_*` sum over the devices of a profile.
-
-    The price is left out: no latency depends on it.
+    """Return features computed from facts; `total_*` sum over the devices of a profile. The price
+    is left out: no latency depends on it.
     """
     llm_rows = [{name: getattr(llm, name) for name in _LLM_FACTS} for llm in llms.values()]
     profile_rows = []
@@ -385,10 +369,9 @@ def features_of_sheets(
     gpu_rows: Sequence[Mapping[str, Any]],
     profiles: Mapping[str, GPUProfile],
 ) -> Features:
-    """Return features that came with a characterization, from its two sheets.
-
-    Profiles get those of their device, the number of devices and their memory together
-    (`memory_capacity_gb_total`), as LLM-Pilot's features do. A `note` is not a feature.
+    """Return features that came with a characterization, from its two sheets. Profiles get those of
+    their device, the number of devices and their memory together, as LLM-Pilot's features do. A
+    `note` is not a feature.
     """
     gpus = _feature_table(gpu_rows, "gpu_id")
     each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
@@ -422,10 +405,9 @@ def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]
 
 
 def execution_classes(llms: Mapping[str, LLM], published: Features | None) -> dict[str, str]:
-    """Return how each LLM is executed: `paged`, `padded` or `encoder-decoder`.
-
-    The published feature `is_flash_attention` says which decoders ran padded; others of the same
-    type are assumed to run alike. All others are assumed to run paged, as in current engines.
+    """Return how each LLM is executed: `paged`, `padded` or `encoder-decoder`. The published
+    feature `is_flash_attention` says which decoders ran padded; others of the same type are assumed
+    to run alike, all others paged, as in current engines.
     """
     flash: dict[str, float] = {}
     if published is not None and "is_flash_attention" in published.llms:

@@ -37,8 +37,7 @@ class Served:
     """What was measured, where the files do not say it."""
 
     gpu_profile_id: str
-    llm: str | None = None
-    """Name on Hugging Face; by default the one in the files."""
+    llm: str | None = None  # name on Hugging Face; by default the one in the files
     engine: str | None = None
     engine_version: str | None = None
 
@@ -78,7 +77,6 @@ def import_load_tool(
 
 
 def _caveats(points: pd.DataFrame) -> list[str]:
-    """Return how many points cannot meet an SLO, or a limit, in the counts' words."""
     n_ok, n_failed = (points.get(name, points["users"] * math.nan) for name in ("n_ok", "n_failed"))
     failed = n_failed / (n_ok + n_failed)
     said = f"with more than {percent(MAX_FAILED)} of the requests failed (up to "
@@ -164,8 +162,7 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
 
 def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point:
     """Return what is known of a result, with its `model`; no latency where no request succeeded.
-
-    Raises InputError: the LLM is not named, or a value is not what points may have.
+    InputError: the LLM is not named, or a value is not what points may have.
     """
     model, (field, day) = llm or point.pop("model"), point.pop("day")
     asked, served = point.pop("asked_rps"), point.pop("request_rate_rps")
@@ -295,7 +292,6 @@ def _aiperf(result: Any) -> Iterator[Point]:
 
 
 def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
-    """Return the statistics of a latency that a tool reports, in ms."""
     values = {each: block.get(each) for each in STATISTICS}
     return {
         f"{each}_{name}_ms": value if value is None or ms == 1 else value * ms
@@ -305,8 +301,7 @@ def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
 
 def _only(config: Any, name: str) -> Any:
     """Return the value of a key at any depth, None if it is missing: AIPerf's versions differ.
-
-    Raises InputError for several values.
+    InputError for several values.
     """
     values: list[Any] = []
 

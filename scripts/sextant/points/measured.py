@@ -31,20 +31,15 @@ _T = TypeVar("_T")
 class _Measured(NamedTuple):
     """All that a store or a folder of cells has, of every source."""
 
-    points: pd.DataFrame
-    """Rows of the store's table `point`."""
-    feasibility: pd.DataFrame
-    """Rows of the store's table `feasibility`."""
+    points: pd.DataFrame  # rows of the store's table `point`
+    feasibility: pd.DataFrame  # rows of the store's table `feasibility`
     llms: dict[str, LLM]
     profiles: dict[str, GPUProfile]
-    longest_request_tokens: Mapping[str, int]
-    """By workload."""
+    longest_request_tokens: Mapping[str, int]  # by workload
     decisions: Mapping[str, tuple[str, str]]
     """The workload and scenario that a source's answers rest on, where that is known."""
-    features: Mapping[str, Features] = {}
-    """By source, where they came with it."""
-    predictors: Mapping[str, list[str]] = {}
-    """Those that were scored, by source."""
+    features: Mapping[str, Features] = {}  # by source, where they came with it
+    predictors: Mapping[str, list[str]] = {}  # those that were scored, by source
 
 
 def load_characterization(
@@ -53,13 +48,10 @@ def load_characterization(
     workload_id: str | None = None,
     scenario_id: str | None = None,
 ) -> Characterization:
-    """Read a characterization from a store, or from the cells of a folder.
-
-    The source has to be given if there are several; workload and scenario are those that the
-    source's recommendations rest on unless others are given.
-
-    Raises InputError: there is no such store or cell, one cannot be read, or the choice is not
-    unique.
+    """Read a characterization from a store, or from the cells of a folder. The source has to be
+    given if there are several; workload and scenario are those that its recommendations rest on
+    unless others are given. InputError: there is no such store or cell, one cannot be read, or the
+    choice is not unique.
     """
     return _choose(_read(place), place, source, workload_id, scenario_id)
 
@@ -78,10 +70,9 @@ def load_run(
     source: str,
     decision: Mapping[str, str],
 ) -> Characterization:
-    """Read the points of a pipeline's run from the Parquet files of its tables.
-
-    `files` has those of `point` and `feasibility`, `decision` the `workload_id` and `scenario_id`
-    that answers rest on.
+    """Read the points of a pipeline's run from the Parquet files of its tables: `files` has those
+    of `point` and `feasibility`, `decision` the `workload_id` and `scenario_id` that answers rest
+    on.
     """
     workload_id, scenario_id = decision["workload_id"], decision["scenario_id"]
     caps = experiment.workloads[workload_id]
@@ -138,7 +129,6 @@ def _choose(
 
 
 def _only(points: pd.DataFrame, place: str | Path, name: str, value: str | None) -> str:
-    """Return the value, or the only one; InputError if points have another one or several."""
     known = sorted(points[name].unique())
     if not known:
         raise InputError("the store has no points", file=place, fix="measure a level to its end")
@@ -153,7 +143,6 @@ def _only(points: pd.DataFrame, place: str | Path, name: str, value: str | None)
 
 
 def _read(path: str | Path) -> _Measured:
-    """Read a store, or the cells below a folder."""
     if Path(path).is_dir():
         return _read_cells(Path(path))
     llm, gpu = (", ".join(field.name for field in fields(kind)) for kind in (LLM, GPU))
@@ -243,7 +232,6 @@ def _read_cells(folder: Path) -> _Measured:
 
 
 def _fact(cell: MeasuredCell, name: str, kind: type[_T], options: str = "") -> _T:
-    """Return what a cell's definition says, as a `kind`."""
     value, place = (cell.run.definition or {}).get(name), f"definition.{name}"
     path = cell.folder / "run.json"
     if value is None:

@@ -22,22 +22,19 @@ if TYPE_CHECKING:  # the load client does without
     import duckdb
     import pyarrow as pa
 
-PERCENTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-"""Of the store's columns."""
+PERCENTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # of the store's columns
 STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Of tables of a load or a simulation, besides the mean."""
 SHOWN = {"ttft_ms": "TTFT, ms", "itl_ms": "ITL, ms", "tpot_ms": "TPOT, ms", "e2e_ms": "E2E, ms"}
 """The latencies of these tables, and their labels."""
-N_BLOCKS = 10
-"""Few enough that a block of a small run still has some tokens."""
+N_BLOCKS = 10  # few enough that a block of a small run still has some tokens
 CONFIDENCE = 0.9
 
 
 class Metric(NamedTuple):
     """A latency of a request, or of each gap between tokens."""
 
-    name: str
-    """Column suffix, with its unit."""
+    name: str  # column suffix, with its unit
     label: str
     sql: str
     """DuckDB expression over the columns of `requests.parquet`; a list of one value per token.
@@ -63,8 +60,7 @@ LATENCIES = (
     Metric("tpot_ms", "TPOT", f"({_E2E_SQL} - {_TTFT_SQL}) / nullif(output_tokens - 1, 0)"),
     Metric("e2e_ms", "E2E", _E2E_SQL),
 )
-_MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
-"""Latencies of which the mean is computed, too."""
+_MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")  # latencies of which the mean is computed, too
 REQUEST_COLUMNS = (
     *("level", "first_token_s", "last_token_s", "token_offsets_ms"),
     *("input_tokens", "output_tokens", "status"),
@@ -73,10 +69,9 @@ REQUEST_COLUMNS = (
 
 
 def points_query(requests: str, levels: str) -> str:
-    """Return the query that summarises requests to one row per cell and level.
-
-    `requests` is a relation of `cell`, `start_s` and `REQUEST_COLUMNS`, `levels` one of `cell,
-    level, duration_s`. Failed requests are counted and enter no latency.
+    """Return the query that summarises requests to one row per cell and level. `requests` is a
+    relation of `cell`, `start_s` and `REQUEST_COLUMNS`, `levels` one of `cell, level, duration_s`.
+    Failed requests are counted and enter no latency.
     """
     selected, computed, joined = [], [], []
     for name, _, sql in LATENCIES:
@@ -115,9 +110,8 @@ def points_query(requests: str, levels: str) -> str:
 
 
 def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.Table":
-    """Return one row per cell and level: its intervals, null where an end is not known.
-
-    `requests` is a relation as that of `points_query`.
+    """Return one row per cell and level: its intervals, null where an end is not known. `requests`
+    is a relation as that of `points_query`.
     """
     import pyarrow as pa
 
@@ -195,10 +189,9 @@ def statistics(values: np.ndarray) -> dict[str, float | None]:
 
 
 def meets_limits(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
-    """Return whether each request meets all limits: a request without tokens meets none, one
-    of a single token has no time per token to miss.
-
-    Raises InputError for a limit of another latency than those of `each_ms`.
+    """Return whether each request meets all limits: one without tokens meets none, one of a single
+    token has no time per token to miss. InputError for a limit of another latency than those of
+    `each_ms`.
     """
     is_met: np.ndarray = ~np.isnan(each_ms["e2e_ms"])
     for name, limit in limits_ms.items():
@@ -235,8 +228,7 @@ SETTING = ("source", "workload_id", "scenario_id", "variant_id")
 """What points share that may be compared in one figure."""
 SHAPING_FRACTION = 0.1
 """A lag (p99) above this fraction of the latency that it adds to could have shaped it."""
-_FEW_REQUESTS = 20
-"""With fewer successful requests even a median is rough."""
+_FEW_REQUESTS = 20  # with fewer successful requests even a median is rough
 WARNINGS = {
     "n_failed": "Requests failed; they are in no latency",
     "n_ok": f"Fewer than {_FEW_REQUESTS} successful requests, so the latencies are rough",
@@ -279,9 +271,8 @@ def doubts(point: Row) -> set[str]:
 
 
 def warnings(points: Sequence[Row]) -> list[Row]:
-    """Return `column, text, n_points, places` for each doubt that any point raises.
-
-    A place is an LLM on a GPU profile in a setting, with the `levels` concerned.
+    """Return `column, text, n_points, places` for each doubt that any point raises; a place is an
+    LLM on a GPU profile in a setting, with the `levels` concerned.
     """
     rows, key = [], ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
     for column, text in WARNINGS.items():

@@ -6,18 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    AllowInfNan,
-    BeforeValidator,
-    ConfigDict,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PlainSerializer,
-)
+from pydantic import AllowInfNan, BeforeValidator, NonNegativeFloat, NonNegativeInt, PlainSerializer
 
 from sextant.experiment.scenarios import KINDS, level_to_json
 from sextant.experiment.servers import Variant
-from sextant.points.verdict import Verdict
+from sextant.points.verdict import STRICT, Verdict
 
 CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
 """What names a cell, in `run.json` and in every row of the store."""
@@ -68,17 +61,14 @@ class LevelMedians:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a sweep ended early: both medians at a level were far beyond their limits.
-
-    More users wait longer, so no larger level can meet either limit.
+    """Why a sweep ended early: both medians at a level were far beyond their limits. More users
+    wait longer, so no larger level can meet either.
     """
 
-    last: LevelMedians
-    """The largest level that was measured; both medians are known."""
+    last: LevelMedians  # the largest level that was measured; both medians are known
     nttft_limit_ms: float
     itl_limit_ms: float
-    factor: float
-    """How far beyond both limits."""
+    factor: float  # how far beyond both limits
 
     @property
     def reason(self) -> str:
@@ -101,30 +91,21 @@ class LevelRun:
     """From the start of the measured part to the last end."""
     n_warmup_requests: NonNegativeInt | None = None
     n_cooldown_requests: NonNegativeInt | None = None
-    n_prepared_late: NonNegativeInt | None = None
-    """Requests encoded while one was due."""
+    n_prepared_late: NonNegativeInt | None = None  # requests encoded while one was due
     n_unfinished: NonNegativeInt = 0
     """Measured requests in flight when the level was interrupted; they have no row."""
-    client_lag_ms: Quantiles = Quantiles()
-    """Lateness of the client's event loop."""
-    send_lag_ms: Quantiles = Quantiles()
-    """Time from when a request was due until it was sent."""
+    client_lag_ms: Quantiles = Quantiles()  # lateness of the client's event loop
+    send_lag_ms: Quantiles = Quantiles()  # time from when a request was due until it was sent
     lag_warning: str | None = None
-    answer_warnings: tuple[str, ...] = ()
-    """Why figures of the answers may be inexact."""
-    server_mean_itl_ms: float | None = None
-    """By the server's own histogram."""
+    answer_warnings: tuple[str, ...] = ()  # why figures of the answers may be inexact
+    server_mean_itl_ms: float | None = None  # by the server's own histogram
     telemetry_warnings: tuple[str, ...] = ()
-    host: str | None = None
-    """Name of the client's machine."""
+    host: str | None = None  # name of the client's machine
     engine_version: str | None = None
-    timeout_s: float | None = None
-    """Time limit of a request."""
+    timeout_s: float | None = None  # time limit of a request
     times_since: datetime | None = None
-    medians: LevelMedians | None = None
-    """Of a closed loop."""
-    phase: Mapping[str, Any] | None = None
-    """Of a burst; see `sextant.bench.burst.run_phases`."""
+    medians: LevelMedians | None = None  # of a closed loop
+    phase: Mapping[str, Any] | None = None  # of a burst; see `sextant.bench.burst.run_phases`
     published_medians: PublishedMedians | None = None
 
     @property
@@ -151,18 +132,14 @@ class LeftOut:
 class ServerFacts:
     """The server; None is unknown."""
 
-    engine: str | None
-    """Name of the engine, e.g. `vllm`."""
+    engine: str | None  # name of the engine, e.g. `vllm`
     version: str | None
-    precision: str | None = None
-    """Type of the weights as served."""
+    precision: str | None = None  # type of the weights as served
     command: tuple[str, ...] | None = None
     """The exact command line; None for a server that somebody else started."""
-    url: str | None = None
-    """Of a server that somebody else started."""
+    url: str | None = None  # of a server that somebody else started
     start_duration_s: float | None = None
-    devices: tuple[tuple[int | str, ...], ...] = ()
-    """One tuple per replica."""
+    devices: tuple[tuple[int | str, ...], ...] = ()  # one tuple per replica
     batch_weight_tokens: int | None = None
 
 
@@ -183,10 +160,8 @@ class HostFacts:
     processor: str | None = None
     python: str | None = None
     gpu_driver: str | None = None
-    cuda_version: str | None = None
-    """The newest that the driver supports."""
-    gpus: tuple[HostGPU, ...] | None = None
-    """By NVML index."""
+    cuda_version: str | None = None  # the newest that the driver supports
+    gpus: tuple[HostGPU, ...] | None = None  # by NVML index
     is_mps_running: bool | None = None
 
 
@@ -194,7 +169,7 @@ class HostFacts:
 class CellRun:
     """One measurement of a cell, or why there is none. None is unknown, e.g. of an archive."""
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    __pydantic_config__: ClassVar = STRICT
 
     source: str
     llm_id: str
@@ -207,8 +182,7 @@ class CellRun:
     variant: Variant
     verdict: Verdict
     batch_weight_tokens: int | None = None
-    server: ServerFacts | None = None
-    """None where no server was started, or nothing is known of it."""
+    server: ServerFacts | None = None  # none where no server was started, or nothing is known of it
     seed: int | None = None
     sampler: str | None = None
     prompts: str | None = None
@@ -218,8 +192,7 @@ class CellRun:
     left_out: LeftOut | None = None
     is_complete: bool = True
     """False if the measurement was interrupted; `levels` has those that ended before."""
-    interruption: str | None = None
-    """What interrupted it."""
+    interruption: str | None = None  # what interrupted it
     started_at: datetime | None = None
     host: HostFacts | None = None
     definition: Mapping[str, Any] | None = None

@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sextant import PROJECT
+from sextant.base import files as base_files
 from sextant.base.errors import InputError
-from sextant.base.files import (
-    MAKE_TRACE_AGAIN,
-    MAKE_WORKLOAD_AGAIN,
-    atomic_path,
-    provenance,
-    read_object,
-    read_parquet,
-    read_provenance,
-)
+from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_object
 from sextant.facts.gpu import GPUProfile, profile_row
 from sextant.facts.llm import LLM
 
@@ -34,9 +27,8 @@ _BUILD_AGAIN = (
 def connect(
     path: str | Path = ":memory:", *, read_only: bool = False
 ) -> "duckdb.DuckDBPyConnection":
-    """Open DuckDB in UTC, so that the same files give the same database anywhere.
-
-    A store that is only read may be anybody's: views in it reach no file and no network.
+    """Open DuckDB in UTC, so that the same files give the same database anywhere. A store that is
+    only read may be anybody's: views in it reach no file and no network.
     """
     import duckdb
 
@@ -48,10 +40,8 @@ def connect(
 
 @contextlib.contextmanager
 def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """Open a database of `build_store` for reading.
-
-    Raises InputError: there is none, another process holds it, it is damaged, of another version,
-    or holds more than tables (`_require_tables`).
+    """Open a database of `build_store` for reading; InputError: there is none, another process
+    holds it, it is damaged, of another version, or holds more than tables (`_require_tables`).
     """
     import duckdb
 
@@ -143,13 +133,11 @@ def workload_rows(
 def build_store(
     path: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, Sequence[Path]]
 ) -> None:
-    """Build the database from rows and Parquet files, by table; replaces `path` atomically.
-
-    Columns are matched by name: what the table lacks is left out, what the rows lack is null.
-
-    Raises InputError: a file has rows that break the table's key, e.g. the same point twice.
+    """Build the database from rows and Parquet files, by table; replaces `path` atomically. Columns
+    are matched by name: what the table lacks is left out, what the rows lack is null. InputError: a
+    file has rows that break the table's key, e.g. the same point twice.
     """
-    with atomic_path(path) as temporary, connect(temporary) as database:
+    with base_files.atomic_path(path) as temporary, connect(temporary) as database:
         database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
         for table, table_rows in rows.items():
             _insert_rows(database, table, table_rows)
@@ -160,10 +148,10 @@ def build_store(
         measured = {
             name: value
             for file in files.get("point", ())
-            for name, value in read_provenance(file).items()
+            for name, value in base_files.read_provenance(file).items()
             if name in ("hosts", "engine_versions", "measured_at")
         }
-        facts = provenance(inputs, **measured)
+        facts = base_files.provenance(inputs, **measured)
         origin = [{"key": key, "value": json.dumps(value)} for key, value in facts.items()]
         _insert_rows(database, "provenance", origin)
 
@@ -186,7 +174,7 @@ def _insert_rows(
 def _insert_file(database: "duckdb.DuckDBPyConnection", table: str, file: Path) -> None:
     import duckdb
 
-    rows, known = read_parquet(file), _columns(database, table)
+    rows, known = base_files.read_parquet(file), _columns(database, table)
     shared = ", ".join(name for name in rows.column_names if name in known)
     try:
         database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows")

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sextant.experiment.servers import Variant
 
 
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""How the files of a cell are read."""
+
+
 class Kind(StrEnum):
     """The group of an outcome: the first words of its sentence."""
 
@@ -36,10 +40,8 @@ class Outcome(StrEnum):
     """The server variant allows less than the longest request needs."""
     NO_BATCH_WEIGHT_PASSED = "no_batch_weight_passed"
     HEADS_CANNOT_BE_SPLIT = "heads_cannot_be_split"
-    MEMORY_TOO_SMALL = "memory_too_small"
-    """By the source of a characterization, without numbers."""
-    OMITTED = "omitted"
-    """The source of a characterization left the cell out."""
+    MEMORY_TOO_SMALL = "memory_too_small"  # by the source of a characterization, without numbers
+    OMITTED = "omitted"  # the source of a characterization left the cell out
 
     @property
     def kind(self) -> Kind:
@@ -88,8 +90,7 @@ class Verdict:
     outcome: Outcome
     numbers: Mapping[str, int | float] = field(default_factory=dict)
     """By name, with the unit as suffix; exactly those of the outcome's phrase."""
-    source: str | None = None
-    """Who says so, e.g. a paper's table; None for our own measurement."""
+    source: str | None = None  # who says so, e.g. a paper's table; None for our own measurement
 
     def __post_init__(self) -> None:
         parts = string.Formatter().parse(_PHRASES[self.outcome])
@@ -123,11 +124,9 @@ class Feasibility:
     """Whether memory holds an LLM and a workload's longest request, by facts alone."""
 
     verdict: Verdict
-    memory_utilization: float
-    """Fraction of the memory that the server may use."""
+    memory_utilization: float  # fraction of the memory that the server may use
     weight_gib: float
-    kv_gib: float
-    """Memory left for the KV cache after the weights (never below 0)."""
+    kv_gib: float  # memory left for the KV cache after the weights (never below 0)
     max_batch_weight_tokens: int
     """Upper bound of the batch weight: tokens whose KV cache fits into `kv_gib`."""
 
@@ -144,10 +143,9 @@ def assess(
     longest_request_tokens: int,
     engine: str | None = None,
 ) -> Feasibility:
-    """Decide from memory facts alone, before any server starts.
-
-    Without an engine the bound is optimistic: activations, fragmentation and the runtime need
-    memory too, which only a probe under load can show (LLM-Pilot, section III-C2).
+    """Decide from memory facts alone, before any server starts. Without an engine the bound is
+    optimistic: activations, fragmentation and the runtime need memory too, which only a probe under
+    load can show (LLM-Pilot, section III-C2).
     """
     memory = memory_of(llm, devices, memory_utilization, engine)
     tokens, verdict = memory.kv_tokens(longest_request_tokens), FEASIBLE
@@ -195,19 +193,14 @@ def assess_variant(
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """Memory at the start of a server; None is unknown, never zero.
-
-    Of several devices, processes or servers it is that of the one with the least left.
+    """Memory at the start of a server; None is unknown, never zero. Of several devices, processes
+    or servers it is that of the one with the least left.
     """
 
-    idle_free_bytes: int | None = None
-    """Free when the server had started."""
-    free_bytes: int | None = None
-    """Free at the peak so far."""
-    lacking_bytes: int | None = None
-    """At least what the failed allocation was short of."""
-    profiled_tokens: int | None = None
-    """Size of the KV cache by vLLM's own profiling."""
+    idle_free_bytes: int | None = None  # free when the server had started
+    free_bytes: int | None = None  # free at the peak so far
+    lacking_bytes: int | None = None  # at least what the failed allocation was short of
+    profiled_tokens: int | None = None  # size of the KV cache by vLLM's own profiling
 
 
 @dataclass(frozen=True)
@@ -215,8 +208,7 @@ class Probe:
     """One server start with a batch weight, and its outcome."""
 
     batch_weight_tokens: int
-    outcome: str
-    """`ok`, or `out_of_memory`; any other failure ends the tuning with an error."""
+    outcome: str  # `ok`, or `out_of_memory`; any other failure ends the tuning with an error
     detail: str
     duration_s: float
     memory: MemoryFacts = MemoryFacts()
@@ -228,14 +220,12 @@ class Probe:
 class Tuning:
     """The content of `tuning.json`: the search for the largest batch weight that works."""
 
-    __pydantic_config__: ClassVar = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    __pydantic_config__: ClassVar = STRICT
 
     verdict: Verdict
     batch_weight_tokens: int | None = None
     """The one that was chosen; None if none works, or nothing is known."""
     possible_gain: float | None = None
     """How much larger a batch weight that works may be, as a fraction of the chosen one."""
-    memory: Feasibility | None = None
-    """By facts alone; None where a source does not say."""
-    probes: tuple[Probe, ...] | None = ()
-    """None where a source does not say."""
+    memory: Feasibility | None = None  # by facts alone; None where a source does not say
+    probes: tuple[Probe, ...] | None = ()  # none where a source does not say
