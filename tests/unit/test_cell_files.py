@@ -98,7 +98,7 @@ def test_what_cannot_be_read_at_all_is_not_set_aside(cell: Path, monkeypatch) ->
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     before = sorted(path.name for path in cell.iterdir())
-    monkeypatch.setattr("sextant.points.cell_files.sha256_file", refused)
+    monkeypatch.setattr("sextant.base.files.sha256_file", refused)
     with pytest.raises(InputError, match=r"requests\.parquet.*Permission denied.*nothing was set"):
         require_whole([cell])
     assert sorted(path.name for path in cell.iterdir()) == before
