@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_ingest_input import BURSTGPT, ingest
 
 from sextant.base.errors import InputError
-from sextant.trace import cells, reading
+from sextant.trace import reading
 
 NEWER = (
     "Session ID,Timestamp,Elapsed time,Log Type,Model,Total tokens,Response tokens,Request tokens"
@@ -31,7 +31,7 @@ def _both(folder: Path, text: bytes, trace_format: str, block_bytes: int = 4 << 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reading, "BLOCK_BYTES", block_bytes)
             if only_lines:
-                patch.setattr(cells, "_parse", _not_plain)
+                patch.setattr(reading, "_parse_at_once", lambda *_: None)
             try:
                 results.append(ingest(folder, text, trace_format))
             except InputError as error:
@@ -108,7 +108,7 @@ def test_plain_files_are_parsed_at_once_to_the_same_rows(tmp_path, monkeypatch, 
     at_once, by_line = _both(tmp_path, text.encode(), trace_format)
     _assert_same(at_once, by_line)
     assert at_once[1].empty
-    monkeypatch.setattr(cells, "_read_lines", _refuse)
+    monkeypatch.setattr(reading, "_parse_lines", _refuse)
     ingest(tmp_path, text.encode(), trace_format)
 
 
@@ -118,8 +118,8 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
     text = "\n".join([BURSTGPT, *rows]).encode()
     monkeypatch.setattr(reading, "BLOCK_BYTES", 4_000)
     split = []
-    read_lines = cells._read_lines
-    monkeypatch.setattr(cells, "_read_lines", lambda *args: split.append(args) or read_lines(*args))
+    read_lines = reading._parse_lines
+    monkeypatch.setattr(reading, "_parse_lines", lambda *args: split.append(args) or read_lines(*args))
     trace, rejected, _ = ingest(tmp_path, text, "burstgpt")
     assert len(split) == 1
     assert rejected["line"].tolist() == [1_236]

@@ -100,19 +100,17 @@ def check_start_time(
     Raises InputError: it is not an ISO 8601 date-time of the years 1700 to 2199, or none is needed.
     `file` and `row` say where it is written, if that is a sheet.
     """
-
-    def refused(problem: str, fix: str) -> InputError:
-        return InputError(problem, file=file, row=row, field="start_time", fix=fix)
-
+    problem, fix = None, "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     if form.is_datetime:
-        raise refused("the format has date-times of its own", "leave it out")
-    fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
-    try:
-        moment_ns, _ = parse_time(start_time)
-    except (TypeError, ValueError):
-        raise refused(f"{start_time!r} is not a date-time", fix) from None
-    if not FIRST_NS <= moment_ns <= LAST_NS:
-        raise refused(f"{start_time!r} is not in the years 1700 to 2199", fix)
+        problem, fix = "the format has date-times of its own", "leave it out"
+    else:
+        try:
+            if not FIRST_NS <= parse_time(start_time)[0] <= LAST_NS:
+                problem = f"{start_time!r} is not in the years 1700 to 2199"
+        except (TypeError, ValueError):
+            problem = f"{start_time!r} is not a date-time"
+    if problem is not None:
+        raise InputError(problem, file=file, row=row, field="start_time", fix=fix)
 
 
 def check_first_tick(
@@ -125,30 +123,30 @@ def check_first_tick(
 
     Raises InputError, which names the unit.
     """
-    first_s = first_tick / form.units_per_s
     if form.is_datetime or start_time is not None:
         return
-    units = (unit for unit in TIME_UNITS if unit != "iso")
-    likely = next(
-        (unit for unit in units if _EPOCH_S[0] <= first_tick / TIME_UNITS[unit] < _EPOCH_S[1]), None
-    )
-    is_late = first_s >= _EPOCH_S[1]
-    is_other = form.is_log and likely is not None and TIME_UNITS[likely] != form.units_per_s
-    if not (is_late or is_other):
+    units = {name: per_s for name, per_s in TIME_UNITS.items() if name != "iso"}
+    first_s = first_tick / form.units_per_s
+    since_1970 = (n for n, per_s in units.items() if _is_date(first_tick / per_s))
+    likely = next(since_1970, None)
+    is_other = form.is_log and likely is not None and units[likely] != form.units_per_s
+    if first_s < _EPOCH_S[1] and not is_other:
         return
-    own = next(unit for unit in TIME_UNITS if TIME_UNITS[unit] == form.units_per_s)
+    own = next(name for name, per_s in units.items() if per_s == form.units_per_s)
     year = 1970 + int(first_s / YEAR_S)
     problem = f"the first arrival, {first_tick:.17g}, read in {own}, is of the year "
     problem += f"{year}" if year < 10_000 else f"{year:,}" if year < 1e12 else f"{year:.3g}"
     fix = WRONG_UNIT
     if likely is not None:
-        date = datetime.fromtimestamp(first_tick / TIME_UNITS[likely], UTC)
-        fix = (
-            f"give --columns with --time-unit {likely} (`time_unit: {likely}` in a mapping file): "
-        )
-        fix += f"in {likely} it is of {date:%Y-%m-%d}; or --start-time, the date-time at which "
-        fix += "the clock shows 0"
+        date = datetime.fromtimestamp(first_tick / units[likely], UTC)
+        fix = f"give --columns with --time-unit {likely} (`time_unit: {likely}` in a mapping "
+        fix += f"file): in {likely} it is of {date:%Y-%m-%d}; or --start-time, the date-time at "
+        fix += "which the clock shows 0"
     raise InputError(problem, file=source, field="arrival_s", fix=fix)
+
+
+def _is_date(since_1970_s: float) -> bool:
+    return _EPOCH_S[0] <= since_1970_s < _EPOCH_S[1]
 
 
 def start_facts(
@@ -162,21 +160,19 @@ def start_facts(
     date-times.
     """
     if form.is_datetime:
-        return {"start_time": _iso(int(first_tick), bool(is_zoned)), "first_tick_s": None}
-    first_tick_s = first_tick / form.units_per_s
-    if start_time is None and form.is_log and _EPOCH_S[0] <= first_tick_s < _EPOCH_S[1]:
-        start_time = "1970-01-01T00:00:00+00:00"
-    if start_time is None:
-        return {"start_time": None, "first_tick_s": first_tick_s}
-    zero_ns, is_zoned = parse_time(start_time)
-    begin_ns = zero_ns + round(first_tick_s * 1e6) * 1000  # a float since 1970 has no more digits
-    if begin_ns > LAST_NS:
-        problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
-        fix = "give the date-time at which the source's clock shows zero, or correct the first row"
-        raise InputError(problem, field="start_time", fix=fix)
-    return {"start_time": _iso(begin_ns, is_zoned), "first_tick_s": first_tick_s}
-
-
-def _iso(moment_ns: int, is_zoned: bool) -> str:
-    text = str(np.datetime64(moment_ns, "ns")).rstrip("0").rstrip(".")
-    return text + "+00:00" * is_zoned
+        begin_ns, first_tick_s = int(first_tick), None
+    else:
+        first_tick_s = first_tick / form.units_per_s
+        if start_time is None and form.is_log and _is_date(first_tick_s):
+            start_time = "1970-01-01T00:00:00+00:00"
+        if start_time is None:
+            return {"start_time": None, "first_tick_s": first_tick_s}
+        zero_ns, is_zoned = parse_time(start_time)
+        # A float since 1970 has no more digits than microseconds.
+        begin_ns = zero_ns + round(first_tick_s * 1e6) * 1000
+        if begin_ns > LAST_NS:
+            problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
+            fix = "give the date-time at which the source's clock shows zero, or correct the "
+            raise InputError(problem, field="start_time", fix=fix + "first row")
+    moment = str(np.datetime64(begin_ns, "ns")).rstrip("0").rstrip(".")
+    return {"start_time": moment + "+00:00" * bool(is_zoned), "first_tick_s": first_tick_s}

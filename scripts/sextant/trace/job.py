@@ -1,16 +1,28 @@
 """One ingest: from the source to the trace, the lines set aside and the report.
 
-`reading` yields the rows of the source, `write` takes them. No step holds the trace in memory.
+`reading` yields the rows of the source, `Output` takes them. No step holds the trace in memory. A
+log merged from several servers is late by seconds; several files put one after another are sorted
+only in parts. DuckDB sorts rows that are not in order, on disk where they are many.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, provenance, write_json
+from sextant.base.files import PROVENANCE_KEY, atomic_path, provenance, write_json
 from sextant.trace.date_times import (
     WRONG_UNIT,
     YEAR_S,
@@ -19,13 +31,32 @@ from sextant.trace.date_times import (
     start_facts,
 )
 from sextant.trace.reading import as_written, read_rows
-from sextant.trace.rules import NO_STATUS, STATUSES
-from sextant.trace.trace_format import BLANK, MAX_SPAN_S, Columns, columns_given, named_format
-from sextant.trace.write import Output
+from sextant.trace.rules import NO_STATUS, REJECTED, STATUSES, Rows
+from sextant.trace.trace_format import (
+    BLANK,
+    HASH_IDS,
+    MAX_SPAN_S,
+    Columns,
+    TraceFormat,
+    columns_given,
+    named_format,
+    parquet_rows,
+    sql_text,
+)
 
 MAX_RATE_RPS = 1000.0
 _FEW = 10
 """With fewer requests, which may be one burst, a mean rate does not show a wrong unit."""
+_N_SHOWN = 5
+_FAR_AWAY = "arrival: far in time from all other rows"
+_FAR = 10.0
+"""A time is far if it is farther from the middle 98% of all than these last, so many times."""
+_LEAST_FAR_S = 86_400.0
+_NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
+_NOT_CODED = (*_NUMBERS, "request_id", HASH_IDS)
+_BATCH_ROWS = 100_000
+_MEMORY = "300MB"
+"""Of a sort; what does not fit into it goes to the disk."""
 
 
 def ingest_trace(
@@ -75,7 +106,7 @@ def ingest_trace(
     or not needed, a share outside 0 to 1, or an output that would replace the source or another
     output; no output is written.
     """
-    source = Path(source)
+    source, paths = Path(source), [Path(path) for path in (trace_out, rejected_out, report_out)]
     columns = None if columns is None else columns_given(columns)
     form = named_format(trace_format, source, columns, time_unit)
     form = replace(form, ignores_unknown=form.ignores_unknown or ignore_unknown)
@@ -88,14 +119,18 @@ def ingest_trace(
     form = as_written(source, form, has_unit=time_unit is not None)
     if start_time is not None:
         check_start_time(start_time, form)
-    paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
-    _check_paths(source, paths)
+    taken = {source.resolve(): "the source"}
+    for path in paths:
+        if path.resolve() in taken:
+            problem = f"the output would replace {taken[path.resolve()]}"
+            raise InputError(problem, file=path, fix="give each file a name of its own")
+        taken[path.resolve()] = "another output"
+    facts: dict[str, Any] = {"trace_format": trace_format}
+    if columns is not None:
+        facts |= {"columns": columns, "time_unit": time_unit}
+    if form.block_tokens is not None:
+        facts["block_tokens"] = form.block_tokens
     with ExitStack() as stack:
-        facts: dict[str, Any] = {"trace_format": trace_format}
-        if columns is not None:
-            facts |= {"columns": columns, "time_unit": time_unit}
-        if form.block_tokens is not None:
-            facts["block_tokens"] = form.block_tokens
         trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
         output = Output(trace, rejected, form)
         stack.callback(output.close)
@@ -103,59 +138,18 @@ def ingest_trace(
         for rows in read_rows(source, form, ignored):
             output.write(rows)
         output.put_in_order()
-        counts = _counts(output)
+        counts = output.counts()
         _check_counts(source, counts, output.shown, max_rejected_fraction)
         check_first_tick(source, output.first_tick, form, start_time)
-        n, duration_s = counts["n_accepted"], counts["duration_s"]
-        # No service's log has such a duration or rate: a wrong unit shows in both.
-        if duration_s > MAX_SPAN_S:
-            problem = f"the requests are of {duration_s / YEAR_S:,.3g} years"
-            fix = f"{WRONG_UNIT}, or leave the rows with wrong times out"
-            raise InputError(problem, file=source, field="arrival_s", fix=fix)
-        if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
-            rate = f"{n / duration_s:,.0f} requests per second on average"
-            fix = f"{WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, "
-            fix += "if that is the rate"
-            problem = f"{rate} ({n} in {duration_s:,.3g} s)"
-            raise InputError(problem, file=source, field="arrival_s", fix=fix)
+        _check_rate(source, counts["n_accepted"], counts["duration_s"], max_rate_rps)
         start = start_facts(output.first_tick, form, start_time, output.is_zoned)
         known = provenance({"source": source}, **facts) | start
         output.add_provenance(known)
-        report = {
-            **counts,
-            "ignored_columns": ignored,
-            **start,
-            "source_sha256": known["inputs_sha256"]["source"],
-            "provenance": known,
-        }
+        source_sha256 = known["inputs_sha256"]["source"]
+        report = {**counts, "ignored_columns": ignored, **start, "source_sha256": source_sha256}
+        report["provenance"] = known
         write_json(summary, report)
     return report
-
-
-def _check_paths(source: Path, paths: Sequence[Path]) -> None:
-    taken = {source.resolve(): "the source"}
-    for path in paths:
-        if path.resolve() in taken:
-            problem = f"the output would replace {taken[path.resolve()]}"
-            raise InputError(problem, file=path, fix="give each file a name of its own")
-        taken[path.resolve()] = "another output"
-
-
-def _counts(output: Output) -> dict[str, Any]:
-    n_by_reason = dict(sorted(output.n_by_reason.items(), key=lambda item: (-item[1], item[0])))
-    n_blank_lines = n_by_reason.pop(BLANK, 0)
-    n_rejected = sum(n_by_reason.values())
-    return {
-        "n_read": output.n_accepted + n_rejected,
-        "n_accepted": output.n_accepted,
-        "n_rejected": n_rejected,
-        "n_rejected_by_reason": n_by_reason,
-        "n_blank_lines": n_blank_lines,
-        "n_failed": output.n_failed,
-        "n_moved": output.n_moved,
-        "most_late_s": output.most_late_s,
-        "duration_s": output.duration_s,
-    }
 
 
 def _check_counts(
@@ -179,3 +173,152 @@ def _check_counts(
     if not counts["n_accepted"] and "not a number" in where:
         fix += "; for arrivals that are date-times give --columns with --time-unit iso"
     raise InputError(problem, file=source, fix=fix)
+
+
+def _check_rate(source: Path, n: int, duration_s: float, max_rate_rps: float) -> None:
+    """Refuse a duration or a rate that no service's log has: a wrong unit shows in both."""
+    if duration_s > MAX_SPAN_S:
+        problem = f"the requests are of {duration_s / YEAR_S:,.3g} years"
+        fix = f"{WRONG_UNIT}, or leave the rows with wrong times out"
+        raise InputError(problem, file=source, field="arrival_s", fix=fix)
+    if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
+        problem = f"{n / duration_s:,.0f} requests per second on average ({n} in {duration_s:,.3g} "
+        fix = f"{WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, if "
+        fix += "that is the rate"
+        raise InputError(f"{problem}s)", file=source, field="arrival_s", fix=fix)
+
+
+class Output:
+    """Two Parquet files that grow, and what has gone into them."""
+
+    def __init__(self, trace: Path, rejected: Path, form: TraceFormat) -> None:
+        self._path, self._form = trace, form
+        self._trace = _writer(trace, form.schema)
+        self._rejected = pq.ParquetWriter(
+            rejected, REJECTED, compression="zstd", store_schema=False
+        )
+        self.first_tick: float = math.nan  # an int for date-times
+        self.is_zoned: bool | None = None
+        self.shown: list[tuple[int, str]] = []
+        self._duration_s: float | None = None
+        self._n_accepted = self._n_failed = self._n_moved = 0
+        self._most_late_s = 0.0
+        self._is_sorted = True
+        self._n_by_reason: Counter[str] = Counter()
+
+    def counts(self) -> dict[str, Any]:
+        """Return how many rows were read, accepted, set aside and why, and how long they last."""
+        by_count = sorted(self._n_by_reason.items(), key=lambda item: (-item[1], item[0]))
+        n_by_reason = {reason: n for reason, n in by_count if reason != BLANK}
+        n_rejected = sum(n_by_reason.values())
+        return {
+            "n_read": self._n_accepted + n_rejected,
+            "n_accepted": self._n_accepted,
+            "n_rejected": n_rejected,
+            "n_rejected_by_reason": n_by_reason,
+            "n_blank_lines": self._n_by_reason[BLANK],
+            "n_failed": self._n_failed,
+            "n_moved": self._n_moved,
+            "most_late_s": self._most_late_s,
+            "duration_s": self._duration_s,
+        }
+
+    def write(self, rows: Rows) -> None:
+        """Append accepted rows to the trace, the others to the lines set aside."""
+        if rows.rejected is not None:
+            self._set_aside(rows.rejected)
+        n = len(rows.tick)
+        if not n:
+            return
+        if not self._n_accepted:
+            self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
+        arrival_s = _elapsed(rows.tick, self.first_tick) / self._form.units_per_s
+        before_s = 0.0 if self._duration_s is None else self._duration_s
+        self._is_sorted &= bool(np.all(np.diff(arrival_s, prepend=before_s) >= 0))
+        self._duration_s = arrival_s[-1].item()
+        self._n_accepted += n
+        self._n_failed += pc.sum(pc.equal(rows.columns["status"], "failed")).as_py()
+        columns, schema = {**rows.columns, "arrival_s": pa.array(arrival_s)}, self._form.schema
+        arrays = [columns.get(each.name, pa.nulls(n, each.type)) for each in schema]
+        self._trace.write_table(pa.table(arrays, schema=schema))
+
+    def _set_aside(self, rejected: pa.Table) -> None:
+        for entry in pc.value_counts(rejected["reason"]).to_pylist():
+            self._n_by_reason[entry["values"]] += entry["counts"]
+        named = rejected.filter(pc.not_equal(rejected["reason"], BLANK))
+        for row in named.slice(0, _N_SHOWN - len(self.shown)).to_pylist():
+            self.shown.append((row["line"], row["reason"]))
+        self._rejected.write_table(named)
+
+    def put_in_order(self) -> None:
+        """Sort the trace by time if it is not; rows whose time is far from all others go aside."""
+        if self._is_sorted:
+            return
+        self._trace.close()
+        with TemporaryDirectory(dir=self._path.parent) as folder, duckdb.connect() as database:
+            unsorted = Path(folder) / self._path.name
+            self._path.rename(unsorted)
+            self._trace = _writer(self._path, self._form.schema)
+            database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
+            database.execute(f"SET temp_directory = {sql_text(folder)}")
+            rows = parquet_rows(unsorted, has_row_number=True)
+            ends = f"SELECT quantile_disc(arrival_s, [0.01, 0.99]) FROM {rows}"
+            low_s, high_s = database.execute(ends).fetchall()[0][0]
+            reach_s = _FAR * (high_s - low_s) + _LEAST_FAR_S
+            is_near = f"arrival_s BETWEEN {low_s - reach_s!r} AND {high_s + reach_s!r}"
+            found = f"""SELECT min(arrival_s), count(*) FILTER (late_s > 0), max(late_s) FROM (
+                SELECT arrival_s, max(arrival_s) OVER (ORDER BY file_row_number) - arrival_s
+                AS late_s FROM {rows} WHERE {is_near})"""
+            start_s, self._n_moved, self._most_late_s = database.execute(found).fetchall()[0]
+            in_order = f"""SELECT * EXCLUDE (file_row_number)
+                REPLACE (arrival_s - {start_s!r} AS arrival_s)
+                FROM {rows} WHERE {is_near} ORDER BY arrival_s, file_row_number"""
+            for batch in database.sql(in_order).to_arrow_reader(_BATCH_ROWS):
+                table = pa.Table.from_batches([batch]).cast(self._form.schema)
+                self._trace.write_table(table)
+                self._duration_s = batch["arrival_s"][-1].as_py()
+            far = f"FROM {rows} WHERE NOT {is_near} ORDER BY file_row_number"
+            rest = database.sql(far).to_arrow_table().drop_columns("file_row_number")
+        if len(rest):
+            self._n_accepted -= len(rest)
+            self._n_failed -= pc.sum(pc.equal(rest["status"], "failed")).as_py()
+            raw = [json.dumps(row, separators=(",", ":")) for row in rest.to_pylist()]
+            lines = pa.nulls(len(rest), pa.int64())
+            self._set_aside(pa.table([lines, [_FAR_AWAY] * len(rest), raw], schema=REJECTED))
+        shift = start_s * self._form.units_per_s
+        self.first_tick += round(shift) if isinstance(self.first_tick, int) else shift
+
+    def add_provenance(self, origin: Mapping[str, Any]) -> None:
+        """Put the provenance into both files."""
+        for writer in (self._trace, self._rejected):
+            writer.add_key_value_metadata({PROVENANCE_KEY: json.dumps(origin).encode()})
+
+    def close(self) -> None:
+        """Finish both files."""
+        self._trace.close()
+        self._rejected.close()
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    # A split into bytes compresses slowly moving numbers better than a dictionary, faster.
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=[name for name in schema.names if name not in _NOT_CODED],
+        # New blocks have the ids that follow on the last ones.
+        column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT")
+        | {f"{HASH_IDS}.list.element": "DELTA_BINARY_PACKED"},
+        write_statistics=list(_NUMBERS),
+        store_schema=False,  # so that readers get plain texts
+        write_page_checksum=True,
+    )
+
+
+def _elapsed(tick: np.ndarray, first: float) -> np.ndarray:
+    """Return the ticks less the first one, in the source's unit; no difference overflows."""
+    if tick.dtype != np.int64:
+        return tick - first
+    # Five centuries of nanoseconds need all bits of both directions.
+    after, before = (tick - first).view(np.uint64), (first - tick).view(np.uint64)
+    return np.where(tick >= first, after.astype(float), -before.astype(float))

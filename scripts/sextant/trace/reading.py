@@ -1,34 +1,39 @@
 """A source read to rows: text in blocks of whole lines, Parquet in batches of rows.
 
-Blocks are parsed (`cells`) and judged line by line (`rules`); what depends on the lines before
-(`rules.Clock`) follows. A source is never held in memory as a whole.
+Arrow parses a block of CSV at once; one in which it is unclear where a cell ends is split line by
+line. Cells are then typed column by column, text by text where one is not of its type, and judged
+(`rules`). A source is never held in memory as a whole.
 """
 
 import csv
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
-from sextant.trace.cells import (
-    json_object,
-    leaves,
-    lines_of,
-    read_batch,
-    read_csv,
-    read_json,
-    value_of,
+from sextant.trace.date_times import NS_PER_S, UNKNOWN, is_date_time, is_null, read_date_times
+from sextant.trace.rules import Cells, Judge, Rows
+from sextant.trace.trace_format import (
+    BLANK,
+    CODED,
+    CODED_COLUMNS,
+    COLUMN_TYPES,
+    HASH_IDS,
+    NEEDED_COLUMNS,
+    TraceFormat,
 )
-from sextant.trace.date_times import NS_PER_S, is_date_time
-from sextant.trace.rules import Clock, Rows
-from sextant.trace.trace_format import TraceFormat
 
 BATCH_ROWS = 100_000
 """Rows of a Parquet file that are checked at a time."""
@@ -38,6 +43,60 @@ BLOCK_LINES = 1 << 18
 """Most lines of a block: the shortest lines take many times their bytes."""
 MAX_LINE_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
+_TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)
+_TRUTHS |= dict.fromkeys(("false", "f", "no", "n", "0"), False)
+_WRONG_NUMBER = "wrong number of columns"
+_CELL = '("(?:[^"]|"")*"|[^,"]*)'
+_QUOTED_LINE, _NEXT_CELL = re.compile(f"{_CELL}(?:,{_CELL})*"), re.compile(f",{_CELL}")
+
+
+def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
+    """Yield the rows of a source; the names of columns that are left out go into `ignored`.
+
+    Raises InputError: a file that cannot be read, or columns that are missing, unknown or twice.
+    """
+    try:
+        if source.suffix == ".parquet" and not form.is_jsonl:
+            with pq.ParquetFile(source) as stored:
+                names = _flat(stored.schema_arrow.empty_table()).schema.names
+                ignored += _check_columns(source, form, names)
+                judge = Judge(form, form.sources(names), next_line=1)
+                for batch in stored.iter_batches(BATCH_ROWS):
+                    yield judge.rows(_of_batch(batch, form), partial(_raw_rows, batch))
+            return
+        names, blocks = _columns(source, form, read_blocks(source))
+        ignored += _check_columns(source, form, names)
+        judge = Judge(form, form.sources(names), next_line=1 if form.is_jsonl else 2)
+        for text in blocks:
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                line = judge.next_line + text.count(b"\n", 0, error.start)
+                raise _unreadable(source, f"Line: {line}: {error}") from None
+            cells = None if form.is_jsonl else _parse_at_once(text, form, names)
+            yield judge.rows(cells or _parse_lines(text, form, names), partial(_raw_lines, text))
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(source, str(error)) from None
+
+
+def _unreadable(source: Path, error: str) -> InputError:
+    fix = "give the file whole, as its publisher wrote it, in UTF-8"
+    return InputError(f"cannot be read ({' '.join(error.split())[:300]})", file=source, fix=fix)
+
+
+def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
+    rows = batch.take(pa.array(places)).to_pylist()
+    return [json.dumps(row, default=str, separators=(",", ":")) for row in rows]
+
+
+def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
+    lines = _lines_of(text)
+    return [lines[place] for place in places]
+
+
+def _lines_of(text: bytes) -> list[str]:
+    """Return the lines of a block without their ends."""
+    return [line.rstrip("\r") for line in text.decode().removesuffix("\n").split("\n")]
 
 
 def read_blocks(source: Path) -> Iterator[bytes]:
@@ -61,9 +120,7 @@ def read_blocks(source: Path) -> Iterator[bytes]:
             if len(rest) > MAX_LINE_BYTES:
                 problem = f"a line is longer than {MAX_LINE_BYTES >> 20} MiB"
                 raise InputError(problem, file=source, fix="end each row's line")
-        if rest:
-            block += rest + b"\n"
-        yield from _in_parts(block)
+        yield from _in_parts(block + (rest + b"\n" if rest else b""))
 
 
 def _in_parts(block: bytes) -> Iterator[bytes]:
@@ -78,16 +135,6 @@ def _in_parts(block: bytes) -> Iterator[bytes]:
         yield block[begin:]
 
 
-def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
-    """Yield the rows of a source; the names of columns that are left out go into `ignored`."""
-    is_parquet = source.suffix == ".parquet" and not form.is_jsonl
-    read = _read_parquet if is_parquet else _read_text
-    try:
-        yield from read(source, form, ignored)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(source, str(error)) from None
-
-
 def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
     """Return a log's format as its first lines show it: CSV or JSON lines, whatever its ending;
     where no unit is named with date-times, if its first arrival is one.
@@ -96,64 +143,16 @@ def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
         return form
     name = form.sources(form.required)["arrival_s"]
     try:
-        lines = lines_of(next(read_blocks(source), b""))
+        lines = _lines_of(next(read_blocks(source), b""))
         is_json = form.is_jsonl and ".csv" not in source.suffixes
         form = replace(form, is_jsonl=is_json or lines[0].lstrip().startswith("{"))
-        rows = map(json_object, lines) if form.is_jsonl else csv.DictReader(lines[:2])
-        cells = (value_of(row, name) for row in rows if isinstance(row, dict))
+        rows = map(_json_object, lines) if form.is_jsonl else csv.DictReader(lines[:2])
+        cells = (_value_of(row, name) for row in rows if isinstance(row, dict))
         first = next((cell for cell in cells if cell is not None), None)
     except (OSError, UnicodeDecodeError, csv.Error):
         return form  # an error when the rows are read
     is_datetime = not has_unit and isinstance(first, str) and is_date_time(first)
     return replace(form, is_datetime=True, units_per_s=NS_PER_S) if is_datetime else form
-
-
-def _read_parquet(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
-    with pq.ParquetFile(source) as stored:
-        names = _flat(stored.schema_arrow.empty_table()).schema.names
-        ignored += _check_columns(source, form, names)
-        clock = Clock(form.sources(names)["arrival_s"], 1)
-        for batch in stored.iter_batches(BATCH_ROWS):
-            table = _flat(pa.Table.from_batches([batch])).combine_chunks()
-            (flat,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-            raw = partial(_raw_rows, batch)
-            yield clock.settle(read_batch(flat, form), form, flat.schema.names, raw)
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    """Return a table without structs: a dot leads to the name of a column within one."""
-    while any(pa.types.is_struct(kind) for kind in table.schema.types):
-        table = table.flatten()
-    return table
-
-
-def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
-    rows = batch.take(pa.array(places)).to_pylist()
-    return [json.dumps(row, default=str, separators=(",", ":")) for row in rows]
-
-
-def _unreadable(source: Path, error: str) -> InputError:
-    fix = "give the file whole, as its publisher wrote it, in UTF-8"
-    return InputError(f"cannot be read ({' '.join(error.split())[:300]})", file=source, fix=fix)
-
-
-def _read_text(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
-    names, blocks = _columns(source, form, read_blocks(source))
-    ignored += _check_columns(source, form, names)
-    clock = Clock(form.sources(names)["arrival_s"], 1 if form.is_jsonl else 2)
-    read = read_json if form.is_jsonl else read_csv
-    for text in blocks:
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            line = clock.next_line + text.count(b"\n", 0, error.start)
-            raise _unreadable(source, f"Line: {line}: {error}") from None
-        yield clock.settle(read(text, form, names), form, names, partial(_raw_lines, text))
-
-
-def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
-    lines = lines_of(text)
-    return [lines[place] for place in places]
 
 
 def _columns(
@@ -170,28 +169,21 @@ def _columns(
         problem = "lines end with a carriage return alone"
         raise InputError(problem, file=source, row=1, fix=fix)
     try:
-        text = head.decode()
         if not form.is_jsonl:
-            names = [name.strip() for name in next(csv.reader([text]), [])]
+            names = [name.strip() for name in next(csv.reader([head.decode()]), [])]
             return names, chain([body] if body else [], blocks)
-        rows = map(json_object, lines_of(first) if form.is_log else [text])
-        names_by_row = [leaves(row) for row in rows if isinstance(row, dict)]
-        if not names_by_row:
-            fix = "put one JSON object in each line (`jq -c '.[]'` makes lines of an array)"
-            raise InputError("no JSON object", file=source, row=1, fix=fix)
-        return list(dict.fromkeys(chain.from_iterable(names_by_row))), chain([first], blocks)
+        rows = map(_json_object, _lines_of(first if form.is_log else head))
+        names_by_row = [_leaves(row) for row in rows if isinstance(row, dict)]
     except UnicodeDecodeError as error:
         line = 1 + error.object.count(b"\n", 0, error.start)
         raise _unreadable(source, f"Line: {line}: {error}") from None
     except csv.Error as error:
         fix = "put the names of the columns there"
         raise InputError(f"no header ({error})", file=source, row=1, fix=fix) from None
-
-
-def some_of(names: list[str]) -> str:
-    """Return names of columns in words, of many or long ones the beginning."""
-    shown = [name if len(name) <= 60 else f"{name[:60]}…" for name in names[:40]]
-    return ", ".join(shown + ["…"] * (len(names) > len(shown)))
+    if not names_by_row:
+        fix = "put one JSON object in each line (`jq -c '.[]'` makes lines of an array)"
+        raise InputError("no JSON object", file=source, row=1, fix=fix)
+    return list(dict.fromkeys(chain.from_iterable(names_by_row))), chain([first], blocks)
 
 
 def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[str]:
@@ -215,3 +207,226 @@ def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[st
         if name in form.columns and names.count(name) > 1:
             raise InputError("column twice", file=source, row=1, field=name, fix=fix)
     return unknown
+
+
+def some_of(names: list[str]) -> str:
+    """Return names of columns in words, of many or long ones the beginning."""
+    shown = [name if len(name) <= 60 else f"{name[:60]}…" for name in names[:40]]
+    return ", ".join(shown + ["…"] * (len(names) > len(shown)))
+
+
+def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | None:
+    """Read whole lines of UTF-8 CSV without their header; None if it is unclear where a cell ends.
+
+    `names` are the source's columns.
+    """
+    has_quotes = b'"' in text
+    # A carriage return alone ends a line for Arrow.
+    is_plain = b"\r" not in text or text.count(b"\r") == text.count(b"\r\n")
+    if not is_plain or (has_quotes and not _is_plainly_quoted(text)):
+        return None
+    sources, faults = form.sources(names), dict[int, str]()
+
+    def leave_out(row: pa.csv.InvalidRow) -> str:
+        faults[row.number - 1] = _WRONG_NUMBER if row.text.strip() else BLANK
+        return "skip"
+
+    try:
+        table = pa.csv.read_csv(
+            pa.BufferReader(text),
+            pa.csv.ReadOptions(use_threads=False, column_names=names, block_size=len(text) + 1),
+            pa.csv.ParseOptions(
+                quote_char='"' if has_quotes else False,
+                ignore_empty_lines=False,
+                invalid_row_handler=leave_out,
+            ),
+            pa.csv.ConvertOptions(
+                check_utf8=False,
+                column_types={
+                    name: CODED if target in CODED_COLUMNS else pa.string()
+                    for target, name in sources.items()
+                },
+                include_columns=list(sources.values()),
+                null_values=[""],
+                strings_can_be_null=True,
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if len(table) + len(faults) != np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")):
+        return None
+    line_faults = np.full(len(table) + len(faults), None)
+    line_faults[[*faults]] = [*faults.values()]
+    columns = {target: table[name].combine_chunks() for target, name in sources.items()}
+    if faults:  # a row of nulls for each line that was left out
+        is_kept = np.equal(line_faults, np.array(None)).astype(bool)
+        places = pa.array(np.cumsum(is_kept) - 1, mask=~is_kept)
+        columns = {name: column.take(places) for name, column in columns.items()}
+    if all(columns[name].null_count > len(faults) for name in NEEDED_COLUMNS):
+        # Arrow reads a blank line as a row of nulls.
+        for place, line in enumerate(_lines_of(text)):
+            if not line.strip():
+                line_faults[place] = BLANK
+    return _typed(columns, form, line_faults)
+
+
+def _is_plainly_quoted(text: bytes) -> bool:
+    """Return whether quotes only stand around whole cells, in pairs, on one line."""
+    characters = np.frombuffer(text, np.uint8)
+    quotes = np.flatnonzero(characters == ord('"'))
+    if len(quotes) % 2:
+        return False
+    opening, closing = quotes[::2], quotes[1::2]
+    # Before the very first character the index turns to the last one, a newline.
+    is_plain = np.isin(characters[opening - 1], list(b",\n")).all()
+    is_plain &= np.isin(characters[closing + 1], list(b",\r\n")).all()
+    ends = np.flatnonzero(characters == ord("\n"))
+    return bool(is_plain and (ends.searchsorted(opening) == ends.searchsorted(closing)).all())
+
+
+def _parse_lines(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
+    """Read lines of CSV or of one JSON object each one by one."""
+    split = _json_object if form.is_jsonl else partial(_split, names)
+    rows = [split(line) if line.strip() else BLANK for line in _lines_of(text)]
+    faults = np.array([row if isinstance(row, str) else None for row in rows], object)
+    columns = {}
+    for target, name in form.sources(names).items():
+        values = [None if isinstance(row, str) else _value_of(row, name) for row in rows]
+        if target == HASH_IDS:
+            for place, value in enumerate(values):
+                if value is not None and not _are_ids(value):
+                    values[place] = None
+                    faults[place] = f"{name}: not a list of whole numbers from 0 on"
+            columns[target] = pa.array(values, COLUMN_TYPES[HASH_IDS])
+        else:
+            is_text = (str, type(None))
+            texts = [each if isinstance(each, is_text) else json.dumps(each) for each in values]
+            columns[target] = pa.array(texts, pa.string())
+    return _typed(columns, form, faults)
+
+
+def _split(names: list[str], line: str) -> dict[str, Any] | str:
+    """Return the cells of a line of CSV, or what is wrong with the line."""
+    if '"' not in line:
+        cells = line.split(",")
+    elif _QUOTED_LINE.fullmatch(line):
+        cells = [
+            cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
+            for cell in _NEXT_CELL.findall("," + line)
+        ]
+    else:
+        return "malformed quotes"
+    return dict(zip(names, cells, strict=True)) if len(cells) == len(names) else _WRONG_NUMBER
+
+
+def _json_object(line: str) -> dict[str, Any] | str:
+    """Return the object of a line, or what is wrong with the line."""
+    try:
+        value = json.loads(line)
+        if "\\u" in line:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
+    except (ValueError, RecursionError):
+        return "no JSON object"
+    return value if isinstance(value, dict) else "no JSON object"
+
+
+def _are_ids(value: Any) -> bool:
+    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+        return False
+    return not value or (min(value) >= 0 and max(value) < 2**63)
+
+
+def _leaves(row: Mapping[str, Any], above: str = "") -> list[str]:
+    """Return the names of all values of a JSON object, dots leading into objects within it."""
+    names = []
+    for name, value in row.items():
+        inner = _leaves(value, f"{above}{name}.") if isinstance(value, dict) else []
+        names += inner or [above + name]
+    return names
+
+
+def _value_of(row: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a name that may lead into objects within a row; None: nothing."""
+    if name in row:
+        return row[name]
+    outer, _, inner = name.partition(".")
+    within = row.get(outer)
+    return _value_of(within, inner) if inner and isinstance(within, dict) else None
+
+
+def _of_batch(batch: pa.RecordBatch, form: TraceFormat) -> Cells:
+    """Read rows of a Parquet file."""
+    table, columns = _flat(pa.Table.from_batches([batch])), {}
+    for target, name in form.sources(table.column_names).items():
+        column, wanted = table[name].combine_chunks(), _type_read(target, form)
+        is_number = pa.types.is_integer(column.type) or column.type == pa.float64()
+        if column.type != wanted and not (is_number and wanted == pa.float64()):
+            wanted = pa.string()
+        columns[target] = column.cast(wanted, safe=False)
+    return _typed(columns, form, np.full(batch.num_rows, None))
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Return a table without structs: a dot leads to the name of a column within one."""
+    while any(pa.types.is_struct(kind) for kind in table.schema.types):
+        table = table.flatten()
+    return table
+
+
+def _type_read(name: str, form: TraceFormat) -> pa.DataType:
+    """Return the type of a column's cells, before the rules."""
+    if name == "arrival_s" and form.is_datetime:
+        return pa.string()
+    if COLUMN_TYPES[name] == pa.int32():
+        return pa.float64()  # "5.0" is a whole number too
+    return CODED if name in CODED_COLUMNS else COLUMN_TYPES[name]
+
+
+def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.ndarray) -> Cells:
+    """Trim the cells that are texts, and read those that should be something else.
+
+    A text of nothing but white space is null.
+    """
+    typed, unreadable = dict[str, pa.Array](), {}
+    zones = np.full(len(line_faults), UNKNOWN)
+    for name, column in columns.items():
+        if column.type == CODED:
+            texts = _trimmed(column.dictionary)
+            if not texts.equals(column.dictionary):
+                column = texts.take(column.indices).dictionary_encode()
+        elif column.type == pa.string():
+            column = _trimmed(column)
+        wanted = _type_read(name, form)
+        if name == "arrival_s" and form.is_datetime:
+            typed[name], zones = read_date_times(column)
+        elif column.type != wanted:
+            typed[name] = _read_texts(column, wanted)
+        else:
+            typed[name] = column
+        unreadable[name] = is_null(typed[name]) & ~is_null(column)
+    return Cells(typed, unreadable, zones, line_faults)
+
+
+def _trimmed(texts: pa.Array) -> pa.Array:
+    texts = pc.utf8_trim_whitespace(texts)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _read_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Read texts as codes, numbers or truth values; null where one is not."""
+    if wanted == CODED:
+        return texts.dictionary_encode()
+    with suppress(pa.ArrowInvalid):
+        return texts.cast(wanted)
+    read: Callable[[str], Any] = _number if wanted == pa.float64() else _truth
+    return pa.array([None if text is None else read(text) for text in texts.to_pylist()], wanted)
+
+
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        return float(text) if text.isascii() else None
+    return None
+
+
+def _truth(text: str) -> bool | None:
+    return _TRUTHS.get(text.lower())
