@@ -20,8 +20,12 @@ from sextant.report.trace_file import explained
 from sextant.trace import ingest_trace
 from sextant.workload.fit import ks_distance, largest_difference, spearman
 from sextant.workload.lengths import output_by_input
-from sextant.workload.request_model import SAMPLERS
-from sextant.workload.trace_requests import fit_request_model, resample_trace, served_requests
+from sextant.workload.request_model import (
+    SAMPLERS,
+    fit_request_model,
+    resample_trace,
+    served_requests,
+)
 
 TRACES = {
     "azure": "azure-2023/AzureLLMInferenceTrace_conv.csv",

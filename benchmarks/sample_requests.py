@@ -29,8 +29,7 @@ import pandas as pd
 
 from sextant.trace import ingest_trace
 from sextant.workload.published import load_request_model
-from sextant.workload.request_model import RequestModel
-from sextant.workload.trace_requests import served_requests
+from sextant.workload.request_model import RequestModel, served_requests
 
 N_REQUESTS = 1000
 FMPERF, KIND = "value_counts, as fmperf", "value_counts, kinder"

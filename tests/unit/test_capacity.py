@@ -49,7 +49,7 @@ from sextant.simulate import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant
-from sextant.workload.trace_requests import fit_request_model
+from sextant.workload.request_model import fit_request_model
 
 PROFILE = GPUProfile("1xg", GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented"), 1, 2.0)
 EDGES_MS = np.array([1.0, 10.0, 100.0])

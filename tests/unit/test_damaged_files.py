@@ -11,8 +11,8 @@ from sextant.report.trace_file import open_trace, overview
 from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model
+from sextant.workload.request_model import served_requests
 from sextant.workload.trace_arrivals import load_arrivals
-from sextant.workload.trace_requests import served_requests
 from sextant.workload.windows import read_arrivals
 from support import ROOT
 

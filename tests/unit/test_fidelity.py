@@ -15,7 +15,7 @@ from sextant.workload.fit import (
     largest_difference,
     spearman,
 )
-from sextant.workload.trace_requests import ServedRequests, fit_request_model
+from sextant.workload.request_model import ServedRequests, fit_request_model
 
 numbers = st.lists(st.integers(-5, 5), min_size=2, max_size=40)
 weighted = st.lists(

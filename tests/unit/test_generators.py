@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sextant.base.errors import InputError
+from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.generators import Arrivals, AtOnce, Constant, Gamma, Varying, poisson
 from sextant.workload.trace_arrivals import Replay, mirrored
 
@@ -23,15 +27,17 @@ class Drawn(Arrivals):
     draw: Callable[..., np.ndarray]
     ends_itself = True
 
-    def _draw(self, most, end_s, seed):
-        return self.draw(seed)
+    def _parts(self, most, end_s, seed):
+        yield self.draw(seed)
 
 
-class Listed(Replay):
-    """A replay of the times that are given in place of a trace."""
-
-    def _arrival_s(self):
-        return np.asarray(self.trace, float)
+def _replay(folder: Path, arrival_s, **given) -> Replay:
+    """Return the replay of a trace with these times."""
+    n = len(arrival_s)
+    columns = {name: pa.nulls(n, kind) for name, kind in TRACE_COLUMNS.items()}
+    table = pa.table(columns | {"arrival_s": pa.array(np.asarray(arrival_s, float))})
+    pq.write_table(table, folder / "t.parquet")
+    return Replay(folder / "t.parquet", **given)
 
 
 ONE_OF_EACH = {
@@ -40,7 +46,6 @@ ONE_OF_EACH = {
     "gamma": Gamma(2.0, 0.5).times,
     "mirrored": Drawn(lambda seed: mirrored(ONE_WINDOW, seed=seed)).times,
     "varying": Varying((0.5, 0.001, 0.0), (1.0, 0.0)).times,
-    "replayed": Listed(np.arange(300) / 3).times,
     "inf": AtOnce().times,
 }
 
@@ -132,14 +137,15 @@ def test_variation_that_leaves_the_possible_says_where():
         Varying((1.0, 0.0, 0.0), (1.0, 0.0), over="days")
 
 
-def test_replay_is_exact_and_scales_time():
+def test_replay_is_exact_and_scales_time(tmp_path):
     arrival_s = [2.0, 2.5, 2.5, 10.0]
-    assert Listed(arrival_s).times().tolist() == [0.0, 0.5, 0.5, 8.0]
-    halved = Listed(arrival_s, time_factor=0.5)
+    assert _replay(tmp_path, arrival_s).times().tolist() == [0.0, 0.5, 0.5, 8.0]
+    assert _replay(tmp_path, arrival_s).times(n=2, seed=8).tolist() == [0.0, 0.5]
+    halved = _replay(tmp_path, arrival_s, time_factor=0.5)
     assert halved.times().tolist() == [0.0, 0.25, 0.25, 4.0]
     assert halved.times(duration_s=4.0).tolist() == [0.0, 0.25, 0.25]
     with pytest.raises(InputError, match="field 'arrival_s': the times do not ascend"):
-        Listed([1.0, 0.5]).times()
+        _replay(tmp_path, [1.0, 0.5]).times()
 
 
 @pytest.mark.parametrize(

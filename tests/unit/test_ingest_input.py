@@ -81,7 +81,10 @@ def test_one_stamp_of_a_wrong_clock_is_set_aside_and_spoils_nothing(tmp_path, st
     text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
     trace, rejected, report = ingest(tmp_path, text, "sextant")
     assert trace["arrival_s"].tolist() == list(range(500))
-    assert rejected["reason"].tolist() == ["arrival: far in time from all other rows"] and '"input_tokens":7' in rejected["raw"][0]
+    assert (
+        rejected["reason"].tolist() == ["arrival: far in time from all other rows"]
+        and '"input_tokens":7' in rejected["raw"][0]
+    )
     assert (report["n_accepted"], report["n_failed"], report["n_moved"]) == (500, 0, 0)
 
 

@@ -119,7 +119,9 @@ def test_one_unclear_row_has_only_its_block_split_line_by_line(tmp_path, monkeyp
     monkeypatch.setattr(reading, "BLOCK_BYTES", 4_000)
     split = []
     read_lines = reading._parse_lines
-    monkeypatch.setattr(reading, "_parse_lines", lambda *args: split.append(args) or read_lines(*args))
+    monkeypatch.setattr(
+        reading, "_parse_lines", lambda *args: split.append(args) or read_lines(*args)
+    )
     trace, rejected, _ = ingest(tmp_path, text, "burstgpt")
     assert len(split) == 1
     assert rejected["line"].tolist() == [1_236]

@@ -9,8 +9,12 @@ from scipy import stats
 
 from sextant.base.errors import InputError
 from sextant.workload.published import load_request_model
-from sextant.workload.request_model import RequestModel, bin_starts
-from sextant.workload.trace_requests import fit_request_model, resample_trace
+from sextant.workload.request_model import (
+    RequestModel,
+    bin_starts,
+    fit_request_model,
+    resample_trace,
+)
 
 
 def _trace(input_tokens, output_tokens, **columns) -> pd.DataFrame:

@@ -119,7 +119,7 @@ def _model_of(
     from sextant.base.files import sha256_file
     from sextant.workload.prompts import read_conversations
     from sextant.workload.published import load_request_model, require_lengths
-    from sextant.workload.trace_requests import fit_request_model
+    from sextant.workload.request_model import fit_request_model
 
     inputs = {"source": sha256_file(source)}
     origin: dict[str, Any] = {"inputs_sha256": inputs}
@@ -237,7 +237,7 @@ def _requests(
 
     from sextant.trace.trace_format import require_trace
     from sextant.workload.draw import open_workload, with_zipf_inputs
-    from sextant.workload.trace_requests import resample_trace
+    from sextant.workload.request_model import resample_trace
 
     if sampler == "raw":
         require_trace(workload)

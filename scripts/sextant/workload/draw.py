@@ -14,7 +14,7 @@ import inspect
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_parquet
-from sextant.trace.trace_format import TRACE_COLUMNS
+from sextant.trace.trace_format import MAX_INT32, TRACE_COLUMNS
 from sextant.workload.generators import (
     Arrivals,
     AtOnce,
@@ -63,7 +63,7 @@ _SERVICE_FILES = "chunk-*-trace.csv"
 _LENGTHS = ("input_tokens", "output_tokens")
 _FAMILIES = {"gamma": False, "weibull": True}
 _N_CELLS = 6
-_MOST_TOKENS = np.iinfo(np.int32).max
+_LINE = ("timestamp", "input_length", "output_length", "hash_ids")
 _WINDOW_S = 600.0
 """Of a client with one window only."""
 
@@ -130,18 +130,14 @@ def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arr
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"
         raise InputError(f"unknown arrivals {name!r}", field="--arrivals", fix=fix)
+    given |= {"workload": workload if name == "fitted" else None}
     chosen = {key: value for key, value in given.items() if value is not None}
-    known = dict(inspect.signature(ARRIVALS[name]).parameters)
+    known = inspect.signature(ARRIVALS[name]).parameters
     options = {key: "--" + key.replace("_", "-") for key in (*given, *known)}
     options |= {"rate_rps": "--request-rate", "trace": "--arrivals-from"}
     options |= {"alpha": "--alpha" if name == "varying" else "--burstiness"}
-    if name == "fitted":
-        if workload is None:
-            fix = "give --workload, or other --arrivals"
-            raise InputError("fitted arrivals are a workload's", field="--arrivals", fix=fix)
-        chosen["workload"] = workload
-    for key in sorted(set(chosen) - set(known)):
-        taken = ", ".join(options[each] for each in sorted(set(known) - {"workload"}))
+    for key in sorted(chosen.keys() - known):
+        taken = ", ".join(options[each] for each in sorted(known.keys() - {"workload"}))
         fix = f"leave it out; they take {taken or 'no option'}"
         raise InputError(f"{name} arrivals do not use it", field=options[key], fix=fix)
     for key, parameter in known.items():
@@ -201,13 +197,30 @@ def draw_service(
     Raises InputError: no such files, a malformed row, no request in that time, or a client's table
     of lengths is missing or malformed.
     """
-    folder, parts = Path(folder), []
-    clients = _read_clients(folder, duration_s)
+    folder, end_s = Path(folder), math.inf if duration_s is None else duration_s
+    if not is_service(folder):
+        fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
+        raise InputError(f"there is no {_SERVICE_FILES}", file=folder, fix=fix)
+    read = {
+        path.name.removesuffix("-trace.csv"): _read_client(path, end_s)
+        for path in sorted(folder.glob(_SERVICE_FILES))
+    }
+    clients = {name: client for name, client in read.items() if client is not None}
+    if not clients:
+        problem = f"no client sends a request in the first {end_s:g} s"
+        raise InputError(problem, file=folder, fix="give another time")
     if n is not None and duration_s is None:
-        duration_s = _enough_s([*clients.values()], 2 * n + 100)
+        # The window by which more than so many requests are expected; drawing all takes long.
+        starts, counts = (
+            np.concatenate([getattr(client, name) for client in clients.values()])
+            for name in ("start_s", "n_requests")
+        )
+        order = np.argsort(starts)
+        place = np.searchsorted(np.cumsum(counts[order]), 2 * n + 100)
+        duration_s = float(starts[order][place]) + _WINDOW_S if place < len(order) else None
+    parts = []
     for number, (name, client) in enumerate(clients.items()):
-        is_cut = duration_s is not None and duration_s < client.span_s
-        own_s = duration_s if is_cut else None
+        own_s = duration_s if duration_s is not None and duration_s < client.span_s else None
         arrival_s = client.times(duration_s=own_s, seed=child_seed(seed, 2 * number))
         rng = np.random.default_rng(child_seed(seed, 2 * number + 1))
         lengths = _draw_lengths(folder / f"{name}-dataset.json", arrival_s, rng)
@@ -219,48 +232,10 @@ def draw_service(
     return drawn.reindex(columns=list(TRACE_COLUMNS))
 
 
-def _enough_s(clients: list[Mirrored], n_requests: int) -> float | None:
-    """Return the end of the window by which so many requests are expected, None: the tables'."""
-    starts, counts = (
-        np.concatenate([getattr(client, name) for client in clients])
-        for name in ("start_s", "n_requests")
-    )
-    order = np.argsort(starts)
-    place = np.searchsorted(np.cumsum(counts[order]), n_requests)
-    return float(starts[order][place]) + _WINDOW_S if place < len(order) else None
-
-
-def _read_clients(folder: Path, duration_s: float | None) -> dict[str, Mirrored]:
-    """Return by their names the clients that send a request in that time, with their windows."""
-    if not is_service(folder):
-        fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
-        raise InputError(f"there is no {_SERVICE_FILES}", file=folder, fix=fix)
-    end_s = math.inf if duration_s is None else duration_s
-    clients = {}
-    for path in sorted(folder.glob(_SERVICE_FILES)):
-        windows = list(_read_windows(path))
-        starts = [window[0] for window in windows]
-        if sorted(set(starts)) != starts:
-            fix = "give ServeGen's own files"
-            raise InputError("windows do not ascend", file=path, field="start_s", fix=fix)
-        lasting = [later - first for first, later in itertools.pairwise(starts)]
-        lasting.append(lasting[-1] if lasting else _WINDOW_S)
-        kept = [
-            (first, own_s, rate_rps * own_s, shape, is_weibull)
-            for (first, rate_rps, shape, is_weibull), own_s in zip(windows, lasting, strict=False)
-            if first < end_s
-        ]
-        if any(n_requests for _, _, n_requests, _, _ in kept):
-            name = path.name.removesuffix("-trace.csv")
-            clients[name] = Mirrored(*zip(*kept, strict=True))
-    if not clients:
-        problem = f"no client sends a request in the first {end_s:g} s"
-        raise InputError(problem, file=folder, fix="give another time")
-    return clients
-
-
-def _read_windows(path: Path) -> Iterator[tuple[float, float, float, bool]]:
-    """Yield start, rate, shape and whether the gaps are Weibull-distributed, of each window."""
+def _read_client(path: Path, end_s: float) -> Mirrored | None:
+    """Read the windows of a client that begin before `end_s`; None if it sends no request then."""
+    windows: list[tuple[float, float, float, bool]] = []
+    fix = "give ServeGen's own files: start, rate, CV, distribution, two parameters"
     with path.open(newline="", encoding="utf-8") as handle:
         for number, row in enumerate(csv.reader(handle), start=1):
             try:
@@ -268,15 +243,25 @@ def _read_windows(path: Path) -> Iterator[tuple[float, float, float, bool]]:
                     raise ValueError(f"{len(row)} cells, not {_N_CELLS}")
                 start_s, rate_rps, shape = float(row[0]), float(row[1]), float(row[4])
                 family = row[3].lower()
-                is_known = family in _FAMILIES and shape > 0
                 if not (0 <= start_s < math.inf and 0 <= rate_rps < math.inf):
                     raise ValueError("a start or a rate below 0, or not finite")
                 if family not in (*_FAMILIES, "", "nan"):
                     raise ValueError(f"unknown distribution {row[3]!r}")
+                if windows and start_s <= windows[-1][0]:
+                    raise ValueError("windows do not ascend")
             except ValueError as error:
-                fix = "give ServeGen's own files: start, rate, CV, distribution, two parameters"
                 raise InputError(str(error), file=path, row=number, fix=fix) from None
-            yield (start_s, rate_rps, shape if is_known else 1.0, is_known and _FAMILIES[family])
+            is_known = family in _FAMILIES and shape > 0
+            kind = (shape, _FAMILIES[family]) if is_known else (1.0, False)
+            windows.append((start_s, rate_rps, *kind))
+    starts, rates, shapes, kinds = zip(*windows, strict=True) if windows else ((),) * 4
+    lasting_s = np.diff(
+        starts, append=2 * starts[-1] - starts[-2] if len(starts) > 1 else _WINDOW_S
+    )
+    n_requests = np.multiply(rates, lasting_s).tolist()
+    n_kept = int(np.searchsorted(starts, end_s))
+    columns = (starts, lasting_s.tolist(), n_requests, shapes, kinds)
+    return Mirrored(*(column[:n_kept] for column in columns)) if any(n_requests[:n_kept]) else None
 
 
 def _draw_lengths(
@@ -286,19 +271,19 @@ def _draw_lengths(
     fix = "give ServeGen's own file: windows with input_tokens and output_tokens, as shares"
     if not path.is_file():
         raise InputError("the client's lengths are missing", file=path, fix=fix)
+    drawn = {name: np.zeros(len(arrival_s), np.int32) for name in _LENGTHS}
     try:
         tables = {float(start): shares for start, shares in json.loads(path.read_text()).items()}
         starts = np.array(sorted(tables))
         window = np.searchsorted(starts, arrival_s, side="right") - 1
-        drawn = {name: np.zeros(len(arrival_s), np.int32) for name in _LENGTHS}
         for number in np.unique(window):
             is_own, start = window == number, starts[number] if number >= 0 else None
             for name in _LENGTHS:
                 shares = ast.literal_eval(tables[start][name]) if start is not None else {}
                 if not (shares and min(shares) >= (name == "input_tokens")):
                     raise ValueError(f"no {name} of a request at {arrival_s[is_own][0]:g} s")
-                if not all(isinstance(each, int) and each <= _MOST_TOKENS for each in shares):
-                    raise ValueError(f"{name} are whole numbers, {_MOST_TOKENS:,} at most")
+                if not all(isinstance(each, int) and each <= MAX_INT32 for each in shares):
+                    raise ValueError(f"{name} are whole numbers, {MAX_INT32:,} at most")
                 weights = np.array([*shares.values()], float)
                 if not (weights.min() >= 0 and 0 < weights.sum() < math.inf):
                     raise ValueError(f"the shares of {name} are below 0, all 0, or not finite")
@@ -317,12 +302,7 @@ def check_format(form: str, out: str | Path) -> None:
         raise InputError(f"{form!r} is not a format", file=out, field="--format", fix=fix)
 
 
-def write_trace(
-    trace: pd.DataFrame,
-    out: str | Path,
-    form: str,
-    **origin: Any,
-) -> None:
+def write_trace(trace: pd.DataFrame, out: str | Path, form: str, **origin: Any) -> None:
     """Write requests, in the order of arrival, for a load tool; docs/workloads.md has the formats.
 
     `form` is one of `FORMATS`; `origin` is for the provenance of a Parquet file. The file is either
@@ -338,23 +318,13 @@ def write_trace(
         if form == "csv":
             trace.to_csv(temporary, index=False)
             return
+        is_mooncake = form == "mooncake"
+        block_tokens = MOONCAKE_BLOCK_TOKENS if is_mooncake else VLLM_BLOCK_TOKENS
+        # Mooncake's times are whole milliseconds.
+        times = [round(1000 * t) if is_mooncake else t for t in trace["arrival_s"].tolist()]
+        ends = np.cumsum(-(-trace["input_tokens"].to_numpy() // block_tokens))
+        blocks = [range(*pair) for pair in itertools.pairwise([0, *ends.tolist()])]
+        inputs, outputs = (trace[name].tolist() for name in _LENGTHS)
         with temporary.open("w", encoding="utf-8") as handle:
-            for line in _lines(trace, form):
-                handle.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def _lines(trace: pd.DataFrame, form: str) -> Iterator[dict]:
-    is_mooncake = form == "mooncake"
-    block_tokens = MOONCAKE_BLOCK_TOKENS if is_mooncake else VLLM_BLOCK_TOKENS
-    times, inputs, outputs = (trace[name].tolist() for name in ("arrival_s", *_LENGTHS))
-    first = 0
-    for arrival_s, n_input, n_output in zip(times, inputs, outputs, strict=True):
-        end = first - (-n_input // block_tokens)
-        yield {
-            # Mooncake's times are whole milliseconds.
-            "timestamp": round(arrival_s * 1000) if is_mooncake else arrival_s,
-            "input_length": n_input,
-            "output_length": n_output,
-            "hash_ids": list(range(first, end)),
-        }
-        first = end
+            for line in zip(times, inputs, outputs, map(list, blocks), strict=True):
+                handle.write(json.dumps(dict(zip(_LINE, line, strict=True))) + "\n")

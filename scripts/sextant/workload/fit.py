@@ -19,9 +19,14 @@ from sextant.workload.arrival_choice import choose_arrivals
 from sextant.workload.arrivals import fit_arrivals, on_fine_clock
 from sextant.workload.generators import child_seed
 from sextant.workload.published import load_use_case
-from sextant.workload.request_model import N_BINS, WEIGHT_COLUMNS, RequestModel, check_cap
+from sextant.workload.request_model import (
+    N_BINS,
+    WEIGHT_COLUMNS,
+    RequestModel,
+    ServedRequests,
+    check_cap,
+)
 from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
-from sextant.workload.trace_requests import ServedRequests
 from sextant.workload.windows import read_arrivals
 
 

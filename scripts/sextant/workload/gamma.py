@@ -83,10 +83,10 @@ def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaF
         s = np.where((n > 1) & np.isfinite(s) & (s > MIN_SPREAD), s, np.nan)
         # Within 1.5% of the root for any s (Minka, Estimating a Gamma distribution, 2002).
         alpha = _root(s, (3 - s + np.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s))
-        return intervals(alpha, mean, s, n, n)
+        return _intervals(alpha, mean, s, n, n)
 
 
-def intervals(
+def _intervals(
     alpha: np.ndarray, mean: np.ndarray, s: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
 ) -> GammaFits:
     """Return fits of known shape and mean, with the intervals of `fit_gamma`.
@@ -134,26 +134,20 @@ def ks_distance(
     `values` has one group after the other, unordered within a group; `n`, 1 or more, is the number
     of each; `alpha` and `beta` are shape and scale of its distribution.
     """
-    ends = np.cumsum(n)
+    ends, parts = np.cumsum(n), []
     cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1], CHUNK)) + 1)
-    bounds = [0, *cuts[cuts < len(n)].tolist(), len(n)]
-    parts = []
-    for first, last in itertools.pairwise(bounds):
-        own, begin = slice(first, last), ends[first] - n[first]
-        parts.append(_distance(values[begin : ends[last - 1]], n[own], alpha[own], beta[own]))
+    for first, last in itertools.pairwise([0, *cuts[cuts < len(n)].tolist(), len(n)]):
+        begins = (ends - n)[first:last]
+        group = np.repeat(np.arange(last - first), n[first:last])
+        scaled = values[begins[0] : ends[last - 1]] / beta[first:last][group]
+        share = scipy.special.gammainc(alpha[first:last][group], scaled)
+        # One sort orders all groups: a group's number goes before the point, its shares after it.
+        share = np.sort(np.minimum(share, 1 - 1e-9) + group) - group
+        starts, size = begins - begins[0], n[first:last][group]
+        rank = np.arange(len(share)) - starts[group]
+        distance = np.maximum((rank + 1) / size - share, share - rank / size)
+        parts.append(np.maximum.reduceat(distance, starts))
     return np.concatenate(parts)
-
-
-def _distance(values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    place = np.repeat(np.arange(len(n)), n)
-    share = scipy.special.gammainc(alpha[place], values / beta[place])
-    group = place.astype(float)
-    # One sort orders all groups: a group's number goes before the point, its shares after it.
-    share = np.sort(np.minimum(share, 1 - 1e-9) + group) - group
-    starts = np.cumsum(n) - n
-    rank, size = np.arange(len(share)) - starts[place], n[place]
-    distance = np.maximum((rank + 1) / size - share, share - rank / size)
-    return np.maximum.reduceat(distance, starts)
 
 
 class StepCounts(NamedTuple):
@@ -192,24 +186,19 @@ def count_steps(steps: np.ndarray, n: np.ndarray) -> StepCounts:
 
 def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return ln P(d) of steps d below `FAR`, shapes `alpha`, scales `beta` in steps: (n,)."""
-    log_p = _log_smooth_probability(steps, alpha, beta)
-    # The density is not smooth near 0, nor where a law is so regular that it fits into a step.
-    is_sharp = (steps < 2) | ((alpha > 4) & (beta * np.sqrt(alpha) < 0.5))
-    sharp = _sharp_probability(steps[is_sharp], alpha[is_sharp], beta[is_sharp])
-    log_p[is_sharp] = np.log(np.maximum(sharp, 1e-300))
-    return log_p
-
-
-def _log_smooth_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return ln P(d) by quadrature of f(d + u) / f(d) over u, for d of 2 or more."""
-    centre = np.maximum(steps, 2)
-    relative = np.zeros(len(steps))
+    # By quadrature of f(d + u) / f(d) over u.
+    centre, relative = np.maximum(steps, 2), np.zeros(len(steps))
     for u, weight in zip(_TRIANGLE_NODES, _TRIANGLE_WEIGHTS, strict=True):
         # Bounded for shapes so far off that the density climbs by e^700 within a step.
         log_ratio = np.minimum((alpha - 1) * np.log1p(u / centre) - u / beta, 700)
         relative += weight * np.exp(log_ratio)
     log_density = (alpha - 1) * np.log(centre) - centre / beta - alpha * np.log(beta)
-    return log_density - scipy.special.gammaln(alpha) + np.log(relative)
+    log_p = log_density - scipy.special.gammaln(alpha) + np.log(relative)
+    # The density is not smooth near 0, nor where a law is so regular that it fits into a step.
+    is_sharp = (steps < 2) | ((alpha > 4) & (beta * np.sqrt(alpha) < 0.5))
+    sharp = _sharp_probability(steps[is_sharp], alpha[is_sharp], beta[is_sharp])
+    log_p[is_sharp] = np.log(np.maximum(sharp, 1e-300))
+    return log_p
 
 
 def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
@@ -233,44 +222,6 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
     return probability
 
 
-class Likelihood(NamedTuple):
-    """What the likelihood of groups needs: counts of near gaps, and sums of the far ones.
-
-    Gaps of `FAR` steps and more count as exact, so their likelihood is that of the Gamma density,
-    for which three sums suffice.
-    """
-
-    near: StepCounts
-    n_far: np.ndarray
-    total: np.ndarray
-    """Sum of the far gaps, in steps."""
-    log_total: np.ndarray
-    """Sum of their natural logarithms."""
-
-    @classmethod
-    def of(cls, counts: StepCounts) -> "Likelihood":
-        """Prepare the likelihood of counted gaps."""
-        is_near = counts.steps < FAR
-        n_near = counts._replace(n_gaps=is_near.astype(float)).sums(1.0).astype(int)
-        near = StepCounts(counts.steps[is_near], counts.n_gaps[is_near], n_near)
-        logs = np.log(np.maximum(counts.steps, 1))
-        far = (counts.sums(~is_near * values) for values in (1.0, counts.steps, logs))
-        return cls(near, *far)
-
-    def of_groups(self, is_taken: np.ndarray) -> "Likelihood":
-        """Return the groups that a mask names."""
-        sums = (values[is_taken] for values in (self.n_far, self.total, self.log_total))
-        return Likelihood(self.near.of_groups(is_taken), *sums)
-
-    def log_at(self, alpha: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """Return the log likelihood of each group, for its shape and its mean in steps."""
-        beta = mean / alpha
-        far = (alpha - 1) * self.log_total - self.total / beta
-        far -= self.n_far * (alpha * np.log(beta) + scipy.special.gammaln(alpha))
-        alpha, mean = (np.repeat(values, self.near.n_distinct) for values in (alpha, mean))
-        return far + self.near.sums(log_probability(self.near.steps, alpha, mean / alpha))
-
-
 def fit_steps(counts: StepCounts) -> GammaFits:
     """Fit a Gamma distribution to each group's gaps; `beta` is in steps.
 
@@ -281,25 +232,44 @@ def fit_steps(counts: StepCounts) -> GammaFits:
     n = counts.sums(1.0)
     mean = counts.sums(counts.steps) / n
     variance = counts.sums(counts.steps**2) / n - mean**2
-    likelihood = Likelihood.of(counts)
+    is_near = counts.steps < FAR
+    n_near = counts._replace(n_gaps=is_near.astype(float)).sums(1.0).astype(int)
+    near = StepCounts(counts.steps[is_near], counts.n_gaps[is_near], n_near)
+    logs = np.log(np.maximum(counts.steps, 1))
+    far = np.stack([counts.sums(~is_near * values) for values in (1.0, counts.steps, logs)])
     with np.errstate(all="ignore"):
         # A clock's rounding adds a variance of 1/6 to that of the gaps.
         guess = mean**2 / np.maximum(variance - 1 / 6, variance / 9)
         guess[counts.n_distinct == 1] = np.nan
-        alpha, curvature = _likeliest(likelihood, guess, mean)
+        alpha, curvature = _likeliest(near, far, guess, mean)
         n_exact = curvature / (alpha**2 * (scipy.special.polygamma(1, alpha) - 1 / alpha))
         s = np.log(alpha) - scipy.special.psi(alpha)
-        fits = intervals(alpha, mean, s, np.where(n_exact > 0, n_exact, np.nan), n)
+        fits = _intervals(alpha, mean, s, np.where(n_exact > 0, n_exact, np.nan), n)
         most, *others = (
-            likelihood.log_at(alpha * factor, mean)
+            _log_likelihood(near, far, alpha * factor, mean)
             for factor in (1.0, DETERMINED**0.5, DETERMINED**-0.5)
         )
         is_hidden = ~(np.maximum(*others) < most - Z_95**2 / 2)
     return GammaFits(*(np.where(is_hidden, np.nan, values) for values in vars(fits).values()))
 
 
+def _log_likelihood(
+    near: StepCounts, far: np.ndarray, alpha: np.ndarray, mean: np.ndarray
+) -> np.ndarray:
+    """Return the log likelihood of each group, for its shape and its mean in steps.
+
+    Gaps of `FAR` steps and more count as exact, so their likelihood is that of the Gamma density,
+    for which three sums suffice, `far`: their number, steps, and natural logarithms of the steps.
+    """
+    (n_far, total, log_total), beta = far, mean / alpha
+    of_far = (alpha - 1) * log_total - total / beta
+    of_far -= n_far * (alpha * np.log(beta) + scipy.special.gammaln(alpha))
+    alpha, beta = (np.repeat(values, near.n_distinct) for values in (alpha, beta))
+    return of_far + near.sums(log_probability(near.steps, alpha, beta))
+
+
 def _likeliest(
-    likelihood: Likelihood, guess: np.ndarray, mean: np.ndarray
+    near: StepCounts, far: np.ndarray, guess: np.ndarray, mean: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the likeliest shapes by Newton's method in ln α, and the curvature there.
 
@@ -311,9 +281,10 @@ def _likeliest(
     for _ in range(40):
         if not is_open.any():
             break
-        own, at = likelihood.of_groups(is_open), log_alpha[is_open]
+        own, at = near.of_groups(is_open), log_alpha[is_open]
         below, middle, above = (
-            own.log_at(np.exp(at + shift), mean[is_open]) for shift in (-_LOG_STEP, 0.0, _LOG_STEP)
+            _log_likelihood(own, far[:, is_open], np.exp(at + shift), mean[is_open])
+            for shift in (-_LOG_STEP, 0.0, _LOG_STEP)
         )
         slope, bend = (above - below) / (2 * _LOG_STEP), (2 * middle - below - above) / _LOG_STEP**2
         # Where the likelihood is not concave, uphill by a factor of e.

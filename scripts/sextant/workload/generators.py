@@ -49,12 +49,29 @@ class Arrivals(ABC):
 
         Raises InputError: no end, or more than `MAX_REQUESTS` requests.
         """
-        if duration_s is None and self.ends_itself:
-            most, end_s = _extent(n, math.inf, 0.0)
-        else:
-            most, end_s = _extent(n, duration_s, self.mean_rate_rps)
-        times = self._draw(most, end_s, seed)
-        return times[: min(most, int(np.searchsorted(times, end_s)))]
+        ends = {"n": n, "duration_s": duration_s}
+        given = {name: end for name, end in ends.items() if end is not None}
+        if not given and not self.ends_itself:
+            fix = "give n, the number of requests, or duration_s"
+            raise InputError("the arrivals have no end", field="n", fix=fix)
+        check_positive(**given)
+        if n is not None and n != int(n):
+            fix = "give the number of requests"
+            raise InputError(f"{n} is not a whole number", field="n", fix=fix)
+        most = MAX_REQUESTS + 1 if n is None else int(n)
+        end_s = math.inf if duration_s is None else float(duration_s)
+        # Without a rate the number of requests in a duration is not known.
+        expected = [end_s * self.mean_rate_rps] if given and self.mean_rate_rps else []
+        _check_size(min(expected + ([] if n is None else [n]), default=0.0))
+        times, n_drawn = [np.zeros(0)], 0
+        for part in self._parts(most, end_s, seed):
+            times.append(part)
+            n_drawn += len(part)
+            _check_size(n_drawn)
+            if n_drawn >= most:
+                break
+        drawn = np.concatenate(times)
+        return drawn[: min(most, int(np.searchsorted(drawn, end_s)))]
 
     def scaled(self, rate_factor: float) -> Arrivals:
         """Return these arrivals at another mean rate, on the same clock.
@@ -69,35 +86,50 @@ class Arrivals(ABC):
         return 0.0
 
     @abstractmethod
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        """Return the first `most` arrivals, or all before `end_s`, or more."""
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        """Yield the arrivals part after part: those before `end_s`, or the first `most`, or more.
+
+        Without `n` and `duration_s` the end is infinite and `most` above `MAX_REQUESTS`.
+        """
 
 
 @dataclass(frozen=True)
-class _InParts(Arrivals):
-    """Arrivals that are drawn part after part."""
+class Constant(Arrivals):
+    """Arrivals at 0 and then every 1 / `rate_rps` seconds."""
 
-    @abstractmethod
-    def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        """Draw the arrivals before `end_s`, and perhaps some more."""
-
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        times, n_drawn = [np.zeros(0)], 0
-        for drawn in self._parts(end_s, seed):
-            times.append(drawn)
-            n_drawn += len(drawn)
-            _check_size(n_drawn)
-            if n_drawn >= most:
-                break
-        return np.concatenate(times)
-
-
-@dataclass(frozen=True)
-class _AtRate(Arrivals):
+    kind = "constant"
     rate_rps: float
 
     def __post_init__(self) -> None:
         check_positive(rate_rps=self.rate_rps)
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Return requests per second."""
+        return self.rate_rps
+
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        n_drawn = min(most, math.ceil(min(end_s * self.rate_rps, most)) + 1)
+        yield np.arange(n_drawn) / self.rate_rps
+
+
+@dataclass(frozen=True)
+class Gamma(Arrivals):
+    """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
+
+    Time 0 is any moment of a process that has long been running: the first arrival is the rest of a
+    gap that is under way, and a duration has rate · duration requests on average. A longer run of
+    the same seed begins with the same arrivals.
+    """
+
+    kind = "gamma"
+    rate_rps: float
+    alpha: float
+    """Shape. The same number as vLLM's `--burstiness` and AIPerf's `--arrival-smoothness`; Vidur's
+    `cv` is 1 / √alpha. 1 is Poisson, less is burstier."""
+
+    def __post_init__(self) -> None:
+        check_positive(rate_rps=self.rate_rps, alpha=self.alpha)
 
     @property
     def mean_rate_rps(self) -> float:
@@ -108,37 +140,7 @@ class _AtRate(Arrivals):
         """Return the process at another rate."""
         return replace(self, rate_rps=self.rate_rps * rate_factor)
 
-
-@dataclass(frozen=True)
-class Constant(_AtRate):
-    """Arrivals at 0 and then every 1 / `rate_rps` seconds."""
-
-    kind = "constant"
-
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        n_drawn = min(most, math.ceil(min(end_s * self.rate_rps, most)) + 1)
-        return np.arange(n_drawn) / self.rate_rps
-
-
-@dataclass(frozen=True)
-class Gamma(_AtRate, _InParts):
-    """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
-
-    Time 0 is any moment of a process that has long been running: the first arrival is the rest of a
-    gap that is under way, and a duration has rate · duration requests on average. A longer run of
-    the same seed begins with the same arrivals.
-    """
-
-    kind = "gamma"
-    alpha: float
-    """Shape. The same number as vLLM's `--burstiness` and AIPerf's `--arrival-smoothness`; Vidur's
-    `cv` is 1 / √alpha. 1 is Poisson, less is burstier."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(alpha=self.alpha)
-
-    def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
         drawn = np.array([_rest_of_gap(rng, self.alpha) / self.rate_rps])
         yield drawn
@@ -183,10 +185,9 @@ class Varying(Arrivals):
         alpha, beta_s = self.alpha, self.beta_s
         return alpha[0] + u * (alpha[1] + u * alpha[2]), beta_s[0] + u * beta_s[1]
 
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        rng = np.random.default_rng(seed)
-        times, now_s, step = [np.zeros(0)], 0.0, 0
-        while step * self.every < most and now_s < end_s:
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        rng, now_s, step = np.random.default_rng(seed), 0.0, 0
+        while now_s < end_s:
             u = now_s if self.over == "time" else float(step)
             shape, scale_s = self.at(u)
             for name, value in (("alpha", shape), ("beta_s", scale_s)):
@@ -194,10 +195,9 @@ class Varying(Arrivals):
                     where = f"at {u:g} s" if self.over == "time" else f"at step {u:g}"
                     fix = "end the arrivals before, or change the coefficients"
                     raise InputError(f"it is {value:g} {where}", field=name, fix=fix)
-            times.append(now_s + np.cumsum(rng.gamma(shape, scale_s, self.every)))
-            now_s, step = float(times[-1][-1]), step + 1
-            _check_size(step * self.every)
-        return np.concatenate(times)
+            drawn = now_s + np.cumsum(rng.gamma(shape, scale_s, self.every))
+            yield drawn
+            now_s, step = float(drawn[-1]), step + 1
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,151 @@ class AtOnce(Arrivals):
 
     kind = "inf"
 
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        _check_size(most)
-        return np.zeros(most)
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        yield np.zeros(most)
+
+
+@dataclass(frozen=True)
+class _Spanned(Arrivals):
+    """Arrivals over the span of a trace.
+
+    Without an end they last one span; for a longer time the span is repeated with new draws.
+    """
+
+    ends_itself = True
+
+    @property
+    @abstractmethod
+    def span_s(self) -> float:
+        """Return how long the span lasts."""
+
+    @abstractmethod
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Yield the arrivals of one span that lie before `end_s`, or all, part after part."""
+
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        begin_s, rng = 0.0, np.random.default_rng(seed)
+        if math.isinf(end_s) and most > MAX_REQUESTS:
+            end_s = self.span_s
+        while begin_s < end_s:
+            for drawn in self.once(rng, min(end_s - begin_s, self.span_s)):
+                yield begin_s + drawn
+            begin_s += self.span_s
+
+
+@dataclass(frozen=True)
+class Mirrored(_Spanned):
+    """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1).
+
+    A gap that is under way at the end of a window goes on in the next one at that one's pace, so
+    that no window begins with an arrival. A window without a request stays silent.
+    """
+
+    kind = "mirrored"
+    start_s: Sequence[float]
+    """From 0, ascending."""
+    duration_s: Sequence[float]
+    n_requests: Sequence[float]
+    """Expected in each window."""
+    alpha: Sequence[float]
+    """Shape of the gaps in each; where `is_weibull`, of Weibull's distribution."""
+    is_weibull: Sequence[bool] = ()
+    """By default none is."""
+
+    def __post_init__(self) -> None:
+        columns = (self.duration_s, self.n_requests, self.alpha, self.is_weibull or self.alpha)
+        if not self.start_s or any(len(column) != len(self.start_s) for column in columns):
+            fix = "give as many of start_s, duration_s, n_requests and alpha"
+            raise InputError("the windows do not match", field="start_s", fix=fix)
+        _check_counts(self.n_requests)
+
+    @property
+    def span_s(self) -> float:
+        """Return when the last window ends."""
+        return self.start_s[-1] + self.duration_s[-1]
+
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Yield the arrivals of one span that lie before `end_s`, or all, a window at a time."""
+        kinds = self.is_weibull or (False,) * len(self.alpha)
+        windows = zip(
+            self.start_s, self.duration_s, self.n_requests, self.alpha, kinds, strict=True
+        )
+        # In units of the mean gap, where all windows have the pace 1.
+        wait = _rest_of_gap(rng, self.alpha[0], is_weibull=kinds[0])
+        for begin_s, own_s, units, shape, is_weibull in windows:
+            if begin_s >= end_s:
+                break
+            points = np.array([wait])
+            while points[-1] < units:
+                n_drawn = int(units - points[-1]) + 16
+                if is_weibull:
+                    gaps = rng.weibull(shape, n_drawn) / math.gamma(1 + 1 / shape)
+                else:
+                    gaps = rng.gamma(shape, 1 / shape, n_drawn)
+                points = np.concatenate([points, points[-1] + np.cumsum(gaps)])
+            n_inside = int(np.searchsorted(points, units))
+            wait = points[n_inside] - units
+            yield begin_s + points[:n_inside] * (own_s / units if units else 0.0)
+
+
+@dataclass(frozen=True)
+class Rescaled(_Spanned):
+    """Gamma gaps in operational time, which runs as fast as a trace's requests came.
+
+    Operational time is the number of requests expected so far: counts of the trace in bins, and
+    a steady pace within each bin (Cinlar's time change of a point process).
+    """
+
+    kind = "rescaled"
+    bin_s: float
+    counts: Sequence[float]
+    """Requests that are expected in each bin: those of the trace, or times a factor."""
+    end_s: float
+    """End of the trace, within the last bin."""
+    alpha: float
+    """Shape of the gaps in operational time."""
+
+    def __post_init__(self) -> None:
+        check_positive(bin_s=self.bin_s, end_s=self.end_s, alpha=self.alpha)
+        _check_counts(self.counts)
+
+    @property
+    def span_s(self) -> float:
+        """Return the end of the trace."""
+        return self.end_s
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Return requests per second on average."""
+        return sum(self.counts) / self.end_s
+
+    def scaled(self, rate_factor: float) -> Arrivals:
+        """Return the profile with other rates (see `Arrivals.scaled`)."""
+        return replace(self, counts=tuple(rate_factor * n for n in self.counts))
+
+    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
+        """Yield the arrivals of one span that lie before `end_s`, or all, part after part."""
+        edges = np.minimum(np.arange(len(self.counts) + 1) * self.bin_s, self.end_s)
+        expected = np.concatenate([[0.0], np.cumsum(self.counts, dtype=float)])
+        end = float(np.interp(end_s, edges, expected))
+        points = np.array([_rest_of_gap(rng, self.alpha)])
+        while points[-1] < end:
+            yield np.interp(points, expected, edges)
+            points = points[-1] + np.cumsum(rng.gamma(self.alpha, 1 / self.alpha, _BLOCK))
+        yield np.interp(points[: np.searchsorted(points, end)], expected, edges)
+
+
+def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = False) -> float:
+    """Draw how long a gap of mean 1 still lasts, seen at any moment.
+
+    A moment falls into a gap the more easily the longer it is; gaps weighted by length are
+    Gamma-distributed with shape + 1 (of a Weibull gap its power of the shape is
+    Gamma-distributed), and the moment lies anywhere in the gap.
+    """
+    if not is_weibull:
+        return rng.random() * rng.gamma(shape + 1, 1 / shape)
+    whole = rng.gamma(1 + 1 / shape) ** (1 / shape)
+    return rng.random() * whole / math.gamma(1 + 1 / shape)
 
 
 def multiplied(
@@ -245,177 +387,6 @@ def multiplied(
     together = np.concatenate(times)
     order = np.argsort(together, kind="stable")
     return together[order], np.concatenate(places)[order], copies[order]
-
-
-@dataclass(frozen=True)
-class Spanned(_InParts):
-    """Arrivals over the span of a trace.
-
-    Without an end they last one span; for a longer time the span is repeated with new draws.
-    """
-
-    ends_itself = True
-
-    @property
-    @abstractmethod
-    def span_s(self) -> float:
-        """Return how long the span lasts."""
-
-    @abstractmethod
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
-
-    def _parts(self, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        begin_s, rng = 0.0, np.random.default_rng(seed)
-        while begin_s < end_s:
-            for drawn in self.once(rng, min(end_s - begin_s, self.span_s)):
-                yield begin_s + drawn
-            begin_s += self.span_s
-
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        is_endless = math.isinf(end_s) and most > MAX_REQUESTS
-        return super()._draw(most, self.span_s if is_endless else end_s, seed)
-
-
-@dataclass(frozen=True)
-class Mirrored(Spanned):
-    """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1).
-
-    A gap that is under way at the end of a window goes on in the next one at that one's pace, so
-    that no window begins with an arrival. A window without a request stays silent.
-    """
-
-    kind = "mirrored"
-    start_s: Sequence[float]
-    """From 0, ascending."""
-    duration_s: Sequence[float]
-    n_requests: Sequence[float]
-    """Expected in each window."""
-    alpha: Sequence[float]
-    """Shape of the gaps in each; where `is_weibull`, of Weibull's distribution."""
-    is_weibull: Sequence[bool] = ()
-    """By default none is."""
-
-    def __post_init__(self) -> None:
-        columns = (self.duration_s, self.n_requests, self.alpha, self.is_weibull or self.alpha)
-        if not self.start_s or any(len(column) != len(self.start_s) for column in columns):
-            fix = "give as many of start_s, duration_s, n_requests and alpha"
-            raise InputError("the windows do not match", field="start_s", fix=fix)
-        _check_counts(self.n_requests)
-
-    @property
-    def span_s(self) -> float:
-        """Return when the last window ends."""
-        return self.start_s[-1] + self.duration_s[-1]
-
-    @property
-    def mean_rate_rps(self) -> float:
-        """Return requests per second on average."""
-        return math.fsum(self.n_requests) / self.span_s
-
-    def scaled(self, rate_factor: float) -> Arrivals:
-        """Return the windows with other rates (see `Arrivals.scaled`)."""
-        return replace(self, n_requests=tuple(rate_factor * n for n in self.n_requests))
-
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Draw the arrivals of one span that lie before `end_s`, or all, a window at a time."""
-        kinds = self.is_weibull or (False,) * len(self.alpha)
-        windows = zip(
-            self.start_s, self.duration_s, self.n_requests, self.alpha, kinds, strict=True
-        )
-        # In units of the mean gap, where all windows have the pace 1.
-        wait = _rest_of_gap(rng, self.alpha[0], is_weibull=kinds[0])
-        for begin_s, own_s, units, shape, is_weibull in windows:
-            if begin_s >= end_s:
-                break
-            points = np.array([wait])
-            while points[-1] < units:
-                n_drawn = int(units - points[-1]) + 16
-                if is_weibull:
-                    gaps = rng.weibull(shape, n_drawn) / math.gamma(1 + 1 / shape)
-                else:
-                    gaps = rng.gamma(shape, 1 / shape, n_drawn)
-                points = np.concatenate([points, points[-1] + np.cumsum(gaps)])
-            n_inside = int(np.searchsorted(points, units))
-            wait = points[n_inside] - units
-            yield begin_s + points[:n_inside] * (own_s / units if units else 0.0)
-
-
-@dataclass(frozen=True)
-class Rescaled(Spanned):
-    """Gamma gaps in operational time, which runs as fast as a trace's requests came.
-
-    Operational time is the number of requests expected so far: counts of the trace in bins, and
-    a steady pace within each bin (Cinlar's time change of a point process).
-    """
-
-    kind = "rescaled"
-    bin_s: float
-    counts: Sequence[float]
-    """Requests that are expected in each bin: those of the trace, or times a factor."""
-    end_s: float
-    """End of the trace, within the last bin."""
-    alpha: float
-    """Shape of the gaps in operational time."""
-
-    def __post_init__(self) -> None:
-        check_positive(bin_s=self.bin_s, end_s=self.end_s, alpha=self.alpha)
-        _check_counts(self.counts)
-
-    @property
-    def span_s(self) -> float:
-        """Return the end of the trace."""
-        return self.end_s
-
-    @property
-    def mean_rate_rps(self) -> float:
-        """Return requests per second on average."""
-        return sum(self.counts) / self.end_s
-
-    def scaled(self, rate_factor: float) -> Arrivals:
-        """Return the profile with other rates (see `Arrivals.scaled`)."""
-        return replace(self, counts=tuple(rate_factor * n for n in self.counts))
-
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Draw the arrivals of one span that lie before `end_s`, or all, part after part."""
-        edges = np.minimum(np.arange(len(self.counts) + 1) * self.bin_s, self.end_s)
-        expected = np.concatenate([[0.0], np.cumsum(self.counts, dtype=float)])
-        end = float(np.interp(end_s, edges, expected))
-        points = np.array([_rest_of_gap(rng, self.alpha)])
-        while points[-1] < end:
-            yield np.interp(points, expected, edges)
-            points = points[-1] + np.cumsum(rng.gamma(self.alpha, 1 / self.alpha, _BLOCK))
-        yield np.interp(points[: np.searchsorted(points, end)], expected, edges)
-
-
-def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = False) -> float:
-    """Draw how long a gap of mean 1 still lasts, seen at any moment.
-
-    A moment falls into a gap the more easily the longer it is; gaps weighted by length are
-    Gamma-distributed with shape + 1 (of a Weibull gap its power of the shape is
-    Gamma-distributed), and the moment lies anywhere in the gap.
-    """
-    if not is_weibull:
-        return rng.random() * rng.gamma(shape + 1, 1 / shape)
-    whole = rng.gamma(1 + 1 / shape) ** (1 / shape)
-    return rng.random() * whole / math.gamma(1 + 1 / shape)
-
-
-def _extent(n: int | None, duration_s: float | None, rate_rps: float) -> tuple[int, float]:
-    """Return the most requests and the end, one of which may be missing."""
-    if n is None and duration_s is None:
-        fix = "give n, the number of requests, or duration_s"
-        raise InputError("the arrivals have no end", field="n", fix=fix)
-    ends = {"n": n, "duration_s": duration_s}
-    check_positive(**{name: end for name, end in ends.items() if end is not None})
-    if n is not None and n != int(n):
-        raise InputError(f"{n} is not a whole number", field="n", fix="give the number of requests")
-    most = MAX_REQUESTS + 1 if n is None else int(n)
-    end_s = math.inf if duration_s is None else float(duration_s)
-    # Without a rate the number of requests in a duration is not known.
-    expected = ([] if n is None else [n]) + ([end_s * rate_rps] if rate_rps else [])
-    _check_size(min(expected, default=0.0))
-    return most, end_s
 
 
 def check_positive(**numbers: float) -> None:

@@ -6,7 +6,6 @@ docs/workloads.md has the forms of an item.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +15,6 @@ import pandas as pd
 from tokenizers import Tokenizer
 
 from sextant.base.errors import InputError
-from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.generators import Seed
 
 FIRST_TOKEN_ID = 16
@@ -26,6 +24,8 @@ _BLOCK_TOKENS = 16
 """Tokens that a prefix cache shares at least (vLLM's smallest block)."""
 _AT_ONCE = 10_000
 """Texts that are tokenized at a time."""
+_EMPTY = ("responses_without_text", "responses_without_prompt", "prompts_without_response",
+          "requests_without_tokens")  # fmt: skip
 _MAX_REPAIRS = 20
 _FILLER = " a"
 _TURNS = {"conversations": ("from", "value"), "messages": ("role", "content")}
@@ -36,12 +36,6 @@ _SPEAKERS = {
     **dict.fromkeys(("gpt", "chatgpt", "assistant", "bing", "bard"), "assistant"),
     "system": "system",
 }
-_EMPTY = (
-    "responses_without_text",
-    "responses_without_prompt",
-    "prompts_without_response",
-    "requests_without_tokens",
-)
 _EXPECTED = "conversations, messages, instruction and output, or prompt and response"
 
 
@@ -69,35 +63,29 @@ class RandomTokens:
         Raises InputError: a length below 1, a vocabulary of 16 or fewer, or more prompts of one
         length than the vocabulary can tell apart.
         """
-        n_ids = self._vocab_size - FIRST_TOKEN_ID
+        n_ids, lengths = self._vocab_size - FIRST_TOKEN_ID, _checked(lengths)
         if n_ids <= 0:
             fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
             raise InputError(f"a vocabulary of {self._vocab_size}", field="vocab_size", fix=fix)
-        lengths = _checked(lengths)
+        fix = "use longer prompts or a larger vocabulary"
         for length, n_prompts in zip(*np.unique(lengths, return_counts=True), strict=True):
             if length < 64 and n_prompts > n_ids ** int(length):
                 problem = f"{n_prompts} different prompts of {length} tokens from {n_ids} token ids"
-                fix = "use longer prompts or a larger vocabulary"
                 raise InputError(problem, field="input_tokens", fix=fix)
-        rng = np.random.default_rng(seed)
-        prompts = self._draw(rng, lengths)
+        rng, prompts = np.random.default_rng(seed), [np.empty(0, np.int32)] * len(lengths)
+        drawn = np.arange(len(lengths))
         for _ in range(_MAX_ROUNDS):
+            own, n = lengths[drawn], int(lengths[drawn].sum())
+            tokens = rng.integers(FIRST_TOKEN_ID, self._vocab_size, n, dtype=np.int32)
+            for place, prompt in zip(drawn, np.split(tokens, np.cumsum(own)[:-1]), strict=False):
+                prompts[place] = prompt
             seen: dict[bytes, int] = {}
-            repeated = [
-                place
-                for place, prompt in enumerate(prompts)
-                if seen.setdefault(prompt.tobytes(), place) != place
-            ]
+            ids = enumerate(prompt.tobytes() for prompt in prompts)
+            repeated = [place for place, key in ids if seen.setdefault(key, place) != place]
             if not repeated:
                 return prompts
-            for place, prompt in zip(repeated, self._draw(rng, lengths[repeated]), strict=True):
-                prompts[place] = prompt
-        fix = "use longer prompts or a larger vocabulary"
-        raise InputError(f"{len(repeated)} prompts repeat others", field="input_tokens", fix=fix)
-
-    def _draw(self, rng: np.random.Generator, lengths: np.ndarray) -> list[np.ndarray]:
-        tokens = rng.integers(FIRST_TOKEN_ID, self._vocab_size, int(lengths.sum()), dtype=np.int32)
-        return np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
+            drawn = np.array(repeated)
+        raise InputError(f"{len(drawn)} prompts repeat others", field="input_tokens", fix=fix)
 
 
 class CorpusTokens:
@@ -161,7 +149,7 @@ def load_prompt_source(
     """
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
-        texts = [turn.text for turns in _read_turns(path) for turn in turns if turn.role == "user"]
+        texts = [text for turns in _read_turns(path) for role, text in turns if role == "user"]
     else:
         try:
             texts = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
@@ -241,21 +229,11 @@ def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
     return loaded
 
 
-class _Turn(NamedTuple):
-    """What one side said; `role` is user, assistant or system."""
-
-    role: str
-    text: str
-
-
-@dataclass(frozen=True)
-class ConversationLengths:
+class ConversationLengths(NamedTuple):
     """The requests of a prompt/response file, and what of it makes no request."""
 
     requests: pd.DataFrame
-    """One row per request, in the trace contract's columns: `request_id`, `session_id` (the
-    item's number in the file, from 1), `input_tokens`, `output_tokens` and `status` (ok); the
-    others are null, the arrival too."""
+    """One row per request: `input_tokens`, `output_tokens`."""
     n_items: int
     n_empty: Mapping[str, int]
     """What was left out, and how often: `responses_without_text`, `responses_without_prompt`
@@ -274,113 +252,92 @@ def read_conversations(path: str | Path, tokenizer: Tokenizer | str | Path) -> C
     field), or no request at all.
     """
     items = list(_read_turns(Path(path)))
-    texts = [turn.text for turns in items for turn in turns]
+    texts = [text for turns in items for _, text in turns]
     counts = map(len, _encoded(load_tokenizer(tokenizer), texts))
-    n_empty = dict.fromkeys(_EMPTY, 0)
-    rows = [
-        (f"{number}.{turn}", str(number), n_input, n_output)
-        for number, turns in enumerate(items, start=1)
-        for turn, n_input, n_output in _requests(turns, counts, n_empty)
-    ]
+    rows, n_empty = [], dict.fromkeys(_EMPTY, 0)
+    for turns in items:
+        n_before, is_asked = 0, False
+        for role, side in groupby(turns, key=lambda turn: turn[0]):
+            own = [(text != "", next(counts)) for _, text in side]
+            has_text, n_own = any(text for text, _ in own), sum(n for _, n in own)
+            if role == "assistant":
+                if not has_text:
+                    n_empty["responses_without_text"] += 1
+                elif not is_asked:
+                    n_empty["responses_without_prompt"] += 1
+                elif not (n_before and n_own):
+                    n_empty["requests_without_tokens"] += 1
+                else:
+                    rows.append((n_before, n_own))
+                is_asked = False
+            elif role == "user" and has_text:
+                is_asked = True
+            n_before += n_own
+        n_empty["prompts_without_response"] += is_asked
     if not rows:
         problem = f"no prompt with a response in {len(items)} items"
         raise InputError(problem, file=path, fix="give items with both")
-    names = ["request_id", "session_id", "input_tokens", "output_tokens"]
-    frame = pd.DataFrame(rows, columns=names).assign(status="ok")
-    frame = frame.astype({"input_tokens": "int32", "output_tokens": "int32"})
-    return ConversationLengths(frame.reindex(columns=list(TRACE_COLUMNS)), len(items), n_empty)
+    frame = pd.DataFrame(rows, columns=["input_tokens", "output_tokens"], dtype="int32")
+    return ConversationLengths(frame, len(items), n_empty)
 
 
-def _requests(
-    turns: list[_Turn], counts: Iterator[int], n_empty: dict[str, int]
-) -> Iterator[tuple[int, int, int]]:
-    """Yield number, input and output tokens of each request; count the rest in `n_empty`.
-
-    `counts` gives the tokens of each turn.
-    """
-    history, number, is_asked = 0, 0, False
-    for role, side in groupby(turns, key=lambda turn: turn.role):
-        own = [(turn.text != "", next(counts)) for turn in side]
-        has_text, n_own = any(text for text, _ in own), sum(n for _, n in own)
-        if role == "assistant":
-            if not has_text:
-                n_empty["responses_without_text"] += 1
-            elif not is_asked:
-                n_empty["responses_without_prompt"] += 1
-            elif not (history and n_own):
-                n_empty["requests_without_tokens"] += 1
-            else:
-                number += 1
-                yield number, history, n_own
-            is_asked = False
-        elif role == "user" and has_text:
-            is_asked = True
-        history += n_own
-    n_empty["prompts_without_response"] += is_asked
-
-
-def _read_turns(path: Path) -> Iterator[list[_Turn]]:
-    """Yield the turns of each item of a prompt/response file, empty texts included."""
+def _read_turns(path: Path) -> Iterator[list[tuple[str, str]]]:
+    """Yield role and text of the turns of each item of a file, empty texts included."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise InputError("there is no such file", file=path, fix="check the path") from error
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: {error}", file=path, fix="convert it to UTF-8") from error
-    items: Iterable[tuple[int, Any]]
-    if is_list := text.lstrip().startswith("["):
-        items = enumerate(_parse(path, text, None), start=1)
-    else:
-        # Not splitlines: JSON text may hold line separators that do not end a line of JSON Lines.
-        lines = enumerate(text.split("\n"), start=1)
-        items = ((number, _parse(path, line, number)) for number, line in lines if line.strip())
-    for number, item in items:
+    # Not splitlines: JSON text may hold line separators that do not end a line of JSON Lines.
+    is_list, lines = text.lstrip().startswith("["), enumerate(text.split("\n"), start=1)
+    pieces: Iterable[tuple[int | None, str]]
+    pieces = [(None, text)] if is_list else ((n, line) for n, line in lines if line.strip())
+    for line, piece in pieces:
         try:
-            yield _turns(item)
-        except InputError as error:
-            where = f"item {number}: " if is_list else ""
-            row, rest = None if is_list else number, {"field": error.field, "fix": error.fix}
-            raise InputError(where + error.problem, file=path, row=row, **rest) from None
+            parsed = json.loads(piece)
+        except (json.JSONDecodeError, RecursionError) as error:
+            problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
+            line, fix = line or getattr(error, "lineno", None), "give a JSON list, or one JSON "
+            raise InputError(problem, file=path, row=line, fix=fix + "object a line") from error
+        for number, item in enumerate(parsed if is_list else [parsed], start=1):
+            try:
+                yield _turns(item)
+            except InputError as error:
+                error.problem = f"item {number}: {error.problem}" if is_list else error.problem
+                raise error.at(file=path, row=line) from None
 
 
-def _parse(path: Path, text: str, line: int | None) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        fix = "give a JSON list, or one JSON object a line"
-        problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
-        line = line or getattr(error, "lineno", None)
-        raise InputError(problem, file=path, row=line, fix=fix) from error
-
-
-def _turns(item: Any) -> list[_Turn]:
+def _turns(item: Any) -> list[tuple[str, str]]:
+    """Return role (user, assistant or system) and text of each turn of an item."""
     if not isinstance(item, dict):
         raise InputError("not an object", fix=f"give {_EXPECTED}")
-    key = next((key for key in _TURNS if key in item), None)
-    if key is None:
-        asked = [pair for pair in _PAIRS if pair[0] in item]
-        pair = next((pair for pair in asked if pair[1] in item), None)
-        if not asked:
-            raise InputError("neither turns nor a prompt", fix=f"give {_EXPECTED}")
-        if pair is None:
-            fix = f"give it in addition to '{asked[0][0]}'"
-            raise InputError("missing", field=asked[0][1], fix=fix)
-        prompt, response = (_text(item, name) for name in pair)
-        extra = _text(item, "input") if pair[0] == "instruction" else ""
-        # Alpaca's own template separates them in this way, too.
-        prompt = f"{prompt}\n\n{extra}" if prompt and extra else prompt or extra
-        return [_Turn("user", prompt), _Turn("assistant", response)]
-    if not isinstance(item[key], list) or not all(isinstance(turn, dict) for turn in item[key]):
-        raise InputError("not a list of turns", field=key, fix=f"give objects with {_TURNS[key]}")
-    speaker, text = _TURNS[key]
-    turns = []
-    for turn in item[key]:
-        role = _SPEAKERS.get(str(turn.get(speaker)).lower())
-        if role is None:
-            fix = f"use one of {', '.join(_SPEAKERS)}"
-            raise InputError(f"a turn of '{turn.get(speaker)}'", field=speaker, fix=fix)
-        turns.append(_Turn(role, _text(turn, text)))
-    return turns
+    for key, (speaker, text) in _TURNS.items():
+        if key not in item:
+            continue
+        if not isinstance(item[key], list) or not all(isinstance(turn, dict) for turn in item[key]):
+            fix = f"give objects with {_TURNS[key]}"
+            raise InputError("not a list of turns", field=key, fix=fix)
+        turns = []
+        for turn in item[key]:
+            role = _SPEAKERS.get(str(turn.get(speaker)).lower())
+            if role is None:
+                fix = f"use one of {', '.join(_SPEAKERS)}"
+                raise InputError(f"a turn of '{turn.get(speaker)}'", field=speaker, fix=fix)
+            turns.append((role, _text(turn, text)))
+        return turns
+    asked = [pair for pair in _PAIRS if pair[0] in item]
+    if not asked:
+        raise InputError("neither turns nor a prompt", fix=f"give {_EXPECTED}")
+    pair = next((pair for pair in asked if pair[1] in item), None)
+    if pair is None:
+        fix = f"give it in addition to '{asked[0][0]}'"
+        raise InputError("missing", field=asked[0][1], fix=fix)
+    prompt, response = (_text(item, name) for name in pair)
+    extra = _text(item, "input") if pair[0] == "instruction" else ""
+    # Alpaca's own template separates them in this way, too.
+    prompt = f"{prompt}\n\n{extra}" if prompt and extra else prompt or extra
+    return [("user", prompt), ("assistant", response)]
 
 
 def _text(item: dict, key: str) -> str:

@@ -1,16 +1,23 @@
-"""The request model: a joint histogram of all request parameters (LLM-Pilot, III-B)."""
+"""The request model: a joint histogram of all request parameters (LLM-Pilot, III-B).
 
-from collections.abc import Mapping
+It is fitted to the requests of a trace that did not fail. DuckDB counts them: a trace is not held
+in memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from sextant.base.errors import InputError
-from sextant.base.files import write_parquet
+from sextant.base.files import MAKE_TRACE_AGAIN, reading, write_parquet
+from sextant.trace.trace_format import parquet_rows, require_trace
 from sextant.workload.generators import Seed, child_seed
 
 PARAMETERS = (
@@ -26,8 +33,12 @@ PARAMETERS = (
 INTEGERS = frozenset({"input_tokens", "output_tokens", "batch_size", "top_k"})
 BOOLEANS = frozenset({"is_greedy"})
 N_BINS = 64
+_MEMORY = "300MB"
+"""Of counting a trace; what does not fit into it goes to the disk."""
 WEIGHT_COLUMNS = ("count", "probability")
 SAMPLERS = ("joint", "independent")
+Trace: TypeAlias = pd.DataFrame | str | Path
+"""The requests of a trace, or its file."""
 
 
 @dataclass(frozen=True)
@@ -175,3 +186,123 @@ def independent_model(
         }
     )
     return RequestModel(frame)
+
+
+@dataclass(frozen=True)
+class ServedRequests:
+    """The requests of a trace that did not fail, counted."""
+
+    frame: pd.DataFrame
+    """One row per combination, in ascending order: each parameter that is ever known as float64
+    (NaN: null)."""
+    counts: np.ndarray
+    """(rows,) requests of each."""
+    n_failed: int
+    n_clipped: Mapping[str, int]
+    """Requests above the cap on a parameter, which were cut to it."""
+
+    @classmethod
+    def of(cls, trace: Trace, caps: Mapping[str, int | None] | None = None) -> "ServedRequests":
+        """Count the requests of a trace; longer lengths than `caps` are cut to them.
+
+        Raises InputError: no request that succeeded.
+        """
+        capped = {name: cap for name, cap in (caps or {}).items() if cap is not None}
+        with _served(trace) as (database, names, n_failed):
+            over = "".join(f", count(*) FILTER ({name} > {cap})" for name, cap in capped.items())
+            _, *n_over = database.execute(f"SELECT count(*){over} FROM served").fetchall()[0]
+            # A cap that is null leaves a value as it is.
+            columns = ", ".join(
+                f"least({name}, {capped.get(name, 'NULL')})::DOUBLE AS {name}" for name in names
+            )
+            frame = database.execute(
+                f"SELECT {columns}, count(*) AS n FROM served GROUP BY ALL ORDER BY ALL NULLS LAST"
+            ).df()
+        n_clipped = dict.fromkeys(caps or {}, 0) | dict(zip(capped, n_over, strict=True))
+        return cls(frame[names], frame["n"].to_numpy(), n_failed, n_clipped)
+
+    def fit(self, n_bins: int = N_BINS) -> RequestModel:
+        """Return the joint histogram.
+
+        Each parameter is cut into at most `n_bins` intervals of about equal count, or one per value
+        where it has no more values than that; truth values are never merged. A request's value
+        becomes the mean of the requests in its interval, whole numbers rounded, halves up
+        (docs/workloads.md says why not its centre).
+        """
+        if n_bins < 1:
+            raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
+        bins, means = pd.DataFrame({"count": self.counts}), {}
+        for name, column in self.frame.items():
+            place, values = pd.factorize(column, sort=True)
+            counts = np.bincount(place[place >= 0], self.counts[place >= 0]).astype(np.int64)
+            starts = bin_starts(counts, max(n_bins, 2) if name in BOOLEANS else n_bins)
+            own = np.add.reduceat(values * counts, starts) / np.add.reduceat(counts, starts)
+            # Summing may move the mean of equal values by a rounding error.
+            own = np.where(np.diff(starts, append=len(values)) == 1, values[starts], own)
+            own = np.floor(own + 0.5) if name in INTEGERS else own
+            # Null is the last bin.
+            means[name] = np.append(own, np.nan)
+            found = np.searchsorted(starts, place, side="right") - 1
+            bins[name] = np.where(place >= 0, found, len(starts))
+        joint = bins.groupby(list(means), as_index=False)["count"].sum()
+        columns = {
+            name: typed(pd.Series(own[joint[name]], name=name)) for name, own in means.items()
+        }
+        return RequestModel(pd.DataFrame(columns).assign(count=joint["count"]))
+
+
+@contextmanager
+def _served(trace: Trace) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str], int]]:
+    """Yield a database with the view `served`, the parameters that are ever known, and how many
+    requests failed. Raises InputError: no request that succeeded.
+    """
+    if isinstance(trace, pd.DataFrame):
+        # A column without any value has no type of its own.
+        file, rows, given = None, "given", trace.dropna(axis="columns", how="all")
+        stored = list(given.columns)
+    else:
+        stored = require_trace(trace).schema_arrow.names
+        file, rows, given = Path(trace), parquet_rows(trace), None
+    with duckdb.connect() as database, reading(file or "", duckdb.Error, fix=MAKE_TRACE_AGAIN):
+        database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
+        if given is not None:
+            database.register("given", given)
+        succeeded = "status IS DISTINCT FROM 'failed'" if "status" in stored else "true"
+        database.execute(f"CREATE TEMP VIEW served AS FROM {rows} WHERE {succeeded}")
+        names = [name for name in PARAMETERS if name in stored]
+        known = "".join(f", count({name})" for name in names)
+        n, *n_known = database.execute(f"SELECT count(*){known} FROM served").fetchall()[0]
+        names = [name for name, n_own in zip(names, n_known, strict=True) if n_own]
+        if not names:
+            fix = "give a trace with requests that succeeded"
+            raise InputError("no request succeeded", file=file, fix=fix)
+        n_all = database.execute(f"SELECT count(*) FROM {rows}").fetchall()[0][0]
+        yield database, names, n_all - n
+
+
+def served_requests(trace: Trace) -> pd.DataFrame:
+    """Return the requests that did not fail: a typed column per parameter that is ever known.
+
+    Raises InputError: no request that succeeded.
+    """
+    with _served(trace) as (database, names, _):
+        frame = database.execute(f"SELECT {', '.join(names)} FROM served").df()
+    return pd.DataFrame({name: typed(frame[name]) for name in frame})
+
+
+def resample_trace(trace: Trace, n: int, *, seed: Seed) -> pd.DataFrame:
+    """Draw `n` served requests of a trace with replacement, whole rows (LLM-Pilot, V-A).
+
+    The columns and the errors are those of `served_requests`.
+    """
+    served = served_requests(trace)
+    rows = np.random.default_rng(seed).integers(len(served), size=n)
+    return served.take(rows).reset_index(drop=True)
+
+
+def fit_request_model(trace: Trace, n_bins: int = N_BINS) -> RequestModel:
+    """Fit the joint histogram to the requests of a trace that did not fail.
+
+    Raises InputError: no bins, or no request that succeeded.
+    """
+    return ServedRequests.of(trace).fit(n_bins)

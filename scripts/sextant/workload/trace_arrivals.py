@@ -32,7 +32,6 @@ from sextant.workload.generators import (
     Gamma,
     Mirrored,
     Rescaled,
-    Spanned,
     Varying,
     check_positive,
     child_seed,
@@ -41,6 +40,7 @@ from sextant.workload.generators import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from sextant.workload.generators import Seed
 
@@ -80,20 +80,11 @@ class Replay(_OfTrace):
 
     kind = "replay"
 
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        from sextant.workload.arrivals import on_fine_clock
-
-        arrival_s = self._arrival_s()
-        if not _is_ascending(arrival_s):
-            problem, fix = "the times do not ascend", "give a normalised trace"
-            raise InputError(problem, file=self.trace, field="arrival_s", fix=fix)
-        arrival_s, _ = on_fine_clock(arrival_s, child_seed(seed, 0))
-        return (arrival_s - arrival_s[0]) * self.time_factor
-
-    def _arrival_s(self) -> np.ndarray:
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         import pyarrow.compute as pc
 
         from sextant.trace.trace_format import require_trace
+        from sextant.workload.arrivals import on_fine_clock
 
         require_trace(self.trace)
         table = read_parquet(self.trace, ["arrival_s", *self.group()], fix=MAKE_TRACE_AGAIN)
@@ -103,14 +94,20 @@ class Replay(_OfTrace):
             problem = "no request of " + ", ".join(f"{n} {v!r}" for n, v in self.group().items())
             fix = "leave --llm and --service out, or correct them"
             raise InputError(problem, file=self.trace, fix=fix)
-        return table["arrival_s"].to_numpy()
+        arrival_s = _ascending(table, self.trace, "give a normalised trace")
+        arrival_s, _ = on_fine_clock(arrival_s, child_seed(seed, 0))
+        yield (arrival_s - arrival_s[0]) * self.time_factor
 
 
 @dataclass(frozen=True)
-class Recorded(Spanned):
-    """The times of a trace as a workload's folder keeps them: replayed as they are."""
+class Recorded(Arrivals):
+    """The times of a trace as a workload's folder keeps them: replayed as they are.
+
+    For a longer time they are repeated, the next round one mean gap after the last arrival.
+    """
 
     kind = "recorded"
+    ends_itself = True
     file: str | Path
     """`arrivals.parquet`, with the column `arrival_s`."""
     rate_factor: float = 1.0
@@ -120,36 +117,29 @@ class Recorded(Spanned):
         """Return the trace with so many times its requests (see `Arrivals.scaled`)."""
         return replace(self, rate_factor=self.rate_factor * rate_factor)
 
-    @property
-    def span_s(self) -> float:
-        """Return the last arrival and a mean gap: the first of the next round is one gap later."""
-        times = self._times()
-        return float(times[-1]) * (1 + 1 / max(len(times) - 1, 1))
-
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Yield all times; nothing is drawn."""
-        yield self._times()
-
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
-        times = self._times()
-        if not times[-1] > 0:  # all at once: there is no span to repeat
-            return times
-        return super()._draw(most, end_s, seed)
-
-    def _times(self) -> np.ndarray:
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         if not Path(self.file).is_file():
             problem = "the arrivals of the trace are not there to replay"
             raise InputError(problem, file=self.file, fix=MAKE_WORKLOAD_AGAIN)
         table = read_parquet(self.file, ["arrival_s"], fix=MAKE_WORKLOAD_AGAIN)
-        times = table["arrival_s"].to_numpy()
-        if not (len(times) and _is_ascending(times)):
-            problem, field = "the times do not ascend", "arrival_s"
-            raise InputError(problem, file=self.file, field=field, fix=MAKE_WORKLOAD_AGAIN)
-        return times if self.rate_factor == 1 else multiplied(times, self.rate_factor)[0]
+        times, begin_s = _ascending(table, self.file, MAKE_WORKLOAD_AGAIN), 0.0
+        if self.rate_factor != 1:
+            times = multiplied(times, self.rate_factor)[0]
+        span_s = float(times[-1]) * (1 + 1 / max(len(times) - 1, 1))
+        is_endless = math.isinf(end_s) and most > MAX_REQUESTS
+        while begin_s < (span_s if is_endless else end_s) or not begin_s:
+            yield begin_s + times
+            if not span_s:  # all at once: there is no span to repeat
+                return
+            begin_s += span_s
 
 
-def _is_ascending(times: np.ndarray) -> bool:
-    return bool(np.all(np.isfinite(times)) and np.all(np.diff(times) >= 0))
+def _ascending(table: pa.Table, file: str | Path, fix: str) -> np.ndarray:
+    """Return the arrivals of a table's rows; raise InputError if they do not ascend."""
+    times = table["arrival_s"].to_numpy()
+    if not (len(times) and np.all(np.isfinite(times)) and np.all(np.diff(times) >= 0)):
+        raise InputError("the times do not ascend", file=file, field="arrival_s", fix=fix)
+    return times
 
 
 @dataclass(frozen=True)
@@ -158,7 +148,7 @@ class Windows(_OfTrace):
 
     kind = "windows"
 
-    def _draw(self, most: int, end_s: float, seed: Seed) -> np.ndarray:
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         from sextant.trace.trace_format import require_trace
         from sextant.workload.windows import fit_windows
 
@@ -172,7 +162,7 @@ class Windows(_OfTrace):
             problem = f"{len(pairs)} pairs of LLM and service"
             fix = f"choose one with --llm and --service: {listed or 'none matches'}"
             raise InputError(problem, file=self.trace, field="--llm", fix=fix)
-        return mirrored(windows, beta_factor=self.time_factor, seed=seed)
+        yield mirrored(windows, beta_factor=self.time_factor, seed=seed)
 
 
 def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0) -> np.ndarray:
@@ -189,8 +179,7 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     start_s, lasting_s, n_requests, alpha = (
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
     )
-    alpha = np.where(np.isnan(alpha), 1.0, alpha)
-    expected = n_requests / beta_factor
+    alpha, expected = np.where(np.isnan(alpha), 1.0, alpha), n_requests / beta_factor
     if expected.sum() > MAX_REQUESTS:
         problem, fix = f"{expected.sum():.3g} requests are too many", "give a lower rate"
         raise InputError(problem, field="n_requests", fix=fix)
