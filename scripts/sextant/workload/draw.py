@@ -255,9 +255,8 @@ def _read_client(path: Path, end_s: float) -> Mirrored | None:
             kind = (shape, _FAMILIES[family]) if is_known else (1.0, False)
             windows.append((start_s, rate_rps, *kind))
     starts, rates, shapes, kinds = zip(*windows, strict=True) if windows else ((),) * 4
-    lasting_s = np.diff(
-        starts, append=2 * starts[-1] - starts[-2] if len(starts) > 1 else _WINDOW_S
-    )
+    lasting_s = np.diff(starts)
+    lasting_s = np.append(lasting_s, lasting_s[-1] if len(lasting_s) else _WINDOW_S)
     n_requests = np.multiply(rates, lasting_s).tolist()
     n_kept = int(np.searchsorted(starts, end_s))
     columns = (starts, lasting_s.tolist(), n_requests, shapes, kinds)

@@ -7,7 +7,7 @@ matrices of Spearman's rank correlation.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_provenance, sha256_file, write_json
+from sextant.base.rows import jsonable
 from sextant.workload.arrival_choice import choose_arrivals
 from sextant.workload.arrivals import fit_arrivals, on_fine_clock
 from sextant.workload.generators import child_seed
@@ -24,7 +25,7 @@ from sextant.workload.request_model import (
     WEIGHT_COLUMNS,
     RequestModel,
     ServedRequests,
-    check_cap,
+    check_caps,
 )
 from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
 from sextant.workload.windows import read_arrivals
@@ -59,16 +60,7 @@ def fit_workload(
     Raises InputError: a cap below 1, no request to fit, or arrivals out of order.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
-    for name, cap in caps.items():
-        check_cap(name, cap)
-    served = ServedRequests.of(trace, caps)
-    requests, times = served.fit(n_bins), read_arrivals(trace)
-    arrivals = fit_arrivals(times)
-    times, _ = on_fine_clock(times, child_seed(seed, 0))
-    try:
-        choice = choose_arrivals(times, arrivals, seed=seed)
-    except InputError as error:
-        raise error.at(file=trace) from None
+    check_caps(caps)
     facts = {
         "inputs_sha256": read_provenance(trace).get("inputs_sha256", {}),
         "max_input_tokens": max_input_tokens,
@@ -76,7 +68,9 @@ def fit_workload(
         "n_bins": n_bins,
         "seed": seed,
     }
-    validation = {
+    served = ServedRequests.of(trace, caps)
+    requests = served.fit(n_bins)
+    validation: dict[str, Any] = {
         "n_requests": int(served.counts.sum()),
         "n_failed": served.n_failed,
         "n_clipped_input": served.n_clipped["input_tokens"],
@@ -84,24 +78,23 @@ def fit_workload(
         "n_joint_bins": len(requests.frame),
         "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
         **exact_fidelity(served.frame, served.counts, requests),
-        "ks_gaps": arrivals.ks,
-        "arrivals": {
-            "model": choice.model,
-            "why": choice.why,
-            "not_judged": list(choice.left_out),
-            "trace": choice.trace,
-            "models": {
-                name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
-                for name, fit in choice.fits.items()
-            },
-        },
-        "seed": seed,
-        "provenance": provenance({"trace": trace}, fit=facts),
     }
-    requests.save(requests_out, facts)
-    times_out = write_times(arrivals_out, times, facts)
-    contents = {"requests_sha256": requests_out, "times_sha256": times_out}
-    hashes = {name: sha256_file(path) for name, path in contents.items()}
+    del served  # of a long trace the arrivals need the memory
+    times = read_arrivals(trace)
+    arrivals = fit_arrivals(times)
+    times, _ = on_fine_clock(times, child_seed(seed, 0))
+    try:
+        choice = choose_arrivals(times, arrivals, seed=seed)
+    except InputError as error:
+        raise error.at(file=trace) from None
+    judged = {
+        name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
+        for name, fit in choice.fits.items()
+    }
+    chosen: dict[str, Any] = {"model": choice.model, "why": choice.why}
+    measured = {"not_judged": list(choice.left_out), "trace": choice.trace, "models": judged}
+    validation |= {"ks_gaps": arrivals.ks, "arrivals": {**chosen, **measured}, "seed": seed}
+    validation["provenance"] = provenance({"trace": trace}, fit=facts)
     models = {
         name: {
             "process": arrivals_to_plain(fit.process) if fit.process else None,
@@ -109,15 +102,14 @@ def fit_workload(
         }
         for name, fit in choice.fits.items()
     }
-    chosen = {"model": choice.model, "why": choice.why, "models": models}
+    requests.save(requests_out, facts)
+    times_out = write_times(arrivals_out, times, facts)
+    contents = {"requests_sha256": requests_out, "times_sha256": times_out}
+    hashes = {name: sha256_file(path) for name, path in contents.items()}
+    chosen |= {"models": models}
     write_json(arrivals_out, arrivals_to_json(arrivals, chosen, **facts, **hashes))
     write_json(validation_out, validation)
     return validation
-
-
-class _Caps(TypedDict, total=False):
-    max_input_tokens: int | None
-    max_output_tokens: int | None
 
 
 def write_workload(
@@ -146,20 +138,19 @@ def write_workload(
         "n_requests": int(capped.weights.sum()) if "count" in capped.frame else None,
         "clipped_fraction": clipped_fraction,
         "n_joint_bins": len(capped.frame),
-        # There is no trace to differ from.
-        "ks": {},
+        "ks": {},  # there is no trace to differ from
         "provenance": provenance(fit=facts),
     }
     capped.save(requests_out, facts)
     unknown = replace(fit_arrivals(np.empty(0)), reason="the requests came without times")
-    sha256 = sha256_file(requests_out)
     write_times(arrivals_out, np.empty(0), facts)
+    sha256 = sha256_file(requests_out)
     write_json(arrivals_out, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
     write_json(validation_out, validation)
     return validation
 
 
-def write_use_case(name: str, *files: str | Path, **caps: Unpack[_Caps]) -> dict[str, Any]:
+def write_use_case(name: str, *files: str | Path, **caps: Any) -> dict[str, Any]:
     """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
 
     Raises InputError: no such use case, or a cap below 1.
@@ -170,7 +161,7 @@ def write_use_case(name: str, *files: str | Path, **caps: Unpack[_Caps]) -> dict
 
 
 def write_fixed_lengths(
-    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Unpack[_Caps]
+    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Any
 ) -> dict[str, Any]:
     """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
 
@@ -188,9 +179,9 @@ def cap_model(
 
     Raises InputError: a cap below 1.
     """
+    check_caps(caps)
     frame, weights, shares = model.frame.copy(), model.weights, {}
     for name, cap in caps.items():
-        check_cap(name, cap)
         over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
         shares[name] = float(weights[over].sum() / weights.sum())
         if over.any():
@@ -220,14 +211,14 @@ def exact_fidelity(traced: pd.DataFrame, counts: np.ndarray, model: RequestModel
     ks, mean_ratio = {}, {}
     for name, values in traced.items():
         ks[name] = ks_distance(values, frame[name], counts, weights)
-        truth = _mean(values, counts)
-        ratio = _mean(frame[name], weights) / truth if truth else np.nan
+        truth, mean = _mean(values, counts), _mean(frame[name], weights)
+        ratio = mean / truth if truth else np.nan
         mean_ratio[name] = float(ratio) if np.isfinite(ratio) else None
     return {
         "ks": ks,
         "mean_ratio": mean_ratio,
-        "spearman_trace": _nested(of_trace),
-        "spearman_model": _nested(of_model),
+        "spearman_trace": jsonable(of_trace.to_dict()),
+        "spearman_model": jsonable(of_model.to_dict()),
         "spearman_difference": {
             "joint": largest_difference(of_trace, of_model),
             "independent": largest_difference(of_trace, of_trace * 0.0),
@@ -331,8 +322,7 @@ def _mean(values: ArrayLike, weights: np.ndarray) -> float:
     """Return the weighted mean of the values that are known; NaN where none is."""
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
-    known, total = is_known * weights, (is_known * weights).sum()
-    return float(np.sum(numbers[is_known] * known[is_known]) / total) if total else np.nan
+    return np.average(numbers[is_known], weights=weights[is_known]) if is_known.any() else np.nan
 
 
 def _cumulative_shares(
@@ -344,11 +334,3 @@ def _cumulative_shares(
     if not len(sums) or sums[-1] <= 0:
         raise InputError("there is no value to compare", fix="give at least one request")
     return distinct, sums / sums[-1]
-
-
-def _nested(matrix: pd.DataFrame) -> dict[str, dict[str, float | None]]:
-    """Return a matrix as JSON has it, None where a coefficient is undefined."""
-    return {
-        row: {name: None if np.isnan(value) else float(value) for name, value in cells.items()}
-        for row, cells in matrix.to_dict().items()
-    }

@@ -107,11 +107,12 @@ def _draw_places(weights: np.ndarray, n: int, seed: Seed) -> np.ndarray:
     return np.searchsorted(cumulative, drawn, side="right")
 
 
-def check_cap(name: str, cap: int | None) -> None:
-    """Refuse a cap on a length that no request can keep."""
-    if cap is not None and cap < 1:
-        fix = "give 1 or more tokens, or no cap"
-        raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
+def check_caps(caps: Mapping[str, int | None]) -> None:
+    """Refuse a cap on a length (by its column) that no request can keep."""
+    for name, cap in caps.items():
+        if cap is not None and cap < 1:
+            fix = "give 1 or more tokens, or no cap"
+            raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
 
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
