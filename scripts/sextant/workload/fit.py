@@ -14,8 +14,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
-from sextant.base.files import provenance, read_provenance, sha256_file, write_json
-from sextant.base.rows import jsonable
+from sextant.base.files import jsonable, provenance, read_provenance, sha256_file, write_json
 from sextant.workload.arrival_choice import choose_arrivals
 from sextant.workload.arrivals import fit_arrivals, on_fine_clock
 from sextant.workload.generators import child_seed
