@@ -21,10 +21,9 @@ import numpy as np
 
 from sextant.experiment.downloads import fetch, load_registry
 from sextant.trace import ingest_trace
-from sextant.workload.arrival_choice import MODELS, choose_arrivals
-from sextant.workload.arrivals import fit_arrivals
+from sextant.workload.arrivals import MODELS, choose_arrivals, fit_arrivals
 from sextant.workload.draw import draw_service
-from sextant.workload.windows import read_arrivals
+from sextant.workload.profiles import read_arrivals
 
 RESOURCES = Path(__file__).parents[1] / "resources"
 SAMPLE = RESOURCES / "traces" / "azure-2023-conv-sample.csv"

@@ -130,8 +130,7 @@ def with_ingest(path: Path, folder: Path) -> dict[str, float]:
 
 
 def prepare_characterize() -> Callable[[Path], None]:
-    from sextant.workload.profiles import traffic_series
-    from sextant.workload.windows import fit_windows
+    from sextant.workload.profiles import fit_windows, traffic_series
 
     def characterize(trace: Path) -> None:
         traffic_series(trace, WINDOW_S)

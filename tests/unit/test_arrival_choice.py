@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sextant.base.errors import InputError
-from sextant.workload.arrival_choice import MODELS, choose_arrivals
-from sextant.workload.arrivals import JUDGED, fit_arrivals, on_fine_clock
+from sextant.workload.arrivals import JUDGED, MODELS, choose_arrivals, fit_arrivals, on_fine_clock
 from sextant.workload.generators import Gamma, Mirrored, Rescaled, multiplied
 from sextant.workload.trace_arrivals import arrivals_from_plain, arrivals_to_plain
 

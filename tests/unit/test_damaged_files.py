@@ -10,10 +10,10 @@ from sextant.base.files import read_json, read_parquet
 from sextant.report.trace_file import open_trace, overview
 from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
+from sextant.workload.profiles import read_arrivals
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import served_requests
 from sextant.workload.trace_arrivals import load_arrivals
-from sextant.workload.windows import read_arrivals
 from support import ROOT
 
 TRACE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"

@@ -7,8 +7,7 @@ from scipy import stats
 
 from sextant.base.errors import InputError
 from sextant.workload.arrivals import fit_arrivals
-from sextant.workload.profiles import count_doublings
-from sextant.workload.windows import fit_windows
+from sextant.workload.profiles import count_doublings, fit_windows
 from support import write_trace
 
 

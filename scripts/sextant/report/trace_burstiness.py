@@ -28,19 +28,20 @@ from sextant.report.trace_file import (
     rows_of,
 )
 from sextant.report.trace_traffic import MAX_SHOWN, counted_words
-from sextant.workload.arrival_choice import MODELS, REACH, measure_words
 from sextant.workload.arrivals import (
     ALL_AT_ONCE,
     ALL_EQUAL,
     JUDGED,
     MIN_JUDGED_BINS,
+    MODELS,
+    REACH,
     measure_arrivals,
+    measure_words,
     on_fine_clock,
 )
 from sextant.workload.generators import ArrivalModel
-from sextant.workload.profiles import count_doublings
+from sextant.workload.profiles import TOO_FEW, WINDOW_S, count_doublings, fit_windows, read_arrivals
 from sextant.workload.trace_arrivals import REPLAY
-from sextant.workload.windows import TOO_FEW, WINDOW_S, fit_windows, read_arrivals
 
 DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""

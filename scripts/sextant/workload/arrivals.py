@@ -1,22 +1,19 @@
-"""Arrivals of a trace in figures: the Gamma fit of its gaps, and how bursty its counts are."""
+"""Arrivals of a trace: the Gamma fit of its gaps, how bursty its counts are, and which model a
+workload has: the simplest that is as bursty as the trace.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts load at first use
 
 from sextant.base.errors import InputError
 from sextant.trace.trace_format import MAX_SPAN_S
-from sextant.workload.gamma import (
-    FAR,
-    MAX_STEPS,
-    StepCounts,
-    fit_gamma,
-    fit_steps,
-    ks_distance,
-)
-from sextant.workload.generators import ArrivalModel, Seed
+from sextant.workload import gamma
+from sextant.workload.generators import ArrivalModel, Arrivals, Gamma, Rescaled, Seed, child_seed
 
 MIN_GAPS = 2
 OFF_GRID = 0.05
@@ -47,18 +44,39 @@ the arrivals have two whole ones of, `dispersion_<scale>s`, variance over mean (
 `busiest_<scale>s`, requests of the fullest bin."""
 
 
+MODELS = {
+    "gamma": "one Gamma process",
+    "rescaled": "a rate profile with Gamma gaps",
+    "replay": "a replay of the trace",
+}
+"""In the order in which they are tried; in words."""
+REACH = 0.1
+"""Largest relative error of a judged measure."""
+_MAX_BINS = 20_000
+"""Most bins of a profile: `arrivals.json` stays small."""
+MIN_PER_BIN = 10.0
+"""Fewest requests of a profile's mean bin: with fewer the profile would be a replay."""
+_BINS_S = (600, 300, 120, 60, 30, 20, 10, 5, 2, 1)
+_ALPHAS = (0.02, 100.0)
+_MOST_SAMPLES, _FEWEST_SAMPLES = 21, 3
+_SAMPLED_REQUESTS = 2_000_000
+"""Requests to draw for a model's samples: of long traces chance is small and samples are few."""
+_Z_99, _TAIL = 2.58, 0.005
+"""What chance reaches in 99% of steady traffic."""
+_MANY, _FAR = 30, 0.3
+
+
 def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between arrivals, by maximum likelihood.
 
     Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
     (`clock_step`) and fitted by the likelihood of those counts (`gamma.fit_steps`); else they are
-    exact (`gamma.fit_gamma`). The fit is tested where a mean gap has `FAR` steps or more, on at
-    most some million gaps, every k-th of a longer trace: so many give the distance to 0.001.
+    exact (`gamma.fit_gamma`). The fit is tested where a mean gap has `gamma.FAR` steps or more, on
+    at most some million gaps, every k-th of a longer trace: so many give the distance to 0.001.
     `arrival_s` ascends.
     """
     gaps = np.diff(arrival_s)
-    positive = gaps[gaps > 0]
-    n_gaps, n_zero, duration = len(gaps), len(gaps) - len(positive), float(gaps.sum())
+    n_gaps, n_zero, duration = len(gaps), int(np.count_nonzero(gaps == 0)), float(gaps.sum())
     rate = n_gaps / duration if duration > 0 else None
     step = clock_step(gaps, float(arrival_s[-1])) if n_zero and duration > 0 else None
     undetermined = ArrivalModel(None, None, rate, None, n_gaps, n_zero, step)
@@ -68,33 +86,31 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     if duration == 0:
         return replace(undetermined, reason=ALL_AT_ONCE)
     if step is None:
-        fits = fit_gamma(*np.array([[n_gaps], [duration], [np.log(positive).sum()]]))
+        fits = gamma.fit_gamma(*np.array([[n_gaps], [duration], [np.log(gaps).sum()]]))
     else:
         steps = np.rint(gaps / step)
         # Far gaps, which count as exact, are rounded to 12 bits.
         mantissa, exponent = np.frexp(steps)
         rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
-        steps, counts = np.unique(np.where(steps < FAR, steps, rounded), return_counts=True)
-        fits = fit_steps(StepCounts(steps, counts.astype(float), np.array([len(steps)])))
+        steps, counts = np.unique(np.where(steps < gamma.FAR, steps, rounded), return_counts=True)
+        counted = gamma.StepCounts(steps, counts.astype(float), np.array([len(steps)]))
+        fits = gamma.fit_steps(counted)
     if np.isnan(fits.alpha[0]):
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
     ks = None
-    if step is None or FAR * step <= duration / n_gaps:
+    if step is None or gamma.FAR * step <= duration / n_gaps:
         tested = gaps[:: -(-n_gaps // _MOST_TESTED)]
+        unit_s = 1.0 if step is None else step
         n = np.array([len(tested)])
-        distance = ks_distance(tested, n, fits.alpha, fits.beta * (1.0 if step is None else step))
-        ks = float(distance[0])
-    return replace(
-        undetermined,
-        alpha=float(fits.alpha[0]),
-        # The mean is the trace's own, to the last digit.
-        beta_s=float(duration / n_gaps / fits.alpha[0]),
-        cv=float(fits.cv[0]),
-        alpha_lo=float(fits.alpha_lo[0]),
-        alpha_hi=float(fits.alpha_hi[0]),
-        ks=ks,
+        ks = float(gamma.ks_distance(tested, n, fits.alpha, fits.beta * unit_s)[0])
+    alpha, alpha_lo, alpha_hi, cv = (
+        float(each[0]) for each in (fits.alpha, fits.alpha_lo, fits.alpha_hi, fits.cv)
     )
+    # The mean is the trace's own, to the last digit.
+    beta_s = duration / n_gaps / alpha
+    found = replace(undetermined, alpha=alpha, beta_s=beta_s, cv=cv, ks=ks)
+    return replace(found, alpha_lo=alpha_lo, alpha_hi=alpha_hi)
 
 
 def hidden(step_s: float, what: str) -> str:
@@ -133,30 +149,34 @@ def clock_step(gaps: np.ndarray, end_s: float) -> float:
     Args:
         gaps: of a clock (s), some above 0.
         end_s: latest time, which limits the precision of the times: a step is `end_s` /
-            `MAX_STEPS` or more.
+            `gamma.MAX_STEPS` or more.
     """
     gaps = gaps[gaps > 0]
-    step_s = least = max(float(gaps.min()), end_s / MAX_STEPS)
+    step_s = least = max(float(gaps.min()), end_s / gamma.MAX_STEPS)
     rounding = 8 * np.finfo(float).eps * end_s
+    parts = np.array_split(gaps, -(-len(gaps) // _MOST_TESTED))  # a long trace's need little memory
     while True:
-        steps = gaps / step_s
-        whole = np.rint(steps)
-        is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
-        if is_short.any():
-            step_s = float(gaps[is_short].sum() / whole[is_short].sum())
-        averaged = step_s
+        total, n_whole = 0.0, 0.0
+        for part in parts:
+            steps = part / step_s
+            whole = np.rint(steps)
+            is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
+            total, n_whole = total + part[is_short].sum(), n_whole + whole[is_short].sum()
+        averaged = step_s = float(total / n_whole) if n_whole else step_s
         for decimals in reversed(range(15)):
             rounded = float(np.round(averaged, decimals))
             step_s = rounded if abs(rounded - averaged) <= rounding else step_s
-        if averaged < end_s / MAX_STEPS:
+        if averaged < end_s / gamma.MAX_STEPS:
             return least
-        steps = gaps / step_s
-        off = np.abs(steps - np.rint(steps))
-        is_off = off > OFF_GRID
-        if not is_off.any():
+        least_off = math.inf
+        for part in parts:
+            off = np.abs((steps := part / step_s) - np.rint(steps))
+            least_off = min(least_off, off[off > OFF_GRID].min(initial=math.inf))
+        if least_off == math.inf:
             return step_s
         # The step so far stands for the gaps it was derived from.
-        gaps, step_s = np.append(gaps, step_s), float(off[is_off].min() * step_s)
+        parts.append(np.array([step_s]))
+        step_s = float(least_off * step_s)
 
 
 def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Measures:
@@ -196,9 +216,216 @@ def count_seconds(times: np.ndarray) -> np.ndarray:
     return np.bincount(times.astype(np.int64))
 
 
-def n_bins(name: str, duration_s: float) -> int:
-    """Return the whole bins of a measure that names its scale."""
-    return int(duration_s // int(name.rpartition("_")[2][:-1]))
+class Fit(NamedTuple):
+    """A model of a trace's arrivals, and how its samples compare."""
+
+    process: Arrivals | None
+    reason: str | None = None
+    """Why there is none, or why it is rejected; None: it passes."""
+    measures: Measures | None = None
+    """Medians over samples as long as the trace."""
+    errors: Measures | None = None
+    """See `relative_errors`."""
+
+
+class ArrivalChoice(NamedTuple):
+    """The models that were tried, and the one that passed; the trace itself is the last."""
+
+    model: str
+    """One of `MODELS`."""
+    why: str
+    trace: Measures | None
+    fits: Mapping[str, Fit] = {}
+    left_out: Sequence[str] = ()
+    """Dispersions of the trace that are not judged: fewer than `MIN_JUDGED_BINS` bins."""
+
+
+def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -> ArrivalChoice:
+    """Return the simplest model whose samples are as bursty as the trace, else a replay.
+
+    A model passes if the medians over its samples are within 10% of the trace in the dispersion at
+    every scale of `MIN_JUDGED_BINS` bins or more, and in the busiest minute. Where a trace is so
+    short or steady that a measure lies within what chance gives a steady Gamma process, the
+    model's has to lie there too, and no more is asked. The profile is fitted also where the Gamma
+    process passes, so that a scenario may ask for it. `times` ascend from 0, `gamma` is the fit to
+    all their gaps, `seed` of all samples. Raises InputError as `measure_arrivals`.
+    """
+    trace, n = measure_arrivals(times), len(times)
+    if n < 3 or gamma.rate_rps is None:
+        few = f"{n} requests are too few for any model"
+        return ArrivalChoice("replay", ALL_AT_ONCE if n >= 3 else few, trace)
+    judge = _Judge(trace, n, float(times[-1]), seed)
+    fits = {"gamma": Fit(None, gamma.reason)}
+    one = Gamma(n / float(times[-1]), 1.0)
+    if gamma.alpha is not None and gamma.beta_s is not None:
+        one = Gamma(1 / (gamma.alpha * gamma.beta_s), gamma.alpha)
+    steady = judge.learn_chance(one)
+    if gamma.alpha is not None:
+        fits["gamma"] = judge.fit(one, steady)
+    for profile in fit_profiles(times, trace):
+        fits["rescaled"] = judge.fit(profile)
+        if fits["rescaled"].reason is None:
+            break
+    else:
+        few = f"the trace is too short, or has fewer than {MIN_PER_BIN:g} requests a bin"
+        fits.setdefault("rescaled", Fit(None, few))
+    passed = next((name for name, fit in fits.items() if fit.process and not fit.reason), "replay")
+    rejected = [f"{MODELS[name]}: {fit.reason}" for name, fit in fits.items() if fit.reason]
+    why = "it is the simplest" if passed == "gamma" else "; ".join(rejected)
+    return ArrivalChoice(passed, why, trace, fits, judge.left_out)
+
+
+class _Judge:
+    """Compares samples of processes with a trace."""
+
+    def __init__(self, trace: Measures, n: int, duration_s: float, seed: Seed) -> None:
+        self._trace, self._duration_s, self._seed = trace, duration_s, seed
+        self._n = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, _SAMPLED_REQUESTS // n))
+        self._steady: dict[str, tuple[float, float]] = {}
+        self._judged = [
+            name
+            for name in JUDGED
+            if trace.get(name) is not None
+            and (name == BUSIEST or self._n_bins(name) >= MIN_JUDGED_BINS)
+        ]
+        self.left_out = [name for name in JUDGED if name in trace and name not in self._judged]
+
+    def _n_bins(self, name: str) -> int:
+        """Return the whole bins of a measure that names its scale."""
+        return int(self._duration_s // int(name.rpartition("_")[2][:-1]))
+
+    def _sample(self, process: Arrivals, n: int, first: int = 0) -> list[Measures]:
+        """Return the measures of seeded samples as long as the trace."""
+        samples = []
+        for number in range(first, n):
+            seed = child_seed(self._seed, number)
+            drawn = process.times(duration_s=self._duration_s, seed=seed)
+            if len(drawn):
+                samples.append(measure_arrivals(drawn, self._duration_s))
+        return samples
+
+    def learn_chance(self, steady: Gamma) -> list[Measures]:
+        """Learn which measures chance alone gives steady traffic; return those of the samples."""
+        samples = self._sample(steady, self._n)
+        for name in JUDGED:
+            known = [value for sample in samples if (value := sample.get(name)) is not None]
+            if len(known) < 2:
+                continue
+            mean = float(np.mean(known))
+            if name == BUSIEST:
+                reach = _Z_99 * float(np.std(known, ddof=1))
+                self._steady[name] = (mean - reach, mean + reach)
+            else:
+                n_free = self._n_bins(name) - 1
+                # Quantiles of χ² over its degrees of freedom.
+                low, high = 2 * scipy.special.gammaincinv(n_free / 2, (_TAIL, 1 - _TAIL)) / n_free
+                # A few counts may be nearly equal by chance.
+                self._steady[name] = (mean * low if n_free >= _MANY else 0.0, mean * high)
+        return samples
+
+    def fit(self, process: Arrivals, samples: list[Measures] | None = None) -> Fit:
+        """Return how a process compares; one that is far off is judged by its first samples."""
+        if samples is None:
+            n_first = -(-self._n // 7)
+            samples = self._sample(process, n_first)
+            # Far off the trace in each sample, by a measure that varies little.
+            is_far_off = any(
+                all(_log_ratio(sample.get(name), self._trace[name]) > _FAR for sample in samples)
+                and not self._is_steady(name, self._trace)
+                for name in self._judged
+                if name == BUSIEST or self._n_bins(name) > _MANY
+            )
+            samples += [] if is_far_off else self._sample(process, self._n, n_first)
+        medians = median_measures(samples)
+        errors = relative_errors(self._trace, medians)
+        failed = {
+            name: _log_ratio(medians.get(name), self._trace[name])
+            for name in self._judged
+            if not ((error := errors[name]) is not None and abs(error) <= REACH)
+            and not (self._is_steady(name, medians) and self._is_steady(name, self._trace))
+        }
+        reason = None
+        if failed:
+            worst = max(failed, key=failed.__getitem__)
+            model, truth = (
+                "not known" if value is None else f"{value:.3g}"
+                for value in (medians.get(worst), self._trace.get(worst))
+            )
+            reason = f"{measure_words(worst)} is {model}, the trace's is {truth}"
+        return Fit(process, reason, medians, errors)
+
+    def _is_steady(self, name: str, measures: Measures) -> bool:
+        """Return whether chance may give a measure of that size to steady traffic."""
+        value = measures.get(name)
+        low, high = self._steady.get(name, (math.inf, -math.inf))
+        return value is not None and low <= value <= high
+
+
+def _log_ratio(value: float | None, truth: float | None) -> float:
+    return abs(math.log(value / truth)) if value and truth else math.inf
+
+
+def measure_words(name: str) -> str:
+    """Return a measure as a reader knows it."""
+    if name == "gap_cv":
+        return "the coefficient of variation of the gaps"
+    what, _, scale = name.rpartition("_")
+    seconds = int(scale[:-1])
+    over = f"{seconds} s" if seconds < 60 else f"{seconds // 60} min"
+    over = "1 h" if seconds == 3600 else over
+    if what == "busiest":
+        return f"the number of requests in the busiest {over}"
+    return f"the {what} of counts over {over}"
+
+
+def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
+    """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula.
+
+    If no profile is near, the nearest one; none of a trace that is too short. The gaps' shape is
+    the one that brings the dispersion of the counts nearest to the trace's over all scales.
+    """
+    end_s, per_second, judged = float(times[-1]), count_seconds(times), []
+    named = {scale: trace.get(f"dispersion_{scale}s") for scale in SCALES_S}
+    scales = {scale: value for scale, value in named.items() if value}
+    for bin_s in _BINS_S:
+        n_counts = int(np.ceil(end_s / bin_s))
+        if not (2 <= n_counts <= _MAX_BINS and len(times) / n_counts >= MIN_PER_BIN and scales):
+            continue
+        counts = np.add.reduceat(per_second, np.arange(0, len(per_second), bin_s))
+        counts = np.append(counts[: n_counts - 1], counts[n_counts - 1 :].sum())
+        alpha, error = _best_shape(counts, bin_s, end_s, scales)
+        judged.append((error, Rescaled(float(bin_s), tuple(counts.tolist()), end_s, alpha)))
+    near = [process for error, process in judged if error < np.log(1.1)]
+    return near or [process for _, process in sorted(judged, key=lambda each: each[0])[:1]]
+
+
+def _best_shape(
+    counts: np.ndarray, bin_s: float, end_s: float, scales: dict[int, float]
+) -> tuple[float, float]:
+    """Return the shape of the gaps, and how far the worst dispersion is then off (|ln ratio|).
+
+    `scales` has the trace's dispersion by scale (s).
+    """
+    edges = np.minimum(np.arange(len(counts) + 1) * bin_s, end_s)
+    expected = np.concatenate([[0.0], np.cumsum(counts, dtype=float)])
+    parts: list[tuple[float, float, float]] = []
+    for scale_s, dispersion in scales.items():
+        whole = np.diff(np.interp(np.arange(int(end_s // scale_s) + 1) * scale_s, edges, expected))
+        parts.append((whole.mean(), whole.var(ddof=1) / whole.mean(), dispersion))
+    mean, profile, truth = np.array(parts).T
+
+    def error(log_alpha: float) -> float:
+        # The dispersion of counts of this mean in a Gamma renewal process: 1 for the shortest
+        # bins, for long ones 1/α + (1 - 1/α²) / (6 mean) (Cox, Renewal theory, 1962, 4.5); between
+        # the two a fraction that has both limits.
+        alpha = np.exp(log_alpha)
+        short = 1 / (1 + 6 * mean / (1 + 1 / alpha))
+        model = profile + 1 / alpha + (1 - 1 / alpha) * short
+        return float(np.abs(np.log(model / truth)).max())
+
+    best = scipy.optimize.minimize_scalar(error, bounds=np.log(_ALPHAS), method="bounded")
+    # Without the digits in which machines differ.
+    return float(f"{np.exp(best.x):.6g}"), float(best.fun)
 
 
 def median_measures(samples: Sequence[Measures]) -> Measures:

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable, provenance, read_provenance, sha256_file, write_json
-from sextant.workload.arrival_choice import choose_arrivals
-from sextant.workload.arrivals import fit_arrivals, on_fine_clock
+from sextant.workload.arrivals import choose_arrivals, fit_arrivals, on_fine_clock
 from sextant.workload.generators import child_seed
+from sextant.workload.profiles import read_arrivals
 from sextant.workload.published import load_use_case
 from sextant.workload.request_model import (
     N_BINS,
@@ -27,7 +27,6 @@ from sextant.workload.request_model import (
     check_caps,
 )
 from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
-from sextant.workload.windows import read_arrivals
 
 
 def fit_workload(

@@ -150,7 +150,7 @@ class Windows(_OfTrace):
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         from sextant.trace.trace_format import require_trace
-        from sextant.workload.windows import fit_windows
+        from sextant.workload.profiles import fit_windows
 
         require_trace(self.trace)
         windows = fit_windows(self.trace)
