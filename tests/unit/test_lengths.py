@@ -96,7 +96,6 @@ def test_a_zipf_model_draws_zipf_inputs_and_the_outputs_given():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: output_by_input([1, 2, 3], [1, 2]), "3 inputs and 2 outputs"),
         (lambda: zipf_request_model(1.1, 1, 10, 0), "'output_tokens': an output of 0 tokens"),
         (lambda: zipf_probabilities(np.inf, 1, 10), "field 'theta'"),
         (lambda: zipf_probabilities(np.nan, 1, 10), "field 'theta'"),

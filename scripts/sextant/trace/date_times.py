@@ -129,12 +129,11 @@ def check_first_tick(
     first_s = first_tick / form.units_per_s
     since_1970 = (n for n, per_s in units.items() if _is_date(first_tick / per_s))
     likely = next(since_1970, None)
-    is_other = form.is_log and likely is not None and units[likely] != form.units_per_s
+    is_other = form.is_log and likely not in (None, form.time_unit)
     if first_s < _EPOCH_S[1] and not is_other:
         return
-    own = next(name for name, per_s in units.items() if per_s == form.units_per_s)
     year = 1970 + int(first_s / YEAR_S)
-    problem = f"the first arrival, {first_tick:.17g}, read in {own}, is of the year "
+    problem = f"the first arrival, {first_tick:.17g}, read in {form.time_unit}, is of the year "
     problem += f"{year}" if year < 10_000 else f"{year:,}" if year < 1e12 else f"{year:.3g}"
     fix = WRONG_UNIT
     if likely is not None:

@@ -84,7 +84,7 @@ def ingest_trace(
 
     Args:
         source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant`, also Parquet.
-        trace_format: a name in `FORMATS`, or `columns`.
+        trace_format: a name in `published_formats()`, or `columns`.
         trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. A source that is
             not in that order is sorted on disk; the report's `n_moved` rows stood after one that
             arrived later, by `most_late_s` at most.
@@ -95,7 +95,7 @@ def ingest_trace(
         max_rejected_fraction: largest share of malformed rows that is tolerated.
         start_time: ISO 8601 date-time at which the source's clock shows zero, for a format
             whose arrivals are numbers.
-        columns: of the format `columns` what the source calls its columns (see `mapped_format`);
+        columns: of the format `columns` what the source calls its columns (see `named_format`);
             or the path of a mapping file.
         time_unit: of the format `columns` the unit of its arrivals, seconds by default.
         ignore_unknown: leave columns out that the format does not know; the report names them.

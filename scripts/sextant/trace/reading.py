@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
-from sextant.trace.date_times import NS_PER_S, UNKNOWN, is_date_time, is_null, read_date_times
+from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_times
 from sextant.trace.rules import Cells, Judge, Rows
 from sextant.trace.trace_format import (
     BLANK,
@@ -152,7 +152,7 @@ def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
     except (OSError, UnicodeDecodeError, csv.Error):
         return form  # an error when the rows are read
     is_datetime = not has_unit and isinstance(first, str) and is_date_time(first)
-    return replace(form, is_datetime=True, units_per_s=NS_PER_S) if is_datetime else form
+    return replace(form, time_unit="iso") if is_datetime else form
 
 
 def _columns(

@@ -1,8 +1,9 @@
 """The trace contract, the formats of publishers, and mappings of a user's own columns."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import check, read_yaml
@@ -56,16 +58,23 @@ BLANK = "blank line"
 """The reason of a line that holds nothing: it is not a row, neither accepted nor rejected."""
 
 
+FORMATS_FILE = PROJECT / "resources" / "traces" / "formats.yaml"
+MAPPED = "columns"
+"""The format of a source whose columns the user names."""
+TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "iso": 1e9}
+"""Units of the arrivals in a second, by their name; `iso` are date-times."""
+_JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
+
+
 @dataclass(frozen=True)
 class TraceFormat:
     """How a publisher writes a trace. Columns are found by name, in any order."""
 
     columns: Mapping[str, str | None]
     """Source column -> trace column; None: known, but nothing is taken from it."""
-    optional: frozenset[str] = frozenset()
-    units_per_s: float = 1.0
-    """Units of the arrival column in a second; date-times are read as nanoseconds."""
-    is_datetime: bool = False
+    optional: Collection[str] = ()
+    time_unit: str = "s"
+    """Unit of the arrival column, a name in `TIME_UNITS`."""
     is_jsonl: bool = False
     factors: Mapping[str, float] = field(default_factory=dict)
     """Trace column -> factor that brings the source's unit to the trace's."""
@@ -75,6 +84,16 @@ class TraceFormat:
     """Whether other columns are left out, in place of being refused."""
     block_tokens: int | None = None
     """Input tokens that one of its `hash_ids` stands for; None: it has none."""
+
+    @property
+    def is_datetime(self) -> bool:
+        """Whether arrivals are date-times, which are read as nanoseconds."""
+        return self.time_unit == "iso"
+
+    @property
+    def units_per_s(self) -> float:
+        """Units of the arrival column in a second."""
+        return TIME_UNITS[self.time_unit]
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,89 +112,10 @@ class TraceFormat:
         return {target: name for name, target in self.columns.items() if target and name in names}
 
 
-FORMATS = {
-    "azure": TraceFormat(
-        {
-            "TIMESTAMP": "arrival_s",
-            "ContextTokens": "input_tokens",
-            "GeneratedTokens": "output_tokens",
-        },
-        units_per_s=1e9,
-        is_datetime=True,
-    ),
-    "burstgpt": TraceFormat(
-        {
-            "Timestamp": "arrival_s",
-            "Model": "llm",
-            "Request tokens": "input_tokens",
-            "Response tokens": "output_tokens",
-            "Total tokens": None,
-            "Log Type": "service",
-            "Session ID": "session_id",
-            "Elapsed time": "e2e_ms",
-        },
-        optional=frozenset({"Session ID", "Elapsed time"}),
-        factors={"e2e_ms": 1000.0},
-    ),
-    "mooncake": TraceFormat(
-        {
-            "timestamp": "arrival_s",
-            "input_length": "input_tokens",
-            "output_length": "output_tokens",
-            "hash_ids": HASH_IDS,
-        },
-        optional=frozenset({"hash_ids"}),
-        units_per_s=1e3,
-        is_jsonl=True,
-        block_tokens=512,
-    ),
-    "qwen-bailian": TraceFormat(
-        {
-            "timestamp": "arrival_s",
-            "input_length": "input_tokens",
-            "output_length": "output_tokens",
-            "chat_id": "request_id",
-            "type": "service",
-            "parent_chat_id": None,
-            "turn": None,
-            "hash_ids": HASH_IDS,
-        },
-        optional=frozenset({"type", "parent_chat_id", "turn", "hash_ids"}),
-        is_jsonl=True,
-        block_tokens=16,
-    ),
-    "openai": TraceFormat(
-        {
-            "created": "arrival_s",
-            "usage.prompt_tokens": "input_tokens",
-            "usage.completion_tokens": "output_tokens",
-            "model": "llm",
-            "id": "request_id",
-        },
-        optional=frozenset({"model", "id"}),
-        is_jsonl=True,
-        is_log=True,
-        ignores_unknown=True,
-    ),
-    "litellm": TraceFormat(
-        {
-            "startTime": "arrival_s",
-            "prompt_tokens": "input_tokens",
-            "completion_tokens": "output_tokens",
-            "model": "llm",
-            "id": "request_id",
-            "status": "status",
-        },
-        optional=frozenset({"model", "id", "status"}),
-        is_jsonl=True,
-        is_log=True,
-        ignores_unknown=True,
-    ),
-    "sextant": TraceFormat(
-        {name: name for name in TRACE_COLUMNS},
-        optional=frozenset(TRACE_COLUMNS) - set(NEEDED_COLUMNS),
-    ),
-}
+@cache
+def published_formats() -> dict[str, TraceFormat]:
+    """Return the formats of publishers by their names."""
+    return {name: TraceFormat(**facts) for name, facts in read_yaml(FORMATS_FILE).items()}
 
 
 def require_trace(path: str | Path) -> pq.ParquetFile:
@@ -212,14 +152,6 @@ def parquet_rows(path: str | Path, *, has_row_number: bool = False) -> str:
     return f"read_parquet({sql_text(literal)}, hive_partitioning = false{number})"
 
 
-MAPPED = "columns"
-"""The format of a source whose columns the user names."""
-TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "iso": 1e9}
-"""Units of the arrivals in a second, by their name; `iso` are date-times."""
-_SHORT = {"arrival": "arrival_s"}
-_JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
-
-
 @dataclass(frozen=True, kw_only=True)
 class MappingFile:
     """A mapping file: what a log of your own calls the columns of a trace."""
@@ -247,7 +179,7 @@ def columns_given(given: Columns) -> Columns:
     content = read_yaml(given)
     check(MappingFile, content, given)
     try:
-        mapped_format(content, None, "")
+        _mapped_format(content, None, "")
     except InputError as error:
         raise error.at(file=given) from None
     return content
@@ -256,38 +188,36 @@ def columns_given(given: Columns) -> Columns:
 def named_format(
     name: str, source: str | Path, columns: Columns | None = None, time_unit: str | None = None
 ) -> TraceFormat:
-    """Return a format of `FORMATS`, or for the name `columns` that of `mapped_format`.
-
-    Raises InputError: no such format, or columns that the format does not need.
-    """
-    if name == MAPPED:
-        return mapped_format(columns or "", time_unit, source)
-    for field_name, given in (("columns", columns), ("time_unit", time_unit)):
-        if given is not None:
-            fix = f"leave it out, or give the format {MAPPED}"
-            raise InputError(f"the format {name} has its own", field=field_name, fix=fix)
-    if name not in FORMATS:
-        fix = f"use one of {', '.join(FORMATS)}, {MAPPED}"
-        raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
-    return FORMATS[name]
-
-
-def mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -> TraceFormat:
-    """Return the format of a source whose columns the user names.
+    """Return the format of a publisher, or for the name `columns` that of a log of your own.
 
     Args:
+        name: of `published_formats`, or `columns`; the other arguments are of `columns` alone.
+        source: JSON lines where it ends in `.jsonl`, `.ndjson` or `.json` (and `.gz`, `.zst`).
         columns: `arrival=ts,input_tokens=usage.prompt_tokens,...`: a column of the trace and the
             source's name of it. A dot leads into an object of JSON or a struct of Parquet. Or the
             content of a mapping file.
         time_unit: a name in `TIME_UNITS`, `s` by default; a mapping file has its own.
-        source: JSON lines where it ends in `.jsonl`, `.ndjson` or `.json` (and `.gz`, `.zst`).
 
-    Raises InputError: what is written there is no such mapping.
+    Raises InputError: no such format, columns that the format does not need, or no such mapping.
     """
+    if name == MAPPED:
+        return _mapped_format(columns or "", time_unit, source)
+    for field_name, given in (("columns", columns), ("time_unit", time_unit)):
+        if given is not None:
+            fix = f"leave it out, or give the format {MAPPED}"
+            raise InputError(f"the format {name} has its own", field=field_name, fix=fix)
+    formats = published_formats()
+    if name not in formats:
+        fix = f"use one of {', '.join(formats)}, {MAPPED}"
+        raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
+    return formats[name]
+
+
+def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -> TraceFormat:
+    """Return the format of a source whose columns the user names, as `named_format` says."""
     if isinstance(columns, str):
-        fix = "give TRACE_COLUMN=SOURCE_COLUMN, with commas between"
+        fix, ignores_unknown = "give TRACE_COLUMN=SOURCE_COLUMN, with commas between", True
         parts = [(part.strip(), *part.partition("=")[::2]) for part in columns.split(",")]
-        ignores_unknown = True
     else:
         if time_unit is not None:
             fix = f"leave it out, and write time_unit: {time_unit} into the mapping file"
@@ -295,12 +225,12 @@ def mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -
         fix = "give TRACE_COLUMN: SOURCE_COLUMN in each line"
         parts = [(": ".join(pair), *pair) for pair in columns["columns"].items()]
         time_unit, ignores_unknown = columns.get("time_unit"), columns.get("ignore_unknown", True)
-    time_unit = time_unit or "s"
     others = ", ".join(name for name in TRACE_COLUMNS if name != "arrival_s")
     fix += f"; trace columns are arrival, {others}"
-    names: dict[str, str] = {}
+    names: dict[str, str | None] = {}
     for part, target, name in parts:
-        target, name = _SHORT.get(target.strip(), target.strip()), name.strip()
+        target, name = target.strip(), name.strip()
+        target = "arrival_s" if target == "arrival" else target
         if target not in TRACE_COLUMNS or not name:
             raise InputError(f"{part!r} names no column", field="columns", fix=fix)
         if target in names.values() or name in names:
@@ -309,15 +239,14 @@ def mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -
     for target in NEEDED_COLUMNS:
         if target not in names.values():
             raise InputError(f"{target} is missing", field="columns", fix=fix)
+    time_unit = time_unit or "s"
     if time_unit not in TIME_UNITS:
         fix = f"use one of {', '.join(TIME_UNITS)}"
         raise InputError(f"unknown unit {time_unit!r}", field="time_unit", fix=fix)
-    endings = {ending for ending in Path(source).suffixes if ending in _JSON_ENDINGS}
     return TraceFormat(
         names,
-        units_per_s=TIME_UNITS[time_unit],
-        is_datetime=time_unit == "iso",
-        is_jsonl=bool(endings),
+        time_unit=time_unit,
+        is_jsonl=not set(_JSON_ENDINGS).isdisjoint(Path(source).suffixes),
         is_log=True,
         ignores_unknown=ignores_unknown,
     )

@@ -59,27 +59,17 @@ def fit_zipf(
     values, weights = _weighted_lengths(tokens, counts)
     lowest = int(values[0]) if lowest is None else int(lowest)
     highest = int(values[-1]) if highest is None else int(highest)
-    _check_bounds(lowest, highest)
+    logs = _logs(lowest, highest)
     is_inside = (values >= lowest) & (values <= highest)
     inside, weight = values[is_inside], weights[is_inside]
     n, n_outside = int(weight.sum()), int(weights[~is_inside].sum())
     if len(inside) < 2:
         problem = f"{len(inside)} distinct lengths from {lowest} to {highest}"
         raise InputError(problem, field="tokens", fix="a Zipf fit needs two or more")
-    logs = np.log(np.arange(lowest, highest + 1))
-    theta = _theta(float(weight @ np.log(inside)) / n, logs)
-    p = scipy.special.softmax(-theta * logs)
-    variance = float(p @ (logs - float(p @ logs)) ** 2)
-    half = float(scipy.special.ndtri((1 + CONFIDENCE) / 2) / np.sqrt(n * variance))
-    observed = np.bincount(inside - lowest, weight, minlength=len(logs)).cumsum() / weight.sum()
-    ks = float(np.abs(observed - p.cumsum()).max())
-    return ZipfFit(theta, theta - half, theta + half, lowest, highest, n, n_outside, ks)
-
-
-def _theta(wanted: float, logs: np.ndarray) -> float:
-    """Return the exponent at which the mean of ln x is `wanted`."""
+    wanted = float(weight @ np.log(inside)) / n
 
     def excess(theta: float) -> float:
+        """Return by how much the mean of ln x is too large."""
         return float(scipy.special.softmax(-theta * logs) @ logs) - wanted
 
     # Lengths that are nearly all alike have a steep law: 99 of 100 tokens and one of 101, 462.
@@ -89,7 +79,22 @@ def _theta(wanted: float, logs: np.ndarray) -> float:
         if end > _STEEPEST:
             fix = "a Zipf law cannot be fitted where all lengths but one are alike"
             raise InputError("no exponent fits the lengths", field="tokens", fix=fix)
-    return float(scipy.optimize.brentq(excess, -end, end, xtol=1e-10))
+    theta = float(scipy.optimize.brentq(excess, -end, end, xtol=1e-10))
+    p = scipy.special.softmax(-theta * logs)
+    variance = float(p @ (logs - float(p @ logs)) ** 2)
+    half = float(scipy.special.ndtri((1 + CONFIDENCE) / 2) / np.sqrt(n * variance))
+    observed = np.bincount(inside - lowest, weight, minlength=len(logs)).cumsum() / weight.sum()
+    ks = float(np.abs(observed - p.cumsum()).max())
+    return ZipfFit(theta, theta - half, theta + half, lowest, highest, n, n_outside, ks)
+
+
+def _logs(lowest: int, highest: int) -> np.ndarray:
+    """Return the logarithms of the lengths lowest … highest."""
+    if not 1 <= lowest <= highest <= MAX_TOKENS:
+        fix = f"give bounds with 1 <= lowest <= highest <= {MAX_TOKENS:,}; Zipf's law has no "
+        problem = f"lengths from {lowest} to {highest}"
+        raise InputError(problem, field="lowest", fix=fix + "length of 0")
+    return np.log(np.arange(lowest, highest + 1))
 
 
 def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
@@ -97,19 +102,9 @@ def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
 
     Raises InputError: bounds other than 1 <= lowest <= highest, or a theta that is not finite.
     """
-    _check_bounds(lowest, highest)
     if not np.isfinite(theta):
         raise InputError(f"theta of {theta}", field="theta", fix="give a number, for example 1.1")
-    return scipy.special.softmax(-theta * np.log(np.arange(lowest, highest + 1)))
-
-
-def _check_bounds(lowest: int, highest: int) -> None:
-    if not 1 <= lowest <= highest <= MAX_TOKENS:
-        fix = (
-            f"give bounds with 1 <= lowest <= highest <= {MAX_TOKENS:,}; Zipf's law has no "
-            "length of 0"
-        )
-        raise InputError(f"lengths from {lowest} to {highest}", field="lowest", fix=fix)
+    return scipy.special.softmax(-theta * _logs(lowest, highest))
 
 
 def zipf_request_model(
@@ -125,9 +120,8 @@ def zipf_request_model(
     if outputs[0] < 1:
         fix = "give 1 or more tokens"
         raise InputError(f"an output of {outputs[0]} tokens", field="output_tokens", fix=fix)
-    inputs = in_bins(
-        np.arange(lowest, highest + 1), zipf_probabilities(theta, lowest, highest), N_ZIPF_BINS
-    )
+    probabilities = zipf_probabilities(theta, lowest, highest)
+    inputs = in_bins(np.arange(lowest, highest + 1), probabilities, N_ZIPF_BINS)
     return independent_model(inputs, in_bins(outputs, counts / counts.sum(), N_ZIPF_BINS))
 
 
@@ -140,22 +134,13 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
     Returns:
         One row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it), `n`,
         and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
-
-    Raises InputError: lengths that are missing, negative or not whole, columns of unequal length,
-    or no request.
     """
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
-    if len(inputs) != len(outputs):
-        problem = f"{len(inputs)} inputs and {len(outputs)} outputs"
-        raise InputError(problem, field="output_tokens", fix="give a pair for each request")
-    distinct, counts = _weighted_lengths(inputs, None)
-    _weighted_lengths(outputs, None)
-    order = np.argsort(inputs, kind="stable")
-    inputs, outputs = inputs[order], outputs[order]
-    starts = bin_starts(counts.astype(np.int64), n_bins)
+    distinct, counts = np.unique(inputs, return_counts=True)
+    starts = bin_starts(counts, n_bins)
     rows = []
     for low, high in zip(distinct[starts], distinct[np.append(starts[1:], 0) - 1], strict=True):
-        inside = outputs[np.searchsorted(inputs, low) : np.searchsorted(inputs, high, "right")]
+        inside = outputs[(inputs >= low) & (inputs <= high)]
         quantiles = np.percentile(inside, list(_PERCENTILES.values()))
         rows.append((low, high, len(inside), inside.mean(), *quantiles))
     return pd.DataFrame(rows, columns=["input_lo", "input_hi", "n", "mean", *_PERCENTILES])
@@ -164,14 +149,10 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
 def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct lengths, ascending, and how often each occurs."""
     given = np.asarray(tokens, float)
+    if not np.all((given == np.rint(given)) & (given >= 0)):  # NaN is unequal to itself
+        fix, problem = "drop missing and failed requests first", "not all are whole numbers of 0 "
+        raise InputError(problem + "or more", field="tokens", fix=fix)
     weights = np.ones(len(given)) if counts is None else np.asarray(counts, float)
-    if len(weights) != len(given):
-        problem = f"{len(weights)} counts of {len(given)} lengths"
-        raise InputError(problem, field="counts", fix="give one count for each length")
-    for field, numbers in (("tokens", given), ("counts", weights)):
-        if not np.all((numbers == np.rint(numbers)) & (numbers >= 0)):  # NaN is unequal to itself
-            fix = "drop missing and failed requests first"
-            raise InputError("not all are whole numbers of 0 or more", field=field, fix=fix)
     values, place = np.unique(given[weights > 0], return_inverse=True)
     if not len(values):
         raise InputError("there is no length", field="tokens", fix="give lengths of requests")

@@ -7,10 +7,9 @@ published; docs/workloads.md says what they mean, and what our client sends for 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -41,7 +40,6 @@ ALIASES = {
 }
 """Names of published histograms -> the trace contract's."""
 USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"
-_CITING = ("source", "conversion")
 _TAIL = 1e-9
 """Probability beyond which the geometric distribution is cut off."""
 # A request has tokens on both sides; engines write top_k = -1 for "no limit".
@@ -77,42 +75,25 @@ def load_request_model(path: str | Path) -> RequestModel:
     if not names:
         fix = f"add at least one of {', '.join(PARAMETERS)}"
         raise InputError("the joint bins have no parameter", file=path, fix=fix)
-    try:
-        weight = _checked_weight(frame)
-        for name in names:
-            _check_values(frame[name])
-    except InputError as error:
-        raise error.at(file=path) from None
-    return RequestModel(
-        pd.DataFrame({**{name: typed(frame[name]) for name in names}, weight: frame[weight]})
-    )
-
-
-def _checked_weight(frame: pd.DataFrame) -> str:
-    """Return the column of the weights; refuse weights that no distribution has."""
-    names = [name for name in WEIGHT_COLUMNS if name in frame]
-    if len(names) != 1:
-        problem = f"the joint bins have {'two weights' if names else 'no weight'}"
+    weights = [name for name in WEIGHT_COLUMNS if name in frame]
+    if len(weights) != 1:
+        problem = f"the joint bins have {'two weights' if weights else 'no weight'}"
         fix = f"give one of {', '.join(WEIGHT_COLUMNS)}"
-        raise InputError(problem, field=WEIGHT_COLUMNS[0], fix=fix)
-    (name,) = names
-    weights = pd.to_numeric(frame[name], errors="coerce").to_numpy(float, na_value=np.nan)
-    is_fault = ~(np.isfinite(weights) & (weights >= 0))
-    if is_fault.any():
-        row = int(np.argmax(is_fault))
-        problem, fix = f"a weight of {frame[name].iloc[row]}", "give each joint bin 0 or more"
-        raise InputError(problem, row=row + 1, field=name, fix=fix)
-    if not np.isfinite(weights.sum()):
-        raise InputError("the weights have no sum", field=name, fix="give counts or probabilities")
-    if not weights.any():
-        fix = "give at least one joint bin a weight above 0"
-        raise InputError("all weights are zero", field=name, fix=fix)
-    return name
+        raise InputError(problem, file=path, field=WEIGHT_COLUMNS[0], fix=fix)
+    for name in (*names, *weights):
+        _check_values(frame[name], path)
+    total = frame[weights[0]].sum()
+    if not 0 < total < np.inf:
+        problem = "the weights have no sum" if total else "all weights are zero"
+        fix = "give counts or probabilities, at least one of them above 0"
+        raise InputError(problem, file=path, field=weights[0], fix=fix)
+    columns = {name: typed(frame[name]) for name in names} | {weights[0]: frame[weights[0]]}
+    return RequestModel(pd.DataFrame(columns))
 
 
-def _check_values(column: pd.Series) -> None:
-    """Refuse a value that no request can have; null is allowed."""
-    known = column.dropna()
+def _check_values(column: pd.Series, path: Path) -> None:
+    """Refuse a value that no request can have, or a weight that no bin has. A value may be null."""
+    known = column if column.name in WEIGHT_COLUMNS else column.dropna()
     if column.name in BOOLEANS:
         is_sound, wanted = known.isin([True, False]), "true or false"
     else:
@@ -127,8 +108,9 @@ def _check_values(column: pd.Series) -> None:
             wanted = f"a whole number from {lowest} to {MAX_INT32}"
     if not is_sound.all():
         row = int(is_sound.idxmin())
-        problem, fix = f"a value of {column[row]}", f"give {wanted}, or null"
-        raise InputError(problem, row=row + 1, field=column.name, fix=fix)
+        fix = f"give {wanted}" + ("" if known is column else ", or null")
+        problem = f"a value of {column[row]}"
+        raise InputError(problem, file=path, row=row + 1, field=column.name, fix=fix)
 
 
 def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
@@ -144,8 +126,7 @@ def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
     return model
 
 
-@dataclass(frozen=True)
-class UseCase:
+class UseCase(NamedTuple):
     """A use case of LLMs as a workload."""
 
     model: RequestModel
@@ -157,6 +138,16 @@ class UseCase:
 def use_case_names() -> list[str]:
     """Return the names of the shipped use cases."""
     return list(_shipped()["use_cases"])
+
+
+def use_case_sha256(name: str) -> str:
+    """Return the SHA-256 of a shipped use case's figures."""
+    return hashlib.sha256(json.dumps(_shipped()["use_cases"][name]).encode()).hexdigest()
+
+
+@cache
+def _shipped() -> dict[str, Any]:
+    return read_yaml(USE_CASES_FILE)
 
 
 def load_use_case(name: str) -> UseCase:
@@ -171,41 +162,26 @@ def load_use_case(name: str) -> UseCase:
     if name not in shipped["use_cases"]:
         fix = f"use one of {', '.join(use_case_names())}"
         raise InputError(f"there is no use case '{name}'", file=USE_CASES_FILE, fix=fix)
-    described = shipped["use_cases"][name]
-    sides = [described[side] for side in ("input_tokens", "output_tokens")]
+    sides = [shipped["use_cases"][name][side] for side in ("input_tokens", "output_tokens")]
     lengths = (in_bins(*_distribution(figures), N_BINS) for figures in sides)
-    cited = [figures.get(key) for figures in sides for key in _CITING]
+    cited = [figures.get(key) for figures in sides for key in ("source", "conversion")]
     sources = tuple(shipped["sources"][key] for key in dict.fromkeys(filter(None, cited)))
     return UseCase(independent_model(*lengths), sources)
 
 
-def use_case_sha256(name: str) -> str:
-    """Return the SHA-256 of a shipped use case's figures."""
-    return hashlib.sha256(json.dumps(_shipped()["use_cases"][name]).encode()).hexdigest()
-
-
-@cache
-def _shipped() -> dict[str, Any]:
-    return read_yaml(USE_CASES_FILE)
-
-
 def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return lengths and their probabilities: log-normal by its quantiles, else geometric."""
-    from scipy import stats
-
-    if "median" in figures:
-        return _log_normal(figures["median"], figures["p90"], figures["highest_tokens"])
-    words = figures.get("mean_words", 0.0) * figures.get("tokens_per_word", 1.0)
-    shape = stats.geom(1 / figures.get("mean", words))
-    lengths = np.arange(1, int(shape.isf(_TAIL)) + 1)
-    return lengths, shape.pmf(lengths) / shape.cdf(lengths[-1])
-
-
-def _log_normal(median: float, p90: float, highest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log-normal distribution with this median and p90 once cut off at `highest`."""
     from scipy import optimize, stats
 
+    if "median" not in figures:
+        words = figures.get("mean_words", 0.0) * figures.get("tokens_per_word", 1.0)
+        shape = stats.geom(1 / figures.get("mean", words))
+        lengths = np.arange(1, int(shape.isf(_TAIL)) + 1)
+        return lengths, shape.pmf(lengths) / shape.cdf(lengths[-1])
+    median, p90, highest = (figures[name] for name in ("median", "p90", "highest_tokens"))
+
     def misses(parameters: np.ndarray) -> list[float]:
+        """Return how far the quantiles are off once the law is cut off at `highest`."""
         mu, log_sigma = parameters
         below = stats.norm.cdf((np.log([median, p90, highest]) - mu) / np.exp(log_sigma))
         return [below[0] / below[2] - 0.5, below[1] / below[2] - 0.9]
