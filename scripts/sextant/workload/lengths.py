@@ -136,6 +136,8 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
         and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
     """
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
+    order = np.argsort(inputs, kind="stable")
+    inputs, outputs = inputs[order], outputs[order]
     distinct, counts = np.unique(inputs, return_counts=True)
     starts = bin_starts(counts, n_bins)
     rows = []
