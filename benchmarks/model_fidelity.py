@@ -44,7 +44,7 @@ def requests_of(source: Path, trace_format: str) -> pd.DataFrame:
 def by_input(requests: pd.DataFrame, bins: pd.DataFrame) -> float:
     """Return how much of the variance of the outputs' ranks the input's bin explains."""
     place = np.searchsorted(bins["input_lo"], requests["input_tokens"], side="right")
-    return explained(requests["output_tokens"].rank().to_numpy(), place).fraction
+    return explained(requests["output_tokens"].rank().to_numpy(), place)[0]
 
 
 def main() -> None:

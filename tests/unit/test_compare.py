@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from cells import request, write_cell
 from sextant.cli.app import app
 from sextant.points.store import build_store
+from sextant.report.compare import compare_levels
 from sextant.report.write import write_report
-from sextant.studies.compare_runs import _rows
 
 N, N_TOKENS = 200, 12
 
@@ -89,19 +89,19 @@ def n_different(n_pairs: int, n: int, pace: float = 0.0) -> int:
     pairs = (
         (level_of(2 * pair, n, pace), level_of(2 * pair + 1, n, pace)) for pair in range(n_pairs)
     )
-    return sum(any(row["is_real"] for row in _rows(*pair)) for pair in pairs)
+    return sum(any(row["is_real"] for row in compare_levels(*pair)) for pair in pairs)
 
 
 def test_equal_servers_seldom_differ(monkeypatch):
     """Of all figures of a level together one comparison in twenty may err."""
-    monkeypatch.setattr("sextant.studies.compare_runs._N_DEALS", 400)
+    monkeypatch.setattr("sextant.report.compare._N_DEALS", 400)
     assert n_different(20, 25) <= 4  # of 20, with probability 0.997 where it is one in twenty
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "pace"), [(25, 0.0), (60, 0.5)])
 def test_of_a_thousand_equal_pairs_one_in_twenty_differs(monkeypatch, n, pace):
-    monkeypatch.setattr("sextant.studies.compare_runs._N_DEALS", 400)
+    monkeypatch.setattr("sextant.report.compare._N_DEALS", 400)
     assert 20 <= n_different(1000, n, pace) <= 75
 
 

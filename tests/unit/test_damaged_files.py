@@ -7,8 +7,9 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, read_parquet
-from sextant.report.trace_file import open_trace, overview
+from sextant.report.trace_characterize import measure_overview
 from sextant.trace import ingest_trace
+from sextant.trace.trace_format import require_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.profiles import read_arrivals
 from sextant.workload.published import load_request_model
@@ -52,7 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 READERS = {
     "trace, fitted": ("t.parquet", served_requests, "ingest the trace again"),
     "trace, its times": ("t.parquet", read_arrivals, "ingest the trace again"),
-    "trace, by its columns": ("t.parquet", open_trace, "ingest the trace again"),
+    "trace, by its columns": ("t.parquet", require_trace, "ingest the trace again"),
     "request model": ("requests.parquet", load_request_model, "fit the workload again"),
     "arrival model": ("arrivals.json", load_arrivals, "fit the workload again"),
     "any table": ("requests.parquet", read_parquet, "delete it and run"),
@@ -77,7 +78,7 @@ def test_a_report_of_ingest_that_is_damaged_is_named(made: Path, tmp_path: Path)
     report = tmp_path / "t.report.json"
     report.write_text("{")
     with pytest.raises(InputError, match=r"t\.report\.json: not JSON .*ingest the trace again"):
-        overview(open_trace(made / "t.parquet"), report)
+        measure_overview(made / "t.parquet", report)
 
 
 def test_other_errors_are_not_taken_for_damage(made: Path) -> None:

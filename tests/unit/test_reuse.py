@@ -17,7 +17,6 @@ from sextant.answer.capacity.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.report.trace_characterize import measure_reuse, write_trace_report
-from sextant.report.trace_file import open_trace
 from sextant.simulate.tables import cache_depths
 from sextant.trace import ingest_trace
 from sextant.trace.trace_format import HASH_IDS
@@ -122,7 +121,7 @@ def test_a_cache_of_any_size_is_what_one_that_is_played_through_is(seed):
 
 
 def test_the_report_says_what_repeats_by_cache_time_and_age(talks):
-    found = measure_reuse(open_trace(talks))
+    found = measure_reuse(talks)
     assert (found["n_blocks"], found["n_distinct_blocks"], found["block_tokens"]) == (11, 6, BLOCK)
     # 7; 7 and 1; 7 and 2.
     assert found["repeated_fraction"] == pytest.approx(5 / 11)
@@ -144,7 +143,7 @@ def test_the_report_says_what_repeats_by_cache_time_and_age(talks):
 def test_mooncakes_conversations_repeat_37_percent(tmp_path, mirror):
     outputs = (tmp_path / name for name in ("t.parquet", "r.parquet", "report.json"))
     ingest_trace(mirror / "mooncake/conversation_trace.jsonl", "mooncake", *outputs)
-    found = measure_reuse(open_trace(tmp_path / "t.parquet"))
+    found = measure_reuse(tmp_path / "t.parquet")
     assert found["n_blocks"] == 288_500
     assert found["repeated_fraction"] == pytest.approx(0.3664, abs=1e-4)
     assert found["by_cache"]["repeated_fraction"] == sorted(found["by_cache"]["repeated_fraction"])

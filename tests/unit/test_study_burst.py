@@ -6,7 +6,7 @@ import pytest
 from cells import TOO_LARGE, failed_request, request, study_data, write_cell
 from sextant.points.cell_files import read_cell
 from sextant.studies.burst import analyse
-from sextant.studies.burst_phases import averages, by_setting, over_time, phases
+from sextant.studies.burst_phases import phases
 
 ALPHA, BETA, API, WARMUP, CONVERSATION, THETA = 4.0, 5.0, 3.0, 1.0, 2.0, 6.0
 
@@ -60,7 +60,7 @@ def sweep_cell(folder, rows=SWEEP_ROWS):
 
 def test_averages_of_a_phase(tmp_path):
     (phase,) = phases(read_cell(sweep_cell(tmp_path)))
-    found = averages(phase)
+    found = phase.averages
     assert (found["n_requests"], found["n_failed"], found["failure_rate"]) == (4, 1, 0.25)
     assert found["throughput_tok_s"] == pytest.approx(9 / 4)
     # 200 ms over 2 tokens, twice; 1,000 ms over 5.
@@ -75,7 +75,7 @@ def test_averages_of_a_phase(tmp_path):
 
 def test_blocks_are_of_requests_whatever_the_time(tmp_path):
     (phase,) = phases(read_cell(sweep_cell(tmp_path)))
-    blocks = by_setting(phase)
+    blocks = phase.by_setting
     assert blocks["n_requests"].tolist() == [2, 2]
     assert blocks["failure_rate"].tolist() == [0.0, 0.5]
     assert blocks["beta_s"].tolist() == [0.5, 0.125]
@@ -93,12 +93,12 @@ def test_windows_of_a_mirrored_load_are_of_time(tmp_path):
     rows += [served(API, due_s, 0.1) for due_s in np.linspace(2.1, 4.0, 7)]
     cell = write_cell(tmp_path, rows, levels={API: mirrored}, kind="burst")
     (phase,) = phases(read_cell(cell))
-    windows = by_setting(phase)
+    windows = phase.by_setting
     assert windows["n_requests"].tolist() == [2, 8]
     assert windows["failure_rate"].tolist() == [0.0, 0.125]
     assert windows["mean_kv_usage"].isna().all()
     # Ten requests in two slices; tokens of the last, due at 4 s, come later.
-    slices = over_time(phase)
+    slices = phase.over_time
     assert slices["end_s"].tolist() == [2.0, 4.0]
     assert slices["n_requests"].tolist() == [2, 8]
     assert slices["throughput_tok_s"].tolist() == [2.0, 6.0]

@@ -181,11 +181,6 @@ def compare(
     if any(are_runs) and not all(are_runs):
         fix = "compare two load runs, two stores or two reports"
         raise InputError("only one of them is a load run", file=b, fix=fix)
-    if all(are_runs):
-        from sextant.studies.compare_runs import compare_runs
+    from sextant.report.compare import compare_answers, compare_runs
 
-        print_document(compare_runs(a, b), printed, out)
-    else:
-        from sextant.report.compare import compare_answers
-
-        print_document(compare_answers(a, b), printed, out)
+    print_document(compare_runs(a, b) if all(are_runs) else compare_answers(a, b), printed, out)

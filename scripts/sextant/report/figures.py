@@ -23,17 +23,16 @@ _MOST_OVERSPEND = 200
 _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 
-def load_chart(curves: pd.DataFrame, answer: Row, card: Row) -> Chart | None:
+def load_chart(curves: pd.DataFrame, heading: str, slo: SLO, card: Row) -> Chart | None:
     """Return the figure of an LLM's latencies (`load_curves`) over the load of a replica, a panel
     per limit; 90% intervals as bars.
 
-    None where no latency is known. `card` has the answer's `gpu_profile_id` and `headroom`.
+    None where no latency is known. `card` has the answer and its `headroom`.
     """
-    llm_id, predictor, heading = card["llm_id"], card["predictor"], answer["heading"]
+    llm_id, predictor = card["llm_id"], card["predictor"]
     own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == predictor)]
     if not own[TARGETS].notna().any(axis=None):
         return None
-    slo = SLO(**answer["slo"])
     name = llm_id if card["basis"] == MEASURED else f"{llm_id}, predicted by {predictor}"
     title = f"Latency over load, {heading}, {name}"
 
@@ -65,44 +64,39 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
     lines.append(Curve(label, sides, [limit_ms, limit_ms], is_reference=True))
     name, unit = METRICS[metric], "ms/token" if metric == "nttft" else "ms"
     low_ms, high_ms = np.nanmin(drawn) / 1.3, np.nanmax(drawn) * 1.4
-    label = f"{PERCENTILE_PREFIX[percentile]} {name} ({unit})"
-    load = "Users" if slo.users is not None else "Requests a second"
     levels = sorted(set(curves["users"])) if slo.users is not None else []
     ticks = levels if 0 < len(levels) <= _MAX_TICKS else None
+    load = "Users" if slo.users is not None else "Requests a second"
     x_axis = Axis(f"{load} of a replica", True, ticks, ticks and [str(level) for level in ticks])
-    y_axis = Axis(label, is_log=True, low=low_ms, high=high_ms)
-    return Panel("", x_axis, y_axis, lines)
+    label = f"{PERCENTILE_PREFIX[percentile]} {name} ({unit})"
+    return Panel("", x_axis, Axis(label, is_log=True, low=low_ms, high=high_ms), lines)
 
 
 def score_charts(answers: Sequence[Row]) -> list[Chart]:
     """Return success against overspend (LLM-Pilot, Fig. 8) of each SLO where a predictor had a
     success.
     """
-    return [
-        Chart(
-            partial(score_figure, each["scores"], f"Success against overspend, {each['heading']}"),
-            title=each["heading"],
-            name=f"so_scores {each['heading']}",
-        )
-        for each in answers
-        if any(score["overspend"] is not None for score in each["scores"])
-    ]
+    charts = []
+    for answer in answers:
+        drawn = [score for score in answer["scores"] if score["overspend"] is not None]
+        heading = answer["heading"]
+        if drawn:
+            drawing = partial(_score_figure, drawn, f"Success against overspend, {heading}")
+            charts.append(Chart(drawing, title=heading, name=f"so_scores {heading}"))
+    return charts
 
 
-def score_figure(scores: Sequence[Row], title: str) -> str:
-    """Draw success rate against overspend in percent, a mark per predictor with its S/O.
-
-    `scores` are of one SLO; those without any success have no overspend and are left out. Lines
-    join places of equal S/O.
+def _score_figure(scores: Sequence[Row], title: str) -> str:
+    """Draw success rate against overspend in percent, a mark per predictor with its S/O; lines join
+    places of equal S/O.
     """
-    drawn = [row for row in scores if row["overspend"] is not None]
     lines = [
         Curve(
             f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}",
             [min(100 * row["overspend"], _MOST_OVERSPEND)],
             [100 * row["success_rate"]],
         )
-        for row in drawn
+        for row in scores
     ]
     for so_score in _EQUAL_SCORES:
         # Eq. 7 of LLM-Pilot solved for S, from where S is 1.
@@ -122,8 +116,7 @@ def prediction_charts(tables: Tables, answers: Sequence[Row]) -> list[Chart]:
             pairs = prediction_pairs(tables, answer["slo"], answer["source"], predictor)
             if pairs:
                 name = f"{answer['heading']} · {predictor}"
-                title = f"Predicted against measured, {name}"
-                drawing = partial(prediction_figure, pairs, title)
+                drawing = partial(prediction_figure, pairs, f"Predicted against measured, {name}")
                 caption = f"{plural(len(pairs), 'point')}."
                 charts.append(Chart(drawing, caption, marked(name), f"prediction {name}"))
     return charts
@@ -145,12 +138,13 @@ def prediction_figure(pairs: Sequence[Row], title: str) -> str:
         shown = [value for value in values if value > FLOOR_MS] or [0.5, 2.0]
         ends = [min(shown) / 1.3, max(shown) * 1.3]
         axis = Axis("", is_log=True, low=ends[0], high=ends[1])
+        labels = (f"Measured {words} (ms)", f"Predicted {words}")
+        x, y = (axis._replace(label=label) for label in labels)
         for (llm_id,), own in group_by(known, "llm_id").items():
             errors = [abs(pair[predicted] - pair[true]) / pair[true] for pair in own]
-            places = [(p[true], p[predicted]) for p in own if p[predicted] > FLOOR_MS]
-            points = Curve("a GPU profile and load", *(np.array(places).reshape(-1, 2).T))
-            lines = [points._replace(is_marks=True), Curve("", ends, ends, is_reference=True)]
-            x = axis._replace(label=f"Measured {words} (ms)")
-            y = axis._replace(label=f"Predicted {words}")
+            drawn = [pair for pair in own if pair[predicted] > FLOOR_MS]
+            across, up = ([pair[column] for pair in drawn] for column in (true, predicted))
+            points = Curve("a GPU profile and load", across, up, is_marks=True)
+            lines = [points, Curve("", ends, ends, is_reference=True)]
             panels.append(Panel(f"{llm_id}: {percent(float(np.mean(errors)))}", x, y, lines))
     return panels_figure(panels, title, n_columns=3, height_in=2.2)

@@ -8,8 +8,8 @@ from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
 from sextant.predict import MEASURED
-from sextant.report.answers import decision_points, deployment, slo_answers, slo_words, sources
-from sextant.report.store_tables import Tables, detailed_slos, price_lines, read_tables
+from sextant.report.answers import deployment, slo_answers, slo_words
+from sextant.report.store_tables import Tables, detailed_slos, price_lines, read_tables, sources
 
 _SCORES = {
     "S": "success_rate",
@@ -18,12 +18,10 @@ _SCORES = {
     "MAPE nTTFT": "mape_nttft",
     "MAPE ITL": "mape_itl",
 }
-_COUNTS, _PLACE = ("n_ok", "n_failed"), ("llm_id", "gpu_profile_id")
-_SCORE_HEADER = ("predictor", *_SCORES)
-_SCORE_WORDS = (
-    "S: share of the LLMs whose recommended deployment meets the SLO. O: its extra cost over the "
-    "cheapest one that does. S/O: harmonic mean of S and 1 − O."
-)
+_HEADER = ["predictor", *_SCORES]
+REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
+"""Predictors that first measure a new LLM on the two reference profiles. A test compares them
+with the registry of predictors, which would load their training libraries."""
 
 
 def summary(database: Path) -> Document:
@@ -36,7 +34,7 @@ def summary(database: Path) -> Document:
     def blocks_of(tables: Tables, source: str) -> list[Block]:
         if not (parts := answer_blocks(tables, source)):
             return []
-        if points := [each for each in decision_points(tables) if each["source"] == source]:
+        if points := [point for point in tables["deciding"] if point["source"] == source]:
             n_ok, n_failed = (sum(each[name] or 0 for each in points) for name in _COUNTS)
             llms, profiles = ({each[name] for each in points} for name in _PLACE)
             text = (
@@ -51,6 +49,9 @@ def summary(database: Path) -> Document:
     if not blocks:
         blocks.append(Note("The store has no SLO, so there is nothing to recommend."))
     return Document("Sextant report", [*blocks, Facts(price_lines(tables))])
+
+
+_COUNTS, _PLACE = ("n_ok", "n_failed"), ("llm_id", "gpu_profile_id")
 
 
 def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -> list[Block]:
@@ -76,22 +77,23 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
     slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
     simulated = [row for row in tables["capacity"] if row["source"] == source]
     for (slo_id,), of_slo in group_by(simulated, "slo_id").items():
-        chosen = {row["llm_id"]: row for row in of_slo if row["is_chosen"]}
-        columns[slo_id] = {
-            llm: f"{deployment(row)} {number(row['usd_per_hour'])}" if row else "none"
-            for llm in dict.fromkeys(row["llm_id"] for row in of_slo)
-            for row in [chosen.get(llm)]
+        chosen = {
+            row["llm_id"]: f"{deployment(row)} {number(row['usd_per_hour'])}"
+            for row in of_slo
+            if row["is_chosen"]
         }
+        columns[slo_id] = {row["llm_id"]: "none" for row in of_slo} | chosen
         legend.append(f"{slo_id}: {slo_words(slos[slo_id])}, simulated")
     if not columns:
         return []
-    answered = {llm for cells in columns.values() for llm in cells}
-    llms = sorted(answered | {row["llm_id"] for row in tables["llm"]})
-    lines = [[llm, *(cells.get(llm, "not known") for cells in columns.values())] for llm in llms]
-    answers = Table(["LLM", *columns], lines, range(len(columns) + 1))
+    llms = {row["llm_id"] for row in tables["llm"]}.union(*columns.values())
+    lines = [
+        [llm, *(cells.get(llm, "not known") for cells in columns.values())] for llm in sorted(llms)
+    ]
     n_slos = len(tables["slo"])
     which = "each SLO" if len(detailed_slos(tables)) == n_slos else f"the first of {n_slos} SLOs"
     title = f"Cheapest deployment that meets {which} (replicas × GPU profile, USD per hour)"
+    answers = Table(["LLM", *columns], lines, range(len(columns) + 1))
     return [Section(title, [answers, Facts(legend)])]
 
 
@@ -111,29 +113,24 @@ def score_blocks(tables: Tables, source: str) -> list[Block]:
     means, n_slos = predictor_means(scores), len(tables["slo"])
     if not means:
         return []
-    judged = "Predictors, judged on each LLM without having seen it"
-    rows = [_score_cells(row) for row in means]
-    blocks = [
-        Section(f"{judged}, means over {plural(n_slos, 'SLO')}", [Table(_SCORE_HEADER, rows)])
-    ]
+
+    def cells(row: Row) -> list[str]:
+        return [marked(row["predictor"]), *(percent(row[name]) for name in _SCORES.values())]
+
+    judged, blocks = "Predictors, judged on each LLM without having seen it", list[Block]()
     if len(detailed_slos(tables)) < n_slos:
         first = tables["slo"][0]["slo_id"]
-        of_first = [
-            row for row in scores if row["slo_id"] == first and row["predictor"] != MEASURED
-        ]
-        cells = [[*_score_cells(row), row["note"] or ""] for row in of_first]
-        table = Table([*_SCORE_HEADER, "note"], cells, (0, len(_SCORE_HEADER)))
-        blocks.insert(0, Section(f"{judged}, for {first}", [table]))
-    return [*blocks, Note(_SCORE_WORDS)]
-
-
-def _score_cells(row: Row) -> list[str]:
-    return [marked(row["predictor"]), *(percent(row[name]) for name in _SCORES.values())]
-
-
-REFERENCE_PREDICTORS = frozenset({"paris", "selecta", "morphling"})
-"""Predictors that first measure a new LLM on the two reference profiles. A test compares them
-with the registry of predictors, which would load their training libraries."""
+        of_first = [row for row in scores if row["slo_id"] == first]
+        rows = [[*cells(r), r["note"] or ""] for r in of_first if r["predictor"] != MEASURED]
+        table = Table([*_HEADER, "note"], rows, (0, len(_HEADER)))
+        blocks.append(Section(f"{judged}, for {first}", [table]))
+    table = Table(_HEADER, [cells(row) for row in means])
+    words = (
+        "S: share of the LLMs whose recommended deployment meets the SLO. O: its extra cost over "
+        "the cheapest one that does. S/O: harmonic mean of S and 1 − O."
+    )
+    title = f"{judged}, means over {plural(n_slos, 'SLO')}"
+    return [*blocks, Section(title, [table]), Note(words)]
 
 
 def marked(predictor: str) -> str:
@@ -148,15 +145,15 @@ def predictor_means(scores: Sequence[Row]) -> list[Row]:
     Columns: `predictor, success_rate, overspend` (over the SLOs with a success), `so_score,
     mape_nttft` and `mape_itl`.
     """
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
     rows = [
         {"predictor": predictor}
-        | {name: _mean(row[name] for row in own) for name in _SCORES.values()}
+        | {name: mean(row[name] for row in own) for name in _SCORES.values()}
         for (predictor,), own in group_by(scores, "predictor").items()
         if predictor != MEASURED
     ]
     return sorted(rows, key=lambda row: (-(row["so_score"] or 0), row["predictor"]))
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -20,26 +20,23 @@ has NaN."""
 
 MAX_DETAILED_SLOS = 6
 """With more SLOs only the first of the sheet is shown in full, and a summary of all."""
-
-_TABLES = (
-    "llm",
-    "gpu_profile",
-    "trace",
-    "workload",
-    "recommendation",
-    "score",
-    "capacity",
-    "decision",
-    "fleet",
-    "provenance",
-)
-# Other server variants belong to studies, which have pages of their own.
-_OF_ONE_SERVER = f"FROM {{}} WHERE variant_id = '{DEFAULT_VARIANT}' ORDER BY ALL"
-# An LLM's own measurements are its answer; what predictors weighed for it is not shown.
-_CANDIDATES = f"""SELECT c.* FROM candidate AS c WHERE predictor = '{MEASURED}' OR NOT EXISTS (
+_TABLES = ("llm", "gpu_profile", "trace", "workload", "score", "capacity", "fleet", "provenance")
+# An LLM's own measurements are its answer; predictors were only judged on it.
+_IS_ANSWER = f"""(predictor = '{MEASURED}' OR NOT EXISTS (
     FROM recommendation AS r WHERE r.predictor = '{MEASURED}'
-    AND (r.source, r.slo_id, r.llm_id) = (c.source, c.slo_id, c.llm_id)) ORDER BY ALL"""
-_PREDICTIONS = "FROM prediction WHERE list_contains(?, slo_id) ORDER BY ALL"
+    AND (r.source, r.slo_id, r.llm_id) = (t.source, t.slo_id, t.llm_id)))"""
+# Other server variants belong to studies, which have pages of their own.
+_IS_DEFAULT = f"variant_id = '{DEFAULT_VARIANT}'"
+_QUERIES = {
+    **{name: f"FROM {name}" for name in _TABLES},
+    "feasibility": f"FROM feasibility WHERE {_IS_DEFAULT}",
+    "point": f"FROM point WHERE {_IS_DEFAULT}",
+    "deciding": f"""SELECT p.* FROM point AS p SEMI JOIN decision USING
+        (source, workload_id, scenario_id) WHERE {_IS_DEFAULT}""",
+    "answer": f"FROM recommendation AS t WHERE {_IS_ANSWER}",
+    "held_out": f"FROM recommendation AS t WHERE NOT {_IS_ANSWER}",
+    "candidate": f"FROM candidate AS t WHERE {_IS_ANSWER}",
+}
 
 
 def read_tables(database: str | Path) -> dict[str, list[Row]]:
@@ -47,23 +44,25 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
     table.
 
     SLOs are in the order of their sheet, those of a trace in `trace_slo`, profiles by price,
-    other rows by their columns. Of `prediction` only rows of `detailed_slos` are read, of
-    `candidate` only the alternatives to answers: they are by far the largest tables.
+    other rows by their columns. Recommendations are in two tables: `answer` (of points where an LLM
+    was measured, else of each predictor) and `held_out` (of predictors for measured LLMs that they
+    were not shown). `deciding` has the points that they rest on, `candidate` only the alternatives
+    to answers, `prediction` only rows of `detailed_slos`.
     """
     with open_store(database) as connection:
         # The store is filled once, from the sheet's first row on.
         slos = _rows(connection, "FROM slo ORDER BY rowid")
         tables = {"slo": [row for row in slos if row["trace_id"] is None]}
         tables["trace_slo"] = [row for row in slos if row["trace_id"] is not None]
-        for name in _TABLES:
-            tables[name] = _rows(connection, f"FROM {name} ORDER BY ALL")
-        for name in ("feasibility", "point"):
-            tables[name] = _rows(connection, _OF_ONE_SERVER.format(name))
-        for point in tables["point"]:
-            point["level"] = _level(point["level"])
+        for name, query in _QUERIES.items():
+            tables[name] = _rows(connection, f"{query} ORDER BY ALL")
         shown = [slo["slo_id"] for slo in detailed_slos(tables)]
-        tables["candidate"] = _rows(connection, _CANDIDATES)
-        tables["prediction"] = _rows(connection, _PREDICTIONS, shown)
+        query = "FROM prediction WHERE list_contains(?, slo_id) ORDER BY ALL"
+        tables["prediction"] = _rows(connection, query, shown)
+    for point in (*tables["point"], *tables["deciding"]):
+        # 4 users, not 4.0; a level, the store's key, is never unknown but may be infinite.
+        level = math.inf if point["level"] is None else point["level"]
+        point["level"] = int(level) if level.is_integer() else level
     tables["gpu_profile"].sort(key=lambda row: (row["usd_per_hour"], row["gpu_profile_id"]))
     return tables
 
@@ -71,24 +70,25 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
 def _rows(connection: duckdb.DuckDBPyConnection, query: str, *parameters: Any) -> list[Row]:
     cursor = connection.execute(query, parameters)
     names = [name for name, *_ in cursor.description]
-    return [dict(zip(names, map(_known, row), strict=True)) for row in cursor.fetchall()]
-
-
-def _known(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _level(value: float | None) -> float:
-    """Return 4 users, not 4.0; a level, the store's key, is never unknown but may be infinite."""
-    if value is None:
-        return math.inf
-    return int(value) if value.is_integer() else value
+    return [
+        {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in zip(names, row, strict=True)
+        }
+        for row in cursor.fetchall()
+    ]
 
 
 def detailed_slos(tables: Tables) -> Sequence[Row]:
     """Return the SLOs to show in full: all of a short sheet, the first of a long one."""
     slos = tables["slo"]
     return slos if len(slos) <= MAX_DETAILED_SLOS else slos[:1]
+
+
+def sources(tables: Tables) -> list[str]:
+    """Return the characterizations in the store, `measured` if there is none yet."""
+    found = {row["source"] for name in ("point", "score") for row in tables[name]}
+    return sorted(found) or [MEASURED]
 
 
 def prices(tables: Tables) -> list[PriceOrigin]:

@@ -1,8 +1,9 @@
 """Burstiness: Gamma fits of windows, how often traffic doubles, and which arrival model fits."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,23 +12,8 @@ import pandas as pd
 from sextant.base.files import column_lists, jsonable
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
-from sextant.pages.wording import (
-    MINUTE_S,
-    duration_words,
-    listed,
-    number,
-    percent,
-    plural,
-    time_unit,
-)
-from sextant.report.trace_file import (
-    SHORTEST_BUCKET_S,
-    FittedWorkload,
-    TraceFile,
-    row_of,
-    rows_of,
-)
-from sextant.report.trace_traffic import MAX_SHOWN, counted_words
+from sextant.pages.wording import duration_words, listed, number, percent, plural, time_unit
+from sextant.report.trace_file import MAX_SHOWN, FittedWorkload, counted_words, rows_of
 from sextant.workload.arrivals import (
     ALL_AT_ONCE,
     ALL_EQUAL,
@@ -43,23 +29,19 @@ from sextant.workload.generators import ArrivalModel
 from sextant.workload.profiles import TOO_FEW, WINDOW_S, count_doublings, fit_windows, read_arrivals
 from sextant.workload.trace_arrivals import REPLAY
 
-DOUBLING_MINUTES = (SHORTEST_BUCKET_S // MINUTE_S, 10)
+DOUBLING_MINUTES = (5, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
-"""Of fewer requests in a window, chance alone doubles many: of Poisson counts with mean 3, 23%
-of windows double; with mean 10, 0.1% of those that have 10 or more."""
 _COARSE = 0.1
 """Fraction of equal time stamps above which the page mentions the clock."""
 _MAX_WINDOWS = 150
-"""With more windows their intervals would cover each other: spans of many are drawn instead."""
-_N_SPANS = 60
-_EACH, _MANY = _DRAWN = ("each window with its 95 % interval", "the windows' median and quartiles")
+"""With more windows their intervals would cover each other, and are not drawn."""
 _COLUMNS = ["start_s", "duration_s", "n_requests", "alpha", "alpha_lo", "alpha_hi", "beta_s",
             "beta_lo_s", "beta_hi_s", "cv", "ks"]  # fmt: skip
 _NOT_JUDGED = ("gap_cv", "busiest_1s", "busiest_10s")
 
 
 def measure_burstiness(
-    trace: TraceFile, workloads: Sequence[FittedWorkload], facts: Mapping[str, Any]
+    trace: Path, workloads: Sequence[FittedWorkload], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the Gamma fits of 20-minute windows, doublings, and the whole trace's fit.
 
@@ -70,24 +52,19 @@ def measure_burstiness(
     `cv` and `ks`. `doublings` has by duration and group `name`, `minutes` and the columns of
     `count_doublings`; `whole` each distinct arrival model and the names of its `workloads`.
     """
-    windows = fit_windows(trace.path)
-    groups = []
-    for group in facts["groups"][:MAX_SHOWN]:
-        own = rows_of(windows, group)
-        fitted = own.loc[own["alpha"].notna(), _COLUMNS]
-        groups.append({"name": group["name"], **_summary(own), "windows": column_lists(fitted)})
+    windows, shown = fit_windows(trace), facts["groups"][:MAX_SHOWN]
     names: dict[ArrivalModel, list[str]] = {}
     for workload in workloads:
         names.setdefault(workload.arrivals, []).append(workload.name)
     doublings = []
     for minutes in DOUBLING_MINUTES:
-        totals = count_doublings(trace.path, minutes)
-        for group in facts["groups"][:MAX_SHOWN]:
-            known = jsonable(row_of(totals, group))
+        totals = count_doublings(trace, minutes)
+        for group in shown:
+            known = jsonable(rows_of(totals, group).iloc[0].to_dict())
             doublings.append({"name": group["name"], "minutes": minutes, **known})
     return {
         "window_s": WINDOW_S,
-        "groups": groups,
+        "groups": [{"name": own["name"], **_summary(rows_of(windows, own))} for own in shown],
         "n_groups": len(facts["groups"]),
         "doublings": doublings,
         "whole": [{"workloads": own, **asdict(model)} for model, own in names.items()],
@@ -96,8 +73,7 @@ def measure_burstiness(
 
 def _summary(windows: pd.DataFrame) -> dict[str, Any]:
     fitted = windows[windows["alpha"].notna()]
-    left = windows[windows["alpha"].isna() & (windows["n_requests"] > 0)]
-    reasons = left["reason"].value_counts().sort_index()
+    left = windows.loc[windows["alpha"].isna() & (windows["n_requests"] > 0), "reason"]
     n_gaps, step_s = int((fitted["n_requests"] - 1).sum()), windows["clock_step_s"].iloc[0]
     spreads: dict[str, dict[str, float] | None] = dict.fromkeys(("alpha", "cv", "ks"))
     for name in spreads:
@@ -108,49 +84,71 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "n_windows": len(windows),
         "n_fitted": len(fitted),
         "n_empty": int((windows["n_requests"] == 0).sum()),
-        "n_hidden": int((~left["reason"].isin((TOO_FEW, ALL_AT_ONCE, ALL_EQUAL))).sum()),
-        "not_fitted": {str(reason): int(count) for reason, count in reasons.items()},
+        "n_hidden": int((~left.isin((TOO_FEW, ALL_AT_ONCE, ALL_EQUAL))).sum()),
+        "not_fitted": left.value_counts().sort_index().to_dict(),
         "zero_gap_fraction": int(fitted["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0,
         "clock_step_s": None if np.isnan(step_s) else float(step_s),
         **spreads,
+        "windows": column_lists(fitted[_COLUMNS]),
     }
 
 
 def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_burstiness` returns."""
     groups = measured["groups"]
-    counted = counted_words("the windows", len(groups), measured["n_groups"])
-    blocks: list[Block] = [Headline(_takeaway(measured) + counted)]
-    blocks += [Note(_whole_words(whole)) for whole in measured["whole"]]
+    blocks: list[Block] = [Headline(_takeaway(measured) + counted_words("the windows", facts))]
+    for whole in measured["whole"]:
+        names = listed(whole["workloads"])
+        text = f"{names}: no Gamma distribution fits all gaps of the trace ({whole['reason']})."
+        if whole["alpha"] is not None:
+            off = whole["ks"] is not None and f", and is off by {percent(whole['ks'])} of the gaps"
+            text = (
+                f"{names}: the Gamma distribution of all gaps of the trace has α = "
+                f"{whole['alpha']:.3f} (95 % interval {whole['alpha_lo']:.3f} to "
+                f"{whole['alpha_hi']:.3f}), β = {number(float(whole['beta_s']))} s, so CV "
+                f"{number(float(whole['cv']))}{off or ''}. Changes of the rate over the trace "
+                "count as burstiness there, much more than within a window."
+            )
+        blocks.append(Note(text))
     fitted = [group for group in groups if group["n_fitted"]]
     if fitted:
         blocks.append(_window_figure(fitted, facts))
     for group in fitted:
         if group["zero_gap_fraction"] > _COARSE:
-            share = percent(group["zero_gap_fraction"])
-            step = duration_words(group["clock_step_s"])
             text = (
-                f"{group['name']}: in the fitted windows {share} of the requests have the time "
-                f"stamp of the one before, since the clock steps by {step}. Gaps are counted in "
-                "steps and the Gamma distribution is fitted to the counts; what the clock hides "
-                "makes the intervals wider, and the fit is not tested."
+                f"{group['name']}: in the fitted windows {percent(group['zero_gap_fraction'])} of "
+                "the requests have the time stamp of the one before, since the clock steps by "
+                f"{duration_words(group['clock_step_s'])}. Gaps are counted in steps and the Gamma "
+                "distribution is fitted to the counts; what the clock hides makes the intervals "
+                "wider, and the fit is not tested."
             )
             blocks.append(Note(text))
-    blocks.append(_window_table(groups))
-    reasons = sum((Counter(group["not_fitted"]) for group in groups), Counter[str]())
+    rows, reasons = [], Counter[str]()
+    for group in groups:
+        reasons.update(group["not_fitted"])
+        counts = (group["n_windows"], group["n_empty"], sum(group["not_fitted"].values()))
+        alpha, cv, ks = (group[name] for name in ("alpha", "cv", "ks"))
+        fits = ["–"] * 4
+        if alpha:
+            ends = f"{number(alpha['p10'])} to {number(alpha['p90'])}"
+            fits = [number(alpha["median"]), ends, number(cv["median"])]
+            fits.append(f"{ks['median']:.3f}" if ks else "–")
+        rows.append([group["name"], *map(number, (*counts, group["n_fitted"])), *fits])
+    header = ["LLM · service", "Windows", "Empty", "Not fitted", "Fitted", "Median α"]
+    blocks.append(Table([*header, "α, 10 to 90 %", "Median CV", "KS distance"], rows))
     if reasons:
         left = [f"{plural(count, 'window')} ({reason})" for reason, count in reasons.items()]
         blocks.append(Note(f"Not fitted, though with requests: {listed(left)}."))
-    columns: dict[str, Callable[[Any], str]] = {
-        "Requests double, LLM · service": lambda row: row["name"],
-        "Within": lambda row: f"{row['minutes']} minutes",
-        "Times": lambda row: number(row["n_doublings"]),
-        "Per day": lambda row: number(row["per_day"]),
-        "Per workday": lambda row: number(row["per_workday"]),
-        "Rises from none": lambda row: number(row["n_from_zero"]),
-    }
-    blocks.append(Table.of_rows(measured["doublings"], columns))
+    header = ["Requests double, LLM · service", "Within", "Times", "Per day", "Per workday"]
+    rows = [
+        [row["name"], f"{row['minutes']} minutes", *(number(row[name]) for name in _DOUBLINGS)]
+        for row in measured["doublings"]
+    ]
+    blocks.append(Table([*header, "Rises from none"], rows))
     return Section("Burstiness", blocks)
+
+
+_DOUBLINGS = ("n_doublings", "per_day", "per_workday", "n_from_zero")
 
 
 def _takeaway(measured: Mapping[str, Any]) -> str:
@@ -168,97 +166,54 @@ def _takeaway(measured: Mapping[str, Any]) -> str:
             f"How bursty the arrivals are is not known: the clock steps by {steps}, which hides "
             "the shape of the gaps in most windows."
         )
-    spread, medians = (
-        _spread_words(clear, every),
-        [own["ks"]["median"] for own in clear if own["ks"]],
-    )
-    if not medians:
-        return spread
-    off = " to ".join(dict.fromkeys(percent(end) for end in (min(medians), max(medians))))
-    return f"{spread} A Gamma distribution is off a window's gaps by {off} (KS distance, median)."
-
-
-def _spread_words(groups: Sequence[Mapping[str, Any]], every: str) -> str:
-    most = max(groups, key=lambda group: group["cv"]["median"])
-    cv = most["cv"]["median"]
+    ranked = sorted(clear, key=lambda group: group["cv"]["median"])
+    least, most = ranked[0]["cv"]["median"], ranked[-1]["cv"]["median"]
     than = "close to a Poisson process"
-    if not 0.9 <= cv <= 1.1:
-        than = f"{'burstier' if cv > 1 else 'steadier'} than a Poisson process"
-    if len(groups) == 1:
-        return (
-            f"Gaps within {every} have a coefficient of variation of {number(cv)} in the median "
-            f"window, {than} (1)."
+    if not 0.9 <= most <= 1.1:
+        than = f"{'burstier' if most > 1 else 'steadier'} than a Poisson process"
+    words = (
+        f"Gaps within {every} have a coefficient of variation of {number(most)} in the median "
+        f"window, {than} (1)."
+    )
+    if len(clear) > 1:
+        words = (
+            f"In the median window of {every}, the coefficient of variation of gaps is from "
+            f"{number(least)} ({ranked[0]['name']}) to {number(most)} ({ranked[-1]['name']}, "
+            f"{than}, which has 1)."
         )
-    least = min(groups, key=lambda group: group["cv"]["median"])
-    return (
-        f"In the median window of {every}, the coefficient of variation of gaps is from "
-        f"{number(least['cv']['median'])} ({least['name']}) to {number(cv)} ({most['name']}, "
-        f"{than}, which has 1)."
-    )
-
-
-def _whole_words(whole: Mapping[str, Any]) -> str:
-    names = listed(whole["workloads"])
-    if whole["alpha"] is None:
-        return f"{names}: no Gamma distribution fits all gaps of the trace ({whole['reason']})."
-    off = "" if whole["ks"] is None else f", and is off by {percent(whole['ks'])} of the gaps"
-    return (
-        f"{names}: the Gamma distribution of all gaps of the trace has α = {whole['alpha']:.3f} "
-        f"(95 % interval {whole['alpha_lo']:.3f} to {whole['alpha_hi']:.3f}), β = "
-        f"{number(float(whole['beta_s']))} s, so CV {number(float(whole['cv']))}{off}. Changes of "
-        "the rate over the trace count as burstiness there, much more than within a window."
-    )
-
-
-def _window_table(groups: Sequence[Mapping[str, Any]]) -> Table:
-    def of_fit(name: str, *ends: str) -> Callable[[Any], str]:
-        return lambda own: " to ".join(number(own[name][end]) for end in ends) if own[name] else "–"
-
-    columns = {
-        "LLM · service": lambda group: group["name"],
-        "Windows": lambda group: number(group["n_windows"]),
-        "Empty": lambda group: number(group["n_empty"]),
-        "Not fitted": lambda group: number(sum(group["not_fitted"].values())),
-        "Fitted": lambda group: number(group["n_fitted"]),
-        "Median α": of_fit("alpha", "median"),
-        "α, 10 to 90 %": of_fit("alpha", "p10", "p90"),
-        "Median CV": of_fit("cv", "median"),
-        "KS distance": lambda group: f"{group['ks']['median']:.3f}" if group["ks"] else "–",
-    }
-    return Table.of_rows(groups, columns)
+    medians = [group["ks"]["median"] for group in clear if group["ks"]]
+    if not medians:
+        return words
+    off = " to ".join(dict.fromkeys(percent(end) for end in (min(medians), max(medians))))
+    return f"{words} A Gamma distribution is off a window's gaps by {off} (KS distance, median)."
 
 
 def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Chart:
-    time = time_unit(facts["duration_s"], facts["start_time"])
-    panels = []
+    time, panels = time_unit(facts["duration_s"], facts["start_time"]), []
     for group in groups:
         windows = pd.DataFrame(group["windows"])
         middle = (windows["start_s"] + windows["duration_s"] / 2) / time.unit_s
         for stem, unit, label in (("alpha", "", "Shape α"), ("beta", "_s", "Scale β (s)")):
             values, low, high = (windows[f"{stem}{end}{unit}"] for end in ("", "_lo", "_hi"))
+            curve = Curve("a window", middle, values, low, high, is_marks=True)
             if len(windows) > _MAX_WINDOWS:
-                size = (middle.max() - middle.min()) / _N_SPANS
-                spans = values.groupby((middle // size).astype(int))
-                quartiles = spans.quantile([0.5, 0.25, 0.75]).unstack()
-                across = (quartiles.index.to_numpy(float) + 0.5) * size
-                curve = Curve(_MANY, across, *(quartiles[share] for share in (0.5, 0.25, 0.75)))
-            else:
-                curve = Curve(_EACH, middle, values, low, high, is_marks=True)
+                curve = curve._replace(low=None, high=None)
             panels.append(Panel(group["name"], Axis(time.label), Axis(label, is_log=True), [curve]))
-    drawn = {curve.name for *_, (curve,) in panels}
-    which = " or, where there are many, ".join(name for name in _DRAWN if name in drawn)
-    caption = f"Shape and scale of the Gamma fits over time: {which}."
+    caption = (
+        "Shape and scale of the Gamma fit of each window over time, with its 95 % interval where "
+        f"there are no more than {_MAX_WINDOWS} windows."
+    )
     return Chart(panels_figure(panels, "Gamma parameters over time"), caption)
 
 
-def measure_arrival_models(trace: TraceFile, workloads: Sequence[FittedWorkload]) -> dict[str, Any]:
+def measure_arrival_models(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, Any]:
     """Return how bursty the trace is, and how well the arrival models of the workloads do.
 
     `clock_step_s` is the step of a coarse clock, over which the times are spread (None: fine),
     `trace` has the measures (see `arrivals.Measures`), `models` by the workload's name what its
     `validation.json` says of arrivals (see `fit.fit_workload`).
     """
-    times, clock_step_s = on_fine_clock(read_arrivals(trace.path))
+    times, clock_step_s = on_fine_clock(read_arrivals(trace))
     return {
         "clock_step_s": clock_step_s,
         "trace": measure_arrivals(times),
@@ -270,23 +225,20 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_arrival_models` returns."""
     models: list[tuple[list[str], Mapping[str, Any]]] = []
     for name, own in measured["models"].items():
-        names = next((names for names, other in models if other == own), None)
-        if names is None:
+        same = next((names for names, other in models if other == own), None)
+        if same is None:
             models.append(([name], own))
         else:
-            names.append(name)
+            same.append(name)
     trace = measured["trace"]
     gaps = "The trace has no gaps to measure"
     if trace["gap_cv"] is not None:
         gaps = f"The trace's gaps have a coefficient of variation of {number(trace['gap_cv'])}"
     words = [
         f"{gaps}; its busiest second has {number(trace['busiest_1s'])} requests, its busiest "
-        f"minute {number(trace['busiest_60s'])}."
+        f"minute {number(trace['busiest_60s'])}.",
+        *(f"{listed(names)}: {_model_words(own)}." for names, own in models),
     ]
-    words += [f"{listed(names)}: {arrivals_words(own)}." for names, own in models]
-    blocks: list[Block] = [Headline(" ".join(words))]
-    for names, own in models:
-        blocks.append(Note(f"Why {listed(names)} has these arrivals: {own['why']}."))
     text = (
         "Dispersion is the variance of the number of requests per bin over its mean: 1 for a "
         "Poisson process at any scale, more where requests come in bursts or the rate changes. A "
@@ -294,40 +246,39 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
         "every scale and in the busiest minute. Where the trace does not differ from steady "
         "traffic by more than chance, a model has only to lie in that range too."
     )
-    blocks.append(Note(text))
+    notes = [f"Why {listed(names)} has these arrivals: {own['why']}." for names, own in models]
+    notes.append(text)
     if step_s := measured["clock_step_s"]:
         steps = f"The clock steps by {duration_words(step_s)}: requests of one stamp are spread "
-        blocks.append(Note(f"{steps}over it at random before they are counted or replayed."))
+        notes.append(f"{steps}over it at random before they are counted or replayed.")
     not_judged = {name for _, own in models for name in own["not_judged"]}
-    if not_judged:
-        scales = [
-            measure_words(name).rpartition("over ")[2] for name in trace if name in not_judged
-        ]
-        text = (
+    scales = [measure_words(name).rpartition("over ")[2] for name in trace if name in not_judged]
+    if scales:
+        notes.append(
             f"Not judged: dispersion over {listed(scales)}, as the trace has fewer than "
             f"{MIN_JUDGED_BINS} bins of them; the variance of so few counts is off by a third and "
             "more by chance alone."
         )
-        blocks.append(Note(text))
     alone: tuple[list[str], dict[str, Any]] = ([], {"model": REPLAY, "models": {}, "trace": trace})
-    blocks += [_arrivals_table(names, own) for names, own in models or [alone] if own["trace"]]
-    return Section("Arrivals", blocks)
+    tables = [_arrivals_table(names, own) for names, own in models or [alone] if own["trace"]]
+    return Section("Arrivals", [Headline(" ".join(words)), *map(Note, notes), *tables])
 
 
-def arrivals_words(own: Mapping[str, Any]) -> str:
+def _model_words(own: Mapping[str, Any]) -> str:
     """Return whether a workload's arrivals are as bursty as the trace."""
     if own["model"] == REPLAY:
         return "no model of the arrivals passes, so that the trace's own times are replayed"
     one, errors = own["models"]["gamma"]["reason"], own["models"][own["model"]]["errors"]
-    off = max(abs(error) for name in JUDGED if (error := errors.get(name)) is not None)
-    reach = "dispersion at every scale and busiest minute are within "
-    reach += f"{percent(off)} of the trace's"
-    if off > REACH:
-        reach = f"what is more than {percent(REACH)} off the trace's lies within chance"
+    known = {name: error for name, error in errors.items() if error is not None}
+    off = max(abs(known[name]) for name in JUDGED if name in known)
+    reach = f"what is more than {percent(REACH)} off the trace's lies within chance"
+    if off <= REACH:
+        reach = "dispersion at every scale and busiest minute are within "
+        reach += f"{percent(off)} of the trace's"
     far = [
-        f"{measure_words(name)} ({percent(error)})"
+        f"{measure_words(name)} ({percent(known[name])})"
         for name in _NOT_JUDGED
-        if (error := errors.get(name)) is not None and abs(error) > REACH
+        if abs(known.get(name, 0)) > REACH
     ]
     words = f"the model of the arrivals ({MODELS[own['model']]}) passes: {reach}"
     words += f", though {listed(far)} is not judged and is further off" if far else ""
@@ -344,8 +295,7 @@ def _arrivals_table(names: Sequence[str], own: Mapping[str, Any]) -> Table:
     for measure in sorted(trace, key=lambda name: order.index(name.partition("_")[0])):
         row = [measure_words(measure).removeprefix("the "), number(trace[measure])]
         for model in columns.values():
-            error = model["errors"].get(measure)
-            off = "–" if error is None else percent(error)
-            row += [number(model["measures"].get(measure)), off]
+            row.append(number(model["measures"].get(measure)))
+            row.append(percent(model["errors"].get(measure)))
         rows.append(row)
     return Table(header, rows)

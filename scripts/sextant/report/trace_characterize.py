@@ -1,56 +1,20 @@
 """All that a report says of a trace: as a dictionary, and as a page with its sections."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sextant.base.files import provenance
+from sextant.base.files import MAKE_TRACE_AGAIN, provenance, read_json
 from sextant.base.sheets import id_of
-from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
-from sextant.pages.charts import Axis, Curve, Panel, panels_figure
+from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 from sextant.pages.page import check_outputs, write_page
-from sextant.pages.wording import (
-    duration_words,
-    listed,
-    number,
-    percent,
-    plural,
-    rate_words,
-)
-from sextant.report.trace_burstiness import (
-    measure_arrival_models,
-    measure_burstiness,
-    show_arrivals,
-    show_burstiness,
-)
-from sextant.report.trace_file import (
-    FittedWorkload,
-    TraceFile,
-    known_columns,
-    open_trace,
-    open_workloads,
-    overview,
-    report_path,
-    sample_requests,
-)
-from sextant.report.trace_lengths import (
-    LATENCY,
-    measure_fidelity,
-    measure_lengths,
-    measure_parameters,
-    show_fidelity,
-    show_lengths,
-    show_parameters,
-)
-from sextant.report.trace_traffic import (
-    measure_reliability,
-    measure_traffic,
-    show_reliability,
-    show_traffic,
-)
+from sextant.pages.wording import duration_words, listed, number, percent, plural, rate_words
+from sextant.report import trace_burstiness, trace_lengths, trace_traffic
+from sextant.report.trace_file import FittedWorkload, groups, open_workloads, query, sample_requests
+from sextant.trace.trace_format import require_trace
+from sextant.workload.profiles import start_time
 from sextant.workload.request_model import PARAMETERS
 from sextant.workload.shared_blocks import read_blocks
 
@@ -62,84 +26,82 @@ _RISE = 1.02
 """A larger cache gets a line of the table if it finds so many times as much as the line above."""
 
 
+def measure_overview(trace: Path, ingest_report: Path | None) -> dict[str, Any]:
+    """Return the counts of a trace, and what ingest set aside by its report, if there is one."""
+    ((n_rows, n_failed, duration_s),) = query(
+        trace,
+        """SELECT count(*), count(*) FILTER (status = 'failed'), max(arrival_s) - min(arrival_s)
+        FROM trace""",
+    ).fetchall()
+    ingested = read_json(ingest_report, fix=MAKE_TRACE_AGAIN) if ingest_report else {}
+    start = start_time(trace)
+    return {
+        "trace": trace.name,
+        "n_requests": n_rows,
+        "n_failed": n_failed,
+        "duration_s": duration_s,
+        "start_time": None if start is None else start.isoformat(sep=" "),
+        "n_rejected": ingested.get("n_rejected"),
+        "rejected_by_reason": ingested.get("n_rejected_by_reason", {}),
+        "n_moved": ingested.get("n_moved"),
+        "most_late_s": ingested.get("most_late_s"),
+        "groups": groups(trace),
+    }
+
+
 def show_overview(facts: Mapping[str, Any]) -> Section:
-    """Return the section of what `trace_file.overview` returns."""
-    n_requests, n_failed, duration_s = (
-        facts[name] for name in ("n_requests", "n_failed", "duration_s")
-    )
-    requests, failed = plural(n_requests, "request"), "records no failure"
-    if n_failed:
-        failed = f"{number(n_failed)} of them failed ({percent(n_failed / n_requests)})"
-    takeaway = f"The trace has {requests}, all at one moment: no rate is known."
-    if duration_s:
-        rate = rate_words((n_requests - 1) / duration_s)
-        duration = duration_words(duration_s)
-        takeaway = f"The trace has {requests} in {duration}, {rate} on average, and {failed}."
-    blocks: list[Block] = [Headline(takeaway)]
+    """Return the section of what `measure_overview` returns."""
+    n_all, n_failed, n_rejected = (facts[name] for name in ("n_requests", "n_failed", "n_rejected"))
+    takeaway = f"The trace has {plural(n_all, 'request')}, all at one moment: no rate is known."
+    if facts["duration_s"]:
+        rate = rate_words((n_all - 1) / facts["duration_s"])
+        failed = "records no failure"
+        if n_failed:
+            failed = f"{number(n_failed)} of them failed ({percent(n_failed / n_all)})"
+        takeaway = (
+            f"The trace has {plural(n_all, 'request')} in {duration_words(facts['duration_s'])}, "
+            f"{rate} on average, and {failed}."
+        )
+    notes = [f"The first request came at {facts['start_time']}."]
     if facts["start_time"] is None:
-        text = (
+        notes = [
             "The source gives no date: hours and days are counted from the first request, and "
             "need not be those of a clock."
-        )
-        blocks.append(Note(text))
-    if facts["n_rejected"] is None:
-        blocks.append(Note("No report of the ingest was given: rows set aside are not known."))
-    elif facts["n_rejected"]:
+        ]
+    if n_rejected is None:
+        notes.append("No report of the ingest was given: rows set aside are not known.")
+    elif n_rejected:
         reasons = sorted(facts["rejected_by_reason"].items(), key=lambda item: (-item[1], item[0]))
         counted = "; ".join(f"{reason} ({number(count)})" for reason, count in reasons)
-        text = (
-            f"Ingest set aside {plural(facts['n_rejected'], 'malformed row')}, which "
-            f"are not in any number below: {counted}."
+        notes.append(
+            f"Ingest set aside {plural(n_rejected, 'malformed row')}, which are not in any number "
+            f"below: {counted}."
         )
-        blocks.append(Note(text))
     if facts["n_moved"]:
-        text = (
+        notes.append(
             f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
             f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
         )
-        blocks.append(Note(text))
-    n_rejected = facts["n_rejected"]
+    lengths = ("mean_input_tokens", "mean_output_tokens")
     rows = [
-        ("Requests", number(n_requests)),
-        ("Failed requests", number(n_failed)),
-        ("Rows set aside", "not known" if n_rejected is None else number(n_rejected)),
-        ("Duration", duration_words(duration_s)),
-        ("First request", facts["start_time"] or "date not known"),
-        *((f"{key}s", _names(facts, key.lower())) for key in ("LLM", "Service")),
+        [
+            group["name"],
+            number(group["n_requests"]),
+            percent(group["n_requests"] / n_all),
+            percent(group["n_failed"] / group["n_requests"]),
+            *(number(group[name]) for name in lengths),
+        ]
+        for group in facts["groups"][:_MAX_GROUPS]
     ]
-    blocks.append(Table(("", ""), rows))
-    if len(facts["groups"]) > 1:
-        blocks.append(_groups_table(facts))
-    return Section("Overview", blocks)
+    if rest := facts["groups"][_MAX_GROUPS:]:
+        count = sum(group["n_requests"] for group in rest)
+        rows.append([f"{len(rest)} more", number(count), percent(count / n_all), "", "", ""])
+    header = ("LLM · service", "Requests", "Share", "Failed", "Mean input tokens")
+    table = Table((*header, "Mean output tokens"), rows)
+    return Section("Overview", [Headline(takeaway), *map(Note, notes), table])
 
 
-def _names(facts: Mapping[str, Any], key: str) -> str:
-    names = list(dict.fromkeys(group[key] for group in facts["groups"] if group[key] is not None))
-    if not names:
-        return "not named"
-    more = f" and {len(names) - _MAX_GROUPS} more" if len(names) > _MAX_GROUPS else ""
-    return ", ".join(names[:_MAX_GROUPS]) + more
-
-
-def _groups_table(facts: Mapping[str, Any]) -> Table:
-    n_all, groups = facts["n_requests"], facts["groups"]
-    columns = {
-        "LLM · service": lambda group: group["name"],
-        "Requests": lambda group: number(group["n_requests"]),
-        "Share": lambda group: percent(group["n_requests"] / n_all),
-        "Failed": lambda group: percent(group["n_failed"] / group["n_requests"]),
-        "Mean input tokens": lambda group: number(group["mean_input_tokens"]),
-        "Mean output tokens": lambda group: number(group["mean_output_tokens"]),
-    }
-    table, rest = Table.of_rows(groups[:_MAX_GROUPS], columns), groups[_MAX_GROUPS:]
-    if not rest:
-        return table
-    count = sum(group["n_requests"] for group in rest)
-    last = (f"{len(rest)} more", number(count), percent(count / n_all), "", "", "")
-    return replace(table, rows=[*table.rows, last])
-
-
-def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
+def measure_reuse(trace: Path) -> dict[str, Any] | None:
     """Return what share of the inputs' blocks repeats; None where the source names no blocks.
 
     A block repeats if an earlier request had it with all blocks before it. `repeated_fraction` is
@@ -148,7 +110,7 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
     cache that drops the least recently used; it holds inputs alone, since ids of the answers are
     not known.
     """
-    blocks = read_blocks(trace.path)
+    blocks = read_blocks(trace)
     if not len(blocks.ids):
         return None
     # With Numba, which takes a second to load.
@@ -187,136 +149,115 @@ def measure_reuse(trace: TraceFile) -> dict[str, Any] | None:
 
 def show_reuse(measured: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_reuse` returns."""
-    by_cache, most = measured["by_cache"], measured["repeated_fraction"]
+    most, saved = measured["repeated_fraction"], percent(measured["repeated_token_fraction"])
     takeaway = (
         f"{percent(most)} of the {number(measured['n_blocks'])} blocks of "
         f"{measured['block_tokens']} input tokens repeat the beginning of an earlier request"
     )
-    if most:
-        pairs = zip(by_cache["cache_tokens"], by_cache["repeated_fraction"], strict=True)
-        enough = next(tokens for tokens, fraction in pairs if fraction >= _MOST * most)
-        cache = f"a cache of {_tokens(enough)} tokens finds nine tenths of them or more"
-        takeaway += f"; {cache}."
-    else:
-        takeaway += ": a prefix cache would find nothing."
-    blocks: list[Block] = [Headline(takeaway)]
-    saved = percent(measured["repeated_token_fraction"])
+    rows, shown, enough = [], 0.0, ""
+    for cache_tokens, fraction, of_tokens in zip(*measured["by_cache"].values(), strict=True):
+        is_large = cache_tokens >= _MILLION
+        size = f"{number(cache_tokens / _MILLION)} million" if is_large else number(cache_tokens)
+        if fraction >= _MOST * most:
+            enough = enough or size
+        if fraction > _RISE * shown:
+            rows.append((size, percent(fraction), percent(of_tokens)))
+            shown = fraction
+    rest = f"; a cache of {enough} tokens finds nine tenths of them or more."
+    takeaway += rest if most else ": a prefix cache would find nothing."
     text = (
         "The benchmarks of this pipeline run with prefix caching off, and their prompts share "
         f"nothing: a server computes all inputs, also the {saved} of the input tokens that an "
         "unlimited cache would find. sextant load --replay sends prompts that share what these "
-        "share, sextant simulate --trace simulates them."
+        "share, sextant simulate --trace simulates them. The cache below is one server's, drops "
+        "what was used longest ago, and holds no answers, whose blocks are not known."
     )
-    blocks.append(Note(text))
-    blocks.append(_cache_figure(by_cache))
-    rows, shown = [], 0.0
-    for tokens, fraction, of_tokens in zip(*by_cache.values(), strict=True):
-        if fraction > _RISE * shown:
-            rows.append((_tokens(tokens), percent(fraction), percent(of_tokens)))
-            shown = fraction
     rows.append(("no limit", percent(most), saved))
-    blocks.append(Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows))
     ages = [
         (duration_words(row["age_s"]), percent(row["repeated_fraction"]))
         for row in measured["within"]
     ]
-    blocks.append(Table(("Used again within", "Blocks"), ages))
+    blocks: list[Block] = [
+        Headline(takeaway),
+        Note(text),
+        Table(("Cache (tokens)", "Blocks found", "Input tokens found"), rows),
+        Table(("Used again within", "Blocks"), ages),
+    ]
     return Section("Prefix reuse", blocks)
 
 
-def _tokens(count: int) -> str:
-    """Write a number of tokens, of a million on in millions."""
-    return number(count) if count < _MILLION else f"{number(count / _MILLION)} million"
-
-
-def _cache_figure(by_cache: Mapping[str, Any]) -> Chart:
-    curves = [
-        Curve(name, by_cache["cache_tokens"], 100 * np.array(by_cache[key]))
-        for name, key in (
-            ("blocks", "repeated_fraction"),
-            ("input tokens", "repeated_token_fraction"),
-        )
-    ]
-    panel = Panel("", Axis("Cache (tokens)", is_log=True), Axis("Found (%)", low=0), curves)
-    svg = panels_figure([panel], "Prefix reuse by cache size", n_columns=1, height_in=2.4)
-    return Chart(
-        svg,
-        "Share of the inputs' blocks and tokens that a prefix cache of one server finds, which "
-        "drops the least recently used. Answers are not in it: their blocks are not known.",
-    )
-
-
 def characterize_trace(
-    opened: TraceFile,
-    workloads: Sequence[FittedWorkload] = (),
-    ingest_report: str | Path | None = None,
+    trace: Path,
+    workloads: Sequence[FittedWorkload],
+    ingest_report: Path | None,
     *,
     seed: int,
 ) -> dict[str, Any]:
     """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do.
 
-    `seed` is of samples; `ingest_report` says what ingest set aside, by default the
-    `.report.json` in the trace's folder, if there is one.
+    `seed` is of samples; `ingest_report` says what ingest set aside.
 
     Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `arrivals`,
     `reliability`, `lengths`, `reuse` (None: not known), `parameters`, `fidelity` (by workload, see
     `measure_fidelity`), in seconds and tokens. Raises InputError if a time stamp is so late that
     nothing can be counted over time.
     """
-    facts = overview(opened, ingest_report)
-    parameters = known_columns(opened, PARAMETERS)
-    columns = [*parameters, *known_columns(opened, (LATENCY,)), "status"]
+    facts = measure_overview(trace, ingest_report)
+    names = [*PARAMETERS, "e2e_ms"]
+    counts = query(trace, f"SELECT {', '.join(f'count({name})' for name in names)} FROM trace")
+    (known,) = counts.fetchall()
+    columns = [name for name, count in zip(names, known, strict=True) if count]
     n_served = facts["n_requests"] - facts["n_failed"]
-    sampled = sample_requests(opened, columns, n_served, seed=seed)
+    sampled = sample_requests(trace, [*columns, "status"], n_served, seed=seed)
+    parameters = [name for name in columns if name != "e2e_ms"]
     return {
         "overview": facts,
-        "traffic": measure_traffic(opened, facts),
-        "burstiness": measure_burstiness(opened, workloads, facts),
-        "arrivals": measure_arrival_models(opened, workloads),
-        "reliability": measure_reliability(opened, facts),
-        "lengths": measure_lengths(opened, sampled),
-        "reuse": measure_reuse(opened),
-        "parameters": measure_parameters(sampled, n_served, parameters),
-        "fidelity": measure_fidelity(opened, workloads),
+        "traffic": trace_traffic.measure_traffic(trace, facts),
+        "burstiness": trace_burstiness.measure_burstiness(trace, workloads, facts),
+        "arrivals": trace_burstiness.measure_arrival_models(trace, workloads),
+        "reliability": trace_traffic.measure_reliability(trace, facts),
+        "lengths": trace_lengths.measure_lengths(trace, sampled),
+        "reuse": measure_reuse(trace),
+        "parameters": trace_lengths.measure_parameters(sampled, n_served, parameters),
+        "fidelity": trace_lengths.measure_fidelity(trace, workloads),
     }
 
 
 def write_trace_report(
-    trace: str | Path,
+    trace: Path,
     workloads: Sequence[str | Path],
     html_out: str | Path,
     json_out: str | Path,
     *,
     seed: int,
-    ingest_report: str | Path | None = None,
+    ingest_report: Path | None = None,
 ) -> dict[str, Any]:
     """Write the report of a trace as a page and as JSON; return what the JSON holds.
 
     That is what `characterize_trace` returns, `takeaways` and `provenance`; same seed, same bytes.
-    Raises InputError as `open_trace`, `open_workloads` and `characterize_trace` do, or if an output
-    would replace an input or the other output; then nothing is written.
+    `ingest_report` is by default the `.report.json` in the trace's folder, if there is one.
+    Raises InputError as `require_trace`, `open_workloads` and `characterize_trace` do, or if an
+    output would replace an input or the other output; then nothing is written.
     """
-    opened, judged = open_trace(trace), open_workloads(workloads)
-    inputs = {"trace": opened.path}
+    require_trace(trace)
+    judged, beside = open_workloads(workloads), trace.with_suffix(".report.json")
+    inputs = {"trace": trace}
     for workload in judged:
         inputs |= workload.files
-    check_outputs(html_out, json_out, [*inputs.values(), report_path(opened, ingest_report)])
-    measured = characterize_trace(opened, judged, ingest_report, seed=seed)
-    origin = provenance(inputs, seed=seed)
-    facts, arrivals = measured["overview"], measured["arrivals"]
+    check_outputs(html_out, json_out, [*inputs.values(), ingest_report or beside])
+    ingest_report = ingest_report or (beside if beside.is_file() else None)
+    measured = characterize_trace(trace, judged, ingest_report, seed=seed)
+    origin, facts = provenance(inputs, seed=seed), measured["overview"]
     sections = [
         show_overview(facts),
-        show_traffic(measured["traffic"], facts),
-        show_burstiness(measured["burstiness"], facts),
-        show_arrivals(arrivals),
-        show_reliability(measured["reliability"], facts),
-        show_lengths(measured["lengths"]),
+        trace_traffic.show_traffic(measured["traffic"], facts),
+        trace_burstiness.show_burstiness(measured["burstiness"], facts),
+        trace_burstiness.show_arrivals(measured["arrivals"]),
+        trace_traffic.show_reliability(measured["reliability"], facts),
+        trace_lengths.show_lengths(measured["lengths"]),
         *([show_reuse(measured["reuse"])] if measured["reuse"] else []),
-        show_parameters(measured["parameters"], measured["lengths"]),
-        *(
-            show_fidelity(name, own, arrivals["models"][name])
-            for name, own in measured["fidelity"].items()
-        ),
+        trace_lengths.show_parameters(measured["parameters"], measured["lengths"]),
+        *(trace_lengths.show_fidelity(*each) for each in measured["fidelity"].items()),
     ]
     takeaways = {
         section.anchor: next(each.text for each in section.blocks if isinstance(each, Headline))
@@ -325,7 +266,12 @@ def write_trace_report(
     report = {"takeaways": takeaways, **measured, "provenance": origin}
     names = [workload.name for workload in judged]
     whose = f", and its workload{'s' * (len(names) > 1)} {listed(names)}" if names else ""
-    subtitle = f"A trace of requests to LLMs{whose}"
-    title = f"Trace {id_of(opened.path.stem)}"
-    write_page(Document(title, sections, report, subtitle, origin), html_out, json_out)
+    document = Document(
+        f"Trace {id_of(trace.stem)}",
+        sections,
+        report,
+        f"A trace of requests to LLMs{whose}",
+        origin,
+    )
+    write_page(document, html_out, json_out)
     return report

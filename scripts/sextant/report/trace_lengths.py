@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,28 +12,14 @@ from sextant.base.errors import InputError
 from sextant.base.files import jsonable, read_provenance
 from sextant.base.sheets import file_name
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
-from sextant.pages.charts import (
-    Axis,
-    Curve,
-    Panel,
-    cumulative_curve,
-    matrix_figure,
-    panels_figure,
-)
+from sextant.pages.charts import Axis, Curve, Panel, cumulative_curve, matrix_figure, panels_figure
 from sextant.pages.wording import listed, number, percent, plural
-from sextant.report.trace_burstiness import arrivals_words
-from sextant.report.trace_file import (
-    FittedWorkload,
-    TraceFile,
-    explained,
-    value_counts,
-)
+from sextant.report.trace_file import FittedWorkload, explained, value_counts
 from sextant.workload.fit import cumulative, spearman
 from sextant.workload.gamma import Z_95
 from sextant.workload.lengths import fit_zipf, output_by_input, zipf_probabilities
 
 SIDES = {"input": "input_tokens", "output": "output_tokens"}
-LATENCY = "e2e_ms"
 REACH = 0.02
 """What the project sets itself: no distance and no difference of coefficients above."""
 _QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
@@ -44,23 +31,22 @@ _WEAK = 0.1
 """Coefficient below which the relation of two parameters cannot be seen in a plot."""
 
 
-def measure_lengths(trace: TraceFile, sampled: pd.DataFrame) -> dict[str, Any]:
+def measure_lengths(trace: Path, sampled: pd.DataFrame) -> dict[str, Any]:
     """Return distributions and Zipf fits of all served requests, and outputs by input of those
     `sampled`.
     """
     measured: dict[str, Any] = {side: _side(*value_counts(trace, SIDES[side])) for side in SIDES}
-    bins = fraction = None
+    bins = share = None
     if len(sampled):
         bins = output_by_input(*(sampled[name] for name in SIDES.values()))
         # Unlike a rank correlation, the share that the input's bin explains of the variance of the
         # outputs' ranks shows any relation, not only one that rises or falls throughout.
         place = np.searchsorted(bins["input_lo"], sampled["input_tokens"], side="right")
         share = explained(sampled["output_tokens"].rank().to_numpy(), place)
-        fraction = None if share is None else share.fraction
     return measured | {
         "n_served": measured["input"]["n"],
         "output_by_input": None if bins is None else bins.to_dict(orient="list"),
-        "output_rank_by_input_fraction": fraction,
+        "output_rank_by_input_fraction": share and share[0],
     }
 
 
@@ -71,8 +57,6 @@ def _side(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
         return {"n": 0, "quantiles": None, "cdf": None, "zipf": None, "zipf_reason": "no request"}
     shares = [*_QUANTILES.values()]
     found = np.quantile(values, shares, weights=weights, method="inverted_cdf").tolist()
-    ends = {"lowest": float(values[0])}, {"highest": float(values[-1])}
-    quantiles = ends[0] | dict(zip(_QUANTILES, found, strict=True)) | ends[1]
     fit = reason = None
     try:
         fit = asdict(fit_zipf(values, counts=weights))
@@ -81,7 +65,11 @@ def _side(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
     return {
         "n": n,
         "mean": float(np.average(values, weights=weights)),
-        "quantiles": quantiles,
+        "quantiles": {
+            "lowest": float(values[0]),
+            **dict(zip(_QUANTILES, found, strict=True)),
+            "highest": float(values[-1]),
+        },
         "cdf": cumulative(values, weights, _MAX_POINTS).to_dict(orient="list"),
         "zipf": fit,
         "zipf_reason": reason,
@@ -104,18 +92,45 @@ def show_lengths(measured: Mapping[str, Any]) -> Section:
             f"All requests are alike: {number(inputs['median'])} tokens in, "
             f"{number(outputs['median'])} out."
         )
-    blocks: list[Block] = [Headline(takeaway)]
-    rows = []
+    rows, notes, panels = [], [], []
     for name in SIDES:
-        side = measured[name]
-        values = (side["mean"], *side["quantiles"].values())
-        rows.append((f"{name.capitalize()}s", *(number(value) for value in values)))
-    blocks.append(Table(("Tokens", "Mean", *(name.capitalize() for name in inputs)), rows))
-    blocks.append(_distribution_figure(measured))
-    blocks += [Note(_zipf_words(name, measured[name])) for name in SIDES]
-    if measured["output_by_input"]:
-        bins, fraction = measured["output_by_input"], measured["output_rank_by_input_fraction"]
-        blocks.append(_by_input_figure(bins, fraction))
+        side, fit = measured[name], measured[name]["zipf"]
+        rows.append([f"{name.capitalize()}s", side["mean"], *side["quantiles"].values()])
+        notes.append(Note(_zipf_words(name, side)))
+        curves = [cumulative_curve("trace", side["cdf"])]
+        if fit is not None:
+            shares = np.cumsum(zipf_probabilities(fit["theta"], fit["lowest"], fit["highest"]))
+            spaced = np.geomspace(fit["lowest"], fit["highest"], _MAX_POINTS)
+            values = np.unique(np.rint(spaced).astype(int))
+            points = {"value": values, "fraction": shares[values - fit["lowest"]]}
+            curves.append(cumulative_curve("bounded Zipf fit", points))
+        across = Axis(f"{name.capitalize()} (tokens)", is_log=side["quantiles"]["lowest"] > 0)
+        up = Axis("Share of requests up to it", low=0, high=1.02)
+        panels.append(Panel(f"{name.capitalize()}s", across, up, curves))
+    caption = "Cumulative distributions of the lengths, and the bounded Zipf law that fits best."
+    blocks: list[Block] = [
+        Headline(takeaway),
+        Table(("Tokens", "Mean", *(name.capitalize() for name in inputs)), rows),
+        Chart(panels_figure(panels, "Distribution of lengths", is_step=True), caption),
+        *notes,
+    ]
+    if bins := measured["output_by_input"]:
+        middle = np.sqrt(np.maximum(bins["input_lo"], 0.5) * np.maximum(bins["input_hi"], 0.5))
+        curves = [
+            Curve("median, quartiles", middle, bins["median"], bins["p25"], bins["p75"]),
+            Curve("mean", middle, bins["mean"]),
+            Curve("10th and 90th percentile", middle, bins["p10"]),
+            Curve("10th and 90th percentile", middle, bins["p90"]),
+        ]
+        across = Axis("Input (tokens)", is_log=middle[-1] > 10 * middle[0])
+        panel = Panel("", across, Axis("Output (tokens)", low=0), curves)
+        svg = panels_figure([panel], "Output lengths by input length", n_columns=1, height_in=2.6)
+        share = percent(measured["output_rank_by_input_fraction"])
+        caption = (
+            f"Output lengths in {len(middle)} bins of the input's length, about equally many "
+            f"requests in each. The bin explains {share} of the variance of the outputs' ranks."
+        )
+        blocks.append(Chart(svg, caption))
     return Section("Lengths", blocks)
 
 
@@ -137,44 +152,6 @@ def _zipf_words(name: str, side: Mapping[str, Any]) -> str:
     )
 
 
-def _distribution_figure(measured: Mapping[str, Any]) -> Chart:
-    panels = []
-    for side in SIDES:
-        own, fit = measured[side], measured[side]["zipf"]
-        curves = [cumulative_curve("trace", own["cdf"])]
-        if fit is not None:
-            shares = np.cumsum(zipf_probabilities(fit["theta"], fit["lowest"], fit["highest"]))
-            spaced = np.geomspace(fit["lowest"], fit["highest"], _MAX_POINTS)
-            values = np.unique(np.rint(spaced).astype(int))
-            points = {"value": values, "fraction": shares[values - fit["lowest"]]}
-            curves.append(cumulative_curve("bounded Zipf fit", points))
-        across = Axis(f"{side.capitalize()} (tokens)", is_log=own["quantiles"]["lowest"] > 0)
-        up = Axis("Share of requests up to it", low=0, high=1.02)
-        panels.append(Panel(f"{side.capitalize()}s", across, up, curves))
-    svg = panels_figure(panels, "Distribution of lengths", is_step=True)
-    return Chart(
-        svg, "Cumulative distributions of the lengths, and the bounded Zipf law that fits best."
-    )
-
-
-def _by_input_figure(bins: Mapping[str, Any], fraction: float | None) -> Chart:
-    middle = np.sqrt(np.maximum(bins["input_lo"], 0.5) * np.maximum(bins["input_hi"], 0.5))
-    curves = [
-        Curve("median, quartiles", middle, bins["median"], bins["p25"], bins["p75"]),
-        Curve("mean", middle, bins["mean"]),
-        Curve("10th and 90th percentile", middle, bins["p10"]),
-    ]
-    curves.append(curves[-1]._replace(y=bins["p90"]))
-    across = Axis("Input (tokens)", is_log=middle[-1] > 10 * middle[0])
-    panel = Panel("", across, Axis("Output (tokens)", low=0), curves)
-    svg = panels_figure([panel], "Output lengths by input length", n_columns=1, height_in=2.6)
-    return Chart(
-        svg,
-        f"Output lengths in {len(middle)} bins of the input's length, about equally many requests "
-        f"in each. The bin explains {percent(fraction)} of the variance of the outputs' ranks.",
-    )
-
-
 def measure_parameters(
     sampled: pd.DataFrame, n_served: int, parameters: list[str]
 ) -> dict[str, Any]:
@@ -182,7 +159,7 @@ def measure_parameters(
 
     `sampled`, of the trace's `n_served`, has a column per parameter, and `e2e_ms` if it is known.
     """
-    names = [*parameters, LATENCY] if LATENCY in sampled else parameters
+    names = [*parameters, "e2e_ms"] if "e2e_ms" in sampled else parameters
     return {
         "n_sampled": len(sampled),
         "n_served": n_served,
@@ -196,19 +173,24 @@ def show_parameters(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> 
     blocks: list[Block] = [Headline(_parameters_takeaway(measured, lengths))]
     names = list(measured["spearman"])
     if measured["n_sampled"] > 0 and len(names) > 1:
-        cells = [[measured["spearman"][row][name] for name in names] for row in names]
-        svg = matrix_figure([("", names, cells)], "Rank correlations of the parameters")
+        matrix = _matrix("", names, measured["spearman"])
         basis = f"{number(measured['n_served'])} requests"
         if measured["n_sampled"] != measured["n_served"]:
             basis = f"a sample of {number(measured['n_sampled'])} of {basis}"
+        svg = matrix_figure([matrix], "Rank correlations of the parameters")
         blocks.append(Chart(svg, f"Spearman's rank correlation, {basis}; –: constant."))
     return Section("Parameters", blocks)
 
 
+def _matrix(heading: str, names: list[str], cells: Mapping[str, Mapping[str, Any]]) -> tuple:
+    return heading, names, [[cells[row][name] for name in names] for row in names]
+
+
 def _parameters_takeaway(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> str:
     names, coefficients = measured["parameters"], measured["spearman"]
+    n_requests = measured["n_sampled"]
     pairs = [
-        (coefficients[a][b], a, b)
+        (coefficients[a][b], f"{b} and {a}")
         for place, a in enumerate(names)
         for b in names[:place]
         if coefficients[a][b] is not None
@@ -217,43 +199,37 @@ def _parameters_takeaway(measured: Mapping[str, Any], lengths: Mapping[str, Any]
         return "No request succeeded, so there is nothing to relate."
     if not pairs:
         return "No two parameters vary, so there is no relation between them."
-    value, a, b = max(pairs, key=lambda pair: abs(pair[0]))
-    sentence = _pair_words(value, b, a, len(pairs), measured["n_sampled"])
+    value, pair = max(pairs, key=lambda pair: abs(pair[0]))
+    words = f"{pair} have a rank correlation of {value:.2f}"
+    if len(pairs) > 1:
+        words = (
+            f"Of all pairs of parameters, {pair} have the strongest rank correlation, {value:.2f}"
+        )
+    # Under independence a coefficient's standard deviation is 1/√(n - 1).
+    if abs(value) < Z_95 / np.sqrt(max(n_requests - 1, 1)):
+        words += f": no more than chance may show in {plural(n_requests, 'request')}."
+    elif abs(value) < _WEAK:
+        words += ": one hardly rises or falls with the other."
+    else:
+        words += f": one {'rises' if value > 0 else 'falls'} as the other rises."
     # Say so where outputs depend on inputs in a way that no rank correlation sees.
     fraction = lengths["output_rank_by_input_fraction"]
     own = coefficients["input_tokens"]["output_tokens"]
     if fraction is not None and own is not None and fraction - own**2 >= _WEAK:
-        sentence += (
+        words += (
             f" Yet input_tokens explains {percent(fraction)} of the variance of the ranks of "
             "output_tokens: a relation that is not a mere rise or fall."
         )
-    return sentence
+    return words
 
 
-def _pair_words(value: float, a: str, b: str, n_pairs: int, n_requests: int) -> str:
-    names = f"{a} and {b}"
-    which = f"{names} have a rank correlation of {value:.2f}"
-    if n_pairs > 1:
-        which = (
-            f"Of all pairs of parameters, {names} have the strongest rank correlation, {value:.2f}"
-        )
-    # Under independence a coefficient's standard deviation is 1/√(n - 1).
-    if abs(value) < Z_95 / np.sqrt(max(n_requests - 1, 1)):
-        return f"{which}: no more than chance may show in {plural(n_requests, 'request')}."
-    if abs(value) < _WEAK:
-        return f"{which}: one hardly rises or falls with the other."
-    return f"{which}: one {'rises' if value > 0 else 'falls'} as the other rises."
-
-
-def measure_fidelity(
-    trace: TraceFile, workloads: Sequence[FittedWorkload]
-) -> dict[str, dict[str, Any]]:
+def measure_fidelity(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, dict[str, Any]]:
     """Return by the name of each workload what its `validation.json` says of its requests.
 
     To that are added its `caps`, and `is_of_other_trace`: both say what they come from, and it
     differs. The figures are of the trace that the workload was fitted to.
     """
-    own = read_provenance(trace.path).get("inputs_sha256")
+    own = read_provenance(trace).get("inputs_sha256")
     measured = {}
     for workload in workloads:
         fitted = workload.facts.get("inputs_sha256")
@@ -266,11 +242,9 @@ def measure_fidelity(
     return measured
 
 
-def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str, Any]) -> Section:
-    """Return the section of one workload: `measure_fidelity`, and what is known of its arrivals."""
-    words = arrivals_words(arrivals)
-    takeaway = f"{name}: {_fidelity_takeaway(measured)} {words[:1].upper()}{words[1:]}."
-    blocks: list[Block] = [Headline(takeaway)]
+def show_fidelity(name: str, measured: Mapping[str, Any]) -> Section:
+    """Return the section of one workload of `measure_fidelity`."""
+    blocks: list[Block] = [Headline(f"{name}: {_fidelity_takeaway(measured)}")]
     if measured["is_of_other_trace"]:
         text = (
             "The workload was fitted to another trace than this one: its figures are of that trace."
@@ -283,9 +257,8 @@ def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str,
         more = f" ({share} of the requests have more)" if n_clipped else ""
         caps += [] if cap is None else [f"{column} at {number(cap)}{more}"]
     if caps:
-        blocks.append(
-            Note(f"The workload caps {listed(caps)}: it is compared with the trace as capped.")
-        )
+        text = f"The workload caps {listed(caps)}: it is compared with the trace as capped."
+        blocks.append(Note(text))
     rows = [(f"KS distance, {column}", f"{ks:.4f}") for column, ks in measured["ks"].items()]
     for sampler, difference in measured["spearman_difference"].items():
         value = "–" if difference is None else f"{difference:.4f}"
@@ -293,10 +266,8 @@ def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str,
     blocks.append(Table(("Model against trace", "Distance"), rows))
     names = list(measured["ks"])
     if len(names) > 1:
-        matrices = []
-        for which in ("trace", "model"):
-            cells = measured[f"spearman_{which}"]
-            matrices.append((which, names, [[cells[a][b] for b in names] for a in names]))
+        sides = ("trace", "model")
+        matrices = [_matrix(side, names, measured[f"spearman_{side}"]) for side in sides]
         svg = matrix_figure(matrices, "Rank correlations of trace and model")
         caption = "Spearman's rank correlation in the trace and in the model; –: constant."
         blocks.append(Chart(svg, caption))
@@ -304,8 +275,7 @@ def show_fidelity(name: str, measured: Mapping[str, Any], arrivals: Mapping[str,
 
 
 def _fidelity_takeaway(measured: Mapping[str, Any]) -> str:
-    worst = max(measured["ks"], key=lambda name: measured["ks"][name])
-    ks = measured["ks"][worst]
+    ks, worst = max((ks, name) for name, ks in measured["ks"].items())
     sentence = "The distributions of lengths and parameters are the trace's own"
     if ks > 0:
         verdict = "within" if ks <= REACH else "above"
@@ -317,14 +287,13 @@ def _fidelity_takeaway(measured: Mapping[str, Any]) -> str:
     if n_clipped:
         share = percent(n_clipped / measured["n_requests"])
         sentence += f", with {share} of the trace's requests cut to a cap"
-    joint, independent = measured["spearman_difference"].values()
-    if joint is None:
+    if None in measured["spearman_difference"].values():
         return f"{sentence}; no two parameters vary, so there is no relation to keep."
-
-    def reach(difference: float) -> str:
-        return "less than 0.001" if difference < 0.001 else f"at most {difference:.3f}"
-
+    joint, independent = (
+        "less than 0.001" if difference < 0.001 else f"at most {difference:.3f}"
+        for difference in measured["spearman_difference"].values()
+    )
     return (
-        f"{sentence}; rank correlations are off by {reach(joint)} when parameters are drawn "
-        f"jointly, by {reach(independent)} when each is drawn alone."
+        f"{sentence}; rank correlations are off by {joint} when parameters are drawn jointly, by "
+        f"{independent} when each is drawn alone."
     )

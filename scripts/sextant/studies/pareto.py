@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
 import pandas as pd
 
 from sextant import PROJECT
@@ -16,24 +15,12 @@ from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Axis, Panel, panels_figure
+from sextant.pages.charts import Axis
 from sextant.pages.wording import listed, plural
+from sextant.points.cell_files import MeasuredCell
 from sextant.points.verdict import assess
-from sextant.studies.study import (
-    LABELS,
-    Analysis,
-    StudyData,
-    device_section,
-    fits_memory,
-    level_axis,
-    level_curve,
-    level_words,
-    part,
-    request_times,
-    server_load,
-    table_of,
-    with_measures,
-)
+from sextant.studies import study
+from sextant.studies.study import Analysis, StudyData, part, table_of
 
 LEAST_GAIN = 0.1
 """A doubling of the batch size that gains less than this fraction of throughput is past the knee.
@@ -41,6 +28,28 @@ LEAST_GAIN = 0.1
 In a full batch, latency is batch size over request rate (Little's law), so a doubling that gains
 g multiplies latency by 2 / (1 + g): below a gain of 10% it costs at least 82% more latency.
 """
+CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
+_FEW_READINGS = 5
+OPT_BATCH_SIZES = {
+    "facebook__opt-125m": 512,
+    "facebook__opt-1.3b": 256,
+    "facebook__opt-2.7b": 128,
+    "facebook__opt-6.7b": 64,
+    "facebook__opt-13b": 16,
+}
+"""Largest batch size, a power of two up to 512, on an A100 of 40 GB for requests of 512 input and
+256 output tokens (their Table 1)."""
+# The paper's own reading: 36 GB for a server that may use 90% of the device.
+_A100_40GB_DECIMAL = Devices("gpu", 1, 40e9 / 2**30)
+_UTILIZATION = 0.9
+ASSUMPTIONS = {
+    "768 tokens, 40 GiB": (768, Devices("gpu", 1, 40)),
+    "768 tokens, 40 GB": (768, _A100_40GB_DECIMAL),
+    "640 tokens, 40 GB": (640, _A100_40GB_DECIMAL),
+    "512 tokens, 40 GB": (512, _A100_40GB_DECIMAL),
+}
+"""What a request in flight keeps in the KV cache, and the device's memory, by the column that
+they are shown in. The first is how Sextant sizes a batch."""
 
 
 def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> list[float]:
@@ -63,50 +72,6 @@ def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
     return place if place < len(gains) else None
 
 
-def pareto_optimal(throughputs: Sequence[float], latencies: Sequence[float]) -> list[bool]:
-    """Return, per point, whether no other has at least its throughput at no more latency; points
-    that are equal in both do not beat each other.
-    """
-    rates, delays = np.asarray(throughputs, float), np.asarray(latencies, float)
-    return [
-        not np.any((rates >= rate) & (delays <= delay) & ((rates > rate) | (delays < delay)))
-        for rate, delay in zip(rates, delays, strict=True)
-    ]
-
-
-OPT_BATCH_SIZES = {
-    "facebook__opt-125m": 512,
-    "facebook__opt-1.3b": 256,
-    "facebook__opt-2.7b": 128,
-    "facebook__opt-6.7b": 64,
-    "facebook__opt-13b": 16,
-}
-"""Largest batch size, a power of two up to 512, on an A100 of 40 GB for requests of 512 input and
-256 output tokens. Recasens et al.: Towards Pareto Optimal Throughput in Small Language Model
-Serving, EuroMLSys 2024, Table 1."""
-
-LARGEST_OPT_BATCH = 512
-OPT_INPUT_TOKENS, OPT_OUTPUT_TOKENS = 512, 256
-
-_LLMS = PROJECT / "resources" / "llms"
-_A100_40GB = Devices("gpu", 1, 40)
-# The paper's own reading: 36 GB for a server that may use 90% of the device.
-_A100_40GB_DECIMAL = Devices("gpu", 1, 40e9 / 2**30)
-_UTILIZATION = 0.9
-_WHOLE = OPT_INPUT_TOKENS + OPT_OUTPUT_TOKENS
-ASSUMPTIONS = {
-    f"{_WHOLE} tokens, 40 GiB": (_WHOLE, _A100_40GB),
-    f"{_WHOLE} tokens, 40 GB": (_WHOLE, _A100_40GB_DECIMAL),
-    f"{_WHOLE - OPT_OUTPUT_TOKENS // 2} tokens, 40 GB": (
-        _WHOLE - OPT_OUTPUT_TOKENS // 2,
-        _A100_40GB_DECIMAL,
-    ),
-    f"{OPT_INPUT_TOKENS} tokens, 40 GB": (OPT_INPUT_TOKENS, _A100_40GB_DECIMAL),
-}
-"""What a request in flight keeps in the KV cache, and the device's memory, by the column that
-they are shown in. The first is how Sextant sizes a batch."""
-
-
 def largest_power_of_two(value: float) -> int:
     """Return the largest power of two that is not above `value`; 0 below 1."""
     return 1 << (int(value).bit_length() - 1) if value >= 1 else 0
@@ -118,11 +83,11 @@ def opt_batch_sizes() -> pd.DataFrame:
     assumption."""
     rows = []
     for llm_id, published in OPT_BATCH_SIZES.items():
-        llm = load_llm(_LLMS / f"{llm_id}.json")
+        llm = load_llm(PROJECT / "resources" / "llms" / f"{llm_id}.json")
         row = {"llm_id": llm_id, "weights_gb": llm.weight_bytes / 1e9, "published": published}
         for name, (tokens, devices) in ASSUMPTIONS.items():
             held_tokens = assess(llm, devices, _UTILIZATION, tokens).max_batch_weight_tokens
-            row[name] = min(LARGEST_OPT_BATCH, largest_power_of_two(held_tokens / tokens))
+            row[name] = min(512, largest_power_of_two(held_tokens / tokens))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -142,12 +107,9 @@ def agreement_words(table: pd.DataFrame) -> str:
     )
 
 
-CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
-
-
 def analyse(data: StudyData) -> Analysis:
     """Find each LLM's frontier of throughput, its knee, and whether one device reaches it."""
-    points = with_measures(data.points, data, (request_times, server_load))
+    points = study.with_measures(data.points, data, (study.request_times, server_load))
     batches = batch_points(points[points["scenario_kind"] == Batch.kind], data)
     rates = points[points["scenario_kind"] == OpenLoop.kind]
     curves = find_knees(batches)
@@ -160,29 +122,63 @@ def analyse(data: StudyData) -> Analysis:
         "rates": rates,
         "published_batch_sizes": opt_batch_sizes(),
     }
+    text = (
+        f"{plural(len(batches), 'batch')}. With queueing, time counts from the moment a request "
+        "was due, and all were due at once: it grows with the number of requests."
+    )
+    table = table_of(
+        batches,
+        "llm_id gpu_profile_id workload_id batch_size n_ok n_failed request_rate_rps "
+        "throughput_tok_s mean_processing_ms mean_latency_ms mean_running n_preemptions fits "
+        "is_optimal",
+    )
     sections = [
         _frontier_section(batches, curves),
         _published_section(),
         *([_lengths_section(rates)] if len(rates) else []),
-        _activity_section(batches, data),
-        _energy_section(batches),
-        _batches_section(batches),
+        *_device_sections(batches, data),
+        part("Every batch", text, table=table),
     ]
     return Analysis(_summary(verdicts, curves), numbers, sections)
 
 
+def server_load(cell: MeasuredCell) -> pd.DataFrame:
+    """Return by level what the servers held, all replicas together.
+
+    Columns: `mean_running`, requests in the batch on average, and `n_preemptions`. Servers are
+    asked once a second: of a level of few readings the mean is not known, of a single one the
+    counter's gain neither.
+    """
+    levels = [(level.level, level.started_s, level.ended_s) for level in cell.run.levels]
+    windows = pd.DataFrame(levels, columns=["level", "from_s", "to_s"], dtype=float)
+    # What was read before a level began, during its warm-up or a search, is not of it.
+    rows = cell.server().merge(windows, on="level")
+    rows = rows[rows["time_s"].between(rows["from_s"], rows["to_s"])]
+    by_replica = rows.groupby(["level", "replica"])
+    counter, n_readings = by_replica["n_preemptions"], by_replica.size()
+    running = by_replica["n_running"].mean().where(n_readings >= _FEW_READINGS)
+    preempted = (counter.max() - counter.min()).where(n_readings > 1)
+    found = pd.DataFrame({"mean_running": running, "n_preemptions": preempted})
+    # A sum is unknown if one replica's part is.
+    return found.groupby("level").agg(lambda own: own.sum(skipna=False)).reset_index()
+
+
 def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return the batches that served anything, with `n_gpus, batch_size, fits` (whole requests are
-    within the batch weight) and `is_optimal`, among those that fit of one LLM and workload.
+    within the batch weight) and `is_optimal`: of those that fit, none of the same LLM and workload
+    has at least its throughput at no more latency, and is better in one of both.
     """
     found = points[points["n_ok"] > 0].copy()
     found["n_gpus"] = [data.profiles[name].n_gpus for name in found["gpu_profile_id"]]
     found["batch_size"] = found["level"].astype(int)
-    found["fits"] = fits_memory(found)
+    found["fits"] = study.fits_memory(found)
     found["is_optimal"] = False
     for _, rows in found[found["fits"]].groupby(["llm_id", "workload_id"]):
-        is_optimal = pareto_optimal(rows["throughput_tok_s"], rows["mean_processing_ms"])
-        found.loc[rows.index, "is_optimal"] = is_optimal
+        rates, delays = (rows[name] for name in ("throughput_tok_s", "mean_processing_ms"))
+        found.loc[rows.index, "is_optimal"] = [
+            not ((rates >= rate) & (delays <= delay) & ((rates > rate) | (delays < delay))).any()
+            for rate, delay in zip(rates, delays, strict=True)
+        ]
     return found.reset_index(drop=True)
 
 
@@ -194,33 +190,29 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
     throughput still grows), `last_gain` (per doubling), `{knee,largest}_{throughput_tok_s,
     processing_ms}`.
     """
-    rows = [
-        dict(zip(CURVE, key, strict=True)) | _curve(rows.sort_values("batch_size"))
-        for key, rows in batches.groupby(CURVE, sort=False)
-    ]
+    found = []
+    for key, own in batches.groupby(CURVE, sort=False):
+        rows = own.sort_values("batch_size")
+        fitting = rows[rows["fits"]]
+        sizes, rates = list(fitting["batch_size"]), list(fitting["throughput_tok_s"])
+        place, gains = knee(sizes, rates), gains_per_doubling(sizes, rates)
+        weight_tokens = rows["batch_weight_tokens"].iloc[0] * rows["replicas"].iloc[0]
+        largest = largest_power_of_two(weight_tokens / rows["request_tokens"].max())
+        row = dict(zip(CURVE, key, strict=True)) | {
+            "n_gpus": int(rows["n_gpus"].iloc[0]),
+            "n_sizes": len(sizes),
+            "largest_size": sizes[-1] if sizes else None,
+            "largest_fitting_size": None if pd.isna(weight_tokens) else largest,
+            "knee_size": None if place is None else sizes[place],
+            "last_gain": gains[-1] if gains else None,
+        }
+        for name, at in (("knee", place), ("largest", len(sizes) - 1 if sizes else None)):
+            there = {} if at is None else fitting.iloc[at]
+            row[f"{name}_throughput_tok_s"] = there.get("throughput_tok_s")
+            row[f"{name}_processing_ms"] = there.get("mean_processing_ms")
+        found.append(row)
     names = [*CURVE, "n_gpus", "n_sizes", "knee_size", "largest_throughput_tok_s"]
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=names)
-
-
-def _curve(rows: pd.DataFrame) -> dict:
-    fitting = rows[rows["fits"]]
-    sizes, rates = list(fitting["batch_size"]), list(fitting["throughput_tok_s"])
-    place, gains = knee(sizes, rates), gains_per_doubling(sizes, rates)
-    weight_tokens = rows["batch_weight_tokens"].iloc[0] * rows["replicas"].iloc[0]
-    largest = largest_power_of_two(weight_tokens / rows["request_tokens"].max())
-    found = {
-        "n_gpus": int(rows["n_gpus"].iloc[0]),
-        "n_sizes": len(sizes),
-        "largest_size": sizes[-1] if sizes else None,
-        "largest_fitting_size": None if pd.isna(weight_tokens) else largest,
-        "knee_size": None if place is None else sizes[place],
-        "last_gain": gains[-1] if gains else None,
-    }
-    for name, at in (("knee", place), ("largest", len(sizes) - 1 if sizes else None)):
-        row = None if at is None else fitting.iloc[at]
-        found[f"{name}_throughput_tok_s"] = None if row is None else row["throughput_tok_s"]
-        found[f"{name}_processing_ms"] = None if row is None else row["mean_processing_ms"]
-    return found
+    return pd.DataFrame(found) if found else pd.DataFrame(columns=names)
 
 
 def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
@@ -233,12 +225,11 @@ def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
     for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"], sort=False):
         single, more = own[own["n_gpus"] == 1], own[own["n_gpus"] > 1]
         best, best_more = (part["largest_throughput_tok_s"].max() for part in (single, more))
-        knee_size = single["knee_size"].min()
         n_sizes = int(single["n_sizes"].max()) if len(single) else 0
         verdict = {0: "does not fit", 1: "one size only"}.get(n_sizes, "still growing")
         if single["knee_size"].notna().any():
             verdict = "reached"
-        rows.append((llm_id, workload_id, verdict, knee_size, best_more / best))
+        rows.append((llm_id, workload_id, verdict, single["knee_size"].min(), best_more / best))
     names = ["llm_id", "workload_id", "one_device", "knee_size", "devices_gain"]
     return pd.DataFrame(rows, columns=names)
 
@@ -246,45 +237,39 @@ def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
 def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
     if verdicts.empty:
         return "No batch was served: nothing can be said of throughput and latency."
-    reached = verdicts[verdicts["one_device"] == "reached"]
-    n_llms = len(verdicts["llm_id"].unique())
-    first = (
-        f"{reached['llm_id'].nunique()} of {plural(n_llms, 'LLM')} reached the frontier of "
-        f"throughput within one device: a batch size from which no doubling gained "
-        f"{LEAST_GAIN:.0%} or more."
-    )
-    kneed = curves[curves["knee_size"].notna() & (curves["n_gpus"] == 1)]
-    knees = [
-        f"{row['llm_id']} ({row['workload_id']}): batch size {row['knee_size']:g}, "
-        f"{row['knee_throughput_tok_s']:,.0f} output tokens/s at "
-        f"{row['knee_processing_ms']:,.0f} ms; "
-        f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
-        f"{row['largest_processing_ms']:,.0f} ms."
-        for _, row in kneed.iterrows()
+    by_verdict = {name: own["llm_id"].unique() for name, own in verdicts.groupby("one_device")}
+    parts = [
+        f"{len(by_verdict.get('reached', ()))} of {plural(verdicts['llm_id'].nunique(), 'LLM')} "
+        "reached the frontier of throughput within one device: a batch size from which no "
+        f"doubling gained {LEAST_GAIN:.0%} or more."
     ]
-    parts = [first, *knees]
-    growing = verdicts.loc[verdicts["one_device"] == "still growing", "llm_id"].unique()
-    if len(growing):
-        parts.append(f"Throughput of {listed(growing)} still grew at the largest batch tried.")
-    absent = verdicts.loc[verdicts["one_device"] == "does not fit", "llm_id"].unique()
-    if len(absent):
-        parts.append(f"No batch of {listed(absent)} was measured on one device.")
+    for _, row in curves[curves["knee_size"].notna() & (curves["n_gpus"] == 1)].iterrows():
+        parts.append(
+            f"{row['llm_id']} ({row['workload_id']}): batch size {row['knee_size']:g}, "
+            f"{row['knee_throughput_tok_s']:,.0f} output tokens/s at "
+            f"{row['knee_processing_ms']:,.0f} ms; "
+            f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
+            f"{row['largest_processing_ms']:,.0f} ms."
+        )
+    if "still growing" in by_verdict:
+        growing = listed(by_verdict["still growing"])
+        parts.append(f"Throughput of {growing} still grew at the largest batch tried.")
+    if "does not fit" in by_verdict:
+        absent = listed(by_verdict["does not fit"])
+        parts.append(f"No batch of {absent} was measured on one device.")
     return " ".join(parts)
 
 
 _THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
-_PROCESSING = Axis("Mean processing time (ms)", is_log=True)
-_KNEE_RULE = (
-    "The knee is the smallest batch size from which no further doubling gains "
-    f"{LEAST_GAIN:.0%} of throughput: as latency is batch size over request rate (Little's law), "
-    f"a doubling that gains less multiplies latency by more than {2 / (1 + LEAST_GAIN):.2f}."
-)
 
 
 def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
     """Throughput against processing time, after their Fig. 1."""
     text = (
-        f"{_KNEE_RULE} It has a ring. A point is Pareto-optimal if no other batch of its LLM, on "
+        "The knee, ringed, is the smallest batch size from which no further doubling gains "
+        f"{LEAST_GAIN:.0%} of throughput: as latency is batch size over request rate (Little's "
+        "law), a doubling that gains less multiplies latency by more than "
+        f"{2 / (1 + LEAST_GAIN):.2f}. A point is Pareto-optimal if no other batch of its LLM, on "
         "any profile, has at least its throughput at no more latency. Hollow points are larger "
         "than the memory holds whole requests for: there the server queues or preempts, so they "
         "count for neither. What memory holds is the largest power of two whose whole requests, "
@@ -303,85 +288,66 @@ def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
         "largest_size largest_throughput_tok_s largest_processing_ms last_gain_percent "
         "largest_fitting_size",
     )
-    knees, panels = curves.set_index(CURVE)["knee_size"], []
-    for (llm_id, workload_id), own in batches.groupby(["llm_id", "workload_id"], sort=False):
-        lines = []
-        for key, rows in own.groupby(CURVE, sort=False):
-            sizes, knee_size = list(rows["batch_size"]), knees[key]
-            _, profile_id, _, variant_id = key
-            name = profile_id if variant_id == "default" else f"{profile_id}, {variant_id}"
-            line = level_curve(name, rows, "throughput_tok_s", "mean_processing_ms")
-            ringed = [sizes.index(knee_size)] if knee_size in sizes else []
-            lines.append(line._replace(ringed=ringed))
-        panels.append(Panel(f"{llm_id}, {workload_id}", _THROUGHPUT, _PROCESSING, lines))
-    name = "Processing time against throughput by batch size"
-    return part(title, text, panels_figure(panels, name, has_points=True), table)
-
-
-def _batches_section(batches: pd.DataFrame) -> Section:
-    text = (
-        f"{plural(len(batches), 'batch')}. With queueing, time counts from the moment a request "
-        "was due, and all were due at once: it grows with the number of requests."
+    drawn = batches.merge(curves[[*CURVE, "knee_size"]], on=CURVE)
+    panels = study.panels_of(
+        drawn.assign(is_knee=drawn["batch_size"] == drawn["knee_size"]),
+        "llm_id workload_id",
+        (_THROUGHPUT, Axis("Mean processing time (ms)", is_log=True)),
+        "gpu_profile_id variant_id",
+        "throughput_tok_s",
+        "mean_processing_ms",
+        has_levels=True,
     )
-    table = table_of(
-        batches,
-        "llm_id gpu_profile_id workload_id batch_size n_ok n_failed request_rate_rps "
-        "throughput_tok_s mean_processing_ms mean_latency_ms mean_running n_preemptions fits "
-        "is_optimal",
-    )
-    return part("Every batch", text, table=table)
+    return part(title, text, panels, table)
 
 
 def _published_section() -> Section:
     """Their Table 1 against what memory facts give."""
     sizes = opt_batch_sizes()
     text = (
-        "Table 1 of Recasens et al.: the largest batch of requests of "
-        f"{OPT_INPUT_TOKENS} input and {OPT_OUTPUT_TOKENS} output tokens on an A100 of 40 GB, a "
-        "power of two up to 512. Computed: what 90% of the device leaves beside 16-bit weights, "
-        "over the KV cache of the tokens that each request in flight keeps. "
-        f"{agreement_words(sizes)}\n\n"
-        f"{_WHOLE} tokens is a request at its end, {_WHOLE - OPT_OUTPUT_TOKENS // 2} its mean over "
-        f"the generation, {OPT_INPUT_TOKENS} its prompt, which is what vLLM reserves when it "
-        "admits a request. Requests that start at different times never all need their last block "
-        "at once; requests that start together do, and are preempted then."
+        "Table 1 of Recasens et al.: the largest batch of requests of 512 input and 256 output "
+        "tokens on an A100 of 40 GB, a power of two up to 512. Computed: what 90% of the device "
+        "leaves beside 16-bit weights, over the KV cache of the tokens that each request in flight "
+        f"keeps. {agreement_words(sizes)}\n\n"
+        "768 tokens is a request at its end, 640 its mean over the generation, 512 its prompt, "
+        "which is what vLLM reserves when it admits a request. Requests that start at different "
+        "times never all need their last block at once; requests that start together do, and are "
+        "preempted then."
     )
-    labels = {name: LABELS.get(name, name) for name in sizes}
+    labels = {name: study.LABELS.get(name, name.capitalize()) for name in sizes}
+    labels |= {name: name for name in ASSUMPTIONS}
     return part("Published batch sizes", text, table=Table.of_frame(sizes, labels))
 
 
 def _lengths_section(rates: pd.DataFrame) -> Section:
     """Output lengths at request rates, after their Fig. 2 (right)."""
-    latency = Axis("Mean latency from due time (ms)", is_log=True)
-    panels = []
-    for (llm_id, profile_id), own in rates.groupby(["llm_id", "gpu_profile_id"], sort=False):
-        lines = [
-            level_curve(workload_id, rows, "throughput_tok_s", "mean_latency_ms")
-            for workload_id, rows in own.groupby("workload_id", sort=False)
-        ]
-        panels.append(Panel(f"{llm_id} on {profile_id}", _THROUGHPUT, latency, lines))
     text = (
         "A line is one output length, a point one request rate with Poisson arrivals; inf is all "
         "requests at once. Latency counts from the moment a request was due, so it includes the "
         "queue that grows where the rate is above what the server can do."
     )
+    panels = study.panels_of(
+        rates,
+        "llm_id gpu_profile_id",
+        (_THROUGHPUT, Axis("Mean latency from due time (ms)", is_log=True)),
+        "workload_id",
+        "throughput_tok_s",
+        "mean_latency_ms",
+        has_levels=True,
+    )
     table = table_of(
-        rates.assign(load=rates["level"].map(level_words)),
+        rates.assign(load=rates["level"].map(study.level_words)),
         "llm_id workload_id load n_ok mean_output_tokens request_rate_rps throughput_tok_s "
         "mean_latency_ms mean_processing_ms",
         load="Requests/s asked",
         request_rate_rps="Requests/s served",
         mean_latency_ms="Mean latency (ms)",
     )
-    name = "Latency against throughput by output length and request rate"
-    figure = panels_figure(panels, name, has_points=True)
-    return part("Output length and request rate", text, figure, table)
+    return part("Output length and request rate", text, panels, table)
 
 
-def _activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
-    """How busy devices are over batch sizes, after their Fig. 3 and 8."""
-    is_cpu = {name: profile.gpu.kind == "cpu" for name, profile in data.profiles.items()}
-    on_cpu = bool(batches["gpu_profile_id"].map(is_cpu).any())
+def _device_sections(batches: pd.DataFrame, data: StudyData) -> list[Section]:
+    """How busy devices are over batch sizes, after their Fig. 3 and 8, and power, Fig. 4."""
     text = (
         "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
         "fraction of the warps it could hold (DCGM). GPU utilization is the fraction of time that "
@@ -390,32 +356,25 @@ def _activity_section(batches: pd.DataFrame, data: StudyData) -> Section:
     )
     if batches["mean_sm_active"].isna().all():
         text += "\n\nSM metrics are not available here: they need a GPU and DCGM (engine.dcgm_url)."
-    fraction = Axis("Fraction", low=0, high=1.05)
+    on_cpu = any(data.profiles[name].gpu.kind == "cpu" for name in batches["gpu_profile_id"])
     names = {"utilization": "CPU utilization" if on_cpu else "GPU utilization"}
     names |= {"sm_active": "SM active", "sm_occupancy": "SM occupancy"}
-    wanted = {
+    fraction, watts = Axis("Fraction", low=0, high=1.05), Axis("W", low=0)
+    activity = {
         f"{end}_{name}": (f"{words}, {end}", fraction)
         for name, words in names.items()
         for end in ("mean", "max")
     }
-    axis = level_axis("Batch size", batches["batch_size"])
-    drawn = _of_fewest_devices(batches)
-    return device_section("Device activity", text, batches, wanted, "batch_size", axis, drawn)
-
-
-def _energy_section(batches: pd.DataFrame) -> Section:
-    """Power and energy over batch sizes, after their Fig. 4."""
-    text = "Power of all devices of the profile; energy is what their counters gained over the run."
-    wanted = {
-        "mean_power_w": ("Mean power (W)", Axis("W", low=0)),
-        "max_power_w": ("Maximum power (W)", Axis("W", low=0)),
+    energy = {
+        "mean_power_w": ("Mean power (W)", watts),
+        "max_power_w": ("Maximum power (W)", watts),
         "energy_per_request_j": ("Energy per request (J)", Axis("J", is_log=True)),
         "energy_per_output_token_j": ("Energy per output token (J)", Axis("J", is_log=True)),
     }
-    axis = level_axis("Batch size", batches["batch_size"])
-    drawn = _of_fewest_devices(batches)
-    return device_section("Power and energy", text, batches, wanted, "batch_size", axis, drawn)
-
-
-def _of_fewest_devices(batches: pd.DataFrame) -> pd.DataFrame:
-    return batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
+    of_energy = "Power of all devices of the profile; energy is what their counters gained."
+    fewest = batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
+    over = (study.level_axis("Batch size", batches["batch_size"]), "batch_size", fewest)
+    return [
+        study.device_section("Device activity", text, batches, activity, *over),
+        study.device_section("Power and energy", of_energy, batches, energy, *over),
+    ]

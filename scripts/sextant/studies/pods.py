@@ -6,12 +6,19 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Axis, Curve, Panel, panels_figure
+from sextant.pages.blocks import Table
+from sextant.pages.charts import Axis, Panel
 from sextant.pages.wording import percent, plural
-from sextant.studies.study import Analysis, StudyData, part, place_words, table_of
+from sextant.studies.study import (
+    SETTING,
+    Analysis,
+    StudyData,
+    curves_of,
+    part,
+    place_words,
+    table_of,
+)
 
-_SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 PODS_THROUGHPUT_TOK_S = pd.DataFrame(
     [
         [47.1, 78.1, 118.2, 174.2, 237.8, 288.6, 314.7, 292.6],
@@ -28,34 +35,64 @@ Lazuka et al.: LLM-Pilot, SC 2024, Table I."""
 
 def analyse(data: StudyData) -> Analysis:
     """Compare throughput per replica along the diagonals of replicas × users."""
-    points = data.points[data.points["scenario_kind"] == ClosedLoop.kind]
-    grids = {
-        key: rows.assign(per_replica=rows["throughput_tok_s"] / rows["replicas"]).pivot_table(
-            "per_replica", "replicas", "users"
-        )
-        for key, rows in points[points["n_ok"] > 0].groupby(_SETTING, sort=False)
-    }
+    points = data.points_of(ClosedLoop.kind)
+    points = points[points["n_ok"] > 0]
+    points = points.assign(per_replica=points["throughput_tok_s"] / points["replicas"])
     published = diagonals(PODS_THROUGHPUT_TOK_S)
-    found = {key: diagonals(grid) for key, grid in grids.items()}
-    return Analysis(
-        summary=_summary(found, published),
-        numbers={
-            "settings": [
-                dict(zip(_SETTING, key, strict=True))
-                | {"throughput_per_replica_tok_s": _long(grids[key]), "diagonals": own}
-                for key, own in found.items()
-            ],
-            "published": {
-                "throughput_per_replica_tok_s": _long(PODS_THROUGHPUT_TOK_S),
-                "diagonals": published,
-            },
-        },
-        sections=[
-            *(_grid_section(dict(zip(_SETTING, key, strict=True)), grids[key]) for key in grids),
-            _diagonal_section(found, published),
-            _published_section(),
-        ],
+    settings, sections, parts = [], [], []
+    text = (
+        "Output tokens per second and replica, by replicas (rows) and users of all replicas "
+        "(columns). If only the users per replica mattered, the lines would be one, and numbers "
+        "equal along the diagonals."
     )
+    axes = (Axis("Users per replica", is_log=True), Axis("Output tokens/s per replica", low=0))
+    for key, rows in points.groupby(SETTING, sort=False):
+        grid = rows.pivot_table("per_replica", "replicas", "users")
+        setting, own, values = dict(zip(SETTING, key, strict=True)), diagonals(grid), _long(grid)
+        settings.append(setting | {"throughput_per_replica_tok_s": values, "diagonals": own})
+        parts.append(own.assign(where=", ".join(key[:3])))
+        pods = values.assign(
+            pods=[plural(replicas, "replica") for replicas in values["replicas"]],
+            users_per_replica=values["users"] / values["replicas"],
+        )
+        panel = Panel("", *axes, curves_of(pods, "pods", "users_per_replica", "tok_s"))
+        title = f"{place_words(setting)}, {setting['workload_id']}"
+        sections.append(part(title, text, [panel], _grid_table(grid), height_in=3.2))
+    shown = pd.concat([*parts, published.assign(where="LLM-Pilot, Table I")])
+    shown["deviation_percent"] = 100 * shown["relative_deviation"]
+    shown["sd_percent"] = 100 * shown["relative_sd"]
+    table = table_of(shown, "where users_per_replica n mean_tok_s deviation_percent sd_percent")
+    text = (
+        "Where the number of users per replica is the same: n numbers of replicas, the mean of "
+        "their throughputs per replica, the largest deviation from it, and the standard "
+        "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
+    )
+    sections.append(part("The diagonals", text, table=table))
+    text = (
+        "Table I of LLM-Pilot: Llama-2-13b, each pod on an A100 of 80 GB. Rows are pods, columns "
+        "users; output tokens per second and pod."
+    )
+    sections.append(part("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S)))
+    paper = {
+        "throughput_per_replica_tok_s": _long(PODS_THROUGHPUT_TOK_S),
+        "diagonals": published,
+    }
+    known = pd.concat([*parts, published[:0]])
+    summary = (
+        "No number of users per replica was measured with two numbers of replicas: nothing can be "
+        "compared."
+    )
+    if len(known):
+        summary = (
+            "With the same users per replica, throughput per replica differs by at most "
+            f"{percent(known['relative_deviation'].max())} from its mean over numbers of replicas "
+            f"(relative standard deviation: {percent(known['relative_sd'].mean())} on average, "
+            f"{percent(known['relative_sd'].max())} at most, over {plural(len(known), 'diagonal')})"
+            f". In LLM-Pilot's Table I it is {percent(published['relative_deviation'].max())} "
+            f"({percent(published['relative_sd'].mean())} on average, "
+            f"{percent(published['relative_sd'].max())} at most)."
+        )
+    return Analysis(summary, {"settings": settings, "published": paper}, sections)
 
 
 def diagonals(grid: pd.DataFrame) -> pd.DataFrame:
@@ -68,17 +105,12 @@ def diagonals(grid: pd.DataFrame) -> pd.DataFrame:
     """
     rows = _long(grid)
     rows["users_per_replica"] = rows["users"] / rows["replicas"]
-    found = rows.groupby("users_per_replica")["tok_s"].agg(
-        n="size", mean_tok_s="mean", sd=lambda own: own.std(ddof=0), lowest="min", highest="max"
-    )
-    found = found[found["n"] > 1]
-    mean = found["mean_tok_s"]
-    deviation = pd.concat([found["highest"] - mean, mean - found["lowest"]], axis=1).max(axis=1)
-    return (
-        found[["n", "mean_tok_s"]]
-        .assign(relative_deviation=deviation / mean, relative_sd=found["sd"] / mean)
-        .reset_index()
-    )
+    throughput = rows.groupby("users_per_replica")["tok_s"]
+    found = throughput.agg(n="size", mean_tok_s="mean")
+    found["relative_deviation"] = throughput.agg(lambda own: (own - own.mean()).abs().max())
+    found["relative_sd"] = throughput.std(ddof=0)
+    found[["relative_deviation", "relative_sd"]] /= found[["mean_tok_s"]].to_numpy()
+    return found[found["n"] > 1].reset_index()
 
 
 def _long(grid: pd.DataFrame) -> pd.DataFrame:
@@ -86,69 +118,7 @@ def _long(grid: pd.DataFrame) -> pd.DataFrame:
     return rows.dropna().reset_index()
 
 
-def _summary(found: dict[tuple, pd.DataFrame], published: pd.DataFrame) -> str:
-    known = pd.concat([*found.values(), published.iloc[:0]])
-    if known.empty:
-        return (
-            "No number of users per replica was measured with two numbers of replicas: "
-            "nothing can be compared."
-        )
-    return (
-        f"With the same users per replica, throughput per replica differs by at most "
-        f"{percent(known['relative_deviation'].max())} from its mean over numbers of replicas "
-        f"(relative standard deviation: {percent(known['relative_sd'].mean())} on average, "
-        f"{percent(known['relative_sd'].max())} at most, over {plural(len(known), 'diagonal')}). "
-        f"In LLM-Pilot's Table I it is {percent(published['relative_deviation'].max())} "
-        f"({percent(published['relative_sd'].mean())} on average, "
-        f"{percent(published['relative_sd'].max())} at most)."
-    )
-
-
-def _grid_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
-    """The table of one setting, and throughput per replica over users per replica."""
-    known = {replicas: row.dropna() for replicas, row in grid.iterrows()}
-    lines = [
-        Curve(plural(replicas, "replica"), row.index / replicas, row.to_numpy())
-        for replicas, row in known.items()
-    ]
-    axes = (Axis("Users per replica", is_log=True), Axis("Output tokens/s per replica", low=0))
-    panel = Panel("", *axes, lines)
-    text = (
-        "Output tokens per second and replica, by replicas (rows) and users of all replicas "
-        "(columns). If only the users per replica mattered, the lines would be one, and numbers "
-        "equal along the diagonals."
-    )
-    title = f"{place_words(setting)}, {setting['workload_id']}"
-    figure = panels_figure([panel], title, height_in=3.2, has_points=True)
-    return part(title, text, figure, _grid_table(grid))
-
-
 def _grid_table(grid: pd.DataFrame) -> Table:
     users = {column: plural(int(column), "user") for column in grid.columns}
     table = grid.assign(replicas=[str(replicas) for replicas in grid.index])
     return Table.of_frame(table, {"replicas": "Replicas", **users})
-
-
-def _diagonal_section(found: dict[tuple, pd.DataFrame], published: pd.DataFrame) -> Section:
-    parts = {", ".join(key[:3]): own for key, own in found.items()}
-    parts["LLM-Pilot, Table I"] = published
-    rows = [own.assign(where=where) for where, own in parts.items() if len(own)]
-    shown = pd.concat(rows)
-    shown = shown.assign(
-        deviation_percent=100 * shown["relative_deviation"], sd_percent=100 * shown["relative_sd"]
-    )
-    table = table_of(shown, "where users_per_replica n mean_tok_s deviation_percent sd_percent")
-    text = (
-        "Where the number of users per replica is the same: n numbers of replicas, the mean of "
-        "their throughputs per replica, the largest deviation from it, and the standard "
-        "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
-    )
-    return part("The diagonals", text, table=table)
-
-
-def _published_section() -> Section:
-    text = (
-        "Table I of LLM-Pilot: Llama-2-13b, each pod on an A100 of 80 GB. Rows are pods, columns "
-        "users; output tokens per second and pod."
-    )
-    return part("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S))

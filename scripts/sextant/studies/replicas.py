@@ -9,45 +9,65 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from sextant.pages.blocks import Section
-from sextant.pages.charts import Axis, Curve, Panel, panels_figure
+from sextant.pages.charts import Axis, Panel
 from sextant.pages.wording import interval, listed, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS
 from sextant.points.run import CELL_KEY
-from sextant.studies.study import (
-    LABELS,
-    Analysis,
-    StudyData,
-    device_section,
-    fits_memory,
-    level_axis,
-    level_curve,
-    part,
-    place_words,
-    processing_blocks,
-    ratio_of_means,
-    request_times,
-    table_of,
-    with_measures,
-)
+from sextant.studies import study
+from sextant.studies.study import SETTING, Analysis, StudyData, part
 
-SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
 _COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
+_CONFIDENCE = 0.95
+_RATIOS = [
+    f"{what}_ratio{end}" for what in ("throughput", "latency") for end in ("", "_low", "_high")
+]
 
 
 def analyse(data: StudyData) -> Analysis:
     """Compare 1, 2, 3 … servers that share one device and its memory evenly."""
-    points = with_measures(data.points, data, (replica_sums, request_times))
+    points = study.with_measures(data.points, data, (replica_sums, study.request_times))
     served = points[points["n_ok"] > 0].reset_index(drop=True)
     found = add_gains(served, {cell.key: cell for cell in data.cells})
     compared = found[found["is_compared"]]
-    return Analysis(
-        summary=_summary(compared),
-        numbers={"n_blocks": N_BLOCKS, "points": found, "compared": compared},
-        sections=[gain_section(found), curve_section(found), _device_section(compared, data)],
+    text = (
+        "Numbers at points are requests in flight on all servers together. Hollow points are "
+        "more whole requests than the servers' memory holds."
     )
+    curves = study.panels_of(
+        found.assign(servers=[plural(n, "server") for n in found["replicas"]]),
+        "llm_id gpu_profile_id workload_id",
+        (
+            Axis("Summed throughput (output tokens/s)", is_log=True),
+            Axis("Largest mean latency (ms)", is_log=True),
+        ),
+        "servers variant_id",
+        "summed_throughput_tok_s",
+        "largest_latency_ms",
+        has_levels=True,
+    )
+    fraction = Axis("Fraction", low=0, high=1.05)
+    on_cpu = {data.profiles[name].gpu.kind for name in compared["gpu_profile_id"]} == {"cpu"}
+    wanted = {
+        "mean_utilization": (f"{'CPU' if on_cpu else 'GPU'} utilization, mean", fraction),
+        "mean_sm_active": ("SM active, mean", fraction),
+        "mean_sm_occupancy": ("SM occupancy, mean", fraction),
+        "mean_power_w": ("Power, mean (W)", Axis("W", low=0)),
+        "energy_per_output_token_j": ("Energy per output token (J)", Axis("J", low=0)),
+    }
+    axis = study.level_axis("Servers on the device", compared["replicas"], is_log=False)
+    of_device = "Means over time of the compared runs."
+    sections = [
+        _gain_section(found),
+        part("Throughput against latency", text, curves),  # after their Fig. 5
+        # After their Fig. 6 and 7.
+        study.device_section("The device", of_device, compared, wanted, axis, "replicas"),
+    ]
+    numbers = {"n_blocks": N_BLOCKS, "points": found, "compared": compared}
+    return Analysis(_summary(compared), numbers, sections)
 
 
 def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
@@ -60,18 +80,16 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     rows = cell.requests(_COLUMNS)
     started_s = rows.groupby("level")["sent_s"].min()
     ok = rows[rows["status"] == "ok"]
-    ok = ok.assign(processing_ms=(ok["last_token_s"] - ok["sent_s"]) * 1e3)
-    own = ok.groupby(["level", "replica"]).agg(
-        tokens=("output_tokens", "sum"),
-        ended_s=("last_token_s", "max"),
-        latency_ms=("processing_ms", "mean"),
+    by_replica = ok.assign(latency_ms=(ok["last_token_s"] - ok["sent_s"]) * 1e3).groupby(
+        ["level", "replica"]
     )
-    own["throughput"] = own["tokens"] / (own["ended_s"] - started_s)
-    by_level = own.groupby("level")
+    took_s = by_replica["last_token_s"].max() - started_s
+    by_level = (by_replica["output_tokens"].sum() / took_s).groupby("level")
+    latencies_ms = by_replica["latency_ms"].mean().groupby("level")
     sums = {
-        "summed_throughput_tok_s": by_level["throughput"].sum(),
-        "largest_latency_ms": by_level["latency_ms"].max(),
-        "slowest_replica": by_level["latency_ms"].idxmax().map(lambda place: place[1]),
+        "summed_throughput_tok_s": by_level.sum(),
+        "largest_latency_ms": latencies_ms.max(),
+        "slowest_replica": latencies_ms.idxmax().map(lambda place: place[1]),
         "n_serving_replicas": by_level.size(),
     }
     return pd.DataFrame(sums).reset_index()
@@ -84,13 +102,29 @@ def add_gains(points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]) -> pd.D
     `_compared_level`), and `{throughput,latency}_ratio` with `_low` and `_high`, a 95% interval
     from the blocks of both runs; null where one server was not measured.
     """
-    points["fits"] = fits_memory(points)
+    points["fits"] = study.fits_memory(points)
     points["is_compared"] = False
     for _, rows in points.groupby(SETTING):
         points.loc[rows.index, "is_compared"] = rows["level"] == _compared_level(rows)
-    names = [f"{what}_ratio{end}" for what in ("throughput", "latency") for end in _ENDS]
-    gains = [_gains(row, points, cells) for _, row in points.iterrows()]
-    return points.assign(**pd.DataFrame(gains, columns=names, index=points.index))
+    points[_RATIOS] = math.nan
+    for _, rows in points.groupby([*SETTING, "level"]):
+        ones = rows[rows["replicas"] == 1]
+        if ones.empty:
+            continue
+        base, of_base = ones.iloc[0], _blocks(ones.iloc[0], cells)
+        for place, row in rows.iterrows():
+            gains = [1.0] * len(_RATIOS)
+            if place != base.name:
+                own = _blocks(row, cells)
+                columns = ("summed_throughput_tok_s", "largest_latency_ms")
+                pairs = zip(columns, own, of_base, strict=True)
+                gains = [
+                    value
+                    for column, blocks, base_blocks in pairs
+                    for value in ratio_of_means(row[column], blocks, base[column], base_blocks)
+                ]
+            points.loc[place, _RATIOS] = gains
+    return points
 
 
 def _compared_level(rows: pd.DataFrame) -> float:
@@ -105,33 +139,13 @@ def _compared_level(rows: pd.DataFrame) -> float:
     return float((filled if len(filled) else found.index[is_common]).max())
 
 
-_ENDS = ("", "_low", "_high")
-
-
-def _gains(
-    row: pd.Series, points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]
-) -> list[float]:
-    same = (points[[*SETTING, "level"]] == row[[*SETTING, "level"]]).all(axis=1)
-    ones = points[same & (points["replicas"] == 1)]
-    if ones.empty:
-        return [math.nan] * 6
-    base = ones.iloc[0]
-    if base.name == row.name:
-        return [1.0] * 6
-    ratios: list[float] = []
-    own, other = (_blocks(point, cells[tuple(point[[*CELL_KEY]])]) for point in (row, base))
-    for number, column in enumerate(("summed_throughput_tok_s", "largest_latency_ms")):
-        ratios += ratio_of_means(row[column], own[number], base[column], other[number])
-    return ratios
-
-
-def _blocks(point: pd.Series, cell: MeasuredCell) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(point: pd.Series, cells: Mapping[tuple, MeasuredCell]) -> tuple[np.ndarray, np.ndarray]:
     """Return the blocks of a point's throughput, and of its slowest replica's latency.
 
     In a full batch throughput is batch size over processing time (Little's law), so that the
     relative error of one is that of the other, over all requests.
     """
-    rows = cell.requests(_COLUMNS)
+    rows = cells[tuple(point[[*CELL_KEY]])].requests(_COLUMNS)
     rows = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
     slowest = rows[rows["replica"] == point["slowest_replica"]]
     in_flight = point["level"]
@@ -139,6 +153,35 @@ def _blocks(point: pd.Series, cell: MeasuredCell) -> tuple[np.ndarray, np.ndarra
         processing_blocks(rows, in_flight),
         processing_blocks(slowest, in_flight / point["replicas"]),
     )
+
+
+def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
+    """Return mean processing times (s) of blocks of successive ok requests (`sent_s,
+    last_token_s`).
+
+    Requests that are in flight together share their fate, so that a block has at least as many: a
+    run in which every request is in flight at once is a single block, which tells no spread.
+    """
+    ordered = requests.sort_values("last_token_s")
+    n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))
+    return study.mean_blocks(ordered["last_token_s"] - ordered["sent_s"], min(N_BLOCKS, n_rounds))
+
+
+def ratio_of_means(
+    value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray
+) -> tuple[float, float, float]:
+    """Return `value / base` and the ends of its 95% interval, from the spread of their blocks.
+
+    On a logarithmic scale the two standard errors add in squares; Student's t has the degrees
+    of freedom of both. What is not known is NaN.
+    """
+    ratio = value / base if base else math.nan
+    if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:
+        return ratio, math.nan, math.nan
+    errors = (each.std(ddof=1) / len(each) ** 0.5 / each.mean() for each in (blocks, base_blocks))
+    t = scipy.special.stdtrit(len(blocks) + len(base_blocks) - 2, (1 + _CONFIDENCE) / 2)
+    factor = math.exp(t * math.hypot(*errors))
+    return ratio, ratio / factor, ratio * factor
 
 
 def _summary(compared: pd.DataFrame) -> str:
@@ -157,19 +200,23 @@ def _summary(compared: pd.DataFrame) -> str:
             )
         where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
         parts.append(f"{where}: {listed(words)}.")
-    n_gained = int((more["throughput_ratio_low"] > 1).sum())
-    n_lost = int((more["throughput_ratio_high"] < 1).sum())
-    n_unknown = int(more["throughput_ratio_low"].isna().sum())
+    n_gained = (more["throughput_ratio_low"] > 1).sum()
+    n_lost = (more["throughput_ratio_high"] < 1).sum()
+    n_unknown = more["throughput_ratio_low"].isna().sum()
     noise = f"Of {plural(len(more), 'comparison')} {n_gained} gained and {n_lost} lost throughput"
     unknown = f"; of {n_unknown} the noise is not known" if n_unknown else ""
     return " ".join([*parts, f"{noise} beyond the noise within the runs{unknown}."])
 
 
-def gain_section(points: pd.DataFrame) -> Section:
+def _gain_section(points: pd.DataFrame) -> Section:
     """What several servers gain over one, by requests in flight."""
-    quantities = ("throughput", "latency")
-    shown = points.assign(**{f"{name}_interval": _intervals(points, name) for name in quantities})
-    table = table_of(
+    shown = points.copy()
+    for what in ("throughput", "latency"):
+        ends = zip(shown[f"{what}_ratio_low"], shown[f"{what}_ratio_high"], strict=True)
+        shown[f"{what}_interval"] = [
+            "–" if low == high else interval(low, high) for low, high in ends
+        ]
+    table = study.table_of(
         shown,
         "llm_id gpu_profile_id workload_id variant_id replicas level n_ok summed_throughput_tok_s "
         "throughput_tok_s throughput_ratio throughput_interval largest_latency_ms latency_ratio "
@@ -191,74 +238,13 @@ def gain_section(points: pd.DataFrame) -> Section:
         "that is one block tells none. They hold for n = 1 run of each variant: what changes "
         "between two starts of the servers is not in them."
     )
-    return part("Gain over one server", text, _gain_figure(points), table)
-
-
-def _gain_figure(points: pd.DataFrame) -> str | None:
     known = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
-    if known.empty:
-        return None
-    axis = level_axis("In flight", known["level"])
-    panels = []
-    for _, own in known.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False):
-        for what in ("throughput", "latency"):
-            lines = [
-                Curve(
-                    f"{replicas} servers",
-                    rows["level"],
-                    rows[f"{what}_ratio"],
-                    low=rows[f"{what}_ratio_low"],
-                    high=rows[f"{what}_ratio_high"],
-                )
-                for replicas, rows in own.groupby("replicas")
-            ]
-            label = f"{what.capitalize()} over one server's"
-            panels.append(Panel(_place_words(own), axis, Axis(label, low=0), lines))
-    return panels_figure(panels, "Gain over one server by requests in flight", has_points=True)
-
-
-def _intervals(rows: pd.DataFrame, what: str) -> list[str]:
-    ends = zip(rows[f"{what}_ratio_low"], rows[f"{what}_ratio_high"], strict=True)
-    return ["–" if low == high else interval(low, high) for low, high in ends]
-
-
-def _place_words(rows: pd.DataFrame) -> str:
-    return f"{place_words(rows.iloc[0])}, {rows['workload_id'].iloc[0]}"
-
-
-def curve_section(points: pd.DataFrame) -> Section:
-    """Throughput against latency by number of servers, after their Fig. 5."""
-    throughput = Axis("Summed throughput (output tokens/s)", is_log=True)
-    latency = Axis("Largest mean latency (ms)", is_log=True)
-    panels = []
-    for _, own in points.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False):
-        lines = []
-        for (replicas, variant_id), rows in own.groupby(["replicas", "variant_id"]):
-            name = plural(replicas, "server")
-            is_alone = own.loc[own["replicas"] == replicas, "variant_id"].nunique() == 1
-            name = name if is_alone else f"{name}, {variant_id}"
-            lines.append(level_curve(name, rows, "summed_throughput_tok_s", "largest_latency_ms"))
-        panels.append(Panel(_place_words(own), throughput, latency, lines))
-    text = (
-        "Numbers at points are requests in flight on all servers together. Hollow points are "
-        "more whole requests than the servers' memory holds."
+    known = known.assign(servers=[plural(n, "server") for n in known["replicas"]]).drop(
+        columns="fits"
     )
-    title = "Latency against throughput by servers"
-    figure = panels_figure(panels, title, has_points=True) if panels else None
-    return part("Throughput against latency", text, figure)
-
-
-def _device_section(compared: pd.DataFrame, data: StudyData) -> Section:
-    """How busy the device is and what it draws, after their Fig. 6 and 7."""
-    kinds = {data.profiles[name].gpu.kind for name in compared["gpu_profile_id"]}
-    fraction = Axis("Fraction", low=0, high=1.05)
-    wanted = {
-        "mean_utilization": (f"{'CPU' if kinds == {'cpu'} else 'GPU'} utilization, mean", fraction),
-        "mean_sm_active": ("SM active, mean", fraction),
-        "mean_sm_occupancy": ("SM occupancy, mean", fraction),
-        "mean_power_w": ("Power, mean (W)", Axis("W", low=0)),
-        "energy_per_output_token_j": (LABELS["energy_per_output_token_j"], Axis("J", low=0)),
-    }
-    servers = level_axis("Servers on the device", compared["replicas"], is_log=False)
-    text = "Means over time of the compared runs."
-    return device_section("The device", text, compared, wanted, "replicas", servers)
+    axis, panels = study.level_axis("In flight", known["level"]), list[Panel]()
+    for what in ("throughput", "latency"):
+        axes = (axis, Axis(f"{what.capitalize()} over one server's", low=0))
+        of_place = "llm_id gpu_profile_id workload_id"
+        panels += study.panels_of(known, of_place, axes, "servers", "level", f"{what}_ratio")
+    return part("Gain over one server", text, panels, table)

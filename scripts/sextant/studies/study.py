@@ -1,13 +1,11 @@
-"""What a study's analysis gets and gives, the words of its page, and how far a run is trusted."""
+"""What a study's analysis gets and gives, the blocks of its page, and what runs are judged by."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
@@ -17,6 +15,11 @@ from sextant.pages.wording import yes_or_no
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS, POINT_LABELS
 from sextant.points.run import CELL_KEY
+
+LEVEL_KEY = [*CELL_KEY, "level"]
+SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
+_FEW_READINGS = 5
+_USES = ("utilization", "memory_utilization", "sm_active", "sm_occupancy")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class StudyData:
     seed: int = 0
     """Of whatever an analysis draws."""
 
+    def points_of(self, *kinds: str) -> pd.DataFrame:
+        """Return the points of these kinds of scenario."""
+        return self.points[self.points["scenario_kind"].isin(kinds)]
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -45,15 +52,9 @@ class Analysis:
 
 
 LABELS: Mapping[str, str] = POINT_LABELS | {
-    "batch_size": "Batch size",
-    "beta_s": "beta (s)",
-    "block": "Block",
+    "beta_s": "Beta (s)",
     "deviation_percent": "Largest deviation (%)",
-    "e2e_ratio": "End-to-end latency, smallest over largest weight",
     "failed_fraction": "Failed (fraction)",
-    "failure_rate": "Failure rate",
-    "fits": "Fits",
-    "inference": "Inference",
     "is_optimal": "Pareto-optimal",
     "is_still_rising": "Still rising there",
     "itl_growth": "ITL, most over fewest users",
@@ -70,16 +71,12 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
     "largest_throughput_tok_s": "Output tokens/s there",
     "last_gain_percent": "Gain of the last doubling (%)",
     "latency_interval": "95% interval of it",
-    "level": "Level",
     "levels": "Users measured",
     "levels_left_out": "Left out, and why",
-    "load": "Load",
     "max_kv_usage": "KV cache used, at most",
-    "max_power_w": "Maximum (W)",
     "max_throughput_tok_s": "Highest throughput (output tokens/s)",
     "mean_kv_usage": "KV cache used, mean",
     "mean_latency_ms": "With queueing (ms)",
-    "mean_power_w": "Mean power (W)",
     "mean_processing_ms": "Processing (ms)",
     "mean_running": "In the server's batch, mean",
     "mean_tok_s": "Mean output tokens/s per replica",
@@ -90,8 +87,6 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
     "n_requests": "Requests",
     "n_server_starts": "Server starts",
     "p90_token_latency_ms": "Token latency, p90 (ms)",
-    "phase": "Phase",
-    "published": "Published",
     "rate_rps": "Requests/s",
     "replicas": "Servers",
     "sd_percent": "Relative standard deviation (%)",
@@ -100,19 +95,28 @@ LABELS: Mapping[str, str] = POINT_LABELS | {
     "throughput_interval": "95% interval",
     "token_latency_ms": "Per output token (ms)",
     "ttft_growth": "TTFT, most over fewest users",
-    "users_per_replica": "Users per replica",
-    "verdict": "Verdict",
     "weight_gib": "Weights (GiB)",
     "weights_gb": "Weights (GB)",
     "where": "Setting",
     "why": "Why not",
 }
-"""The label of each column, with its unit; a column without one shows its own name."""
+"""The label of each column, with its unit; a column without one shows its own name in words."""
 
 
-def part(title: str, text: str, figure: str | None = None, table: Table | None = None) -> Section:
-    """Return a section of a study's page; an empty line in `text` begins a paragraph."""
-    charts: list[Block] = [Chart(figure, name=Section(title, ()).anchor)] if figure else []
+def part(
+    title: str,
+    text: str,
+    figure: str | Sequence[Panel] = (),
+    table: Table | None = None,
+    **layout: Any,
+) -> Section:
+    """Return a section of a study's page; an empty line in `text` begins a paragraph. A figure is
+    SVG, or panels to draw as `panels_figure` does with `layout`.
+    """
+    if figure and not isinstance(figure, str):
+        figure = panels_figure(figure, title, **({"has_points": True} | layout))
+    name = Section(title, ()).anchor
+    charts: list[Block] = [Chart(str(figure), name=name)] if figure else []
     return Section(title, [*paragraphs(text), *charts, *([table] if table else [])])
 
 
@@ -120,8 +124,9 @@ def table_of(frame: pd.DataFrame, columns: str, **labels: str) -> Table:
     """Return the table of a frame's columns (their names, with spaces between); `labels` are what
     this table calls columns otherwise than `LABELS`.
     """
-    names = {**LABELS, **labels}
-    return Table.of_frame(frame, {column: names.get(column, column) for column in columns.split()})
+    found = {name: name.replace("_", " ").capitalize() for name in columns.split()}
+    found |= {name: label for name, label in {**LABELS, **labels}.items() if name in found}
+    return Table.of_frame(frame, found)
 
 
 def level_words(level: float | str) -> str:
@@ -135,10 +140,49 @@ def level_axis(label: str, levels: Sequence[float] | pd.Series, *, is_log: bool 
     return Axis(label, is_log=is_log, ticks=ticks, names=[level_words(level) for level in ticks])
 
 
-def level_curve(name: str, rows: pd.DataFrame, x: str, y: str) -> Curve:
-    """Return a curve with a point a level, labelled by it; hollow where `fits` is false."""
-    hollow = [place for place, fits in enumerate(rows.get("fits", ())) if not fits]
-    return Curve(name, rows[x], rows[y], labels=[*map(level_words, rows["level"])], hollow=hollow)
+def curves_of(
+    rows: pd.DataFrame, by: str, x: str, y: str, *, has_levels: bool = False
+) -> list[Curve]:
+    """Return a curve of `y` over `x` for each group of the columns `by` (spaces between names).
+
+    A curve's name has the values of the first of these columns, and of those others that vary where
+    the first does not. It has bars where there are columns `<y>_low` and `<y>_high`, rings where
+    `is_knee`, hollow points where `fits` is false, and the levels beside points if it `has_levels`.
+    """
+    first, *others = columns = by.split()
+    named = [first, *(n for n in others if (rows.groupby(first)[n].nunique() > 1).any())]
+    curves = []
+    for _, own in rows.groupby(columns, sort=False):
+        curve = Curve(
+            ", ".join(str(own[name].iloc[0]) for name in named),
+            own[x],
+            own[y],
+            own.get(f"{y}_low"),
+            own.get(f"{y}_high"),
+            labels=[*map(level_words, own["level"])] if has_levels else (),
+            ringed=np.flatnonzero(own.get("is_knee", ())).tolist(),
+            hollow=np.flatnonzero(~own.get("fits", pd.Series(dtype=bool))).tolist(),
+        )
+        curves.append(curve)
+    return curves
+
+
+def panels_of(
+    rows: pd.DataFrame,
+    by: str,
+    axes: tuple[Axis, Axis],
+    curves_by: str,
+    x: str,
+    y: str,
+    **look: bool,
+) -> list[Panel]:
+    """Return a panel for each group of the columns `by`, headed by their values, with its curves
+    (`curves_of`).
+    """
+    return [
+        Panel(", ".join(key), *axes, curves_of(own, curves_by, x, y, **look))
+        for key, own in rows.groupby(by.split(), sort=False)
+    ]
 
 
 def place_words(row: Mapping[str, str]) -> str:
@@ -151,32 +195,27 @@ def device_section(
     text: str,
     rows: pd.DataFrame,
     wanted: Mapping[str, tuple[str, Axis]],
-    x: str,
     axis: Axis,
+    x: str,
     drawn: pd.DataFrame | None = None,
 ) -> Section:
     """Return what devices did over a column `x`: of the columns `wanted` (heading and axis) those
     that they reported, as a table of all rows and as panels of those `drawn`, all by default.
     """
-    known = {name: each for name, each in wanted.items() if rows[name].notna().any()}
+    known = {name: heading for name, (heading, _) in wanted.items() if rows[name].notna().any()}
     if absent := [heading for name, (heading, _) in wanted.items() if name not in known]:
         text += f"\n\nNot reported by the devices: {', '.join(absent)}."
-    if not known:
-        return part(title, text)
-    drawn, panels = rows if drawn is None else drawn, []
-    if len(drawn) < len(rows):
+    drawn = rows if drawn is None else drawn
+    if known and len(drawn) < len(rows):
         text += "\n\nDrawn are the profiles of the fewest devices."
-    for column, (heading, y) in known.items():
-        own = drawn[drawn[column].notna()]
-        lines = [
-            Curve(f"{place_words(each.iloc[0])}, {key[2]}", each[x], each[column])
-            for key, each in own.groupby(["llm_id", "gpu_profile_id", "workload_id"], sort=False)
-        ]
+    panels = []
+    for name in known:
+        heading, y = wanted[name]
+        own = drawn[drawn[name].notna()]
+        lines = curves_of(own, "llm_id gpu_profile_id workload_id", x, name)
         panels += [Panel(heading, axis, y, lines)] if lines else []
-    figure = panels_figure(panels, f"{title} over {axis.label}", has_points=True)
-    labels = {column: heading for column, (heading, _) in known.items()}
-    table = table_of(rows, f"llm_id gpu_profile_id {x} {' '.join(known)}", **labels)
-    return part(title, text, figure, table)
+    table = table_of(rows, f"llm_id gpu_profile_id {x} {' '.join(known)}", **known)
+    return part(title, text, panels, table if known else None)
 
 
 class Finding(NamedTuple):
@@ -196,39 +235,11 @@ def findings_table(found: Sequence[Finding], claim: str) -> Table:
 
 def findings_words(found: Sequence[Finding], whose: str) -> str:
     """Count the claims that hold; `whose` is e.g. `the paper's {} findings`."""
-    hold, refuted, unknown = (
-        sum(each.holds is holds for each in found) for holds in (True, False, None)
-    )
+    held = [each.holds for each in found]
     return (
-        f"of {whose.format(len(found))} {hold} hold here, {refuted} do not, {unknown} cannot be "
-        "judged."
+        f"of {whose.format(len(found))} {held.count(True)} hold here, {held.count(False)} do not, "
+        f"{held.count(None)} cannot be judged."
     )
-
-
-_LEVEL = 0.95
-
-
-class Ratio(NamedTuple):
-    """One measured mean over another, with its 95% interval; NaN where it is not known."""
-
-    value: float
-    low: float
-    high: float
-
-
-def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
-    """Return the output tokens in each of `N_BLOCKS` equal parts of a level's time.
-
-    `requests` are the level's ok ones: `sent_s, last_token_s, token_offsets_ms`. For loads that
-    come and go at any time; in a batch, whose requests begin and end together, see
-    `processing_blocks`.
-    """
-    offsets = [np.asarray(row, float) for row in requests["token_offsets_ms"]]
-    sent_s = np.repeat(requests["sent_s"].to_numpy(), [len(row) for row in offsets])
-    times_s = sent_s + np.concatenate([*offsets, np.empty(0)]) / 1e3
-    ends = (requests["sent_s"].min(), requests["last_token_s"].max())
-    # Offsets are 32-bit: the last token may lie a rounding error beyond the end.
-    return np.histogram(np.clip(times_s, *ends), N_BLOCKS, ends)[0].astype(float)
 
 
 def mean_blocks(values: Sequence[float] | np.ndarray, n_blocks: int = N_BLOCKS) -> np.ndarray:
@@ -237,46 +248,14 @@ def mean_blocks(values: Sequence[float] | np.ndarray, n_blocks: int = N_BLOCKS) 
     return np.array([part.mean() for part in parts if len(part)])
 
 
-def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
-    """Return mean processing times (s) of blocks of successive ok requests (`sent_s,
-    last_token_s`).
-
-    Requests that are in flight together share their fate, so that a block has at least as many: a
-    run in which every request is in flight at once is a single block, which tells no spread.
-    """
-    ordered = requests.sort_values("last_token_s")
-    processing_s = ordered["last_token_s"] - ordered["sent_s"]
-    n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))
-    return mean_blocks(processing_s, min(N_BLOCKS, n_rounds))
-
-
-def ratio_of_means(value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray) -> Ratio:
-    """Return `value / base` with its 95% interval from the spread of their blocks.
-
-    On a logarithmic scale the two standard errors add in squares; Student's t has the degrees
-    of freedom of both.
-    """
-    ratio = value / base if base else math.nan
-    n_free = len(blocks) + len(base_blocks) - 2
-    if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:
-        return Ratio(ratio, math.nan, math.nan)
-    errors = (each.std(ddof=1) / len(each) ** 0.5 / each.mean() for each in (blocks, base_blocks))
-    factor = math.exp(scipy.special.stdtrit(n_free, (1 + _LEVEL) / 2) * math.hypot(*errors))
-    return Ratio(ratio, ratio / factor, ratio * factor)
-
-
-LEVEL_KEY = [*CELL_KEY, "level"]
-_FEW_READINGS = 5
-_USES = ("utilization", "memory_utilization", "sm_active", "sm_occupancy")
-
-
 def with_measures(
     points: pd.DataFrame,
     data: StudyData,
     measures: Sequence[Callable[[MeasuredCell], pd.DataFrame]],
 ) -> pd.DataFrame:
-    """Return points with the columns that each measure gives of a cell by `level`, and those of
-    `device_use`.
+    """Return points with the columns that each measure gives of a cell by `level`, and
+    `{mean,max}_{utilization,memory_utilization,sm_active,sm_occupancy}`: the mean over devices and
+    the highest maximum, fractions, null where no device reports them.
     """
     for measure in measures:
         parts = [
@@ -286,7 +265,11 @@ def with_measures(
         # Infeasible cells have no rows, which would decide the types of columns.
         found = pd.concat([part for part in parts if len(part)] or parts[:1])
         points = points.merge(found.astype({"level": float}), on=LEVEL_KEY, how="left")
-    return points.merge(device_use(data.telemetry), on=LEVEL_KEY, how="left")
+    statistics = {f"{what}_{name}": what for name in _USES for what in ("mean", "max")}
+    known = data.telemetry.astype(dict.fromkeys(statistics, float))
+    return points.merge(
+        known.groupby(LEVEL_KEY).agg(statistics).reset_index(), on=LEVEL_KEY, how="left"
+    )
 
 
 def request_times(cell: MeasuredCell) -> pd.DataFrame:
@@ -297,16 +280,14 @@ def request_times(cell: MeasuredCell) -> pd.DataFrame:
     batch; both are of ok requests. `request_tokens` is the largest sum of requested input and
     output.
     """
-    times = ("scheduled_s", "sent_s", "last_token_s", "status")
     lengths = ["requested_input_tokens", "requested_output_tokens"]
-    rows = cell.requests(["level", *times, *lengths])
-    ok = rows["status"] == "ok"
+    rows = cell.requests(["level", "scheduled_s", "sent_s", "last_token_s", *lengths, "status"])
+    ended_s = rows["last_token_s"].where(rows["status"] == "ok")
     rows["request_tokens"] = rows[lengths].sum(axis=1)
-    rows["mean_processing_ms"] = ((rows["last_token_s"] - rows["sent_s"]) * 1e3).where(ok)
-    rows["mean_latency_ms"] = ((rows["last_token_s"] - rows["scheduled_s"]) * 1e3).where(ok)
-    by_level = rows.groupby("level")
-    means = by_level[["mean_processing_ms", "mean_latency_ms"]].mean()
-    return means.assign(request_tokens=by_level["request_tokens"].max()).reset_index()
+    rows["mean_processing_ms"] = (ended_s - rows["sent_s"]) * 1e3
+    rows["mean_latency_ms"] = (ended_s - rows["scheduled_s"]) * 1e3
+    statistics = {"mean_processing_ms": "mean", "mean_latency_ms": "mean", "request_tokens": "max"}
+    return rows.groupby("level").agg(statistics).reset_index()
 
 
 def fits_memory(points: pd.DataFrame) -> pd.Series:
@@ -314,40 +295,3 @@ def fits_memory(points: pd.DataFrame) -> pd.Series:
     weight_tokens = points["batch_weight_tokens"] * points["replicas"]
     # Of servers that ran already the weight is unknown, and compares as no limit.
     return ~(points["level"] * points["request_tokens"] > weight_tokens)
-
-
-def device_use(telemetry: pd.DataFrame) -> pd.DataFrame:
-    """Return by point `{mean,max}_{utilization,memory_utilization,sm_active,sm_occupancy}`: the
-    mean over devices and the highest maximum, fractions, null where no device reports them.
-    """
-    statistics = {f"{what}_{name}": what for name in _USES for what in ("mean", "max")}
-    known = telemetry.astype(dict.fromkeys(statistics, float))
-    return known.groupby(LEVEL_KEY).agg(statistics).reset_index()
-
-
-def server_load(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level what the servers held, all replicas together.
-
-    Columns: `mean_running`, requests in the batch on average, and `n_preemptions`. Servers are
-    asked once a second: of a level of few readings the mean is not known, of a single one the
-    counter's gain neither.
-    """
-    windows = pd.DataFrame(
-        [(level.level, level.started_s, level.ended_s) for level in cell.run.levels],
-        columns=["level", "from_s", "to_s"],
-        dtype=float,
-    )
-    # What was read before a level began, during its warm-up or a search, is not of it.
-    rows = cell.server().merge(windows, on="level")
-    rows = rows[rows["time_s"].between(rows["from_s"], rows["to_s"])]
-    by_replica = rows.groupby(["level", "replica"])
-    counter = by_replica["n_preemptions"]
-    n_readings = by_replica.size()
-    found = pd.DataFrame(
-        {
-            "mean_running": by_replica["n_running"].mean().where(n_readings >= _FEW_READINGS),
-            "n_preemptions": (counter.max() - counter.min()).where(n_readings > 1),
-        }
-    )
-    # A sum is unknown if one replica's part is.
-    return found.groupby("level").agg(lambda own: own.sum(skipna=False)).reset_index()

@@ -1,6 +1,6 @@
 """From measured cells to a study's page, its figures and its numbers."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,15 @@ STUDIES = {
     ),
 }
 """The title of each study's page, and its question with the paper that asked it."""
+_LABELS = {
+    "sources": "Source",
+    "llm_ids": "LLMs",
+    "gpu_profile_ids": "GPU profiles",
+    "hosts": "Host",
+    "gpu_drivers": "GPU driver",
+    "engine_versions": "Engine version",
+    "measured_on": "Measured on",
+}
 
 
 def analysis_of(name: str) -> Callable[[StudyData], Analysis]:
@@ -92,28 +101,6 @@ def write_study(
     write_page(document, html_out, json_out, figures_out)
 
 
-def study_document(
-    name: str, analysis: Analysis, facts: Mapping[str, Any], origin: Mapping[str, Any]
-) -> Document:
-    """Return a study's page and numbers; `facts` are of `measured_facts`."""
-    title, question = STUDIES[name]
-    data = {
-        "study": name,
-        "title": title,
-        "summary": analysis.summary,
-        "numbers": jsonable(analysis.numbers),
-        "measured": jsonable({**facts, "provenance": origin}),
-    }
-    cautions = [Note(line, "warning") for line in caution_words(facts)]
-    blocks: list[Block] = [
-        Headline(analysis.summary),
-        *cautions,
-        *analysis.sections,
-        measured_section(facts),
-    ]
-    return Document(title, blocks, data, question, origin)
-
-
 def read_study_data(
     cells: Sequence[Path],
     tables: Mapping[str, Path],
@@ -137,17 +124,6 @@ def read_study_data(
     return StudyData(points, feasibility, telemetry, found, llms, profiles, seed)
 
 
-_LABELS = {
-    "sources": "Source",
-    "llm_ids": "LLMs",
-    "gpu_profile_ids": "GPU profiles",
-    "hosts": "Host",
-    "gpu_drivers": "GPU driver",
-    "engine_versions": "Engine version",
-    "measured_on": "Measured on",
-}
-
-
 def measured_facts(data: StudyData) -> dict[str, Any]:
     """Return what every study's page says of its measurements.
 
@@ -156,52 +132,64 @@ def measured_facts(data: StudyData) -> dict[str, Any]:
     """
     runs = [cell.run for cell in data.cells]
     infeasible = [run for run in runs if not run.verdict.is_feasible]
-    n_requests = data.points["n_ok"].sum() + data.points["n_failed"].sum()
-    return {
-        "sources": _distinct(run.source for run in runs),
-        "llm_ids": _distinct(run.llm_id for run in runs),
-        "gpu_profile_ids": _distinct(run.gpu_profile_id for run in runs),
-        "hosts": _distinct(run.processor for run in runs),
-        "gpu_drivers": _distinct(run.host.gpu_driver for run in runs if run.host),
-        "engine_versions": _distinct(run.engine_version for run in runs),
-        "measured_on": _distinct(f"{run.started_at:%Y-%m-%d}" for run in runs if run.started_at),
-        "n_cells": len(runs),
-        "n_infeasible_cells": len(infeasible),
-        "infeasible": _distinct(
+    facts: dict[str, list[str | None]] = {
+        "sources": [run.source for run in runs],
+        "llm_ids": [run.llm_id for run in runs],
+        "gpu_profile_ids": [run.gpu_profile_id for run in runs],
+        "hosts": [run.processor for run in runs],
+        "gpu_drivers": [run.host.gpu_driver for run in runs if run.host],
+        "engine_versions": [run.engine_version for run in runs],
+        "measured_on": [f"{run.started_at:%Y-%m-%d}" for run in runs if run.started_at],
+        "infeasible": [
             f"{run.llm_id} on {run.gpu_profile_id} ({run.variant_id}): {run.verdict.reason}"
             for run in infeasible
-        ),
+        ],
+    }
+    distinct = {name: sorted(filter(None, {*values})) for name, values in facts.items()}
+    return distinct | {
+        "n_cells": len(runs),
+        "n_infeasible_cells": len(infeasible),
         "n_points": len(data.points),
-        "n_requests": int(n_requests),
+        "n_requests": int(data.points["n_ok"].sum() + data.points["n_failed"].sum()),
         "warnings": warnings(frame_rows(data.points)),
     }
 
 
-def measured_section(facts: Mapping[str, Any]) -> Section:
-    """Return the section of what `measured_facts` found."""
-    rows = [(label, ", ".join(facts[name]) or "not known") for name, label in _LABELS.items()]
+def study_document(
+    name: str, analysis: Analysis, facts: Mapping[str, Any], origin: Mapping[str, Any]
+) -> Document:
+    """Return a study's page and numbers; `facts` are of `measured_facts`."""
+    title, question = STUDIES[name]
+    data = {
+        "study": name,
+        "title": title,
+        "summary": analysis.summary,
+        "numbers": jsonable(analysis.numbers),
+        "measured": jsonable({**facts, "provenance": origin}),
+    }
+    cautions = []
+    for warning in facts["warnings"]:
+        count = f"{warning['n_points']} of {facts['n_points']} points"
+        places = "; ".join(doubtful_places(warning))
+        cautions.append(Note(f"{warning['text']}: {count} ({places}).", "warning"))
     size = (
         f"{facts['n_cells']} cells, {facts['n_infeasible_cells']} of them infeasible; "
         f"{facts['n_points']} points; {facts['n_requests']} measured requests"
     )
+    rows = [(label, ", ".join(facts[key]) or "not known") for key, label in _LABELS.items()]
     notes = [Note(f"{line}.") for line in facts["infeasible"]]
-    return Section("What was measured", [*notes, Facts([*rows, ("Size", size)])], key="measured")
+    measured = Section(
+        "What was measured", [*notes, Facts([*rows, ("Size", size)])], key="measured"
+    )
+    blocks: list[Block] = [Headline(analysis.summary), *cautions, *analysis.sections, measured]
+    return Document(title, blocks, data, question, origin)
 
 
-def caution_words(facts: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each kind of doubt about points, with the places concerned."""
-    sentences = []
-    for warning in facts["warnings"]:
-        places = []
-        for place in warning["places"]:
-            parts = [place_words(place), place["workload_id"], place["scenario_id"]]
-            parts += [place["variant_id"]] if place["variant_id"] != "default" else []
-            levels = ", ".join(map(level_words, place["levels"]))
-            places.append(f"{', '.join(parts)} at {levels}")
-        n_points = f"{warning['n_points']} of {facts['n_points']} points"
-        sentences.append(f"{warning['text']}: {n_points} ({'; '.join(places)}).")
-    return sentences
-
-
-def _distinct(values: Iterable[str | None]) -> list[str]:
-    return sorted({value for value in values if value is not None})
+def doubtful_places(warning: Mapping[str, Any]) -> list[str]:
+    """Write where a warning (`points.metrics.warnings`) applies, and at which levels."""
+    places = []
+    for place in warning["places"]:
+        parts = [place_words(place), place["workload_id"], place["scenario_id"]]
+        parts += [place["variant_id"]] if place["variant_id"] != "default" else []
+        places.append(f"{', '.join(parts)} at {', '.join(map(level_words, place['levels']))}")
+    return places
