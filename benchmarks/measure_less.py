@@ -35,8 +35,8 @@ from sextant.answer.plan.value import (
 )
 from sextant.answer.source import load_sources
 from sextant.decide.decision import worth_of
-from sextant.decide.score import is_success, relative_overspend, so_score
-from sextant.decide.sizing import candidates, recommend
+from sextant.decide.score import so_score
+from sextant.decide.sizing import candidates, recommend, size_replicas
 from sextant.decide.tasks import separate_configurations, task_of_characterization
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
@@ -166,9 +166,8 @@ class Archive:
             row = {"slo_id": slo_id, "llm_id": llm_id, "met": 0, "spent": 0.0}
             if chosen is not None:
                 load = loads.get(chosen["gpu_profile_id"], 0.0)
-                if is_success(chosen["replicas"], load, slos[slo_id].load):
-                    spent = relative_overspend(chosen["usd_per_hour"], best_usd)
-                    row |= {"met": 1, "spent": float(spent)}
+                if chosen["replicas"] >= size_replicas(slos[slo_id].load, load):
+                    row |= {"met": 1, "spent": float(chosen["usd_per_hour"] / best_usd - 1)}
             rows.append(row)
         return rows
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from sextant.answer.answer import recommendation_document
 from sextant.answer.explain import explain_llm
 from sextant.answer.question import Question
 from sextant.answer.recommend import recommend_llm
-from sextant.answer.text import recommendation_document
 from sextant.pages.blocks import as_text
 
 

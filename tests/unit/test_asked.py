@@ -11,11 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from answers import explained, recommended
-from sextant.answer.basis import outside_basis
 from sextant.answer.candidates import find_candidates, subject_of
-from sextant.answer.options import find_nearest
+from sextant.answer.predicted import find_nearest
 from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
-from sextant.answer.source import find_source
+from sextant.answer.source import find_source, outside_basis
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh

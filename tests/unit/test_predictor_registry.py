@@ -55,7 +55,7 @@ def test_a_job_starts_without_what_takes_a_second_to_import(module: str, heavy: 
 
 def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
     code = """
-import sys, numpy as np, sextant.answer.recommend, sextant.answer.text
+import sys, numpy as np, sextant.answer.recommend, sextant.answer.answer
 print(sorted({"sklearn", "xgboost", "scipy", "duckdb", "jinja2"} & sys.modules.keys()))
 import sklearn
 from sextant.predict.roofline import load_xgboost

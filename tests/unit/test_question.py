@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sextant.answer.basis import as_measured, named_otherwise
 from sextant.answer.candidates import find_candidates, read_probe, subject_of
 from sextant.answer.question import (
     Length,
@@ -16,7 +15,7 @@ from sextant.answer.question import (
     check,
     named_llm,
 )
-from sextant.answer.source import find_source
+from sextant.answer.source import as_measured, find_source, named_otherwise
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO

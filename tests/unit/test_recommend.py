@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.answer.text import headroom_lines, loss_words, next_words
+from sextant.answer.answer import headroom_lines, loss_words, next_words
 from sextant.decide.decision import choose, weigh
 from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, recommend, size_replicas, u_max

@@ -13,20 +13,21 @@ from typer.testing import CliRunner
 
 from answers import explained, recommended
 from llm_configs import PUBLISHED
+from sextant.answer.answer import caution, headline, recommendation_document, split_beaten
 from sextant.answer.candidates import subject_of
-from sextant.answer.options import (
+from sextant.answer.predicted import (
+    Forecast,
     choose_option,
     find_nearest,
     find_safest,
+    forecast,
     list_changes,
     list_frontier,
     list_profiles,
 )
-from sextant.answer.predicted import Forecast, forecast
 from sextant.answer.question import Length, Question, Requests, named_llm
 from sextant.answer.recommend import recommend_llm
 from sextant.answer.source import Source, find_source
-from sextant.answer.text import caution, headline, recommendation_document, split_beaten
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.decide.decision import FAIR, LISTED, SAFE

@@ -10,11 +10,18 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from sextant.answer.basis import Serving, as_measured, longest_of, serving_of, widening_sd
 from sextant.answer.question import Question, check, named_llm
-from sextant.answer.source import Source, find_source
+from sextant.answer.source import (
+    Serving,
+    Source,
+    as_measured,
+    beyond,
+    find_source,
+    longest_of,
+    serving_of,
+)
 from sextant.base.errors import InputError
-from sextant.base.sheets import Row, load_sheet
+from sextant.base.sheets import load_sheet
 from sextant.decide.sizing import ruled_out
 from sextant.facts.gpu import (
     GPUProfile,
@@ -29,7 +36,6 @@ from sextant.facts.llm import LLM, kv_precision_of
 from sextant.facts.slo import Latencies
 from sextant.pages.wording import listed
 from sextant.points.frame import (
-    IDENTIFIERS,
     KEYS,
     LATENCIES,
     LENGTHS,
@@ -40,12 +46,14 @@ from sextant.points.frame import (
 from sextant.points.verdict import Outcome, Verdict
 from sextant.predict import JointPredictor
 
+_WIDER = 0.1
+"""Standard deviation that a factor of e beyond the measured lengths adds to a log-latency."""
+
 
 class Prices(NamedTuple):
     """Which prices a question names."""
 
-    own: Mapping[str, GPUProfile]
-    """The GPU profiles of the user's table, at its prices."""
+    own: Mapping[str, GPUProfile]  # the GPU profiles of the user's table, at its prices
     providers: Sequence[str]
 
     def of(self, each: GPUProfile) -> GPUProfile:
@@ -70,18 +78,25 @@ def read_prices(prices: Path | None, known: Mapping[str, GPUProfile]) -> Prices:
     """
     if prices is None:
         return Prices({}, ())
+    own: dict[str, GPUProfile] = {}
     parts = [str(prices)] if prices.exists() else str(prices).split(",")
     sellers = [name for name in parts if name in providers()]
-    own: dict[str, GPUProfile] = {}
-    for name in parts:
-        if name not in sellers:
-            own |= _given(Path(name), known)
+    for file in (Path(name) for name in parts if name not in sellers):
+        if not file.exists():
+            fix = f"give a CSV or TSV, or one of the tables that ship: {', '.join(providers())}"
+            problem = "neither a file nor a provider"
+            raise InputError(problem, file=file, field="--prices", fix=fix)
+        for row in load_sheet(file, PriceRow, "gpu_profile_id", delimiter=None):
+            name = row["gpu_profile_id"]
+            each = profile(name, known, file=file, row=row.line, field="gpu_profile_id")
+            price = {"usd_per_hour": row["usd_per_hour"], "price_source": file.name}
+            own[name] = replace(each, **price, price_as_of=row.get("as_of"))
     return Prices(own, sellers)
 
 
 def find_candidates(
     known: Mapping[str, GPUProfile],
-    wanted: tuple[str, ...],
+    wanted: Sequence[str],
     prices: Path | None,
     *,
     need_prices: bool = True,
@@ -105,14 +120,14 @@ def find_candidates(
     chosen = {}
     for name in dict.fromkeys(wanted or [*named.own, *sold]):
         each = named.of(profile(name, known, field=field))
-        if wanted and need_prices and math.isnan(each.usd_per_hour):
-            fix = f"leave it out, or give it a row in {prices or '--prices'}"
-            raise InputError(f"{name} has no price", field=field, fix=fix)
+        if need_prices and math.isnan(each.usd_per_hour):
+            if wanted:
+                fix = f"leave it out, or give it a row in {prices or '--prices'}"
+                raise InputError(f"{name} has no price", field=field, fix=fix)
+            continue
         is_other = named.providers and cheapest(each, named.providers) is None
         if wanted or name in named.own or not is_other:
             chosen[name] = each
-    if need_prices:
-        chosen = {name: e for name, e in chosen.items() if not math.isnan(e.usd_per_hour)}
     if not chosen:
         problem = f"{prices or 'no table'} has a price of none of the GPU profiles"
         fix = "name what is sold (--gpu-profiles), or give other prices"
@@ -123,33 +138,16 @@ def find_candidates(
 def _price_notes(question: Question, known: Mapping[str, GPUProfile]) -> list[str]:
     """Return what the user's table and the candidates named have not in common."""
     (own, sellers), wanted = read_prices(question.prices, known), question.gpu_profile_ids
-    unused, unpriced = [name for name in own if name not in wanted], sorted({*wanted} - {*own})
     if not own or (sellers and not wanted):
         return []
     if not wanted:
         text = f"The candidates are those of {question.prices}: {listed(sorted(own))}"
         return [f"{text}; `--prices FILE,aws` adds what a provider sells."]
+    unused, unpriced = [name for name in own if name not in wanted], sorted({*wanted} - {*own})
     notes = [f"Not among --gpu-profiles, so left out: {listed(unused)}."] if unused else []
     if unpriced:
         notes.append(f"{question.prices} has no price of {listed(unpriced)}.")
     return notes
-
-
-def _given(prices: Path, known: Mapping[str, GPUProfile]) -> dict[str, GPUProfile]:
-    """Return the GPU profiles of the user's table, at its prices."""
-    if not prices.exists():
-        fix = f"give a CSV or TSV, or one of the tables that ship: {', '.join(providers())}"
-        problem = "neither a file nor a provider"
-        raise InputError(problem, file=prices, field="--prices", fix=fix)
-    found = {}
-    for row in load_sheet(prices, PriceRow, "gpu_profile_id", delimiter=None):
-        name = row["gpu_profile_id"]
-        each = profile(name, known, file=prices, row=row.line, field="gpu_profile_id")
-        price = row["usd_per_hour"]
-        found[name] = replace(
-            each, usd_per_hour=price, price_source=prices.name, price_as_of=row.get("as_of")
-        )
-    return found
 
 
 def profile(
@@ -214,37 +212,27 @@ def read_probe(
             problem = f"{key[0]} with {key[1]} users is already in line {seen[key]}"
             raise InputError(problem, file=path, row=row.line, field=field, fix="keep one of them")
         seen[key] = row.line
-    columns = [*IDENTIFIERS[1:], "users", *LENGTHS, *LATENCIES]
-    frame = pd.DataFrame(rows).reindex(columns=columns).assign(llm_id=llm_id)
-    return _targets(frame.fillna(dict(zip(LENGTHS, lengths, strict=True))), path, rows)
-
-
-def _targets(frame: pd.DataFrame, path: Path, rows: Sequence[Row]) -> pd.DataFrame:
-    """Return a probe with the latencies that the others follow from."""
+    keys = ["llm_id", "gpu_profile_id", "users", *LENGTHS]
+    frame = pd.DataFrame(rows).reindex(columns=[*keys, *LATENCIES]).assign(llm_id=llm_id)
+    frame = frame.fillna(dict(zip(LENGTHS, lengths, strict=True)))
     steps = (frame["output_tokens"] - 1).where(frame["output_tokens"] > 1)
     ttft = frame["ttft_ms"].fillna(frame["nttft_ms"] * frame["input_tokens"])
     itl, e2e = frame["itl_ms"].fillna(frame["tpot_ms"]), frame["e2e_ms"]
-    for wrong, field, problem, fix in (
-        (
-            ttft.fillna(itl).fillna(e2e).isna(),
-            ", ".join(LATENCIES),
-            "no latency",
-            "give one or more of them, in milliseconds",
-        ),
-        (
-            (e2e <= ttft) | (e2e <= itl * steps),
-            "e2e_ms",
-            "E2E is not above TTFT, or not above ITL × (output tokens - 1)",
-            "correct it, or give input_tokens and output_tokens of the requests",
-        ),
-    ):
-        if wrong.any():
-            line = rows[int(wrong.to_numpy().argmax())].line
+
+    def refuse(is_wrong: pd.Series, field: str, problem: str, fix: str) -> None:
+        if is_wrong.any():
+            line = rows[int(is_wrong.to_numpy().argmax())].line
             raise InputError(problem, file=path, row=line, field=field, fix=fix)
+
+    fix = "give one or more of them, in milliseconds"
+    refuse(ttft.fillna(itl).fillna(e2e).isna(), ", ".join(LATENCIES), "no latency", fix)
+    problem = "E2E is not above TTFT, or not above ITL × (output tokens - 1)"
+    fix = "correct it, or give input_tokens and output_tokens of the requests"
+    refuse((e2e <= ttft) | (e2e <= itl * steps), "e2e_ms", problem, fix)
     ttft, itl = ttft.fillna(e2e - itl * steps), itl.fillna((e2e - ttft) / steps)
-    names = ["llm_id", "gpu_profile_id", "users", *LENGTHS, "e2e_ms"]
     own = frame[[*LATENCIES]].add_prefix("own_")
-    return frame[names].assign(nttft_ms=ttft / frame["input_tokens"], itl_ms=itl).join(own)
+    targets = {"nttft_ms": ttft / frame["input_tokens"], "itl_ms": itl}
+    return frame[[*keys, "e2e_ms"]].assign(**targets).join(own)
 
 
 @dataclass(frozen=True)
@@ -252,12 +240,9 @@ class Subject:
     """The LLM that is asked about, the profiles that may serve it, and what is known."""
 
     llm_id: str
-    llms: Mapping[str, LLM]
-    """All measured LLMs, and this one."""
-    profiles: Mapping[str, GPUProfile]
-    """The candidates, and those that cannot serve it."""
-    excluded: Mapping[str, str]
-    """Why some of them cannot serve it, by profile."""
+    llms: Mapping[str, LLM]  # all measured LLMs, and this one
+    profiles: Mapping[str, GPUProfile]  # the candidates, and those that cannot serve it
+    excluded: Mapping[str, str]  # why some of them cannot serve it, by profile
     source: Source
     serving: Serving
     widening_sd: float = 0.0
@@ -308,21 +293,19 @@ class Subject:
     def training(
         self, model: JointPredictor, points: pd.DataFrame, profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
-        """Return the design matrix of measured points.
-
-        Each keeps its own lengths where the source's requests have fixed ones; else the points of
-        a source share their medians, as a point's mean depends on which requests it answered.
-        """
+        """Return the design matrix of measured points."""
         facts = Facts(self.measured, profiles, self.source.known.features)
         return model.design(self.measured_keys(points), facts)
 
     def measured_keys(self, points: pd.DataFrame) -> pd.DataFrame:
-        """Return the keys of measured points, with the lengths that `training` says."""
-        known = self.source.known
-        fixed = [each.source for each in known.descriptions if each.lengths == "fixed"]
-        medians = known.points.groupby("source")[LENGTHS].median()
+        """Return the keys of measured points, as they are taken for training.
+
+        Each keeps its own lengths where the source's requests have fixed ones; else the points of
+        a source share their medians, as a point's mean depends on which requests it answered.
+        """
+        medians = self.source.known.points.groupby("source")[LENGTHS].median()
         shared = medians.reindex(points["source"]).set_axis(points.index)
-        own = points[LENGTHS].where(points["source"].isin(fixed), shared)
+        own = points[LENGTHS].where(points["source"].isin(self.source.fixed), shared)
         return points[[*KEYS, *SERVING]].join(own)
 
     def asked(
@@ -354,15 +337,12 @@ class Subject:
 class Asked(NamedTuple):
     """A question with all that it names."""
 
-    question: Question
-    """In the precisions in which its LLM was measured, unless it says others."""
+    question: Question  # in the precisions in which its LLM was measured, unless it says others
     llm_id: str
     llm: LLM
     source: Source
-    profiles: dict[str, GPUProfile]
-    """The candidates."""
-    notes: list[str]
-    """What is assumed of the precisions, a sentence each."""
+    profiles: dict[str, GPUProfile]  # the candidates
+    notes: list[str]  # what is assumed of the precisions, a sentence each
 
     def unmeasured(self) -> dict[str, GPUProfile]:
         """Return what is sold of GPUs that the source has no points of, beside the candidates.
@@ -370,12 +350,12 @@ class Asked(NamedTuple):
         None where the user names the candidates, or has prices of his own: those say what there is
         to choose from.
         """
-        question, known = self.question, self.source.known.profiles
-        named = read_prices(question.prices, known)
+        question, measured = self.question, self.source.gpu_ids
+        named = read_prices(question.prices, self.source.known.profiles)
         is_chosen = question.gpu_profile_ids or named.own or question.measured_only
         if is_chosen or all(map(has_own_price, self.profiles.values())):
             return {}
-        sold, measured = offered_profiles(named.providers), self.source.gpu_ids
+        sold = offered_profiles(named.providers)
         return {name: each for name, each in sold.items() if each.gpu.gpu_id not in measured}
 
 
@@ -393,16 +373,10 @@ def read_question(
     question, notes = as_measured(question, known)
     notes += _price_notes(question, known.profiles)
     llm_id, llm = named_llm(question, known)
-    profiles = find_candidates(
-        known.profiles,
-        question.gpu_profile_ids,
-        question.prices,
-        need_prices=need_prices,
-        field=field,
-    )
+    wanted, prices = question.gpu_profile_ids, question.prices
+    profiles = find_candidates(known.profiles, wanted, prices, need_prices=need_prices, field=field)
     if question.measured_only:
-        measured = source.gpu_ids
-        profiles = {name: e for name, e in profiles.items() if e.gpu.gpu_id in measured}
+        profiles = {name: e for name, e in profiles.items() if e.gpu.gpu_id in source.gpu_ids}
         if not profiles:
             problem = f"{known.source} has points of none of these GPUs"
             raise InputError(problem, field="--measured-only", fix="leave it out, or name others")
@@ -420,28 +394,27 @@ def subject_of(
     Raises:
         InputError: no profile can serve it.
     """
-    measured = set(source.known.points["llm_id"])
-    llms = {name: facts for name, facts in source.known.llms.items() if name in measured}
-    serving = serving_of(question, source)
+    known, serving = source.known, serving_of(question, source)
+    measured = set(known.points["llm_id"])
+    llms = {name: facts for name, facts in known.llms.items() if name in measured} | {llm_id: llm}
     if serving.kv_precision is None and (question.hf_config or llm_id not in measured):
         serving = serving._replace(kv_precision=kv_precision_of(llm))
     longest = longest_of(question, source)
-    excluded = ruled_out(llm, profiles, longest, source.memory_utilization, serving.engine)
-    left_out = _left_out(llm_id, llms | {llm_id: llm}, source, profiles)
-    excluded = {
-        name: why for name, why in left_out.items() if name not in question.gpu_profile_ids
-    } | excluded
+    excluded = _left_out(llm_id, llms, source, profiles)
+    excluded = {n: why for n, why in excluded.items() if n not in question.gpu_profile_ids}
+    excluded |= ruled_out(llm, profiles, longest, source.memory_utilization, serving.engine)
     if len(excluded) == len(profiles):
         name = max(excluded, key=lambda name: profiles[name].devices.memory_bytes)
-        reason = excluded[name]
         fix = "add a larger GPU profile or another number of GPUs, or quantize the LLM"
         if llm.context_tokens < longest:
             fix = "ask about shorter requests, or give a config.json with a longer context"
-        raise InputError(f"no GPU profile can serve {llm_id}; {name}: {reason}", fix=fix)
-    subject = Subject(llm_id, llms | {llm_id: llm}, profiles, excluded, source, serving)
+        problem = f"no GPU profile can serve {llm_id}; {name}: {excluded[name]}"
+        raise InputError(problem, fix=fix)
+    subject = Subject(llm_id, llms, profiles, excluded, source, serving)
     if question.requests is None:
         return subject
-    return replace(subject, widening_sd=widening_sd(source, subject.mean_lengths))
+    factor = max(beyond(source, subject.mean_lengths).values())
+    return replace(subject, widening_sd=_WIDER * math.log(factor))
 
 
 def _left_out(

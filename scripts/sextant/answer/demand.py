@@ -19,15 +19,13 @@ WINDOW_S = 300.0
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 _PREFIX = ("prefix_id", "prefix_tokens")
 _BURSTS_S = (1, 10, 60)
-_MOST_SUMMED = 64
-"""Gaps that are drawn one by one."""
+_MOST_SUMMED = 64  # gaps that are drawn one by one
 
 
 class Gaps(NamedTuple):
     """Requests arrive at random at a steady rate, so that one replica tells of all."""
 
-    alpha: float
-    """Shape of Gamma gaps; 1: Poisson."""
+    alpha: float  # shape of Gamma gaps; 1: Poisson
     seed: int
     draw: int
 
@@ -41,8 +39,7 @@ class Demand:
     input_tokens: np.ndarray
     output_tokens: np.ndarray
     duration_s: float
-    start_time: datetime | None = None
-    """Date and time of `arrival_s` = 0, where the trace has one."""
+    start_time: datetime | None = None  # date and time of `arrival_s` = 0, where the trace has one
     n_of_trace: int | None = None
     """Requests of the whole trace, where only its busiest windows are kept."""
     n_failed: int = 0
@@ -52,10 +49,8 @@ class Demand:
     prefix_tokens: np.ndarray | None = None
     clock_step_s: float | None = None
     """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
-    factor: float = 1.0
-    """How many times the trace's requests these are."""
-    gaps: Gaps | None = None
-    """In place of `arrival_s`: these are requests of one of the replicas."""
+    factor: float = 1.0  # how many times the trace's requests these are
+    gaps: Gaps | None = None  # in place of `arrival_s`: these are requests of one of the replicas
 
     @property
     def n(self) -> int:
@@ -151,11 +146,9 @@ class SteadyTraffic:
     """Requests that arrive at random at a steady rate; those of one replica tell of all."""
 
     name: str
-    requests: Callable[..., pd.DataFrame]
-    """Draws as `RequestModel.sample` does."""
+    requests: Callable[..., pd.DataFrame]  # draws as `RequestModel.sample` does
     rate_rps: float
-    alpha: float
-    """Shape of Gamma gaps; 1: Poisson."""
+    alpha: float  # shape of Gamma gaps; 1: Poisson
     seed: int
     _drawn: dict[int, Demand] = field(default_factory=dict, repr=False, compare=False)
     """What was drawn already: every GPU profile sees the same draws."""
@@ -177,12 +170,9 @@ class SteadyTraffic:
 class Target:
     """What replicas have to meet. Raises InputError for a wrong share or window."""
 
-    limits: Mapping[str, Limit]
-    """By metric, as `SLO.limits`."""
-    goodput: float | None = None
-    """Least share of the requests that are answered within all limits."""
-    max_failed: float = MAX_FAILED
-    """Largest share of requests that are refused or time out."""
+    limits: Mapping[str, Limit]  # by metric, as `SLO.limits`
+    goodput: float | None = None  # least share of the requests that are answered within all limits
+    max_failed: float = MAX_FAILED  # largest share of requests that are refused or time out
     window_s: float | None = WINDOW_S
     """Each window of this length is judged by itself; None judges the whole time at once."""
 
@@ -210,10 +200,8 @@ class Outcome(NamedTuple):
     ttft_s: np.ndarray
     e2e_s: np.ndarray
     is_ok: np.ndarray
-    itl_edges_ms: np.ndarray
-    """Ends of the bins of the gaps between tokens, shape (bins + 1,)."""
-    itl_counts: np.ndarray
-    """Gaps in each window of time, shape (windows, bins)."""
+    itl_edges_ms: np.ndarray  # ends of the bins of the gaps between tokens, shape (bins + 1,)
+    itl_counts: np.ndarray  # gaps in each window of time, shape (windows, bins)
 
 
 class Judged(NamedTuple):

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sextant.answer.basis import estimates, outside_basis, warning
+from sextant.answer.answer import energy_line
 from sextant.answer.candidates import read_question, subject_of
 from sextant.answer.predicted import energy, forecast, learned
 from sextant.answer.question import Question, answers_from_points
-from sextant.answer.text import energy_line
+from sextant.answer.source import estimates, outside_basis, warning
 from sextant.base.files import Row, frame_rows
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, TARGETS, at_percentile
@@ -26,7 +26,10 @@ _FIRST = {
     "batching_ms": "waiting until the batch lets it in",
     "queueing_ms": "queueing behind other requests",
 }
-_TOTALS = ("itl_ms", "itl_factor", "nttft_ms", "nttft_factor")
+_TOTALS = (
+    *("itl_ms", "itl_factor", "nttft_ms", "nttft_factor"),
+    *("itl_batch", "capacity_requests"),
+)
 
 
 def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document:
@@ -66,7 +69,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document
         "serving": subject.serving.facts(),
         "itl": _shares(row, _STEP),
         "nttft": _shares(row, _FIRST),
-        **{name: row[name] for name in (*_TOTALS, "itl_batch", "capacity_requests")},
+        **{name: row[name] for name in _TOTALS},
         "energy": energy(made, learned(made), gpu_profile_id, users),
         "measured": measured,
     }

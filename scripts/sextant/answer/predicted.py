@@ -1,5 +1,6 @@
 """An LLM without measurements: joint draws of its latencies, and the options that follow."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,15 +9,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer.basis import widened
 from sextant.answer.candidates import Subject, profile
 from sextant.base.errors import InputError
 from sextant.base.files import Row, frame_rows
-from sextant.decide.decision import loads, probed, weigh, weigh_needed
-from sextant.facts.gpu import GPUProfile, token_prices
-from sextant.facts.llm import precision_of
-from sextant.facts.slo import SLO, are_alike
-from sextant.points.frame import KEYS, LENGTHS, TARGETS, Facts, at_percentile, is_refused, judged
+from sextant.decide import sizing
+from sextant.decide.decision import (
+    FAIR,
+    LISTED,
+    SAFE,
+    best_by_profile,
+    choose,
+    loads,
+    probed,
+    weigh,
+    weigh_needed,
+)
+from sextant.facts.gpu import GIB, GPUProfile, token_prices
+from sextant.facts.llm import precision_of, served
+from sextant.facts.slo import SLO, are_alike, worst_limit
+from sextant.pages.wording import shown_chance
+from sextant.points import frame
+from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, judged
 from sextant.predict import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore
 
@@ -34,12 +47,9 @@ class Forecast:
     subject: Subject
     slo: SLO
     model: JointPredictor
-    own: Calibration | None
-    """What was measured of the LLM for such requests, if anything."""
-    users: Sequence[int]
-    """Numbers that a replica may get."""
-    arrivals: "Arrivals | None" = None
-    """What a request rate is sized by."""
+    own: Calibration | None  # what was measured of the LLM for such requests, if anything
+    users: Sequence[int]  # numbers that a replica may get
+    arrivals: "Arrivals | None" = None  # what a request rate is sized by
 
     @cached_property
     def draws(self) -> Draws:
@@ -78,14 +88,13 @@ class Forecast:
         Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
         limit, `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
         """
-        draws = self.draws_at(profile_id, users)
+        draws, side = self.draws_at(profile_id, users), self.lengths[0]
         found = draws.summary().iloc[0].to_dict()
-        limited = self.slo.latencies(draws.samples_ms[:, 0], self.lengths[0])
-        for name, values in limited.items():
+        for name, values in self.slo.latencies(draws.samples_ms[:, 0], side).items():
             low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
             found |= {f"{name}_ms": median, f"{name}_lo_ms": low, f"{name}_hi_ms": high}
             found[f"{name}_ratio"] = median / self.slo.limits[name].limit_ms
-        e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], self.lengths[0]))
+        e2e_ms = np.median(self.slo.request_ms(draws.samples_ms[:, 0], side))
         return pd.Series(found | {"requests_per_s": 1e3 * users / e2e_ms})
 
     def draws_at(self, profile_id: str, users: int) -> Draws:
@@ -101,10 +110,8 @@ class Forecast:
 class Fitted(NamedTuple):
     """What a model was fitted to."""
 
-    latencies: pd.DataFrame
-    """The points, with the latencies that the limits are compared with."""
-    profiles: dict[str, GPUProfile]
-    """All that points, probe and question name."""
+    latencies: pd.DataFrame  # the points, with the latencies that the limits are compared with
+    profiles: dict[str, GPUProfile]  # all that points, probe and question name
 
 
 def fit_to(
@@ -118,7 +125,7 @@ def fit_to(
         InputError: too few LLMs were measured.
     """
     known = subject.source.known
-    latencies = at_percentile(known.points, slo.percentiles, slo.first_token)
+    latencies = frame.at_percentile(known.points, slo.percentiles, slo.first_token)
     latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
     is_known = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
     latencies = latencies[is_known].astype({"users": "int64"}).reset_index(drop=True)
@@ -174,8 +181,19 @@ def draw_rows(
 ) -> Draws:
     """Draw the latencies of rows of a design matrix of the LLM, through what was measured of it."""
     keys = X[KEYS].astype({"users": "int64"}).assign(**subject.mean_lengths)
-    samples_ms = widened(model.sample(X), subject.widening_sd, _SEED)
+    samples_ms = _sample(model, subject, X)
     return Draws(keys, own.corrected(keys, samples_ms) if own else samples_ms)
+
+
+def _sample(model: JointPredictor, subject: Subject, X: pd.DataFrame) -> np.ndarray:
+    """Return draws whose logarithms all moved by one random number a draw, where lengths lie
+    beyond the measured ones."""
+    samples_ms = model.sample(X)
+    if not subject.widening_sd:
+        return samples_ms
+    shape = (len(samples_ms), 1, 1)
+    moved = np.random.default_rng(_SEED).normal(0, subject.widening_sd, shape)
+    return np.asarray(samples_ms * np.exp(moved))
 
 
 def _calibrate(
@@ -186,9 +204,16 @@ def _calibrate(
     probe: pd.DataFrame | None,
 ) -> Calibration | None:
     """Return the calibration to the probe and to the source's points of such requests."""
+
+    def alike(points: pd.DataFrame) -> pd.DataFrame:
+        return points[are_alike(points[LENGTHS].to_numpy(float), subject.lengths)]
+
     points = subject.source.known.points
-    near = judged(points[points["llm_id"] == subject.llm_id], slo)
-    near = _alike(near[near["users"].notna()], subject)
+    points = points[points["llm_id"] == subject.llm_id]
+    if probe is None and points.empty:
+        return None
+    near = judged(points, slo)
+    near = alike(near[near["users"].notna()])
     near[TARGETS] = near[TARGETS].where(near[TARGETS] > 0)
     served_as = {
         "engine": subject.serving.engine,
@@ -200,10 +225,10 @@ def _calibrate(
     # Of requests of other lengths TTFT and E2E follow from nTTFT and ITL.
     is_same = np.isclose(near[LENGTHS].to_numpy(float), subject.lengths).all(axis=1)
     near.loc[~is_same, [name for name in own if "_ttft_" in name or "_e2e_" in name]] = np.nan
-    of_lengths = near[[*KEYS, *TARGETS, *own, "failed_share"]].assign(**subject.mean_lengths)
-    is_known = near[TARGETS].notna().any(axis=1) | is_refused(near, slo)
-    parts = [of_lengths[is_known].assign(e2e_ms=np.nan)]
-    parts += [_alike(probe, subject)] if probe is not None else []
+    near = near[near[TARGETS].notna().any(axis=1) | frame.is_refused(near, slo)]
+    columns = [*KEYS, *TARGETS, *own, "failed_share"]
+    parts = [near[columns].assign(**subject.mean_lengths, e2e_ms=np.nan)]
+    parts += [alike(probe)] if probe is not None else []
     points = pd.concat(parts, ignore_index=True)
     if points.empty:
         return None
@@ -212,24 +237,15 @@ def _calibrate(
     # Repeated measurements are one, with less noise.
     points = points.groupby(KEYS, as_index=False)[points.columns.drop(KEYS).tolist()].median()
     # Widened as the asked draws are: at a measured load nothing but the measurement counts.
-    asked = subject.asked(model, points, profiles)
-    samples_ms = widened(model.sample(asked), subject.widening_sd, _SEED)
-    return Calibration(_split(points, samples_ms), samples_ms, _SEED)
-
-
-def _alike(points: pd.DataFrame, subject: Subject) -> pd.DataFrame:
-    """Return the points of requests like the asked ones."""
-    return points[are_alike(points[LENGTHS].to_numpy(float), subject.lengths)]
-
-
-def _split(points: pd.DataFrame, samples_ms: np.ndarray) -> pd.DataFrame:
-    """Return points with both latencies where E2E alone was measured, in the law's proportion."""
+    samples_ms = _sample(model, subject, subject.asked(model, points, profiles))
+    # Where E2E alone was measured both latencies are in the law's proportion.
     law = np.median(samples_ms, axis=0)
     steps = (points["output_tokens"] - 1).clip(lower=0)
     e2e_ms = law[:, 0] * points["input_tokens"] + law[:, 1] * steps
     alone = points["e2e_ms"].notna() & points[TARGETS].isna().all(axis=1)
     scaled = pd.DataFrame(law, points.index, TARGETS).mul(points["e2e_ms"] / e2e_ms, axis=0)
-    return points.assign(**points[TARGETS].where(~alone, scaled))
+    points = points.assign(**points[TARGETS].where(~alone, scaled))
+    return Calibration(points, samples_ms, _SEED)
 
 
 _STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
@@ -244,53 +260,42 @@ def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dic
     `requests_per_s` is what is served, by Little's law where users are asked for; `utilisation`
     the load over the most that the replicas carry within the limits, at median latencies.
     """
-    input_tokens, output_tokens = made.lengths[0]
+    name, users, lengths = chosen["gpu_profile_id"], latency["users"], made.lengths[0]
     rate = made.slo.request_rate_rps or chosen["replicas"] * latency["requests_per_s"]
-    share = _prefill_share(made, chosen["gpu_profile_id"], latency["users"])
-    prices = token_prices(chosen["usd_per_hour"], rate, made.lengths[0], share)
+    share = None  # of a request's device time that its prefill takes
+    if (explain := getattr(made.model, "explain", None)) is not None:
+        row: pd.Series = explain(made.subject.rows_at(made.model, [users], [name])).iloc[0]
+        if {"prefill_ms", "itl_batch", *_STEP} <= set(row.index):
+            # A step of decode is shared by the requests of its batch.
+            step_ms = row[_STEP].sum() + row.get("overlap_ms", 0.0)
+            decode_ms = lengths[1] * step_ms / max(row["itl_batch"], 1.0)
+            share = float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))
+    prices = token_prices(chosen["usd_per_hour"], rate, lengths, share)
     most = latency["load_median"] * chosen["replicas"]
     return {
         "usd_per_million_input_tokens": prices[0],
         "usd_per_million_output_tokens": prices[1],
         "split": "tokens" if share is None else "time",
-        "prefill_share": input_tokens / (input_tokens + output_tokens) if share is None else share,
+        "prefill_share": lengths[0] / lengths.sum() if share is None else share,
         "requests_per_s": rate,
         "utilisation": made.slo.load / most if most else None,
     }
 
 
-def _prefill_share(made: Forecast, profile_id: str, users: int) -> float | None:
-    """Return the share of a request's device time that its prefill takes, None without terms.
-
-    A step of decode is shared by the requests of its batch.
-    """
-    explain = getattr(made.model, "explain", None)
-    if explain is None:
-        return None
-    row: pd.Series = explain(made.subject.rows_at(made.model, [users], [profile_id])).iloc[0]
-    if not {"prefill_ms", "itl_batch", *_STEP} <= set(row.index):
-        return None
-    step_ms = row[_STEP].sum() + row.get("overlap_ms", 0.0)
-    decode_ms = made.lengths[0, 1] * step_ms / max(row["itl_batch"], 1.0)
-    return float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))
-
-
-_WH_PER_MILLION = 1e6 / 3600
-"""Watt-hours of a million tokens that take a joule each."""
-_SEED = 42
+_WH_PER_MILLION = 1e6 / 3600  # watt-hours of a million tokens that take a joule each
 
 
 def learned(made: Forecast) -> "Energy | None":
     """Return what devices draw, from all points that have energy and ITL; TTFT is not needed."""
     subject, slo = made.subject, made.slo
-    points = at_percentile(subject.source.known.points, slo.percentiles)
+    points = frame.at_percentile(subject.source.known.points, slo.percentiles)
     points = points[points["users"].notna()]
     measured = points[["itl_ms", "energy_j_per_token"]]
     if not (measured > 0).all(axis=1).any():
         return None
     from sextant.predict.roofline.energy import Energy  # few sources have energy
 
-    facts = Facts(subject.measured, subject.source.known.profiles)
+    facts = frame.Facts(subject.measured, subject.source.known.profiles)
     return Energy.fitted(subject.measured_keys(points).join(measured), facts)
 
 
@@ -300,19 +305,18 @@ def with_joules(made: Forecast, power: "Energy | None", rows: Sequence[Row]) -> 
     Medians and 90% intervals `energy_j_per_token, energy_lo_j_per_token, energy_hi_j_per_token`;
     None where the source has no energy, the device no TDP, or the LLM does not fit.
     """
-    served = [row for row in rows if row["users_per_replica"] is not None]
+    served = pd.DataFrame([row for row in rows if row["users_per_replica"] is not None])
     joules: dict[str, Row] = {}
-    if power is not None and served:
+    if power is not None and len(served):
         subject = made.subject
-        loads = pd.DataFrame(served).rename(columns={"users_per_replica": "users"})
-        keys = loads[["gpu_profile_id", "users"]].assign(llm_id=subject.llm_id)
+        keys = served[["gpu_profile_id", "users_per_replica"]].set_axis(KEYS[1:], axis=1)
+        keys = keys.assign(llm_id=subject.llm_id)
         X = subject.asked(made.model, keys, subject.profiles)
         itl_ms = draw_rows(made.model, subject, made.own, X).samples_ms[..., 1]
-        asked = keys.assign(**subject.serving.columns())
-        found = power.predict(asked, Facts(subject.llms, subject.profiles), itl_ms, _SEED)
+        asked, facts = keys.assign(**subject.serving.columns()), (subject.llms, subject.profiles)
+        found = power.predict(asked, frame.Facts(*facts), itl_ms, _SEED)
         joules = dict(zip(keys["gpu_profile_id"], frame_rows(found), strict=True))
-    unknown = dict.fromkeys(JOULES)
-    return [row | joules.get(row["gpu_profile_id"], unknown) for row in rows]
+    return [row | joules.get(row["gpu_profile_id"], dict.fromkeys(JOULES)) for row in rows]
 
 
 def energy(
@@ -323,9 +327,12 @@ def energy(
     None where the source has no energy, or the device's TDP is not known. Beside `JOULES` it has
     `wh_per_million_output_tokens`, `n_llms` and the `sources` that measured energy.
     """
-    row = {"gpu_profile_id": profile_id, "users_per_replica": users}
-    (found,) = with_joules(made, power, [row])
-    if power is None or found["energy_j_per_token"] is None:
+    if power is None:
+        return None
+    (found,) = with_joules(
+        made, power, [{"gpu_profile_id": profile_id, "users_per_replica": users}]
+    )
+    if found["energy_j_per_token"] is None:
         return None
     points = made.subject.source.known.points
     return {
@@ -334,3 +341,224 @@ def energy(
         "n_llms": power.n_llms,
         "sources": sorted(points.loc[points["energy_j_per_token"] > 0, "source"].unique()),
     }
+
+
+_CHANGES = {
+    "limits × 0.8": {"limits": 0.8},
+    "limits × 1.25": {"limits": 1.25},
+    "half the load": {"load": 0.5},
+    "twice the load": {"load": 2.0},
+}
+_NEVER_MS, _N_NEAREST = 1e9, 2
+_OPTION = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
+_PROFILE_USERS = ["users_lo", "users_median", "users_hi"]
+_MISSES = ["fewest_users", *sizing.RATIOS, "limit_ratio"]
+
+
+def choose_option(
+    forecast: Forecast, options: pd.DataFrame, slo: SLO, decision: str, risk: float | None
+) -> Row:
+    """Return the chosen option; all but `llm_id` are None where there is none.
+
+    By utility, only options of a probability of `FAIR` or more are chosen from; of a request rate
+    the cheapest one of `SAFE` or more, if there is one.
+    """
+    if decision == "paper":
+        chosen = _by_medians(forecast, options, slo)
+    elif risk is not None:
+        chosen = choose(options, risk)
+    elif forecast.arrivals is not None and (options["probability_met"] >= SAFE).any():
+        chosen = choose(options, 1 - SAFE)  # as `sextant capacity` does
+    else:
+        probability = options["probability_met"]
+        chosen = choose(options.assign(probability_met=probability.where(probability >= FAIR, 0)))
+    return frame_rows(chosen)[0]
+
+
+def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
+    """Choose by eq. 1-3 of LLM-Pilot, as if the medians were certain.
+
+    Of a request rate, as if the likeliest law of a step were.
+    """
+    subject = forecast.subject
+    if forecast.arrivals is not None:
+        first = forecast.arrivals.needed(slo, subject.candidates).iloc[:1]
+        best = choose(weigh_needed(subject.llm_id, first, subject.profiles, slo), risk=0.5)
+        keys = ["llm_id", "gpu_profile_id", "replicas"]
+        known = options[[*keys, "probability_met"]]
+        return best.drop(columns="probability_met").merge(known, on=keys, how="left")
+    medians = forecast.draws.X.join(forecast.draws.summary())
+    rows = sizing.candidates(medians, [subject.llm_id], subject.profiles, slo)
+    # What each replica gets of the users, as the other decision states it.
+    best = sizing.recommend(rows).drop(columns="users_per_replica")
+    keys = ["llm_id", "gpu_profile_id", "replicas"]
+    known = options[[*keys, "users_per_replica", "probability_met"]]
+    return best.merge(known.astype({"replicas": "Int64"}), on=keys, how="left")
+
+
+def list_profiles(
+    forecast: Forecast, options: pd.DataFrame, risk: float | None, chosen: Mapping[str, Any]
+) -> list[Row]:
+    """Return one row per candidate, cheapest first, those ruled out last.
+
+    `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
+    the most likely option, `too_slow` where that has less than `LISTED`, or `does_not_fit` with a
+    `reason`. The profile that is chosen has the option that is chosen.
+    `most_users_tried` bounds the users of a replica: no more were measured.
+    Ratios are median latencies at the fewest users over their limits, as in
+    `sextant.decide.sizing.candidates`.
+    """
+    wanted = SAFE if risk is None else 1 - risk
+    subject, (X, samples_ms) = forecast.subject, forecast.draws
+    fewest, most = int(X["users"].min()), int(X["users"].max())
+    lightest = (X["users"] == fewest).to_numpy()
+    medians = np.median(samples_ms[:, lightest], axis=0)
+    misses = pd.DataFrame(forecast.slo.ratios(medians, forecast.lengths)).add_suffix("_ratio")
+    misses = misses.reindex(columns=sizing.RATIOS)
+    misses = misses.assign(fewest_users=fewest, limit_ratio=misses.max(axis=1))[_MISSES]
+    missed = dict(zip(X.loc[lightest, "gpu_profile_id"], frame_rows(misses), strict=True))
+    is_other = options["gpu_profile_id"] != chosen["gpu_profile_id"]
+    possible = options[is_other | (options["replicas"] == chosen["replicas"])]
+    rows, best = [], best_by_profile(possible, wanted)
+    ends = ["replicas_lo", "replicas_hi"] if forecast.arrivals else []
+    columns = [*_OPTION, "expected_utility", *_PROFILE_USERS, *ends]
+    for row, is_wanted in zip(frame_rows(best[columns]), best["is_wanted"], strict=True):
+        is_unlikely = row["probability_met"] < LISTED
+        status = "meets" if is_wanted else "too_slow" if is_unlikely else "unsure"
+        rows.append(row | missed[row["gpu_profile_id"]] | {"status": status, "reason": None})
+    rows.sort(key=lambda row: (row["usd_per_hour"], -row["probability_met"]))
+    empty = dict.fromkeys([*_OPTION, "expected_utility", *_PROFILE_USERS, *_MISSES])
+    rows += [
+        empty | {"gpu_profile_id": name, "status": "does_not_fit", "reason": reason}
+        for name, reason in subject.excluded.items()
+    ]
+    measured = subject.source.gpu_ids
+    for row in rows:
+        row["most_users_tried"] = most
+        row["is_gpu_measured"] = subject.profiles[row["gpu_profile_id"]].gpu.gpu_id in measured
+    return rows
+
+
+def find_safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> Row | None:
+    """Return the cheapest option of probability `SAFE` or more, if the chosen one has less."""
+    if chosen["probability_met"] is None or chosen["probability_met"] >= SAFE:
+        return None
+    safe = frame_rows(choose(options, 1 - SAFE))[0]
+    return safe if safe["gpu_profile_id"] is not None else None
+
+
+def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]:
+    """Return the options that no cheaper one matches in probability as shown, cheapest first.
+
+    Those of less than `LISTED`, or than the risk allows, are left out, and those whose replicas
+    would get more users than they are likely to serve within the limits.
+    """
+    least = LISTED if risk is None else min(LISTED, 1 - risk)
+    is_overloaded = options["users_per_replica"] > options["users_hi"]
+    ordered = options[(options["probability_met"] >= least) & ~is_overloaded].sort_values(
+        ["usd_per_hour", "probability_met", "devices"], ascending=[True, False, True], kind="stable"
+    )
+    shown = ordered["probability_met"].map(shown_chance)
+    return frame_rows(ordered.loc[shown > shown.cummax().shift(fill_value=-1), _OPTION])
+
+
+def find_nearest_miss(forecast: Forecast, options: pd.DataFrame) -> Row:
+    """Return the option that is most likely to meet the SLO, and what it lacks.
+
+    Beside the option: `<metric>_ms` and `<metric>_ratio` at its load (medians), `binding_limit`,
+    and the factors on all limits, `fair_factor` and `safe_factor`, with which that load has a
+    probability of `FAIR` and `SAFE`. Of equally likely ones it is that of the smallest
+    `fair_factor`.
+    """
+    most, limits = options["probability_met"].max(), forecast.slo.limits
+    likely = options[options["probability_met"] == most]
+    likely = likely.sort_values("usd_per_hour" if most else "users_per_replica", kind="stable")
+    found = []
+    for option in frame_rows(likely.drop_duplicates("gpu_profile_id")):
+        ratios = _ratios(forecast, option)
+        worst = np.max([*ratios.values()], axis=0)
+        medians = {f"{name}_ratio": float(np.median(values)) for name, values in ratios.items()}
+        at_ms = {f"{name}_ms": medians[f"{name}_ratio"] * limits[name].limit_ms for name in ratios}
+        found.append(
+            {
+                **{name: option[name] for name in _OPTION},
+                **medians,
+                **at_ms,
+                "binding_limit": worst_limit(medians),
+                "fair_factor": float(np.quantile(worst, FAIR)),
+                "safe_factor": float(np.quantile(worst, SAFE)),
+            }
+        )
+    return min(found, key=lambda row: row["fair_factor"])
+
+
+def _ratios(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return each latency over its limit, by draw; those of requests alone where no replicas do."""
+    name, slo = option["gpu_profile_id"], forecast.slo
+    if forecast.arrivals is None:
+        samples_ms = forecast.draws_at(name, option["users_per_replica"]).samples_ms
+        return slo.ratios(samples_ms[:, 0], forecast.lengths[0])
+    replicas = option["replicas"] if option["probability_met"] else sizing.MOST_REPLICAS
+    found = forecast.arrivals.latencies(slo, name, replicas)
+    return {
+        name: np.nan_to_num(found[name], nan=_NEVER_MS) / limit.limit_ms
+        for name, limit in slo.limits.items()
+    }
+
+
+def list_changes(forecast: Forecast, decision: str, risk: float | None) -> list[Row]:
+    """Return what would be chosen for other SLOs."""
+    slos = {name: forecast.slo.scaled(**change) for name, change in _CHANGES.items()}
+    return [
+        {"change": name, **choose_option(forecast, forecast.options(slo), slo, decision, risk)}
+        for name, slo in slos.items()
+    ]
+
+
+def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
+    """Return the measured LLMs most similar to the one that is asked about, on a GPU profile.
+
+    Those executed alike come first, then those on the asked engine, then those of nearest weight
+    bytes as they were served; of each the requests whose lengths are nearest to the asked ones,
+    and of several ways to serve these the one that served the most users. Each has
+    `users_per_replica`, the most users that it was measured to serve within these limits, those
+    lengths, and the `engine`, `engine_version` and `precision` of those points. Points without
+    lengths are left out.
+    """
+    known, execution = subject.source.known, subject.execution
+    points = judged(known.points[known.points["gpu_profile_id"] == profile_id], slo)
+    own = points[points["gpu_profile_id"] == profile_id].dropna(subset=["users", *LENGTHS])
+    fixed, rows = subject.source.fixed, []
+    for _, part in own.groupby(["llm_id", *SERVING], dropna=False):
+        if fixed and part["source"].isin(fixed).all():
+            distance = np.abs(np.log(part[LENGTHS].to_numpy(float) / subject.lengths)).sum(axis=1)
+            part = part[distance <= distance.min() + 1e-9]
+        first = part.iloc[0]
+        way = {name: None if pd.isna(first[name]) else first[name] for name in SERVING}
+        llm = served(subject.measured[first["llm_id"]], way["precision"], way["kv_precision"])
+        rows.append(
+            {
+                **{name: first[name] for name in IDENTIFIERS},
+                "weights_gib": llm.weight_bytes / GIB,
+                "precision": precision_of(llm),
+                "engine": way["engine"],
+                "engine_version": way["engine_version"],
+                "execution": execution[first["llm_id"]],
+                "is_executed_alike": execution[first["llm_id"]] == execution[subject.llm_id],
+                "users_per_replica": sizing.u_max(part, slo),
+                "most_users_tried": int(part["users"].max()),
+                **{name: float(part[name].median()) for name in LENGTHS},
+            }
+        )
+
+    def distance_of(row: Row) -> tuple[bool, bool, float, float, int]:
+        weights = abs(math.log(row["weights_gib"] * GIB / subject.llm.weight_bytes))
+        lengths = np.abs(np.log([row[name] for name in LENGTHS] / subject.lengths)).sum()
+        is_other_engine = row["engine"] not in (None, subject.serving.engine)
+        most_users = row["users_per_replica"]
+        return not row["is_executed_alike"], is_other_engine, weights, float(lengths), -most_users
+
+    of_llm: dict[str, Row] = {}
+    for row in sorted(rows, key=distance_of):
+        of_llm.setdefault(row["llm_id"], row)
+    return [*of_llm.values()][:_N_NEAREST]

@@ -1,30 +1,19 @@
 """What requests are asked about: their lengths, and the load that a number of tokens makes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
+from sextant.facts import llm as llms
 from sextant.facts.gpu import GPUProfile
-from sextant.facts.llm import (
-    DTYPE_PRECISION,
-    DTYPES,
-    KV_PRECISIONS,
-    LLM,
-    PRECISIONS,
-    STOPPING_ENGINE,
-    GivenSizes,
-    config_file,
-    load_llm,
-    name_of,
-    served,
-)
+from sextant.facts.llm import LLM, GivenSizes, served
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
 from sextant.predict import (
@@ -47,8 +36,7 @@ class Length(NamedTuple):
     """Tokens of a request, on one side."""
 
     mean: float
-    high: float
-    """Of a long request: the 99th percentile, or the mean where nothing else is known."""
+    high: float  # of a long request: the 99th percentile, or the mean where nothing else is known
 
 
 class Requests(NamedTuple):
@@ -72,23 +60,19 @@ def requests_of(
     Raises:
         InputError: only one length is given, both ways are used, or a length makes no sense.
     """
-    given = [text for text in (input_tokens, output_tokens) if text is not None]
+    is_given = input_tokens is not None or output_tokens is not None
+    fields, fix = "--input-tokens, --output-tokens", "give both, or --workload"
     if workload is not None:
-        if given:
-            fix = "give the one or the other"
-            fields = "--workload, --input-tokens, --output-tokens"
+        if is_given:
+            fields, fix = f"--workload, {fields}", "give the one or the other"
             raise InputError("lengths are given twice", field=fields, fix=fix)
         return _of_workload(workload)
-    if not given:
+    if not is_given:
         return None
     if input_tokens is None or output_tokens is None:
-        fix = "give both, or --workload"
-        raise InputError(
-            "one of two lengths is missing", field="--input-tokens, --output-tokens", fix=fix
-        )
-    return Requests(
-        length_of(input_tokens, "--input-tokens"), length_of(output_tokens, "--output-tokens")
-    )
+        raise InputError("one of two lengths is missing", field=fields, fix=fix)
+    sides = {"--input-tokens": input_tokens, "--output-tokens": output_tokens}
+    return Requests(*(length_of(text, field) for field, text in sides.items()))
 
 
 def length_of(text: str, field: str) -> Length:
@@ -104,17 +88,14 @@ def length_of(text: str, field: str) -> Length:
     if two is None:
         mean = _positive(text, field)
         return Length(mean, mean)
-    low, high = sorted(
-        [(int(two[1]), _positive(two[2], field)), (int(two[3]), _positive(two[4], field))]
-    )
+    low, high = sorted((int(two[i]), _positive(two[i + 1], field)) for i in (1, 3))
     if low[0] == high[0] or low[1] > high[1]:
         problem = f"the percentiles of {text!r} do not rise"
         fix = "give two different percentiles, the higher one with at least as many tokens"
         raise InputError(problem, field=field, fix=fix)
-    z_low, z_high = (NormalDist().inv_cdf(each[0] / 100) for each in (low, high))
+    z_low, z_high, z_long = (NormalDist().inv_cdf(p / 100) for p in (low[0], high[0], _LONG))
     sigma = float(np.log(high[1] / low[1]) / (z_high - z_low))
     mu = float(np.log(low[1])) - sigma * z_low
-    z_long = NormalDist().inv_cdf(_LONG / 100)
     return Length(float(np.exp(mu + sigma**2 / 2)), float(np.exp(mu + sigma * z_long)))
 
 
@@ -132,8 +113,7 @@ def _positive(text: str, field: str) -> float:
 def _of_workload(name: str) -> Requests:
     from sextant.workload.draw import open_workload  # few questions need it
 
-    columns = ["input_tokens", "output_tokens"]
-    path = Path(name)
+    columns, path = ["input_tokens", "output_tokens"], Path(name)
     trace = read_parquet(path).to_pandas() if path.is_file() else None
     if trace is not None and "arrival_s" in trace:
         frame = trace[trace["status"] == "ok"][columns].dropna()
@@ -144,20 +124,17 @@ def _of_workload(name: str) -> Requests:
     if frame.empty:
         fix = "give another, or --input-tokens and --output-tokens"
         raise InputError("no request has both lengths", file=name, field="--workload", fix=fix)
-    return Requests(*(_weighted(frame[column].to_numpy(float), weights) for column in columns))
-
-
-def _weighted(values: np.ndarray, weights: np.ndarray) -> Length:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) >= _LONG / 100 * weights.sum()
-    return Length(
-        float(np.average(values, weights=weights)), float(values[order][reached.argmax()])
-    )
+    lengths = []
+    for values in frame.to_numpy(float).T:
+        order = np.argsort(values)
+        reached = np.cumsum(weights[order]) >= _LONG / 100 * weights.sum()
+        high = values[order][reached.argmax()]
+        lengths.append(Length(float(np.average(values, weights=weights)), float(high)))
+    return Requests(*lengths)
 
 
 DECISIONS = ("utility", "paper")
-GIVEN_NAME = "given-sizes"
-"""The name of an LLM of which only sizes are given."""
+GIVEN_NAME = "given-sizes"  # the name of an LLM of which only sizes are given
 
 
 @dataclass(frozen=True)
@@ -167,8 +144,7 @@ class Question:
     slo: SLO
     llm_id: str | None = None
     hf_config: Path | None = None
-    sizes: GivenSizes | None = None
-    """In place of a config: what the user says of the LLM."""
+    sizes: GivenSizes | None = None  # in place of a config: what the user says of the LLM
     known: Characterization | None = None
     """Points that are read already, in place of `database` and `sources`."""
     database: Path | None = None
@@ -182,36 +158,29 @@ class Question:
     LLM-Pilot on the medians."""
     risk: float | None = None
     """Largest probability of missing the SLO; None for the highest expected utility."""
-    gpu_profile_ids: tuple[str, ...] = ()
-    """The candidates; all of the characterization if empty."""
+    gpu_profile_ids: tuple[str, ...] = ()  # the candidates; all of the characterization if empty
     prices: Path | None = None
-    measured_only: bool = False
-    """Leave out GPUs that the sources have no points of."""
+    measured_only: bool = False  # leave out GPUs that the sources have no points of
     probe: Path | None = None
     dtype: str | None = None
     """Precision of the weights, one of `sextant.facts.llm.PRECISIONS`, or a data type."""
     kv_dtype: str | None = None
-    requests: Requests | None = None
-    """Lengths; those of the source's workload if None."""
-    engine: str | None = None
-    """What serves; that of most points if None."""
-    max_model_len: int | None = None
-    """Tokens that the longest request may have."""
-    prefix_hit_rate: float = 0.0
-    """Share of the input that prefill finds in the cache."""
-    is_strict: bool = False
-    """Refuse what lies outside of what was measured."""
+    requests: Requests | None = None  # lengths; those of the source's workload if None
+    engine: str | None = None  # what serves; that of most points if None
+    max_model_len: int | None = None  # tokens that the longest request may have
+    prefix_hit_rate: float = 0.0  # share of the input that prefill finds in the cache
+    is_strict: bool = False  # refuse what lies outside of what was measured
     seed: int = 42
 
     @property
     def precision(self) -> str | None:
         """Precision of the weights, None for the LLM's own."""
-        return DTYPE_PRECISION.get(self.dtype or "", self.dtype)
+        return llms.DTYPE_PRECISION.get(self.dtype or "", self.dtype)
 
     @property
     def kv_precision(self) -> str | None:
         """Precision of the KV cache, None for the LLM's own."""
-        return DTYPE_PRECISION.get(self.kv_dtype or "", self.kv_dtype)
+        return llms.DTYPE_PRECISION.get(self.kv_dtype or "", self.kv_dtype)
 
     @property
     def is_of_other_servers(self) -> bool:
@@ -231,10 +200,17 @@ def check(question: Question) -> None:
     if sum(each is not None for each in described) != 1:
         fix = "give one of them"
         raise InputError("one LLM is needed", field="--llm, --hf-config, --parameters", fix=fix)
-    _one_of(question.predictor, configurable(), "--predictor")
-    _one_of(question.decision, DECISIONS, "--decision")
-    _one_of(question.dtype, [None, *PRECISIONS, *DTYPE_PRECISION], "--dtype")
-    _one_of(question.kv_dtype, [None, *KV_PRECISIONS, *DTYPE_PRECISION], "--kv-dtype")
+    known: dict[str, Collection[str | None]] = {
+        "predictor": configurable(),
+        "decision": DECISIONS,
+        "dtype": [None, *llms.PRECISIONS, *llms.DTYPE_PRECISION],
+        "kv_dtype": [None, *llms.KV_PRECISIONS, *llms.DTYPE_PRECISION],
+    }
+    for name, allowed in known.items():
+        if (value := getattr(question, name)) not in allowed:
+            fix = f"use one of {', '.join(filter(None, allowed))}"
+            problem = f"unknown {name.replace('_', ' ')} {value!r}"
+            raise InputError(problem, field=f"--{name.replace('_', '-')}", fix=fix)
     if not 0 <= question.prefix_hit_rate < 1:
         fix = "give a share of the input from 0 to below 1, e.g. 0.5"
         problem = f"{question.prefix_hit_rate} is not a share"
@@ -279,13 +255,6 @@ def make_predictor(question: Question, profiles: Mapping[str, GPUProfile]) -> Jo
     return made
 
 
-def _one_of(value: Any, known: Any, field: str) -> None:
-    if value not in known:
-        fix = f"use one of {', '.join(name for name in known if name)}"
-        kind = field.removeprefix("--").replace("-", " ")
-        raise InputError(f"unknown {kind} {value!r}", field=field, fix=fix)
-
-
 def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
     """Return the name and the facts of the LLM that is asked about.
 
@@ -296,8 +265,9 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         InputError: it is unknown, or another LLM of this name was measured.
     """
     llm_id, config = id_of(question), question.hf_config
+    asked = question.precision, question.kv_precision
     if question.sizes is not None:
-        return llm_id, _served(question.sizes.llm(), question)
+        return llm_id, served(question.sizes.llm(), *asked)
     if llm_id not in known.llms:
         if config is None:
             first = "" if PIPELINE_STORE.is_file() else "run the pipeline first (`make demo`), "
@@ -306,15 +276,15 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         usual: str | None = next(iter(known.llms.values())).dtype
         if any(each.dtype is None for each in known.descriptions):  # each LLM has its own
             usual = None
-        dtype = DTYPES.get(question.precision or "", usual)
-        return llm_id, _served(load_llm(config_file(config), dtype), question)
+        dtype = llms.DTYPES.get(question.precision or "", usual)
+        return llm_id, served(llms.load_llm(llms.config_file(config), dtype), *asked)
     llm = known.llms[llm_id]
-    if config is not None and load_llm(config_file(config), llm.dtype) != llm:
+    if config is not None and llms.load_llm(llms.config_file(config), llm.dtype) != llm:
         fix = f"ask with --llm {llm_id}, or rename the file"
         problem = f"{known.source} has another LLM that is called {llm_id!r}"
         raise InputError(problem, file=config, fix=fix)
     if not answers_from_points(question, llm_id, known):
-        return llm_id, _served(llm, question)
+        return llm_id, served(llm, *asked)
     if given := question.assumptions:
         problem = f"{llm_id} was measured as it is: nothing is predicted of it"
         fix = "leave it out, or describe the LLM with --hf-config"
@@ -326,7 +296,7 @@ def id_of(question: Question) -> str:
     """Return the name of the LLM that is asked about."""
     if question.sizes is not None:
         return GIVEN_NAME
-    return name_of(question.hf_config) if question.hf_config else question.llm_id or ""
+    return llms.name_of(question.hf_config) if question.hf_config else question.llm_id or ""
 
 
 def is_measured(llm_id: str, known: Characterization) -> bool:
@@ -343,15 +313,10 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
     """
     own = known.points[known.points["llm_id"] == llm_id]
     engines = own["engine"].dropna()
-    has_steps = len(engines) > 0 and bool((engines != STOPPING_ENGINE).all())
+    has_steps = len(engines) > 0 and bool((engines != llms.STOPPING_ENGINE).all())
     if question.slo.request_rate_rps is not None and has_steps:
         return False
     is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)
     is_assumed = bool(question.assumptions) or question.risk is not None
     is_changed = question.hf_config is not None and is_assumed
-    measured = is_measured(llm_id, known)
-    return measured and is_one_workload and not question.is_of_other_servers and not is_changed
-
-
-def _served(llm: LLM, question: Question) -> LLM:
-    return served(llm, question.precision, question.kv_precision)
+    return len(own) > 0 and is_one_workload and not question.is_of_other_servers and not is_changed

@@ -8,58 +8,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.answer.answer import Answer, Option
-from sextant.answer.basis import (
-    estimates,
-    failure_words,
-    judgements,
-    named_otherwise,
-    outside_basis,
-    warning,
-)
+from sextant.answer import predicted
+from sextant.answer.answer import Answer, Option, deployment
 from sextant.answer.candidates import Asked, read_question, subject_of
-from sextant.answer.options import (
-    choose_option,
-    find_nearest,
-    find_nearest_miss,
-    find_safest,
-    list_changes,
-    list_frontier,
-    list_profiles,
-)
-from sextant.answer.predicted import (
-    Fitted,
-    Forecast,
-    cost,
-    energy,
-    fit_to,
-    forecast_of,
-    learned,
-    with_joules,
-)
+from sextant.answer.predicted import Fitted, Forecast, fit_to, forecast_of
 from sextant.answer.question import Question, answers_from_points, make_predictor
-from sextant.answer.step_laws import Arrivals, headroom_of, latency_of, rate_notes
-from sextant.answer.text import deployment
+from sextant.answer.source import estimates, judgements, named_otherwise, outside_basis, warning
+from sextant.answer.step_laws import Arrivals, expect, rate_notes
 from sextant.base.errors import InputError
 from sextant.base.files import Row, frame_rows
-from sextant.decide.decision import (
-    FAIR,
-    SAFE,
-    MeasuredDraws,
-    best_by_profile,
-    best_probe,
-    choose,
-    measured_draws,
-    weigh,
-    with_devices,
-    with_probabilities,
-)
+from sextant.decide import decision
+from sextant.decide.decision import FAIR, SAFE, MeasuredDraws
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
 from sextant.facts.gpu import GIB
-from sextant.facts.llm import LLM
-from sextant.facts.slo import SLO, worst_limit
+from sextant.facts.slo import worst_limit
 from sextant.pages.blocks import Widget
-from sextant.pages.wording import chance
+from sextant.pages.wording import chance, percent, plural
 from sextant.points.frame import judged
 from sextant.predict import MEASURED, JointPredictor
 
@@ -107,92 +71,62 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
         fix = f"name one of {', '.join(sorted(measured))}, or ask with --hf-config for a prediction"
         raise InputError(problem, field="--gpu-profiles", fix=fix)
     check_curves(points)
-    latencies = judged(points, slo)
-    ruled_out_by, fitting = _feasibility(asked)
+    latencies, longest = judged(points, slo), source.longest_request_tokens
+    # Why the LLM cannot run: what was tried counts, then what memory facts say.
+    excluded = ruled_out(asked.llm, profiles, longest, source.memory_utilization)
+    tried = known.feasibility[known.feasibility["llm_id"] == llm_id]
+    is_feasible = tried["is_feasible"].astype(bool)
+    reasons = dict(zip(tried["gpu_profile_id"], tried["reason"], strict=True)) | excluded
+    fitting = {*profiles} - excluded.keys() | {*tried.loc[is_feasible, "gpu_profile_id"]}
+    fitting -= {*tried.loc[~is_feasible, "gpu_profile_id"]}
     pairs = {(llm_id, name) for name in {*fitting, *latencies["gpu_profile_id"]}}
-    draws = measured_draws(latencies, slo, question.seed)
-    rows = with_probabilities(candidates(latencies, [llm_id], profiles, slo, pairs), draws, slo)
-    (chosen,) = frame_rows(recommend(with_devices(rows, profiles)))
+    draws = decision.measured_draws(latencies, slo, question.seed)
+    options = candidates(latencies, [llm_id], profiles, slo, pairs)
+    options = decision.with_probabilities(options, draws, slo)
+    (chosen,) = frame_rows(recommend(decision.with_devices(options, profiles)))
     if question.risk is not None:
-        chosen, rows = _at_risk(asked, question.risk, draws, rows)
+        chosen, options = _at_risk(asked, question.risk, draws, options)
     elif chosen["gpu_profile_id"] is not None:
         chosen |= {"is_success": True, "overspend": 0.0}  # it is the optimum
-    headroom = None
-    if (name := chosen["gpu_profile_id"]) is not None:
-        curve = latencies[latencies["gpu_profile_id"] == name]
-        from sextant.decide.headroom import measure_headroom
-
-        headroom = measure_headroom(curve, slo, chosen["replicas"], chosen["usd_per_hour"])
     most = points.groupby("gpu_profile_id")["users"].max().to_dict()
-    alternatives = _rows(rows, ruled_out_by, most, slo)
-    notes = [*notes, *judgements(points, latencies, slo)]
-    prices = {name: each.usd_per_hour for name, each in profiles.items()}
-
-    def widget() -> Widget | None:
-        from sextant.answer.what_if import of_points, what_if_widget
-
-        basis = of_points(latencies, prices, slo) if question.risk is None else None
-        return what_if_widget(basis) if basis else None
-
-    return _answer(
-        asked,
-        MEASURED,
-        chosen,
-        alternatives,
-        notes,
-        headroom=headroom,
-        more={"next_best": _next_best(chosen, alternatives)},
-        widget=widget,
-    )
-
-
-def _feasibility(asked: Asked) -> tuple[dict[str, str], set[str]]:
-    """Return why the LLM cannot run on GPU profiles, and those where it can, before it is measured.
-
-    What was tried counts, then what memory facts say.
-    """
-    source, known = asked.source, asked.source.known
-    longest, utilization = source.longest_request_tokens, source.memory_utilization
-    excluded = ruled_out(asked.llm, asked.profiles, longest, utilization)
-    tried = known.feasibility[known.feasibility["llm_id"] == asked.llm_id]
-    is_feasible = tried["is_feasible"].astype(bool)
-    reasons = dict(zip(tried["gpu_profile_id"], tried["reason"], strict=True))
-    fitting = {*asked.profiles} - excluded.keys() | {*tried.loc[is_feasible, "gpu_profile_id"]}
-    return reasons | excluded, fitting - {*tried.loc[~is_feasible, "gpu_profile_id"]}
-
-
-def _rows(
-    options: pd.DataFrame, reasons: Mapping[str, str], most_users: Mapping[str, int], slo: SLO
-) -> list[Row]:
-    """Return the row of each GPU profile, cheapest first, with why others are ruled out."""
     rows = frame_rows(options)
     for row in rows:
-        name, is_ruled_out = row["gpu_profile_id"], row["status"] == "does_not_fit"
-        row["most_users_tried"] = most_users.get(name)
-        row["reason"] = reasons.get(name) if is_ruled_out else None
+        name = row["gpu_profile_id"]
+        row["most_users_tried"] = most.get(name)
+        row["reason"] = reasons.get(name) if row["status"] == "does_not_fit" else None
         if row["status"] == "fails":
-            row["reason"] = failure_words(row, slo)
-    return sorted(
-        rows,
+            row["reason"] = (
+                f"{percent(row['failed_share'])} of the requests failed with "
+                f"{plural(row['fewest_users'], 'user')}, {percent(slo.allowed_failures)} allowed"
+            )
+    rows.sort(
         key=lambda row: (
             row["usd_per_hour"] is None,
             row["usd_per_hour"],
             -(row["probability_met"] or 0.0),
-        ),
+        )
     )
+    headroom = next_best = None
+    if (name := chosen["gpu_profile_id"]) is not None:
+        from sextant.decide.headroom import compare_options, measure_headroom
 
+        curve = latencies[latencies["gpu_profile_id"] == name]
+        headroom = measure_headroom(curve, slo, chosen["replicas"], chosen["usd_per_hour"])
+        others = [r for r in rows if r["status"] == "meets" and r["gpu_profile_id"] != name]
+        if others:
+            other = min(others, key=lambda row: row["usd_per_hour"])
+            next_best = compare_options(chosen, other)
+    notes = [*notes, *judgements(points, latencies, slo)]
 
-def _next_best(chosen: Row, alternatives: Sequence[Row]) -> Row | None:
-    """Return the cheapest option of another GPU profile that meets the SLO too."""
-    name = chosen["gpu_profile_id"]
-    others = [
-        row for row in alternatives if row["status"] == "meets" and row["gpu_profile_id"] != name
-    ]
-    if name is None or not others:
-        return None
-    from sextant.decide.headroom import compare_options
+    def widget() -> Widget | None:
+        from sextant.answer.what_if import of_points, what_if_widget
 
-    return compare_options(chosen, min(others, key=lambda row: row["usd_per_hour"]))
+        prices = {name: each.usd_per_hour for name, each in profiles.items()}
+        basis = of_points(latencies, prices, slo) if question.risk is None else None
+        return what_if_widget(basis) if basis else None
+
+    parts: dict[str, Any] = {"more": {"next_best": next_best}, "widget": widget}
+    return _answer(asked, MEASURED, chosen, rows, notes, headroom=headroom, **parts)
 
 
 def _at_risk(
@@ -211,51 +145,54 @@ def _at_risk(
         )
         fix = "leave it out, or describe the LLM with --hf-config: then it is predicted"
         raise InputError(problem, field="--risk", fix=fix)
-    options = weigh(draws, asked.profiles, asked.question.slo)
+    options = decision.weigh(draws, asked.profiles, asked.question.slo)
     rows = rows.set_index("gpu_profile_id", drop=False).rename_axis(None)
-    for name, row in best_by_profile(options, 1 - risk).set_index("gpu_profile_id").iterrows():
+    best = decision.best_by_profile(options, 1 - risk).set_index("gpu_profile_id")
+    for name, row in best.iterrows():
         if row["is_wanted"] or rows.at[name, "status"] == "meets":
             rows.loc[name, _OPTION] = row[_OPTION]
             rows.loc[name, "status"] = "meets" if row["is_wanted"] else "unsure"
-    (chosen,) = frame_rows(choose(options, risk))
+    (chosen,) = frame_rows(decision.choose(options, risk))
     return chosen, rows
 
 
 def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]) -> Answer:
     """Weigh price against probability over joint draws of the latencies."""
     question, llm_id, llm, source, profiles, _ = asked
+    risk, slo = question.risk, question.slo
     subject = subject_of(question, llm_id, llm, source, profiles)
     probe = subject.probe(question.probe)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
-    fitted = fit_to(model, subject, question.slo, probe)
-    made = forecast_of(model, fitted, subject, question.slo, probe)
+    fitted = fit_to(model, subject, slo, probe)
+    made = forecast_of(model, fitted, subject, slo, probe)
     notes = [*warning(clauses, source), *notes]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
-    if question.slo.request_rate_rps is not None:
+    if slo.request_rate_rps is not None:
         made = _simulated(made, question)
-    if not made.arrivals:  # else each percentile is that of the simulated requests
-        notes += estimates(source.known.points, made.slo)
+    arrivals = made.arrivals
+    if not arrivals:  # else each percentile is that of the simulated requests
+        notes += estimates(source.known.points, slo)
     options = made.options()
-    chosen = choose_option(made, options, made.slo, question.decision, question.risk)
+    chosen = predicted.choose_option(made, options, slo, question.decision, risk)
     profile_id = chosen["gpu_profile_id"]
-    power = learned(made)
-    latency = headroom = None
-    if profile_id and made.arrivals:
-        latency = latency_of(made.arrivals, made.slo, chosen)
-        headroom = headroom_of(made.arrivals, made.slo, chosen, latency, made.lengths[0])
-    elif profile_id:
-        latency = _latency(made, chosen, options)
-    costs = cost(made, chosen, latency) if latency else None
-    unmeasured, lines = _unmeasured(asked, model, fitted, chosen, made.arrivals)
+    power = predicted.learned(made)
+    latency = headroom = costs = energy = None
+    if profile_id:
+        if arrivals:
+            latency, headroom = expect(arrivals, slo, chosen, made.lengths[0])
+        else:
+            latency = _latency(made, chosen, options)
+        costs = predicted.cost(made, chosen, latency)
+        headroom = headroom or _headroom(made, chosen, costs["requests_per_s"])
+        energy = predicted.energy(made, power, profile_id, latency["users"])
+    unmeasured, lines = _unmeasured(asked, model, fitted, chosen, arrivals)
     notes += lines
-    if made.arrivals:
+    if arrivals:
         # Without a recommendation: whether a longer run could make one.
-        gap = abs(options["probability_met"].max() - FAIR) * (made.arrivals.n_draws(made.slo) + 1)
-        is_near = profile_id is None and question.risk is None and gap <= 1
-        notes += rate_notes(made.arrivals, made.slo, is_near)
-    if costs and headroom is None:
-        headroom = _headroom(made, chosen, costs["requests_per_s"])
+        gap = abs(options["probability_met"].max() - FAIR) * (arrivals.n_draws(slo) + 1)
+        is_near = profile_id is None and risk is None and gap <= 1
+        notes += rate_notes(arrivals, slo, is_near)
 
     def widget() -> Widget | None:
         from sextant.answer.what_if import of_arrivals, of_draws, what_if_widget
@@ -263,42 +200,41 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         if question.decision != "utility":
             return None
         prices = {name: each.usd_per_hour for name, each in subject.profiles.items()}
-        if made.arrivals is not None:
-            needed = partial(made.arrivals.needed, profile_ids=subject.candidates)
-            return what_if_widget(of_arrivals(needed, prices, made.slo), question.risk)
+        if arrivals is not None:
+            needed = partial(arrivals.needed, profile_ids=subject.candidates)
+            return what_if_widget(of_arrivals(needed, prices, slo), risk)
         own = made.own.points if made.own else None
-        basis = of_draws(made.draws, prices, made.slo, own)
-        return what_if_widget(basis, question.risk)
+        return what_if_widget(of_draws(made.draws, prices, slo, own), risk)
 
+    rows = predicted.list_profiles(made, options, risk, chosen)
+    more = {
+        **({"arrivals": "poisson"} if arrivals else {}),
+        "decision": question.decision,
+        # Only some sources say how their LLMs were executed.
+        "execution": subject.execution[llm_id] if source.known.features else None,
+        "has_probe": question.probe is not None,
+        "options": predicted.list_frontier(options, risk),
+        "unmeasured": unmeasured,
+        "nearest_miss": None if profile_id else predicted.find_nearest_miss(made, options),
+        "safest": predicted.find_safest(options, chosen),
+        "latency": latency,
+        "cost": costs,
+        "energy": energy,
+        "contradictions": [row._asdict() for row in made.own.contradictions()] if made.own else [],
+        "outside": clauses,
+        "sensitivity": predicted.list_changes(made, question.decision, risk),
+        "best_probe": decision.best_probe(made.draws, subject.profiles, [slo]),
+    }
     return _answer(
         asked,
         question.predictor,
         chosen,
-        with_joules(made, power, list_profiles(made, options, question.risk, chosen)),
+        predicted.with_joules(made, power, rows),
         notes,
         serving=subject.serving.facts(),
         headroom=headroom,
-        evidence=find_nearest(subject, profile_id, made.slo) if profile_id else [],
-        more={
-            **({"arrivals": "poisson"} if made.arrivals else {}),
-            "decision": question.decision,
-            # Only some sources say how their LLMs were executed.
-            "execution": subject.execution[llm_id] if source.known.features else None,
-            "has_probe": question.probe is not None,
-            "options": list_frontier(options, question.risk),
-            "unmeasured": unmeasured,
-            "nearest_miss": None if profile_id else find_nearest_miss(made, options),
-            "safest": find_safest(options, chosen),
-            "latency": latency,
-            "cost": costs,
-            "energy": energy(made, power, profile_id, latency["users"]) if latency else None,
-            "contradictions": [row._asdict() for row in made.own.contradictions()]
-            if made.own
-            else [],
-            "outside": clauses,
-            "sensitivity": list_changes(made, question.decision, question.risk),
-            "best_probe": best_probe(made.draws, subject.profiles, [made.slo]),
-        },
+        evidence=predicted.find_nearest(subject, profile_id, slo) if profile_id else [],
+        more=more,
         widget=widget,
     )
 
@@ -342,8 +278,10 @@ def _unmeasured(
     options = made.options()
     # As likely as the answer, or as anybody wants.
     wanted = FAIR if name is None else min(SAFE, chosen["probability_met"])
-    (best,) = frame_rows(choose(options, 1 - wanted if question.risk is None else question.risk))
-    rows = list_frontier(options[options["probability_met"] >= FAIR], question.risk)
+    (best,) = frame_rows(
+        decision.choose(options, 1 - wanted if question.risk is None else question.risk)
+    )
+    rows = predicted.list_frontier(options[options["probability_met"] >= FAIR], question.risk)
     if best["usd_per_hour"] is None or (name and best["usd_per_hour"] >= chosen["usd_per_hour"]):
         return rows, []
     line = (
@@ -396,7 +334,7 @@ def _answer(
     **parts: Any,
 ) -> Answer:
     """Return an answer with what all answers have."""
-    question, warnings, option = asked.question, [*notes], Option.of(chosen)
+    question, llm, warnings = asked.question, asked.llm, [*notes]
     if question.slo.request_rate_rps is not None and "arrivals" not in more:
         how = "as measured" if basis == MEASURED else "by Little's law at median latencies"
         warnings.append(_STEADY.format(how=how, rate_rps=question.slo.request_rate_rps))
@@ -406,12 +344,21 @@ def _answer(
         "predictor": basis,
         "is_success": chosen.get("is_success"),
         "overspend": chosen.get("overspend"),
-        "llm": _llm_facts(asked.llm),
+        "llm": {
+            "llm_type": llm.llm_type,
+            "n_parameters": llm.n_parameters,
+            "weights_gib": llm.weight_bytes / GIB,
+            "kv_kib_per_token": llm.kv_bytes_per_token / 1024,
+            "attention": llm.attention,
+            "dtype": llm.dtype,
+            "kv_dtype": llm.kv_dtype or llm.dtype,
+            "weight_bits": llm.weight_bits or None,
+        },
     }
     return Answer(
         llm_id=asked.llm_id,
         basis=basis,
-        chosen=option,
+        chosen=Option.of(chosen),
         alternatives=alternatives,
         slo=question.slo.facts(),
         risk=question.risk,
@@ -421,16 +368,3 @@ def _answer(
         more={**own, **more},
         **parts,
     )
-
-
-def _llm_facts(llm: LLM) -> Row:
-    return {
-        "llm_type": llm.llm_type,
-        "n_parameters": llm.n_parameters,
-        "weights_gib": llm.weight_bytes / GIB,
-        "kv_kib_per_token": llm.kv_bytes_per_token / 1024,
-        "attention": llm.attention,
-        "dtype": llm.dtype,
-        "kv_dtype": llm.kv_dtype or llm.dtype,
-        "weight_bits": llm.weight_bits or None,
-    }

@@ -1,6 +1,6 @@
 """How many replicas a GPU profile needs, by simulation, and how certain that is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -32,8 +32,7 @@ from sextant.simulate import (
 )
 from sextant.simulate.laws import Limits, Load, saturation_rps
 
-NOBODY = -1
-"""In place of a replica: the request is refused."""
+NOBODY = -1  # in place of a replica: the request is refused
 Replicas = int | np.ndarray
 """How many replicas take requests in turn, or the replica of each request."""
 Run = Callable[[Demand, Replicas, int, float | None], Outcome]
@@ -44,8 +43,7 @@ _FAR = 8
 _HOPELESS = 1.5
 """Times the replicas that may be paid for: where the likeliest law needs so many, none is tried."""
 _ANY, _GAIN = 1e9, 1.1
-_ALONE_S = 1e5
-"""Between requests that never meet."""
+_ALONE_S = 1e5  # between requests that never meet
 _EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
 
 
@@ -84,18 +82,17 @@ class Server:
             _, first, each = np.unique(lengths, axis=1, return_index=True, return_inverse=True)
             one_by_one, each = demand.at(first), each.ravel()
         arrival_s = np.arange(one_by_one.n) * _ALONE_S
-        duration_s = one_by_one.n * _ALONE_S
-        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=duration_s, gaps=None)
-        outcome = self.run(apart, 1, draw, None)
-        n_windows = demand.n_windows(target.window_s)
-        outcome = outcome._replace(
+        span_s = one_by_one.n * _ALONE_S
+        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None)
+        found, n_windows = self.run(apart, 1, draw, None), demand.n_windows(target.window_s)
+        outcome = found._replace(
             arrival_s=demand.arrival_s,
             input_tokens=demand.input_tokens,
             output_tokens=demand.output_tokens,
-            ttft_s=outcome.ttft_s[each],
-            e2e_s=outcome.e2e_s[each],
-            is_ok=outcome.is_ok[each],
-            itl_counts=np.repeat(outcome.itl_counts[:1], n_windows, axis=0),
+            ttft_s=found.ttft_s[each],
+            e2e_s=found.e2e_s[each],
+            is_ok=found.is_ok[each],
+            itl_counts=np.repeat(found.itl_counts[:1], n_windows, axis=0),
         )
         mean_s = float(outcome.e2e_s[outcome.is_ok].mean()) if outcome.is_ok.any() else np.nan
         return judge(outcome, target, n_windows), mean_s
@@ -127,16 +124,30 @@ def simulated_server(
             demand, replicas = demand.of_one(replicas), 1
         setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
+        parts: list[tuple[np.ndarray | slice, Simulation]] = []
         if isinstance(replicas, int):
-            requests = _requests(demand, prefix_hit_rate)
-            made = one(requests, n_replicas=replicas, router=router)
-            return _outcome(demand, [(np.arange(demand.n), made)], window_s)
-        parts = []
-        for replica in np.unique(replicas[replicas != NOBODY]):
-            places = np.flatnonzero(replicas == replica)
-            own = _requests(demand.at(places), prefix_hit_rate)
-            parts.append((places, one(own)))
-        return _outcome(demand, parts, window_s)
+            made = one(requests_of(demand), n_replicas=replicas, router=router)
+            parts.append((slice(None), made))
+        else:
+            for replica in np.unique(replicas[replicas != NOBODY]):
+                places = np.flatnonzero(replicas == replica)
+                parts.append((places, one(requests_of(demand.at(places)))))
+        (ttft_s, e2e_s), is_ok = np.full((2, demand.n), np.nan), np.zeros(demand.n, bool)
+        n_windows = demand.n_windows(window_s)
+        counts = np.zeros((n_windows, N_BINS))
+        for here, made in parts:
+            ttft_s[here], e2e_s[here], is_ok[here] = made.ttft_s, made.e2e_s, made.status == OK
+            counts[: len(made.gaps)] += made.gaps[:n_windows]
+            counts[-1] += made.gaps[n_windows:].sum(axis=0)
+        lengths = demand.input_tokens, demand.output_tokens
+        return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, _EDGES_MS, counts)
+
+    def requests_of(demand: Demand) -> Requests:
+        if not prefix_hit_rate:
+            return demand.simulated()
+        arrays = (demand.arrival_s, demand.input_tokens, demand.output_tokens)
+        shared = np.round(prefix_hit_rate * demand.input_tokens)
+        return Requests.of(*arrays, np.zeros(demand.n), shared)
 
     def bound(demand: Demand) -> Bound | None:
         taken = demand.input_tokens + demand.output_tokens <= schedulers[0].longest
@@ -156,32 +167,6 @@ def simulated_server(
     return Server(profile, run, len(laws), bound)
 
 
-def _requests(demand: Demand, prefix_hit_rate: float) -> Requests:
-    if not prefix_hit_rate:
-        return demand.simulated()
-    arrays = (demand.arrival_s, demand.input_tokens, demand.output_tokens)
-    shared = np.round(prefix_hit_rate * demand.input_tokens)
-    return Requests.of(*arrays, np.zeros(demand.n), shared)
-
-
-def _outcome(
-    demand: Demand, parts: Sequence[tuple[np.ndarray, Simulation]], window_s: float | None
-) -> Outcome:
-    """Return the results of requests whose simulations are given with their positions."""
-    ttft_s, e2e_s = np.full(demand.n, np.nan), np.full(demand.n, np.nan)
-    is_ok = np.zeros(demand.n, bool)
-    n_windows = demand.n_windows(window_s)
-    counts = np.zeros((n_windows, N_BINS))
-    for places, made in parts:
-        ttft_s[places], e2e_s[places] = made.ttft_s, made.e2e_s
-        is_ok[places] = made.status == OK
-        own = made.gaps
-        counts[: len(own)] += own[:n_windows]
-        counts[-1] += own[n_windows:].sum(axis=0)
-    lengths = demand.input_tokens, demand.output_tokens
-    return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, _EDGES_MS, counts)
-
-
 @dataclass(frozen=True)
 class Sizing:
     """The replicas that one GPU profile needs."""
@@ -193,17 +178,14 @@ class Sizing:
     alone: dict[str, float]
     """Largest latency over its limit in any window, by metric, if each request were alone."""
     n_failed_alone: int
-    failed_share_alone: float = 0.0
-    """Of these, the largest share of any window's requests."""
+    failed_share_alone: float = 0.0  # of these, the largest share of any window's requests
     rate_rps: float | None = None
     """The mean rate of such traffic that each of the replicas serves, with as many of them as the
     likeliest law needs; None where it is not asked for."""
-    binds: str | None = None
-    """What keeps a replica from more: `limits`, or as `Bound` says."""
+    binds: str | None = None  # what keeps a replica from more: `limits`, or as `Bound` says
     needs: Sequence[float] = field(default_factory=tuple)
     """Fewest replicas in each draw of law and traffic; infinite where no number is enough."""
-    replicas: int | None = None
-    """The fewest that meet the target with the asked probability."""
+    replicas: int | None = None  # the fewest that meet the target with the asked probability
 
     def probability(self, replicas: int) -> float | None:
         """Return the probability that so many replicas meet the target; None of one draw."""
@@ -267,7 +249,8 @@ def size_profiles(
         return found
 
     n_draws = max(each.n_draws for each in servers.values())
-    order = sorted(servers, key=lambda name: _might(servers[name].profile))
+    might = {name: each.profile.n_gpus * _might(each.profile) for name, each in servers.items()}
+    order = sorted(servers, key=lambda name: float(np.prod(might[name])))
     if not brief_draws:
         found = sized(n_draws, order, {})
         return {name: found[name] for name in servers}
@@ -295,18 +278,14 @@ def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
     return any(low < high and low <= surest for low, high in ends)
 
 
-def _facts(profile: GPUProfile) -> np.ndarray:
+def _might(profile: GPUProfile) -> np.ndarray:
     gpu = profile.gpu
     return np.array([gpu.memory_gib, gpu.memory_bandwidth_gb_s, gpu.dense_16bit_tflops])
 
 
-def _might(profile: GPUProfile) -> float:
-    return float(np.prod(profile.n_gpus * _facts(profile)))
-
-
 def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
     """Return whether a profile has as much memory, bandwidth and FLOPS, on as many GPUs or more."""
-    is_enough = profile.n_gpus >= other.n_gpus and bool((_facts(profile) >= _facts(other)).all())
+    is_enough = profile.n_gpus >= other.n_gpus and bool((_might(profile) >= _might(other)).all())
     return is_enough and profile.gpu.kind == other.gpu.kind
 
 
@@ -341,12 +320,20 @@ def size_by_simulation(
         n_draws: how many draws to take; all that the server has by default.
         known: what fewer draws gave.
     """
-    n_draws = n_draws or server.n_draws
+    n_draws, n_gpus = n_draws or server.n_draws, server.profile.n_gpus
     if known is not None and not known.needs:
         return known
+
+    def fewest(sizings: Iterable[Sizing]) -> np.ndarray:
+        """Return the fewest replicas that any of them needs, by draw; infinite of others."""
+        found = np.full(n_draws, np.inf)
+        for each in sizings:
+            own = np.array(each.needs[:n_draws])
+            found[: len(own)] = np.minimum(found[: len(own)], own)
+        return found
+
     worse = [each for each in worse if each.needs]
-    n_gpus = server.profile.n_gpus
-    most = _fewest([each for each in worse if each.server.profile.n_gpus == n_gpus], n_draws)
+    most = fewest(each for each in worse if each.server.profile.n_gpus == n_gpus)
     if not has_rate and (most == 1).all():
         return _answered(Sizing(server, "meets", {}, 0), most, confidence, least)
     demand = traffic.drawn(0)
@@ -354,12 +341,14 @@ def size_by_simulation(
     if known is None:
         alone, e2e_s = server.judge_alone(demand, target)
         shares = alone.n_failed / np.maximum(alone.n_requests, 1)
-        failed = int(alone.n_failed.sum()), float(shares.max())
-        sizing = Sizing(server, "meets", alone.worst_ratio(target), *failed)
-        if status := _why_impossible(alone, target):
-            if not np.isfinite(most).any():
-                return replace(sizing, status=status)
-            return _answered(sizing, most, confidence, least)
+        n_failed, n_requests = int(alone.n_failed.sum()), int(alone.n_requests.sum())
+        ratios = alone.worst_ratio(target)
+        sizing = Sizing(server, "meets", ratios, n_failed, float(shares.max()))
+        if alone.n_missed or n_failed == n_requests:  # no number of replicas is enough
+            if np.isfinite(most).any():
+                return _answered(sizing, most, confidence, least)
+            is_refused = n_failed == n_requests or n_failed > target.max_failed * n_requests
+            return replace(sizing, status="refused" if is_refused else "too_slow")
         bound = server.bound(demand)
         served_rps = bound.rate_rps if bound else 1 / e2e_s
         start = max(int(np.ceil(demand.rate_rps / served_rps)), 1)
@@ -367,38 +356,21 @@ def size_by_simulation(
             return replace(sizing, status="too_many", rate_rps=served_rps, binds="limits")
         first = _need(server, traffic, target, start, affordable, most[0], 0)
         if has_rate and np.isfinite(first):
-            sizing = _with_rate(sizing, demand, target, int(first), bound)
+            found = rate_at_slo(server, demand, target, demand.rate_rps, int(first))
+            rate, binds = (found or demand.rate_rps) / first, "limits"
+            if bound is not None and bound.rate_rps < rate:
+                rate, binds = bound
+            sizing = replace(sizing, rate_rps=rate, binds=binds)
         done = [first]
     else:
         sizing, done = known, [*known.needs]
         start = int(min(done)) if np.isfinite(done).any() else 1
-    smaller = [each for each in worse if done[0] <= each.needs[0]]
-    most = np.minimum(most, _fewest(smaller, n_draws))
+    most = np.minimum(most, fewest(each for each in worse if done[0] <= each.needs[0]))
     start = int(done[0]) if np.isfinite(done[0]) else start
     need = partial(_need, server, traffic, target, start, affordable)
     rest = range(len(done), n_draws)
     needs = [*done, *on_threads(need, most[len(done) :].tolist(), rest)]
     return _answered(sizing, np.array(needs), confidence, least)
-
-
-def _with_rate(
-    sizing: Sizing, demand: Demand, target: Target, replicas: int, bound: Bound | None
-) -> Sizing:
-    """Return a sizing with the rate that each of so many replicas serves, and what binds it."""
-    found = rate_at_slo(sizing.server, demand, target, demand.rate_rps, replicas)
-    rate, binds = (found or demand.rate_rps) / replicas, "limits"
-    if bound is not None and bound.rate_rps < rate:
-        rate, binds = bound
-    return replace(sizing, rate_rps=rate, binds=binds)
-
-
-def _fewest(sizings: Sequence[Sizing], n_draws: int) -> np.ndarray:
-    """Return the fewest replicas that any of the sizings needs, by draw; infinite of others."""
-    found = np.full(n_draws, np.inf)
-    for each in sizings:
-        own = np.array(each.needs[:n_draws])
-        found[: len(own)] = np.minimum(found[: len(own)], own)
-    return found
 
 
 def _answered(sizing: Sizing, needs: np.ndarray, confidence: float, least: int) -> Sizing:
@@ -449,16 +421,6 @@ def _need(
     if np.isfinite(most):
         return most if far == most - 1 else (fewest(far, int(most) - 1) or most)
     return (fewest(far, affordable) or np.inf) if meets_alone() else np.inf
-
-
-def _why_impossible(alone: Judged, target: Target) -> str:
-    """Return the status if no number of replicas is enough, else nothing."""
-    n_failed, n_requests = alone.n_failed.sum(), alone.n_requests.sum()
-    if n_failed == n_requests:
-        return "refused"
-    if not alone.n_missed:
-        return ""
-    return "refused" if n_failed > target.max_failed * n_requests else "too_slow"
 
 
 def rate_at_slo(

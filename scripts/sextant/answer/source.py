@@ -1,12 +1,27 @@
-"""Which characterizations an answer rests on, and what they say of servers and workload."""
+"""What an answer rests on: characterizations, the servers they know, and what lies outside."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sextant.answer.question import PIPELINE_STORE, Question, answers_from_points, id_of
+import pandas as pd
+
+from sextant.answer.question import (
+    PIPELINE_STORE,
+    Length,
+    Question,
+    Requests,
+    answers_from_points,
+    id_of,
+    is_measured,
+)
 from sextant.base.errors import InputError
+from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
+from sextant.facts.slo import METRICS, SLO
+from sextant.pages.wording import listed, percent, plural
 from sextant.points.characterization import (
     DEFAULT_SOURCES,
     FILE,
@@ -16,25 +31,30 @@ from sextant.points.characterization import (
     load_folder,
     shipped_sources,
 )
-from sextant.points.frame import LENGTHS, complete
+from sextant.points.frame import (
+    FORMULAS,
+    LENGTHS,
+    SERVING,
+    at_percentile,
+    complete,
+    estimated,
+    is_refused,
+)
 
-SIDES = ("input", "output")
-THIS_RUN = "this run"
+_SIDES = ("input", "output")
+_THIS_RUN = "this run"
 
 
 class Source(NamedTuple):
     """A characterization, or several in one, and where it came from."""
 
     known: Characterization
-    origin: str
-    """The path of its store or folder, or `shipped`."""
+    origin: str  # the path of its store or folder, or `shipped`
     longest_request_tokens: int
     memory_utilization: float
-    input_tokens: float
-    """Mean input length of its workload's requests."""
+    input_tokens: float  # mean input length of its workload's requests
     output_tokens: float
-    note: str | None
-    """What a reader has to know of its servers, where it came with such a note."""
+    note: str | None  # what a reader has to know of its servers, where it came with such a note
 
     @property
     def gpu_ids(self) -> set[str]:
@@ -42,9 +62,18 @@ class Source(NamedTuple):
         names = self.known.points["gpu_profile_id"].unique()
         return {self.known.profiles[name].gpu.gpu_id for name in names}
 
+    @property
+    def fixed(self) -> list[str]:
+        """Names of its parts whose points have requests of lengths of their own."""
+        return [each.source for each in self.known.descriptions if each.lengths == "fixed"]
+
     def facts(self) -> dict[str, Any]:
-        """Return what an answer says of it."""
+        """Return what an answer says of it; ranges of lengths are those of fixed requests."""
         points, of = self.known.points, self.known.descriptions
+        means = (self.input_tokens, self.output_tokens)
+        ranges = [[mean, mean] for mean in means]
+        if self.fixed:
+            ranges = points[LENGTHS].agg(["min", "max"]).to_numpy(float).T.tolist()
         return {
             "source": self.known.source,
             "origin": self.origin,
@@ -55,26 +84,10 @@ class Source(NamedTuple):
             "n_points": len(points),
             "mean_input_tokens": self.input_tokens,
             "mean_output_tokens": self.output_tokens,
-            "lengths_tokens": self.ranges(),
+            "lengths_tokens": dict(zip(_SIDES, ranges, strict=True)),
             "longest_request_tokens": self.longest_request_tokens,
             "memory_utilization": self.memory_utilization,
         }
-
-    def ranges(self) -> dict[str, list[float]]:
-        """Return the shortest and longest requests of fixed length; of others the means alone."""
-        points, means = self.known.points, (self.input_tokens, self.output_tokens)
-        if all(each.lengths != "fixed" for each in self.known.descriptions):
-            return {side: [mean, mean] for side, mean in zip(SIDES, means, strict=True)}
-        lows, highs = points[LENGTHS].min(), points[LENGTHS].max()
-        return {
-            side: [float(lows[name]), float(highs[name])]
-            for side, name in zip(SIDES, LENGTHS, strict=True)
-        }
-
-
-def store_path(database: Path | None) -> Path:
-    """Return the given store or folder of measured cells, or the store that the pipeline builds."""
-    return database or PIPELINE_STORE
 
 
 def find_source(question: Question) -> Source:
@@ -87,12 +100,14 @@ def find_source(question: Question) -> Source:
         InputError: a store or folder cannot be read, or lacks what a prediction needs.
     """
     if question.known is not None:
-        return _complete(question.known, THIS_RUN)
+        return _complete(question.known, _THIS_RUN)
     names, database = question.sources, question.database
-    if not names and database is None and not _knows(PIPELINE_STORE, question.llm_id):
+    if not names and database is None and not _is_in_store(question.llm_id):
         names = (_newest(question),)
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
-    if _is_too_little(known, question):
+    kinds = {known.profiles[name].gpu.kind for name in known.points["gpu_profile_id"].unique()}
+    is_prediction = not answers_from_points(question, id_of(question), known)
+    if is_prediction and known.points["llm_id"].nunique() == 1 and kinds != {"cpu"}:
         ships = load_folder(shipped_sources()[DEFAULT_SOURCES[0]])
         text = f"{ships.source} counts beside {known.source}: one LLM alone predicts no other."
         source = _complete(combined([known, ships]), f"{origin} + shipped")
@@ -100,12 +115,14 @@ def find_source(question: Question) -> Source:
     return _complete(known, origin)
 
 
-def _is_too_little(known: Characterization, question: Question) -> bool:
-    """Return whether a prediction is asked for, and the points of GPUs are of one LLM alone."""
-    points, profiles = known.points, known.profiles
-    kinds = {profiles[name].gpu.kind for name in points["gpu_profile_id"].unique()}
-    is_prediction = not answers_from_points(question, id_of(question), known)
-    return is_prediction and points["llm_id"].nunique() == 1 and kinds != {"cpu"}
+def _is_in_store(llm_id: str | None) -> bool:
+    """Return whether the pipeline's store knows an LLM."""
+    if llm_id is None or not PIPELINE_STORE.is_file():
+        return False
+    from sextant.points.store import open_store
+
+    with open_store(PIPELINE_STORE) as database:
+        return bool(database.execute("SELECT 1 FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
 
 
 def _newest(question: Question) -> str:
@@ -118,12 +135,11 @@ def _newest(question: Question) -> str:
         return DEFAULT_SOURCES[-1]
     if not question.gpu_profile_ids and question.engine is None:
         return DEFAULT_SOURCES[0]
+    wanted = {profile_id.partition("x")[2] for profile_id in question.gpu_profile_ids}
     for name in DEFAULT_SOURCES:
         known = load_folder(shipped_sources()[name])
         gpu_ids = {known.profiles[each].gpu.gpu_id for each in known.points["gpu_profile_id"]}
-        wanted = {profile_id.partition("x")[2] for profile_id in question.gpu_profile_ids}
-        engines = set(known.points["engine"].dropna())
-        if wanted <= gpu_ids and question.engine in {None, *engines}:
+        if wanted <= gpu_ids and question.engine in {None, *known.points["engine"].dropna()}:
             return name
     return DEFAULT_SOURCES[0]
 
@@ -150,26 +166,65 @@ def load_sources(
     places = [_place(name, database) for name in dict.fromkeys(names)]
     if not names or (database is not None and all(name is None for _, name in places)):
         # A store that is named counts beside what else is.
-        places.insert(0, (_store(database), ""))
-    is_store = [name is not None for _, name in places]
+        if database is None and not PIPELINE_STORE.is_file():
+            ships = ", ".join(shipped_sources())
+            fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
+            raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
+        places.insert(0, (store_path(database), ""))
     for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
-        if value is not None and not any(is_store):
+        if value is not None and all(name is None for _, name in places):
             fix = "leave it out, or name your own points (--source, --database)"
             problem = f"{', '.join(names)} has one workload and one scenario"
             raise InputError(problem, field=field, fix=fix)
-    parts, origins = [], []
+    parts, origins, shipped = [], [], shipped_sources()
     for place, name in places:
-        is_shipped = name is None and place in shipped_sources().values()
-        origins.append("shipped" if is_shipped else str(place))
         if name is None:
+            is_shipped = place in shipped.values()
+            origins.append("shipped" if is_shipped else str(place))
             parts.append(load_folder(place) if is_shipped else _load_own(place))
             continue
         # With what a cell is, which a folder of points does without.
         from sextant.points.measured import load_characterization
 
         known = load_characterization(place, name or None, workload_id, scenario_id)
-        parts.append(_described(known))
+        if known.source in shipped:  # that has a description
+            about = load_description(shipped[known.source])
+            points = complete(known.points, about.defaults)
+            known = replace(known, points=points, descriptions=(about,))
+        origins.append(str(place))
+        parts.append(known)
     return combined(parts), " + ".join(dict.fromkeys(origins))
+
+
+def store_path(database: Path | None) -> Path:
+    """Return the given store or folder of measured cells, or the store that the pipeline builds."""
+    return database or PIPELINE_STORE
+
+
+def _place(name: str, database: Path | None) -> tuple[Path, str | None]:
+    """Return where a source is, and which one of a store it is ("": its own); None of a folder."""
+    path, shipped = Path(name), shipped_sources()
+    if (path / FILE).is_file():
+        return path, None
+    if path.is_file() or (path.is_dir() and next(path.rglob("run.json"), None)):
+        return path, ""
+    if path.is_dir():
+        fix = "write it (docs/adding.md), or give a folder of `sextant load` runs"
+        problem = "there is no characterization.yaml in this folder"
+        raise InputError(problem, file=name, field="--source", fix=fix)
+    if name in shipped:
+        if database is None:
+            return shipped[name], None
+        from sextant.points.measured import load_all
+
+        if all(known.source != name for known in load_all(database)):
+            return shipped[name], None
+    if database is not None or PIPELINE_STORE.is_file():
+        return store_path(database), name
+    others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
+    fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
+    problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
+    raise InputError(problem, file=PIPELINE_STORE, field="--source", fix=fix)
 
 
 def known_sources(
@@ -204,92 +259,303 @@ def _load_own(folder: Path) -> Characterization:
     return known
 
 
-def _described(known: Characterization) -> Characterization:
-    """Return what a store has, with the description of its source where that ships too."""
-    folder = shipped_sources().get(known.source)
-    if folder is None:
-        return known
-    about = load_description(folder)
-    points = complete(known.points, about.defaults)
-    return replace(known, points=points, descriptions=(about,))
-
-
-def _store(database: Path | None) -> Path:
-    """Return the store. Raises InputError where none is given and the pipeline has built none."""
-    if database is None and not PIPELINE_STORE.is_file():
-        ships = ", ".join(shipped_sources())
-        fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
-        raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
-    return store_path(database)
-
-
-def _place(name: str, database: Path | None) -> tuple[Path, str | None]:
-    """Return where a source is, and which one of a store it is ("": its own); None of a folder."""
-    path, shipped = Path(name), shipped_sources()
-    if (path / FILE).is_file():
-        return path, None
-    if path.is_file() or (path.is_dir() and next(path.rglob("run.json"), None)):
-        return path, ""
-    if path.is_dir():
-        fix = "write it (docs/adding.md), or give a folder of `sextant load` runs"
-        problem = "there is no characterization.yaml in this folder"
-        raise InputError(problem, file=name, field="--source", fix=fix)
-    if name in shipped and (database is None or name not in _sources_in(database)):
-        return shipped[name], None
-    if database is not None or PIPELINE_STORE.is_file():
-        return store_path(database), name
-    others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
-    fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
-    problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
-    raise InputError(problem, file=PIPELINE_STORE, field="--source", fix=fix)
-
-
-def _sources_in(database: Path) -> set[str]:
-    from sextant.points.measured import load_all
-
-    return {known.source for known in load_all(database)}
-
-
-def _knows(store: Path, llm_id: str | None) -> bool:
-    if llm_id is None or not store.is_file():
-        return False
-    from sextant.points.store import open_store
-
-    with open_store(store) as database:
-        return bool(database.execute("SELECT 1 FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
-
-
 def _complete(known: Characterization, origin: str) -> Source:
-    longest, utilization = known.longest_request_tokens, known.memory_utilization
-    about, lengths = known.descriptions, _lengths(known, origin)
+    """Return a characterization with its longest request and the mean lengths of its workload.
+
+    These are medians over the points' means: a point's own mean depends on which requests it could
+    answer.
+    """
+    about, lengths = known.descriptions, known.points[LENGTHS].median()
+    if lengths.isna().any():
+        problem, field = "no point has a request that succeeded", None
+        fix = "see `error` in the cells' requests.parquet, and measure again"
+        if about:
+            (name, *_) = lengths.index[lengths.isna()]
+            problem = f"{known.source} does not say {name}: no answer can rest on it alone"
+            fix, field = "add another source, e.g. --source archive:inferencex", "--source"
+        raise InputError(problem, file=origin, field=field, fix=fix)
+    longest = known.longest_request_tokens
     if longest is None and about:
         stated = [each.longest_request_tokens for each in about if each.longest_request_tokens]
-        longest = max([*stated, *_longest_means(known)], default=None)
+        longest = max([*stated, round(known.points[LENGTHS].sum(axis=1).max())])
     if longest is None:
         problem = f"the longest request of {known.source} is not known"
         fix = "ask a source that you measured, or one that ships"
         raise InputError(problem, file=origin, field="--source", fix=fix)
     note = " ".join(each.note for each in about if each.note) or None
-    return Source(known, origin, int(longest), float(utilization), *lengths, note)
+    inputs, outputs = map(float, lengths)
+    utilization = float(known.memory_utilization)
+    return Source(known, origin, int(longest), utilization, inputs, outputs, note)
 
 
-def _longest_means(known: Characterization) -> list[int]:
-    longest = known.points[LENGTHS].sum(axis=1).max()
-    return [round(longest)] if longest > 0 else []
+_PRECISIONS: tuple[tuple[str, str, str, Callable[[LLM], str]], ...] = (
+    ("dtype", "precision", "weights", precision_of),
+    ("kv_dtype", "kv_precision", "the KV cache", kv_precision_of),
+)
+"""Field of a question, column of points, what people call it, and what a configuration says."""
 
 
-def _lengths(known: Characterization, origin: str) -> tuple[float, float]:
-    """Return the lengths of the workload's requests: medians over the points' means.
+class Serving(NamedTuple):
+    """How the LLM is asked to be served, and of which requests."""
 
-    A point's own mean depends on which requests it could answer.
+    requests: Requests
+    engine: str | None
+    engine_version: str | None
+    precision: str | None
+    kv_precision: str | None
+    prefix_hit_rate: float
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an answer says of it."""
+        facts = self._asdict()
+        means = (each.mean for each in facts.pop("requests"))
+        return {**dict(zip(LENGTHS, means, strict=True)), **facts}
+
+    def columns(self) -> dict[str, Any]:
+        """Return what the keys of a design matrix say of it."""
+        return {**dict.fromkeys(SERVING), **self.facts()}
+
+
+def as_measured(
+    question: Question, known: Characterization, *, has_options: bool = True
+) -> tuple[Question, list[str]]:
+    """Return the question with the precisions in which its LLM was measured, and what to say of it.
+
+    Only a precision that the question leaves open is filled in. Where the points differ, or the
+    configuration is given, it is that of the configuration, or of most points if none was served
+    so. Without options the person cannot choose another one, and the notes name no option.
     """
-    lengths = known.points[LENGTHS].median()
-    if lengths.isna().any() and known.descriptions:
-        (name, *_) = lengths.index[lengths.isna()]
-        fix = "add another source, e.g. --source archive:inferencex"
-        problem = f"{known.source} does not say {name}: no answer can rest on it alone"
-        raise InputError(problem, file=origin, field="--source", fix=fix)
-    if lengths.isna().any():
-        fix = "see `error` in the cells' requests.parquet, and measure again"
-        raise InputError("no point has a request that succeeded", file=origin, fix=fix)
-    return tuple(lengths)
+    llm_id = id_of(question)
+    if question.sizes is not None:
+        return question, [question.sizes.description()]
+    if not is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
+        return question, []
+    points, llm = known.points[known.points["llm_id"] == llm_id], known.llms[llm_id]
+    notes, chosen = [], {}
+    if question.hf_config is not None:
+        sources = " and ".join(points["source"].unique())
+        notes.append(f"{llm_id} was measured by {sources}: those measurements are used.")
+    if (points["engine"] == question.engine).any():
+        points = points[points["engine"] == question.engine]
+    for name, column, what, of_config in _PRECISIONS:
+        if getattr(question, name) is not None or points[column].isna().all():
+            continue
+        found = points[column].fillna(of_config(llm)).value_counts()
+        own, option = of_config(llm), f" (--{name.replace('_', '-')} chooses)" * has_options
+        is_own = own in found or question.hf_config is not None
+        taken = chosen[name] = own if is_own else str(found.index[0])
+        if len(found) > 1 or taken not in found:
+            measured = " and ".join(sorted(found.index))
+            text = f"{llm_id} was measured with {what} in {measured}: {taken} is assumed"
+            notes.append(f"{text}{option}.")
+        elif taken != own:
+            text = f"{llm_id} is taken to be served with {what} in {taken}, as it was measured"
+            notes.append(f"{text}, not in the {own} of its configuration{option}.")
+    dtype, kv_dtype = (chosen.get(name, getattr(question, name)) for name in ("dtype", "kv_dtype"))
+    return replace(question, dtype=dtype, kv_dtype=kv_dtype), notes
+
+
+def named_otherwise(question: Question, llm_id: str, llm: LLM) -> list[str]:
+    """Say where an LLM's name has a precision that neither its config nor the question has."""
+    precision = precision_in_name(llm_id, llm)
+    if question.hf_config is None or question.dtype is not None or precision is None:
+        return []
+    return [
+        f"{llm_id} says {precision} in its name, but its config quantizes nothing: {llm.dtype} is "
+        f"assumed. Put its hf_quant_config.json beside it, or give --dtype {precision}."
+    ]
+
+
+def serving_of(question: Question, source: Source) -> Serving:
+    """Return what the question says, filled in with what is usual in the source.
+
+    The engine is that of most points, its version the newest one that was measured. Lengths are
+    those that the LLM itself was measured with, if its points are of one workload; else the
+    source's.
+    """
+    points, requests = source.known.points, question.requests
+    if requests is None:
+        own = _own_lengths(question, source).median()
+        means = [source.input_tokens, source.output_tokens] if own.isna().any() else map(float, own)
+        requests = Requests(*(Length(mean, 0.0) for mean in means))
+    engines = points["engine"].dropna()
+    engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
+    versions = points.loc[points["engine"] == engine, "engine_version"].dropna().unique()
+    newest = max(versions, key=lambda text: [*map(int, re.findall(r"[0-9]+", text))], default=None)
+    precisions = question.precision, question.kv_precision
+    return Serving(requests, engine, newest, *precisions, question.prefix_hit_rate)
+
+
+def _own_lengths(question: Question, source: Source) -> pd.DataFrame:
+    """Return the lengths of the LLM's own points in sources of one workload."""
+    points = source.known.points
+    is_own = (points["llm_id"] == id_of(question)) & ~points["source"].isin(source.fixed)
+    return points.loc[is_own, LENGTHS].dropna()
+
+
+def longest_of(question: Question, source: Source) -> int:
+    """Return the tokens of the longest request that a server has to hold."""
+    if question.max_model_len is not None:
+        return question.max_model_len
+    if question.requests is not None:
+        return round(sum(each.high for each in question.requests))
+    own = _own_lengths(question, source)
+    if source.known.has_fixed_lengths and len(own):  # others have longer requests than the LLM's
+        return int(own.sum(axis=1).max().round())
+    return source.longest_request_tokens
+
+
+_FAR = 10  # lengths beyond this many times the measured ones are outside of the basis
+_SIXTEEN_BIT = {"fp16": "bf16", "bf16": "fp16"}  # these are of one speed and size
+_OF_TARGET = {"nttft_ms": {"ttft", "nttft", "e2e"}, "itl_ms": {"itl", "tpot", "e2e"}}
+"""The limits that each of the two predicted latencies decides."""
+_KINDS: tuple[tuple[str, Callable[[LLM], str]], ...] = (
+    ("an LLM with", lambda llm: "an encoder" if llm.n_encoder_layers else "a decoder alone"),
+    ("attention", lambda llm: llm.attention),
+    ("layers that are", lambda llm: "a mixture of experts" if llm.n_experts else "dense"),
+)
+_SIZES: tuple[tuple[str, Callable[[LLM], float]], ...] = (
+    ("GiB of weights", lambda llm: llm.weight_bytes / GIB),
+    ("layers", lambda llm: llm.n_layers + llm.n_encoder_layers),
+    ("KiB of KV cache per token", lambda llm: llm.kv_bytes_per_token / 1024),
+)
+
+
+def beyond(source: Source, lengths: Mapping[str, float]) -> dict[str, float]:
+    """Return by what factor each length lies beyond the measured ones, at least 1."""
+    found = {}
+    for name in LENGTHS:
+        values = source.known.points[name].dropna()
+        found[name] = max(lengths[name] / values.max(), values.min() / lengths[name], 1.0)
+    return found
+
+
+def outside_basis(
+    question: Question,
+    source: Source,
+    llm: LLM,
+    lengths: Mapping[str, float],
+    profiles: Mapping[str, GPUProfile],
+    users: int | None = None,
+) -> list[str]:
+    """Return in what the question lies outside of the basis, a clause each.
+
+    `users` of a replica are asked for where a latency is explained; an answer offers no more than
+    were measured.
+
+    Raises:
+        InputError: anything does, and the question is strict.
+    """
+    points, found = source.known.points, []
+    for side, (name, factor) in zip(_SIDES, beyond(source, lengths).items(), strict=True):
+        if factor > _FAR:
+            ends = f"{points[name].min():.0f} to {points[name].max():.0f}"
+            text = f"{lengths[name]:.0f} {side} tokens, where {ends} were measured"
+            found.append((f"--{side}-tokens", text))
+    engines = sorted(points["engine"].dropna().unique())
+    if question.engine is not None and question.engine not in engines:
+        known = ", ".join(engines) or "an engine that is not named"
+        found.append(("--engine", f"the engine {question.engine}, where {known} was measured"))
+    found += _outside_llms(source, llm)
+    gpu_ids = {each.gpu.gpu_id for each in profiles.values()}
+    if unmeasured := sorted(gpu_ids - source.gpu_ids):
+        text = f"{listed(unmeasured)}, where {listed(sorted(source.gpu_ids))} were measured"
+        found.append(("--gpu-profiles", text))
+    if users is not None and users > (most := points["users"].max()):
+        text = f"{users:,} users a replica, where up to {most:,} were measured"
+        found.append(("--users-per-replica", text))
+    if found and question.is_strict:
+        field, text = found[0]
+        fix = "ask about what was measured, name another --source, or leave --strict out"
+        raise InputError(f"{text} ({source.known.source})", field=field, fix=fix)
+    return [text for _, text in found]
+
+
+def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
+    """Return in what an LLM as it is served differs from all measured ones, with the option."""
+    found, (points, llms) = [], (source.known.points, source.known.llms)
+    measured = [llms[name] for name in points["llm_id"].unique()]
+
+    def add_new(option: str, what: str, value: str, known: set[str]) -> None:
+        if not {value, _SIXTEEN_BIT.get(value)} & known:
+            found.append((option, f"{what} {value}, where {listed(sorted(known))} were measured"))
+
+    for name, column, what, of_config in _PRECISIONS:
+        configured = points["llm_id"].map({each: of_config(own) for each, own in llms.items()})
+        known = set(points[column].fillna(configured))
+        add_new(f"--{name.replace('_', '-')}", f"{what} in", of_config(llm), known)
+    for what, kind in _KINDS:
+        add_new("--hf-config", what, kind(llm), {kind(each) for each in measured})
+    for unit, size in _SIZES:
+        value, values = size(llm), [size(each) for each in measured]
+        if not min(values) <= value <= max(values):
+            ends = f"{min(values):.4g} to {max(values):.4g}"
+            found.append(("--hf-config", f"{value:.4g} {unit}, where {ends} were measured"))
+    return found
+
+
+def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
+    """Return which percentiles are estimated, and from what, a sentence each.
+
+    Only of latencies that have a limit, or that a request rate needs.
+    """
+    names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
+    percentiles = dict(zip(names, slo.percentiles, strict=True))
+    used = [name for name in names if slo.users is None or _OF_TARGET[name] & slo.limits.keys()]
+    latencies = at_percentile(points, slo.percentiles, slo.first_token)
+    missing = [name for name in used if not (latencies[name] > 0).any()]
+    found = [
+        f"No {names[name]} was measured: its values are the law's assumption alone."
+        for name in missing
+    ]
+    for target, columns in estimated(points, percentiles).items():
+        if target in used and target not in missing:
+            found += _estimate(f"the {names[target]}", percentiles[target], columns)
+    return found
+
+
+def _estimate(what: str, percentile: int, columns: Sequence[str]) -> list[str]:
+    known = [name.split("_")[0] for name in columns]
+    if percentile == 50 and set(known) <= {"mean", "median"}:
+        return []
+    how = f"estimated from the {' or '.join(known)} with a factor of other sources"
+    if known == ["p90", "p99"]:
+        how = "interpolated between p90 and p99"
+    return [f"The p{percentile} of {what} is not among the points: it is {how}."]
+
+
+_MOST_FAILURES = 5
+
+
+def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[str]:
+    """Return what to know of a measured answer, a sentence each: which limits are judged by a
+    latency that is derived or estimated, and where too many requests failed.
+
+    Args:
+        points: those that it rests on.
+        latencies: the same at the SLO's percentiles (`points.frame.judged`).
+        slo: the limits.
+    """
+    found, n_points = [], len(latencies)
+    for metric, (_, percentile) in slo.limits.items():
+        if n_derived := int(latencies[f"{metric}_is_derived"].sum()):
+            where = "" if n_derived == n_points else f" at {n_derived} of {n_points} points"
+            text = f"{METRICS[metric]} was not measured{where}: it is derived from "
+            found.append(f"{text}{FORMULAS[metric]}.")
+        columns = estimated(points, {f"{metric}_ms": percentile}).get(f"{metric}_ms", [])
+        found += _estimate(METRICS[metric], percentile, columns) if columns else []
+    failing = latencies[is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
+    for row in failing.head(_MOST_FAILURES).to_dict("records"):
+        place = f"{row['gpu_profile_id']} with {plural(int(row['users']), 'user')}"
+        failed = f"{row['n_failed']:,} of {row['n_ok'] + row['n_failed']:,} requests failed"
+        allowed = f"more than the {percent(slo.allowed_failures)} allowed"
+        found.append(f"{place}: {failed}, {allowed}. That load does not meet the SLO.")
+    if (n_more := len(failing) - _MOST_FAILURES) > 0:
+        found.append(f"{plural(n_more, 'more point')} with too many failures.")
+    return found
+
+
+def warning(clauses: Sequence[str], source: Source) -> list[str]:
+    """Return the one line that stands at the top of an answer, none if there is nothing to say."""
+    text = f"Outside of what {source.known.source} measured: {'; '.join(clauses)}. "
+    return [text + "The answer is less certain than it says."] if clauses else []

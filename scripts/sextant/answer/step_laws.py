@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer import sizing
-from sextant.answer.basis import named_otherwise, outside_basis, warning
 from sextant.answer.candidates import Subject, read_question, subject_of
 from sextant.answer.demand import SteadyTraffic, Target, judge, lengths_of
 from sextant.answer.predicted import fit_to
 from sextant.answer.question import Length, Question, Requests, make_predictor
 from sextant.answer.sizing import Server, Sizing, rate_at_slo, simulated_server, size_profiles
-from sextant.answer.source import Source
+from sextant.answer.source import Source, named_otherwise, outside_basis, warning
 from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.decision import SAFE
@@ -35,8 +34,7 @@ _UNMEASURED = "it was not measured there, and the law of a step on GPUs says not
 N_DRAWS = 32
 """Of the law and the traffic, beside the likeliest law; more where the risk needs more. Of 17 days
 that all meet an SLO one more in four may miss it."""
-FEW_DRAWS = 17
-"""For what the answer does not rest on, as what would change it."""
+FEW_DRAWS = 17  # for what the answer does not rest on, as what would change it
 
 
 @dataclass(frozen=True)
@@ -92,16 +90,11 @@ class LLMLaws:
     llm_id: str
     llm: LLM
     source: Source
-    profiles: Mapping[str, GPUProfile]
-    """The candidates."""
-    laws: Mapping[str, ServerLaws]
-    """Of the profiles that can serve it."""
-    excluded: Mapping[str, str]
-    """Why the others cannot."""
-    longest_tokens: int
-    """Requests with more tokens, input and output, are refused."""
-    facts: dict[str, Any]
-    """The requests and servers that are asked about."""
+    profiles: Mapping[str, GPUProfile]  # the candidates
+    laws: Mapping[str, ServerLaws]  # of the profiles that can serve it
+    excluded: Mapping[str, str]  # why the others cannot
+    longest_tokens: int  # requests with more tokens, input and output, are refused
+    facts: dict[str, Any]  # the requests and servers that are asked about
     warnings: list[str]
 
     def is_measured(self, profile_id: str) -> bool:
@@ -166,6 +159,7 @@ def server_laws(
         InputError: the predictor, or the engines that were measured, have no law of a step.
     """
     profiles, seed, longest = subject.profiles, question.seed, _longest(question, subject.llm)
+    fitted, probe = model or fit_medians(question, subject), subject.probe(question.probe)
     # The law of chunked prefill is that of GPUs: cores have their own points alone.
     on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
     on_gpu = [name for name in subject.candidates if name not in on_cpu]
@@ -177,7 +171,6 @@ def server_laws(
             laws[name] = own
     if not on_gpu:
         return laws, unknown
-    fitted, probe = model or fit_medians(question, subject), subject.probe(question.probe)
     # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
     bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
 
@@ -209,17 +202,18 @@ def server_laws(
 
 
 def fit_medians(question: Question, subject: Subject) -> Roofline:
-    """Return the predictor fitted to medians, whose terms are the law of a step.
+    """Return the predictor fitted to medians, whose terms are the law of a step on GPUs.
 
     Raises:
-        InputError: another predictor is asked for.
+        InputError: another predictor is asked for, or the points are too few.
     """
     every = {**subject.source.known.profiles, **subject.profiles}
     model = make_predictor(replace(question, slo=MEDIANS), every)
     if not isinstance(model, Roofline):
         problem, fix = f"{question.predictor} has no law of a step", "use --predictor roofline"
         raise InputError(problem, field="--predictor", fix=fix)
-    fit_to(model, subject, MEDIANS, subject.probe(question.probe))
+    if any(subject.profiles[name].gpu.kind != "cpu" for name in subject.candidates):
+        fit_to(model, subject, MEDIANS, subject.probe(question.probe))
     return model
 
 
@@ -260,14 +254,11 @@ class Arrivals:
     """How the replicas of each GPU profile serve requests that arrive at random (Poisson)."""
 
     servers: Mapping[str, Server]
-    unknown: Mapping[str, str]
-    """Why other profiles have no law of a step."""
-    model: Roofline | None
-    """What the laws are from; None of CPUs alone."""
+    unknown: Mapping[str, str]  # why other profiles have no law of a step
+    model: Roofline  # what the laws are from
     requests: Requests
     seed: int
-    confidence: float
-    """The probability to find replicas for."""
+    confidence: float  # the probability to find replicas for
     most_usd_per_hour: float | None = None
     """Options that cost more are of no use, and few are likely to be of any; None: all count."""
     known: dict[tuple[SLO, bool], dict[str, Sizing]] = field(default_factory=dict)
@@ -285,8 +276,7 @@ class Arrivals:
         lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
         wanted = SAFE if question.risk is None else 1 - question.risk
         n_draws = max(N_DRAWS, draws_needed(wanted) - 1)
-        if model is None and any(subject.profiles[n].gpu.kind != "cpu" for n in subject.candidates):
-            model = fit_medians(question, subject)
+        model = model or fit_medians(question, subject)
         few = most_usd_per_hour is not None
         laws, unknown = server_laws(
             question, subject, Settings(), n_draws, model, are_few_drawn=few
@@ -372,62 +362,45 @@ def _target(slo: SLO) -> Target:
     return Target(slo.limits, slo.goodput, slo.allowed_failures, None)
 
 
-def latency_of(arrivals: Arrivals, slo: SLO, chosen: Row) -> Row:
-    """Return what is expected of a replica of the chosen option, and the rate it could serve."""
-    name, replicas = chosen["gpu_profile_id"], chosen["replicas"]
+def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tuple[Row, Row]:
+    """Return the latencies of the chosen option, with the rate that a replica could serve, and its
+    headroom as `measure_headroom` has it.
+    """
+    name, replicas, usd = (chosen[n] for n in ("gpu_profile_id", "replicas", "usd_per_hour"))
     found = arrivals.latencies(slo, name, replicas)
-    in_flight = float(np.median(found.pop("in_flight")))
-    row: Row = {"users": max(round(in_flight), 1)}
-    for metric, values in found.items():
-        low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
-        row |= {f"{metric}_ms": median, f"{metric}_lo_ms": low, f"{metric}_hi_ms": high}
-        row[f"{metric}_ratio"] = median / slo.limits[metric].limit_ms
-    most = arrivals.most_rps(slo, name, replicas)
-    return row | {
-        "binding_limit": worst_limit(row),
-        "load": slo.load / replicas,
+    users = max(round(float(np.median(found.pop("in_flight")))), 1)
+    latency: Row = {"users": users}
+    most, limits = arrivals.most_rps(slo, name, replicas), []
+    for metric, limit in slo.limits.items():
+        low, median, high = np.quantile(found[metric], [INTERVAL[0], 0.5, INTERVAL[1]])
+        ends = {f"{metric}_ms": median, f"{metric}_lo_ms": low, f"{metric}_hi_ms": high}
+        latency |= ends | {f"{metric}_ratio": median / limit.limit_ms}
+        row = {"metric": metric, **limit._asdict(), "latency_ms": median, "lo_ms": low}
+        row |= {"hi_ms": high, "headroom": 1 - median / limit.limit_ms}
+        limits.append(row | {"load": replicas * most, "is_most_tried": False})
+    each = slo.load / replicas
+    latency |= {
+        "binding_limit": worst_limit(latency),
+        "load": each,
         "load_median": most,
-        "requests_per_s": slo.load / replicas,
+        "requests_per_s": each,
         "checked_at_users": None,
     }
-
-
-def headroom_of(
-    arrivals: Arrivals, slo: SLO, chosen: Row, latency: Row, lengths: np.ndarray
-) -> Row:
-    """Return the headroom of the chosen option, as `measure_headroom` has it."""
-    replicas, usd_per_hour = chosen["replicas"], chosen["usd_per_hour"]
-    most, left = latency["load_median"], replicas - 1
-    name = chosen["gpu_profile_id"]
-    needs = arrivals.needed(slo, [name])[name]
+    left, needs = replicas - 1, arrivals.needed(slo, [name])[name]
     enough = probability_of((needs <= left).sum(), len(needs))
-    limits = [
-        {
-            "metric": metric,
-            **limit._asdict(),
-            "latency_ms": latency[f"{metric}_ms"],
-            "lo_ms": latency[f"{metric}_lo_ms"],
-            "hi_ms": latency[f"{metric}_hi_ms"],
-            "headroom": 1 - latency[f"{metric}_ratio"],
-            "load": replicas * most,
-            "is_most_tried": False,
-        }
-        for metric, limit in slo.limits.items()
-    ]
     without = {"replicas": left, "load": left * most, "is_kept": bool(enough >= SAFE)}
-    without["probability_met"] = enough
-    return {
-        "users_per_replica": latency["users"],
-        "level_users": latency["users"],
+    return latency, {
+        "users_per_replica": users,
+        "level_users": users,
         "limits": limits,
         "load": replicas * most,
         "is_most_tried": False,
         "is_open": False,
-        "without_one": without if left else None,
+        "without_one": without | {"probability_met": enough} if left else None,
         "requests_per_s": slo.load,
-        "usd_per_hour": usd_per_hour,
-        "usd_per_month": HOURS_PER_MONTH * usd_per_hour,
-        "usd_per_million_tokens": token_prices(usd_per_hour, slo.load, lengths.tolist())[0],
+        "usd_per_hour": usd,
+        "usd_per_month": HOURS_PER_MONTH * usd,
+        "usd_per_million_tokens": token_prices(usd, slo.load, lengths.tolist())[0],
     }
 
 

@@ -1,6 +1,6 @@
 """What a page needs to answer again for another load, other limits, prices and GPU profiles.
 
-`what_if.js` decides from it as `sextant.decide.decision` and `sextant.answer.options` do from the
+`what_if.js` decides from it as `sextant.decide.decision` and `sextant.answer.predicted` do from the
 draws, and as eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only
 through which limits they keep, so the page holds, by draw and load, the first of the limits to
 choose from that is kept: exact, and much smaller than latencies.
@@ -32,25 +32,21 @@ _WIDEST = 4.0
 """Limits go from the asked one over this factor to the asked one times it, loads further."""
 _WIDEST_LOAD = 20.0
 _DIGITS = 4
-_TOLD_APART = 5
-"""Hundredths of probability that options have to differ by to be drawn."""
+_TOLD_APART = 5  # hundredths of probability that options have to differ by to be drawn
 
 
 class Basis(NamedTuple):
     """What an answer rests on, by GPU profile and users of a replica."""
 
     slo: SLO
-    prices: Mapping[str, float]
-    """USD per hour of each of the profiles."""
+    prices: Mapping[str, float]  # USD per hour of each of the profiles
     users: np.ndarray
     """In rising order, shape (profiles, loads); where a profile has fewer loads, the last again."""
     limited_ms: Mapping[str, np.ndarray]
     """What each limit is compared with, by metric, shape (draws, profiles, loads); NaN breaks it,
     and stands where too many requests failed."""
-    carried: np.ndarray
-    """What a replica carries in the SLO's unit, in the same shape."""
-    usual_load: np.ndarray
-    """The same at median latencies, shape (profiles, loads)."""
+    carried: np.ndarray  # what a replica carries in the SLO's unit, in the same shape
+    usual_load: np.ndarray  # the same at median latencies, shape (profiles, loads)
     broken: Sequence[Mapping[str, Any]] = ()
     """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
     is_measured: bool = False
@@ -77,6 +73,13 @@ def of_draws(
     names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
     shape = len(names), len(users)
     limited_ms = slo.latencies(draws.samples_ms, draws.lengths)
+    broken = []
+    if own is not None:
+        is_bad = is_refused(own, slo)
+        own_ms = {n: np.where(is_bad, BROKEN_MS, each) for n, each in limited(own, slo).items()}
+        for place, row in enumerate(own.to_dict("records")):
+            ms = [jsonable(values[place]) for values in own_ms.values()]
+            broken.append({"profile": row["gpu_profile_id"], "users": int(row["users"]), "ms": ms})
     return Basis(
         slo,
         {name: prices[name] for name in names.tolist()},
@@ -84,7 +87,7 @@ def of_draws(
         {name: values.reshape(-1, *shape) for name, values in limited_ms.items()},
         np.broadcast_to(draws.carried(slo), draws.samples_ms.shape[:2]).reshape(-1, *shape),
         draws.usual_load(slo).reshape(shape),
-        [] if own is None else _own_points(own, slo),
+        broken,
     )
 
 
@@ -125,24 +128,22 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
         return np.stack([np.append(row, last) for row, last in zip(rows, more, strict=True)])
 
     # A load that fails keeps no limit, however loose.
-    is_allowed = [~(each.failed_share > slo.allowed_failures) for each in found.values()]
     limited_ms = {
-        name: [
-            np.where(allowed, each.latencies_ms[name], np.nan)
-            for each, allowed in zip(found.values(), is_allowed, strict=True)
-        ]
+        name: padded(
+            [
+                np.where(each.failed_share > slo.allowed_failures, np.nan, each.latencies_ms[name])
+                for each in found.values()
+            ],
+            np.nan,
+        )[None]
         for name in slo.limits
     }
-    carried = padded([each.carried for each in found.values()])
-    return Basis(
-        slo,
-        {name: prices[name] for name in found},
-        padded([each.users for each in found.values()]).astype(int),
-        {name: padded(rows, np.nan)[None] for name, rows in limited_ms.items()},
-        carried[None],
-        carried,
-        is_measured=True,
+    users, carried = (
+        padded([getattr(each, name) for each in found.values()]) for name in ("users", "carried")
     )
+    own = {name: prices[name] for name in found}
+    users = users.astype(int)
+    return Basis(slo, own, users, limited_ms, carried[None], carried, is_measured=True)
 
 
 def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
@@ -152,52 +153,31 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
         basis: what the answer rests on.
         risk: as it was asked for.
     """
-    if basis.needed is not None:
-        return _of_rates(basis, risk)
-    slo, users, latencies = basis.slo, basis.users, basis.limited_ms
-    medians = {name: np.median(values, axis=0) for name, values in latencies.items()}
-    limits, packed = [], []
-    for name, (limit_ms, percentile) in slo.limits.items():
-        offered = _two_digits(limit_ms, _WIDEST)
-        # A load is served if all smaller ones are too, so the worst of these counts.
-        packed.append(np.searchsorted(offered, np.maximum.accumulate(latencies[name], axis=2)))
-        words = {"key": name, "label": METRICS[name], "percentile": percentile}
-        limits.append(words | {"value": limit_ms, "offered": offered})
-    steps_from = carried = None
-    if slo.users is None:
-        # What a replica carries: of points as it is, of draws in steps, and at their median.
-        of_draws = np.maximum.accumulate(basis.carried, axis=2)
-        carried = np.nan_to_num(np.maximum.accumulate(basis.usual_load, axis=1)).tolist()
-        if not basis.is_measured:
-            steps = in_steps(of_draws).astype(int)
-            steps_from = int(steps.min())
-            packed.append(steps - steps_from)
-    loads = _two_digits(slo.load, _WIDEST_LOAD)
-    if slo.users is not None:
+    slo, users, needed = basis.slo, basis.users, basis.needed
+    is_rate = slo.users is None
+    loads = [*needed] if needed is not None else _two_digits(slo.load, _WIDEST_LOAD)
+    if not is_rate:
         loads = sorted({round(load) for load in loads if load >= 1})
-    return _shared(basis, risk, loads, limits) | {
-        "users": users.tolist(),
-        "medians_ms": {name: _short(np.nan_to_num(values)) for name, values in medians.items()},
-        "carried": carried,
-        "broken": basis.broken,
-        "n_draws": len(basis.carried),
-        "steps_from": steps_from,
-        "rate_steps": RATE_STEPS,
-        "curves": _packed(packed),
+    # The limits of simulated rates stay as they were asked.
+    offered = {
+        name: [limit.limit_ms] if needed is not None else _two_digits(limit.limit_ms, _WIDEST)
+        for name, limit in slo.limits.items()
     }
-
-
-def _shared(
-    basis: Basis, risk: float | None, loads: Sequence[float], limits: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return what the script needs whatever an answer rests on."""
-    slo = basis.slo
-    return {
-        "is_rate": slo.users is None,
+    facts = {
+        "is_rate": is_rate,
         "is_measured": basis.is_measured,
-        "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": [*loads]},
+        "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": loads},
         "risk": risk,
-        "limits": limits,
+        "limits": [
+            {
+                "key": name,
+                "label": METRICS[name],
+                "percentile": limit.percentile,
+                "value": limit.limit_ms,
+                "offered": offered[name],
+            }
+            for name, limit in slo.limits.items()
+        ],
         "profiles": basis.prices,
         "needed": None,
         "hours_per_month": HOURS_PER_MONTH,
@@ -207,23 +187,44 @@ def _shared(
         "safe": SAFE,
         "listed": LISTED,
         "told_apart": _TOLD_APART,
+        "users": users.tolist(),
+        "broken": basis.broken,
+        "n_draws": len(basis.carried),
+        "curves": "",
     }
-
-
-def _of_rates(basis: Basis, risk: float | None) -> dict[str, Any]:
-    """Return the same of simulated rates: the limits stay as they were asked."""
-    limits = [
-        {"key": name, "label": METRICS[name], "percentile": limit.percentile}
-        | {"value": limit.limit_ms, "offered": [limit.limit_ms]}
-        for name, limit in basis.slo.limits.items()
+    if needed is not None:
+        rows = [
+            [[int(n) if np.isfinite(n) else None for n in own] for own in each]
+            for each in needed.values()
+        ]
+        return facts | {"needed": rows, "users": [[0]], "n_draws": len(rows[0][0])}
+    latencies, steps_from, carried = basis.limited_ms, None, None
+    # A load is served if all smaller ones are too, so the worst of these counts.
+    packed = [
+        np.searchsorted(offered[name], np.maximum.accumulate(latencies[name], axis=2))
+        for name in slo.limits
     ]
-    needed = basis.needed or {}
-    rows = [
-        [[int(n) if np.isfinite(n) else None for n in own] for own in each]
-        for each in needed.values()
-    ]
-    more = {"needed": rows, "users": [[0]], "broken": [], "n_draws": len(rows[0][0]), "curves": ""}
-    return _shared(basis, risk, [*needed], limits) | more
+    if is_rate:
+        # What a replica carries: of points as it is, of draws in steps, and at their median.
+        carried = np.nan_to_num(np.maximum.accumulate(basis.usual_load, axis=1)).tolist()
+        if not basis.is_measured:
+            steps = in_steps(np.maximum.accumulate(basis.carried, axis=2)).astype(int)
+            steps_from = int(steps.min())
+            packed.append(steps - steps_from)
+    medians = {
+        name: [
+            [float(f"{value:.{_DIGITS}g}") for value in row]
+            for row in np.nan_to_num(np.median(values, axis=0))
+        ]
+        for name, values in latencies.items()
+    }
+    return facts | {
+        "medians_ms": medians,
+        "carried": carried,
+        "steps_from": steps_from,
+        "rate_steps": RATE_STEPS,
+        "curves": _packed(packed),
+    }
 
 
 def what_if_widget(
@@ -249,26 +250,6 @@ def _two_digits(asked: float, widest: float) -> list[float]:
     decades = range(int(np.floor(low)), int(np.floor(high)) + 1)
     found = {float(f"{digits}e{decade - 1}") for decade in decades for digits in range(10, 100)}
     return sorted({each for each in found if asked / widest <= each <= asked * widest} | {asked})
-
-
-def _own_points(points: pd.DataFrame, slo: SLO) -> list[dict[str, Any]]:
-    """Return what was measured of the LLM: no load from one that breaks a limit on is met."""
-    is_bad = is_refused(points, slo)
-    latencies = {
-        name: np.where(is_bad, BROKEN_MS, values) for name, values in limited(points, slo).items()
-    }
-    return [
-        {
-            "profile": row["gpu_profile_id"],
-            "users": int(row["users"]),
-            "ms": [jsonable(values[place]) for values in latencies.values()],
-        }
-        for place, row in enumerate(points.to_dict("records"))
-    ]
-
-
-def _short(values: np.ndarray) -> list[list[float]]:
-    return [[float(f"{value:.{_DIGITS}g}") for value in row] for row in values]
 
 
 def _packed(rising: Iterable[np.ndarray]) -> str:

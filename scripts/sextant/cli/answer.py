@@ -83,8 +83,8 @@ def recommend(
         simulated = capacity_question(arriving, limits, keep, asked, candidates)
         print_capacity(simulated, printed, out, lead=_SIMULATED)
         return
+    from sextant.answer.answer import recommendation_document
     from sextant.answer.recommend import recommend_llm
-    from sextant.answer.text import recommendation_document
 
     check_page(printed, out)
     how = {"predictor": predictor, "decision": decision, "risk": risk}

@@ -5,9 +5,7 @@ possible truth; an option is a profile and a number of replicas, and what it is 
 mean over the draws of what the score would give for it.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -34,18 +32,14 @@ for any good predictor.
 """
 
 
-SAFE = 0.9
-"""The probability at which a GPU profile's price is stated, unless a risk is given."""
-FAIR = 0.5
-"""An option of less is not recommended: it is likelier to break a limit than to meet all."""
-LISTED = 0.2
-"""An option of less is not listed as one, unless the risk that is asked for allows it."""
+SAFE = 0.9  # the probability at which a GPU profile's price is stated, unless a risk is given
+FAIR = 0.5  # an option of less is not recommended: it is likelier to break a limit than to meet all
+LISTED = 0.2  # an option of less is not listed as one, unless the risk that is asked for allows it
 _RATE_LOADS = 40
 _LOADS_PER_DOUBLING = 10
 """Of users: 1, 2, 4 and so on, which benchmarks measure, are then among them."""
 _PROBED_LOADS = 8
-MOST_COUNTS = 96
-"""Where more numbers of replicas compete, they rise by a constant factor."""
+MOST_COUNTS = 96  # where more numbers of replicas compete, they rise by a constant factor
 RATE_STEPS = 128
 """Steps per octave of the request rate that a replica carries: a page holds it in few bits."""
 
@@ -53,14 +47,11 @@ RATE_STEPS = 128
 class MeasuredDraws(NamedTuple):
     """Draws of what the measured latencies of some points may be, for one SLO."""
 
-    X: pd.DataFrame
-    """`llm_id, gpu_profile_id, users`."""
+    X: pd.DataFrame  # `llm_id, gpu_profile_id, users`
     limited_ms: Mapping[str, np.ndarray]
     """What each limit is compared with, by metric, shape (draws, points)."""
-    is_refused: np.ndarray
-    """Points where too many requests failed, shape (points,)."""
-    load: np.ndarray
-    """What a replica carries, in the SLO's unit, shape (points,)."""
+    is_refused: np.ndarray  # points where too many requests failed, shape (points,)
+    load: np.ndarray  # what a replica carries, in the SLO's unit, shape (points,)
 
     def of(self, rows: np.ndarray) -> "MeasuredDraws":
         """Return those of some rows."""
@@ -132,56 +123,25 @@ def weigh(
         profiles: GPU profiles with their prices.
         slo: latency limits and the load to serve.
     """
-    llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
-    parts = [_options(llm_id, _of(draws, llm_id), profiles, slo) for llm_id in llm_ids]
-    return with_devices(pd.concat(parts, ignore_index=True), profiles)
-
-
-def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
-    """Return options with the number of `devices` of all their replicas."""
-    n_gpus = options["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
-    return options.assign(devices=n_gpus * options["replicas"])
-
-
-def _of(draws: Draws | MeasuredDraws, llm_id: str) -> Draws | MeasuredDraws:
-    own = (draws.X["llm_id"] == llm_id).to_numpy()
-    return draws if own.all() else draws.of(own)
-
-
-def _options(
-    llm_id: str, draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
-) -> pd.DataFrame:
-    """Return the options of one LLM."""
-    served = sustained(draws, slo)[llm_id]
-    users, names = served.to_numpy(), served.columns.to_numpy(str)
-    served_load = users
-    if slo.users is None:
-        carried = sustained(draws, slo, of_load=True).to_numpy()
-        with np.errstate(divide="ignore"):
-            served_load = np.exp2(in_steps(carried) / RATE_STEPS)
-    price = np.array([profiles[name].usd_per_hour for name in names])
-    needed = size_replicas(slo.load, served_load)
-    counts = numbers_of_replicas(draws.X["users"].unique(), needed, slo)
-    usd_per_hour = np.round(price[:, None] * counts, 9)
-    ratios = price_ratios(needed, price, counts)
-    met, worth = np.isfinite(ratios), worth_of(ratios)
-    low, median, high = np.quantile(users, (0.05, 0.5, 0.95), axis=0, method="inverted_cdf")
-    each, n = len(counts), len(price)
-    return pd.DataFrame(
-        {
-            "llm_id": llm_id,
-            "gpu_profile_id": np.repeat(names, each),
-            "replicas": np.tile(counts, n),
-            "users_per_replica": _users_each(draws, names, counts, slo),
-            "usd_per_hour": usd_per_hour.ravel(),
-            "probability_met": met.mean(axis=0).ravel(),
-            "expected_utility": worth.mean(axis=0).ravel(),
-            "users_lo": np.repeat(low, each),
-            "users_median": np.repeat(median, each),
-            "users_hi": np.repeat(high, each),
-            "load_median": np.repeat(np.median(served_load, axis=0), each),
-        }
-    )
+    parts = []
+    for llm_id in dict.fromkeys(draws.X["llm_id"]):
+        is_own = (draws.X["llm_id"] == llm_id).to_numpy()
+        own = draws if is_own.all() else draws.of(is_own)
+        users = load = sustained(own, slo)[llm_id]
+        if slo.users is None:
+            carried = sustained(own, slo, of_load=True)[llm_id]
+            with np.errstate(divide="ignore"):
+                load = np.exp2(in_steps(carried) / RATE_STEPS)
+        needed = pd.DataFrame(size_replicas(slo.load, load), columns=users.columns)
+        counts = numbers_of_replicas(own.X["users"].unique(), needed.to_numpy(), slo)
+        ends = np.quantile(users, (0.05, 0.5, 0.95), axis=0, method="inverted_cdf")
+        named = dict(zip(("users_lo", "users_median", "users_hi"), ends, strict=True))
+        named["load_median"] = np.median(load, axis=0)
+        options = _options(llm_id, needed, counts, profiles, named)
+        each = _users_each(own, needed.columns, counts, slo)
+        probability = options["n_met"] / len(needed)
+        parts.append(options.assign(users_per_replica=each, probability_met=probability))
+    return pd.concat(parts, ignore_index=True)
 
 
 def weigh_needed(
@@ -192,26 +152,43 @@ def weigh_needed(
     `needed` has those that meet the SLO in each draw, infinite where none do, by profile. No users
     are known: they are NaN.
     """
-    needs, price = needed.to_numpy(float), np.array([profiles[n].usd_per_hour for n in needed])
-    counts = numbers_of_replicas(np.empty(0), needs, slo)
-    ratios, each = price_ratios(needs, price, counts), len(counts)
-    ends = np.quantile(needs, (0.05, 0.95), axis=0, method="inverted_cdf")
+    counts = numbers_of_replicas(np.empty(0), needed.to_numpy(float), slo)
+    ends = np.quantile(needed.to_numpy(float), (0.05, 0.95), axis=0, method="inverted_cdf")
     low, high = np.where(np.isfinite(ends), ends, np.nan)
+    options = _options(llm_id, needed, counts, profiles, {"replicas_lo": low, "replicas_hi": high})
+    unknown = ("users_per_replica", "users_lo", "users_median", "users_hi", "load_median")
+    probability = probability_of(options["n_met"], len(needed))
+    return options.assign(probability_met=probability, **dict.fromkeys(unknown, np.nan))
+
+
+def _options(
+    llm_id: str,
+    needed: pd.DataFrame,
+    counts: np.ndarray,
+    profiles: Mapping[str, GPUProfile],
+    of_profile: Mapping[str, np.ndarray],
+) -> pd.DataFrame:
+    """Return a row per profile and number of replicas, with `n_met`, the draws that it meets."""
+    price = np.array([profiles[name].usd_per_hour for name in needed])
+    ratios, each = price_ratios(needed.to_numpy(float), price, counts), len(counts)
     options = pd.DataFrame(
         {
             "llm_id": llm_id,
             "gpu_profile_id": np.repeat(needed.columns.to_numpy(str), each),
             "replicas": np.tile(counts, len(price)),
-            "users_per_replica": np.nan,
             "usd_per_hour": np.round(price[:, None] * counts, 9).ravel(),
-            "probability_met": probability_of(np.isfinite(ratios).sum(axis=0), len(needs)).ravel(),
+            "n_met": np.isfinite(ratios).sum(axis=0).ravel(),
             "expected_utility": worth_of(ratios).mean(axis=0).ravel(),
-            "replicas_lo": np.repeat(low, each),
-            "replicas_hi": np.repeat(high, each),
-            **dict.fromkeys(("users_lo", "users_median", "users_hi", "load_median"), np.nan),
+            **{name: np.repeat(values, each) for name, values in of_profile.items()},
         }
     )
     return with_devices(options, profiles)
+
+
+def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
+    """Return options with the number of `devices` of all their replicas."""
+    n_gpus = options["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
+    return options.assign(devices=n_gpus * options["replicas"])
 
 
 def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -250,7 +227,7 @@ def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.n
 
 
 def _users_each(
-    draws: Draws | MeasuredDraws, names: np.ndarray, counts: np.ndarray, slo: SLO
+    draws: Draws | MeasuredDraws, names: Iterable[str], counts: np.ndarray, slo: SLO
 ) -> np.ndarray:
     """Return the users in flight at each replica, by profile and number of replicas.
 
@@ -258,7 +235,7 @@ def _users_each(
     the most that there are.
     """
     if slo.users is not None:
-        return np.tile(np.ceil(slo.users / counts).astype(int), len(names))
+        return np.tile(np.ceil(slo.users / counts).astype(int), len([*names]))
     users, carried, found = draws.X["users"].to_numpy(), draws.usual_load(slo), []
     places = draws.X.reset_index(drop=True).groupby("gpu_profile_id").indices
     for name in names:
@@ -309,7 +286,15 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
         profiles: GPU profiles with their prices.
         slos: the SLOs that the answer is for.
     """
-    chances = _chances(draws, profiles, slos) if slos else None
+    names = sorted(draws.X["gpu_profile_id"].unique())
+    weights = pd.Series(0.0 if slos else 1.0, names)
+    for slo in slos:
+        served = sustained(draws, slo, of_load=True).droplevel("llm_id", axis=1)
+        price = pd.Series({name: profiles[name].usd_per_hour for name in served})
+        cost = served.apply(lambda load, slo=slo: size_replicas(slo.load, load)) * price
+        won = cost.eq(cost.min(axis=1), axis=0) & np.isfinite(cost)
+        # Draws in which no profile serves a user count alike for all.
+        weights += (won.mean() + 1 / len(won)) / len(slos)
     kept = draws.X["users"].isin(probed(draws.X["users"])).to_numpy()
     draws = Draws(draws.X[kept], draws.samples_ms[:, kept])
     logs = np.log(draws.samples_ms).reshape(len(draws.samples_ms), -1)
@@ -317,8 +302,6 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
     products = logs.T @ logs
     # Each row of `X` has two columns of `logs`, its nTTFT and its ITL.
     of = np.repeat(draws.X["gpu_profile_id"].to_numpy(str), 2)
-    names = sorted(draws.X["gpu_profile_id"].unique())
-    weights = chances or dict.fromkeys(names, 1.0)
     gain = {}
     for probe in names:
         seen = products[of == probe]
@@ -333,23 +316,6 @@ def probed(users: Sequence[int]) -> list[int]:
     levels = np.unique(users)
     places = np.linspace(0, len(levels) - 1, min(_PROBED_LOADS, len(levels))).round().astype(int)
     return [*map(int, levels[places])]
-
-
-def _chances(
-    draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO]
-) -> dict[str, float]:
-    """Return in which part of draws and SLOs each profile is the cheapest that meets them."""
-    shares = []
-    for slo in slos:
-        served = sustained(draws, slo, of_load=True)
-        served.columns = served.columns.get_level_values("gpu_profile_id")
-        price = pd.Series({name: profiles[name].usd_per_hour for name in served})
-        needed = size_replicas(slo.load, served.to_numpy())
-        cost = pd.DataFrame(needed, columns=served.columns) * price
-        won = cost.eq(cost.min(axis=1), axis=0) & np.isfinite(cost)
-        # Draws in which no profile serves a user count alike for all.
-        shares.append(won.mean() + 1 / len(won))
-    return dict(reduce(add, shares) / len(slos))
 
 
 N_DRAWS = 1000
@@ -384,19 +350,14 @@ def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraw
             below = np.log(middle / bottom) if bottom > 0 else 0.0
             above = np.log(top / middle) if top > 0 else np.inf
             samples_ms[:, row] = middle * np.exp(np.where(z < 0, z * below, z * above))
-        _bound_by_larger_loads(samples_ms, measured_ms, latencies)
+        pairs = latencies.reset_index(drop=True).groupby(IDENTIFIERS).indices.values()
+        for rows in pairs:  # in rising order of users
+            for place, larger in zip(rows[-2::-1], rows[:0:-1], strict=True):
+                bound = np.maximum(samples_ms[:, larger], measured_ms[place])
+                own = samples_ms[:, place]
+                samples_ms[:, place] = np.where(np.isinf(own), bound, own)
         limited_ms[metric] = samples_ms
     return MeasuredDraws(keys, limited_ms, is_refused(latencies, slo), load_of(latencies, slo))
-
-
-def _bound_by_larger_loads(
-    samples_ms: np.ndarray, measured_ms: np.ndarray, latencies: pd.DataFrame
-) -> None:
-    pairs = latencies.reset_index(drop=True).groupby(IDENTIFIERS).indices.values()
-    for rows in pairs:  # in rising order of users
-        for row, larger in zip(rows[-2::-1], rows[:0:-1], strict=True):
-            bound = np.maximum(samples_ms[:, larger], measured_ms[row])
-            samples_ms[:, row] = np.where(np.isinf(samples_ms[:, row]), bound, samples_ms[:, row])
 
 
 def with_probabilities(

@@ -126,7 +126,12 @@ def evaluate(
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     every = separate_configurations(task) if task.has_fixed_lengths else task
-    _check(every)
+    for column, facts in zip(IDENTIFIERS, (every.facts.llms, every.facts.profiles), strict=True):
+        for name in every.points[column].unique():
+            if name not in facts:
+                fix = f"add {name!r} to its sheet or remove its points"
+                raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
+    check_curves(every.points)
     fits: dict[tuple[Any, ...], FitResult] = {}
     parts = []
     for slo in slos:
@@ -183,28 +188,13 @@ def _of_its_requests(task: Task, slo: SLO) -> Task:
     return replace(task, points=points, facts=task.facts._replace(llms=llms))
 
 
-def _check(task: Task) -> None:
-    points, facts = task.points, task.facts
-    for column, known in zip(IDENTIFIERS, (facts.llms, facts.profiles), strict=True):
-        for name in points[column].unique():
-            if name not in known:
-                fix = f"add {name!r} to its sheet or remove its points"
-                raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
-    check_curves(points)
-
-
 class _Truth(NamedTuple):
     """What was measured at one percentile, and what follows from it."""
 
     latencies: pd.DataFrame
-    candidates: pd.DataFrame
-    """Of the LLMs that have points."""
+    points: pd.DataFrame  # those with a latency
+    candidates: pd.DataFrame  # of the LLMs that have points
     optimum: pd.DataFrame
-
-    @property
-    def points(self) -> pd.DataFrame:
-        """Those with a latency."""
-        return self.latencies[has_latency(self.latencies)]
 
     @property
     def n_unused_points(self) -> int:
@@ -223,10 +213,10 @@ def _truth(
     if not with_failures:
         latencies["failed_share"] = np.nan
     # A measured pair runs, whatever memory facts say.
-    measured = set(latencies[IDENTIFIERS].itertuples(index=False, name=None))
+    pairs = {*feasible, *latencies[IDENTIFIERS].itertuples(index=False, name=None)}
     llm_ids = sorted(latencies["llm_id"].unique())
-    found = candidates(latencies, llm_ids, task.facts.profiles, slo, {*feasible, *measured})
-    return _Truth(latencies, found, recommend(found))
+    found = candidates(latencies, llm_ids, task.facts.profiles, slo, pairs)
+    return _Truth(latencies, latencies[has_latency(latencies)], found, recommend(found))
 
 
 def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, ...]:
@@ -234,9 +224,8 @@ def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, 
     truth = _truth(task, slo, allowed, with_failures=True)
     draws = measured_draws(truth.latencies, slo, seed)
     found = with_probabilities(truth.candidates, draws, slo)
-    chosen = judge(recommend(found), found, truth.optimum, slo.load)
-    score = {"fit_seconds": 0.0, "n_unused_points": truth.n_unused_points}
-    return _frames(None, found, chosen, summarize(chosen) | score)
+    truth = truth._replace(candidates=found)
+    return _judged(truth, slo, None, found, recommend(found), {"fit_seconds": 0.0})
 
 
 def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
@@ -261,20 +250,25 @@ def _recommend_predicted(
 ) -> tuple[pd.DataFrame, ...]:
     truth, outcome = _truth(task, slo, task.feasible), outcome.of(task.facts.llms)
     options, chosen = truth.candidates.iloc[:0], truth.optimum.iloc[:0]
+    latencies, profiles, kind = outcome.latencies, task.facts.profiles, predictor_class(predictor)
     score: dict[str, Any] = {"fit_seconds": outcome.seconds}
-    if outcome.latencies is not None:
-        options = candidates(
-            outcome.latencies, outcome.llm_ids, task.facts.profiles, slo, task.feasible
-        )
-        chosen = _decide(outcome, task, slo) if outcome.draws else recommend(options)
-        score |= mape(_without_references(predictor, outcome.latencies, task), truth.points)
+    if latencies is not None:
+        options = candidates(latencies, outcome.llm_ids, profiles, slo, task.feasible)
+        chosen = recommend(options)
+        if outcome.draws:  # the best option under the draws; none where memory rules out all
+            weighed = pd.concat([weigh(draws, profiles, slo) for draws in outcome.draws])
+            best = choose(weighed.reset_index(drop=True))
+            chosen = pd.DataFrame({"llm_id": outcome.llm_ids}).merge(best, on="llm_id", how="left")
+        if kind.uses_references:  # what it was given is not predicted
+            given = latencies["gpu_profile_id"].isin(reference_profiles(profiles))
+            latencies = latencies[~given]
+        score |= mape(latencies, truth.points)
     if slo.lengths and truth.points.empty:
         score["note"] = "no point has requests like those of this SLO"
     elif not outcome.is_judged:
-        needed, present = predictor_class(predictor).min_training_llms + 1, truth.points["llm_id"]
-        score["note"] = (
-            f"{predictor} is judged from {needed} measured LLMs on; there are {present.nunique()}"
-        )
+        needed, n_present = kind.min_training_llms + 1, truth.points["llm_id"].nunique()
+        note = f"{predictor} is judged from {needed} measured LLMs on; there are {n_present}"
+        score["note"] = note
     return _judged(truth, slo, outcome.latencies, options, chosen, score)
 
 
@@ -286,43 +280,16 @@ def _judged(
     chosen: pd.DataFrame,
     score: Mapping[str, Any],
 ) -> tuple[pd.DataFrame, ...]:
+    """Return the four frames of an evaluation, with exactly their columns, or null."""
     results = judge(chosen, truth.candidates, truth.optimum, slo.load)
     summary = summarize(results[results["llm_id"].isin(truth.candidates["llm_id"])])
     summary |= {"n_unused_points": truth.n_unused_points, **score}
-    return _frames(predictions, options, results, summary)
 
+    def typed(types: Mapping[str, str], rows: Any) -> pd.DataFrame:
+        return pd.DataFrame(rows, columns=list(types)).astype(dict(types))
 
-def _frames(
-    predictions: pd.DataFrame | None,
-    options: pd.DataFrame,
-    judged: pd.DataFrame,
-    score: Mapping[str, Any],
-) -> tuple[pd.DataFrame, ...]:
-    return (
-        _as(_PREDICTION, predictions),
-        options,
-        _as(_RECOMMENDATION, judged),
-        _as(_SCORE, [score]),
-    )
-
-
-def _decide(outcome: FitResult, task: Task, slo: SLO) -> pd.DataFrame:
-    """Return the best option of each LLM under the draws; none where memory rules out all."""
-    options = [weigh(draws, task.facts.profiles, slo) for draws in outcome.draws]
-    chosen = choose(pd.concat(options, ignore_index=True))
-    return pd.DataFrame({"llm_id": outcome.llm_ids}).merge(chosen, on="llm_id", how="left")
-
-
-def _without_references(predictor: str, latencies: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """Return the predictions without those that the predictor was given as references."""
-    if not predictor_class(predictor).uses_references:
-        return latencies
-    return latencies[~latencies["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))]
-
-
-def _as(types: Mapping[str, str], rows: Any) -> pd.DataFrame:
-    """Return the rows with exactly these columns and types; a column they lack is null."""
-    return pd.DataFrame(rows, columns=list(types)).astype(dict(types))
+    judged_rows = typed(_RECOMMENDATION, results)
+    return typed(_PREDICTION, predictions), options, judged_rows, typed(_SCORE, [summary])
 
 
 def read_task(
@@ -342,8 +309,11 @@ def read_task(
         memory_utilization: fraction of the memory that servers may use.
     """
     points, tried = (
-        _of_decision(read_parquet(inputs[name]).to_pandas(), decision)
-        for name in ("point", "feasibility")
+        frame[
+            (frame["variant_id"] == DEFAULT_VARIANT)
+            & (frame[[*decision]] == pd.Series(decision)).all(axis=1)
+        ].reset_index(drop=True)
+        for frame in (read_parquet(inputs[name]).to_pandas() for name in ("point", "feasibility"))
     )
     facts = Facts(experiment.llm_facts, experiment.profiles, published_features(experiment))
     workload = experiment.workloads.get(decision["workload_id"])
@@ -372,10 +342,3 @@ def evaluate_files(
     for name, frame in zip(_TABLES, result, strict=True):
         table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
         write_parquet(outputs[name], table, origin)
-
-
-def _of_decision(frame: pd.DataFrame, decision: Mapping[str, str]) -> pd.DataFrame:
-    is_chosen = frame["variant_id"] == DEFAULT_VARIANT
-    for name, value in decision.items():
-        is_chosen &= frame[name] == value
-    return frame[is_chosen].reset_index(drop=True)

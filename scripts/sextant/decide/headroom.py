@@ -65,9 +65,15 @@ def measure_headroom(
             "is_most_tried": n_met == len(users),
         }
         limits.append({name: _known(value) for name, value in row.items()})
-    of_one = float(carried[:most].max(initial=0))
-    measured = replicas * _rate(curve, slo, level) * each / users[level]
-    rate = rate_rps or slo.request_rate_rps or measured
+    of_one, left = float(carried[:most].max(initial=0)), replicas - 1
+    is_kept = bool(size_replicas(slo.load, of_one) <= left)
+    without = {"replicas": left, "load": left * of_one, "is_kept": is_kept}
+    at = curve.iloc[level]
+    of_level = float(at["request_rate_rps"])
+    if not of_level > 0:
+        e2e_ms = slo.request_ms(at[TARGETS].to_numpy(float), lengths[level])
+        of_level = 1e3 * float(at["users"]) / float(e2e_ms)
+    rate = rate_rps or slo.request_rate_rps or replicas * of_level * each / users[level]
     return {
         "users_per_replica": int(each),
         "level_users": int(users[level]),
@@ -75,7 +81,7 @@ def measure_headroom(
         "load": replicas * of_one,
         "is_most_tried": most == len(users),
         "is_open": any(row["hi_ms"] is None and row["lo_ms"] is not None for row in limits),
-        "without_one": _without_one(of_one, slo, replicas),
+        "without_one": without if left else None,
         "requests_per_s": _known(float(rate)),
         "usd_per_hour": usd_per_hour,
         "usd_per_month": HOURS_PER_MONTH * usd_per_hour,
@@ -85,22 +91,6 @@ def measure_headroom(
 
 def _known(value: Any) -> Any:
     return None if isinstance(value, float) and np.isnan(value) else value
-
-
-def _rate(curve: pd.DataFrame, slo: SLO, level: int) -> float:
-    row = curve.iloc[level]
-    if row["request_rate_rps"] > 0:
-        return float(row["request_rate_rps"])
-    lengths, latencies_ms = row[LENGTHS].to_numpy(float), row[TARGETS].to_numpy(float)
-    return 1e3 * float(row["users"]) / float(slo.request_ms(latencies_ms, lengths))
-
-
-def _without_one(of_one: float, slo: SLO, replicas: int) -> dict[str, Any] | None:
-    left = replicas - 1
-    if not left:
-        return None
-    is_kept = bool(size_replicas(slo.load, of_one) <= left)
-    return {"replicas": left, "load": left * of_one, "is_kept": is_kept}
 
 
 def compare_options(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> dict[str, Any]:

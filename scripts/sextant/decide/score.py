@@ -3,20 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from sextant.decide.sizing import size_replicas
 from sextant.points.frame import IDENTIFIERS, TARGETS
-
-
-def is_success(replicas: int, true_load_per_replica: float, load: float) -> bool:
-    """Return whether the replicas carry the whole load within the limits in truth (eq. 5)."""
-    return bool(replicas >= size_replicas(load, true_load_per_replica))
-
-
-def relative_overspend(usd_per_hour: float, best_usd_per_hour: float) -> float:
-    """Return the fraction paid above the truly cheapest deployment (eq. 6)."""
-    return (usd_per_hour - best_usd_per_hour) / best_usd_per_hour
 
 
 def so_score(success_rate: float, overspend: float | None) -> float:
@@ -33,8 +24,10 @@ def so_score(success_rate: float, overspend: float | None) -> float:
 def judge(
     recommendations: pd.DataFrame, truth: pd.DataFrame, optimum: pd.DataFrame, load: float
 ) -> pd.DataFrame:
-    """Return the recommendations with `is_success` and `overspend` against the measured truth.
+    """Return the recommendations with `is_success` (eq. 5) and `overspend` (eq. 6).
 
+    Success is to carry the whole load within the limits in truth; the overspend is the share paid
+    above the truly cheapest deployment.
     It is a failure to recommend no profile, one that truly serves no user, or one never measured.
     An LLM that no profile truly serves cannot be judged: both stay null.
 
@@ -44,27 +37,17 @@ def judge(
         optimum: `sextant.decide.sizing.recommend` of `truth`.
         load: what the SLO wants served: users, or requests a second.
     """
-    served = truth.set_index(IDENTIFIERS)["load_per_replica"].dropna()
-    best_usd = optimum.set_index("llm_id")["usd_per_hour"].dropna()
-    verdicts = [_verdict(row, served, best_usd, load) for row in recommendations.itertuples()]
-    judged = recommendations.assign(
-        is_success=pd.array([success for success, _ in verdicts], dtype="boolean"),
-        overspend=[overspend for _, overspend in verdicts],
-    )
-    return judged.astype({"overspend": "float64"})
-
-
-def _verdict(
-    row: Any, served: pd.Series, best_usd: pd.Series, load: float
-) -> tuple[bool | None, float | None]:
-    if row.llm_id not in best_usd.index:
-        return None, None
-    if pd.isna(row.gpu_profile_id):
-        return False, None
-    true_load_per_replica = served.get((row.llm_id, row.gpu_profile_id), 0)
-    if not is_success(row.replicas, true_load_per_replica, load):
-        return False, None
-    return True, relative_overspend(row.usd_per_hour, best_usd[row.llm_id])
+    served = truth.set_index(IDENTIFIERS)["load_per_replica"]
+    best_usd = optimum.set_index("llm_id")["usd_per_hour"]
+    pairs = pd.MultiIndex.from_frame(recommendations[IDENTIFIERS])
+    needed = size_replicas(load, served.reindex(pairs).to_numpy(float))
+    is_enough = recommendations["replicas"].fillna(0).to_numpy(float) >= needed
+    best = recommendations["llm_id"].map(best_usd).to_numpy(float)
+    success = pd.array(is_enough, dtype="boolean")
+    success[np.isnan(best)] = pd.NA
+    usd = recommendations["usd_per_hour"].to_numpy(float)
+    overspend = np.where(is_enough, (usd - best) / best, np.nan)
+    return recommendations.assign(is_success=success, overspend=overspend)
 
 
 def summarize(judged: pd.DataFrame) -> dict[str, Any]:
@@ -106,8 +89,7 @@ class Policy(NamedTuple):
 
     gpu_profile_id: str | None = None
     replicas: int | None = None
-    usd_per_hour: float | None = None
-    """Of all replicas."""
+    usd_per_hour: float | None = None  # of all replicas
 
     def decide(self, llm_ids: Sequence[str]) -> pd.DataFrame:
         """Return `llm_id, gpu_profile_id, replicas, usd_per_hour`: the policy for each LLM."""

@@ -33,8 +33,7 @@ from sextant.predict.accuracy import (
 from sextant.predict.folds import Task
 from sextant.predict.tuning import ALL_CPUS
 
-_LIMITS = (0.05, 0.95)
-"""Quantiles of the measured latencies between which random limits are drawn."""
+_LIMITS = (0.05, 0.95)  # quantiles of the measured latencies between which random limits are drawn
 _DEPLOYMENT = 8
 """Random loads go up to as many times the most users that one server was measured with."""
 
@@ -69,7 +68,14 @@ def evaluate_predictors(
     names = list(dict.fromkeys(predictors or ())) or [
         name for name in configurable() if name in (known.predictors or [PREDICTOR])
     ]
-    _check_names(names, has_slos=slos is not None)
+    for name in names:
+        problem = fix = ""
+        if name not in configurable():
+            problem, fix = f"unknown predictor {name!r}", f"use one of {', '.join(configurable())}"
+        elif name == STATIC_POLICY and slos is None:
+            problem, fix = f"{name} predicts no latencies", "judge it on SLOs (--slos)"
+        if problem:
+            raise InputError(problem, field="--predictor", fix=fix)
     check_installed(names, "--predictor")
     task = task_of_characterization(known)
     result: dict[str, list[Any]] = {
@@ -91,7 +97,15 @@ def evaluate_predictors(
         judge = partial(evaluate, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress)
         folds = {name: partial(held_out, name, "llm") for name in names}
         scores = pd.concat(judge(predictor=name, hold_out=folds[name]).scores for name in names)
-        result |= {"predictors": _means(scores), "scenarios": frame_rows(scores)}
+        means = ("so_score", "success_rate", "overspend", "mape_nttft", "mape_itl")
+        by_predictor = scores.groupby("predictor", sort=False).agg(
+            **{name: (name, "mean") for name in means},
+            n_scenarios=("slo_id", "size"),
+            # SLOs that share a fit state the same number: it was spent once.
+            fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
+        )
+        rows = frame_rows(by_predictor.reset_index())
+        result |= {"predictors": rows, "scenarios": frame_rows(scores)}
     for row in result["predictors"]:
         if slos is not None and not draws_samples(row["predictor"]):
             continue
@@ -136,28 +150,3 @@ def random_slos(task: Task, n: int, seed: int) -> list[SLO]:
         )
         for number, (*latencies, load) in enumerate(drawn.tolist(), 1)
     ]
-
-
-def _check_names(names: list[str], *, has_slos: bool) -> None:
-    for name in names:
-        if name not in configurable():
-            problem, fix = f"unknown predictor {name!r}", f"use one of {', '.join(configurable())}"
-            raise InputError(problem, field="--predictor", fix=fix)
-        if name == STATIC_POLICY and not has_slos:
-            problem, fix = f"{name} predicts no latencies", "judge it on SLOs (--slos)"
-            raise InputError(problem, field="--predictor", fix=fix)
-
-
-def _means(scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the means over the SLOs, one row per predictor."""
-    means = scores.groupby("predictor", sort=False).agg(
-        so_score=("so_score", "mean"),
-        success_rate=("success_rate", "mean"),
-        overspend=("overspend", "mean"),
-        mape_nttft=("mape_nttft", "mean"),
-        mape_itl=("mape_itl", "mean"),
-        n_scenarios=("slo_id", "size"),
-        # SLOs that share a fit state the same number: it was spent once.
-        fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
-    )
-    return frame_rows(means.reset_index())

@@ -68,10 +68,8 @@ class Curve(NamedTuple):
     users: np.ndarray
     latencies_ms: Mapping[str, np.ndarray]
     """What each limit is compared with, by metric; NaN is not known."""
-    carried: np.ndarray
-    """The load, in the SLO's unit."""
-    is_met: np.ndarray
-    """Whether all limits hold, and few enough requests failed."""
+    carried: np.ndarray  # the load, in the SLO's unit
+    is_met: np.ndarray  # whether all limits hold, and few enough requests failed
     failed_share: np.ndarray
 
 
@@ -176,7 +174,14 @@ def candidates(
             else:
                 row |= _assess(known[pair], profiles[profile_id].usd_per_hour, slo)
             rows.append(row)
-    return _typed(rows)
+    types = {
+        **dict.fromkeys([*IDENTIFIERS, "status"], "str"),
+        **dict.fromkeys(["users_per_replica", "replicas"], "Int64"),
+        "usd_per_hour": "float64",
+        "fewest_users": "Int64",
+        **dict.fromkeys([*RATIOS, "limit_ratio", "load_per_replica", "failed_share"], "float64"),
+    }
+    return pd.DataFrame(rows, columns=list(types)).astype(types)
 
 
 def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
@@ -227,25 +232,12 @@ def _assess(curve: Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
     return row
 
 
-def _typed(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    types = {
-        **dict.fromkeys([*IDENTIFIERS, "status"], "str"),
-        **dict.fromkeys(["users_per_replica", "replicas"], "Int64"),
-        "usd_per_hour": "float64",
-        "fewest_users": "Int64",
-        **dict.fromkeys([*RATIOS, "limit_ratio", "load_per_replica", "failed_share"], "float64"),
-    }
-    return pd.DataFrame(rows, columns=list(types)).astype(types)
-
-
 def recommend(candidate_rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per LLM: its cheapest candidate that meets the SLO (LLM-Pilot, eq. 1).
 
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally
-    cheap profiles the likelier one is taken, where that is known, then that of fewer
-    `devices`, then
-    the first by identifier. An LLM whose every candidate fails has
-    a row with nothing but its name.
+    cheap profiles the likelier one is taken, where that is known, then that of fewer `devices`,
+    then the first by identifier. An LLM whose every candidate fails has a row with its name alone.
     """
     order = {"usd_per_hour": True, "probability_met": False}
     return best_of_each(candidate_rows, candidate_rows["status"] == "meets", order)
@@ -272,9 +264,7 @@ def best_of_each(
 
 
 MOST_REPLICAS = 4096
-_RATE_STEP = 2.0
-_RATE_PRECISION = 1.02
-_MOST_DOUBLINGS = 24
+_RATE_STEP, _RATE_PRECISION, _MOST_DOUBLINGS = 2.0, 1.02, 24
 
 
 def fewest_replicas(
@@ -325,19 +315,16 @@ def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | No
     Doubling or halving from `start_rps` finds two rates between which it lies; then their
     geometric mean is tried.
     """
-    low, high = None, None
-    rate = start_rps
+    low, high, rate = 0.0, math.inf, start_rps
     for _ in range(_MOST_DOUBLINGS):
         if meets(rate):
             low, rate = rate, rate * _RATE_STEP
         else:
             high, rate = rate, rate / _RATE_STEP
-        if low is not None and high is not None:
+        if low and high < math.inf:
             break
-    if low is None:
-        return None
-    if high is None:
-        return math.inf
+    if not low or high == math.inf:
+        return high if low else None
     while high / low > _RATE_PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if meets(middle) else (low, middle)

@@ -37,12 +37,12 @@ def task_of(
         memory_utilization: fraction of the memory that servers may use.
         has_fixed_lengths: whether each point has requests of its own lengths.
     """
-    is_feasible = tried["is_feasible"].astype(bool)
-    found = _pairs(tried[is_feasible])
+    pairs = pd.Series([*tried[IDENTIFIERS].itertuples(index=False, name=None)], dtype=object)
+    is_feasible = tried["is_feasible"].to_numpy(bool)
+    found, failed = {*pairs[is_feasible]}, {*pairs[~is_feasible]}
     served = {pair for pair in found if pair[1] in facts.profiles}
     if longest_request_tokens is not None:
         found = feasible_pairs(facts, longest_request_tokens, memory_utilization)
-    failed = _pairs(tried[~is_feasible])
     return Task(source, points, facts, found, failed, served, has_fixed_lengths)
 
 
@@ -59,10 +59,6 @@ def task_of_characterization(known: Characterization) -> Task:
     )
 
 
-def _pairs(tried: pd.DataFrame) -> set[Pair]:
-    return set(tried[IDENTIFIERS].itertuples(index=False, name=None))
-
-
 def feasible_pairs(
     facts: Facts, longest_request_tokens: int, memory_utilization: float
 ) -> set[Pair]:
@@ -70,10 +66,10 @@ def feasible_pairs(
 
     Facts only: what a probe has shown of an LLM is not known of one that is held out.
     """
-    pairs = {(llm_id, profile_id) for llm_id in facts.llms for profile_id in facts.profiles}
+    pairs = set()
     for llm_id, llm in facts.llms.items():
         reasons = ruled_out(llm, facts.profiles, longest_request_tokens, memory_utilization)
-        pairs -= {(llm_id, profile_id) for profile_id in reasons}
+        pairs |= {(llm_id, name) for name in facts.profiles.keys() - reasons.keys()}
     return pairs
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sextant.answer.text import beaten_notes, deployment, source_line, split_beaten
+from sextant.answer.answer import beaten_notes, deployment, source_line, split_beaten
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.facts.slo import METRICS, limits_of
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from sextant.answer.answer import source_line
 from sextant.answer.question import Question
 from sextant.answer.step_laws import Settings, find_laws
-from sextant.answer.text import source_line
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table

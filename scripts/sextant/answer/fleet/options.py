@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.basis import as_measured, estimates, outside_basis, warning
 from sextant.answer.candidates import Subject, subject_of
 from sextant.answer.fleet.planning import RISK, TIME_LIMIT_S, answer_fleet
 from sextant.answer.predicted import Fitted, Forecast, fit_to, forecast_of
@@ -23,7 +22,14 @@ from sextant.answer.question import (
     named_llm,
     requests_of,
 )
-from sextant.answer.source import Source, find_source
+from sextant.answer.source import (
+    Source,
+    as_measured,
+    estimates,
+    find_source,
+    outside_basis,
+    warning,
+)
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.base.sheets import Row, file_name, load_sheet
