@@ -74,9 +74,9 @@ def run_threads(plan, seconds: float) -> tuple[list[float], float]:
 
 def run_watcher(plan, seconds: float) -> tuple[list[float], float]:
     """Return the loop's lags beside the watcher, and the processor time of both."""
-    from sextant.engine.watcher import watch
+    from sextant.engine.watcher import Watcher
 
-    with watch(plan, time.monotonic_ns(), 1) as watcher:
+    with Watcher(plan, time.monotonic_ns(), 1) as watcher:
         other = psutil.Process(watcher.pid)
         before, others = time.process_time(), sum(other.cpu_times()[:2])
         lags = asyncio.run(lags_ms(seconds))

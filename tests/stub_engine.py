@@ -10,53 +10,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sextant.engine.http import MetricNames, Target, fetch
-from sextant.engine.protocol import ServerError, ServerSpec
+from sextant.engine.http import MetricNames, Target
+from sextant.engine.protocol import Server, ServerError, ServerSpec
 from sextant.experiment.servers import EngineSettings
-from sextant.points.verdict import MemoryFacts
 from stub_server import StubServer, answer_endpoint
 
 METRICS = "stub_running 2\nstub_waiting 0\nstub_usage 0.5\nstub_itl_sum 1\nstub_itl_count 100\n"
 
 
-@dataclass(frozen=True)
-class StubEngineServer:
+class StubEngineServer(Server):
     """A server that was started for a spec."""
-
-    spec: ServerSpec
-    target: Target
-    command: tuple[str, ...] = ("stub", "serve")
-    start_duration_s: float = 0.0
-
-    @property
-    def batch_weight_tokens(self) -> int:
-        return self.spec.batch_weight_tokens
-
-    @property
-    def device_indices(self) -> tuple[int | str, ...]:
-        return self.spec.device_indices
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return (os.getpid(),)
 
     def version(self) -> str:
         return "1.2"
 
     def is_healthy(self) -> bool:
         return True
-
-    def metrics(self) -> str:
-        return fetch(self.target.base_url)
-
-    def memory(self) -> MemoryFacts:
-        return MemoryFacts()
-
-    def stop_watching_memory(self) -> None:
-        pass
-
-    def error(self, message: str) -> ServerError:
-        return ServerError(message)
 
 
 @dataclass(frozen=True)
@@ -83,5 +52,7 @@ class StubEngine:
                     raise ServerError("the stub ran out of memory", is_out_of_memory=True)
                 stub = StubServer(answer_endpoint("stub-model", metrics=METRICS))
                 target = Target(stack.enter_context(stub).url, "stub-model")
-                servers.append(StubEngineServer(spec, target))
+                weight, places = spec.batch_weight_tokens, spec.device_indices
+                started = (["stub", "serve"], 0.0, weight, places, (os.getpid(),))
+                servers.append(StubEngineServer(target, *started))
             yield servers

@@ -559,14 +559,3 @@ def test_a_server_that_hangs_ends_the_measurement_with_an_error(tmp_path, monkey
         measure(tmp_path, replace(SETTINGS, request_timeout_s=4.0), levels=(2, 10))
     assert written(tmp_path) == []  # and the level before is kept for the next attempt
     assert (tmp_path / "out" / "partial" / "level-2" / "level.json").exists()
-
-
-def test_requests_that_a_busy_server_refuses_fail_and_are_in_no_latency(tmp_path, monkeypatch):
-    monkeypatch.setenv("FAKE_REFUSE", "429:8")  # the corner cases are 8 at most
-    outputs = measure(tmp_path, levels=(12,), duration_s=0.6)
-    frame = pd.read_parquet(outputs.requests)
-    assert set(frame["status"]) == {"ok", "http_error"}
-    refused = frame[frame["status"] == "http_error"]
-    assert refused["error"].str.contains("429").all()
-    assert refused["first_token_s"].isna().all() and refused["output_tokens"].isna().all()
-    assert (refused["token_offsets_ms"].str.len() == 0).all()

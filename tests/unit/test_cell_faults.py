@@ -214,43 +214,6 @@ def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, p
     assert json.loads(outputs.run.read_text())["left_out"] is None
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 68 MiB of which a cell may use most; needs root."""
-    folder = tmp_path / "out"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=68m", "tmpfs", str(folder)], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("needs root, to mount a small disk")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_disk_that_fills_up_while_levels_are_measured(tmp_path, place, small_disk):
-    job = start_job(tmp_path)
-    kept = small_disk / "partial"
-    wait_for(lambda: (kept / "level-1" / "level.json").exists(), "no level ended")
-    with (small_disk / "of-somebody-else").open("wb") as filler:
-        try:
-            while True:
-                filler.write(bytes(2**16))
-                filler.flush()
-        except OSError:
-            pass
-    assert job.wait(PATIENCE_S) == 2
-    said = (tmp_path / "job.log").read_text().splitlines()[-1]
-    assert f"{kept / 'level-2'}: no room to write" in said
-    assert "(No space left on device). Fix: free some space or raise the quota" in said
-    assert not list(small_disk.rglob("*.partial*")) and not (small_disk / "run.json").exists()
-    before = sent_s(kept / "level-1" / "requests.parquet", 1)
-    (small_disk / "of-somebody-else").unlink()
-    outputs = measure(tmp_path, levels=(1, 2, 3), duration_s=1.0)
-    assert sent_s(outputs.requests, 1) == before
-    assert damaged_files(small_disk) == {}
-
-
 # Jobs on GPUs of an NVML of our own. Only a process that starts with it has it.
 GPU_JOB = """
 import sys

@@ -113,18 +113,6 @@ def test_rates_and_all_at_once(tmp_path):
     assert spans_s[40.0] == pytest.approx(2 * spans_s[80.0], rel=1e-6)
 
 
-def test_a_rate_has_a_warm_up_and_a_cool_down(tmp_path):
-    with StubServer(answer_tokens(0.1)) as server:
-        times = ("--warmup", 0.5, "--duration", 1, "--cooldown", 0.5)
-        frame, written = load(server.url, tmp_path, *FIXED, "--request-rate", 50, *times)
-        n_received = len(server.requests)
-    (level,) = written["levels"]
-    assert level["n_warmup_requests"] > 0 and level["n_cooldown_requests"] > 0
-    left_out = level["n_warmup_requests"] + level["n_cooldown_requests"]
-    assert n_received == len(frame) + left_out
-    assert frame["scheduled_s"].between(level["started_s"], level["started_s"] + 1).all()
-
-
 FEW_FILES = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, 64)); main()"
 
 
@@ -161,18 +149,6 @@ def test_a_workload_is_capped_and_drawn(tmp_path):
     assert (written["workload_id"], written["sampler"]) == ("text-generation", "joint")
     assert written["unsent_parameters"] == []
     assert written["definition"]["max_input_tokens"] == 40
-
-
-def test_the_same_seed_sends_the_same_bytes(tmp_path):
-    def bodies(seed: int) -> list[bytes]:
-        with StubServer(answer_tokens(0.002)) as server:
-            load(server.url, tmp_path, *FIXED, "--batch", 1, "--n-requests", 9, "--seed", seed)
-        # The port is the server's own.
-        heads = [request.head.replace(str(server.port), "PORT") for request in server.requests]
-        return [head.encode() + r.body for head, r in zip(heads, server.requests, strict=True)]
-
-    assert bodies(3) == bodies(3)
-    assert bodies(3) != bodies(4)
 
 
 # Secrets

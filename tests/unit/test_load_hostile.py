@@ -325,22 +325,6 @@ def test_a_full_disk_of_temporary_files_ends_the_load(tmp_path, monkeypatch) -> 
     assert time.monotonic() - began_s < 30
 
 
-def test_a_load_of_a_server_whose_version_hangs(tmp_path) -> None:
-    tokens = answer_tokens()
-
-    async def answer(request, writer):
-        if request.head.startswith("GET"):
-            await asyncio.sleep(AN_HOUR_S)
-        await tokens(request, writer)
-
-    answer.takes_get = True
-    lengths = ("--input-tokens", 8, "--output-tokens", 3, "--batch", 2)
-    with StubServer(answer) as server:
-        sextant("load", "--base-url", server.url, "--model", "m", "--out", tmp_path, *lengths)
-    run = json.loads((tmp_path / "run.json").read_text())
-    assert run["server"]["version"] is None and run["is_complete"]
-
-
 def test_quantiles_of_many_tokens_are_those_of_a_sample(monkeypatch) -> None:
     log, rng = RequestLog(), np.random.default_rng(0)
     for _ in range(200):

@@ -18,7 +18,7 @@ import pytest
 from fake_nvml import use_fake_nvml, use_no_nvml
 from sextant.engine import gauges
 from sextant.engine.gauges import GPU_PERIOD_S, HTTP_PERIOD_S
-from sextant.engine.watcher import Watched, Watcher, WatchPlan, read_rows, watch
+from sextant.engine.watcher import Watched, Watcher, WatchPlan, read_rows
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from stub_server import StubServer, answer_text
 from support import wait_for
@@ -32,7 +32,7 @@ def watched_until(
     look: Callable[[Watched], object], plan: WatchPlan, level: float = 4, *, what: str = "rows"
 ) -> Watched:
     """Watch until what there is so far has what a test waits for, however long that takes."""
-    with watch(plan, time.monotonic_ns(), level) as watcher:
+    with Watcher(plan, time.monotonic_ns(), level) as watcher:
         wait_for(lambda: look(so_far(watcher)), what)
         return watcher.stop()
 
@@ -244,10 +244,10 @@ PARENT = """
 import signal, time
 # Ignored by what runs in a shell's background, as these tests may.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from sextant.engine.watcher import WatchPlan, watch
-watcher = watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1)
-print(watcher.pid, flush=True)
-time.sleep(60)
+from sextant.engine.watcher import Watcher, WatchPlan
+with Watcher(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher:
+    print(watcher.pid, flush=True)
+    time.sleep(60)
 """
 
 
@@ -267,7 +267,7 @@ def test_it_ends_with_its_parent(monkeypatch, number):
 
 def test_what_a_killed_process_had_sampled_is_kept(monkeypatch):
     use_fake_nvml(monkeypatch)
-    with watch(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher:
+    with Watcher(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher:
         wait_for(lambda: so_far(watcher).telemetry.num_rows >= 2, "rows")
         os.kill(watcher.pid, signal.SIGKILL)
         watched = watcher.stop()
@@ -278,16 +278,9 @@ def test_what_a_killed_process_had_sampled_is_kept(monkeypatch):
 
 def test_a_device_that_hangs_keeps_nobody(monkeypatch):
     use_fake_nvml(monkeypatch, slow="1:60")
-    with Watcher(WatchPlan("gpu", (0, 1)), time.monotonic_ns(), 1) as watcher:
+    with Watcher(WatchPlan("gpu", (0, 1)), time.monotonic_ns(), 1, limit_s=0.5) as watcher:
         wait_for(lambda: so_far(watcher).telemetry.num_rows, "rows")
-        watcher.wait_until_watching(0.5)
         watched = watcher.stop()
     assert not psutil.pid_exists(watcher.pid)
     assert len(rows_of(watched, "gpu0")) >= 1 and rows_of(watched, "gpu1") == []
     assert watched.warnings == ["not every source was read within 0.5 s"]
-
-
-def test_only_the_devices_of_the_job_are_read(monkeypatch):
-    use_fake_nvml(monkeypatch, gpus=4)
-    watched = watched_once(WatchPlan("gpu", (2,)))
-    assert set(watched.telemetry["device"].to_pylist()) == {"gpu2"}

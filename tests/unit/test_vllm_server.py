@@ -55,18 +55,18 @@ def descendants(server: VLLMServer) -> list[psutil.Process]:
 # What is started
 
 
-def test_the_batch_weight_becomes_blocks():
+def test_a_cpu_and_gpus_are_told_different_things():
     # 1000 tokens take 63 blocks of 16; vLLM keeps one more for itself.
     assert n_blocks(CPU, SETTINGS) == 64
     assert n_blocks(replace(CPU, batch_weight_tokens=1008), SETTINGS) == 64
-    given = options(command(CPU, SETTINGS, 8123))
-    assert (given["--num-gpu-blocks-override"], given["--block-size"]) == ("64", "16")
-    assert given["--kv-cache-memory-bytes"] == str(64 * 16 * 512)
-
-
-def test_a_cpu_and_gpus_are_told_different_things():
     cpu, gpu = (options(command(spec, SETTINGS, 8123)) for spec in (CPU, GPU))
+    assert (cpu["--num-gpu-blocks-override"], cpu["--block-size"]) == ("64", "16")
+    assert cpu["--kv-cache-memory-bytes"] == str(64 * 16 * 512)
     assert (gpu["--tensor-parallel-size"], gpu["--gpu-memory-utilization"]) == ("2", "0.9")
+    third = options(command(replace(GPU, memory_share=1 / 3), SETTINGS, 8123))
+    assert third["--gpu-memory-utilization"] == "0.3"
+    # The KV cache of a CPU is stated in bytes; nothing else there is a share.
+    assert "--gpu-memory-utilization" not in cpu
     assert "--kv-cache-memory-bytes" not in gpu and "--enforce-eager" not in gpu
     assert "--tensor-parallel-size" not in cpu and "--enforce-eager" in cpu
     assert "--distributed-executor-backend" not in gpu
@@ -85,13 +85,6 @@ def test_the_server_sees_its_devices_only(monkeypatch):
     assert environment(GPU, "k")["CUDA_VISIBLE_DEVICES"] == "2,5"
     cpu = environment(replace(CPU, device_indices=(1, 3)), "k")
     assert (cpu["CUDA_VISIBLE_DEVICES"], cpu["VLLM_CPU_OMP_THREADS_BIND"]) == ("", "1,3")
-
-
-def test_a_replica_takes_its_share_of_the_device():
-    third = options(command(replace(GPU, memory_share=1 / 3), SETTINGS, 8123))
-    assert third["--gpu-memory-utilization"] == "0.3"
-    # The KV cache of a CPU is stated in bytes; nothing else there is a share.
-    assert "--gpu-memory-utilization" not in options(command(CPU, SETTINGS, 8123))
 
 
 def test_cores_are_the_profile_s_on_a_cpu_and_given_elsewhere():
@@ -122,21 +115,15 @@ def test_what_the_server_writes_lies_below_its_scratch_folder(tmp_path, monkeypa
     assert environment(CPU, "k")["VLLM_CACHE_ROOT"] == str(shared)
 
 
-def test_the_servers_processes_talk_by_loopback(monkeypatch):
-    monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.7")
-    monkeypatch.setenv("VLLM_PORT", "29500")
-    values = environment(GPU, "k")
-    assert values["VLLM_HOST_IP"] == values["VLLM_LOOPBACK_IP"] == "127.0.0.1"
-    assert values["GLOO_SOCKET_IFNAME"] == values["NCCL_SOCKET_IFNAME"] == "lo"
-    assert "VLLM_PORT" not in values
-
-
-def test_the_clients_environment_does_not_leak(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
+def test_the_clients_environment_does_not_leak_and_processes_talk_by_loopback(monkeypatch):
+    given = {"PYTHONPATH": "/elsewhere", "VIRTUAL_ENV": "/elsewhere", "VLLM_PORT": "29500"}
+    for name, value in (given | {"VLLM_HOST_IP": "10.0.0.7"}).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     values = environment(CPU, "k")
-    assert "/elsewhere" not in values.values()
+    assert not values.keys() & given.keys()
+    assert values["VLLM_HOST_IP"] == values["VLLM_LOOPBACK_IP"] == "127.0.0.1"
+    assert values["GLOO_SOCKET_IFNAME"] == values["NCCL_SOCKET_IFNAME"] == "lo"
     assert values["VLLM_NO_USAGE_STATS"] == values["DO_NOT_TRACK"] == "1"
     # Random weights need no download; real ones may.
     assert values["HF_HUB_OFFLINE"] == "1"

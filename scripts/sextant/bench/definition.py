@@ -18,6 +18,8 @@ from sextant.facts.gpu import Devices
 from sextant.points.cell_files import concatenated, file_facts, from_json, to_json
 from sextant.points.run import LevelRun
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -55,22 +57,18 @@ class Cell:
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
     """Build a cell from its definition (see `sextant.experiment.experiment.cell_definition`)."""
-    taken = {field.name for field in fields(Cell)} & set(definition)
-    values = {name: definition[name] for name in taken}
-    values["config_path"] = Path(definition["config_path"])
-    values["devices"] = Devices(**definition["devices"])
-    values["scenario"] = scenario_of(definition["scenario"])
-    values["variant"] = Variant(**definition.get("variant", {}))
+    names = [field.name for field in fields(Cell)]
     contents = inputs_sha256(definition, workload_path, definition["config_path"])
-    return Cell(
-        **values,
-        definition=definition,
-        definition_sha256=definition_sha256(definition, *contents),
-        workload_path=Path(workload_path),
-    )
-
-
-log = logging.getLogger(__name__)
+    values = {name: definition[name] for name in names if name in definition} | {
+        "config_path": Path(definition["config_path"]),
+        "devices": Devices(**definition["devices"]),
+        "scenario": scenario_of(definition["scenario"]),
+        "variant": Variant(**definition.get("variant", {})),
+        "definition": definition,
+        "definition_sha256": definition_sha256(definition, *contents),
+        "workload_path": Path(workload_path),
+    }
+    return Cell(**values)
 
 
 class Checkpoint:
@@ -91,11 +89,10 @@ class Checkpoint:
             return "it was not finished"
         try:
             entry = read_json(level / "level.json")
-            differing = [name for name in self._key if entry["key"][name] != self._key[name]]
-            if differing == ["hardware"]:
-                return f"it was measured on {entry['key']['hardware']}"
-            if differing:
+            if entry["key"]["definition_sha256"] != self._key["definition_sha256"]:
                 return "it was measured by another definition"
+            if (machine := entry["key"]["hardware"]) != self._key["hardware"]:
+                return f"it was measured on {machine}"
             from_json(LevelRun, entry["level"])
             tables = [level / name for name in entry["files"]]
             return None if file_facts(tables) == entry["files"] else "its files are damaged"
@@ -107,21 +104,19 @@ class Checkpoint:
     ) -> None:
         """Keep a finished level; `level.json`, which declares it whole, comes last."""
         folder = self._folder_of(level)
-        paths = [folder / f"{name}.parquet" for name in tables]
-        for path, table in zip(paths, tables.values(), strict=True):
+        paths = {folder / f"{name}.parquet": table for name, table in tables.items()}
+        for path, table in paths.items():
             write_parquet(path, table, {})
         entry = {"batch_weight_tokens": batch_weight_tokens, "level": to_json(level)}
         write_json(folder / "level.json", {"key": self._key, "files": file_facts(paths)} | entry)
 
     def levels(self, batch_weight_tokens: int | None) -> list[LevelRun]:
         """Return the levels that were measured at this batch weight, in order."""
-        whole = [level for level in self.folder.glob("level-*") if not self._problem(level)]
-        entries = [read_json(level / "level.json") for level in whole]
-        found = [
-            from_json(LevelRun, entry["level"])
-            for entry in entries
-            if entry["batch_weight_tokens"] == batch_weight_tokens
-        ]
+        found = []
+        for level in self.folder.glob("level-*"):
+            entry = None if self._problem(level) else read_json(level / "level.json")
+            if entry and entry["batch_weight_tokens"] == batch_weight_tokens:
+                found.append(from_json(LevelRun, entry["level"]))
         return sorted(found, key=lambda run: run.level)
 
     def table(self, name: str, levels: Sequence[LevelRun]) -> pa.Table:

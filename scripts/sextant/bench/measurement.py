@@ -18,7 +18,7 @@ from sextant.engine.devices import host_facts
 from sextant.engine.http import mean_itl_ms, server_gauges
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
-from sextant.engine.watcher import Watched, Watcher, WatchPlan, watch
+from sextant.engine.watcher import Watched, Watcher, WatchPlan
 from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario, as_json
 from sextant.experiment.servers import EngineSettings
 from sextant.load.measure import LevelResult
@@ -27,7 +27,6 @@ from sextant.load.source import RequestSource, unsent_parameters
 from sextant.points.cell_files import TABLES, write_cell
 from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
-from sextant.workload.generators import Arrivals
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
 
@@ -56,29 +55,22 @@ class Record:
 def write_results(
     cell: Cell, folder: Path, record: Record, feasibility: Feasibility | None, kept: Checkpoint
 ) -> None:
-    """Write all files of a cell to its folder.
-
-    `feasibility` is None of servers that run already: only their host knows their memory.
-    """
+    """Write a cell's files to its folder; `feasibility` is None of servers that run already."""
     verdict = feasibility.verdict if feasibility else FEASIBLE
     if verdict.is_feasible and record.server is None:
         n_starts = {"n_server_starts": len(record.probes)}
         verdict = Verdict(Outcome.NO_BATCH_WEIGHT_PASSED, n_starts)
-    tuning = Tuning(
-        verdict=verdict,
-        batch_weight_tokens=record.server.batch_weight_tokens if record.server else None,
-        possible_gain=record.possible_gain,
-        memory=feasibility,
-        probes=tuple(record.probes),
-    )
+    weight = record.server.batch_weight_tokens if record.server else None
+    probes = tuple(record.probes)
+    tuning = Tuning(verdict, weight, record.possible_gain, feasibility, probes)
     tables = {name: kept.table(name, record.levels) for name in TABLES}
     run = CellRun(
         **{name: getattr(cell, name) for name in CELL_KEY if name != "variant_id"},
         variant_id=cell.variant.variant_id,
         scenario=as_json(cell.scenario),
         variant=cell.variant,
-        verdict=tuning.verdict,
-        batch_weight_tokens=tuning.batch_weight_tokens,
+        verdict=verdict,
+        batch_weight_tokens=weight,
         server=record.server,
         seed=cell.seed,
         sampler=cell.sampler,
@@ -208,16 +200,13 @@ class Measurement:
 
     def _kv_usage(self) -> float | None:
         """Return the mean use of the replicas' KV caches, None if a server does not report it."""
-        usages = []
-        for server in self._servers:
-            try:
-                gauges = server_gauges(server.metrics(), self._metric_names)
-            except OSError:
-                return None
-            if gauges["kv_cache_usage"] is None:
-                return None
-            usages.append(gauges["kv_cache_usage"])
-        return statistics.fmean(usages)
+        try:
+            metrics = [server.metrics() for server in self._servers]
+        except OSError:
+            return None
+        gauges = (server_gauges(text, self._metric_names) for text in metrics)
+        usages = [it["kv_cache_usage"] for it in gauges if it["kv_cache_usage"] is not None]
+        return statistics.fmean(usages) if len(usages) == len(metrics) else None
 
     def _watch(self, level: float) -> Watcher:
         servers, kind = self._servers, self.cell.devices.kind
@@ -229,7 +218,7 @@ class Measurement:
             metric_names=self._metric_names,
             dcgm_url=self.settings.dcgm_url,
         )
-        return watch(plan, self._epoch_ns, level)
+        return Watcher(plan, self._epoch_ns, level)
 
     def _metrics(self, level: float) -> str:
         """Return the metrics of all replicas one after another: their sums are the cell's."""
@@ -283,14 +272,13 @@ def _scenarios(cell: Cell) -> dict[float, Scenario]:
 
     Raises InputError, before any server starts, if the workload has no such arrivals.
     """
-    if not isinstance(cell.scenario, OpenLoop):
-        return dict.fromkeys(cell.scenario.levels, cell.scenario)
-    found: dict[float, Scenario] = {}
-    for level in cell.scenario.levels:
-        own = cell.scenario.with_arrivals_of(cell.workload_path.parent, level)
-        if isinstance(own.arrivals, Arrivals) and own is not cell.scenario:
-            log.info("level %g: %s arrivals (%s)", level, cell.scenario.arrivals, own.arrivals.kind)
-        found[level] = own
+    scenario = cell.scenario
+    found: dict[float, Scenario] = dict.fromkeys(scenario.levels, scenario)
+    if isinstance(scenario, OpenLoop) and isinstance(scenario.arrivals, str):
+        for level in scenario.levels:
+            found[level] = own = scenario.with_arrivals_of(cell.workload_path.parent, level)
+            kind = getattr(own.arrivals, "kind", None)
+            log.info("level %g: %s arrivals (%s)", level, scenario.arrivals, kind)
     return found
 
 

@@ -6,11 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow.compute as pc
 
 from sextant.base.files import atomic_path
 from sextant.bench.batch_weight import WeightRange, next_weight
@@ -27,16 +27,14 @@ log = logging.getLogger(__name__)
 _SHORT_OUTPUT_TOKENS = 4
 
 
-@dataclass(frozen=True)
-class RequestLengths:
+class RequestLengths(NamedTuple):
     """The shortest, mean and longest requests of a workload, in tokens."""
 
     input_tokens: tuple[int, int, int]
     output_tokens: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class CornerCase:
+class CornerCase(NamedTuple):
     """Requests that are sent all at once."""
 
     name: str
@@ -100,13 +98,12 @@ def check_corner_cases(
         # Request i goes to server i mod n: each gets the whole case.
         due_s = np.zeros(case.n_requests * len(servers))
         result = run_open_loop(targets, source, due_s, timeout_s, time.monotonic_ns())
-        rows = result.table().select(["status", "error", "replica"])
-        failed = rows.filter(pc.not_equal(rows["status"], "ok")).to_pylist()
-        if failed:
-            server, problem = servers[failed[0]["replica"]], failed[0]["error"]
-            if failed[0]["status"] == "timeout":
+        rows = result.table().select(["status", "error", "replica"]).to_pylist()
+        if failed := next((row for row in rows if row["status"] != "ok"), None):
+            problem = failed["error"]
+            if failed["status"] == "timeout":
                 problem += ". Fix: raise engine.request_timeout_s, unless the server hangs"
-            raise server.error(f"corner case '{case.name}' failed: {problem}")
+            raise servers[failed["replica"]].error(f"corner case '{case.name}' failed: {problem}")
         for server in servers:
             if not server.is_healthy():
                 raise server.error(f"the engine ended after corner case '{case.name}'")

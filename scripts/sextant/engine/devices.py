@@ -163,10 +163,8 @@ def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
 
 
 def n_oom_kills() -> int | None:
-    """Return how many processes the kernel of this node has killed for want of memory.
-
-    The counter `oom_kill` of /proc/vmstat (Linux 4.13 and later) counts those of memory cgroups,
-    such as a job's, as well. None where there is none.
+    """Return how many processes the kernel of this node has killed for want of memory, those of
+    memory cgroups included (`oom_kill` of /proc/vmstat, Linux 4.13 and later); None if unknown.
     """
     with contextlib.suppress(OSError):
         if said := re.search(r"^oom_kill (\d+)", _VMSTAT.read_text(), re.MULTILINE):
@@ -185,9 +183,7 @@ def _below(pid: int) -> list[int]:
 
 
 def host_facts() -> "HostFacts":
-    """Return what identifies the machine; what NVML does not report is null, as are all GPU facts
-    without NVML.
-    """
+    """Return what identifies the machine; null is what NVML does not report."""
     from sextant.points.run import HostFacts, HostGPU  # which takes a second to load
 
     machine = HostFacts(
@@ -216,9 +212,7 @@ def host_facts() -> "HostFacts":
 
 
 def hardware(kind: str, devices: Sequence[int | str]) -> str:
-    """Return the names of the processor and of these GPUs (NVML indices or UUIDs, of kind `gpu`):
-    levels of others do not mix.
-    """
+    """Return the names of the processor and of these GPUs: levels of others do not mix."""
     names = [_processor()]
     for device in devices if kind == "gpu" else ():
         try:
@@ -238,12 +232,9 @@ def _processor() -> str:
 
 def _is_mig_enabled(handle: object) -> bool | None:
     try:
-        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
-    except pynvml.NVMLError_NotSupported:  # a device that cannot be divided
-        return False
-    except pynvml.NVMLError:
-        return None
-    return current == pynvml.NVML_DEVICE_MIG_ENABLE
+        return pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    except pynvml.NVMLError as error:  # a device that cannot be divided does not support it
+        return False if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED else None
 
 
 def _or_none(get: Callable, *arguments: object) -> Any:

@@ -128,9 +128,8 @@ def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
                 used_s[process.pid, process.create_time()] = times.user + times.system
         if not used_s:
             raise SeriesEndedError("the server's processes have ended")
-        row = {"device": "cpu", "memory_used_gib": memory / GIB}
+        row, elapsed_s = {"device": "cpu", "memory_used_gib": memory / GIB}, now_s - known_at_s
         if known_s is not None:
-            elapsed_s = now_s - known_at_s
             if elapsed_s < _SHORTEST_INTERVAL_S:
                 return row
             # What started since the last reading has used all its time since then.
@@ -187,9 +186,7 @@ class Gpu:
     instance_id: int | None = None
 
     def read(self) -> Row:
-        """Return what the device reports now; a field without an answer is left out. Raises
-        SeriesEndedError if the device is lost.
-        """
+        """Return what the device reports now, if it does; SeriesEndedError: it is lost."""
         row: Row = {"device": self.name}
         for reader in tuple(self.readers):
             try:
@@ -215,25 +212,23 @@ def open_gpus(selectors: Sequence[int | str], warn: Warn) -> tuple[list[Gpu], li
     """Return the devices of these NVML indices, GPU UUIDs and MIG UUIDs, and those that NVML does
     not know. A MIG instance brings the GPU it is a part of along, once.
     """
-    gpus: dict[str, Gpu] = {}
-    unknown = []
-    try:
-        pynvml.nvmlInit()
-        known = selectors
-    except pynvml.NVMLError as error:
-        warn(f"no telemetry of GPUs {', '.join(map(str, selectors))}: NVML says {error}")
-        known = ()
+    gpus, unknown = dict[str, Gpu](), dict[int | str, Gpu]()
     for selector in selectors:
         is_index = isinstance(selector, int)
+        name = f"gpu{selector}" if is_index else str(selector)
+        unknown[selector] = Gpu(name, None, [], None if is_index else name)
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        warn(f"no telemetry of GPUs {', '.join(map(str, selectors))}: NVML says {error}")
+        return [], list(unknown.values())
+    for selector in selectors:
         try:
-            if known:
-                gpus |= {gpu.name: gpu for gpu in _open(selector, warn)}
-                continue
+            gpus |= {gpu.name: gpu for gpu in _open(selector, warn)}
+            del unknown[selector]
         except pynvml.NVMLError as error:
             warn(f"no telemetry of GPU {selector}: NVML says {error}")
-        name = f"gpu{selector}" if is_index else str(selector)
-        unknown.append(Gpu(name, None, [], None if is_index else name))
-    return list(gpus.values()), unknown
+    return list(gpus.values()), list(unknown.values())
 
 
 def _open(selector: int | str, warn: Warn) -> list[Gpu]:

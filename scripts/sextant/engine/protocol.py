@@ -125,13 +125,10 @@ class Server:
 class Engine(Protocol):
     """What serves. A new engine is one file with a class like this, and one row in `registry`."""
 
-    @property
-    def starts_servers(self) -> bool:
-        """Whether it starts servers: then memory facts decide, and the batch weight is tuned."""
-
-    @property
-    def metric_names(self) -> tuple[MetricNames, ...]:
-        """What its servers may call their metrics."""
+    starts_servers: bool
+    """Whether it starts servers: then memory facts decide, and the batch weight is tuned."""
+    metric_names: tuple[MetricNames, ...]
+    """What its servers may call their metrics."""
 
     def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
         """Check a configuration's `engine`; return warnings. InputError: it cannot have that."""

@@ -19,7 +19,7 @@ from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 log = logging.getLogger(__name__)
 
 # NVML takes a second or more to start where no other process holds the driver.
-START_LIMIT_S = 10.0
+_START_LIMIT_S = 10.0
 # More than the process itself waits for a last reading that hangs.
 _STOP_LIMIT_S = 4.0
 _SCRIPTS = PROJECT / "scripts"
@@ -55,10 +55,16 @@ class Watched:
 
 
 class Watcher:
-    """A process that watches one level; a context manager, so that it always ends."""
+    """A process that watches one level; a context manager, so that it always ends.
 
-    def __init__(self, plan: WatchPlan, epoch_ns: int, level: float) -> None:
-        self._level = level
+    It is entered when every source was read once, so that counters are whole, or after `limit_s`.
+    Telemetry never fails a measurement: what cannot be read is a warning of `stop`.
+    """
+
+    def __init__(
+        self, plan: WatchPlan, epoch_ns: int, level: float, limit_s: float = _START_LIMIT_S
+    ) -> None:
+        self._level, self._limit_s = level, limit_s
         self._watched: Watched | None = None
         self._warnings: list[str] = []
         # Files in memory: nothing is lost to a full disk, and nothing stays behind.
@@ -88,14 +94,15 @@ class Watcher:
         """Process id of the process that watches."""
         return self._process.pid
 
-    def wait_until_watching(self, limit_s: float = START_LIMIT_S) -> None:
-        """Wait until every source was read once, the process has ended, or time is up."""
+    def __enter__(self) -> "Watcher":
         ready = select.poll()  # unlike select, it knows more than 1,024 file descriptors
         ready.register(self._stdout, select.POLLIN)
-        if not ready.poll(limit_s * 1e3):
-            self._warnings.append(f"not every source was read within {limit_s:g} s")
-
-    def __enter__(self) -> "Watcher":
+        try:
+            if not ready.poll(self._limit_s * 1e3):
+                self._warnings.append(f"not every source was read within {self._limit_s:g} s")
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,20 +134,6 @@ class Watcher:
         server = read_rows(contents[1], SERVER_SCHEMA, self._level)
         self._watched = Watched(telemetry, server, warnings)
         return self._watched
-
-
-def watch(plan: WatchPlan, epoch_ns: int, level: float) -> Watcher:
-    """Start to watch; returns when every source was read once, so that counters are whole.
-
-    Telemetry never fails a measurement: what cannot be read is a warning of `Watcher.stop`.
-    """
-    watcher = Watcher(plan, epoch_ns, level)
-    try:
-        watcher.wait_until_watching()
-    except BaseException:
-        watcher.stop()
-        raise
-    return watcher
 
 
 def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
