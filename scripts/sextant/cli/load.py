@@ -24,7 +24,6 @@ from sextant.cli.options import (
 
 if TYPE_CHECKING:
     from sextant.engine.http import Target
-    from sextant.load.measure import Subject
 
 _KEY_VARIABLE = "OPENAI_API_KEY"
 
@@ -92,13 +91,12 @@ class SubjectOptions:
     engine: str = "endpoint"
     """What serves, e.g. vllm, sglang or tgis; for the results."""
 
-    def subject(self, model: str, content: Content) -> "Subject":
+    def subject(self, model: str, content: Content) -> dict[str, Any]:
         """Return the ids, and the facts of LLM and GPU profile as far as they are known. Raises
         InputError if a config or a GPU profile is unknown.
         """
         from sextant.facts.gpu import profile_of_id
         from sextant.facts.llm import config_file, load_llm, name_of, shipped_config
-        from sextant.load.measure import Subject
 
         llm_id = self.llm_id or (name_of(self.hf_config) if self.hf_config else model)
         config = config_file(self.hf_config) if self.hf_config else shipped_config(llm_id)
@@ -107,20 +105,16 @@ class SubjectOptions:
             with naming_options({None: "--gpu-profile"}):
                 profile = asdict(profile_of_id(self.gpu_profile))
                 profile["usd_per_hour"] = self.usd_per_hour  # no nan in JSON
-        return Subject(
-            llm_id=llm_id,
-            gpu_profile_id=self.gpu_profile or "unknown",
-            workload_id=content.workload_id,
-            engine=self.engine,
-            sampler=content.sampler,
-            prompts=content.prompts,
-            unsent_parameters=content.unsent_parameters,
-            facts={
-                "llm": asdict(load_llm(config, self.dtype)) if config else None,
-                "gpu_profile": profile,
-                **content.facts,
-            },
-        )
+        llm = asdict(load_llm(config, self.dtype)) if config else None
+        return {
+            "llm_id": llm_id,
+            "gpu_profile_id": self.gpu_profile or "unknown",
+            "workload_id": content.workload_id,
+            "sampler": content.sampler,
+            "prompts": content.prompts,
+            "unsent_parameters": tuple(content.unsent_parameters),
+            "definition": {"llm": llm, "gpu_profile": profile, **content.facts},
+        }
 
 
 @grouped
@@ -152,7 +146,7 @@ def load(
     how: dict[str, Any] = {"timeout_s": way.timeout, "seed": seed, "limits_ms": limits_ms}
     with stoppable():
         sent = (targets, content.source_of, scenario)
-        document, interruption = load_server(*sent, out, subject, **how)
+        document, interruption = load_server(*sent, out, subject, engine=what.engine, **how)
     print_document(document)
     say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
     if interruption is not None:

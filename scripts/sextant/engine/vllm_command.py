@@ -203,9 +203,7 @@ def _own_lines(text: str) -> list[str]:
 
 
 def failed_allocation(text: str) -> tuple[int, int | None] | None:
-    """Return of the first allocation that failed the bytes that were asked for, and those that were
-    free, None if the message does not say.
-    """
+    """Return the bytes that the first failed allocation asked for, and those free, if it says."""
     if needed := _TEXTS["needed_gib"].search(text):
         tried_gib, free_gib = map(float, needed.groups())
         return round(tried_gib * 2**30), round(free_gib * 2**30)
@@ -221,9 +219,8 @@ def profiled_blocks(text: str) -> int | None:
 
     None where vLLM did not profile: on a CPU it only repeats the number it was given.
     """
-    found = [(int(own), int(given)) for own, given in _TEXTS["profiled_blocks"].findall(text)]
-    blocks = [own for own, given in found if own != given]
-    return min(blocks, default=None)
+    found = _TEXTS["profiled_blocks"].findall(text)
+    return min((int(own) for own, given in found if int(own) != int(given)), default=None)
 
 
 def _bytes(match: re.Match) -> int:

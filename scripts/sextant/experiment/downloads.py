@@ -66,18 +66,17 @@ def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = No
     An archive with a manifest is verified when it is read. Raises InputError: the mirror lacks the
     file, the download fails, or the bytes differ.
     """
+    source = dataset.url if mirror is None else str(Path(mirror) / dataset.mirror_path)
     with atomic_path(out_path) as temporary:
-        if mirror is None:
-            source = dataset.url
-            _download(dataset, temporary)
-        else:
-            source = str(Path(mirror) / dataset.mirror_path)
-            try:
+        try:
+            if mirror is None:
+                _download(dataset, temporary)
+            else:
                 shutil.copyfile(source, temporary)
-            except FileNotFoundError:
-                fix = "put the file there, or unset the mirror to download it"
-                problem = f"the mirror has no {dataset.dataset_id}"
-                raise InputError(problem, file=source, fix=fix) from None
+        except FileNotFoundError:
+            fix = "put the file there, or unset the mirror to download it"
+            problem = f"the mirror has no {dataset.dataset_id}"
+            raise InputError(problem, file=source, fix=fix) from None
         digest = dataset.sha256 if dataset.has_manifest else sha256_file(temporary)
         if digest != dataset.sha256:
             problem = f"SHA-256 is {digest}, the registry has {dataset.sha256}"

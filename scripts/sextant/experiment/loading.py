@@ -98,11 +98,10 @@ def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: s
         if cell.variant_id == DEFAULT_VARIANT and cell.scenario_id not in without_users
     }
     if (decision["workload_id"], decision["scenario_id"]) not in measured:
-        pairs = "; ".join(f"{workload}, {scenario}" for workload, scenario in sorted(measured))
+        pairs = "; ".join(map(", ".join, sorted(measured)))
         problem = "no row of benchmarks.tsv measures this workload and closed-loop scenario"
-        fix = (
-            f"use one pair of: {pairs}" if pairs else "add a row with a closed-loop scenario there"
-        )
+        add = "add a row with a closed-loop scenario there"
+        fix = f"use one pair of: {pairs}" if pairs else add
         raise InputError(problem, file=file, field="decision", fix=fix)
 
 
@@ -134,8 +133,8 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
         elif gpu.kind == "accelerator":
             problem = f"servers on {gpu.gpu_id} cannot be started: neither CUDA nor ROCm drives it"
             fix = "start them yourself and name them in endpoints.tsv, or leave the profile out"
-            sheets = config["sheets"]
-            raise InputError(problem, file=sheets["gpu_profiles"], field="gpu_id", fix=fix)
+            sheet = config["sheets"]["gpu_profiles"]
+            raise InputError(problem, file=sheet, field="gpu_id", fix=fix)
         elif config["engine"].get("name") == ENDPOINT:
             problem = f"{key.llm_id} on {key.gpu_profile_id} has no row in endpoints.tsv"
             fix = "add its row (`sheets.endpoints`), or remove engine.name: vLLM is then started"
@@ -156,18 +155,14 @@ def _check_trace(row: Row, experiment: Experiment) -> None:
 
 
 def _check_cells(experiment: Experiment) -> None:
-    """Check that an LLM's context holds the requests of its workloads, and that a scenario which
-    asks for a workload's arrivals has a workload with some.
-    """
+    """Check each LLM's context against its requests, and that asked-for arrivals are there."""
     cells = (*experiment.cells, *experiment.adaptive)
     for cell in cells if experiment.workloads else ():
         workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
         longest = workload["max_input_tokens"] + workload["max_output_tokens"]
         if longest > llm.context_tokens:
-            problem = (
-                f"{cell.workload_id} has requests of up to {longest} tokens, "
-                f"{cell.llm_id} a context of {llm.context_tokens}"
-            )
+            problem = f"{cell.workload_id} has requests of up to {longest} tokens"
+            problem += f", {cell.llm_id} a context of {llm.context_tokens}"
             fix = "lower its caps, or benchmark this LLM with another workload"
             raise workload.error(problem, "max_input_tokens", fix)
         scenario = experiment.scenarios[cell.scenario_id]

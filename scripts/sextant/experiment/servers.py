@@ -17,12 +17,8 @@ ENDPOINT = "endpoint"
 """Name of their engine."""
 # What a measurement of servers that are started here depends on.
 _FACTS = (
-    "dtype",
-    "block_size_tokens",
-    "max_num_seqs",
-    "memory_utilization",
-    "max_server_starts",
-    "extra_arguments",
+    *("name", "dtype", "block_size_tokens", "max_num_seqs", "memory_utilization"),
+    *("max_server_starts", "extra_arguments"),
 )
 
 
@@ -102,7 +98,7 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
     served: dict[tuple[str, str], int] = {}
     for row in load_sheet(path, EndpointRow) if path else ():
         key, name = (row["llm_id"], row["gpu_profile_id"]), row["served_model_name"]
-        urls = tuple(without_v1(url) for url in row["base_urls"].split(","))
+        urls = tuple(map(without_v1, row["base_urls"].split(",")))
         if key in endpoints:
             problem = f"line {endpoints[key].line} has {key[0]} on {key[1]} already"
             fix = "remove one row; give replicas as base URLs of one row, with commas between"
@@ -128,19 +124,15 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
 
 def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> None:
     """Raise InputError unless servers that run already can be those of a variant."""
-    of_start = sorted(set(without_defaults(variant)) - {"variant_id", "replicas"})
-    if of_start:
-        problem = (
-            f"variant {variant.variant_id!r} sets {of_start[0]}, but these servers run already"
-        )
+    name, problem = f"variant {variant.variant_id!r}", None
+    if of_start := sorted(set(without_defaults(variant)) - {"variant_id", "replicas"}):
+        problem = f"{name} sets {of_start[0]}, but these servers run already"
         fix = "select another variant for them in benchmarks.tsv"
-        raise InputError(problem, file=file, row=endpoint.line, field="base_urls", fix=fix)
-    if len(endpoint.base_urls) != variant.replicas:
-        problem = (
-            f"{plural(len(endpoint.base_urls), 'base URL')}, but variant {variant.variant_id!r} "
-            f"has {plural(variant.replicas, 'replica')}"
-        )
+    elif len(endpoint.base_urls) != variant.replicas:
+        n_urls = plural(len(endpoint.base_urls), "base URL")
+        problem = f"{n_urls}, but {name} has {plural(variant.replicas, 'replica')}"
         fix = "give one base URL per replica, or select a variant with as many replicas"
+    if problem:
         raise InputError(problem, file=file, row=endpoint.line, field="base_urls", fix=fix)
 
 
@@ -166,5 +158,5 @@ def engine_facts(settings: EngineSettings) -> dict[str, Any]:
     if endpoint:
         urls, name = list(endpoint.base_urls), endpoint.served_model_name
         return {"name": settings.name, "base_urls": urls, "served_model_name": name}
-    facts = {name: getattr(settings, name) for name in ("name", *_FACTS)}
+    facts = {name: getattr(settings, name) for name in _FACTS}
     return facts | {"extra_arguments": list(settings.extra_arguments)}

@@ -13,9 +13,9 @@ import time
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import uvloop
@@ -104,10 +104,10 @@ class LagWatch:
 
 @dataclass
 class LevelResult:
-    """What one level measured."""
+    """What one level measured; times are seconds since `epoch_ns` of the monotonic clock."""
 
     run: LevelRun
-    """What `run.json` says of it. Its times are seconds since `epoch_ns` of the monotonic clock."""
+    """What `run.json` says of it."""
     log: RequestLog
     """Measured requests that have ended."""
     epoch_ns: int
@@ -137,21 +137,6 @@ class LevelResult:
         from sextant.points.cell_files import REQUEST_SCHEMA
 
         return pa.Table.from_batches(self.batches(), REQUEST_SCHEMA)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What a load run measures, as far as the user has said."""
-
-    llm_id: str
-    gpu_profile_id: str
-    workload_id: str
-    engine: str
-    sampler: str | None
-    prompts: str
-    unsent_parameters: Sequence[str]
-    facts: Mapping[str, Any]
-    """What its answers need (see `sextant.points.measured`), and other facts to record."""
 
 
 class LevelInterrupted(KeyboardInterrupt):
@@ -216,8 +201,8 @@ class Load(ABC):
         return Exchange(self._source.take(), user, scheduled_ns, ready_ns, not left_out)
 
     def keep(self, part: Part) -> None:
-        """Take a part of an answer, to read it later; a short answer at once, so that its user
-        knows whether it is good, and all when too much is unread.
+        """Take a part of an answer, to read it later; a short answer is read at once, so that its
+        user knows whether it is good.
         """
         exchange, pieces, is_last = part
         if is_last and exchange.is_measured:
@@ -229,7 +214,8 @@ class Load(ABC):
             self._parts.append(part)
             self._n_unread += len(pieces)
             if self._n_unread > _MOST_UNREAD_PIECES:
-                self._read_all()
+                while self._parts:
+                    self._read_next()
         self.work_later()
 
     def work_later(self) -> None:
@@ -246,10 +232,6 @@ class Load(ABC):
             self._is_working = False
             return
         asyncio.get_running_loop().call_soon(self._work)
-
-    def _read_all(self) -> None:
-        while self._parts:
-            self._read_next()
 
     def _read_next(self) -> None:
         part = self._parts.popleft()
@@ -284,9 +266,8 @@ class Load(ABC):
         watch = LagWatch()
         self._lags_ms, self._started_ns = watch.lags_ms, time.monotonic_ns()
         shown = asyncio.create_task(self._show_progress(level))
-        both = [
-            asyncio.create_task(run) for run in (self.run(self._started_ns), self._break.wait())
-        ]
+        runs = (self.run(self._started_ns), self._break.wait())
+        both = [asyncio.create_task(run) for run in runs]
         done, others = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in (*others, shown):
             task.cancel()
@@ -326,7 +307,8 @@ class Load(ABC):
             interrupt = error
         finally:
             gc.enable()
-        self._read_all()
+        while self._parts:
+            self._read_next()
         if self._broken:
             raise self._broken
         measured_ns = (self._started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)

@@ -128,9 +128,8 @@ def _notes(level: Mapping[str, Any]) -> list[str]:
 def summary_document(facts: Mapping[str, Any]) -> Document:
     """Return what `summarise_load` found for a terminal and as a page."""
     kind: str = facts["scenario"]["kind"]
-    blocks: list[Block] = []
-    if not facts["is_complete"]:
-        blocks.append(Note("The load was interrupted.", "warning"))
+    is_whole = facts["is_complete"]
+    blocks: list[Block] = [] if is_whole else [Note("The load was interrupted.", "warning")]
     for level in facts["levels"]:
         unit = "requests a second" if kind == "open_loop" else "in flight"
         load = f"{float(level['level']):g} {unit}"

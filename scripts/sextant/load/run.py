@@ -21,7 +21,7 @@ from sextant.engine.protocol import Server
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario, as_json
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import DEFAULT_VARIANT
-from sextant.load.measure import LevelInterrupted, LevelResult, Subject
+from sextant.load.measure import LevelInterrupted, LevelResult
 from sextant.load.schedules import first_connections, run_closed_loop, run_open_loop
 from sextant.load.source import Source
 from sextant.points.run import CellRun, ServerFacts
@@ -138,8 +138,9 @@ def load_server(
     source_of: Callable[[int], Source],
     scenario: Scenario,
     out: Path,
-    subject: Subject,
+    subject: Mapping[str, Any],
     *,
+    engine: str,
     timeout_s: float,
     seed: int,
     limits_ms: Mapping[str, float],
@@ -147,9 +148,9 @@ def load_server(
     """Load servers with each level of a scenario, and write a cell to `out`.
 
     `source_of` makes a level's requests from its seed; `seed` is of the arrivals and of the first
-    level's requests. Returns the summary, with the goodput within `limits_ms` of each request, and
-    what ended the load too early: then the cell is written as not complete.
-
+    level's requests. `subject` are fields of its `CellRun`; the `definition` has what its answers
+    need (see `sextant.points.measured`). Returns the summary, with the goodput within `limits_ms`
+    of each request, and what ended the load too early: then the cell is written as not complete.
     Raises InputError: no level can run; nothing is written.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -180,26 +181,20 @@ def load_server(
         same: dict[str, Any] = {"engine_version": version, "timeout_s": scenario.timeout_s}
         first, n_replicas = targets[0], len(targets)
         run = CellRun(
+            **subject,
             source="measured",
-            llm_id=subject.llm_id,
-            gpu_profile_id=subject.gpu_profile_id,
-            workload_id=subject.workload_id,
             scenario_id=scenario.kind,
             variant_id=DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas",
             scenario=as_json(scenario),
             variant=Variant(replicas=n_replicas),
             verdict=FEASIBLE,
-            server=ServerFacts(engine=subject.engine, version=version, url=first.base_url),
+            server=ServerFacts(engine=engine, version=version, url=first.base_url),
             seed=seed,
-            sampler=subject.sampler,
-            prompts=subject.prompts,
-            unsent_parameters=tuple(subject.unsent_parameters),
             levels=tuple(replace(it.run, times_since=started_at, **same) for it in results),
             is_complete=interruption is None,
             interruption=str(interruption) if interruption else None,
             started_at=started_at.replace(microsecond=0),
             host=host_facts(),
-            definition=dict(subject.facts),
             provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
         )
         return write_load(out, run, results, limits_ms), interruption

@@ -175,14 +175,12 @@ class _OpenLoop(Load):
                 self._alarm.set(due_ns)
                 return
             self._send(due_ns)
-            self._send_soon()  # after a look at the sockets, so that what arrives is stamped
+            if not self._is_sending_soon:
+                self._is_sending_soon = True
+                # After a look at the sockets, so that what arrives is stamped.
+                asyncio.get_running_loop().call_soon(self._send_more)
         if self._is_over() and not self._n_under_way:
             self._done.set()
-
-    def _send_soon(self) -> None:
-        if not self._is_sending_soon:
-            self._is_sending_soon = True
-            asyncio.get_running_loop().call_soon(self._send_more)
 
     def _send_more(self) -> None:
         self._is_sending_soon = False

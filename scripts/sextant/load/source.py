@@ -181,13 +181,13 @@ class RequestSource(Source):
     def __init__(
         self,
         model_name: str,
-        request_model: "RequestModel",
+        model: "RequestModel",
         prompts: Prompts,
         seed: int,
         sampler: str = "joint",
     ) -> None:
         super().__init__(model_name, seed)
-        self._model, self._prompts, self._sampler = request_model, prompts, sampler
+        self._model, self._prompts, self._sampler = model, prompts, sampler
 
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         request_seed, prompt_seed = seed.spawn(2)
@@ -220,8 +220,7 @@ class ListedRequests(Source):
 
     def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         places = np.arange(first, first + n) % len(self._inputs)
-        inputs = self._inputs[places]
-        prompts = self._prompts.prompts(inputs, seed)
+        prompts = self._prompts.prompts(self._inputs[places], seed)
         for prompt, output_tokens in zip(prompts, self._outputs[places].tolist(), strict=True):
             yield prompt, output_tokens, {}
 
