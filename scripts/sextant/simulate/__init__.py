@@ -240,7 +240,6 @@ class Simulation:
     """NaN for requests that were not answered in time; so are the others."""
     e2e_s: np.ndarray
     preemptions: np.ndarray
-    """How often each was preempted."""
     cached_tokens: np.ndarray
     """Input that each found in the prefix cache."""
     gaps: np.ndarray
@@ -252,9 +251,9 @@ class Simulation:
     """When the last request was answered or given up, or the last one arrived."""
     n_replicas: int
     n_blocks: int
-    """Blocks of each replica's KV cache."""
+    """Of each replica's KV cache."""
     most_blocks: int
-    """Largest number of blocks in use on one replica."""
+    """In use on one replica at once."""
     busy_s: float
     """Time in which engines ran steps after the warm-up, of all replicas."""
     kv_block_s: float
@@ -290,9 +289,9 @@ def simulate(
 
     Args:
         requests: when they arrive, and what they ask for.
-        scheduler: settings of each replica.
+        scheduler: of each replica.
         law: time of an engine step.
-        n_replicas: replicas behind the router.
+        n_replicas: behind the router.
         router: `round_robin` (in turn), `least_requests` (the one with the fewest requests) or
             `prefix` (requests of one prefix go to one replica, others in turn).
         warmup_s: requests that arrive before are simulated, but not counted.

@@ -240,8 +240,6 @@ class Matched(NamedTuple):
     """By which each group of terms was scaled, (laws, groups)."""
     covariance: np.ndarray
     """Of the log scales, (laws, groups, groups)."""
-    errors: np.ndarray
-    """Logarithms of predicted over known latencies, (laws, 2 · loads)."""
 
 
 def broadcast(values: np.ndarray) -> StepLaw:
@@ -311,7 +309,7 @@ def match(
         laws = np.setdiff1d(far, laws)
         if not len(laws):
             break
-    return Matched(scaled(every, at), at, np.linalg.inv(hessians), found * noise)
+    return Matched(scaled(every, at), at, np.linalg.inv(hessians))
 
 
 _USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
@@ -416,14 +414,15 @@ def told_by_probe(
     """Return laws that give what loads of a deployment were measured to take.
 
     Two scales are found: of what the deployment adds to a request, and of all parts of a step.
+    Values may be arrays, one per measurement.
 
     Args:
         laws: the most likely one, then draws, shape (laws, terms).
         scheduler: the server's settings.
-        load: the requests; its fields may be arrays, one value per measurement.
+        load: the requests.
         users: of a load test, or
-        request_rate_rps: of an open loop, one value per measurement.
-        ttft_ms: measured, one value per measurement; NaN if it is not known.
+        request_rate_rps: of an open loop.
+        ttft_ms: measured; NaN if it is not known.
         itl_ms: the same.
         seed: of the errors of measurement, which each draw has of its own.
     """

@@ -1,10 +1,8 @@
 """The law of engines that stop to prefill (TGIS), and of servers whose engine is not known.
 
-How long a step, a first token and a queue take, from facts and a few parameters. docs/predictor.md
-derives it. Parameters are logarithms, so none can change its sign and effects on them multiply; but
-for two exponents, which stand for themselves. Times are in milliseconds. Everything that the law
-computes with is a column of `fact_rows`, so points of any workload and generation of GPUs can be
-fitted together.
+docs/predictor.md derives it. Parameters are logarithms, so none can change its sign and effects on
+them multiply; but for two exponents, which stand for themselves. Times are in milliseconds. All
+that the law computes with is a column of `fact_rows`, so any points can be fitted together.
 """
 
 from collections.abc import Iterator, Mapping

@@ -84,14 +84,11 @@ def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def step_parts(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the parts of a step's time that do not depend on the load, each (rows,), in ms.
+    """Return the terms of `simulate.StepLaw` that this law has, each (rows,).
 
-    `floor_ms` of any step; `dense_ms` and `expert_ms` to read all dense weights and all experts, of
-    which t tokens touch 1 - (1 - `expert_share`)^(t^`touch`); `sequence_ms` of a decoding request
-    and `kv_token_ms` of a token that it looks back on, both at the rows' mean lengths;
-    `prefill_token_ms` of a prompt's token and `prefill_pair_ms` of two tokens of one prompt;
-    `request_ms` of a prompt alone beyond its products and weights; `mixed`, a prompt's time among
-    decodes over that alone.
+    `sequence_ms` and `kv_token_ms` are those at the rows' mean lengths; `request_ms` is that of a
+    prompt alone beyond its products and weights. `mixed` is a prompt's time among decodes over that
+    alone.
     """
     value = dict(zip(NAMES, np.exp(phi).T, strict=True))
     one, every = np.ones(len(phi)), np.full(len(phi), np.inf)
@@ -185,33 +182,26 @@ def reduction_ms(facts: Mapping[str, np.ndarray]) -> np.ndarray:
     return 2 * (n_gpus - 1) / n_gpus * facts["reduced_bytes"] / facts["link_bytes_per_ms"]
 
 
-_OFFSETS = ("ttft_offset", "itl_offset")
+# Standard deviations of effects, by parameter.
 _MOE = {"sequence": 0.3, "expert_flops": 0.2}
 _LATENT = {"launch": 0.2, "kv_bandwidth": 0.3}
 # Who does not state the precision of the KV cache may well have halved it.
 _KV_UNSTATED = {"memory": 0.5, "kv_bandwidth": 0.3}
-_ARCHITECTURE = {
-    "launch": 0.1,
-    "bandwidth": 0.1,
-    "expert_bandwidth": 0.1,
-    "flops": 0.2,
-    "expert_flops": 0.2,
-}
-_PRECISION = _ARCHITECTURE | {"flops": 0.15, "expert_flops": 0.15}
-_ENGINE = dict(zip(_OFFSETS, (0.2, 0.15), strict=True))
-_VERSION = dict(zip(_OFFSETS, (0.1, 0.05), strict=True))
-_LLM = dict(zip(_OFFSETS, (0.1, 0.08), strict=True))
-_DEPLOYMENT = dict(zip(_OFFSETS, (0.1, 0.04), strict=True))
+_SHARES = dict.fromkeys(("launch", "bandwidth", "expert_bandwidth"), 0.1)
+_ARCHITECTURE = _SHARES | {"flops": 0.2, "expert_flops": 0.2}
+_PRECISION = _SHARES | {"flops": 0.15, "expert_flops": 0.15}
+_ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15}
+_VERSION = {"ttft_offset": 0.1, "itl_offset": 0.05}
+_LLM = {"ttft_offset": 0.1, "itl_offset": 0.08}
+_DEPLOYMENT = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
 
 def effects(X: pd.DataFrame) -> Iterator[Effect]:
     """Yield the effects on the rows of a fact frame."""
-    for parameter, sd in _KV_UNSTATED.items():
-        yield Effect(parameter, "kv unstated", X["is_kv_unstated"].to_numpy(float), sd)
-    kinds = {"moe": (X["is_moe"], _MOE), "latent": (X["is_latent"], _LATENT)}
-    for name, (rows, spread) in kinds.items():
-        for parameter, sd in spread.items():
-            yield Effect(parameter, name, rows.to_numpy(float), sd)
+    kinds = {"kv unstated": _KV_UNSTATED, "moe": _MOE, "latent": _LATENT}
+    for name, spread in kinds.items():
+        rows = X[f"is_{name.replace(' ', '_')}"].to_numpy(float)
+        yield from (Effect(parameter, name, rows, sd) for parameter, sd in spread.items())
     yield Effect("sync", "replicated", (X["data_parallel"] > 1).to_numpy(float), 0.2)
     for parameter in ("sync", "sequence"):
         yield Effect(parameter, "doubling", np.log2(X["n_gpus"].to_numpy(float)), 0.1)
@@ -256,12 +246,11 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
     pairs = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
     pairs = [*pairs.itertuples(index=False, name=None)]
-    llms = {pair: _served(facts, *pair) for pair in dict.fromkeys(pairs)}
-    devices = {pair: facts.profiles[pair[1]] for pair in llms}
-    of_pair = {
-        pair: _llm_facts(llm, devices[pair].gpu) | device_facts(devices[pair])
-        for pair, llm in llms.items()
-    }
+    of_pair, llms = {}, {}
+    for llm_id, profile_id, precision, kv_precision in dict.fromkeys(pairs):
+        pair, profile = (llm_id, profile_id, precision, kv_precision), facts.profiles[profile_id]
+        llms[pair] = served(facts.llms[llm_id], precision or None, kv_precision or None)
+        of_pair[pair] = _llm_facts(llms[pair], profile.gpu) | device_facts(profile)
     known = pd.DataFrame([of_pair[pair] for pair in pairs], index=keys.index)
     n_gpus = known["n_gpus"]
     data_parallel, expert_parallel = (
@@ -273,7 +262,7 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     servers = [*zip(pairs, data_parallel, strict=True)]
     memory = {
         (pair, replicas): memory_of(
-            llms[pair], devices[pair].devices, engine="vllm", data_parallel=replicas
+            llms[pair], facts.profiles[pair[1]].devices, engine="vllm", data_parallel=replicas
         )
         for pair, replicas in dict.fromkeys(servers)
     }
@@ -297,10 +286,6 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
 def free_bytes(memory: Memory) -> float:
     """Return what a law takes for the memory of the KV cache: above 0, as sources may differ."""
     return max(memory.kv_bytes, _LEAST_FREE * memory.device_bytes)
-
-
-def _served(facts: Facts, llm_id: str, profile_id: str, precision: str, kv_precision: str) -> LLM:
-    return served(facts.llms[llm_id], precision or None, kv_precision or None)
 
 
 def device_facts(profile: GPUProfile) -> dict[str, float | str]:

@@ -32,7 +32,7 @@ _PRIOR_WEIGHT = {"llm": 3.0, "version": 8.0, "pair": 8.0}
 
 
 class Parameter(NamedTuple):
-    """A parameter of the law, for an average LLM on an average GPU."""
+    """A parameter of a law, for an average LLM on an average GPU."""
 
     meaning: str
     prior: float
@@ -89,14 +89,9 @@ class Design(NamedTuple):
 def design_of(
     X: pd.DataFrame, parameters: Mapping[str, Parameter], further: Iterable[Effect]
 ) -> Design:
-    """Return the parameters' means and the further effects that touch a row.
+    """Return the effects on fact rows: the parameters' means, and further ones that touch a row.
 
     Two frames give effects of the same name wherever they share a GPU type, an LLM, a pair.
-
-    Args:
-        X: fact rows.
-        parameters: those of the law, in the order in which it takes them.
-        further: effects on these rows.
     """
     every, index = np.ones(len(X)), {name: place for place, name in enumerate(parameters)}
     effects = [Effect(name, "all", every, each.sd, each.mean) for name, each in parameters.items()]
@@ -218,9 +213,8 @@ class Posterior(NamedTuple):
             unit = normal(seed, anonymous, n)
             if group and self.law.freedom is not None:
                 unit /= _root(seed, anonymous, n, self.law.freedom)
-            drawn[:, column] = (
-                design.mean[column] + self.spread.get(group, design.sd[column]) * unit
-            )
+            sd = self.spread.get(group, design.sd[column])
+            drawn[:, column] = design.mean[column] + sd * unit
         return drawn
 
     def draw_errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
