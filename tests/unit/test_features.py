@@ -1,13 +1,16 @@
-"""Facts reach the design matrix; encodings know the training rows only."""
+"""Facts reach the design matrix; encodings and choices know the training rows only."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from roofline import PROFILES, STRONGEST, WEAKEST, rows_of
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.frame import computed_features, features_of_sheets
-from sextant.predict.features import FeatureEncoder, design_matrix
+from sextant.predict import reference_profiles
+from sextant.predict.features import FeatureEncoder, design_matrix, sample_weights
+from sextant.predict.tuning import choose, choose_nested, mape_error
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)
 OPT = LLM("opt", 4, 64, 256, 8, 8, 8, 1000, 512, "float32", 2_000_000, 1_900_000)
@@ -89,3 +92,47 @@ def test_unknown_categories_become_the_training_mean_and_unknown_numbers_minus_o
     assert unseen[:, 0].tolist() == pytest.approx([3.0, 3.0])
     assert unseen[:, 2].tolist() == [1, 2]
     assert unseen[:, 3].tolist() == [2, -1]
+
+
+def test_the_farthest_point_of_a_group_weighs_nothing_and_one_on_the_limit_all():
+    """Eq. 4 of LLM-Pilot."""
+    X = pd.DataFrame({"llm_id": ["a"] * 4, "gpu_profile_id": "g"})
+    y = pd.DataFrame({"nttft_ms": [10.0, 40.0, 50.0, 130.0], "itl_ms": 1.0})
+    weights = sample_weights(X, y, (50.0, None))  # 40, 10, 0 and 80 ms away
+    assert weights * 2.375 == pytest.approx([0.5, 0.875, 1.0, 0.0])
+    backwards = [3, 2, 1, 0]
+    again = sample_weights(X.iloc[backwards], y.iloc[backwards], (50.0, 2.0))
+    assert again == pytest.approx(sample_weights(X, y, (50.0, 2.0))[::-1])
+
+
+class MeanTimes:
+    """Predicts a multiple of the training mean; counts its trainings."""
+
+    GRID = ({"factor": 1.0}, {"factor": 0.5}, {"factor": 0.25}, {"factor": 0.5})
+    uses_references = True
+    profiles = PROFILES
+
+    def __init__(self) -> None:
+        self.trainings: list[str] = []
+
+    def validation_errors(self, training, held_out):
+        self.trainings.append("".join(training.X["llm_id"].unique()))
+        mean = training.y["nttft_ms"].mean()
+        assert all(set(own.X["gpu_profile_id"]) == {WEAKEST, STRONGEST} for _, own in held_out)
+        return np.array(
+            [
+                [mape_error(own.y["nttft_ms"], setting["factor"] * mean) for setting in self.GRID]
+                for own, _ in held_out
+            ]
+        )
+
+
+def test_nested_choices_are_the_plain_choices_without_each_llm() -> None:
+    rows, model = rows_of({"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}), MeanTimes()
+    nested = choose_nested(model, rows, 1, lambda text: None)
+    assert sorted(model.trainings) == ["ab", "ac", "ad", "bc", "bd", "cd"]  # each pair once
+    assert nested == {llm_id: choose(MeanTimes(), rows.without([llm_id])) for llm_id in "abcd"}
+
+
+def test_the_reference_profiles_are_the_weakest_and_the_strongest() -> None:
+    assert reference_profiles(PROFILES) == (WEAKEST, STRONGEST)

@@ -220,7 +220,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         "latency": latency,
         "cost": costs,
         "energy": energy,
-        "contradictions": [row._asdict() for row in made.own.contradictions()] if made.own else [],
+        "contradictions": made.own.contradictions() if made.own else [],
         "outside": clauses,
         "sensitivity": predicted.list_changes(made, question.decision, risk),
         "best_probe": decision.best_probe(made.draws, subject.profiles, [slo]),

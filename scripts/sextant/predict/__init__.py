@@ -11,7 +11,7 @@ share, `accuracy` judges. Then one file per predictor: `llm_pilot`, `rf` and `pa
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -262,18 +262,14 @@ _NUGGET = 1e-3
 BROKEN_MS = 1e12
 """Latency of a load that breaks every limit."""
 _FAR = np.log(1.2)
-
-
-class Contradiction(NamedTuple):
-    """A measurement outside of the 90% interval of the law."""
-
-    gpu_profile_id: str
-    users: int
-    latency: str
-    measured_ms: float
-    predicted_ms: float
-    low_ms: float
-    high_ms: float
+    "gpu_profile_id",
+    "users",
+    "latency",
+    "measured_ms",
+    "predicted_ms",
+    "low_ms",
+    "high_ms",
+]
 
 
 class Calibration(NamedTuple):
@@ -326,18 +322,21 @@ class Calibration(NamedTuple):
         above = (X["users"] >= X["gpu_profile_id"].map(broken).fillna(np.inf)).to_numpy()
         return np.where(above[:, None], BROKEN_MS, samples_ms)
 
-    def contradictions(self) -> list[Contradiction]:
+    def contradictions(self) -> list[dict[str, Any]]:
         """Return the measurements outside of the law's 90% interval, by more than a fifth from its
         median, the farthest first.
+
+        Each has `gpu_profile_id, users, latency, measured_ms, predicted_ms, low_ms, high_ms`.
         """
-        bounds = np.quantile(self.samples_ms, [0.5, *INTERVAL], axis=0)
-        found = []
+        bounds, found = np.quantile(self.samples_ms, [0.5, *INTERVAL], axis=0), []
         for place, row in enumerate(self.points.to_dict("records")):
             for side, target in enumerate(TARGETS):
                 middle, low, high = map(float, bounds[:, place, side])
                 measured = float(row[target])
                 far = abs(np.log(measured / middle))
-                if not low <= measured <= high and far > _FAR:  # nor where it was not measured
-                    about = (row["gpu_profile_id"], int(row["users"]), target.removesuffix("_ms"))
-                    found.append((far, Contradiction(*about, measured, middle, low, high)))
-        return [each for _, each in sorted(found, key=lambda one: -one[0])]
+                if not low <= measured <= high and far > _FAR:  # NaN, not measured, is neither
+                    about = {"gpu_profile_id": row["gpu_profile_id"], "users": int(row["users"])}
+                    about |= {"latency": target.removesuffix("_ms"), "measured_ms": measured}
+                    about |= {"predicted_ms": middle, "low_ms": low, "high_ms": high}
+                    found.append((far, about))
+        return [about for _, about in sorted(found, key=lambda each: -each[0])]

@@ -1,18 +1,16 @@
-"""Random forests for both latencies, and every forest of a grid from shared trees."""
+"""Random forests for both latencies: what RF and PARIS share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
-from sklearn.tree import DecisionTreeRegressor
 
 from sextant.points.frame import TARGETS
 from sextant.predict import Rows, latency_frame
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.tuning import HeldOut, Settings, Tunable, choose, mape_error
+from sextant.predict.tuning import HeldOut, Settings, Tunable, by_trees, choose, mape_error
 
 _FRIEDMAN = "friedman_mse"
 _TINY = 2.0**-20
@@ -20,7 +18,7 @@ _TINY = 2.0**-20
 
 
 class ForestPredictor(Tunable):
-    """One random forest for both targets in milliseconds: what RF and PARIS share."""
+    """One random forest for both targets in milliseconds."""
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train, with settings chosen on the training rows unless they were given."""
@@ -50,40 +48,22 @@ class ForestPredictor(Tunable):
         ends = np.cumsum([len(llm.rows.X) for llm in held_out])[:-1]
         errors = np.empty((len(held_out), len(self.GRID)))
         y = training.y[TARGETS].to_numpy()
-        for position, predicted in predict_grid(self.GRID, self.seed, encoded, y, unseen):
-            parts = np.split(predicted, ends)
-            for row, (llm, part) in enumerate(zip(held_out, parts, strict=True)):
-                errors[row, position] = mape_error(llm.rows.y[TARGETS].to_numpy(), part)
+        # Seeds of trees are drawn in sequence, so a forest's first trees are the smaller forest.
+        for settings, positions in by_trees(self.GRID):
+            criterion = settings["criterion"]
+            most = settings | {"n_estimators": max(positions)}
+            forest = _grow(most, self.seed, encoded, _split_by(criterion, y))
+            sums = np.cumsum([tree.predict(unseen) for tree in forest.estimators_], axis=0)
+            for n_estimators, position in positions.items():
+                predicted = _latencies(criterion, sums[n_estimators - 1] / n_estimators)
+                parts = np.split(predicted, ends)
+                for row, (llm, part) in enumerate(zip(held_out, parts, strict=True)):
+                    errors[row, position] = mape_error(llm.rows.y[TARGETS].to_numpy(), part)
         return errors
 
     def describe(self, X: pd.DataFrame, measured: Sequence[Rows]) -> pd.DataFrame:
         """Return the features of rows `X`, given all points that may be known of their LLMs."""
         return X
-
-
-def predict_grid(
-    grid: Sequence[Settings], seed: int, X: np.ndarray, y: np.ndarray, unseen: np.ndarray
-) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield each position of the grid and its forest's predictions, (unseen rows, targets).
-
-    Exactly those of one `RandomForestRegressor` per setting, from fewer trees. Seeds of trees
-    are drawn in sequence, so a forest's first trees are the smaller forest. And a tree that
-    ends by itself within a limit of depth is what that limit would have grown.
-    """
-    most = max(settings["n_estimators"] for settings in grid)
-    deepest = max(settings["max_depth"] for settings in grid)
-    kinds = dict.fromkeys((settings["criterion"], settings["bootstrap"]) for settings in grid)
-    for criterion, bootstrap in kinds:
-        kind = {"criterion": criterion, "bootstrap": bootstrap}
-        targets = _split_by(criterion, y)
-        forest = _grow(kind | {"n_estimators": most, "max_depth": deepest}, seed, X, targets)
-        for max_depth in dict.fromkeys(settings["max_depth"] for settings in grid):
-            trees = _limit_depth(forest, max_depth, X, targets)
-            sums = np.cumsum([tree.predict(unseen) for tree in trees], axis=0)
-            for position, settings in enumerate(grid):
-                if settings.items() >= (kind | {"max_depth": max_depth}).items():
-                    n_estimators = settings["n_estimators"]
-                    yield position, _latencies(criterion, sums[n_estimators - 1] / n_estimators)
 
 
 def _split_by(criterion: str, y: np.ndarray) -> np.ndarray:
@@ -107,25 +87,3 @@ def _grow(settings: Settings, seed: int, X: np.ndarray, y: np.ndarray) -> Random
     if settings["criterion"] == _FRIEDMAN:
         settings = settings | {"criterion": "squared_error"}
     return RandomForestRegressor(**settings, random_state=seed, n_jobs=1).fit(X, y)
-
-
-def _limit_depth(
-    forest: RandomForestRegressor, max_depth: int, X: np.ndarray, y: np.ndarray
-) -> list[DecisionTreeRegressor]:
-    """Return the forest's trees as they would be had their depth been limited."""
-    trees = []
-    for tree, drawn in zip(forest.estimators_, forest.estimators_samples_, strict=True):
-        if not _ends_by(tree, max_depth):
-            weights = np.bincount(drawn, minlength=len(X)) if forest.bootstrap else None
-            tree = clone(tree).set_params(max_depth=max_depth).fit(X, y, sample_weight=weights)
-        trees.append(tree)
-    return trees
-
-
-def _ends_by(tree: DecisionTreeRegressor, max_depth: int) -> bool:
-    """Tell whether a limit of depth would not have changed a tree."""
-    # A leaf that is not pure was tried to split, which draws random numbers; with the limit
-    # it would not have been, and the rest of the tree would draw others.
-    leaves = tree.tree_.children_left == -1
-    is_pure = tree.tree_.impurity[leaves].max() <= np.finfo(float).eps
-    return tree.max_depth == max_depth or tree.get_depth() < max_depth + is_pure

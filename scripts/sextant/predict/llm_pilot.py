@@ -1,7 +1,7 @@
 """The predictor of LLM-Pilot (arXiv 2410.02425, section IV-B): XGBoost tuned to the limits."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from sklearn.model_selection import ParameterGrid
 from sextant.points.frame import TARGETS
 from sextant.predict import Rows, latency_frame
 from sextant.predict.features import FeatureEncoder, sample_weights
-from sextant.predict.tuning import HeldOut, Settings, Tunable, choose, mape_error
+from sextant.predict.tuning import HeldOut, Settings, Tunable, by_trees, choose, mape_error
 
 
 class LLMPilot(Tunable):
@@ -56,21 +56,15 @@ class LLMPilot(Tunable):
     def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
         """Return the error of each setting on each LLM held out.
 
-        Boosting adds trees one by one, so the first trees of the longest model are the
-        shorter models: settings that differ in their number alone share one training, and
-        all share the encoding and its histogram.
+        All share the encoding and its histogram.
         """
         encoder = FeatureEncoder()
         matrix, fixed = self._prepare(encoder, training)
         unseen = [encoder.transform(llm.rows.X) for llm in held_out]
         truth = [llm.rows.y[TARGETS].to_numpy() for llm in held_out]
         errors = np.empty((len(held_out), len(self.GRID)))
-        by_trees: dict[tuple[tuple[str, Any], ...], dict[int, int]] = {}
-        for position, settings in enumerate(self.GRID):
-            trees = tuple(item for item in settings.items() if item[0] != "n_estimators")
-            by_trees.setdefault(trees, {})[settings["n_estimators"]] = position
-        for trees, positions in by_trees.items():
-            model = xgboost.train(fixed | dict(trees), matrix, max(positions))
+        for settings, positions in by_trees(self.GRID):
+            model = xgboost.train(fixed | settings, matrix, max(positions))
             for n_estimators, position in positions.items():
                 for row, (X, true) in enumerate(zip(unseen, truth, strict=True)):
                     predicted = model.inplace_predict(X, iteration_range=(0, n_estimators))

@@ -43,6 +43,18 @@ class Tunable(PointPredictor):
         raise NotImplementedError
 
 
+def by_trees(grid: Sequence[Settings]) -> Iterator[tuple[Settings, dict[int, int]]]:
+    """Yield settings without `n_estimators`, and by each number of trees the place in the grid.
+
+    Smaller models are the first trees of the largest one, so they share one training.
+    """
+    groups: dict[tuple[tuple[str, Any], ...], dict[int, int]] = {}
+    for position, settings in enumerate(grid):
+        others = tuple(item for item in settings.items() if item[0] != "n_estimators")
+        groups.setdefault(others, {})[settings["n_estimators"]] = position
+    yield from ((dict(others), positions) for others, positions in groups.items())
+
+
 def mape_error(truth: np.ndarray, predicted: np.ndarray) -> float:
     """Return the mean of |predicted - truth| / truth over rows and targets, a fraction.
 

@@ -188,35 +188,17 @@ _PARALLEL = {"launch": 0.1, "sequence": 0.2, "kv": 0.2}
 
 def effects(X: pd.DataFrame) -> Iterator[Effect]:
     """Yield the effects on the rows of a fact frame."""
-    yield from _execution_effects(X)
-    yield from _gpu_effects(X)
-    pairs = X["llm_id"] + "|" + X["gpu_profile_id"]
-    classes = dict(zip(X["llm_id"], X["execution"], strict=True))
-    # LLMs of one class differ among themselves by as much as that class's software lets them.
-    llm_groups = {llm_id: f"llm {name}" for llm_id, name in classes.items()}
-    yield from levels(X["llm_id"], "llm", _LLM, llm_groups)
-    yield from levels(pairs, "pair", _PAIR, dict.fromkeys(pairs, "pair"))
-
-
-def _execution_effects(X: pd.DataFrame) -> Iterator[Effect]:
-    paged, encoded = X["execution"] == PAGED, X["execution"] == ENCODER_DECODER
     parallel = (X["n_gpus"] > 1).to_numpy(float)
+    paged, encoded = X["execution"] == PAGED, X["execution"] == ENCODER_DECODER
     contrasts = {"paged": paged, "padded": ~paged, "encoder": encoded, "decoder": ~encoded}
     for name, rows in contrasts.items():
         values = rows.to_numpy(float)
-        for parameter, sd in _EXECUTION.items():
-            yield Effect(parameter, name, values, sd)
-        if name in ("paged", "padded"):
-            for parameter, sd in _BATCH.items():
-                yield Effect(parameter, name, values, sd)
+        spread = _EXECUTION | _BATCH if name in ("paged", "padded") else _EXECUTION
+        yield from (Effect(parameter, name, values, sd) for parameter, sd in spread.items())
         if name != "decoder":
             # Every block waits for an all-reduce: about a fifth more, whatever the LLM.
             mean = 0.0 if name == "encoder" else 0.2
             yield Effect("launch", f"{name} parallel", values * parallel, 0.1, mean)
-
-
-def _gpu_effects(X: pd.DataFrame) -> Iterator[Effect]:
-    parallel = (X["n_gpus"] > 1).to_numpy(float)
     for parameter, sd in _PARALLEL.items():
         yield Effect(parameter, "doubling", np.log2(X["n_gpus"].to_numpy(float)), sd)
     yield from levels(X["gpu_id"], "gpu", _GPU, {})
@@ -225,6 +207,11 @@ def _gpu_effects(X: pd.DataFrame) -> Iterator[Effect]:
         yield Effect("launch", f"gpu {gpu_id} parallel", here * parallel, 0.15)
         for name, rows in (("paged", X["is_paged"] > 0), ("padded", X["is_paged"] == 0)):
             yield Effect("launch", f"gpu {gpu_id} {name}", here * rows.to_numpy(float), 0.1)
+    pairs = X["llm_id"] + "|" + X["gpu_profile_id"]
+    # LLMs of one class differ among themselves by as much as that class's software lets them.
+    llm_groups = dict(zip(X["llm_id"], "llm " + X["execution"], strict=True))
+    yield from levels(X["llm_id"], "llm", _LLM, llm_groups)
+    yield from levels(pairs, "pair", _PAIR, dict.fromkeys(pairs, "pair"))
 
 
 # A decoder layer of an encoder-decoder has a third block, cross-attention.

@@ -209,7 +209,11 @@ class Posterior(NamedTuple):
             if name in place:
                 drawn[:, column] = known[:, place[name]]
                 continue
-            group, anonymous = design.groups[column], _anonymous(*name)
+            # The name of a new effect without the LLM's, on which nothing may depend.
+            kind, _, rest = name[1].partition(" ")
+            nameless = {"llm": "llm ", "pair": f"pair {rest.rpartition('|')[2]}"}
+            anonymous = f"{name[0]} {nameless.get(kind, name[1])}"
+            group = design.groups[column]
             unit = normal(seed, anonymous, n)
             if group and self.law.freedom is not None:
                 unit /= _root(seed, anonymous, n, self.law.freedom)
@@ -236,14 +240,6 @@ class Posterior(NamedTuple):
 def prior(law: Law) -> Posterior:
     """Return what is known before any measurement."""
     return Posterior(law, [], np.empty(0), np.empty((0, 0)), {}, np.array(_START_NOISE))
-
-
-def _anonymous(parameter: str, effect: str) -> str:
-    """Return the name of a new effect without the LLM's, on which nothing may depend."""
-    kind, _, rest = effect.partition(" ")
-    if kind in ("llm", "pair"):
-        effect = f"{kind} {rest.rpartition('|')[2] if kind == 'pair' else ''}"
-    return f"{parameter} {effect}"
 
 
 def normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:
