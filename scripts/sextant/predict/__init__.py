@@ -262,14 +262,6 @@ _NUGGET = 1e-3
 BROKEN_MS = 1e12
 """Latency of a load that breaks every limit."""
 _FAR = np.log(1.2)
-    "gpu_profile_id",
-    "users",
-    "latency",
-    "measured_ms",
-    "predicted_ms",
-    "low_ms",
-    "high_ms",
-]
 
 
 class Calibration(NamedTuple):
