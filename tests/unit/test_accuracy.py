@@ -83,12 +83,7 @@ def test_every_point_is_predicted_from_the_other_llms(held_out, folder):
     table = prediction_table(held_out)
     assert len(table) == len(load_folder(folder).points) == 64
     assert (table["fold"] == table["llm_id"]).all()
-    assert {"ttft_ms", "ttft_predicted_ms", "tpot_lo_ms", "tpot_hi_ms"} <= set(table)
     assert (table["ttft_lo_ms"] < table["ttft_predicted_ms"]).all()
-
-
-def test_the_figures_are_those_of_the_table(held_out):
-    table = prediction_table(held_out)
     found = accuracy(table)
     errors = (table["ttft_predicted_ms"] / table["ttft_ms"] - 1).abs()
     assert found["mape_ttft"] == pytest.approx(errors.mean())

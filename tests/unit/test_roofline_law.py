@@ -8,11 +8,10 @@ import pytest
 
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
 from sextant.points.frame import Features, execution_classes
-from sextant.predict.roofline.batching import BATCHING, INDEX, PARAMETERS, STEP_TERMS, terms
+from sextant.predict.roofline.batching import BATCHING, INDEX, PARAMETERS, terms
 from sextant.predict.roofline.posterior import columns_of
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])
-DECODE = list(STEP_TERMS)
 
 
 def told(X, **changed):
@@ -32,16 +31,6 @@ def test_a_user_alone_neither_waits_nor_queues() -> None:
     assert parts["queueing_ms"] == 0
     assert parts["batching_ms"] < 1e-3
     assert parts["itl_batch"] == pytest.approx(1, abs=0.01)
-
-
-def test_the_terms_add_up_to_the_latencies() -> None:
-    X = facts()
-    phi = np.tile(PRIOR, (len(X), 1))
-    parts, latencies = terms(phi, columns_of(X)), np.exp(BATCHING.predict_log(phi, columns_of(X)))
-    itl_ms = sum(parts[name] for name in DECODE)
-    assert latencies[:, 1] == pytest.approx(itl_ms * PARAMETERS["itl_offset"].prior)
-    ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
-    assert latencies[:, 0] == pytest.approx(ttft_ms / 120 * PARAMETERS["ttft_offset"].prior)
 
 
 def test_a_step_is_never_faster_than_its_memory_traffic_or_its_launches() -> None:

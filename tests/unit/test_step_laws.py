@@ -56,15 +56,11 @@ def test_closed_form_gives_the_simulators_means_below_saturation(law: StepLaw) -
             assert getattr(means, name) == pytest.approx(found[name]["mean"], rel=tolerance), name
 
 
-def test_a_server_serves_no_more_than_the_rate_at_saturation() -> None:
+def test_latencies_rise_with_the_rate_up_to_saturation_and_are_unknown_beyond() -> None:
     most = float(saturation_rps(GPU_LAW, LIMITS, LOAD))
     # Beyond it the queue grows: what is answered is what the server can.
     served = simulated(GPU_LAW, 2 * most)["request_rate_rps"]
     assert 0.9 * most < served < 1.01 * most
-
-
-def test_latencies_rise_with_the_rate_up_to_the_cliff_and_are_unknown_beyond() -> None:
-    most = float(saturation_rps(GPU_LAW, LIMITS, LOAD))
     means = open_loop(GPU_LAW, LIMITS, LOAD, most * np.array([0.01, 0.2, 0.5, 0.9, 0.99, 1.01]))
     for name in ("ttft_ms", "itl_ms", "e2e_ms"):
         values = getattr(means, name)

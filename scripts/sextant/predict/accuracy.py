@@ -164,9 +164,8 @@ def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
     """Return one row per held-out point: what was measured and what was predicted.
 
     Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`; and for each of `METRICS`
-    `<metric>_ms` as measured (the median, or the mean where there is none),
-    `<metric>_predicted_ms` and the 90% interval `<metric>_lo_ms, <metric>_hi_ms`, null for a
-    predictor that does not draw. Where energy is predicted, `energy_j_per_token` and so on too.
+    `<metric>_ms` as measured, `<metric>_predicted_ms` and the 90% interval `<metric>_lo_ms,
+    <metric>_hi_ms`, null without draws. Where energy is predicted, `energy_j_per_token` and so on.
     """
     parts = []
     for fold, points, _, predicted in held_out:
@@ -189,9 +188,8 @@ def accuracy(predictions: pd.DataFrame) -> dict[str, float | int | None]:
     """Return how close a `prediction_table` comes, over all points that have the value.
 
     `mape_<metric>` and `mdape_<metric>`, mean and median of |predicted - measured| / measured, and
-    `coverage_<metric>`, the share inside the 90% intervals, are fractions; None where no point
-    has the latency, or no interval is drawn. `n_<metric>` counts points. `energy` is a metric where
-    the table has it.
+    `coverage_<metric>`, the share inside the 90% intervals, are fractions; None where there is no
+    such value. `n_<metric>` counts points. `energy` is a metric where the table has it.
     """
     units = dict.fromkeys(METRICS, "ms")
     if "energy_predicted_j_per_token" in predictions:

@@ -79,13 +79,8 @@ def choose_nested(
 
     To judge LLM a, settings are chosen on the others, each of which, b, is left out in
     turn: a training without a and b. To judge b the same training serves, validated on a.
-    So each pair is trained on once. LLM a's rows are never part of what chooses for a.
-
-    Args:
-        model: with the grid.
-        rows: points of at least 3 LLMs.
-        n_jobs: processes to use; the result does not depend on it.
-        progress: called with each step.
+    So each pair of the 3 LLMs or more is trained on once. LLM a's rows are never part of what
+    chooses for a. The result does not depend on the number of processes.
     """
     llm_ids = _llm_ids(rows)
     pairs = list(combinations(llm_ids, 2))

@@ -95,11 +95,12 @@ def calibrate(
 ) -> CalibratedLaws:
     """Return the step law that gives the latencies of closed-loop requests.
 
+    Several numbers of users, one of them a single user, separate its terms.
+
     Args:
-        requests: as `closed_loop_requests` or `requests_of_points` return them; several numbers of
-            users, one of them a single user, separate the terms.
+        requests: as `closed_loop_requests` or `requests_of_points` return them.
         scheduler: the server's settings.
-        n_draws: draws of the laws that the measurements allow.
+        n_draws: of the laws that the measurements allow.
         seed: of the draws.
 
     Raises:

@@ -362,9 +362,9 @@ def cached_of(w: World, r: int, i: int) -> tuple[int, int]:
     q = w.requests[i]
     hit = free = 0
     if q.group != NONE:
-        group = r * w.n_groups + q.group
-        hit = min(w.runs[group].cached, q.shared)
-        free = max(0, hit - w.runs[group].held)
+        run = w.runs[r * w.n_groups + q.group]
+        hit = min(run.cached, q.shared)
+        free = max(0, hit - run.held)
     if q.preemptions > 0 and hit == q.shared:
         own = w.runs[_own_run(w, i)].blocks
         hit, free = hit + own, free + own
@@ -409,10 +409,9 @@ def grow(w: World, r: int, i: int, tokens: int) -> None:
     q.computed += tokens
     take(w, r, blocks_of(w, q.computed) - before)
     if q.group != NONE:
-        group = r * w.n_groups + q.group
-        reached = min(q.shared, q.computed // w.block_tokens)
-        w.runs[group].held = max(w.runs[group].held, reached)
-        w.runs[group].cached = max(w.runs[group].cached, reached)
+        run, reached = w.runs[r * w.n_groups + q.group], q.computed // w.block_tokens
+        run.held = max(run.held, min(q.shared, reached))
+        run.cached = max(run.cached, min(q.shared, reached))
 
 
 @compiled

@@ -52,19 +52,19 @@ _SETTINGS = {
 
 
 def load_xgboost() -> Any:
-    """Return the module `xgboost`, which not every source needs; scikit-learn is hidden from it.
+    """Return the module `xgboost`; not every source needs it.
 
-    Its import takes more than a second. `xgboost.train` gives the same numbers without it.
+    scikit-learn, which takes more than a second, is hidden from it: no number changes.
     """
     return import_without("xgboost", "sklearn")
 
 
 def pair_misfit(fitted: Fit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
-    """Return the scale of pair offsets of an LLM that the fit has not seen.
+    """Return the scale of pair offsets of an LLM that the fit has not seen; `pairs` names them.
 
-    That is how much the law misses its pairs differently (`pairs` names them): the standard
-    deviation within an LLM, of the median LLM, as the scale of Student's t that has the same 90%.
-    The pairs of LLMs in the fit differ by less, since general effects were fitted to them.
+    That is how much the law misses its pairs differently: the standard deviation within the median
+    LLM, as the scale of Student's t that has the same 90%. The pairs of LLMs in the fit differ by
+    less, since general effects were fitted to them.
     """
     missed = fitted.problem.observed - fitted.unseen(X["llm_id"])
     by_pair = pd.DataFrame(missed, X.index, ["ttft", "itl"]).groupby([X["llm_id"], pairs]).mean()
@@ -115,10 +115,9 @@ def _learn_residuals(fitted: Fit, X: pd.DataFrame, seed: int) -> Residuals:
 def _learn_trees(
     columns: pd.DataFrame, residuals: np.ndarray, weights: np.ndarray, llm_ids: pd.Series, seed: int
 ) -> tuple[float, Any]:
-    """Return the weight of a correction and its trees.
+    """Return the weight of a correction that leaves the least mean error, and its trees.
 
-    The weight leaves the least mean error of LLMs that the trees do not know: each is corrected by
-    trees of all others.
+    To find it each LLM is corrected by trees of all others.
     """
     xgboost = load_xgboost()
     settings = _SETTINGS | {
@@ -155,9 +154,8 @@ _ROWS_AT_ONCE = 500
 
 
 class Roofline(JointPredictor):
-    """Draws nTTFT and ITL of an LLM that was not measured.
+    """Draws nTTFT and ITL of an LLM that was not measured, from facts alone.
 
-    docs/predictor.md has the equations. It learns from facts alone, not from published features.
     Measurements of the new LLM, if there are any (`references`), join the training rows, and all
     its predictions move.
     """
@@ -168,8 +166,7 @@ class Roofline(JointPredictor):
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         """Return the facts of each point, as the law of most points' engines takes them.
 
-        The first call decides, which is that of the training points: what is asked has the same
-        columns, whichever engine it names.
+        The first call, with the training points, decides for all others.
         """
         if self._law is None:
             self._law = CHUNKED if is_chunked(keys, facts).mean() > 0.5 else _batching()

@@ -1,9 +1,8 @@
 """Energy of an output token, of an LLM that was not measured.
 
-In go points with their energy and ITL; out come joules per output token for draws of ITL. A device
-draws a share of its TDP in every step, and more for what it reads and multiplies; the step makes
-one token a user. What it reads and multiplies comes from the law of chunked prefill, at the
-device's peaks. docs/predictor.md has the equations.
+A device draws a share of its TDP in every step, and more for what it reads and multiplies, as the
+law of chunked prefill has it at the device's peaks; the step makes one token a user.
+docs/predictor.md has the equations.
 """
 
 from collections.abc import Mapping
@@ -92,13 +91,9 @@ class Energy(NamedTuple):
 
     @classmethod
     def fitted(cls, points: pd.DataFrame, facts: Facts) -> Self | None:
-        """Learn from measured points; None where fewer than two LLMs have energy and ITL.
+        """Learn from points with `energy_j_per_token, itl_ms` and what `energy_rows` takes.
 
-        Points of devices without a known TDP are left out.
-
-        Args:
-            points: `energy_j_per_token, itl_ms`, and what `energy_rows` takes.
-            facts: facts of the LLMs and GPU profiles.
+        None where fewer than two LLMs have them on devices whose TDP is known.
         """
         known = points[["energy_j_per_token", "itl_ms", "users"]].gt(0).all(axis=1)
         has_tdp = [facts.profiles[name].gpu.tdp_w is not None for name in points["gpu_profile_id"]]
@@ -137,13 +132,11 @@ class Energy(NamedTuple):
     def predict(
         self, keys: pd.DataFrame, facts: Facts, itl_ms: np.ndarray, seed: int
     ) -> pd.DataFrame:
-        """Return `JOULES`: medians and 90% intervals of joules per output token.
-
-        They are null for devices whose TDP is not known.
+        """Return `JOULES`, null for devices whose TDP is not known.
 
         Args:
             keys: as `energy_rows` takes them.
-            facts: facts of the LLMs and GPU profiles.
+            facts: of the LLMs and GPU profiles.
             itl_ms: joint draws, shape (draws, rows); at the percentile of the fit's.
             seed: of the draws of what the fit does not know.
         """

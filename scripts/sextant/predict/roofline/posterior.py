@@ -61,7 +61,7 @@ class Effect(NamedTuple):
 
 
 class Design(NamedTuple):
-    """All effects on some rows: `phi = prior + sum of coefficient x column` by parameter."""
+    """All effects on some rows: a parameter is the sum of its coefficients x columns."""
 
     columns: np.ndarray
     """Shape (rows, effects)."""
@@ -75,10 +75,7 @@ class Design(NamedTuple):
     n_parameters: int
 
     def parameters(self, coefficients: np.ndarray) -> np.ndarray:
-        """Return the parameters of each row, shape (rows, parameters).
-
-        Of n draws of the coefficients, shape (n, effects), they have shape (n, rows, parameters).
-        """
+        """Return the parameters of each row, (rows, parameters); of n draws (n, rows, ...)."""
         phi = np.zeros((*coefficients.shape[:-1], len(self.columns), self.n_parameters))
         for index in np.unique(self.position):
             chosen = self.position == index
@@ -178,8 +175,7 @@ class Posterior(NamedTuple):
     def draw(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
         """Return joint draws of log nTTFT and log ITL, errors included, shape (n, rows, 2).
 
-        Every random number belongs to a name: rows of one LLM that are asked for together or
-        alone have the same draws.
+        Every random number belongs to a name: a row has the same draws whatever else is asked for.
         """
         design = self.law.design(X)
         coefficients = self._coefficients(design, n, seed)
@@ -222,10 +218,10 @@ class Posterior(NamedTuple):
         return drawn
 
     def draw_errors(self, X: pd.DataFrame, n: int, seed: int) -> np.ndarray:
-        """Return errors of log nTTFT and log ITL, shape (n, rows, 2).
+        """Return errors of log nTTFT and log ITL, shape (n, rows, 2): Student's t, as the fit's.
 
-        They are Student's t, as the fit takes them. Half of their variance is common to a pair, and
-        so is whether they are large, since misfit is smooth.
+        Half of their variance is common to a pair, and so is whether they are large, since misfit
+        is smooth.
         """
         drawn = np.empty((n, len(X), 2))
         names = X["gpu_profile_id"]
@@ -292,14 +288,13 @@ class Fit(NamedTuple):
     jacobian: np.ndarray
     """Shape (2 x rows, effects)."""
     precision: np.ndarray
-    """Weights of the errors, shape (2 x rows,)."""
+    """Weights of the errors, (2 x rows,)."""
     variance: np.ndarray
 
     def without(self, rows: np.ndarray) -> np.ndarray:
-        """Predict some rows (a boolean mask) by a fit that has not seen them.
+        """Return log nTTFT and log ITL of some rows (a mask) by a fit without them, shape (n, 2).
 
-        One Gauss-Newton step from the optimum, in place of a fit of its own. Returns log nTTFT
-        and log ITL, shape (n, 2).
+        One Gauss-Newton step from the optimum takes the place of a fit of its own.
         """
         kept = np.tile(~rows, 2)
         jacobian, precision = self.jacobian[kept], self.precision[kept]
@@ -323,13 +318,9 @@ class Fit(NamedTuple):
 def fit(
     law: Law, X: pd.DataFrame, y_ms: np.ndarray, least: Mapping[str, float] | None = None
 ) -> Fit:
-    """Fit a law to points.
+    """Fit a law to fact rows of points and their nTTFT and ITL in ms, (rows, 2), NaN: not measured.
 
-    Args:
-        law: what to fit.
-        X: fact rows of the points.
-        y_ms: nTTFT and ITL in ms, shape (rows, 2), above 0, or NaN where not measured.
-        least: least scale of some groups of effects.
+    `least` has the least scale of some groups of effects.
     """
     problem = _Problem(law, law.design(X), columns_of(X), np.log(y_ms))
     design = problem.design
