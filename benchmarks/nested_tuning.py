@@ -23,11 +23,11 @@ from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
 from sextant.points.frame import FLOOR_MS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict import Rows
+from sextant.predict import Rows, Settings
 from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.folds import design_rows
 from sextant.predict.llm_pilot import LLMPilot
-from sextant.predict.tuning import Settings, choose_nested
+from sextant.predict.tuning import choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
 SEED = 42

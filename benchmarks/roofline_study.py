@@ -26,10 +26,9 @@ from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, TARGETS, Facts, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict import Draws, Rows, predictor_class
+from sextant.predict import Draws, Rows, Settings, predictor_class
 from sextant.predict.folds import design_rows, share_lengths
 from sextant.predict.roofline import Roofline
-from sextant.predict.tuning import Settings
 
 KEYS = [*IDENTIFIERS, "users"]
 SEED = 42

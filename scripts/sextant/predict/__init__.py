@@ -11,7 +11,7 @@ share, `accuracy` judges. Then one file per predictor: `llm_pilot`, `rf` and `pa
 from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,9 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, Facts, is_refused, limited
 
-if TYPE_CHECKING:
-    from sextant.predict.tuning import Settings
+Settings = dict[str, Any]
+"""Hyperparameters by name."""
+Profiles = Mapping[str, GPUProfile]
 
 
 class Rows(NamedTuple):
@@ -50,12 +51,12 @@ class Rows(NamedTuple):
         return self.where(self.X["gpu_profile_id"].isin(profile_ids))
 
 
-def reference_profiles(profiles: Mapping[str, GPUProfile]) -> tuple[str, str]:
+def reference_profiles(profiles: Profiles) -> tuple[str, str]:
     """Return the weakest and the strongest GPU profile, where a new LLM is measured first.
 
-    PARIS (Yadwadkar et al., SoCC 2017) measures on the two ends of the range; LLM-Pilot
-    (section V-C) takes 1×T4 and 4×H100. Profiles are ordered by the memory of all devices,
-    then by bandwidth, then by arithmetic; the first by identifier of equal ones.
+    PARIS (Yadwadkar et al., SoCC 2017) measures on the two ends of the range; LLM-Pilot (section
+    V-C) takes 1×T4 and 4×H100. They are ordered by the memory of all devices, then by bandwidth,
+    arithmetic and identifier.
     """
 
     def strength(name: str) -> tuple[float, float, float]:
@@ -81,7 +82,7 @@ class Predictor:
         slo: SLO,
         profiles: Mapping[str, GPUProfile],
         seed: int,
-        settings: "Settings | None" = None,
+        settings: Settings | None = None,
     ) -> None:
         self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
@@ -91,7 +92,7 @@ class Predictor:
         Args:
             keys: `llm_id, gpu_profile_id, users, input_tokens, output_tokens`, one row
                 per point; the lengths are the workload's means, NaN where they are not known.
-            facts: facts of these LLMs and GPU profiles.
+            facts: of these LLMs and GPU profiles.
         """
         from sextant.predict.features import design_matrix  # laws are given facts, not features
 

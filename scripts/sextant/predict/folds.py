@@ -16,10 +16,11 @@ from sextant.predict import (
     JointPredictor,
     PointPredictor,
     Rows,
+    Settings,
     predictor_class,
     reference_profiles,
 )
-from sextant.predict.tuning import Settings, Tunable, choose_nested, results_of
+from sextant.predict.tuning import Tunable, choose_nested, results_of
 
 ALL = "all"
 """The fold that trains on every measured LLM, for those without a latency."""
@@ -63,11 +64,11 @@ class FitResult(NamedTuple):
         """Return the results of these LLMs."""
         if self.latencies is None or all(name in llm_ids for name in self.llm_ids):
             return self
-        parts = [(each, each.X["llm_id"].isin(llm_ids).to_numpy()) for each in self.draws]
+        own = [each.of(each.X["llm_id"].isin(llm_ids).to_numpy()) for each in self.draws]
         return self._replace(
             llm_ids=[name for name in self.llm_ids if name in llm_ids],
             latencies=self.latencies[self.latencies["llm_id"].isin(llm_ids)],
-            draws=[Draws(each.X[own], each.samples_ms[:, own]) for each, own in parts if own.any()],
+            draws=[each for each in own if len(each.X)],
         )
 
 

@@ -8,9 +8,9 @@ import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 
 from sextant.points.frame import TARGETS
-from sextant.predict import Rows, latency_frame
+from sextant.predict import Rows, Settings, latency_frame
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.tuning import HeldOut, Settings, Tunable, by_trees, choose, mape_error
+from sextant.predict.tuning import HeldOut, Tunable, by_trees, choose, mape_error
 
 _FRIEDMAN = "friedman_mse"
 _TINY = 2.0**-20

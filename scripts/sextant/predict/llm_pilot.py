@@ -9,9 +9,9 @@ import xgboost
 from sklearn.model_selection import ParameterGrid
 
 from sextant.points.frame import TARGETS
-from sextant.predict import Rows, latency_frame
+from sextant.predict import Rows, Settings, latency_frame
 from sextant.predict.features import FeatureEncoder, sample_weights
-from sextant.predict.tuning import HeldOut, Settings, Tunable, by_trees, choose, mape_error
+from sextant.predict.tuning import HeldOut, Tunable, by_trees, choose, mape_error
 
 
 class LLMPilot(Tunable):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sextant.predict import PointPredictor, Rows, reference_profiles
+from sextant.predict import PointPredictor, Rows, Settings, reference_profiles
 
 ALL_CPUS = -1
 """As a number of processes: one for each CPU that this process may use."""
@@ -19,9 +19,6 @@ def results_of(jobs: Iterable[Callable[[], _T]], n_jobs: int) -> Iterator[_T]:
     from joblib import Parallel, delayed  # its import takes longer than many an answer's work
 
     return Parallel(n_jobs=n_jobs, return_as="generator")(delayed(job)() for job in jobs)
-
-
-Settings = dict[str, Any]
 
 
 class HeldOut(NamedTuple):

@@ -199,22 +199,15 @@ class Roofline(JointPredictor):
         return self
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that a fit has found, as `restore` takes it."""
+        """Return all that a fit has found, for `restore`."""
         fitted, trees = self.posterior_, self.residuals_.trees
-        return {
-            "names": np.array(fitted.names, dtype=str).reshape(-1, 2),
-            "mean": fitted.mean,
-            "covariance": fitted.covariance,
-            "groups": np.array([*fitted.spread], dtype=str),
-            "spreads": np.array([*fitted.spread.values()], dtype=float),
-            "noise": fitted.noise,
-            "shares": np.array([share for share, _ in trees]),
-            **{
-                f"trees_{target}": np.frombuffer(made.save_raw("ubj"), dtype=np.uint8)
-                for target, (_, made) in enumerate(trees)
-                if made is not None
-            },
-        }
+        found = {name: getattr(fitted, name) for name in ("names", "mean", "covariance", "noise")}
+        found |= {"groups": [*fitted.spread], "spreads": [*fitted.spread.values()]}
+        found["shares"] = [share for share, _ in trees]
+        for target, (_, made) in enumerate(trees):
+            if made is not None:
+                found[f"trees_{target}"] = np.frombuffer(made.save_raw("ubj"), dtype=np.uint8)
+        return {name: np.asarray(values) for name, values in found.items()}
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
@@ -260,24 +253,19 @@ class Roofline(JointPredictor):
         return learned.predict(asked, facts, itl_ms, self.seed) if learned else None
 
     def explain(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Return the terms that make up the latencies, one row per row of `X`.
+        """Return the terms that make up the latencies (`Law.terms`), one row per row of `X`.
 
-        `launch_ms, weights_ms, kv_ms, sequences_ms`, and `other_prompts_ms` where engines mix
-        prompts into decode steps, else `overlap_ms`, times `itl_factor` add up to `itl_ms`;
-        `prefill_ms, batching_ms, queueing_ms` over the mean input length, times `nttft_factor`,
-        to `nttft_ms`. The factors hold what the percentile differs from the mean and the
-        trees' correction. Also `itl_batch` and `capacity_requests`.
+        Those of the ITL times `itl_factor` add up to `itl_ms`; `prefill_ms, batching_ms,
+        queueing_ms` over the mean input length, times `nttft_factor`, to `nttft_ms`. The factors
+        hold what the percentile differs from the mean and the trees' correction.
         """
         phi, predicted, correction = self.most_likely(X)
         factors = np.exp(phi[:, -2:] + correction)
         latencies = np.exp(predicted + correction)
         rows = pd.DataFrame(self.posterior_.law.terms(phi, columns_of(X)), index=X.index)
-        return rows.assign(
-            nttft_factor=factors[:, 0],
-            itl_factor=factors[:, 1],
-            nttft_ms=latencies[:, 0],
-            itl_ms=latencies[:, 1],
-        )
+        rows["nttft_factor"], rows["itl_factor"] = factors.T
+        rows["nttft_ms"], rows["itl_ms"] = latencies.T
+        return rows
 
 
 def _law_of(X: pd.DataFrame) -> Law:
@@ -291,9 +279,9 @@ _MOST_KEPT = 32
 def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> None:
     """Fit a model as `Roofline.fit` does, or restore what it found before from the user's cache.
 
-    A fit is known by all that it follows from: the points, the seed, the law's code and its
-    libraries. So a kept one is never out of date, and gives the same numbers to the last digit.
-    Without a place for the cache (`$XDG_CACHE_HOME`, else `~/.cache`) it is fitted each time.
+    A fit is known by all that it follows from, the law's code and its libraries included: a kept
+    one gives the same numbers to the last digit. It is fitted each time without a place for the
+    cache (`$XDG_CACHE_HOME`, else `~/.cache`).
     """
     libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
     digest = sha256(f"{model.seed} {libraries}".encode())
