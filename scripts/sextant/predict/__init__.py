@@ -24,6 +24,7 @@ from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, Facts, is_refused, 
 Settings = dict[str, Any]
 """Hyperparameters by name."""
 Profiles = Mapping[str, GPUProfile]
+Profiles = Mapping[str, GPUProfile]
 
 
 class Rows(NamedTuple):
@@ -78,11 +79,7 @@ class Predictor:
     """Whether a new LLM is measured on the two reference profiles before it is predicted."""
 
     def __init__(
-        self,
-        slo: SLO,
-        profiles: Mapping[str, GPUProfile],
-        seed: int,
-        settings: Settings | None = None,
+        self, slo: SLO, profiles: Profiles, seed: int, settings: Settings | None = None
     ) -> None:
         self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
