@@ -56,11 +56,11 @@ def predict_held_out(
 
     Args:
         task: points and facts.
-        predictor: name of a predictor that needs no reference measurements.
+        predictor: one that needs no reference measurements.
         seed: of its training.
         hold_out: what a fold has not seen.
         percentiles: those of nTTFT and ITL.
-        first_token: what the first of them is one of, as `at_percentile` takes it.
+        first_token: what the first is one of, as `at_percentile` takes it.
         n_jobs: processes; the result does not depend on it.
         progress: called with each step.
 
@@ -135,16 +135,13 @@ def predict_rows(
     seed: int,
     percentiles: tuple[int, int],
 ) -> HeldOut:
-    """Return the rows of a fold, of points as `at_percentile` gives them, predicted by a fit on all
-    others.
-    """
+    """Return the rows of a fold, predicted by a fit on all other points (`at_percentile`)."""
     training, asked = points[~rows], points[rows]
     if not task.has_fixed_lengths:
         training, asked = share_lengths(training, asked)
     # No limits are judged; predictors that learn to be accurate near them are so at the medians.
-    limits: dict[str, Any] = {
-        name: limit for name, limit in training[TARGETS].median().items() if limit > 0
-    }
+    medians_ms = training[TARGETS].median()
+    limits: dict[str, Any] = medians_ms[medians_ms > 0].to_dict()
     limits["nttft_percentile"], limits["itl_percentile"] = percentiles
     slo = SLO("held-out", users=1, **limits)
     model = predictor_class(predictor)(slo, task.facts.profiles, seed)

@@ -211,9 +211,7 @@ NAMES = tuple(field.name for field in fields(StepLaw))
 NONE = -1
 PENDING, OK, TIMEOUT, REFUSED, UNSENT = range(5)
 STATUS = {OK: "ok", TIMEOUT: "timeout", REFUSED: "refused"}
-ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
 Router = Literal["round_robin", "least_requests", "prefix"]
-"""Names of these three, in their order."""
 
 BIN_WIDTH = np.log(1.005)
 SHORTEST_S = 1e-5

@@ -18,14 +18,8 @@ from sextant.base.errors import InputError
 from sextant.simulate import NAMES, Requests, Scheduler, StepLaw, simulate_closed
 from sextant.simulate.laws import Group, Limits, Load, Means, Near, broadcast, closed_loop, match
 
-_GROUPS: tuple[Group, ...] = (
-    ("floor_ms", "dense_ms"),
-    ("sequence_ms",),
-    ("kv_token_ms",),
-    ("prefill_token_ms",),
-    ("prompt_step_ms",),
-    ("request_ms",),
-)
+_ALONE = ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms", "request_ms")
+_GROUPS: tuple[Group, ...] = (("floor_ms", "dense_ms"), *((name,) for name in _ALONE))
 _BROAD_SD = (1.0,) * len(_GROUPS)
 _OF_STEPS_SD = (*(0.05,) * (len(_GROUPS) - 1), 1.0)
 """Of terms that measured steps determine; they say nothing about `request_ms`."""
@@ -56,18 +50,13 @@ def closed_loop_requests(folder: Path) -> pd.DataFrame:
     Columns are `users, input_tokens, output_tokens, sent_s, ttft_ms, e2e_ms, token_offsets_ms`.
     """
     rows = pd.read_parquet(folder / "requests.parquet")
-    rows = rows[rows["status"] == "ok"]
-    return pd.DataFrame(
-        {
-            "users": rows["level"],
-            "input_tokens": rows["input_tokens"],
-            "output_tokens": rows["output_tokens"],
-            "sent_s": rows["scheduled_s"],
-            "ttft_ms": 1e3 * (rows["first_token_s"] - rows["scheduled_s"]),
-            "e2e_ms": 1e3 * (rows["last_token_s"] - rows["scheduled_s"]),
-            "token_offsets_ms": rows["token_offsets_ms"],
-        }
-    ).reset_index(drop=True)
+    rows = rows[rows["status"] == "ok"].reset_index(drop=True)
+    return rows[["input_tokens", "output_tokens", "token_offsets_ms"]].assign(
+        users=rows["level"],
+        sent_s=rows["scheduled_s"],
+        ttft_ms=1e3 * (rows["first_token_s"] - rows["scheduled_s"]),
+        e2e_ms=1e3 * (rows["last_token_s"] - rows["scheduled_s"]),
+    )
 
 
 def requests_of_points(points: pd.DataFrame) -> pd.DataFrame:
@@ -95,16 +84,9 @@ def calibrate(
 ) -> CalibratedLaws:
     """Return the step law that gives the latencies of closed-loop requests.
 
-    Several numbers of users, one of them a single user, separate its terms.
-
-    Args:
-        requests: as `closed_loop_requests` or `requests_of_points` return them.
-        scheduler: the server's settings.
-        n_draws: of the laws that the measurements allow.
-        seed: of the draws.
-
-    Raises:
-        InputError: no request has two output tokens or more.
+    They are as `closed_loop_requests` or `requests_of_points` return them; several numbers of
+    users, one of them a single user, separate its terms. InputError where no request has two
+    output tokens.
     """
     rows = requests[requests["output_tokens"] > 1]
     if rows.empty:

@@ -243,7 +243,7 @@ class Matched(NamedTuple):
 
 
 def broadcast(values: np.ndarray) -> StepLaw:
-    """Return laws of values (laws, terms) as one whose terms are columns, (laws, 1)."""
+    """Return laws, (laws, terms), as one whose terms are columns, (laws, 1)."""
     return StepLaw(*values.T[:, :, None])
 
 
@@ -261,9 +261,9 @@ def match(
         start: laws from which the scales count, shape (laws, terms).
         groups: terms that are scaled together.
         prior_sd: of the logarithm of each group's scale.
-        predict: means of laws as `broadcast` makes them, each of shape (laws, loads).
+        predict: means of laws as `broadcast` makes them, each (laws, loads).
         known: logarithms of TTFT, then of ITL, (laws, 2 · loads); NaN where not known.
-        noise: standard deviation of each, broadcast against `known`.
+        noise: their standard deviation, broadcast.
     """
     members = np.array([[float(name in group) for name in NAMES] for group in groups])
     precision = 1 / np.asarray(prior_sd) ** 2

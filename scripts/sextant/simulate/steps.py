@@ -7,19 +7,11 @@ numbers of the other steps. No request joins, ends, is preempted or given up in 
 
 import math
 
-from sextant.simulate import (
-    BIN_WIDTH,
-    LEAST_REQUESTS,
-    N_BINS,
-    NONE,
-    OK,
-    PENDING,
-    PREFIX,
-    SHORTEST_S,
-    TIMEOUT,
-    tables,
-)
+from sextant.simulate import BIN_WIDTH, N_BINS, NONE, OK, PENDING, SHORTEST_S, TIMEOUT, tables
 from sextant.simulate.tables import World, compiled
+
+ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
+"""In the order of `Router`."""
 
 
 @compiled

@@ -5,7 +5,7 @@ them multiply; but for two exponents, which stand for themselves. Times are in m
 that the law computes with is a column of `fact_rows`, so any points can be fitted together.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from sextant.points.frame import (
     execution_classes,
 )
 from sextant.predict.roofline.chunked import device_facts, free_bytes, reduction_ms
-from sextant.predict.roofline.posterior import Effect, Law, Parameter, columns_of, levels
+from sextant.predict.roofline.posterior import Columns, Effect, Law, Parameter, columns_of, levels
 
 PARAMETERS = {
     "launch": Parameter("launch overhead of a block of layers in a step, ms", 0.2, 1.0),
@@ -57,7 +57,7 @@ STEP_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "overlap_ms")
 """Terms of a decode step. `overlap_ms` is negative: launches and memory traffic hide each other."""
 
 
-def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """Return what the latencies are made of (`Law.terms`), in ms unless named else.
 
     `itl_batch` and `capacity_requests` count requests, the first those that share a step.
@@ -93,11 +93,9 @@ def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     }
 
 
-def requests_that_fit(activation: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return how many requests of mean length fit into the memory that the weights leave.
-
-    A padded batch holds its activations on each device, a paged one once.
-    """
+def requests_that_fit(activation: np.ndarray, facts: Columns) -> np.ndarray:
+    """Return how many requests of mean length fit into the memory that the weights leave."""
+    # A padded batch holds its activations on each device, a paged one once.
     copies = np.where(facts["is_paged"] > 0, 1.0, facts["n_gpus"])
     held = activation * facts["activation_bytes_per_token"] * copies
     tokens = facts["input_tokens"] + facts["output_tokens"] / 2
@@ -110,15 +108,12 @@ def _saturate(users: np.ndarray, capacity: np.ndarray, sharpness: np.ndarray) ->
 
 
 def _step(
-    batch: np.ndarray,
-    value: Mapping[str, np.ndarray],
-    facts: Mapping[str, np.ndarray],
-    tokens_each: np.ndarray | float = 1.0,
+    batch: np.ndarray, value: Columns, facts: Columns, tokens_each: np.ndarray | float = 1.0
 ) -> tuple[np.ndarray, ...]:
     """Return the parts of a step of this batch, in the order of `STEP_TERMS`.
 
-    Of launch overhead and memory traffic the larger one dominates: they take their smooth maximum.
-    Each request takes part with one token; in a prefill with more, which touch more experts.
+    Launch overhead and memory traffic take their smooth maximum. Each request has one token; in a
+    prefill more, which touch more experts.
     """
     n_gpus, others = facts["n_gpus"], np.maximum(batch - 1, 1e-9)
     speed = n_gpus * facts["bytes_per_ms"]
@@ -135,7 +130,7 @@ def _step(
     return launch, weights, kv, sequences, overlap
 
 
-def _prefill(value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -> np.ndarray:
+def _prefill(value: Columns, facts: Columns) -> np.ndarray:
     """Return the time of a prefill: kernels of encoder and decoder, products, all-reduces."""
     tokens = facts["input_tokens"]
     alone = sum(_step(np.ones_like(tokens), value, facts, tokens_each=tokens))

@@ -4,7 +4,7 @@ docs/predictor.md derives it. Parameters are logarithms. Times are in millisecon
 and tokens are those of the whole LLM, divided here among the devices of a replica.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ import pandas as pd
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM, STOPPING_ENGINE, Memory, memory_of, precision_of, served
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Facts
-from sextant.predict.roofline.posterior import Effect, Law, Parameter, levels
+from sextant.predict.roofline.posterior import Columns, Effect, Law, Parameter, levels
 
 PARAMETERS = {
     "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
@@ -48,7 +48,7 @@ ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_
 _EXPERTS_AT_REFERENCE = 8.0
 
 
-def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """Return what the latencies are made of (`Law.terms`), in ms unless named else.
 
     `itl_batch` and `capacity_requests` count requests: those that share a step, and those that the
@@ -83,7 +83,7 @@ def terms(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     }
 
 
-def step_parts(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def step_parts(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """Return the terms of `simulate.StepLaw` that this law has, each (rows,).
 
     `sequence_ms` and `kv_token_ms` are those at the rows' mean lengths; `request_ms` is that of a
@@ -116,15 +116,13 @@ def step_parts(phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> dict[str, np
     }
 
 
-def _kept_tokens(tokens: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
+def _kept_tokens(tokens: np.ndarray, facts: Columns) -> np.ndarray:
     """Return the tokens that attention looks back on, a mean over the layers."""
     sliding = facts["sliding_share"]
     return (1 - sliding) * tokens + sliding * np.minimum(tokens, facts["window_tokens"])
 
 
-def _decode(
-    batch: np.ndarray, value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _decode(batch: np.ndarray, value: Columns, facts: Columns) -> dict[str, np.ndarray]:
     """Return the parts of a decode step of this batch."""
     n_gpus, layers = facts["n_gpus"], facts["n_layers"]
     routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
@@ -148,9 +146,7 @@ def _decode(
     }
 
 
-def _weights(
-    tokens: np.ndarray, value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]
-) -> np.ndarray:
+def _weights(tokens: np.ndarray, value: Columns, facts: Columns) -> np.ndarray:
     """Return the time to read the weights that so many tokens touch."""
     n_gpus, n_experts = facts["n_gpus"], facts["n_experts"]
     share = facts["experts_per_token"] / np.maximum(n_experts, 1)
@@ -162,9 +158,7 @@ def _weights(
     return reading / facts["bytes_per_ms"] + value["expert_visit"] * visits
 
 
-def _prompt(
-    value: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def _prompt(value: Columns, facts: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Return the time of a prompt's products and sums, and that to read all weights it touches."""
     n_gpus, tokens = facts["n_gpus"], facts["input_tokens"] * facts["prefill_share"]
     linear = (facts["attention_ms"] + facts["dense_ms"]) / value["flops"]
@@ -176,7 +170,7 @@ def _prompt(
     return tokens * each, _weights(tokens, value, facts)
 
 
-def reduction_ms(facts: Mapping[str, np.ndarray]) -> np.ndarray:
+def reduction_ms(facts: Columns) -> np.ndarray:
     """Return the time to add up one token's hidden states over the devices (ring all-reduce)."""
     n_gpus = facts["n_gpus"]
     return 2 * (n_gpus - 1) / n_gpus * facts["reduced_bytes"] / facts["link_bytes_per_ms"]

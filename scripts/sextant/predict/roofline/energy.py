@@ -5,7 +5,6 @@ law of chunked prefill has it at the device's peaks; the step makes one token a 
 docs/predictor.md has the equations.
 """
 
-from collections.abc import Mapping
 from statistics import NormalDist
 from typing import NamedTuple, Self
 
@@ -16,6 +15,7 @@ from sextant.points.frame import Facts
 from sextant.predict import INTERVAL, JOULES
 from sextant.predict.roofline import chunked
 from sextant.predict.roofline.posterior import (
+    Columns,
     Design,
     Parameter,
     columns_of,
@@ -62,7 +62,7 @@ def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     )
 
 
-def log_energy(phi: np.ndarray, facts: Mapping[str, np.ndarray], itl_ms: np.ndarray) -> np.ndarray:
+def log_energy(phi: np.ndarray, facts: Columns, itl_ms: np.ndarray) -> np.ndarray:
     """Return log joules per output token, of all devices together, shape (..., rows).
 
     Args:

@@ -31,6 +31,10 @@ _PRIOR_WEIGHT = {"llm": 3.0, "version": 8.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
 
 
+Columns = Mapping[str, np.ndarray]
+"""Columns of fact rows, or parameters of rows, by name; each of shape (rows,)."""
+
+
 class Parameter(NamedTuple):
     """A parameter of a law, for an average LLM on an average GPU."""
 
@@ -128,7 +132,7 @@ class Law(NamedTuple):
     parameters: Mapping[str, Parameter]
     """In the order in which the law takes them; the last two are `ttft_offset, itl_offset`: what
     the statistics of nTTFT and ITL are times the law's means."""
-    terms: Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+    terms: Callable[[np.ndarray, Columns], dict[str, np.ndarray]]
     """What the latencies are made of, by name, each of shape (rows,): of parameters (rows,
     parameters) and columns of facts."""
     itl_terms: tuple[str, ...]
@@ -141,7 +145,7 @@ class Law(NamedTuple):
     """Degrees of freedom of the effects of groups (Student's t: most are small, a few are large);
     None: normal ones. Their spread is estimated either way."""
 
-    def predict_log(self, phi: np.ndarray, facts: Mapping[str, np.ndarray]) -> np.ndarray:
+    def predict_log(self, phi: np.ndarray, facts: Columns) -> np.ndarray:
         """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2)."""
         parts = self.terms(phi, facts)
         ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
