@@ -24,7 +24,6 @@ from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, Facts, is_refused, 
 Settings = dict[str, Any]
 """Hyperparameters by name."""
 Profiles = Mapping[str, GPUProfile]
-Profiles = Mapping[str, GPUProfile]
 
 
 class Rows(NamedTuple):
