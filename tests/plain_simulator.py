@@ -17,6 +17,7 @@ class Job:
 
     index: int
     arrival_s: float
+    reaches_s: float
     deadline_s: float
     input: int
     output: int
@@ -60,12 +61,9 @@ class Cache:
             found.append(min(blocks))
         return found
 
-    def needed(self, tokens: int) -> int:
-        return -(-tokens // self.size)
-
     def fits(self, job: Job, cached: list[int], tokens: int) -> bool:
         touched = sum(not self.users[block] for block in cached)
-        new = self.needed(tokens) - len(job.blocks) - len(cached)
+        new = -(-tokens // self.size) - len(job.blocks) - len(cached)
         return new + touched <= len(self.free)
 
     def hold(self, job: Job, cached: list[int]) -> None:
@@ -78,7 +76,7 @@ class Cache:
 
     def grow(self, job: Job, tokens: int) -> None:
         job.computed += tokens
-        for _ in range(self.needed(job.computed) - len(job.blocks)):
+        for _ in range(-(-job.computed // self.size) - len(job.blocks)):
             block = self.free.popleft()
             if key := self.hash_of.pop(block, None):
                 self.with_hash[key].discard(block)
@@ -94,10 +92,8 @@ class Cache:
         for block in reversed(job.blocks):
             self.users[block] -= 1
             if not self.users[block]:
-                if block in self.hash_of:
-                    self.free.append(block)
-                else:
-                    self.free.appendleft(block)
+                put = self.free.append if block in self.hash_of else self.free.appendleft
+                put(block)
         job.blocks = []
 
 
@@ -115,23 +111,16 @@ class Replica:
         self.gaps: list[float] = []
         self.steps: list[tuple[float, float, int, int]] = []
 
-    def arrive(self, job: Job) -> None:
-        self.queue.append(job)
-        self.present.append(job)
-
     def advance(self, until_s: float) -> None:
         while True:
             now_s = self.plan_s
             if not self.running:
                 if not self.queue:
                     return
-                now_s = max(now_s, self.reaches_s(self.queue[0]))
+                now_s = max(now_s, self.queue[0].reaches_s)
             if now_s >= until_s:
                 return
             self.plan(now_s)
-
-    def reaches_s(self, job: Job) -> float:
-        return job.arrival_s + 1e-3 * self.law.request_ms
 
     def plan(self, now_s: float) -> None:
         for job in self.ended.popleft():
@@ -157,7 +146,7 @@ class Replica:
             job = self.queue[0]
             cached = self.cache.cached(job)
             if (
-                self.reaches_s(job) > now_s
+                job.reaches_s > now_s
                 or len(self.running) == self.scheduler.max_num_seqs
                 or not self.cache.fits(job, cached, job.tokens)
             ):
@@ -242,7 +231,8 @@ def run_plainly(
     prefixes = zip(requests.prefix_id, requests.prefix_tokens, strict=True)
     for index, (row, prefix) in enumerate(zip(zip(*columns, strict=True), prefixes, strict=True)):
         arrival_s, n_input, n_output = row
-        job = Job(index, arrival_s, arrival_s + scheduler.timeout_s, n_input, n_output, prefix)
+        times_s = (arrival_s, arrival_s + 1e-3 * law.request_ms, arrival_s + scheduler.timeout_s)
+        job = Job(index, *times_s, n_input, n_output, prefix)
         jobs.append(job)
         if n_input + n_output > scheduler.longest:
             job.status = "refused"
@@ -255,7 +245,8 @@ def run_plainly(
             chosen = replicas[names.index(prefix[0]) % n_replicas]
         else:
             chosen, turn = replicas[turn], (turn + 1) % n_replicas
-        chosen.arrive(job)
+        chosen.queue.append(job)
+        chosen.present.append(job)
     for replica in replicas:
         replica.advance(float("inf"))
     return jobs, replicas

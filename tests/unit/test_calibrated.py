@@ -59,16 +59,15 @@ def test_a_closed_loop_predicts_the_open_one(measured: pd.DataFrame) -> None:
     assert made.e2e_s.mean() == pytest.approx(real.e2e_s.mean(), rel=0.05)
 
 
-def test_points_that_no_law_fits_leave_draws_within_the_prior(measured: pd.DataFrame) -> None:
+def test_draws_surround_the_law_and_hold_the_truth_and_else_the_prior(
+    measured: pd.DataFrame,
+) -> None:
     noisy = measured.assign(e2e_ms=measured["e2e_ms"] * np.where(measured["users"] > 2, 0.3, 1))
     found = calibrate(noisy, SCHEDULER, 400, 1)
     assert np.abs(found.errors).max() > 0.1
     known = found.draws[:, found.law.array() > 0]
     # Broad, but what no measurement tells is not broader than before: e^5 is 5 of its deviations.
     assert np.ptp(np.log(known), axis=0).max() < 10
-
-
-def test_draws_surround_the_law_and_hold_the_truth(measured: pd.DataFrame) -> None:
     found = calibrate(measured, SCHEDULER, 400, 1)
     users = np.array([[4.0]])
     drawn = closed_loop(StepLaw(*found.draws.T[:, :, None]), LIMITS, LOAD, users)
