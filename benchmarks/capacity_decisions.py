@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.answer.capacity.traffic import TraceTraffic, demand_of_trace
 from sextant.answer.demand import Demand, Target, requests_of_demand
 from sextant.answer.question import Question
 from sextant.answer.sizing import Server, simulated_server, size_by_simulation
 from sextant.answer.step_laws import LLMLaws, ServerLaws, Settings, find_laws
+from sextant.answer.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.decide.sizing import fewest_replicas
 from sextant.facts.slo import SLO

@@ -29,8 +29,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sextant.answer.fleet.options import options_of_draws
-from sextant.answer.fleet.planning import RISK, plan_fleet
+from sextant.answer.fleet import options_of_draws
+from sextant.answer.fleet_plan import RISK, plan_fleet
 from sextant.decide.fleet import Demand, Option, Placement, Pool, Served
 from sextant.decide.fleet_program import pool_uses
 from sextant.decide.score import so_score
@@ -190,20 +190,20 @@ def _one_by_one(
         for place, (usd, option, replicas) in enumerate(priced):
             fitted = _first_fit(option, replicas, pools, free)
             if fitted or place == len(priced) - 1:
-                met = float(option.is_met(np.array([replicas])).mean())
-                chosen = option.gpu_profile_id, option.n_gpus, (replicas,), met, usd
+                met = float(option.is_met(replicas).mean())
+                chosen = option.gpu_profile_id, option.n_gpus, replicas, met, usd
                 choices += [Served(demand, *chosen)] if fitted or n_tried else []
                 placements += fitted
                 n_served += bool(fitted)
                 break
-    usd_per_hour = sum(use.usd_per_hour for use in pool_uses(pools, placements, sizes, 1))
+    usd_per_hour = sum(use.usd_per_hour for use in pool_uses(pools, placements, sizes))
     return Baseline(name, tuple(choices), n_served, usd_per_hour)
 
 
 def _priced(
     demand: Demand, pools: Sequence[Pool], options: Sequence[Option], risk: float
 ) -> list[tuple[float, Option, int]]:
-    """Return a demand's options with the replicas of the peak: the cheapest first, of equal ones
+    """Return a demand's options with their replicas: the cheapest first, of equal ones
     the likelier, then that of fewer devices.
     """
     priced = []
@@ -212,13 +212,12 @@ def _priced(
         if own:
             replicas = option.replicas(risk, demand.least_replicas)
             if replicas is not None:
-                most = int(replicas.max())
                 usd = min(pool.usd_per_hour for pool in own)
-                priced.append((most * option.n_gpus * usd, option, most))
+                priced.append((replicas * option.n_gpus * usd, option, replicas))
 
     def order(each: tuple[float, Option, int]) -> tuple[float, ...]:
-        usd, option, most = each
-        return usd, -float(option.is_met(np.array([most])).mean()), most * option.n_gpus
+        usd, option, replicas = each
+        return usd, -float(option.is_met(replicas).mean()), replicas * option.n_gpus
 
     return sorted(priced, key=order)
 
@@ -242,7 +241,7 @@ def _first_fit(
     for pool_id, by_node in taken:
         free[pool_id] -= by_node * option.n_gpus
         for node in np.flatnonzero(by_node):
-            placements.append(Placement(0, pool_id, int(node), *names, int(by_node[node])))
+            placements.append(Placement(pool_id, int(node), *names, int(by_node[node])))
     return placements
 
 
@@ -261,7 +260,7 @@ def fixed(choices: Sequence[Served], options: Sequence[Option]) -> list[Option]:
     found = []
     for each in choices:
         option = known[each.demand.demand_id, each.gpu_profile_id]
-        load = option.loads.max() / max(each.replicas)
+        load = option.load / each.replicas
         found.append(replace(option, load_per_replica=np.array([load])))
     return found
 
@@ -276,7 +275,7 @@ def judged(
     met = []
     for each in placed:
         option = true.get((each.demand.demand_id, each.gpu_profile_id))
-        if option is not None and option.is_met(np.array(each.replicas)).all():
+        if option is not None and option.is_met(each.replicas).all():
             met.append(each.demand)
     stated = {each.demand.demand_id: each.probability_met for each in choices}
     row = {

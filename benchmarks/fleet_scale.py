@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/fleet_scale.py [--case "room for all"] [--demands 100]
 
 Synthetic demands × 20 GPU profiles (5 GPUs, 1 to 8 devices) × 50 nodes of 8 devices, owned and
-rented, three priorities, 1,000 joint draws: with room for all, with too little room, with 50
-nodes that all differ in price, and by the hour. Prints a row a case: CPU seconds of the plan and of
-the whole answer (every change solved again; not by the hour), demands served, cost and gap.
+rented, three priorities, 1,000 joint draws: with room for all, with too little room, and with 50
+nodes that all differ in price. Prints a row a case: CPU seconds of the plan and of the whole answer
+(every change solved again), demands served, cost and gap.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from sextant.answer.fleet.planning import answer_fleet, plan_fleet
+from sextant.answer.fleet_plan import answer_fleet, plan_fleet
 from sextant.decide.fleet import Demand, Option, Pool
 from sextant.facts.slo import SLO
 
@@ -25,11 +25,10 @@ CASES: dict[str, dict] = {
     "room for all": {},
     "too little room": {"traffic": 2.0},
     "no two nodes alike": {"n_pools": 50},
-    "by the hour": {"n_slots": 24},
 }
 
 
-def fleet(n_demands: int, traffic: float = 1.0, n_pools: int = 5, n_slots: int = 1, seed: int = 0):
+def fleet(n_demands: int, traffic: float = 1.0, n_pools: int = 5, seed: int = 0):
     """Return demands, pools and options of a synthetic fleet."""
     random = np.random.default_rng(seed)
     pools = []
@@ -42,43 +41,39 @@ def fleet(n_demands: int, traffic: float = 1.0, n_pools: int = 5, n_slots: int =
         slo = SLO("s", itl_ms=50, percentile=50, users=100)
         priority, least = int(random.integers(1, 4)), int(random.integers(1, 3))
         demands.append(Demand(f"d{i}", f"t{i % 20}", "llm", slo, priority, least))
-        options += _options(f"d{i}", random, traffic, n_slots)
+        options += _options(f"d{i}", random, traffic)
     return demands, pools, options
 
 
-def _options(name: str, random: np.random.Generator, traffic: float, n_slots: int) -> list[Option]:
+def _options(name: str, random: np.random.Generator, traffic: float) -> list[Option]:
     load, served = random.lognormal(4, 1) * traffic, random.uniform(5, 40)
     error = random.lognormal(0, 0.2, 1000)
-    hours = np.arange(n_slots) - random.integers(24)
-    shares = np.maximum(0.5 + 0.5 * np.cos(hours / 12 * np.pi), 0.05) if n_slots > 1 else np.ones(1)
     options = []
     for gpu, power in POWER.items():
         suits = random.uniform(0.7, 1.3)
         for n in (1, 2, 4, 8):
             if n * power >= random.uniform(0.5, 4):  # the LLM fits
                 each = served * power * n**0.85 * suits * error
-                options.append(Option(name, f"{n}x{gpu}", gpu, n, each, load * shares))
+                options.append(Option(name, f"{n}x{gpu}", gpu, n, each, load))
     return options
 
 
 def row(name: str, given: dict, n_demands: int, time_limit_s: float) -> dict:
-    """Plan one case; answer it in full too, unless it goes by the hour."""
+    """Plan one case; then answer it in full."""
     of = fleet(n_demands, **given)
-    is_elastic = "n_slots" in given
     start = time.process_time()
-    plan = plan_fleet(*of, is_elastic=is_elastic, time_limit_s=time_limit_s)
+    plan = plan_fleet(*of, time_limit_s=time_limit_s)
     planned = time.process_time()
-    if not is_elastic:
-        looser: dict[str, dict[float, list[Option]]] = {}
-        for each in of[2]:
-            faster = replace(each, load_per_replica=each.load_per_replica * 1.25)
-            looser.setdefault(each.demand_id, {}).setdefault(1.25, []).append(faster)
-        answer_fleet(*of, looser, time_limit_s=time_limit_s)
+    looser: dict[str, dict[float, list[Option]]] = {}
+    for each in of[2]:
+        faster = replace(each, load_per_replica=each.load_per_replica * 1.25)
+        looser.setdefault(each.demand_id, {}).setdefault(1.25, []).append(faster)
+    answer_fleet(*of, looser, time_limit_s=time_limit_s)
     return {
         "case": name,
         "options": len(of[2]),
         "plan_s": planned - start,
-        "answer_s": None if is_elastic else time.process_time() - planned,
+        "answer_s": time.process_time() - planned,
         "served": len(plan.served),
         "most_served": plan.most_served,
         "usd_per_hour": plan.usd_per_hour,

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer.plan.estimate import ASSUMED, cell_s
-from sextant.answer.plan.measurements import given_measurements
-from sextant.answer.plan.value import (
+from sextant.answer.measurements import given_measurements
+from sextant.answer.run_plan import ASSUMED, cell_s
+from sextant.answer.source import load_sources
+from sextant.answer.value import (
     Budget,
     Candidate,
     Decisions,
@@ -33,7 +34,6 @@ from sextant.answer.plan.value import (
     order_cells,
     weigh_decisions,
 )
-from sextant.answer.source import load_sources
 from sextant.decide.decision import worth_of
 from sextant.decide.score import so_score
 from sextant.decide.sizing import candidates, recommend, size_replicas

@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from real_vllm import CONFIG, SETTINGS
-from sextant.answer.capacity.traffic import demand_of_trace
+from sextant.answer.traffic import demand_of_trace
 from sextant.bench.cell import model_folder
 from sextant.engine.http import total
 from sextant.engine.protocol import ServerSpec

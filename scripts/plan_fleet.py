@@ -3,7 +3,7 @@
 Inputs: points, feasibility, sheets, traces. Outputs: table fleet, a page, the same as JSON.
 """
 
-from sextant.answer.fleet.document import plan_files
+from sextant.answer.fleet_document import plan_files
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
 

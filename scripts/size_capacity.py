@@ -4,7 +4,7 @@ Inputs: points, feasibility, the trace or the workload, sheets. Outputs: table c
 same as JSON.
 """
 
-from sextant.answer.capacity.files import size_files
+from sextant.answer.capacity_document import size_files
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
 

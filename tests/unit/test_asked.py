@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from answers import explained, recommended
+from command import sextant
 from sextant.answer.candidates import find_candidates, subject_of
 from sextant.answer.predicted import find_nearest
 from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
 from sextant.answer.source import find_source, outside_basis
 from sextant.base.errors import InputError
-from sextant.cli.app import app
 from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import served
@@ -25,6 +24,8 @@ from sextant.predict import Calibration, Draws
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
+LLAMA = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
+TODAY = Requests(Length(1500, 1500), Length(250, 250))
 LIMITS = SLO("asked", itl_ms=50.0, percentile=50, users=200)
 # Qwen2.5-3B, by its published configuration.
 QWEN = {
@@ -158,10 +159,9 @@ def test_points_of_an_own_folder_count_without_ttft(tmp_path) -> None:
     points = "llm_id,gpu_profile_id,users,input_tokens,output_tokens,mean_tpot_ms\n"
     points += "".join(f"mine,1xH100-80GB,{users},1500,250,90\n" for users in (8, 16, 32))
     (tmp_path / "points.csv").write_text(points)
-    requests = Requests(Length(1500, 1500), Length(250, 250))
     slo = SLO("s", tpot_ms=80, percentile=50, users=32)
     sources = (str(tmp_path), "archive:inferencex")
-    asked = Question(slo, llm_id="mine", requests=requests, sources=sources)
+    asked = Question(slo, llm_id="mine", requests=TODAY, sources=sources)
     asked = replace(asked, gpu_profile_ids=("1xH100-80GB",))
     slow = recommended(asked)
     # 8 users were measured to break the limit.
@@ -198,8 +198,8 @@ def test_a_workload_or_a_trace_says_its_lengths(tmp_path) -> None:
 
 def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     requests = Requests(Length(2000, 2000), Length(20, 20))
-    asked = Question(LIMITS, hf_config=MISTRAL, requests=requests, sources=("archive:llm-pilot",))
-    asked = replace(asked, engine="vllm", gpu_profile_ids=("1xA100-40GB",))
+    asked = Question(LIMITS, hf_config=MISTRAL, sources=("archive:llm-pilot",))
+    asked = replace(asked, requests=requests, engine="vllm", gpu_profile_ids=("1xA100-40GB",))
     source = find_source(asked)
     lengths = {"input_tokens": 2000.0, "output_tokens": 20.0}
     profiles = {name: source.known.profiles[name] for name in asked.gpu_profile_ids}
@@ -214,9 +214,7 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
 
 
 def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
-    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
-    asked = Question(LIMITS, hf_config=config, requests=requests, sources=("archive:inferencex",))
+    asked = Question(LIMITS, hf_config=LLAMA, requests=TODAY, sources=("archive:inferencex",))
     (told, *_) = explained(asked, "1xA100-80GB", 100_000)["warnings"]
     assert "A100-80GB, where B200-180GB, " in told
     assert "100,000 users a replica, where up to" in told
@@ -231,9 +229,7 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
 
 def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     slo = SLO("asked", ttft_ms=1000, ttft_percentile=95, tpot_ms=40, percentile=50, users=16)
-    requests = Requests(Length(1500, 1500), Length(250, 250))
-    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
-    asked = Question(slo, hf_config=config, requests=requests)
+    asked = Question(slo, hf_config=LLAMA, requests=TODAY)
     rate = replace(slo, users=None, request_rate_rps=8.0)
     answer = recommended(replace(asked, slo=rate))
     assert answer["source"] == "archive:inferencex" and answer["replicas"] <= 4
@@ -262,18 +258,15 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
 
 
 def test_points_without_lengths_are_not_near_what_is_asked() -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
     sources = ("archive:inferencex", "archive:mlenergy")
-    asked = Question(LIMITS, llm_id="Qwen__Qwen3-8B", requests=requests, sources=sources)
+    asked = Question(LIMITS, llm_id="Qwen__Qwen3-8B", requests=TODAY, sources=sources)
     answer = recommended(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
     assert answer["evidence"] and all(each["input_tokens"] > 0 for each in answer["evidence"])
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 
 def test_evidence_names_the_precision_that_was_served() -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
-    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
-    source = find_source(asked := Question(LIMITS, hf_config=config, requests=requests))
+    source = find_source(asked := Question(LIMITS, hf_config=LLAMA, requests=TODAY))
     subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
     points, row = source.known.points, find_nearest(subject, "1xH100-80GB", LIMITS)[0]
     own = points[(points["llm_id"] == row["llm_id"]) & (points["gpu_profile_id"] == "1xH100-80GB")]
@@ -284,13 +277,11 @@ def test_evidence_names_the_precision_that_was_served() -> None:
 
 
 def test_the_configuration_of_a_measured_llm_is_answered_with_its_measurements() -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
-    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     sources = ("archive:inferencex", "archive:mlenergy")
-    asked = Question(LIMITS, hf_config=config, requests=requests, sources=sources)
+    asked = Question(LIMITS, hf_config=LLAMA, requests=TODAY, sources=sources)
     answer = recommended(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
-    assert answer["llm_id"] == config.stem
-    told = f"{config.stem} was measured by archive:mlenergy: those measurements are used."
+    assert answer["llm_id"] == LLAMA.stem
+    told = f"{LLAMA.stem} was measured by archive:mlenergy: those measurements are used."
     assert told in answer["warnings"] and told in answer["text"]
 
 
@@ -302,18 +293,15 @@ def test_the_configuration_of_a_measured_llm_is_answered_with_its_measurements()
     ],
 )
 def test_strict_refuses_what_no_measured_llm_is_like(config, dtype, told) -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
     config = ROOT / "resources" / "llms" / f"{config}.json"
-    asked = Question(LIMITS, hf_config=config, requests=requests, dtype=dtype, is_strict=True)
+    asked = Question(LIMITS, hf_config=config, requests=TODAY, dtype=dtype, is_strict=True)
     with pytest.raises(InputError, match=told):
         recommended(asked)
 
 
 def test_the_precision_outside_is_that_which_was_served_not_that_of_configs() -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
-    config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     for precision, is_new in (("nvfp4", False), ("int8", True)):
-        asked = Question(LIMITS, hf_config=config, requests=requests, dtype=precision)
+        asked = Question(LIMITS, hf_config=LLAMA, requests=TODAY, dtype=precision)
         asked = replace(asked, gpu_profile_ids=("1xH100-80GB",))
         outside = " ".join(recommended(asked)["outside"])
         assert ("weights in int8, where bf16, fp8, " in outside) == is_new, outside
@@ -362,6 +350,6 @@ REQUESTS = ["--input-tokens", "900", "--output-tokens", "200"]
     ],
 )
 def test_a_mistake_is_one_error_that_names_the_option(options, words) -> None:
-    done = CliRunner().invoke(app, [*ASKED, *options])
-    assert isinstance(done.exception, InputError), done.output
-    assert all(word in str(done.exception) for word in words), done.exception
+    with pytest.raises(InputError) as caught:
+        sextant(*ASKED, *options)
+    assert all(word in str(caught.value) for word in words)

@@ -5,22 +5,13 @@ import json
 import pandas as pd
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from typer.testing import CliRunner
 
+from command import sextant
 from sextant.base.errors import InputError
-from sextant.cli.app import app
 from support import ROOT
 
 SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
 SHIPPED = ROOT / "resources" / "workloads" / "azure-2023-conv"
-
-
-def sextant(*arguments: object) -> str:
-    """Run a command; return what it printed."""
-    done = CliRunner().invoke(app, [str(part) for part in arguments])
-    if done.exception:
-        raise done.exception
-    return done.output
 
 
 def lines(path) -> list[dict]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sextant.answer.plan.doctor import check_machine, machine_document
+from sextant.answer.doctor import check_machine, machine_document
 from sextant.pages.blocks import as_text
 
 

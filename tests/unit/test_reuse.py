@@ -13,7 +13,7 @@ from test_ingest_input import ingest
 from test_load_command import load
 from test_simulate_command import run
 
-from sextant.answer.capacity.traffic import TraceTraffic, demand_of_trace
+from sextant.answer.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.report.trace_characterize import measure_reuse, write_trace_report

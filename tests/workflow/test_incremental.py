@@ -312,8 +312,8 @@ def test_a_change_runs_just_what_it_must(world, name: str) -> None:
 EDITS: dict[str, Counter[str]] = {
     "answer/answer.py": Counter(write_report=1),
     "answer/sizing.py": Counter(),  # no SLO of the project has a trace
-    "answer/fleet/planning.py": Counter(),
-    "answer/plan/estimate.py": Counter(),
+    "answer/fleet_plan.py": Counter(),
+    "answer/run_plan.py": Counter(),
     "base/files.py": AGGREGATED + TRACE_PAGE,
     "base/job_log.py": AGGREGATED + TRACE_PAGE,
     "bench/tuning.py": Counter(),

@@ -1,11 +1,17 @@
 """From a question to its answer: which GPU profiles, how many replicas, how sure, at what cost.
 
 In go the options of a command as a `Question` and measured points; out comes an `Answer`: data for
-a program, a document of blocks for a person. Read `question`, `answer`, `source` (the
-measurements), `candidates` (the GPU profiles and the LLM), `basis` (how the question relates to
-the measurements), then `recommend`, which answers from points or from joint draws (`predicted`,
-`options`); `text` has the words, `what_if` the part of a page in which the question is changed.
-`step_laws` is the law of a step for simulations, `demand` what is simulated and has to hold,
-`sizing` the replicas by simulation, and `rates` those of a request rate. `capacity/`, `fleet/` and
-`plan/` answer for a trace, for a cluster, and about what to measure.
+a program, a document of blocks for a person. Read `question`, `answer` (with its words), `source`
+(the measurements, and how the question relates to them), `candidates` (the GPU profiles and the
+LLM), then `recommend`, which answers from points or from joint draws (`predicted`); `what_if` is the
+part of a page in which the question is changed. `step_laws` is the law of a step for simulations
+and requests at a rate, `explain` puts it in words, `demand` is what is simulated and has to hold,
+`sizing` the replicas by simulation.
+
+- `traffic`, then `capacity` and `capacity_document`: replicas under given traffic, and what would
+  change them. `simulation`: latencies of one given deployment.
+- `fleet`, `fleet_plan` (with `decide.fleet` and `decide.fleet_program`), `fleet_document`: which
+  team gets which GPUs of a cluster; docs/planning.md has the equations.
+- `run_plan` (what a run would do and cost), `value` (of a measurement), `measurements` (which cells
+  to measure next); `doctor` checks the machine.
 """

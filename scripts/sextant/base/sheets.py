@@ -10,7 +10,6 @@ Snakemake's wildcards, job comments and names of logs hold the safe file names m
 
 import csv
 import io
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -371,11 +370,6 @@ def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     with atomic_path(path) as temporary:
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
         temporary.write_text(text, encoding="utf-8")
-
-
-def yaml_documents(contents: Sequence[Mapping[str, Any]]) -> str:
-    """Return documents in one text; what two places share is written in both, not as an alias."""
-    return yaml.safe_dump_all(json.loads(json.dumps(contents)), sort_keys=False)
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The commands that answer questions, and those on the characterizations that answers rest on."""
 
 import json
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,19 +17,29 @@ from sextant.cli.asked import (
     StoreOptions,
     slo_of,
 )
-from sextant.cli.options import (
-    Database,
-    PageFile,
-    Printed,
-    check_page,
-    grouped,
-    print_document,
-    say,
-)
+from sextant.cli.options import Database, PrintOptions, grouped, print_document, say
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions:
+    """How a recommendation is made."""
+
+    max_failed: Annotated[float | None, typer.Option(min=0, max=1)] = None
+    """Largest share of failed requests; 0.01 by default."""
+    predictor: str = "roofline"
+    """Predictor for an unmeasured LLM."""
+    trace: Path | None = None
+    """In place of a load, the traffic of this normalised trace: the answer is that of `sextant
+    capacity`."""
+    decision: Literal["utility", "paper"] = "utility"
+    """utility: price against probability; paper: LLM-Pilot's eq. 1-3."""
+    risk: float | None = None
+    """Take the cheapest option that breaks a limit at most this likely; predicted ones need a
+    predictor that draws samples: roofline."""
 
 
 @grouped
@@ -37,61 +47,39 @@ def recommend(
     *,
     load: LoadOptions,
     limits: LimitOptions,
-    max_failed: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Largest share of failed requests; 0.01 by default."),
-    ] = None,
+    given: RecommendOptions,
     asked: AskedOptions,
-    predictor: Annotated[str, typer.Option(help="Predictor for an unmeasured LLM.")] = "roofline",
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="In place of a load, the traffic of this normalised trace: the answer is that of "
-            "`sextant capacity`."
-        ),
-    ] = None,
-    decision: Annotated[
-        Literal["utility", "paper"],
-        typer.Option(help="utility: price against probability; paper: LLM-Pilot's eq. 1-3."),
-    ] = "utility",
-    risk: Annotated[
-        float | None,
-        typer.Option(
-            help="Take the cheapest option that breaks a limit at most this likely; predicted ones "
-            "need a predictor that draws samples: roofline."
-        ),
-    ] = None,
     candidates: CandidateOptions,
-    printed: Printed = "text",
-    out: PageFile = None,
+    shown: PrintOptions,
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
-    if trace is not None:
-        from sextant.cli.capacity import (
-            KeepOptions,
-            TrafficOptions,
-            capacity_question,
-            print_capacity,
-        )
+    if given.trace is not None:
+        from sextant.cli import capacity
 
         if load != LoadOptions():
             options = "--trace, --users, --request-rate, --tokens-per-day"
             raise InputError("two loads are given", field=options, fix="give exactly one of them")
-        given: dict[str, Any] = {"max_failed": max_failed, "risk": risk}
-        keep = KeepOptions(**{name: value for name, value in given.items() if value is not None})
-        arriving = TrafficOptions(trace=trace)
-        simulated = capacity_question(arriving, limits, keep, asked, candidates)
-        print_capacity(simulated, printed, out, lead=_SIMULATED)
+        shares: dict[str, Any] = {"max_failed": given.max_failed, "risk": given.risk}
+        shares = {name: value for name, value in shares.items() if value is not None}
+        capacity.print_capacity(
+            traffic=capacity.TrafficOptions(trace=given.trace),
+            limits=limits,
+            keep=capacity.KeepOptions(**shares),
+            asked=asked,
+            candidates=candidates,
+            server=capacity.ServerOptions(),
+            search=capacity.SearchOptions(),
+            shown=shown,
+            _notes=(_SIMULATED,),
+        )
         return
     from sextant.answer.answer import recommendation_document
     from sextant.answer.recommend import recommend_llm
 
-    check_page(printed, out)
-    how = {"predictor": predictor, "decision": decision, "risk": risk}
-    answer = recommend_llm(
-        asked.question(slo_of(asked, load, limits, max_failed), **candidates.of(), **how)
-    )
-    print_document(recommendation_document(answer, has_widget=out is not None), printed, out)
+    slo = slo_of(asked, load, limits, given.max_failed)
+    asks = {"predictor": given.predictor, "decision": given.decision, "risk": given.risk}
+    answer = recommend_llm(asked.question(slo, **candidates.of(), **asks))
+    shown.print(recommendation_document(answer, has_widget=shown.out is not None))
     if not answer.has_option:
         raise typer.Exit(3)
 
@@ -115,34 +103,25 @@ def explain(
     print_document(explain_llm(asked.question(slo), gpu_profile, users_per_replica), printed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(StoreOptions):
+    """What predictors are judged on."""
+
+    slos: Path | None = None
+    """Sheet of SLOs (columns as config/slos.tsv) to judge S, O and S/O on; without it the accuracy
+    of latencies alone is judged."""
+    random_slos: Annotated[int | None, typer.Option(min=1, max=10_000)] = None
+    """Number of SLOs to draw (--seed) in place of a sheet, log-uniformly over what was measured."""
+    predictor: list[str] | None = None
+    """Predictor to judge; may be given again. Those of the store by default."""
+    hold_out: Literal["llm", "gpu", "engine", "engine_version"] = "llm"
+    """What a fold has not seen where the accuracy of latencies is judged."""
+
+
 @grouped
 def evaluate(
     *,
-    slos: Annotated[
-        Path | None,
-        typer.Option(
-            help="Sheet of SLOs (columns as config/slos.tsv) to judge S, O and S/O on; without it "
-            "the accuracy of latencies alone is judged."
-        ),
-    ] = None,
-    random_slos: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10_000,
-            help="Number of SLOs to draw (--seed) in place of a sheet, log-uniformly over what was "
-            "measured.",
-        ),
-    ] = None,
-    predictor: Annotated[
-        list[str] | None,
-        typer.Option(help="Predictor to judge; may be given again. Those of the store by default."),
-    ] = None,
-    store: StoreOptions,
-    hold_out: Annotated[
-        Literal["llm", "gpu", "engine", "engine_version"],
-        typer.Option(help="What a fold has not seen where the accuracy of latencies is judged."),
-    ] = "llm",
+    given: EvaluateOptions,
     printed: Annotated[
         Literal["table", "json"], typer.Option("--format", help="How to print the result.")
     ] = "table",
@@ -153,22 +132,20 @@ def evaluate(
     from sextant.answer.source import load_sources
     from sextant.decide.scores import evaluate_predictors
 
-    if slos and random_slos:
-        fix = "give one of them"
-        raise InputError(
-            "a sheet and random SLOs are given", field="--slos, --random-slos", fix=fix
-        )
+    if given.slos and given.random_slos:
+        field, fix = "--slos, --random-slos", "give one of them"
+        raise InputError("a sheet and random SLOs are given", field=field, fix=fix)
     known, _ = load_sources(
-        store.source or (), store.database, store.workload_id, store.scenario_id
+        given.source or (), given.database, given.workload_id, given.scenario_id
     )
     for line in known.left_out:
         say(line, err=True)
     result = evaluate_predictors(
         known,
-        slos or random_slos,
-        predictor,
-        store.seed,
-        hold_out=hold_out,
+        given.slos or given.random_slos,
+        given.predictor,
+        given.seed,
+        hold_out=given.hold_out,
         # Standard output is for the result alone.
         progress=partial(say, err=True),
     )
@@ -183,14 +160,6 @@ def evaluate(
 CharacterizationFolder = Annotated[
     Path, typer.Option(file_okay=False, help="Folder of the characterization, made or updated.")
 ]
-
-
-class LoadTool(StrEnum):
-    """Whose results can be imported."""
-
-    vllm_bench = "vllm-bench"
-    guidellm = "guidellm"
-    aiperf = "aiperf"
 
 
 def characterizations(
@@ -208,25 +177,34 @@ def characterizations(
     say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(as_text, rows)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """What was measured, as far as the files do not say it."""
+
+    gpu_profile: str
+    """What was measured, as <n>x<gpu_id>, e.g. 1xH100-80GB."""
+    configs: str | None = None
+    """Folder of the LLMs' <llm_id>.json, relative to OUT; what ships else."""
+    llm: str | None = None
+    """The LLM's name on Hugging Face, if the files do not have it."""
+    engine: str | None = None
+    """The engine that served, e.g. vllm."""
+    engine_version: str | None = None
+    """The engine's version."""
+
+
+@grouped
 def import_characterization(
-    tool: Annotated[LoadTool, typer.Argument(help="The load tool that wrote the files.")],
+    *,
+    tool: Annotated[
+        Literal["vllm-bench", "guidellm", "aiperf"],
+        typer.Argument(help="The load tool that wrote the files."),
+    ],
     files: Annotated[
         list[Path], typer.Option("--from", help="File of its results; may be repeated.")
     ],
     out: CharacterizationFolder,
-    gpu_profile: Annotated[
-        str, typer.Option(help="What was measured, as <n>x<gpu_id>, e.g. 1xH100-80GB.")
-    ],
-    configs: Annotated[
-        str | None,
-        typer.Option(help="Folder of the LLMs' <llm_id>.json, relative to OUT; what ships else."),
-    ] = None,
-    llm: Annotated[
-        str | None,
-        typer.Option(help="The LLM's name on Hugging Face, if the files do not have it."),
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="The engine that served, e.g. vllm.")] = None,
-    engine_version: Annotated[str | None, typer.Option(help="The engine's version.")] = None,
+    given: ImportOptions,
 ) -> None:
     """Make the folder of a characterization from the results of a load tool.
 
@@ -235,8 +213,8 @@ def import_characterization(
     """
     from sextant.points.load_tools import Served, import_load_tool
 
-    served = Served(gpu_profile, llm, engine, engine_version)
-    say(f"{out}: {import_load_tool(tool.value, files, out, served, configs)}")
+    served = Served(given.gpu_profile, given.llm, given.engine, given.engine_version)
+    say(f"{out}: {import_load_tool(tool, files, out, served, given.configs)}")
 
 
 def export_characterization(

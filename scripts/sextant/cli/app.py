@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -13,27 +14,19 @@ from typer.exceptions import TyperException
 
 from sextant import __version__
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli.options import Database, print_document, say
+from sextant.cli.options import Database, grouped, print_document, say
 
-_COMMANDS = {
-    "load": "load",
-    "compare": "load",
-    "fit": "workload",
-    "sample": "workload",
-    "trace-report": "workload",
-    "recommend": "answer",
-    "capacity": "capacity",
-    "simulate": "capacity",
-    "fleet": "cluster",
-    "explain": "answer",
-    "evaluate": "answer",
-    "characterizations": "answer",
-    "import-characterization": "answer",
-    "export-characterization": "answer",
-    "doctor": "cluster",
-    "plan": "cluster",
-    "measure": "cluster",
+_MODULES = {
+    "load": ("load", "compare"),
+    "workload": ("fit", "sample", "trace-report"),
+    "capacity": ("capacity", "simulate"),
+    "answer": (
+        *("recommend", "explain", "evaluate", "characterizations"),
+        *("import-characterization", "export-characterization"),
+    ),
+    "cluster": ("fleet", "doctor", "plan", "measure"),
 }
+_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 """The module of each command: only that of the command that runs is loaded."""
 
 
@@ -66,69 +59,48 @@ app = typer.Typer(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class IngestOptions:
+    """How the rows of a log are read."""
+
+    trace_format: Annotated[str | None, typer.Option("--format")] = None
+    """azure, burstgpt, mooncake, qwen-bailian, openai, litellm or sextant; or give --columns."""
+    columns: str | None = None
+    """Your own columns in place of a format, e.g.
+    arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; or a mapping
+    file in YAML."""
+    time_unit: str | None = None
+    """Unit of the arrivals of --columns: s (default), ms, us, ns; or iso."""
+    ignore_unknown: Annotated[bool, typer.Option("--ignore-unknown")] = False
+    """Leave out columns the format does not know."""
+    max_rate_rps: Annotated[float, typer.Option(min=0)] = 1000.0
+    """Highest mean rate that is believed, requests per second."""
+    max_rejected_fraction: float = 0.01
+    """Fraction of malformed rows that may be set aside, 0 to 1."""
+    start_time: str | None = None
+    """ISO 8601 date-time of the file's time zero, where arrivals are plain numbers; daily and
+    weekly profiles need it."""
+
+
 @app.command()
+@grouped
 def ingest(
+    *,
     source: Annotated[Path, typer.Argument(help="Trace as its publisher wrote it.")],
     out: Annotated[Path, typer.Option(dir_okay=False, help="Normalised trace, Parquet.")],
-    trace_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="azure, burstgpt, mooncake, qwen-bailian, openai, "
-            "litellm or sextant; or give --columns.",
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Your own columns in place of a format, e.g. "
-            "arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; "
-            "or a mapping file in YAML."
-        ),
-    ] = None,
-    time_unit: Annotated[
-        str | None,
-        typer.Option(help="Unit of the arrivals of --columns: s (default), ms, us, ns; or iso."),
-    ] = None,
-    ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Leave out columns the format does not know.")
-    ] = False,
-    max_rate_rps: Annotated[
-        float, typer.Option(min=0, help="Highest mean rate that is believed, requests per second.")
-    ] = 1000.0,
-    max_rejected_fraction: Annotated[
-        float, typer.Option(help="Fraction of malformed rows that may be set aside, 0 to 1.")
-    ] = 0.01,
-    start_time: Annotated[
-        str | None,
-        typer.Option(
-            help="ISO 8601 date-time of the file's time zero, where arrivals are plain numbers; "
-            "daily and weekly profiles need it."
-        ),
-    ] = None,
+    given: IngestOptions,
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.pages.wording import duration_words, listed, percent
     from sextant.trace import ingest_trace, some_of
     from sextant.trace.trace_format import MAPPED
 
-    if (trace_format is None) == (columns is None):
+    how = asdict(given)
+    if ((trace_format := how.pop("trace_format")) is None) == (given.columns is None):
         fix = "give --format for a published trace, or --columns for a log of your own"
         raise InputError("give one of the two", field="--format, --columns", fix=fix)
-    rejected = out.with_suffix(".rejected.parquet")
-    report = ingest_trace(
-        source,
-        trace_format or MAPPED,
-        out,
-        rejected,
-        out.with_suffix(".report.json"),
-        max_rejected_fraction=max_rejected_fraction,
-        start_time=start_time,
-        ignore_unknown=ignore_unknown,
-        max_rate_rps=max_rate_rps,
-        columns=columns,
-        time_unit=time_unit,
-    )
+    rejected, about = (out.with_suffix(f".{end}") for end in ("rejected.parquet", "report.json"))
+    report = ingest_trace(source, trace_format or MAPPED, out, rejected, about, **how)
     say(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
         f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests "

@@ -2,18 +2,17 @@
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.options import WORKLOAD_HELP, Database, Seed, naming_options
+from sextant.cli.options import WORKLOAD_HELP, Database, Seed, naming_options, option_of
 
 if TYPE_CHECKING:
     from sextant.answer.question import Question, Requests
-    from sextant.facts.llm import GivenSizes
     from sextant.facts.slo import SLO
 
 # LLM-Pilot's own seed, with which its published predictions come out.
@@ -27,16 +26,13 @@ _SIZES = {
     "active_parameters": "n_active_parameters",
     "weight_gib": "weight_gib",
 }
-_NEEDED_SIZES = ("parameters", "layers", "kv_bytes_per_token")
+"""Fields of `GivenSizes` by option; the first three are needed."""
+_SERVED = ("engine", "dtype", "kv_dtype", "max_model_len", "prefix_hit_rate")
 _FIELDS: dict[str | None, str] = {
     "request_rate_rps": "--request-rate",
-    **{name.replace("_ms", "_percentile"): f"--{name.replace('_', '-')}" for name in _LIMITS},
+    **{name.replace("_ms", "_percentile"): option_of(name) for name in _LIMITS},
 }
 _WITH_PERCENTILE = re.compile(r"p([0-9]+):(.*)")
-
-
-def _options(names: tuple[str, ...]) -> str:
-    return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +48,12 @@ class StoreOptions:
     scenario_id: str | None = None
     """Scenario; the store's own by default."""
     seed: Seed = _SEED
+
+    def measurements(self) -> dict[str, Any]:
+        """Return them as fields of a question."""
+        ids = {"workload_id": self.workload_id, "scenario_id": self.scenario_id}
+        sources = tuple(self.source or ())
+        return {"sources": sources, "database": self.database, "seed": self.seed, **ids}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,26 +109,28 @@ class AskedOptions(StoreOptions):
     def question(self, slo: "SLO", **more: Any) -> "Question":
         """Return what is asked; `more` are other fields of `Question`."""
         from sextant.answer.question import Question
-
-        given = asdict(self)
-        for name in ("input_tokens", "output_tokens", "workload", "percentile", *_SIZES):
-            del given[name]
-        given["sources"] = tuple(given.pop("source") or ())
-        given["llm_id"], given["is_strict"] = given.pop("llm"), given.pop("strict")
-        return Question(slo, requests=self.requests(), sizes=self._sizes(), **given, **more)
-
-    def _sizes(self) -> "GivenSizes | None":
         from sextant.facts.llm import GivenSizes
 
-        given = {name: getattr(self, name) for name in _SIZES}
-        if all(value is None for value in given.values()):
-            return None
-        for name in _NEEDED_SIZES:
-            if given[name] is None:
-                problem = "it is needed to describe an LLM without its config"
-                raise InputError(problem, field=_options((name,)), fix="give it, or --hf-config")
-        with naming_options({field: _options((name,)) for name, field in _SIZES.items()}):
-            return GivenSizes(**{field: given[name] for name, field in _SIZES.items()})
+        given, sizes = {field: getattr(self, name) for name, field in _SIZES.items()}, None
+        if any(value is not None for value in given.values()):
+            for name in [*_SIZES][:3]:
+                if getattr(self, name) is None:
+                    problem = "it is needed to describe an LLM without its config"
+                    raise InputError(problem, field=option_of(name), fix="give it, or --hf-config")
+            with naming_options({field: option_of(name) for name, field in _SIZES.items()}):
+                sizes = GivenSizes(**given)
+        return Question(
+            slo,
+            llm_id=self.llm,
+            hf_config=self.hf_config,
+            sizes=sizes,
+            probe=self.probe,
+            requests=self.requests(),
+            is_strict=self.strict,
+            **{name: getattr(self, name) for name in _SERVED},
+            **self.measurements(),
+            **more,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +152,8 @@ class CandidateOptions:
         if not all(ids):
             problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
             raise InputError(problem, field="--gpu-profiles", fix=fix)
-        given = {"prices": self.prices, "measured_only": self.measured_only}
-        return {"gpu_profile_ids": ids, **given}
+        prices, measured_only = self.prices, self.measured_only
+        return {"gpu_profile_ids": ids, "prices": prices, "measured_only": measured_only}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,13 +168,10 @@ class LoadOptions:
     """Input and output tokens a day to serve; needs the requests' lengths."""
 
     def of(self, requests: "Requests | None") -> dict[str, Any]:
-        """Return the load as fields of an SLO.
-
-        Raises InputError: none or two are given, or tokens a day without lengths.
-        """
+        """Return the load as fields of an SLO. Raises InputError unless there is exactly one."""
         if sum(getattr(self, name) is not None for name in _LOADS) != 1:
             problem = "one load is needed"
-            raise InputError(problem, field=_options(_LOADS), fix="give exactly one of them")
+            raise InputError(problem, field=option_of(*_LOADS), fix="give exactly one of them")
         if self.tokens_per_day is None:
             return {"users": self.users, "request_rate_rps": self.request_rate}
         if requests is None:
@@ -199,10 +200,7 @@ class LimitOptions:
     """Limit of the time to the last token."""
 
     def of(self) -> dict[str, Any]:
-        """Return the limits as fields of an SLO.
-
-        Raises InputError: none is given, or one is not a number.
-        """
+        """Return the limits as fields of an SLO. Raises InputError for none or a wrong one."""
         found: dict[str, Any] = {}
         for name in _LIMITS:
             if (text := getattr(self, name)) is None:
@@ -212,27 +210,24 @@ class LimitOptions:
                 found[name.replace("_ms", "_percentile")] = int(own[1])
             try:
                 found[name] = float(own[2] if own else text)
-                if not 0 < found[name] < math.inf:
-                    raise ValueError
             except ValueError:
+                found[name] = math.nan
+            if not 0 < found[name] < math.inf:
                 fix = "give milliseconds above 0, e.g. 1000, or at a percentile, e.g. p95:1000"
-                raise InputError(
-                    f"{text!r} is not a limit", field=_options((name,)), fix=fix
-                ) from None
+                raise InputError(f"{text!r} is not a limit", field=option_of(name), fix=fix)
         if not found:
             problem, fix = "no limit is given", "give one or more of them in ms, e.g. p95:1000"
-            raise InputError(problem, field=_options(_LIMITS), fix=fix)
+            raise InputError(problem, field=option_of(*_LIMITS), fix=fix)
         return found
 
     def of_each(self) -> dict[str, float]:
-        """Return what each request has to keep to count as goodput; none need be given.
-
-        Raises InputError: a limit is not a number, or has a percentile.
+        """Return what each request has to keep to count as goodput; none need be given, and none
+        may have a percentile.
         """
         found = self.of() if self != LimitOptions() else {}
         for name in found:
             if name.endswith("_percentile"):
-                option = _options((name.replace("_percentile", "_ms"),))
+                option = option_of(name.replace("_percentile", "_ms"))
                 fix = "give milliseconds alone, e.g. 1000"
                 raise InputError("goodput counts single requests", field=option, fix=fix)
         return found

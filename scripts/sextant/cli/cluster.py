@@ -5,30 +5,27 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.asked import StoreOptions
-from sextant.cli.options import PageFile, check_page, grouped, print_document, say
+from sextant.cli.options import PrintOptions, grouped, print_document, say
 from sextant.pages.wording import plural
 
 if TYPE_CHECKING:
-    from sextant.answer.plan.value import Budget
-    from sextant.experiment.experiment import Chosen, Experiment
-
-ConfigFiles = Annotated[
-    list[Path] | None, typer.Option("--configfile", exists=True, dir_okay=False)
-]
-_NonNegative = Annotated[float | None, typer.Option(min=0)]
+    from sextant.answer.value import Budget
+    from sextant.experiment.experiment import Chosen
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigOptions:
     """Which configuration."""
 
-    config_files: ConfigFiles = None
+    config_files: Annotated[
+        list[Path] | None, typer.Option("--configfile", exists=True, dir_okay=False)
+    ] = None
     """Configuration on top of the Snakefile's; may be repeated."""
 
 
@@ -41,29 +38,23 @@ class RunOptions(ConfigOptions):
     """As for snakemake, e.g. workflow/profiles/slurm."""
     nodes: Annotated[int, typer.Option(min=1)] = 1
     """Servers of each GPU profile that can run at once."""
-    budget_hours: _NonNegative = None
+    budget_hours: Annotated[float | None, typer.Option(min=0)] = None
     """GPU-hours for the cells to measure first, all rounds together."""
-    budget_usd: _NonNegative = None
-    """The same in USD."""
-    until_so: Annotated[float | None, typer.Option(min=0, max=1)] = None
-    """Enough once this S/O is expected of the answers."""
     at_once: Annotated[int, typer.Option(min=1)] = 1
-    """Cells of a round, with a budget or --until-so."""
+    """Cells of a round, with a budget."""
 
     def budget(self) -> "Budget | None":
         """Return what may be spent, None without a limit."""
-        from sextant.answer.plan.value import Budget
+        from sextant.answer.value import Budget
 
-        limits = (self.budget_hours, self.budget_usd, self.until_so)
-        if all(limit is None for limit in limits):
-            return None
-        return Budget(*limits, self.at_once, of_profile=self.nodes)
+        hours = self.budget_hours
+        return None if hours is None else Budget(hours, self.at_once, of_profile=self.nodes)
 
 
 @grouped
 def doctor(*, given: ConfigOptions) -> None:
     """Print what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
-    from sextant.answer.plan.doctor import check_machine, machine_document
+    from sextant.answer.doctor import check_machine, machine_document
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import check_config
 
@@ -86,15 +77,10 @@ def plan(
 ) -> None:
     """Print what a run would do, before it is submitted: jobs, requests, hours, cost.
 
-    With a budget or --until-so, print which cells to measure first for the SLOs.
+    With a budget, print which cells to measure first for the SLOs.
     """
-    from sextant.answer.plan.measurements import (
-        adaptive_plans,
-        candidates_of,
-        measurement_document,
-        plan_of_experiment,
-    )
-    from sextant.answer.plan.run import dry_run, make_plan, plan_document
+    from sextant.answer import measurements
+    from sextant.answer.run_plan import dry_run, make_plan, plan_document
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
 
@@ -106,14 +92,14 @@ def plan(
     run_plan = make_plan(experiment, run.config, run, folder, of.nodes)
     if (budget := of.budget()) is None:
         if of.at_once > 1:
-            fix = "give --budget-hours, --budget-usd or --until-so too"
-            raise InputError("it needs a budget or --until-so", field="--at-once", fix=fix)
+            raise InputError("it needs a budget", field="--at-once", fix="give --budget-hours too")
         print_document(plan_document(run_plan), printed)
         return
-    cells = [*run_plan.cells, *adaptive_plans(experiment, run.config, folder)]
-    candidates = candidates_of(experiment, run.config, cells)
-    chosen = plan_of_experiment(experiment, run.config, candidates, folder, budget, given)
-    print_document(measurement_document(chosen, candidates), printed)
+    cells = [*run_plan.cells, *measurements.adaptive_plans(experiment, run.config, folder)]
+    candidates = measurements.candidates_of(experiment, run.config, cells)
+    of_all = experiment, run.config, candidates, folder, budget, given
+    chosen = measurements.plan_of_experiment(*of_all)
+    print_document(measurements.measurement_document(chosen, candidates), printed)
 
 
 @grouped
@@ -126,13 +112,13 @@ def measure(
     of: RunOptions,
 ) -> None:
     """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
-    from sextant.answer.plan.measurements import measured_before, next_round, record, spent
+    from sextant.answer.measurements import measured_before, next_round, record, spent
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
 
     if (budget := of.budget()) is None:
-        fix = "give --budget-hours, --budget-usd or --until-so"
-        raise InputError("no limit says when to stop", field="--budget-hours", fix=fix)
+        problem, fix = "no limit says when to stop", "give the GPU-hours that may be spent"
+        raise InputError(problem, field="--budget-hours", fix=fix)
     folder, given = Path(), of.config_files or []
     config = read_configuration(folder, given)
     experiment = load_experiment(config)
@@ -150,15 +136,20 @@ def measure(
     if before := measured_before(experiment, config, folder):
         record(config, folder, before, is_new=False)
         say(f"{plural(len(before), 'cell')} measured before: {_names(before)}")
+    results = config["pathvars"]["results"]
     while True:
-        _run_snakemake(snakemake, _targets(load_experiment(config), config))
+        # What the next choice reads: points, or without any cell the lengths of requests.
+        target = f"{results}/points/{config['source']}/point.parquet"
+        if not load_experiment(config).cells:
+            workload_id = config["decision"]["workload_id"]
+            target = f"{results}/workloads/{workload_id}/requests.parquet"
+        _run_snakemake(snakemake, [target])
         experiment = load_experiment(config)
         next_plan, chosen = next_round(experiment, config, folder, budget)
-        so_far = spent(experiment, config, folder)
-        say(
-            f"{plural(len(experiment.chosen), 'cell')} chosen so far, {so_far.gpu_hours:.2f} "
-            f"GPU-hours, {so_far.usd:.2f} USD; expected S/O {next_plan.now.expected_so:.3f}"
-        )
+        gpu_hours, usd = spent(experiment, config, folder)
+        count = plural(len(experiment.chosen), "cell")
+        cost = f"{gpu_hours:.2f} GPU-hours, {usd:.2f} USD"
+        say(f"{count} chosen so far, {cost}; expected S/O {next_plan.now.expected_so:.3f}")
         if not chosen:
             break
         number = record(config, folder, chosen, is_new=True)
@@ -166,14 +157,6 @@ def measure(
     say(f"no further round: {next_plan.stopped.value}")
     if experiment.cells:
         _run_snakemake(snakemake, [])
-
-
-def _targets(experiment: "Experiment", config: Any) -> list[str]:
-    """Return the files the next choice reads: points, or without any cell the request lengths."""
-    results = config["pathvars"]["results"]
-    if experiment.cells:
-        return [f"{results}/points/{config['source']}/point.parquet"]
-    return [f"{results}/workloads/{config['decision']['workload_id']}/requests.parquet"]
 
 
 def _names(cells: "Chosen") -> str:
@@ -191,65 +174,31 @@ def _run_snakemake(options: Sequence[str], targets: Sequence[str]) -> None:
         raise InputError("snakemake failed", fix=fix)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions(StoreOptions):
+    """What is wanted, what there is, and how to plan."""
+
+    demands: Path
+    """Sheet of what teams want served, TSV."""
+    supply: Path
+    """Sheet of the available nodes, TSV."""
+    traces: Path = Path("results/traces")
+    """Folder of the normalised traces that demands name."""
+    risk: float = 0.1
+    """Largest probability that a served demand misses its limits."""
+    time_limit: Annotated[float, typer.Option(min=1)] = 120
+    """Seconds for each solution; then the best one is used."""
+
+
 @grouped
-def fleet(
-    *,
-    demands: Annotated[Path, typer.Option(help="Sheet of what teams want served, TSV.")],
-    supply: Annotated[Path, typer.Option(help="Sheet of the available nodes, TSV.")],
-    traces: Annotated[
-        Path, typer.Option(help="Folder of the normalised traces that demands name.")
-    ] = Path("results/traces"),
-    store: StoreOptions,
-    risk: Annotated[
-        float, typer.Option(help="Largest probability that a served demand misses its limits.")
-    ] = 0.1,
-    elastic: Annotated[
-        bool, typer.Option("--elastic", help="Replicas and nodes by the hour, not for the peak.")
-    ] = False,
-    time_limit: Annotated[
-        float,
-        typer.Option(min=1, help="Seconds for each solution; then the best one is used."),
-    ] = 120,
-    printed: Annotated[
-        Literal["text", "json", "html", "kubernetes"],
-        typer.Option(
-            "--format", help="How to give the answer; kubernetes: objects for kubectl apply."
-        ),
-    ] = "text",
-    out: PageFile = None,
-    hour: Annotated[
-        int | None,
-        typer.Option(min=0, max=23, help="With --elastic: the hour that kubernetes is for."),
-    ] = None,
-) -> None:
+def fleet(*, given: FleetOptions, shown: PrintOptions) -> None:
     """Print which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
-    from sextant.answer.fleet.deployments import as_kubernetes, check_sheets
-    from sextant.answer.fleet.document import fleet_document
-    from sextant.answer.fleet.options import FleetQuestion, answer_sheets
+    from sextant.answer.fleet import answer_sheets
+    from sextant.answer.fleet_document import fleet_document
     from sextant.base.files import provenance
 
-    check_page(printed, out)
-    is_deployed = printed == "kubernetes"
-    if (hour is not None) != (is_deployed and elastic):
-        fix = "give it with --elastic and --format kubernetes, and with nothing else"
-        problem = "an hour is given" if hour is not None else "deployments differ by hour"
-        raise InputError(problem, field="--hour", fix=fix)
-    if is_deployed:
-        check_sheets(demands, supply)
-    measurements = {
-        "sources": tuple(store.source or ()),
-        "database": store.database,
-        "workload_id": store.workload_id,
-        "scenario_id": store.scenario_id,
-        "seed": store.seed,
-    }
-    answer = answer_sheets(
-        FleetQuestion(demands, supply, traces, measurements, risk, elastic, time_limit)
-    )
-    if is_deployed:
-        slot = (hour or 0) % len(answer.plan.pools[0].devices_used)
-        say(as_kubernetes(answer.plan, slot))
-    else:
-        print_document(fleet_document(answer, provenance()), printed, out)
+    sheets, how = (given.demands, given.supply, given.traces), (given.risk, given.time_limit)
+    answer = answer_sheets(*sheets, given.measurements(), *how)
+    shown.print(fleet_document(answer, provenance()))
     if answer.plan.unserved:
         raise typer.Exit(3)

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -19,17 +19,31 @@ from sextant.pages.blocks import Document, as_json, as_text
 
 _WIDTH = 100
 """Letters in a line of prose, where the terminal has room for them."""
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**31 - 1, help="Seed; the same seed gives the same bytes.")
+]
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        help="Store that the pipeline built (default: results/sextant.duckdb), or a folder of what "
+        "`sextant load` has written."
+    ),
+]
+WORKLOAD_HELP = (
+    "Folder of a fitted workload, a published histogram (Parquet), or the name of a use case "
+    "that ships."
+)
+MaxInput = Annotated[
+    int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
+]
+MaxOutput = Annotated[
+    int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
+]
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Print a text that may hold names or values of strangers."""
     typer.echo(printable(text, keep="\n\t"), err=err)
-
-
-def check_page(printed: str, out: Path | None) -> None:
-    """Refuse a page without a file, and a file for anything but a page."""
-    if (out is None) == (printed == "html"):
-        raise InputError("a page needs a file", field="--out", fix="give --format html --out FILE")
 
 
 def print_document(document: Document, printed: str = "text", out: Path | None = None) -> None:
@@ -50,45 +64,34 @@ def print_document(document: Document, printed: str = "text", out: Path | None =
         say(as_text(document, columns) if sys.stdout.isatty() else text)
 
 
-if TYPE_CHECKING:
-    from sextant.workload.generators import Arrivals
+@dataclass(frozen=True, kw_only=True)
+class PrintOptions:
+    """How an answer is given. Raises InputError for a page without a file, or the reverse."""
 
-Seed = Annotated[
-    int, typer.Option(min=0, max=2**31 - 1, help="Seed; the same seed gives the same bytes.")
-]
-Database = Annotated[
-    Path | None,
-    typer.Option(
-        help="Store that the pipeline built (default: results/sextant.duckdb), or a folder of what "
-        "`sextant load` has written."
-    ),
-]
-WORKLOAD_HELP = (
-    "Folder of a fitted workload, a published histogram (Parquet), or the name of a use case "
-    "that ships."
-)
-Printed = Annotated[
-    Literal["text", "json", "html"], typer.Option("--format", help="How to give the answer.")
-]
-PageFile = Annotated[
-    Path | None, typer.Option(dir_okay=False, help="File for the page of --format html.")
-]
-UsdPerHour = Annotated[float | None, typer.Option(min=0, help="Price of this GPU profile.")]
-MaxInput = Annotated[
-    int | None, typer.Option(help="Cap on a request's input in tokens; none by default.")
-]
-MaxOutput = Annotated[
-    int | None, typer.Option(help="Cap on a request's output in tokens; none by default.")
-]
+    printed: Annotated[Literal["text", "json", "html"], typer.Option("--format")] = "text"
+    """How to give the answer."""
+    out: Annotated[Path | None, typer.Option(dir_okay=False)] = None
+    """File for the page of --format html."""
+
+    def __post_init__(self) -> None:
+        if (self.out is None) == (self.printed == "html"):
+            fix = "give --format html --out FILE"
+            raise InputError("a page needs a file", field="--out", fix=fix)
+
+    def print(self, document: Document) -> None:
+        """Print a document, or write its page."""
+        print_document(document, self.printed, self.out)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose parameters that are dataclasses are given field by field: the help of
-    an option is the docstring below its field.
+    an option is the docstring below its field. What begins with `_` is no option.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters, groups = [], {}
     for name, parameter in inspect.signature(command).parameters.items():
+        if name.startswith("_"):
+            continue
         if not hasattr(hints[name], "__dataclass_fields__"):
             parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
             continue
@@ -117,6 +120,18 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+def option_of(*names: str) -> str:
+    """Return the options of these fields, e.g. `--ttft-ms, --users`."""
+    return ", ".join("--" + name.replace("_", "-") for name in names)
+
+
+def refuse(group: object, problem: str, *names: str) -> None:
+    """Raise InputError if one of these options of a group is given."""
+    for name in names:
+        if getattr(group, name) is not None:
+            raise InputError(problem, field=option_of(name), fix="leave it out")
+
+
 @contextmanager
 def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
     """Have an InputError name the option that gave a field: by default `--` and its name."""
@@ -126,7 +141,7 @@ def naming_options(options: Mapping[str | None, str]) -> Iterator[None]:
         field = error.field
         if field is not None and field.startswith("-") and field not in options:
             raise
-        default = field and "--" + field.removesuffix("_s").replace("_", "-")
+        default = field and option_of(field.removesuffix("_s"))
         raise error.at(field=options.get(field, default)) from None
 
 
@@ -137,59 +152,3 @@ def numbers(text: str, option: str) -> list[float]:
     except ValueError:
         fix = "write numbers separated by commas"
         raise InputError(f"{text!r} are not numbers", field=option, fix=fix) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArrivalOptions:
-    """Parameters of arrival processes other than the rate."""
-
-    arrivals_from: Path | None = None
-    """Normalised trace, for windows and replay."""
-    llm: str | None = None
-    """Only this LLM of that trace."""
-    service: str | None = None
-    """Only this service of that trace."""
-    time_factor: float | None = None
-    """Factor on all gaps of that trace; 0.5 doubles the rate."""
-    alpha: str | None = None
-    """varying: a0,a1,a2 of the shape a0 + a1·u + a2·u²."""
-    beta_s: str | None = None
-    """varying: b0,b1 of the scale b0 + b1·u in seconds."""
-    over: str | None = None
-    """varying: u is time (seconds, the default) or steps."""
-    every: int | None = None
-    """varying: requests from one change to the next."""
-
-    def given(self) -> list[str]:
-        """Return the options that were given."""
-        names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
-        return ["--" + name.replace("_", "-") for name in names]
-
-    def process(
-        self,
-        name: str,
-        workload: str | Path | None,
-        rate_rps: float | None,
-        burstiness: float | None,
-    ) -> "Arrivals":
-        """Return the arrival process `name` (see `workload.draw.chosen_arrivals`). Raises
-        InputError for an option that the process needs, refuses or does not use.
-        """
-        from sextant.workload.draw import chosen_arrivals
-
-        if (burstiness if name == "varying" else self.alpha) is not None:
-            fix = "--alpha is for varying arrivals, --burstiness for all others"
-            raise InputError(f"{name} arrivals", field="--alpha, --burstiness", fix=fix)
-        return chosen_arrivals(
-            name,
-            workload,
-            rate_rps=rate_rps,
-            alpha=numbers(self.alpha, "--alpha") if self.alpha else burstiness,
-            beta_s=numbers(self.beta_s, "--beta-s") if self.beta_s else None,
-            over=self.over,
-            every=self.every,
-            time_factor=self.time_factor,
-            llm=self.llm,
-            service=self.service,
-            trace=self.arrivals_from,
-        )

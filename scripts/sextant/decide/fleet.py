@@ -19,15 +19,11 @@ class Demand:
     team: str
     llm_id: str
     slo: SLO
-    """Limits, and the load to serve; with a profile the load of the busiest slot."""
+    """Limits, and the load to serve: of a trace, that of its busiest hour."""
     priority: int = 1
     """1 is served first."""
     least_replicas: int = 1
-    """For availability: never fewer, at any time."""
-    load_shares: tuple[float, ...] = (1.0,)
-    """Load by slot of the day as a share of `slo.load`, 0 to 1; one slot if it does not vary."""
-    model: str = ""
-    """What servers load: a folder of weights or a repository of Hugging Face; else `llm_id`."""
+    """For availability: never fewer."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +43,6 @@ class Pool:
     """Whose price it is."""
     price_as_of: str | None = None
     """From when it is."""
-    gpu_product: str = ""
-    """The device type as Kubernetes labels its nodes (`nvidia.com/gpu.product`)."""
-    mig_profile: str = ""
-    """Where devices are MIG slices: of which profile, e.g. 1g.10gb."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,34 +55,22 @@ class Option:
     n_gpus: int
     """Devices of one replica, all on one node."""
     load_per_replica: np.ndarray
-    """The most load that one replica serves within the limits, by joint draw, shape (draws,).
+    """The most load that one replica serves within the limits, by joint draw, shape (draws,); 0
+    where it serves none. Draw `i` is the same possible truth in all options of a fleet."""
+    load: float
+    """The load to serve, in the same unit."""
 
-    Its unit is that of the demand's load, 0 where it serves none. Draw `i` is the same possible
-    truth in all options of a fleet.
-    """
-    loads: np.ndarray
-    """The load to serve, shape (slots,); the slots are the same in all options of a fleet."""
-
-    @property
-    def needed(self) -> np.ndarray:
-        """Fewest replicas by draw and slot, shape (draws, slots); inf: no number is enough."""
-        return size_replicas(self.loads, self.load_per_replica[:, None], _SLACK)
-
-    def replicas(self, risk: float, least: int = 1) -> np.ndarray | None:
-        """Return the fewest replicas by slot that suffice with probability 1 - risk in all slots.
-
-        A draw in which a replica serves less needs more in every slot: so the 1 - risk quantile
-        of all slots is that of one draw. None: no number is enough.
-        """
+    def replicas(self, risk: float, least: int = 1) -> int | None:
+        """Return the fewest replicas that suffice with probability 1 - risk; None: none do."""
         n_kept = int(np.ceil((1 - risk) * len(self.load_per_replica) - _SLACK))
         served = np.sort(self.load_per_replica)[-max(n_kept, 1)]
         if served <= 0:
             return None
-        return np.asarray(np.maximum(size_replicas(self.loads, served, _SLACK), least).astype(int))
+        return max(int(size_replicas(self.load, served, _SLACK)), least)
 
-    def is_met(self, replicas: np.ndarray) -> np.ndarray:
-        """Return in which draws these replicas by slot suffice, shape (draws,)."""
-        return np.asarray(np.all(self.needed <= replicas, axis=1))
+    def is_met(self, replicas: int) -> np.ndarray:
+        """Return in which draws so many replicas suffice, shape (draws,)."""
+        return size_replicas(self.load, self.load_per_replica, _SLACK) <= replicas
 
 
 @dataclass(frozen=True)
@@ -101,20 +81,16 @@ class Served:
     gpu_profile_id: str
     n_gpus: int
     """Devices of one replica."""
-    replicas: tuple[int, ...]
-    """By slot."""
+    replicas: int
     probability_met: float
-    """That these replicas keep its limits in all slots."""
     usd_per_hour: float
-    """Its devices at the prices of their pools, mean over the slots. What rented nodes have idle
-    is not in it (`PoolUse.idle_usd_per_hour`)."""
+    """Its devices at the prices of their pools; what rented nodes have idle is not in it."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Replicas of a demand on one node, in one slot."""
+    """Replicas of a demand on one node."""
 
-    slot: int
     pool_id: str
     node: int
     """Counted from 0 within the pool."""
@@ -128,12 +104,10 @@ class PoolUse:
     """What a pool has in use."""
 
     pool: Pool
-    nodes_used: tuple[int, ...]
-    """Nodes with a replica on them, by slot."""
-    devices_used: tuple[int, ...]
-    """By slot."""
+    nodes_used: int
+    """Nodes with a replica on them."""
+    devices_used: int
     usd_per_hour: float
-    """Mean over the slots."""
     idle_usd_per_hour: float
     """The part of it that is paid for idle devices of rented nodes."""
 
@@ -148,7 +122,6 @@ class FleetPlan:
     placements: tuple[Placement, ...]
     pools: tuple[PoolUse, ...]
     usd_per_hour: float
-    """Cost of all that is used, mean over the slots."""
     bound_usd_per_hour: float
     """No plan that serves as many demands of each priority costs less."""
     most_served: int
@@ -157,12 +130,8 @@ class FleetPlan:
     """That all served demands are met at once, with the errors that demands share."""
     product_probability_met: float
     """The same if the demands' errors were independent."""
-
-    @property
-    def gap(self) -> float:
-        """How far the cost may be above the least one, as a share of it."""
-        excess = self.usd_per_hour - self.bound_usd_per_hour
-        return max(excess, 0.0) / self.usd_per_hour if self.usd_per_hour else 0.0
+    gap: float
+    """How far the cost may be above the least one, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -216,12 +185,9 @@ class FleetAnswer:
     plan: FleetPlan
     risk: float
     """Largest probability that a served demand misses its limits."""
-    is_elastic: bool
-    """Whether replicas and devices change by slot; else all slots have those of the busiest."""
     further_nodes: tuple[NodeWorth, ...]
     looser_limits: tuple[LimitWorth, ...]
     mends: tuple[Mend, ...]
     conflict: tuple[str, ...]
-    """Demands that cannot all be served together, though without any one of them the others can;
-    empty where all are served."""
+    """Demands that cannot all be served together, though without any one of them the others can."""
     warnings: tuple[str, ...] = ()

@@ -300,15 +300,13 @@ class DemandRow(Limits):
     """an LLM of the characterization; or give hf_config"""
     hf_config: str | None = None
     """path of the config.json, or of its folder, of an LLM never measured; or give llm_id"""
-    model: str | None = None
-    """what vLLM loads: a repository of Hugging Face or a folder; by default the LLM's name"""
     priority: _UpTo1000 | None = None
     """who goes first where not all can be served: 1 (the default) before 2, up to 1,000"""
     least_replicas: _UpTo1000 | None = None
     """replicas at any time, 1 (the default) to 1,000; on different nodes if there is room"""
     trace_id: Id | None = None
-    """a normalised trace, <trace_id>.parquet in the folder --traces: its hours are the load, or
-    with users or request_rate_rps, which are the busiest hour's, the shape"""
+    """a normalised trace, <trace_id>.parquet in the folder --traces: its requests' mean lengths,
+    and the mean rate of its busiest hour unless users or request_rate_rps is given"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,8 +331,6 @@ class SupplyRow:
     """whose price it is, e.g. aws on demand, us-east-1; answers say it"""
     price_as_of: PriceDate | None = None
     """date of the price: YYYY, YYYY-MM or YYYY-MM-DD"""
-    gpu_product: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
-    """for --format kubernetes: the nodes' label nvidia.com/gpu.product, e.g. NVIDIA-L4"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sextant.answer import answer as text
-from sextant.answer.capacity.document import profile_cells
+from sextant.answer.capacity_document import profile_cells
 from sextant.answer.what_if import of_points, what_if_widget
 from sextant.base.files import Row, group_by, provenance
 from sextant.base.sheets import file_name

@@ -1,26 +1,36 @@
-"""A capacity answer for people: blocks for text and page, and the phrases they are made of."""
+"""A capacity answer for people and for rule `size_capacity`: blocks, table, page and JSON."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from sextant.answer.answer import beaten_notes, deployment, source_line, split_beaten
-from sextant.decide.sizing import MOST_REPLICAS
-from sextant.facts.slo import METRICS, limits_of
-from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.wording import (
-    HOUR_S,
-    chance,
-    duration_words,
-    listed,
-    number,
-    per_second,
-    percent,
-    plural,
-    rate_words,
-    time_unit,
+import numpy as np
+import pyarrow as pa
+
+from sextant.answer.answer import (
+    beaten_notes,
+    deployment,
+    source_line,
+    split_beaten,
+    write_results,
 )
+from sextant.answer.capacity import CapacityQuestion, answer_capacity
+from sextant.answer.demand import WINDOW_S, Target, Traffic, requests_of_demand
+from sextant.answer.question import Length, Question, Requests
+from sextant.answer.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
+from sextant.base.errors import InputError
+from sextant.base.files import provenance
+from sextant.decide.sizing import MOST_REPLICAS
+from sextant.experiment.experiment import Experiment
+from sextant.facts.slo import METRICS, SLO, limits_of
+from sextant.pages import blocks as page_blocks
+from sextant.pages import wording
+from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.wording import chance, number, percent, plural
+from sextant.points.measured import load_run
 
 Answer = Mapping[str, Any]
 _RATE_NOTE = (
@@ -28,47 +38,32 @@ _RATE_NOTE = (
     "as many replicas as the likeliest law needs just meet the SLO, over their number. The "
     "probability is over draws of the law of a step and of the traffic."
 )
+_BINDS = {
+    "compute": "beyond it the queue grows without end: compute binds",
+    "kv_cache": "beyond it the queue grows without end: the KV cache binds",
+    "batch": "beyond it the queue grows without end: --max-num-seqs and --max-num-batched-tokens "
+    "bind",
+}
+_STRINGS = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id", "status", "binds")
+_NUMBERS = ("usd_per_hour", "probability_met", "rate_at_slo_rps", "refused_share", "alone_ratio")
+_COUNTS = ("replicas", "replicas_lo", "replicas_hi", "n_refused")
+# The last two are of the chosen profile alone, where a replica fails.
+_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in (*_STRINGS, "alone_limit", "reason")),
+        *((name, pa.float64()) for name in _NUMBERS),
+        *((name, pa.bool_()) for name in ("is_gpu_measured", "is_chosen")),
+        *((name, pa.int64()) for name in (*_COUNTS, "n_windows", "n_windows_missed_by_failure")),
+    ]
+)
 
 
 def capacity_document(answer: Answer, origin: Mapping[str, Any] | None = None) -> Document:
     """Return an answer of `answer_capacity` for people (blocks) and programs (data)."""
-    return Document(
-        f"{answer['llm_id']}: capacity for {answer['demand']['name']}",
-        [
-            Headline(headline(answer)),
-            *(Note(text, "warning") for text in answer["warnings"]),
-            *_sections(answer),
-            Note(source_line(answer)),
-        ],
-        answer,
-        _asked(answer),
-        origin,
-    )
-
-
-def capacity_documents(
-    answers: Sequence[Answer], facts: Answer, origin: Mapping[str, Any]
-) -> Document:
-    """Return the answers for several LLMs and one SLO as one document.
-
-    `facts` are the `slo`, the `demand` and, by LLM, why it has `no_answer`.
-    """
-    warnings = [f"{llm_id} has no answer: {why}" for llm_id, why in facts["no_answer"].items()]
-    warnings += dict.fromkeys(line for answer in answers for line in answer["warnings"])
-    return Document(
-        f"Capacity: {facts['slo']['slo_id']}",
-        [
-            *([] if answers else [Headline("No LLM has an answer.")]),
-            *(Note(text, "warning") for text in warnings),
-            *(
-                Section(answer["llm_id"], [Headline(headline(answer)), *_sections(answer)])
-                for answer in answers
-            ),
-        ],
-        {**facts, "answers": answers, "provenance": origin},
-        _asked(answers[0]) if answers else f"for the traffic of {facts['demand']['name']}",
-        origin,
-    )
+    warnings = [Note(text, "warning") for text in answer["warnings"]]
+    blocks = [*warnings, *_sections(answer), Note(source_line(answer))]
+    title = f"{answer['llm_id']}: capacity for {answer['demand']['name']}"
+    return Document(title, [Headline(_headline(answer)), *blocks], answer, _asked(answer), origin)
 
 
 def _sections(answer: Answer) -> list[Block]:
@@ -91,17 +86,12 @@ def _sections(answer: Answer) -> list[Block]:
         "replicas."
     )
     neighbours = [
-        [
-            plural(row["replicas"], "replica"),
-            f"{row['usd_per_hour']:.2f} USD/h",
-            _chance(row),
-            missed_words(row),
-        ]
+        (plural(row["replicas"], "replica"), _price(row), _chance(row), missed_words(row))
         for row in answer["neighbours"]
     ]
-    header_of_counts = ["Replicas", "Price", "Probability", "Windows"]
+    header = ["Replicas", "Price", "Probability", "Windows"]
+    counts = Table(header, neighbours, {0, 3}, has_header_in_text=False)
     how = "the likeliest law" if answer["probability_met"] is None else "a draw that needs so many"
-    lines = [failure_line(answer), growth_line(answer), burst_line(answer), schedule_line(answer)]
     # A row where the number changes says as much as one for each hour.
     runs = groupby(answer["schedule"]["by_slot"], key=lambda row: row["replicas"])
     slots = [[next(run)["slot"], replicas] for replicas, run in runs]
@@ -109,13 +99,7 @@ def _sections(answer: Answer) -> list[Block]:
         Section("Timeline", [Chart(lambda: _timeline(answer), caption)]),
         *blocks,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
-        Section(
-            f"With {deployment(answer)}, by {how}",
-            [
-                Table(header_of_counts, neighbours, {0, 3}, has_header_in_text=False),
-                Facts(lines),
-            ],
-        ),
+        Section(f"With {deployment(answer)}, by {how}", [counts, Facts(_change_lines(answer))]),
         Section("Schedule", [Table(["From", "Replicas"], slots)], is_detail=len(slots) < 2),
     ]
 
@@ -127,7 +111,7 @@ def _timeline(answer: Answer) -> str:
     demand, timeline = answer["demand"], answer["timeline"]
     fixed, by_slot = timeline["fixed"], timeline["scheduled_replicas"]
     start = demand["start_time"] and demand["start_time"].replace("T", " ")
-    unit = time_unit(demand["duration_s"], start)
+    unit = wording.time_unit(demand["duration_s"], start)
     end = demand["duration_s"] / unit.unit_s
 
     def steps(name: str, starts_s: Sequence[float], values: Sequence[Any]) -> Curve:
@@ -162,20 +146,15 @@ def _timeline(answer: Answer) -> str:
         "Failed (%)": max(1.0, 1.1 * max(filter(None, failed), default=0.0)),
     }
     x = Axis(unit.label, low=-0.01 * end, high=1.01 * end)
-    return panels_figure(
-        [
-            Panel("", x, Axis(label, low=0, high=highest.get(label)), each)
-            for label, each in curves.items()
-        ],
-        f"{answer['llm_id']}: traffic, replicas, latencies and failures over time",
-        n_columns=1,
-        height_in=1.45,
-        is_step=True,
-    )
+    panels = [
+        Panel("", x, Axis(label, low=0, high=highest.get(label)), each)
+        for label, each in curves.items()
+    ]
+    title = f"{answer['llm_id']}: traffic, replicas, latencies and failures over time"
+    return panels_figure(panels, title, n_columns=1, height_in=1.45, is_step=True)
 
 
-def headline(answer: Answer) -> str:
-    """Return the answer in one line."""
+def _headline(answer: Answer) -> str:
     window = _windows_words(answer["slo"])
     if answer["replicas"] is None:
         wanted = f"with probability {1 - answer['risk']:.10g} or more"
@@ -189,7 +168,7 @@ def _windows_words(slo: Answer) -> str:
     """Return e.g. `in every window of 5 minutes`."""
     if slo["window_s"] is None:
         return "over the whole time"
-    return f"in every window of {duration_words(slo['window_s'])}"
+    return f"in every window of {wording.duration_words(slo['window_s'])}"
 
 
 def _asked(answer: Answer) -> str:
@@ -207,10 +186,11 @@ def _asked(answer: Answer) -> str:
     words.append(f"at most {percent(slo['max_failed'])} of them refused or timed out")
     return (
         f"for {demand['name']}: {plural(demand['n_requests'], 'request')} in "
-        f"{duration_words(demand['duration_s'])} ({rate_words(demand['rate_rps'])}; "
-        f"{listed(most)}{gaps}), {number(demand['mean_input_tokens'])} input and "
+        f"{wording.duration_words(demand['duration_s'])} ("
+        f"{wording.rate_words(demand['rate_rps'])}; {wording.listed(most)}{gaps}), "
+        f"{number(demand['mean_input_tokens'])} input and "
         f"{number(demand['mean_output_tokens'])} output tokens on average,\n"
-        f"so that {listed(words)}, {_windows_words(slo)}"
+        f"so that {wording.listed(words)}, {_windows_words(slo)}"
     )
 
 
@@ -218,21 +198,16 @@ def profile_cells(row: Answer) -> list[str]:
     """Return the cells of a GPU profile: its name, price and probability, and why."""
     name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
     if row["status"] == "meets":
-        price = f"{row['usd_per_hour']:.2f} USD/h"
-        return [f"{row['replicas']} × {name}", price, _chance(row), _why(row)]
+        return [f"{row['replicas']} × {name}", _price(row), _chance(row), _why(row)]
     return [name, "ruled out" if row["status"] == "does_not_fit" else "misses", "", _why(row)]
+
+
+def _price(row: Answer) -> str:
+    return f"{row['usd_per_hour']:.2f} USD/h"
 
 
 def _chance(row: Answer) -> str:
     return "" if row["probability_met"] is None else chance(row["probability_met"])
-
-
-_BINDS = {
-    "compute": "beyond it the queue grows without end: compute binds",
-    "kv_cache": "beyond it the queue grows without end: the KV cache binds",
-    "batch": "beyond it the queue grows without end: --max-num-seqs and --max-num-batched-tokens "
-    "bind",
-}
 
 
 def _why(row: Answer) -> str:
@@ -253,7 +228,7 @@ def _why(row: Answer) -> str:
     rate = row["rate_at_slo_rps"]
     serves = "one replica serves them at any rate"
     if rate is not None:
-        serves = f"a replica serves {per_second(rate)}"
+        serves = f"a replica serves {wording.per_second(rate)}"
     if row["status"] == "too_many":
         return f"{serves}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
     low, high = row["replicas_lo"], row["replicas_hi"]
@@ -284,48 +259,28 @@ def missed_words(row: Answer) -> str:
     return f"{windows} missed{worst}{failed}"
 
 
-def failure_line(answer: Answer) -> str:
-    """Return what happens when a replica fails."""
-    row = answer["failure"]
-    back = duration_words(row["back_s"] - row["at_s"])
-    when = _moment(answer, row["at_s"])
-    return f"a replica fails in the busiest minute ({when}), back after {back}: {missed_words(row)}"
-
-
-def growth_line(answer: Answer) -> str:
-    """Return what more traffic does."""
-    row = answer["growth"]
+def _change_lines(answer: Answer) -> list[str]:
+    """Return what a failed replica does, what more traffic does, and what a schedule saves."""
+    lost, growth, start = answer["failure"], answer["growth"], answer["demand"]["start_time"]
+    back = wording.duration_words(lost["back_s"] - lost["at_s"])
+    minutes, seconds = divmod(round(lost["at_s"]), 60)
+    when = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} after its start"
+    if start is not None:
+        moment = datetime.fromisoformat(start) + timedelta(seconds=lost["at_s"])
+        when = f"{moment:%Y-%m-%d %H:%M:%S}"
     enough = "no number of replicas is enough"
-    if row["replicas_needed"] is not None:
-        needed = plural(row["replicas_needed"], "replica")
-        enough = f"it takes {needed}, {row['usd_per_hour']:.2f} USD/h"
-    return f"traffic × {row['factor']:g}: {missed_words(row)}; {enough}"
-
-
-def burst_line(answer: Answer) -> str:
-    """Return the results of the busiest minute by itself."""
-    row = answer["burst"]
-    limits = limits_of(answer["slo"])
-    each = [
-        f"p{limits[name].percentile} of {METRICS[name]} {number(value)} ms"
-        for name, value in row["latencies_ms"].items()
+    if growth["replicas_needed"] is not None:
+        enough = f"it takes {plural(growth['replicas_needed'], 'replica')}, {_price(growth)}"
+    return [
+        f"a replica fails in the busiest minute ({when}), back after {back}: {missed_words(lost)}",
+        f"traffic × {growth['factor']:g}: {missed_words(growth)}; {enough}",
+        _schedule_line(answer["schedule"]),
     ]
-    state = "met" if row["is_met"] else "missed"
-    others = ""
-    if row["n_minutes"] > 1:
-        missed = row["n_minutes_missed"]
-        others = f"; of all {number(row['n_minutes'])} minutes {missed} would be missed"
-    return (
-        f"the busiest minute ({_moment(answer, row['start_s'])}, "
-        f"{plural(row['n_requests'], 'request')}) by itself is {state}: {listed(each)}{others}"
-    )
 
 
-def schedule_line(answer: Answer) -> str:
-    """Return what a schedule saves."""
-    row = answer["schedule"]
+def _schedule_line(row: Answer) -> str:
     counts = row["replicas"]
-    slot = "the hour" if row["slot_s"] == HOUR_S else duration_words(row["slot_s"])
+    slot = "the hour" if row["slot_s"] == wording.HOUR_S else wording.duration_words(row["slot_s"])
     if len(counts) == 1:
         return f"by {slot}: the traffic is no longer than that, so nothing can be saved"
     state = "all windows met"
@@ -334,18 +289,94 @@ def schedule_line(answer: Answer) -> str:
     saved = f"saves {percent(row['saved'])} ({row['usd_per_hour_saved']:.2f} USD/h on average)"
     if row["saved"] <= 0:
         saved = "saves nothing: starting takes as much"
+    hours, fixed_hours = number(row["replica_hours"]), number(row["fixed_replica_hours"])
     return (
-        f"by {slot}: {number(min(counts))} to {plural(max(counts), 'replica')}, "
-        f"{number(row['replica_hours'])} replica hours instead of "
-        f"{number(row['fixed_replica_hours'])}, with {duration_words(row['startup_s'])} to start "
+        f"by {slot}: {number(min(counts))} to {plural(max(counts), 'replica')}, {hours} replica "
+        f"hours instead of {fixed_hours}, with {wording.duration_words(row['startup_s'])} to start "
         f"one: {saved}; {state}"
     )
 
 
-def _moment(answer: Answer, after_s: float) -> str:
-    """Return a time of the traffic by its clock, or counted from its start."""
-    start = answer["demand"]["start_time"]
-    if start is not None:
-        return f"{datetime.fromisoformat(start) + timedelta(seconds=after_s):%Y-%m-%d %H:%M:%S}"
-    minutes, seconds = divmod(round(after_s), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} after its start"
+def size_files(
+    inputs: Mapping[str, str | Path],
+    experiment: Experiment,
+    slo: SLO,
+    outputs: Mapping[str, str | Path],
+    *,
+    source: str,
+    decision: Mapping[str, str],
+    seed: int,
+) -> None:
+    """Size each LLM for the traffic of an SLO, and write table, page and JSON.
+
+    `inputs` are paths of tables `point` and `feasibility`, of the SLO's `trace`, or of `requests`
+    in the folder of the workload that arrives at its rate; the workload's caps shorten requests.
+    `outputs` are paths of the `table`, the `html` page and its `json`; `source` names the
+    characterization, `decision` the workload and scenario of its points.
+    """
+    window_s = WINDOW_S if slo.window_s is None else slo.window_s or None
+    workload = experiment.workloads[decision["workload_id"]]
+    traffic, notes = _traffic(slo, inputs, window_s, workload, seed)
+    demand = traffic.drawn(0)
+    lengths = requests_of_demand(demand)
+    target = Target(slo.limits, slo.goodput, slo.allowed_failures, window_s)
+    known = load_run(inputs, experiment, source, decision)
+    key = {"source": source, "slo_id": slo.slo_id, "trace_id": slo.trace_id}
+    answers, no_answer, rows = [], {}, []
+    for llm_id in experiment.llms:
+        question = Question(slo, llm_id, known=known, requests=lengths, seed=seed)
+        try:
+            answer = answer_capacity(CapacityQuestion(question, traffic, target), notes).data
+        except InputError as error:
+            no_answer[llm_id] = str(error)
+            continue
+        answers.append(answer | {"text": page_blocks.as_text(capacity_document(answer))})
+        for each in answer["alternatives"]:
+            row = {**each, **key, "llm_id": llm_id, "is_chosen": False}
+            if each["gpu_profile_id"] == answer["gpu_profile_id"]:
+                lost, row["is_chosen"] = answer["failure"], True
+                row["n_windows"] = lost["n_windows"]
+                row["n_windows_missed_by_failure"] = lost["n_windows_missed"]
+            rows.append(row)
+    rows += [
+        key | {"llm_id": llm_id, "status": "no_answer", "reason": why}
+        for llm_id, why in no_answer.items()
+    ]
+    warnings = [f"{llm_id} has no answer: {why}" for llm_id, why in no_answer.items()]
+    warnings += dict.fromkeys(line for answer in answers for line in answer["warnings"])
+    blocks: list[Block] = [] if answers else [Headline("No LLM has an answer.")]
+    blocks += [Note(text, "warning") for text in warnings]
+    for answer in answers:
+        blocks.append(Section(answer["llm_id"], [Headline(_headline(answer)), *_sections(answer)]))
+    origin = provenance(dict(inputs), seed=seed)
+    facts = {"slo": slo.facts(), "demand": demand.facts(), "no_answer": no_answer}
+    data = {**facts, "answers": answers, "provenance": origin}
+    about = _asked(answers[0]) if answers else f"for the traffic of {demand.name}"
+    document = Document(f"Capacity: {slo.slo_id}", blocks, data, about, origin)
+    write_results(outputs, rows, _SCHEMA, document)
+
+
+def _traffic(
+    slo: SLO,
+    inputs: Mapping[str, str | Path],
+    window_s: float | None,
+    workload: Mapping[str, Any],
+    seed: int,
+) -> tuple[Traffic, list[str]]:
+    """Return the traffic, and notes about it: a workload's caps shorten a trace's requests."""
+    if slo.trace_id is None:
+        lengths = [Length(mean, mean) for mean in slo.lengths.values()]
+        requests = Requests(*lengths) if lengths else None
+        folder = Path(inputs["requests"]).parent
+        return traffic_at_rate(slo.load, folder, requests, first_seed=seed), []
+    demand = demand_of_trace(inputs["trace"], window_s=window_s or WINDOW_S)
+    sides = ("input_tokens", "output_tokens")
+    caps = {side: np.minimum(getattr(demand, side), workload[f"max_{side}"]) for side in sides}
+    n_capped = int(sum((caps[side] < getattr(demand, side)) for side in sides).astype(bool).sum())
+    if not n_capped:
+        return TraceTraffic(demand, window_s), []
+    note = (
+        f"{n_capped:,} of {demand.n:,} requests are shortened to the caps of the workload "
+        f"{workload['workload_id']}, as in the measurements."
+    )
+    return TraceTraffic(replace(demand, **caps), window_s), [note]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-from sextant.base.network import reserve_port
 from sextant.engine.devices import host_facts
 from sextant.facts.gpu import GIB
 from sextant.pages.blocks import Document, Facts, Table
@@ -38,55 +37,46 @@ class Check:
 
 
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:
-    """Check the engine's environment (its interpreter), devices, SLURM, the disk of results in
-    `folder`, ports and limits.
-    """
-    version = _output_of([str(engine_python), "-c", _VERSION])
+    """Check the engine's environment, devices, SLURM, the disk of results (`folder`) and limits."""
+    version, slurm = (
+        _output_of(str(engine_python), "-c", _VERSION),
+        _output_of("sinfo", "--version"),
+    )
     engine_fix = (
         "`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
         f"workflow/envs/vllm.yaml and set engine.python (now {engine_python})"
     )
-    engine = Check("engine", "no vLLM", engine_fix)
-    if version:
-        engine = Check("engine", f"{version} ({engine_python})")
-
-    host = host_facts()
+    slurm_fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
+    host, gpus = host_facts(), "none that NVML can see"
     gpu_fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPUs need none"
-    gpus = Check("GPUs", "none that NVML can see", gpu_fix, is_needed=False)
     if host.gpus:
         names = [gpu.name or "unknown" for gpu in host.gpus]
         each = listed([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
-        gpus = Check("GPUs", f"{each}, driver {host.gpu_driver}, CUDA {host.cuda_version}")
-
+        gpus = f"{each}, driver {host.gpu_driver}, CUDA {host.cuda_version}"
     memory, cores = psutil.virtual_memory(), plural(len(os.sched_getaffinity(0)), "core")
     free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB free"
-
-    version = _output_of(["sinfo", "--version"])
-    slurm_fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
-    slurm = Check("SLURM", version or "none", None if version else slurm_fix, is_needed=False)
-
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    disk_gib, disk_fix = shutil.disk_usage(place).free / GIB, None
+    disk = f"{disk_gib:.0f} GiB free"
+    if not os.access(place, os.W_OK):
+        disk, disk_fix = f"{place} cannot be written", "run in a folder of your own"
+    elif disk_gib < _LEAST_DISK_GIB:
+        disk_fix = f"free {_LEAST_DISK_GIB} GiB where results go ({place})"
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     is_enough = most == resource.RLIM_INFINITY or most >= _LEAST_FILES
     files_fix = f"`ulimit -n {_LEAST_FILES}`, by root or in limits.conf, for large open loops"
-    files = Check("open files", f"at most {most}", None if is_enough else files_fix, False)
-    cores_and_memory = Check("processor", f"{cores}, {free}")
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    disk_fix = f"free {_LEAST_DISK_GIB} GiB where results go ({place})"
-    free_gib = shutil.disk_usage(place).free / GIB
-    is_enough = free_gib >= _LEAST_DISK_GIB
-    disk = Check("disk", f"{free_gib:.0f} GiB free", None if is_enough else disk_fix)
-    if not os.access(place, os.W_OK):
-        disk = Check("disk", f"{place} cannot be written", "run in a folder of your own")
-    try:
-        with reserve_port() as held:
-            ports = Check("ports", f"{held.getsockname()[1]} of 127.0.0.1 is free")
-    except OSError:
-        port_fix = "allow this user to listen on 127.0.0.1: clients reach the servers there"
-        ports = Check("ports", "none on 127.0.0.1", port_fix)
-    return [engine, gpus, cores_and_memory, slurm, disk, ports, files]
+    found = f"{version} ({engine_python})" if version else "no vLLM"
+    return [
+        Check("engine", found, None if version else engine_fix),
+        Check("GPUs", gpus, None if host.gpus else gpu_fix, is_needed=False),
+        Check("processor", f"{cores}, {free}"),
+        Check("SLURM", slurm or "none", None if slurm else slurm_fix, is_needed=False),
+        Check("disk", disk, disk_fix),
+        Check("open files", f"at most {most}", None if is_enough else files_fix, is_needed=False),
+    ]
 
 
-def _output_of(command: list[str]) -> str:
+def _output_of(*command: str) -> str:
     """Return what a command prints, nothing if it cannot run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)

@@ -11,7 +11,7 @@ cost comes first; each choice takes the cells before it as measured.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from sextant.points.frame import IDENTIFIERS, LENGTHS
 from sextant.predict import MEASUREMENT_NOISE, Draws
 
 _OPTIONS = 24
-"""Options of a decision that are weighed: those of the highest worth, and those that win."""
+"""Of a decision are weighed: those of the highest worth, and those that win."""
 _NUMBERS = 8_000_000
 _FEWEST_DRAWS = 200
 _OWN, _OTHERS = 6, 4
@@ -41,9 +41,6 @@ _CONTENDER = 0.01
 """A GPU profile that is the cheapest in fewer draws than this is not compared."""
 _STANDARD_ERRORS = 2.0
 """By which a gain has to exceed 0."""
-
-_Contenders = dict[str, dict[str, set[int]]]
-"""By LLM and GPU profile, the sets of limits for which that may be the cheapest profile."""
 
 
 class Decision(NamedTuple):
@@ -80,16 +77,14 @@ class Decisions(NamedTuple):
         is_it = (self.X["llm_id"] == llm_id) & (self.X["gpu_profile_id"] == gpu_profile_id)
         return np.flatnonzero((is_it & self.X["users"].isin(users)).to_numpy())
 
-    def contenders(self, llm_id: str) -> dict[str, set[int]]:
-        """Return the sets of limits for which each GPU profile may be an LLM's cheapest one."""
-        contenders: dict[str, set[int]] = {}
-        wins = (self.ratios == 1).mean(axis=0)
+    def contenders(self) -> set[tuple[str, str, int]]:
+        """Return the LLMs, GPU profiles and limits for which the profile may be the cheapest."""
+        contenders, wins = set(), (self.ratios == 1).mean(axis=0)
         for place, decision in enumerate(self.decisions):
-            if decision.llm_id == llm_id:
-                names = self.options.loc[place, "gpu_profile_id"].to_numpy()
-                share = pd.Series(wins[place, : len(names)]).groupby(names).sum()
-                for name in share.index[share >= _CONTENDER]:
-                    contenders.setdefault(name, set()).add(decision.limits)
+            names = self.options.loc[place, "gpu_profile_id"].to_numpy()
+            share = pd.Series(wins[place, : len(names)]).groupby(names).sum()
+            for name in share.index[share >= _CONTENDER]:
+                contenders.add((decision.llm_id, name, decision.limits))
         return contenders
 
     def ratios_of(self, chosen: np.ndarray) -> np.ndarray:
@@ -101,14 +96,7 @@ class Decisions(NamedTuple):
 
         `cells` are what is measured: the positions of the rows of each cell, by rising users.
         """
-        chosen = np.empty(self.ratios.shape[:2], dtype=int)
-        for features, places in self._features(cells):
-            chosen[:, places] = _worth_given(features, self.worth[:, places]).argmax(axis=-1)
-        return chosen
-
-    def _features(self, cells: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, list[int]]]:
-        """Yield what the measurements show, (draws, features), of decisions that see the same."""
-        llm_ids = self.X["llm_id"].to_numpy()
+        llm_ids, chosen = self.X["llm_id"].to_numpy(), np.empty(self.ratios.shape[:2], dtype=int)
         measured = {llm_ids[rows[0]] for rows in cells}
         places: dict[tuple[str, int], list[int]] = {}
         for place, decision in enumerate(self.decisions):
@@ -124,7 +112,9 @@ class Decisions(NamedTuple):
                 parts = [self._components(own, _OWN), self._components(others, _OTHERS)]
                 shared[llm_id] = np.hstack([np.ones((len(self.seen), 1)), *parts])
             held = [np.logical_and.accumulate(self.met[limits][:, rows], axis=1) for rows in own]
-            yield np.hstack([shared[llm_id], *held]), same
+            features = np.hstack([shared[llm_id], *held])
+            chosen[:, same] = _worth_given(features, self.worth[:, same]).argmax(axis=-1)
+        return chosen
 
     def _components(self, cells: Sequence[np.ndarray], most: int) -> np.ndarray:
         """Return the principal components of the log-latencies of cells, (draws, components)."""
@@ -159,8 +149,13 @@ def weigh_decisions(
             met.append(slo.meets(samples_ms, lengths))
         for llm_id, part in X.groupby("llm_id", sort=False):
             key = limits, slo.users is None, llm_id
-            if key not in loads:
-                loads[key] = _loads(part, samples_ms, lengths, slo)
+            if key not in loads:  # the most that a replica serves in each draw, by GPU profile
+                served = {}
+                for name, own in part.groupby("gpu_profile_id"):
+                    samples = samples_ms[:, own.index], lengths[own.index]
+                    carried = slo.carried(own["users"].to_numpy(), *samples)
+                    served[name] = load_served(carried, slo.meets(*samples))
+                loads[key] = pd.DataFrame(served)
             decisions.append(Decision(slo.slo_id, str(llm_id), limits))
             weighed.append(_weigh(loads[key], part["users"].unique(), profiles, slo))
     options, ratios, can_be_met = zip(*weighed, strict=True)
@@ -174,16 +169,6 @@ def weigh_decisions(
         worth=bounded_worth(stacked),
         can_be_met=np.stack(can_be_met, axis=1),
     )
-
-
-def _loads(X: pd.DataFrame, samples_ms: np.ndarray, lengths: np.ndarray, slo: SLO) -> pd.DataFrame:
-    """Return the most load that a replica serves in each draw, one column per GPU profile."""
-    users, served = X["users"].to_numpy(), {}
-    for name, places in X.groupby("gpu_profile_id").indices.items():
-        rows = X.index[places]
-        samples = samples_ms[:, rows], lengths[rows]
-        served[name] = load_served(slo.carried(users[places], *samples), slo.meets(*samples))
-    return pd.DataFrame(served)
 
 
 def _weigh(
@@ -271,9 +256,6 @@ class Budget(NamedTuple):
 
     gpu_hours: float | None = None
     """Devices times hours that may be spent."""
-    usd: float | None = None
-    until_so: float | None = None
-    """The expected S/O that is enough."""
     at_once: int = 1
     """Cells of a round."""
     of_profile: int | None = None
@@ -300,8 +282,8 @@ class Expectation(NamedTuple):
 
     expected_so: float
     answers: pd.DataFrame
-    """`slo_id, llm_id, gpu_profile_id, replicas, usd_per_hour, probability_met, share`, one row per
-    decision; `share` is how likely this is the answer once the cells are measured."""
+    """One row per decision: the option, `probability_met`, and `share`, how likely this is the
+    answer once the cells are measured."""
 
 
 class Round(NamedTuple):
@@ -315,7 +297,6 @@ class Stop(StrEnum):
     """Why no further cell is chosen."""
 
     BUDGET = "the rest of the budget pays for no cell that is worth measuring"
-    SURE = "the expected S/O is as high as asked"
     NOTHING_GAINED = "no cell is expected to change an answer for the better"
     ALL_MEASURED = "no cell is left to measure"
     ENOUGH_ROUNDS = "as many rounds as asked for"
@@ -337,23 +318,17 @@ def order_cells(
     `decisions` has one entry for each set of percentiles, in which every cell of `candidates` has
     rows.
     """
-    planner = _Planner(decisions, budget)
-    contenders = [
-        {llm_id: each.contenders(llm_id) for llm_id in {it.llm_id for it in candidates}}
-        for each in decisions
-    ]
-    left = []
+    planner, left = _Planner(decisions, budget), []
+    known = [(each, each.contenders()) for each in decisions]
     for each in candidates:
-        levels = _unsure_levels(decisions, each, contenders)
+        levels = _unsure_levels(each, known)
         hours = each.start_hours + len(levels) * each.level_hours
         cost = hours, hours * each.n_devices, hours * each.usd_per_hour
         left.append(Choice(*each[:2], levels, *cost, gain=0.0))
     rounds: list[Round] = []
     now, stopped = planner.expectation(), None
     while stopped is None:
-        if budget.until_so is not None and planner.expected_so() >= budget.until_so:
-            stopped = Stop.SURE
-        elif budget.rounds is not None and len(rounds) >= budget.rounds:
+        if budget.rounds is not None and len(rounds) >= budget.rounds:
             stopped = Stop.ENOUGH_ROUNDS
         elif chosen := planner.take_round(left):
             rounds.append(Round(chosen, planner.expectation()))
@@ -371,7 +346,7 @@ class _Planner:
 
     def __init__(self, decisions: Sequence[Decisions], budget: Budget) -> None:
         self.decisions, self.budget = decisions, budget
-        self.spent_gpu_hours = self.spent_usd = 0.0
+        self.spent_gpu_hours = 0.0
         self.cells: list[Choice] = []
         self.gains: dict[tuple[str, str], float] = {}
         self.worth = self._worth([])
@@ -379,22 +354,22 @@ class _Planner:
     def take_round(self, left: Sequence[Choice]) -> tuple[Choice, ...]:
         """Take the cells of the next round as measured; none if none is worth it."""
         chosen: list[Choice] = []
+        hours, most = self.budget.gpu_hours, self.budget.of_profile or len(left)
         while len(chosen) < self.budget.at_once:
             on_profile = Counter(each.gpu_profile_id for each in chosen)
-            most, taken = self.budget.of_profile or len(left), {each[:2] for each in chosen}
+            taken = {each[:2] for each in chosen}
             best = self.best(
                 each
                 for each in left
                 if each[:2] not in taken
                 and on_profile[each.gpu_profile_id] < most
-                and self._is_affordable(each)
+                and (hours is None or self.spent_gpu_hours + each.gpu_hours <= hours)
             )
             if best is None:
                 break
             chosen.append(best)
             self.cells.append(best)
             self.spent_gpu_hours += best.gpu_hours
-            self.spent_usd += best.usd
             self.worth = self._worth(self.cells)
         return tuple(chosen)
 
@@ -405,11 +380,8 @@ class _Planner:
         (Minoux's lazy greedy search).
         """
 
-        def cost(cell: Choice) -> float:
-            return max(cell.gpu_hours if self.budget.usd is None else cell.usd, 1e-9)
-
         def last_rate(cell: Choice) -> float:
-            return self.gains.get(cell[:2], np.inf) / cost(cell)
+            return self.gains.get(cell[:2], np.inf) / max(cell.gpu_hours, 1e-9)
 
         best, best_rate = None, 0.0
         for each in sorted(cells, key=lambda each: -last_rate(each)):
@@ -418,39 +390,30 @@ class _Planner:
             gains = self._worth([*self.cells, each]) - self.worth
             gain, error = float(gains.mean()), float(gains.std()) / np.sqrt(len(gains))
             self.gains[each[:2]] = gain
-            if gain > _STANDARD_ERRORS * error and gain / cost(each) > best_rate:
-                best, best_rate = each._replace(gain=gain), gain / cost(each)
+            if gain > _STANDARD_ERRORS * error and last_rate(each) > best_rate:
+                best, best_rate = each._replace(gain=gain), last_rate(each)
         return best
-
-    def _is_affordable(self, cell: Choice) -> bool:
-        hours, usd = self.budget.gpu_hours, self.budget.usd
-        return (hours is None or self.spent_gpu_hours + cell.gpu_hours <= hours) and (
-            usd is None or self.spent_usd + cell.usd <= usd
-        )
 
     def _ratios(self, cells: Sequence[Choice]) -> np.ndarray:
         """Return the price ratios of what is chosen after measuring cells, (draws, decisions)."""
-        parts = [it.ratios_of(it.chosen_after(_rows(it, cells))) for it in self.decisions]
-        return _side_by_side(parts)
+        return _side_by_side(
+            [each.ratios_of(_chosen_after(each, cells)) for each in self.decisions]
+        )
 
     def _worth(self, cells: Sequence[Choice]) -> np.ndarray:
-        """Return the mean worth over all decisions in each draw, after measuring cells."""
         return np.asarray(bounded_worth(self._ratios(cells)).mean(axis=1))
-
-    def expected_so(self) -> float:
-        """Return the S/O that decisions are expected to have after the cells taken so far."""
-        names = [decision.slo_id for each in self.decisions for decision in each.decisions]
-        can_be_met = _side_by_side([each.can_be_met for each in self.decisions])
-        return expected_so(names, self._ratios(self.cells), can_be_met)
 
     def expectation(self) -> Expectation:
         """Return the likeliest answers after the cells taken so far."""
-        parts = [_likeliest_answers(each, _rows(each, self.cells)) for each in self.decisions]
-        return Expectation(self.expected_so(), pd.concat(parts, ignore_index=True))
+        names = [decision.slo_id for each in self.decisions for decision in each.decisions]
+        can_be_met = _side_by_side([each.can_be_met for each in self.decisions])
+        so = expected_so(names, self._ratios(self.cells), can_be_met)
+        parts = [_likeliest_answers(each, self.cells) for each in self.decisions]
+        return Expectation(so, pd.concat(parts, ignore_index=True))
 
 
-def _rows(decisions: Decisions, cells: Sequence[Choice]) -> list[np.ndarray]:
-    return [decisions.rows(each.llm_id, each.gpu_profile_id, each.levels) for each in cells]
+def _chosen_after(decisions: Decisions, cells: Sequence[Choice]) -> np.ndarray:
+    return decisions.chosen_after([decisions.rows(*each[:3]) for each in cells])
 
 
 def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -460,7 +423,7 @@ def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _unsure_levels(
-    decisions: Sequence[Decisions], candidate: Candidate, contenders: Sequence[_Contenders]
+    candidate: Candidate, known: Sequence[tuple[Decisions, set[tuple[str, str, int]]]]
 ) -> tuple[int, ...]:
     """Return the levels where it is not sure whether limits hold that may decide.
 
@@ -469,19 +432,20 @@ def _unsure_levels(
     between.
     """
     levels, is_unsure = np.array(candidate.levels), np.zeros(len(candidate.levels), dtype=bool)
-    for each, by_llm in zip(decisions, contenders, strict=True):
+    for each, contenders in known:
         rows = each.rows(candidate.llm_id, candidate.gpu_profile_id, candidate.levels)
-        for limits in by_llm[candidate.llm_id].get(candidate.gpu_profile_id, ()):
-            holds = np.logical_and.accumulate(each.met[limits][:, rows], axis=1).mean(axis=0)
-            is_unsure |= (holds > _UNSURE[0]) & (holds < _UNSURE[1])
+        for limits, met in enumerate(each.met):
+            if (*candidate[:2], limits) in contenders:
+                holds = np.logical_and.accumulate(met[:, rows], axis=1).mean(axis=0)
+                is_unsure |= (holds > _UNSURE[0]) & (holds < _UNSURE[1])
     chosen, most = (levels[is_unsure], _MOST_LEVELS) if is_unsure.any() else (levels, 3)
     spaced = np.linspace(0, len(chosen) - 1, min(len(chosen), most)).round().astype(int)
     return tuple(int(level) for level in chosen[spaced])
 
 
-def _likeliest_answers(decisions: Decisions, cells: Sequence[np.ndarray]) -> pd.DataFrame:
+def _likeliest_answers(decisions: Decisions, cells: Sequence[Choice]) -> pd.DataFrame:
     """Return the likeliest answer of each decision once cells are measured; null without one."""
-    rows, chosen = [], decisions.chosen_after(cells)
+    rows, chosen = [], _chosen_after(decisions, cells)
     ratios = decisions.ratios_of(chosen)
     for place, decision in enumerate(decisions.decisions):
         counts = np.bincount(chosen[:, place])

@@ -11,36 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sextant.answer.plan.estimate import basis, finished_cells, job_s
-from sextant.answer.plan.run import CellPlan, plan_cell
-from sextant.answer.plan.value import (
-    Budget,
-    Candidate,
-    Decisions,
-    Expectation,
-    MeasurementPlan,
-    Stop,
-    order_cells,
-    weigh_decisions,
-)
+from sextant.answer import value
+from sextant.answer.run_plan import CellPlan, finished_cells, job_s, plan_cell
+from sextant.answer.value import Budget, Candidate, Decisions, Expectation, MeasurementPlan
 from sextant.base.errors import InputError
-from sextant.base.files import frame_rows, jsonable, read_parquet
+from sextant.base.files import jsonable, read_parquet
 from sextant.decide.evaluate import read_task
 from sextant.decide.tasks import task_of
-from sextant.experiment.experiment import (
-    CellKey,
-    Chosen,
-    Experiment,
-    add_chosen,
-    cell_definition,
-    chosen_path,
-    last_round,
-)
+from sextant.experiment import experiment as chosen_cells
+from sextant.experiment.experiment import CellKey, Chosen, Experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
@@ -80,19 +64,13 @@ def plan_measurements(
     lengths: Sequence[float] | None = None,
     served_as: Mapping[str, Any] | None = None,
 ) -> MeasurementPlan:
-    """Return which cells to measure for the SLOs, by the points of one workload that `task` has so
-    far.
+    """Return which cells to measure for the SLOs, by the points of one workload.
 
     The same points and seed give the same plan. Without any point the law's prior decides.
 
-    Args:
-        task: points, none or more, and facts.
-        slos: the SLOs that answers are for.
-        candidates: the cells that may be measured; without any, some must be measured.
-        budget: how much may be spent, and what is enough.
-        seed: seed of the predictor and of the errors of measurements.
-        lengths: mean input and output tokens of the workload's requests, where nothing is measured.
-        served_as: columns of `SERVING` that the candidates will have; by default the points' own.
+    `lengths` are the mean input and output tokens of the workload's requests, where nothing is
+    measured; `served_as` columns of `SERVING` that candidates will have, by default the points'.
+    Without candidates some cells must be measured.
 
     Raises InputError: an SLO has request lengths of its own, or no request lengths are known.
     """
@@ -104,10 +82,9 @@ def plan_measurements(
     groups: dict[tuple[Any, ...], list[SLO]] = {}
     for slo in slos:
         groups.setdefault((slo.percentiles, slo.first_token), []).append(slo)
-    decisions = [
-        _decisions(task, alike, candidates, seed, lengths, served_as) for alike in groups.values()
-    ]
-    return order_cells(decisions, candidates, budget)
+    how = seed, lengths, served_as
+    decisions = [_decisions(task, alike, candidates, *how) for alike in groups.values()]
+    return value.order_cells(decisions, candidates, budget)
 
 
 def _decisions(
@@ -118,11 +95,12 @@ def _decisions(
     lengths: Sequence[float] | None,
     served_as: Mapping[str, Any] | None,
 ) -> Decisions:
-    """Return the decisions for SLOs of the same percentiles."""
+    """Return the decisions for SLOs of the same percentiles: of all cells, measured or not, at all
+    users of any of them.
+    """
     measured = at_percentile(task.points, slos[0].percentiles, slos[0].first_token)
     measured[TARGETS] = measured[TARGETS].where(measured[TARGETS] > 0)
     known = measured[measured[TARGETS].notna().any(axis=1)].reset_index(drop=True)
-    # All cells, measured or not, at all users of any of them.
     pairs = {tuple(each[:2]) for each in candidates}
     pairs |= set(measured[IDENTIFIERS].itertuples(index=False, name=None))
     users = {int(count) for each in candidates for count in each.levels} | {*measured["users"]}
@@ -147,7 +125,7 @@ def _decisions(
     samples_ms = given_measurements(asked, samples_ms, truth[TARGETS], seed)
     unserved = (truth["tried"] == "both") & truth[TARGETS].isna().all(axis=1)
     samples_ms[:, unserved.to_numpy()] = _UNSERVED_MS
-    return weigh_decisions(Draws(asked, samples_ms), task.facts.profiles, slos, seed)
+    return value.weigh_decisions(Draws(asked, samples_ms), task.facts.profiles, slos, seed)
 
 
 def given_measurements(
@@ -155,9 +133,8 @@ def given_measurements(
 ) -> np.ndarray:
     """Return draws that equal the measurements where there are any, and move with them nearby.
 
-    `keys` has `llm_id, gpu_profile_id, users`, one row per point; `samples_ms` nTTFT and ITL,
-    (draws, rows, 2), `measured_ms` the same, (rows, 2), NaN where not measured; `seed` is of the
-    errors of measurements.
+    `keys` has `llm_id, gpu_profile_id, users`, one row per point; `samples_ms` are nTTFT and ITL,
+    (draws, rows, 2), `measured_ms` the same, (rows, 2), NaN where not measured.
     """
     samples_ms, values = samples_ms.copy(), measured_ms.to_numpy(float)
     is_measured = np.isfinite(values).any(axis=1)
@@ -179,10 +156,9 @@ def plan_of_experiment(
     budget: Budget,
     config_files: Sequence[Path] = (),
 ) -> MeasurementPlan:
-    """Return which cells of an experiment to measure first, by the cells on disk.
+    """Return which cells of an experiment in `folder` to measure first, by the cells on disk.
 
-    Paths of the configuration start from `folder`; `candidates` are those of `candidates_of`; a
-    command that is printed has the `config_files` that were given.
+    A command that is printed has the `config_files`.
 
     Raises InputError: an archive is not measured; there is no SLO or no cell.
     """
@@ -198,8 +174,8 @@ def plan_of_experiment(
         fix = "add one to the sheet, or change `decision`"
         file = config["sheets"]["benchmarks"]
         raise InputError(problem.format(**decision), file=file, fix=fix)
-    results = folder / config["pathvars"]["results"]
-    requests, lengths = results / "workloads" / decision["workload_id"] / "requests.parquet", None
+    folder, lengths = folder / config["pathvars"]["results"] / "workloads", None
+    requests = folder / decision["workload_id"] / "requests.parquet"
     if requests.is_file():
         bins = read_parquet(requests).to_pandas()
         lengths = [float(np.average(bins[name], weights=bins["count"])) for name in LENGTHS]
@@ -216,9 +192,7 @@ def plan_of_experiment(
 def candidates_of(
     experiment: Experiment, config: Mapping[str, Any], cells: Sequence[CellPlan]
 ) -> list[Candidate]:
-    """Return the planned cells that answers can use, of `decision` in the configuration; with
-    levels between those of their scenario.
-    """
+    """Return the planned cells that answers can use, with levels between those of the scenario."""
     candidates = []
     for cell in cells:
         if cell.basis is None or not _is_of_decision(config, cell.key):
@@ -254,99 +228,79 @@ def _task(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Ta
     finished = finished_cells(experiment, config, folder)
     cells = [cell.key for cell in finished if _is_of_decision(config, cell.key)]
     if not cells:
-        facts = FactsOfAll(
-            experiment.llm_facts, experiment.profiles, published_features(experiment)
-        )
+        features = published_features(experiment)
+        facts = FactsOfAll(experiment.llm_facts, experiment.profiles, features)
         tried = pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"])
         return task_of(source, pd.DataFrame(columns=KEYS), tried, facts, None, utilization)
     with tempfile.TemporaryDirectory() as scratch:
         files = {name: Path(scratch) / name for name in ("point", "feasibility", "telemetry")}
-        results = folder / config["pathvars"]["results"] / "benchmarks" / source
-        aggregate_points([results / key.folder for key in cells], *files.values())
+        aggregate_points([_folder(config, folder, key) for key in cells], *files.values())
         return read_task(files, experiment, config["decision"], source, utilization)
+
+
+def _folder(config: Mapping[str, Any], folder: Path, key: CellKey) -> Path:
+    place = f"{config['pathvars']['results']}/benchmarks/{config['source']}/{key.folder}"
+    return folder / place
 
 
 def measurement_document(plan: MeasurementPlan, candidates: Sequence[Candidate]) -> Document:
     """Return a measurement plan for people and programs; it chose from `candidates`."""
-    n_slos, n_llms = (plan.now.answers[name].nunique() for name in _DECISION)
-    what = f"{plural(n_slos, 'SLO')} × {plural(n_llms, 'LLM')}"
-    blocks: list[Block] = [
-        Headline(
-            f"{plural(len(plan.now.answers), 'answer')} ({what}); expected S/O now "
-            f"{plan.now.expected_so:.3f}"
-        )
-    ]
-    rows, gpu_hours, usd = [], 0.0, 0.0
+    now, rows, gpu_hours, usd = plan.now, [], 0.0, 0.0
     for place, done in enumerate(plan.rounds, 1):
         for each in done.cells:
             gpu_hours, usd = gpu_hours + each.gpu_hours, usd + each.usd
             cost = [f"{value:.2f}" for value in (each.gpu_hours, each.usd, gpu_hours, usd)]
             levels, so = ",".join(map(str, each.levels)), f"{done.after.expected_so:.3f}"
             rows.append((str(place), f"{each.llm_id} on {each.gpu_profile_id}", levels, *cost, so))
+    n_slos, n_llms = (now.answers[name].nunique() for name in _DECISION)
+    what = f"{plural(n_slos, 'SLO')} × {plural(n_llms, 'LLM')}"
+    count = plural(len(now.answers), "answer")
+    blocks: list[Block] = [Headline(f"{count} ({what}); expected S/O now {now.expected_so:.3f}")]
     if rows:
         title = "Cells to measure, the largest gain per cost first"
         blocks.append(Section(title, [Table(_HEADER, rows, {0, 1, 2})]))
-    before = plan.now
-    for place, done in enumerate(plan.rounds, 1):
-        if changed := _changed_answers(before, done.after):
+    states = [now, *(done.after for done in plan.rounds)]
+    for place, (before, after) in enumerate(pairwise(states), 1):
+        if changed := _changed_answers(before, after):
             title = f"After round {place} the likeliest answers would change"
             blocks.append(Section(title, [Facts(changed)]))
-        before = done.after
     why = plan.stopped.value
-    if plan.stopped is Stop.BUDGET and not plan.rounds and candidates:
+    if plan.stopped is value.Stop.BUDGET and not plan.rounds and candidates:
         least = min((each.start_hours + each.level_hours) * each.n_devices for each in candidates)
         why += f"; one level of the cheapest cell takes {number(least)} GPU-hours"
     blocks.append(Note(f"The plan ends there: {why}."))
-    data = {
-        "now": _expectation_data(plan.now),
-        "rounds": [
-            {
-                "cells": [each._asdict() for each in done.cells],
-                "after": _expectation_data(done.after),
-            }
-            for done in plan.rounds
-        ],
-        "stopped": plan.stopped.name.lower(),
-    }
+    states_data = [it._asdict() | {"answers": jsonable(it.answers)} for it in states]
+    rounds = [
+        {"cells": [each._asdict() for each in done.cells], "after": after}
+        for done, after in zip(plan.rounds, states_data[1:], strict=True)
+    ]
+    data = {"now": states_data[0], "rounds": rounds, "stopped": plan.stopped.name.lower()}
     return Document("Measurement plan", blocks, data)
-
-
-def _expectation_data(expectation: Expectation) -> dict[str, Any]:
-    return {"expected_so": expectation.expected_so, "answers": jsonable(expectation.answers)}
 
 
 def _changed_answers(before: Expectation, after: Expectation) -> list[str]:
     """Return a line for each answer that is likely to be another one, the likeliest first."""
-
-    def option(row: Mapping[str, Any], suffix: str = "") -> str:
-        if row[f"gpu_profile_id{suffix}"] is None:
-            return "no GPU profile"
-        return f"{row[f'replicas{suffix}']} × {row[f'gpu_profile_id{suffix}']}"
-
-    both = before.answers.merge(after.answers, on=_DECISION, suffixes=("_was", ""))
-    chosen = both[["gpu_profile_id", "replicas"]].astype(object).fillna("").to_numpy()
-    earlier = both[["gpu_profile_id_was", "replicas_was"]].astype(object).fillna("").to_numpy()
-    changed = both[(chosen != earlier).any(axis=1)].sort_values("share", ascending=False)
+    named = []
+    for answers in (before.answers, after.answers):
+        options = zip(answers["replicas"], answers["gpu_profile_id"], strict=True)
+        words = ["no GPU profile" if pd.isna(n) else f"{n} × {name}" for n, name in options]
+        named.append(answers.assign(option=words))
+    both = named[0].merge(named[1], on=_DECISION, suffixes=("_was", ""))
+    changed = both[both["option"] != both["option_was"]].sort_values("share", ascending=False)
     lines = [
-        f"{row['llm_id']} for {row['slo_id']}: {option(row)} ({percent(row['share'])} likely), "
-        f"not {option(row, '_was')}"
-        for row in frame_rows(changed.head(_SHOWN))
+        f"{row.llm_id} for {row.slo_id}: {row.option} ({percent(row.share)} likely), "
+        f"not {row.option_was}"
+        for row in changed.head(_SHOWN).itertuples()
     ]
     left = len(changed) - len(lines)
     return lines + ([f"and {plural(left, 'answer')} more (--json has all)"] if left else [])
 
 
-class Spent(NamedTuple):
-    """What the chosen cells have taken so far; those measured elsewhere or before are free."""
+def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> tuple[float, float]:
+    """Return the GPU-hours and USD that the chosen cells have taken, by Snakemake's run times.
 
-    gpu_hours: float
-    usd: float
-
-
-def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Spent:
-    """Return what the chosen cells have taken, by the run times of Snakemake's jobs.
-
-    For a cell that was interrupted that is the time of the last attempt.
+    Those measured elsewhere or before are free. For a cell that was interrupted it is the time of
+    the last attempt.
     """
     gpu_hours = usd = 0.0
     for key in experiment.chosen:
@@ -354,23 +308,22 @@ def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Sp
             profile = experiment.profiles[key.gpu_profile_id]
             gpu_hours += took_s / 3600 * profile.n_gpus
             usd += took_s / 3600 * profile.usd_per_hour
-    return Spent(gpu_hours, usd)
+    return gpu_hours, usd
 
 
 def measured_before(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Chosen:
-    """Return the adaptive cells that were measured before, at whatever levels.
-
-    Nothing but their levels may differ from what the sheets ask for.
+    """Return the adaptive cells that were measured before: only their levels may differ from what
+    the sheets ask for.
     """
     found: Chosen = {}
     for key in _not_chosen(experiment):
-        place = folder / config["pathvars"]["results"] / "benchmarks" / config["source"]
-        if not (place / key.folder / "run.json").is_file():
+        place = _folder(config, folder, key)
+        if not (place / "run.json").is_file():
             continue
-        definition = read_run(place / key.folder).definition or {}
+        definition = read_run(place).definition or {}
         levels = tuple(map(int, definition.get("scenario", {}).get("levels", ())))
         asked = replace(experiment, chosen={key: levels})
-        if levels and definition == cell_definition(asked, key, config):
+        if levels and definition == chosen_cells.cell_definition(asked, key, config):
             found[key] = levels
     return found
 
@@ -378,16 +331,12 @@ def measured_before(experiment: Experiment, config: Mapping[str, Any], folder: P
 def next_round(
     experiment: Experiment, config: Mapping[str, Any], folder: Path, budget: Budget
 ) -> tuple[MeasurementPlan, Chosen]:
-    """Return the next round, by all that was measured, and its cells as the sheet has them.
-
-    All that was chosen so far (`experiment`) is measured; `budget` is that of all rounds together.
+    """Return the next round, once all that was chosen is measured, and its cells as the sheet has
+    them; `budget` is that of all rounds together.
     """
-    so_far = spent(experiment, config, folder)
-    left = budget._replace(
-        gpu_hours=None if budget.gpu_hours is None else budget.gpu_hours - so_far.gpu_hours,
-        usd=None if budget.usd is None else budget.usd - so_far.usd,
-        rounds=1,
-    )
+    gpu_hours, _ = spent(experiment, config, folder)
+    most = None if budget.gpu_hours is None else budget.gpu_hours - gpu_hours
+    left = budget._replace(gpu_hours=most, rounds=1)
     candidates = candidates_of(experiment, config, adaptive_plans(experiment, config, folder))
     plan = plan_of_experiment(experiment, config, candidates, folder, left)
     by_pair = {(key.llm_id, key.gpu_profile_id): key for key in experiment.adaptive}
@@ -396,10 +345,10 @@ def next_round(
 
 
 def record(config: Mapping[str, Any], folder: Path, chosen: Chosen, *, is_new: bool) -> int:
-    """Add cells to the sheet and return the number of their round; 0 are cells measured before."""
-    path = folder / chosen_path(config)
-    round_number = last_round(path) + 1 if is_new else 0
-    add_chosen(path, round_number, chosen)
+    """Add cells to the sheet, and return their round: 0 are cells measured before."""
+    path = folder / chosen_cells.chosen_path(config)
+    round_number = chosen_cells.last_round(path) + 1 if is_new else 0
+    chosen_cells.add_chosen(path, round_number, chosen)
     return round_number
 
 
@@ -408,10 +357,7 @@ def adaptive_plans(
 ) -> list[CellPlan]:
     """Return what each adaptive cell takes that is not chosen yet."""
     finished = finished_cells(experiment, config, folder)
-    return [
-        plan_cell(experiment, config, key, basis(experiment, key, finished))
-        for key in _not_chosen(experiment)
-    ]
+    return [plan_cell(experiment, config, key, finished) for key in _not_chosen(experiment)]
 
 
 def _not_chosen(experiment: Experiment) -> list[CellKey]:

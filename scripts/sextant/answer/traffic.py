@@ -16,23 +16,16 @@ from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of
 from sextant.pages.wording import duration_words, percent
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
+from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock
 from sextant.workload.draw import draw_trace, open_workload
-from sextant.workload.generators import (
-    BLOCK_S,
-    SHIFT_S,
-    Arrivals,
-    Gamma,
-    check_positive,
-    multiplied,
-)
+from sextant.workload.generators import Arrivals, Gamma
 from sextant.workload.profiles import start_time
 from sextant.workload.shared_blocks import read_blocks
 from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored
 
 MOST_REQUESTS = 200_000
-"""Requests of a trace that are simulated at a time: those of its busiest windows where it has
-more."""
+"""Of a trace with more requests its busiest windows are simulated."""
 MOST_COPIED = 1_000_000
 """Requests of one simulation where a factor on the traffic makes more of them."""
 _SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
@@ -99,17 +92,12 @@ def traffic_at_rate(
     duration_s: float | None = None,
     first_seed: int = 0,
 ) -> DrawnTraffic:
-    """Return requests that arrive at a rate.
+    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`.
 
-    Args:
-        rate_rps: mean rate.
-        workload: its requests, and the arrivals of its trace if it has one, at that mean rate.
-        lengths: of the requests, in place of the workload's.
-        alpha: shape of Gamma gaps in place of the workload's arrivals; 1 (Poisson) without any.
-        duration_s: by default an hour, or the time of `MOST_REQUESTS`.
-        first_seed: as in `DrawnTraffic`.
+    They are those of `workload`, or have `lengths`, and arrive as its trace did, if it has one, or
+    with Gamma gaps of shape `alpha`; 1 (Poisson) without any.
     """
-    check_positive(rate_rps=rate_rps)
+    generators.check_positive(rate_rps=rate_rps)
     model = None
     if alpha is None and workload is not None and Path(workload).is_dir():
         model = read_stored(workload)["model"]
@@ -136,17 +124,13 @@ def demand_of_trace(
     has_prefixes: bool = False,
     factor: float = 1.0,
 ) -> Demand:
-    """Read the requests of a normalised trace, of one LLM or service where given.
+    """Read the requests of a normalised trace, of one LLM or service where given, `factor` times.
 
-    With a `factor` there are so many times as many (see `multiplied_demand`).
+    Of more than `MOST_REQUESTS` the busiest windows are read, by requests or tokens, each with the
+    one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`.
 
-    A trace is counted window by window, and only what is simulated is read. Of more than
-    `MOST_REQUESTS` the busiest windows are kept, by requests or tokens, each with the one before
-    it, in which queues build up. With `has_prefixes` the demand has those of its `hash_ids`.
-
-    Raises:
-        InputError: the file is not a normalised trace, has no request that succeeded, or all of
-            them arrive at one moment.
+    Raises InputError: it is no normalised trace, or has not two requests that succeeded, at two
+    moments.
     """
     require_trace(trace)
     rows = parquet_rows(trace, has_row_number=True)
@@ -225,7 +209,9 @@ def multiplied_demand(demand: Demand, factor: float, block_s: float | None = Non
     """
     if factor == 1:
         return demand
-    arrival_s, places, copies = multiplied(demand.arrival_s, factor, block_s=block_s or BLOCK_S)
+    arrival_s, places, copies = generators.multiplied(
+        demand.arrival_s, factor, block_s=block_s or generators.BLOCK_S
+    )
     found = replace(demand.at(places), arrival_s=arrival_s, factor=factor * demand.factor)
     if demand.prefix_id is not None:
         own = demand.prefix_id[places]
@@ -237,33 +223,27 @@ def multiplied_demand(demand: Demand, factor: float, block_s: float | None = Non
 
 def demand_notes(demand: Demand, has_prefix_caching: bool | None) -> list[str]:
     """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
-    notes = [] if has_prefix_caching is None else prefix_notes(demand, has_prefix_caching)
+    notes = []
+    if has_prefix_caching is not None and demand.prefix_id is not None:
+        tokens = pd.Series(demand.prefix_tokens)
+        before = tokens.groupby(demand.prefix_id).transform(lambda own: own.cummax().shift())
+        again = percent(np.minimum(before.fillna(0), tokens).sum() / demand.input_tokens.sum())
+        whose = "an earlier request by the trace's hash_ids"
+        notes.append(
+            f"Prefix caching is on: {again} of the input tokens repeat the beginning of {whose}, "
+            "and hit while they are kept."
+            if has_prefix_caching
+            else f"Prefix caching is off: {again} of the input tokens, which repeat the beginning "
+            f"of {whose}, are computed again."
+        )
     if demand.clock_step_s is not None:
         notes.append(
             f"The clock of {demand.name} has steps of {duration_words(demand.clock_step_s)}: "
             "requests of one stamp are spread over the step at random."
         )
     if demand.factor != 1:
-        how = f"further copies are shifted by up to {SHIFT_S:g} s and share no prefix"
+        how = f"further copies are shifted by up to {generators.SHIFT_S:g} s and share no prefix"
         how = how if demand.factor > 1 else "they are drawn at random"
         times = f"{demand.factor:g} times the requests of {demand.name} arrive"
         notes.append(f"{times}, on the same clock: {how}.")
     return notes
-
-
-def prefix_notes(demand: Demand, has_prefix_caching: bool) -> list[str]:
-    """Return how much prefix caching saves, in a sentence; none if prefixes are not known."""
-    if demand.prefix_id is None:
-        return []
-    tokens = pd.Series(demand.prefix_tokens)
-    before = tokens.groupby(demand.prefix_id).transform(lambda own: own.cummax().shift())
-    again = np.minimum(before.fillna(0), tokens).sum() / demand.input_tokens.sum()
-    if has_prefix_caching:
-        return [
-            f"Prefix caching is on: {percent(again)} of the input tokens repeat the beginning of "
-            "an earlier request by the trace's hash_ids, and hit while they are kept."
-        ]
-    return [
-        f"Prefix caching is off: {percent(again)} of the input tokens, which repeat the beginning "
-        "of an earlier request by the trace's hash_ids, are computed again."
-    ]

@@ -4,14 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from sextant.answer.answer import source_line
 from sextant.answer.question import Question
 from sextant.answer.step_laws import Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
-from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
+from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 from sextant.pages.wording import duration_words, number, percent, plural
 from sextant.points.metrics import SHOWN, STATISTICS
 from sextant.simulate import (
@@ -30,7 +28,6 @@ from sextant.simulate import (
 )
 from sextant.simulate.laws import Limits, Load, saturation_rps
 
-_SHARES = np.linspace(0, 1, 101)
 _MOST_REQUESTS = 10_000_000
 _RATES = {
     "throughput_tok_s": ("output tokens a second", number),
@@ -45,38 +42,29 @@ _RATES = {
 
 
 @dataclass(frozen=True)
-class OpenLoop:
-    """Requests that arrive whatever the servers do."""
+class Sent:
+    """Requests: they arrive whatever the servers do, or users wait for their last answer."""
 
     name: str
-    requests: Requests
+    requests: Callable[[int], Requests]
+    """Draws so many requests; of arrivals, all."""
     duration_s: float
+    users: int | None = None
+    """Who each send a request when their last one is answered; None: requests arrive."""
     notes: tuple[str, ...] = ()
     """Warnings of the answer about them."""
 
-    def run(self, scheduler: Scheduler, law: StepLaw, replicas: int, **how: Any) -> Simulation:
-        """Simulate it; `how` as in `simulate`."""
-        return simulate(self.requests, scheduler, law, n_replicas=replicas, **how)
-
-
-@dataclass(frozen=True)
-class Users:
-    """Users who each send a request when their last one is answered."""
-
-    name: str
-    users: int
-    draw: Callable[[int], Requests]
-    """Draws so many requests."""
-    duration_s: float
-
-    def run(self, scheduler: Scheduler, law: StepLaw, replicas: int, **how: Any) -> Simulation:
-        """Simulate it with as many requests as the users send; they stay on their replicas."""
-        del how["router"]
-        n = 64 * self.users
+    def run(
+        self, scheduler: Scheduler, law: StepLaw, replicas: int, router: Router, warmup_s: float
+    ) -> Simulation:
+        """Simulate them; users stay on their replicas, and send as many requests as they can."""
+        how: dict[str, Any] = {"n_replicas": replicas, "warmup_s": warmup_s}
+        if self.users is None:
+            return simulate(self.requests(0), scheduler, law, router=router, **how)
+        n, how["duration_s"] = 64 * self.users, self.duration_s
         while True:
-            how |= {"duration_s": self.duration_s, "n_replicas": replicas}
             try:
-                return simulate_closed(self.users, self.draw(n), scheduler, law, **how)
+                return simulate_closed(self.users, self.requests(n), scheduler, law, **how)
             except TooFewRequests:
                 if n > _MOST_REQUESTS:
                     problem = f"{self.users} users send more than {_MOST_REQUESTS:,} requests"
@@ -87,7 +75,7 @@ class Users:
 
 def simulate_llm(
     question: Question,
-    load: OpenLoop | Users,
+    load: Sent,
     settings: Settings,
     *,
     replicas: int = 1,
@@ -100,7 +88,7 @@ def simulate_llm(
 
     Args:
         question: the LLM, the measurements, the lengths of the requests, on one GPU profile.
-        load: the requests.
+        load: what is sent.
         settings: of each replica.
         replicas: behind a router.
         router: sends each request to a replica.
@@ -109,9 +97,9 @@ def simulate_llm(
         limits_ms: limits of goodput, as in `summarise`.
 
     Returns:
-        The numbers of `summarise`, `intervals` of each of them (None without draws),
-        `distribution` (TTFT and E2E at `share`), `saturation` (the rate that arrives and the one
-        that the replicas can serve; None of users), and the question.
+        The numbers of `summarise`, `intervals` of each of them (None without draws), `saturation`
+        (the rate that arrives and the one that the replicas can serve; None of users), and the
+        question.
 
     Raises:
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
@@ -119,19 +107,19 @@ def simulate_llm(
     (gpu_profile_id,) = question.gpu_profile_ids
     offer = find_laws(question, settings, n_draws, need_prices=False)
     laws, schedulers = offer.laws[gpu_profile_id]
-    how = {"router": router, "warmup_s": warmup_s}
+    how = replicas, router, warmup_s
 
     def one(scheduler: Scheduler, law: StepLaw) -> dict[str, Any]:
-        return summarise(load.run(scheduler, law, replicas, **how), limits_ms)
+        return summarise(load.run(scheduler, law, *how), limits_ms)
 
-    best = load.run(schedulers[0], laws[0], replicas, **how)
+    best = load.run(schedulers[0], laws[0], *how)
     notes = _notes(best, schedulers[0])
     numbers = summarise(best, limits_ms)
     if numbers["failed_fraction"] == 1:
         notes.append("Every request is refused or times out: there are no latencies.")
     saturation = None
-    if isinstance(load, OpenLoop):
-        notes += load.notes
+    notes += load.notes
+    if load.users is None:
         saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
         if saturation["is_exceeded"]:
             offered, served = (number(saturation[name]) for name in ("offered_rps", "served_rps"))
@@ -146,7 +134,7 @@ def simulate_llm(
         "router": router,
         "load": {
             "name": load.name,
-            "users": load.users if isinstance(load, Users) else None,
+            "users": load.users,
             "n_requests": len(best.status),
             "duration_s": load.duration_s,
             "warmup_s": warmup_s,
@@ -158,7 +146,6 @@ def simulate_llm(
         "intervals": intervals(drawn) if drawn else None,
         "n_draws": n_draws,
         "limits_ms": limits_ms or {},
-        "distribution": _distribution(best),
         "scheduler": asdict(schedulers[0]),
         "law": asdict(laws[0]),
         "warnings": [*notes, *offer.warnings],
@@ -208,16 +195,6 @@ def _saturation(
     }
 
 
-def _distribution(simulation: Simulation) -> dict[str, list[float]]:
-    is_ok = simulation.is_counted & (simulation.status == OK)
-    distribution = {"share": _SHARES.tolist()}
-    for name in ("ttft", "e2e"):
-        values = getattr(simulation, f"{name}_s")[is_ok]
-        quantiles = np.quantile(values, _SHARES) if len(values) else np.full(len(_SHARES), np.nan)
-        distribution[f"{name}_ms"] = (1e3 * quantiles).tolist()
-    return distribution
-
-
 def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> Document:
     """Return an answer of `simulate_llm` for people (blocks) and programs (data)."""
     load, has_intervals = facts["load"], bool(facts["intervals"])
@@ -255,7 +232,6 @@ def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> 
     blocks: list[Block] = [
         Headline(headline),
         *(Note(text, "warning") for text in facts["warnings"]),
-        Section("Distributions", [Chart(lambda: _figure(facts), _CAPTION)]),
         Table(header, latencies),
         Table(rate_header, rates, {0, 1, 2}, has_header_in_text=False),
         Section("vLLM's settings", [Table(["Setting", "Value"], settings, {0, 1})], is_detail=True),
@@ -263,18 +239,3 @@ def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> 
         Note(source_line(facts)),
     ]
     return Document(f"{facts['llm_id']}: simulation", blocks, facts, origin=origin)
-
-
-_CAPTION = "Of requests that came after the warm-up and were answered; ITL is the gap of tokens."
-
-
-def _figure(facts: Mapping[str, Any]) -> str:
-    from sextant.pages.charts import Axis, Curve, Panel, panels_figure
-
-    curves, share = facts["distribution"], Axis("Share of requests", low=0, high=1.02)
-    panels = [
-        Panel(label, Axis(label, is_log=True), share, [Curve(label, curves[name], curves["share"])])
-        for name, label in SHOWN.items()
-        if name in curves and curves[name][0] is not None
-    ]
-    return panels_figure(panels, "Latencies of all requests", is_step=True) if panels else ""

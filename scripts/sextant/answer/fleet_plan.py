@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from sextant.decide import fleet_program
 from sextant.decide.fleet import (
     Demand,
     FleetAnswer,
@@ -23,17 +24,7 @@ from sextant.decide.fleet import (
     Pool,
     Served,
 )
-from sextant.decide.fleet_program import (
-    TIE_RISK_USD,
-    TIE_USD,
-    Choice,
-    Program,
-    Solution,
-    merge_pools,
-    pool_uses,
-    replicas_on_nodes,
-    usable,
-)
+from sextant.decide.fleet_program import Choice, Program, Solution
 
 RISK = 0.1
 GAP = 1e-6
@@ -55,7 +46,6 @@ def plan_fleet(
     options: Iterable[Option],
     *,
     risk: float = RISK,
-    is_elastic: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> FleetPlan:
     """Return which demand gets which devices at the lowest cost; all are served if possible.
@@ -63,74 +53,58 @@ def plan_fleet(
     If not, as many demands as possible of the first priority are served, then of the next, and
     of all such plans the cheapest one is returned.
 
-    Args:
-        demands: what to serve.
-        pools: the nodes that there are.
-        options: of each demand, any number; their draws and slots are the same throughout.
-        risk: largest probability that a served demand misses its limits.
-        is_elastic: whether replicas and nodes change by slot; else they are those of the peak.
-        time_limit_s: of one program; the best plan within it is returned, with its gap.
-
-    Raises InputError: replicas of a GPU have sizes that do not divide one another.
+    The options' draws are the same throughout; `risk` is the largest probability that a served
+    demand misses its limits. The best plan that each program finds within `time_limit_s` is taken.
     """
-    program, slots = make_program(demands, pools, options, risk, is_elastic)
+    program = make_program(demands, pools, options, risk)
     solution, most = _solve(program, time_limit_s)
-    placements = replicas_on_nodes(program, solution, slots.tolist())
-    sizes = {c.option.gpu_profile_id: c.option.n_gpus for c in solution.chosen}
-    in_use = pool_uses(pools, placements, sizes, len(slots))
+    placements = fleet_program.replicas_on_nodes(program, solution)
+    sizes = {each.option.gpu_profile_id: each.option.n_gpus for each in solution.chosen}
+    in_use = fleet_program.pool_uses(pools, placements, sizes)
     price = {pool.pool_id: pool.usd_per_hour for pool in pools}
     usd: dict[str, float] = defaultdict(float)
     for each in placements:
-        usd[each.demand_id] += each.replicas * price[each.pool_id] / len(slots)
+        usd[each.demand_id] += each.replicas * price[each.pool_id]
     served = []
     for choice in sorted(solution.chosen, key=lambda each: each.demand):
-        option, demand, replicas = choice.option, demands[choice.demand], choice.replicas[slots]
-        profile = option.gpu_profile_id, option.n_gpus, tuple(replicas.tolist())
+        option, demand = choice.option, demands[choice.demand]
+        profile = option.gpu_profile_id, option.n_gpus, choice.replicas
         own_usd = usd[demand.demand_id] * option.n_gpus
         served.append(Served(demand, *profile, choice.probability_met, own_usd))
-    met = np.array([c.option.is_met(c.replicas[slots]) for c in solution.chosen])
+    met = np.array([each.option.is_met(each.replicas) for each in solution.chosen])
     names = {each.demand.demand_id for each in served}
-    ties = TIE_USD * sum(p.nodes * p.devices_per_node for p in pools) + TIE_RISK_USD * len(demands)
+    ties = fleet_program.TIE_USD * sum(pool.nodes * pool.devices_per_node for pool in pools)
+    ties += fleet_program.TIE_RISK_USD * len(demands)
+    cost, bound = sum(use.usd_per_hour for use in in_use), max(solution.bound - ties, 0.0)
     return FleetPlan(
         tuple(served),
         tuple(demand for demand in demands if demand.demand_id not in names),
         tuple(placements),
         tuple(in_use),
-        sum(use.usd_per_hour for use in in_use),
-        max(solution.bound - ties, 0.0),
+        cost,
+        bound,
         most,
         float(met.all(axis=0).mean()) if len(met) else 1.0,
         float(np.prod([each.probability_met for each in served])),
+        max(cost - bound, 0.0) / cost if cost else 0.0,
     )
 
 
 def make_program(
-    demands: Sequence[Demand],
-    pools: Sequence[Pool],
-    options: Iterable[Option],
-    risk: float,
-    is_elastic: bool,
-) -> tuple[Program, np.ndarray]:
-    """Return the program, and which of its slots each slot of the day is."""
+    demands: Sequence[Demand], pools: Sequence[Pool], options: Iterable[Option], risk: float
+) -> Program:
+    """Return the program: the options that are enough, where some node has room for a replica."""
     places = {demand.demand_id: place for place, demand in enumerate(demands)}
-    known = []
+    kinds, members = fleet_program.merge_pools(pools)
+    choices = []
     for option in options:
         place = places[option.demand_id]
         replicas = option.replicas(risk, demands[place].least_replicas)
-        if replicas is not None:
-            by_slot = replicas if is_elastic else replicas.max(keepdims=True)
-            known.append((option, place, by_slot))
-    ones, members = merge_pools(pools)
-    rows = np.broadcast_arrays(np.zeros(1, int), *(by_slot for *_, by_slot in known))
-    table = np.array(rows[1:] or rows)
-    kept, slots, counts = np.unique(table, axis=1, return_inverse=True, return_counts=True)
-    choices = [  # where some node has room for a replica; there may be too few of them
-        Choice(option, place, kept[row], float(option.is_met(by_slot).mean()))
-        for row, (option, place, by_slot) in enumerate(known)
-        if any(p.gpu_id == option.gpu_id and usable(p, option.n_gpus) for p in ones)
-    ]
-    weights = counts / counts.sum()
-    return Program(demands, ones, choices, weights, members), slots.reshape(-1)
+        most = max((p.devices_per_node for p in kinds if p.gpu_id == option.gpu_id), default=0)
+        if replicas is not None and option.n_gpus <= most:
+            met = float(option.is_met(replicas).mean())
+            choices.append(Choice(option, place, replicas, met))
+    return Program(demands, kinds, choices, members)
 
 
 def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
@@ -164,7 +138,6 @@ def answer_fleet(
     looser: Looser,
     *,
     risk: float = RISK,
-    is_elastic: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
     warnings: Iterable[str] = (),
 ) -> FleetAnswer:
@@ -173,7 +146,7 @@ def answer_fleet(
     `looser` may be empty: then no limits are changed. All changes together get the time limit once
     more; a warning says if it ended the search.
     """
-    case = _Case(demands, pools, options, risk, is_elastic, time_limit_s)
+    case = _Case(demands, pools, options, risk, time_limit_s)
     plan = case.plan()
     ends_at_s = time.monotonic() + time_limit_s
     case = replace(case, time_limit_s=max(time_limit_s * _PART, 1.0), ends_at_s=ends_at_s)
@@ -186,33 +159,21 @@ def answer_fleet(
         change = _change(plan, case.with_options(name, own).plan())
         looser_limits.append(LimitWorth(*change, name, factor))
     further_nodes = []
-    for pool in case.in_time(merge_pools(pools)[0]):
+    for pool in case.in_time(fleet_program.merge_pools(pools)[0]):
         more = [replace(each, nodes=each.nodes + (each.pool_id == pool.pool_id)) for each in pools]
         change = _change(plan, replace(case, pools=more).plan())
         further_nodes.append(NodeWorth(*change, pool.pool_id))
-    changes = (
-        tuple(further_nodes),
-        tuple(looser_limits),
-        tuple(
-            _mend(case, plan, demand, looser) for demand in case.in_time(unserved[:_MOST_CHANGES])
-        ),
-        _conflict(case) if plan.unserved else (),
-    )
-    ended = () if case.is_in_time() else (_ENDED,)
-    said = (*warnings, *_on_one_node(plan), *ended)
-    return FleetAnswer(plan, risk, is_elastic, *changes, said)
-
-
-def _on_one_node(plan: FleetPlan) -> Iterator[str]:
-    """Yield a warning per demand that asks for several replicas and has all on one node."""
+    mends = [_mend(case, plan, each, looser) for each in case.in_time(unserved[:_MOST_CHANGES])]
+    conflict = _conflict(case) if plan.unserved else ()
+    said, why = [*warnings], "all replicas lie on one node; no other has room, or none is rented."
     for served in plan.served:
-        nodes: dict[int, set[tuple[str, int]]] = {}
-        for each in plan.placements:
-            if each.demand_id == served.demand.demand_id:
-                nodes.setdefault(each.slot, set()).add((each.pool_id, each.node))
-        if served.demand.least_replicas > 1 and min(map(len, nodes.values())) == 1:
-            name = served.demand.demand_id
-            yield f"{name}: all replicas lie on one node; no other has room, or none is rented."
+        name = served.demand.demand_id
+        nodes = {(each.pool_id, each.node) for each in plan.placements if each.demand_id == name}
+        if served.demand.least_replicas > 1 and len(nodes) == 1:
+            said.append(f"{name}: {why}")
+    said += [] if case.is_in_time() else [_ENDED]
+    changes = tuple(further_nodes), tuple(looser_limits), tuple(mends), conflict
+    return FleetAnswer(plan, risk, *changes, tuple(said))
 
 
 @dataclass(frozen=True)
@@ -223,7 +184,6 @@ class _Case:
     pools: Sequence[Pool]
     options: Sequence[Option]
     risk: float
-    is_elastic: bool
     time_limit_s: float
     """Of one program."""
     ends_at_s: float = inf
@@ -236,18 +196,11 @@ class _Case:
         return takewhile(lambda _: self.is_in_time(), items)
 
     def plan(self) -> FleetPlan:
-        return plan_fleet(
-            self.demands,
-            self.pools,
-            self.options,
-            risk=self.risk,
-            is_elastic=self.is_elastic,
-            time_limit_s=self.time_limit_s,
-        )
+        how = {"risk": self.risk, "time_limit_s": self.time_limit_s}
+        return plan_fleet(self.demands, self.pools, self.options, **how)
 
     def program(self) -> Program:
-        of = self.demands, self.pools, self.options
-        return make_program(*of, self.risk, self.is_elastic)[0]
+        return make_program(self.demands, self.pools, self.options, self.risk)
 
     def with_options(self, demand_id: str, options: Sequence[Option]) -> "_Case":
         others = [option for option in self.options if option.demand_id != demand_id]
@@ -256,9 +209,8 @@ class _Case:
 
 def _are_servable(program: Program, must: Collection[int], time_limit_s: float) -> bool | None:
     """Return whether these demands can all be served; None: not known in time."""
-    nothing = np.zeros(program.n_variables)
     try:
-        return program.solve(nothing, must=must, time_limit_s=time_limit_s) is not None
+        return program.solve(must=must, time_limit_s=time_limit_s) is not None
     except TimeoutError:
         return None
 
