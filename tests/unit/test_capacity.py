@@ -5,6 +5,7 @@ from datetime import datetime
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -37,7 +38,7 @@ from sextant.facts.slo import SLO, Limit
 from sextant.simulate import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
-from sextant.workload.generators import Constant
+from sextant.workload.generators import Constant, Gamma
 from sextant.workload.request_model import fit_request_model
 
 PROFILE = GPUProfile("1xg", GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented"), 1, 2.0)
@@ -72,6 +73,7 @@ def one_at_a_time(service_s: float = SERVICE_S, spread: float = 0.0):
 
 
 SERVER = Server(PROFILE, one_at_a_time())
+STEADY = TraceTraffic(demand(np.arange(4000) * 0.25, 1000.0), 300.0)
 
 
 def within(limit_s: float, **more) -> Target:
@@ -200,13 +202,9 @@ def test_another_day_has_the_same_arrivals_and_the_lengths_of_each_window() -> N
 
 
 def test_a_rate_at_which_nothing_arrives_is_refused() -> None:
-    import pandas as pd
-
     model = fit_request_model(pd.DataFrame({"input_tokens": [5, 6], "output_tokens": [2, 3]}), 4)
     drawn = DrawnTraffic("chat", model.sample, Constant(2.0), 30.0)
     assert drawn.drawn(1).n == 60 and drawn.drawn(1).rate_rps == 2.0
-    from sextant.workload.generators import Gamma
-
     with pytest.raises(InputError, match="no request arrives"):
         DrawnTraffic("chat", model.sample, Gamma(1e-9, 1.0), 30.0).drawn(1)
 
@@ -232,23 +230,21 @@ def test_replicas_are_those_that_the_busiest_window_needs() -> None:
 
 
 def test_a_replica_bears_the_rate_at_which_it_is_busy_all_the_time() -> None:
-    steady = demand(np.arange(4000) * 0.25, 1000.0)
-    found = size_by_simulation(SERVER, TraceTraffic(steady, 300.0), within(1.0), 0.9)
+    found = size_by_simulation(SERVER, STEADY, within(1.0), 0.9)
     assert found.rate_rps == pytest.approx(1 / SERVICE_S, rel=0.03) and found.replicas == 2
 
 
 def test_the_probability_is_that_of_the_draws_that_need_no_more() -> None:
-    steady = demand(np.arange(4000) * 0.25, 1000.0)
     server = Server(PROFILE, one_at_a_time(spread=0.05), n_draws=20)
-    found = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.9)
+    found = size_by_simulation(server, STEADY, within(1.3), 0.9)
     # Draw d needs ceil(4 x 0.5 x (1 + 0.05 d)) replicas: 2 to 4.
     assert found.needs == [2] + [3] * 10 + [4] * 9 and found.replicas == 4
     # 11 and 20 of 20 draws: never certain (Jeffreys).
     assert found.probability(3) == 11.5 / 21 and found.probability(4) == 20.5 / 21
     assert found.needs[found.draw] == 4
-    less = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.5)
+    less = size_by_simulation(server, STEADY, within(1.3), 0.5)
     assert less.replicas == 3
-    sure = size_by_simulation(server, TraceTraffic(steady, 300.0), within(1.3), 0.98)
+    sure = size_by_simulation(server, STEADY, within(1.3), 0.98)
     assert (sure.status, sure.replicas) == ("unsure", None)
 
 

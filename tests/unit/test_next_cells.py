@@ -224,11 +224,7 @@ def test_a_configuration_is_planned_from_the_cells_on_disk(project: Project) -> 
     assert len(after.now.answers) == len(before.now.answers)  # measured LLMs are answered too
     assert after.now.expected_so > before.now.expected_so
     assert all(each.gpu_profile_id == "2xcpu-core" for it in after.rounds for each in it.cells)
-
-
-def test_an_archive_is_not_measured(project: Project) -> None:
-    config = read_configuration(Path(), [Path("config/llm-pilot.yaml")])
+    archive = read_configuration(Path(), [Path("config/llm-pilot.yaml")])
+    experiment = load_experiment(read_configuration(Path()))
     with pytest.raises(InputError, match="nothing of an archive is left to measure"):
-        plan_of_experiment(
-            load_experiment(read_configuration(Path())), config, [], Path(), Budget()
-        )
+        plan_of_experiment(experiment, archive, [], Path(), Budget())

@@ -275,9 +275,10 @@ def find_schedule(
         if part.n == 0:
             return terms.least
         share = part.n / part.duration_s / max(demand.n / demand.duration_s, 1e-12)
+        results = partial(server.judge, part, target=target, draw=draw)
         start = max(round(most * share), 1)
-        is_enough = lambda n: not server.judge(part, n, target, draw).n_missed  # noqa: E731
-        return max(fewest_replicas(is_enough, start, most) or most, terms.least)
+        fewest = fewest_replicas(lambda n: not results(n).n_missed, start, most)
+        return max(fewest or most, terms.least)
 
     def follow(counts: Sequence[int]) -> tuple[list[int], Judged]:
         by_label: dict[str, int] = {}
