@@ -2,11 +2,11 @@
 
 In go the options of a command as a `Question` and measured points; out comes an `Answer`: data for
 a program, a document of blocks for a person. Read `question`, `answer` (with its words), `source`
-(the measurements, and how the question relates to them), `candidates` (the GPU profiles and the
-LLM), then `recommend`, which answers from points or from joint draws (`predicted`); `what_if` is
-the part of a page in which the question is changed. `step_laws` is the law of a step for simulations
-and requests at a rate, `explain` puts it in words, `demand` is what is simulated and has to hold,
-`sizing` the replicas by simulation.
+(measurements, and how the question relates to them), `candidates` (GPU profiles and the LLM), then
+`recommend`, which answers from points or from joint draws (`predicted`); `what_if` is the part of a
+page in which the question is changed. `step_laws` is the law of a step for simulations and requests
+at a rate, `explain` puts it in words, `demand` is what is simulated and has to hold, `sizing` the
+replicas by simulation.
 
 - `traffic`, then `capacity` and `capacity_document`: replicas under given traffic, and what would
   change them. `simulation`: latencies of one given deployment.
