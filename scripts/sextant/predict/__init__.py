@@ -129,7 +129,7 @@ class JointPredictor(Predictor):
             training: measured points: keys as `design` takes them, `itl_ms, energy_j_per_token`.
             asked: keys of the rows to predict.
             facts: of the LLMs and GPU profiles of both.
-            itl_ms: draws of the asked rows' ITL, shape (draws, rows).
+            itl_ms: draws of ITL, shape (draws, asked rows).
         """
         return None
 

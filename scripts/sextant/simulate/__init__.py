@@ -402,8 +402,7 @@ def summarise(
     of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of a request's own gaps, which is its TPOT),
     `tpot_ms` and `e2e_ms`.
 
-    Raises:
-        InputError: no request came after the warm-up, or a limit is of another latency.
+    InputError where no request came after the warm-up, or a limit is of another latency.
     """
     from sextant.points.metrics import STATISTICS, meets_limits, statistics
 

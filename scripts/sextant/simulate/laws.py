@@ -339,15 +339,8 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
 
     The first law of each has the most likely parameters, the others those of draws.
 
-    Args:
-        predictor: fitted to points of engines with chunked prefill.
-        rows: configurations as `predictor.design` gives them, of any users; their lengths are the
-            means of the requests.
-        n_draws: of the posterior.
-        seed: of the draws.
-
-    Raises:
-        InputError: the predictor was fitted to engines that stop to prefill.
+    The rows are as `predictor.design` gives them, of any users; their lengths are the means of the
+    requests. InputError where the predictor was fitted to engines that stop to prefill.
     """
     posterior = predictor.posterior_
     if posterior.law is not chunked.CHUNKED:

@@ -216,9 +216,7 @@ _LAYER_BLOCKS = {True: 3, False: 2}
 def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """Return `llm_id, gpu_profile_id, users` of `keys` with their facts, indexed as `keys`.
 
-    Args:
-        keys: identifiers, users and the mean `input_tokens, output_tokens`, one row a point.
-        facts: facts of the LLMs and GPU profiles that `keys` names.
+    These have identifiers, users and the mean `input_tokens, output_tokens`, one row a point.
     """
     execution = execution_classes(facts.llms, facts.published)
     pairs = [*keys[IDENTIFIERS].itertuples(index=False, name=None)]

@@ -65,10 +65,7 @@ def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
 def log_energy(phi: np.ndarray, facts: Columns, itl_ms: np.ndarray) -> np.ndarray:
     """Return log joules per output token, of all devices together, shape (..., rows).
 
-    Args:
-        phi: logarithms of `PARAMETERS`, shape (..., rows, 3).
-        facts: columns of `energy_rows`, shape (rows,).
-        itl_ms: shape (..., rows).
+    Of logarithms of `PARAMETERS`, (..., rows, 3), columns of `energy_rows` and ITL, (..., rows).
     """
     idle, memory, compute = np.moveaxis(np.exp(phi), -1, 0)
     asked = idle * itl_ms + memory * facts["read_ms"] + compute * facts["product_ms"]
