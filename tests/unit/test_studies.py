@@ -3,6 +3,7 @@
 import json
 import math
 import xml.etree.ElementTree as ElementTree
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from sextant.base.files import jsonable
 from sextant.pages.blocks import Section, Table
 from sextant.pages.page import as_page
 from sextant.studies.study import Analysis, part
-from sextant.studies.write import TABLES, analysis_of, measured_facts, study_document, write_study
+from sextant.studies.write import TABLES, measured_facts, study_document, write_study
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "seed": 7, "inputs_sha256": {"point": "ab"}}
 SVG = "<svg><title>drawn</title></svg>"
@@ -137,7 +138,7 @@ def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
 def test_where_nothing_was_served_that_is_all_it_says(tmp_path, name, kind, of_none, of_failures):
     none = write_cell(tmp_path / "none", verdict=TOO_LARGE, kind=kind)
     failed = write_cell(tmp_path / "failed", [failed_request(4.0)], kind=kind, llm_id="another")
-    analyse = analysis_of(name)
+    analyse = import_module(f"sextant.studies.{name}").analyse
     assert of_none in analyse(study_data(tmp_path, [none])).summary
     found = analyse(study_data(tmp_path, [none, failed]))
     assert of_failures in found.summary

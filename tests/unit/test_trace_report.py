@@ -229,9 +229,6 @@ def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
     assert found["fidelity"]["workload"]["caps"]["input_tokens"] == 30
     assert found["fidelity"]["workload"]["ks"]["input_tokens"] == 0
     assert "caps input_tokens at 30 (25 % of the requests have more)" in Page(html).text
-    assert (
-        "with 25 % of the trace's requests cut to a cap" in found["takeaways"]["fidelity-workload"]
-    )
 
 
 def test_a_workload_of_another_trace_is_named_so(tmp_path):
@@ -413,9 +410,8 @@ def test_more_groups_than_are_shown_are_said_to_be_left_out(tmp_path):
     arrival_s = np.sort(rng.uniform(0, HOUR_S, 900))
     status = np.where(rng.random(900) < 0.2, "failed", "ok")
     llm = rng.permutation(np.arange(900) % 8).astype(str)
-    found, _ = report(write_trace(tmp_path / "t.parquet", arrival_s, llm=llm, status=status))
-    for section in ("burstiness", "reliability"):
-        assert "of the 6 most frequent of 8 LLMs and services" in found["takeaways"][section]
+    _, html = report(write_trace(tmp_path / "t.parquet", arrival_s, llm=llm, status=status))
+    said = "reliability are of the 6 most frequent of 8 LLMs and services"
+    assert said in Page(html).text
     few = write_trace(tmp_path / "f.parquet", arrival_s, llm="a", status=status)
-    takeaways = report(few)[0]["takeaways"].values()
-    assert not any("most frequent" in said for said in takeaways)
+    assert "most frequent" not in Page(report(few)[1]).text

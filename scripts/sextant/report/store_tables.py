@@ -1,6 +1,5 @@
 """Reading the store for the report: all that is said and drawn, and nothing else."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,8 +99,3 @@ def price_lines(tables: Tables) -> list[str]:
     """Return the same as lines for a person, old prices last."""
     found = prices(tables)
     return [origin_line(found), *old_price_lines(found)] if found else []
-
-
-def provenance_facts(tables: Tables) -> Row:
-    """Return what the store knows of its origin, by key."""
-    return {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}

@@ -13,7 +13,7 @@ from sextant.base.files import column_lists, jsonable
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import duration_words, listed, number, percent, plural, time_unit
-from sextant.report.trace_file import MAX_SHOWN, FittedWorkload, counted_words, rows_of
+from sextant.report.trace_file import MAX_SHOWN, FittedWorkload, rows_of
 from sextant.workload.arrivals import (
     ALL_AT_ONCE,
     ALL_EQUAL,
@@ -31,13 +31,13 @@ from sextant.workload.trace_arrivals import REPLAY
 
 DOUBLING_MINUTES = (5, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
+_DOUBLINGS = ("n_doublings", "per_day", "per_workday", "n_from_zero")
 _COARSE = 0.1
 """Fraction of equal time stamps above which the page mentions the clock."""
 _MAX_WINDOWS = 150
 """With more windows their intervals would cover each other, and are not drawn."""
 _COLUMNS = ["start_s", "duration_s", "n_requests", "alpha", "alpha_lo", "alpha_hi", "beta_s",
             "beta_lo_s", "beta_hi_s", "cv", "ks"]  # fmt: skip
-_NOT_JUDGED = ("gap_cv", "busiest_1s", "busiest_10s")
 
 
 def measure_burstiness(
@@ -45,11 +45,11 @@ def measure_burstiness(
 ) -> dict[str, Any]:
     """Return the Gamma fits of 20-minute windows, doublings, and the whole trace's fit.
 
-    `groups` has one entry for each of the most frequent LLMs and services, of `n_groups`: `name`,
-    `windows` (of the fitted ones, columns of `fit_windows`), `n_windows`, `n_fitted`, `n_empty`,
-    `n_hidden` (the clock hides their shape), `not_fitted` (number by reason, of windows with
-    requests), `clock_step_s`, and of the fitted ones `zero_gap_fraction` and quartiles of `alpha`,
-    `cv` and `ks`. `doublings` has by duration and group `name`, `minutes` and the columns of
+    `groups` has one entry for each of the most frequent LLMs and services: `name`, `windows` (of
+    the fitted ones, columns of `fit_windows`), `n_windows`, `n_fitted`, `n_empty`, `n_hidden` (the
+    clock hides their shape), `not_fitted` (number by reason, of windows with requests),
+    `clock_step_s`, and of the fitted ones `zero_gap_fraction` and quartiles of `alpha`, `cv` and
+    `ks`. `doublings` has by duration and group `name`, `minutes` and the columns of
     `count_doublings`; `whole` each distinct arrival model and the names of its `workloads`.
     """
     windows, shown = fit_windows(trace), facts["groups"][:MAX_SHOWN]
@@ -65,7 +65,6 @@ def measure_burstiness(
     return {
         "window_s": WINDOW_S,
         "groups": [{"name": own["name"], **_summary(rows_of(windows, own))} for own in shown],
-        "n_groups": len(facts["groups"]),
         "doublings": doublings,
         "whole": [{"workloads": own, **asdict(model)} for model, own in names.items()],
     }
@@ -96,18 +95,17 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
 def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_burstiness` returns."""
     groups = measured["groups"]
-    blocks: list[Block] = [Headline(_takeaway(measured) + counted_words("the windows", facts))]
+    blocks: list[Block] = [Headline(_takeaway(measured))]
     for whole in measured["whole"]:
         names = listed(whole["workloads"])
         text = f"{names}: no Gamma distribution fits all gaps of the trace ({whole['reason']})."
         if whole["alpha"] is not None:
-            off = whole["ks"] is not None and f", and is off by {percent(whole['ks'])} of the gaps"
+            off = "" if whole["ks"] is None else f", and is off by {percent(whole['ks'])} of them"
             text = (
-                f"{names}: the Gamma distribution of all gaps of the trace has α = "
-                f"{whole['alpha']:.3f} (95 % interval {whole['alpha_lo']:.3f} to "
-                f"{whole['alpha_hi']:.3f}), β = {number(float(whole['beta_s']))} s, so CV "
-                f"{number(float(whole['cv']))}{off or ''}. Changes of the rate over the trace "
-                "count as burstiness there, much more than within a window."
+                f"{names}: the Gamma distribution of all gaps has α = {whole['alpha']:.3f} (95 % "
+                f"interval {whole['alpha_lo']:.3f} to {whole['alpha_hi']:.3f}), β = "
+                f"{number(float(whole['beta_s']))} s, so CV {number(float(whole['cv']))}{off}. "
+                "Changes of the rate over the trace count as burstiness there."
             )
         blocks.append(Note(text))
     fitted = [group for group in groups if group["n_fitted"]]
@@ -116,11 +114,10 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
     for group in fitted:
         if group["zero_gap_fraction"] > _COARSE:
             text = (
-                f"{group['name']}: in the fitted windows {percent(group['zero_gap_fraction'])} of "
-                "the requests have the time stamp of the one before, since the clock steps by "
-                f"{duration_words(group['clock_step_s'])}. Gaps are counted in steps and the Gamma "
-                "distribution is fitted to the counts; what the clock hides makes the intervals "
-                "wider, and the fit is not tested."
+                f"{group['name']}: {percent(group['zero_gap_fraction'])} of the requests have the "
+                "time stamp of the one before, since the clock steps by "
+                f"{duration_words(group['clock_step_s'])}. The fit is to counts of steps: what the "
+                "clock hides makes the intervals wider, and the fit is not tested."
             )
             blocks.append(Note(text))
     rows, reasons = [], Counter[str]()
@@ -148,9 +145,6 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
     return Section("Burstiness", blocks)
 
 
-_DOUBLINGS = ("n_doublings", "per_day", "per_workday", "n_from_zero")
-
-
 def _takeaway(measured: Mapping[str, Any]) -> str:
     fitted = [group for group in measured["groups"] if group["n_fitted"]]
     every = duration_words(measured["window_s"])
@@ -171,16 +165,11 @@ def _takeaway(measured: Mapping[str, Any]) -> str:
     than = "close to a Poisson process"
     if not 0.9 <= most <= 1.1:
         than = f"{'burstier' if most > 1 else 'steadier'} than a Poisson process"
-    words = (
-        f"Gaps within {every} have a coefficient of variation of {number(most)} in the median "
-        f"window, {than} (1)."
-    )
+    words = f"{number(most)}, {than} (1)."
     if len(clear) > 1:
-        words = (
-            f"In the median window of {every}, the coefficient of variation of gaps is from "
-            f"{number(least)} ({ranked[0]['name']}) to {number(most)} ({ranked[-1]['name']}, "
-            f"{than}, which has 1)."
-        )
+        low, high = (group["name"] for group in (ranked[0], ranked[-1]))
+        words = f"{number(least)} ({low}) to {number(most)} ({high}, {than}, which has 1)."
+    words = f"In the median window of {every} gaps have a coefficient of variation of {words}"
     medians = [group["ks"]["median"] for group in clear if group["ks"]]
     if not medians:
         return words
@@ -241,10 +230,9 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
     ]
     text = (
         "Dispersion is the variance of the number of requests per bin over its mean: 1 for a "
-        "Poisson process at any scale, more where requests come in bursts or the rate changes. A "
-        f"model passes if the medians of its samples are within {percent(REACH)} of the trace's at "
-        "every scale and in the busiest minute. Where the trace does not differ from steady "
-        "traffic by more than chance, a model has only to lie in that range too."
+        "Poisson process, more where requests come in bursts or the rate changes. A model passes "
+        f"if the medians of its samples are within {percent(REACH)} of the trace's at every scale "
+        "and in the busiest minute, or if both are as steady as chance allows."
     )
     notes = [f"Why {listed(names)} has these arrivals: {own['why']}." for names, own in models]
     notes.append(text)
@@ -256,8 +244,7 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
     if scales:
         notes.append(
             f"Not judged: dispersion over {listed(scales)}, as the trace has fewer than "
-            f"{MIN_JUDGED_BINS} bins of them; the variance of so few counts is off by a third and "
-            "more by chance alone."
+            f"{MIN_JUDGED_BINS} bins of them, whose variance is off by a third by chance alone."
         )
     alone: tuple[list[str], dict[str, Any]] = ([], {"model": REPLAY, "models": {}, "trace": trace})
     tables = [_arrivals_table(names, own) for names, own in models or [alone] if own["trace"]]
@@ -275,13 +262,7 @@ def _model_words(own: Mapping[str, Any]) -> str:
     if off <= REACH:
         reach = "dispersion at every scale and busiest minute are within "
         reach += f"{percent(off)} of the trace's"
-    far = [
-        f"{measure_words(name)} ({percent(known[name])})"
-        for name in _NOT_JUDGED
-        if abs(known.get(name, 0)) > REACH
-    ]
     words = f"the model of the arrivals ({MODELS[own['model']]}) passes: {reach}"
-    words += f", though {listed(far)} is not judged and is further off" if far else ""
     return words + (f"; one Gamma process is rejected ({one})" if one else "")
 
 

@@ -12,7 +12,14 @@ from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 from sextant.pages.page import check_outputs, write_page
 from sextant.pages.wording import duration_words, listed, number, percent, plural, rate_words
 from sextant.report import trace_burstiness, trace_lengths, trace_traffic
-from sextant.report.trace_file import FittedWorkload, groups, open_workloads, query, sample_requests
+from sextant.report.trace_file import (
+    MAX_SHOWN,
+    FittedWorkload,
+    groups,
+    open_workloads,
+    query,
+    sample_requests,
+)
 from sextant.trace.trace_format import require_trace
 from sextant.workload.profiles import start_time
 from sextant.workload.request_model import PARAMETERS
@@ -82,7 +89,10 @@ def show_overview(facts: Mapping[str, Any]) -> Section:
             f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
             f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
         )
-    lengths = ("mean_input_tokens", "mean_output_tokens")
+    n_groups, lengths = len(facts["groups"]), ("mean_input_tokens", "mean_output_tokens")
+    if n_groups > MAX_SHOWN:
+        which = f"the {MAX_SHOWN} most frequent of {n_groups} LLMs and services"
+        notes.append(f"Traffic, burstiness and reliability are of {which}.")
     rows = [
         [
             group["name"],
@@ -242,8 +252,9 @@ def write_trace_report(
     require_trace(trace)
     judged, beside = open_workloads(workloads), trace.with_suffix(".report.json")
     inputs = {"trace": trace}
-    for workload in judged:
-        inputs |= workload.files
+    for own in judged:
+        names = ("arrivals.json", "validation.json")
+        inputs |= {f"{own.name}/{name}": own.folder / name for name in names}
     check_outputs(html_out, json_out, [*inputs.values(), ingest_report or beside])
     ingest_report = ingest_report or (beside if beside.is_file() else None)
     measured = characterize_trace(trace, judged, ingest_report, seed=seed)
@@ -256,7 +267,7 @@ def write_trace_report(
         trace_traffic.show_reliability(measured["reliability"], facts),
         trace_lengths.show_lengths(measured["lengths"]),
         *([show_reuse(measured["reuse"])] if measured["reuse"] else []),
-        trace_lengths.show_parameters(measured["parameters"], measured["lengths"]),
+        trace_lengths.show_parameters(measured["parameters"]),
         *(trace_lengths.show_fidelity(*each) for each in measured["fidelity"].items()),
     ]
     takeaways = {
@@ -264,14 +275,10 @@ def write_trace_report(
         for section in sections
     }
     report = {"takeaways": takeaways, **measured, "provenance": origin}
-    names = [workload.name for workload in judged]
-    whose = f", and its workload{'s' * (len(names) > 1)} {listed(names)}" if names else ""
-    document = Document(
-        f"Trace {id_of(trace.stem)}",
-        sections,
-        report,
-        f"A trace of requests to LLMs{whose}",
-        origin,
-    )
-    write_page(document, html_out, json_out)
+    subtitle = "A trace of requests to LLMs"
+    if judged:
+        ending = "s" * (len(judged) > 1)
+        subtitle += f", and its workload{ending} {listed([own.name for own in judged])}"
+    title = f"Trace {id_of(trace.stem)}"
+    write_page(Document(title, sections, report, subtitle, origin), html_out, json_out)
     return report

@@ -73,14 +73,6 @@ def rows_of(frame: pd.DataFrame, group: Row) -> pd.DataFrame:
     return frame[is_own].drop(columns=["llm", "service"])
 
 
-def counted_words(what: str, facts: Mapping[str, Any]) -> str:
-    """Return the sentence that says of which groups `what` is counted, none if of all."""
-    n_groups = len(facts["groups"])
-    if n_groups <= MAX_SHOWN:
-        return ""
-    return f" Counted are {what} of the {MAX_SHOWN} most frequent of {n_groups} LLMs and services."
-
-
 def value_counts(trace: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values of a column, ascending, over the requests that did not fail, and
     how many of these have each.
@@ -117,17 +109,15 @@ def explained(values: np.ndarray, groups: np.ndarray) -> tuple[float, float] | N
     None where values are all equal, or no more than groups.
     """
     n, n_groups = len(values), len(np.unique(groups))
-    total = float(((values - np.mean(values)) ** 2).sum()) if n else 0.0
-    if n <= n_groups or total == 0:
+    if n <= n_groups or np.ptp(values) == 0:
         return None
     means = pd.Series(values).groupby(np.asarray(groups)).transform("mean").to_numpy()
     within = float(((values - means) ** 2).sum()) / (n - n_groups)
-    fraction = max(1 - within / (total / (n - 1)), 0.0)
-    if n_groups == 1:
-        return fraction, 1.0
-    between = float(((means - np.mean(values)) ** 2).sum()) / (n_groups - 1)
+    between = float(((means - np.mean(values)) ** 2).sum()) / max(n_groups - 1, 1)
     ratio = between / within if within > 0 else np.inf
-    return fraction, float(scipy.special.fdtrc(n_groups - 1, n - n_groups, ratio))
+    fraction = max(1 - within / float(np.var(values, ddof=1)), 0.0)
+    p_value = scipy.special.fdtrc(n_groups - 1, n - n_groups, ratio) if n_groups > 1 else 1.0
+    return fraction, float(p_value)
 
 
 @dataclass(frozen=True)
@@ -141,12 +131,6 @@ class FittedWorkload:
     """How faithful it is to its trace: what `fit.fit_workload` returned."""
     facts: Mapping[str, Any]
     """How it was fitted: its caps, and what the trace came from."""
-
-    @property
-    def files(self) -> dict[str, Path]:
-        """The files that were read, by a name for each."""
-        names = ("arrivals.json", "validation.json")
-        return {f"{self.name}/{name}": self.folder / name for name in names}
 
 
 def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:

@@ -168,9 +168,9 @@ def measure_parameters(
     }
 
 
-def show_parameters(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> Section:
-    """Return the section of what `measure_parameters` and `measure_lengths` return."""
-    blocks: list[Block] = [Headline(_parameters_takeaway(measured, lengths))]
+def show_parameters(measured: Mapping[str, Any]) -> Section:
+    """Return the section of what `measure_parameters` returns."""
+    blocks: list[Block] = [Headline(_parameters_takeaway(measured))]
     names = list(measured["spearman"])
     if measured["n_sampled"] > 0 and len(names) > 1:
         matrix = _matrix("", names, measured["spearman"])
@@ -186,7 +186,7 @@ def _matrix(heading: str, names: list[str], cells: Mapping[str, Mapping[str, Any
     return heading, names, [[cells[row][name] for name in names] for row in names]
 
 
-def _parameters_takeaway(measured: Mapping[str, Any], lengths: Mapping[str, Any]) -> str:
+def _parameters_takeaway(measured: Mapping[str, Any]) -> str:
     names, coefficients = measured["parameters"], measured["spearman"]
     n_requests = measured["n_sampled"]
     pairs = [
@@ -212,14 +212,6 @@ def _parameters_takeaway(measured: Mapping[str, Any], lengths: Mapping[str, Any]
         words += ": one hardly rises or falls with the other."
     else:
         words += f": one {'rises' if value > 0 else 'falls'} as the other rises."
-    # Say so where outputs depend on inputs in a way that no rank correlation sees.
-    fraction = lengths["output_rank_by_input_fraction"]
-    own = coefficients["input_tokens"]["output_tokens"]
-    if fraction is not None and own is not None and fraction - own**2 >= _WEAK:
-        words += (
-            f" Yet input_tokens explains {percent(fraction)} of the variance of the ranks of "
-            "output_tokens: a relation that is not a mere rise or fall."
-        )
     return words
 
 
@@ -283,10 +275,6 @@ def _fidelity_takeaway(measured: Mapping[str, Any]) -> str:
             f"No distribution of lengths and parameters is more than {percent(ks)} of the requests "
             f"off the trace's ({worst}), {verdict} the {percent(REACH)} aimed at"
         )
-    n_clipped = max(measured["n_clipped_input"], measured["n_clipped_output"])
-    if n_clipped:
-        share = percent(n_clipped / measured["n_requests"])
-        sentence += f", with {share} of the trace's requests cut to a cap"
     if None in measured["spearman_difference"].values():
         return f"{sentence}; no two parameters vary, so there is no relation to keep."
     joint, independent = (

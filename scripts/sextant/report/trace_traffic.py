@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.files import column_lists, jsonable
-from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
+from sextant.pages.blocks import Block, Chart, Headline, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import DAY_S, HOUR_S, duration_words, number, percent, plural, time_unit
-from sextant.report.trace_file import MAX_SHOWN, counted_words, explained, rows_of
+from sextant.report.trace_file import MAX_SHOWN, explained, rows_of
 from sextant.workload.profiles import (
     failure_series,
     summarize_failures,
@@ -38,7 +38,7 @@ def bucket_s(duration_s: float, n_buckets: int) -> int:
 def measure_traffic(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the series of requests and tokens, and profiles where there are days for them.
 
-    `groups` has one entry per LLM and service, at most `MAX_SHOWN` of `n_groups`: `name`, `series`
+    `groups` has one entry per LLM and service, at most `MAX_SHOWN`: `name`, `series`
     (lists of `start_s`, `is_whole`, `n_requests`, `input_tokens`, `output_tokens`), `daily` and
     `weekly` (mean and quartiles of requests per hour; None: too short), and of requests per hour
     `hour_of_day_fraction` and `hour_of_day_p_value` (see `explained`; None: fewer than two days,
@@ -80,7 +80,6 @@ def measure_traffic(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         "n_requests_per_bucket": whole.agg(["min", "median", "max"]).to_dict()
         if len(whole)
         else None,
-        "n_groups": len(facts["groups"]),
         "has_clock": has_clock,
         "why_no_profile": why,
         "groups": groups,
@@ -121,9 +120,6 @@ def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Secti
     """Return the section of what `measure_traffic` returns."""
     blocks: list[Block] = [Headline(_traffic_takeaway(measured))]
     groups, has_clock = measured["groups"], measured["has_clock"]
-    if measured["n_groups"] > len(groups):
-        shown = f"the {len(groups)} most frequent of {measured['n_groups']} LLMs and services"
-        blocks.append(Note(f"Shown are {shown}."))
     time, size = time_unit(facts["duration_s"], facts["start_time"]), measured["bucket_s"]
     has_whole = measured["n_requests_per_bucket"] is not None
     every, panels = duration_words(size).removeprefix("1 "), []
@@ -208,11 +204,9 @@ def measure_reliability(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]
 
     Each of `groups` has `name`, `summary` (columns of `summarize_failures`) and `series`
     (`start_s`, `failure_fraction`, `is_outlier`); there are none where no request failed.
-    `n_groups` is the number of all.
     """
-    found = {"n_failed": facts["n_failed"], "bucket_s": None, "n_groups": len(facts["groups"])}
     if facts["n_failed"] == 0:
-        return found | {"groups": []}
+        return {"n_failed": 0, "bucket_s": None, "groups": []}
     # Spans in which a group has some requests on average; else there is nothing to judge.
     n_spans = facts["n_requests"] // (_REQUESTS_PER_SPAN * len(facts["groups"]))
     size = bucket_s(facts["duration_s"], min(max(n_spans, 1), _N_SPANS))
@@ -227,7 +221,7 @@ def measure_reliability(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]
         }
         for group in facts["groups"][:MAX_SHOWN]
     ]
-    return found | {"bucket_s": size, "groups": groups}
+    return {"n_failed": facts["n_failed"], "bucket_s": size, "groups": groups}
 
 
 def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
@@ -257,7 +251,6 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
         )
     else:
         takeaway += f"; in no {every} are there enough requests to follow it over time."
-    takeaway += counted_words("the shares and spans", facts)
     time, panels, rows = time_unit(facts["duration_s"], facts["start_time"]), [], []
     for group in groups:
         series, own = pd.DataFrame(group["series"]), group["summary"]

@@ -1,5 +1,6 @@
 """The report of a store as a page, with its data as JSON."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from sextant.pages.page import write_page
 from sextant.pages.wording import chance, number, percent, plural
 from sextant.points.metrics import POINT_LABELS, SETTING, warnings
 from sextant.points.verdict import Kind, Outcome
+from sextant.predict import MEASURED
 from sextant.report.answers import (
     LEVEL_NAMES,
     deployment,
@@ -28,14 +30,7 @@ from sextant.report.answers import (
     slo_words,
 )
 from sextant.report.overview import answer_blocks, by_source, marked, score_blocks
-from sextant.report.store_tables import (
-    MEASURED,
-    Tables,
-    price_lines,
-    prices,
-    provenance_facts,
-    read_tables,
-)
+from sextant.report.store_tables import Tables, price_lines, prices, read_tables
 from sextant.studies.write import doubtful_places
 
 _MAX_REASONS = 3
@@ -62,7 +57,8 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     Raises InputError as `read_tables` does.
     """
     tables = read_tables(database)
-    origin = provenance({"store": database}) | {"store": provenance_facts(tables)}
+    known = {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}
+    origin = provenance({"store": database}) | {"store": known}
     answers, decisions = slo_answers(tables), list[Row]()
     of_slos = [_slo_section(tables, answer, decisions) for answer in answers]
     words = (

@@ -239,13 +239,11 @@ def _mirrored_section(place: str, phases: Sequence[Phase]) -> Section:
         for phase in phases
     ]
     text = (
-        f"{'; '.join(scales)}. The figure has at most {MAX_SLICES} slices of equal time, fewer "
-        "where requests are few; requests count when they were due, tokens when they came; the "
-        "use of the KV cache is read from the server once a second.\n\n"
-        "BurstGPT's windows are not published as numbers. Unless the plan names other windows, "
-        "those of Azure's conversation service (2023) replace its conversations, and those "
-        "of Mooncake's trace, taken as Poisson, at twice the warm-up's rate, for its API: the "
-        "paper says that the API's beta stays low, not how low."
+        f"{'; '.join(scales)}. The figure has at most {MAX_SLICES} slices of equal time; requests "
+        "count when they were due, tokens when they came; the use of the KV cache is read once a "
+        "second.\n\nBurstGPT's windows are not published as numbers; unless the plan names "
+        "others, those of Azure's conversations (2023) take their place, and for the API, whose "
+        "beta the paper calls low, those of Mooncake, taken as Poisson, at twice the rate."
     )
     return part(f"Mirrored loads: {place}", text, panels, n_columns=len(phases), **SMALL_PANELS)
 
@@ -270,9 +268,9 @@ def _sweeps_section(place: str, phases: Sequence[Phase]) -> Section:
     )
     n_per_change = " or ".join(sorted({str(phase.facts["n_per_change"]) for phase in phases}))
     text = (
-        f"A change after each {n_per_change} requests: alpha falls to a quarter and rises "
-        "again as a quadratic while beta stays, so that the rate rises too; beta falls linearly to "
-        "a quarter; theta rises by 0.8, which makes inputs shorter. Values are of the requests due "
-        "in a block; those of a block that was overrun wait in the next."
+        f"A change after each {n_per_change} requests: alpha falls to a quarter and rises again "
+        "as a quadratic while beta stays, so that the rate rises too; beta falls linearly to a "
+        "quarter; theta rises by 0.8, so inputs are shorter. Values are of the requests due in a "
+        "block."
     )
     return part(f"Sweeps: {place}", text, panels, table, n_columns=len(phases), **SMALL_PANELS)

@@ -15,7 +15,6 @@ from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Axis
 from sextant.pages.wording import listed, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.verdict import assess
@@ -24,10 +23,7 @@ from sextant.studies.study import Analysis, StudyData, part, table_of
 
 LEAST_GAIN = 0.1
 """A doubling of the batch size that gains less than this fraction of throughput is past the knee.
-
-In a full batch, latency is batch size over request rate (Little's law), so a doubling that gains
-g multiplies latency by 2 / (1 + g): below a gain of 10% it costs at least 82% more latency.
-"""
+By Little's law a gain of g multiplies latency by 2 / (1 + g)."""
 CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
 _FEW_READINGS = 5
 OPT_BATCH_SIZES = {
@@ -92,21 +88,6 @@ def opt_batch_sizes() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def agreement_words(table: pd.DataFrame) -> str:
-    """Say under which assumption the published batch sizes come out, and where ours differ."""
-    equal = {name: table[name] == table["published"] for name in ASSUMPTIONS}
-    parts = [f"{name}: {same.sum()} of {len(table)}" for name, same in equal.items()]
-    ours = next(iter(ASSUMPTIONS))
-    cases = [
-        f"{row['llm_id']} {row[ours]} instead of {row['published']}"
-        for _, row in table[~equal[ours]].iterrows()
-    ]
-    return (
-        f"Equal to the published sizes are, by assumption: {'; '.join(parts)}. Sized for whole "
-        f"requests, as Sextant does, come out {', '.join(cases)}."
-    )
-
-
 def analyse(data: StudyData) -> Analysis:
     """Find each LLM's frontier of throughput, its knee, and whether one device reaches it."""
     points = study.with_measures(data.points, data, (study.request_times, server_load))
@@ -122,10 +103,7 @@ def analyse(data: StudyData) -> Analysis:
         "rates": rates,
         "published_batch_sizes": opt_batch_sizes(),
     }
-    text = (
-        f"{plural(len(batches), 'batch')}. With queueing, time counts from the moment a request "
-        "was due, and all were due at once: it grows with the number of requests."
-    )
+    text = "With queueing, time counts from when a request was due, and all were due at once."
     table = table_of(
         batches,
         "llm_id gpu_profile_id workload_id batch_size n_ok n_failed request_rate_rps "
@@ -136,7 +114,7 @@ def analyse(data: StudyData) -> Analysis:
         _frontier_section(batches, curves),
         _published_section(),
         *([_lengths_section(rates)] if len(rates) else []),
-        *_device_sections(batches, data),
+        *_device_sections(batches),
         part("Every batch", text, table=table),
     ]
     return Analysis(_summary(verdicts, curves), numbers, sections)
@@ -251,33 +229,27 @@ def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
             f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
             f"{row['largest_processing_ms']:,.0f} ms."
         )
-    if "still growing" in by_verdict:
-        growing = listed(by_verdict["still growing"])
-        parts.append(f"Throughput of {growing} still grew at the largest batch tried.")
-    if "does not fit" in by_verdict:
-        absent = listed(by_verdict["does not fit"])
-        parts.append(f"No batch of {absent} was measured on one device.")
+    for verdict, words in (
+        ("still growing", "Throughput of {} still grew at the largest batch tried."),
+        ("does not fit", "No batch of {} was measured on one device."),
+    ):
+        if verdict in by_verdict:
+            parts.append(words.format(listed(by_verdict[verdict])))
     return " ".join(parts)
-
-
-_THROUGHPUT = Axis("Throughput (output tokens/s)", is_log=True)
 
 
 def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
     """Throughput against processing time, after their Fig. 1."""
     text = (
         "The knee, ringed, is the smallest batch size from which no further doubling gains "
-        f"{LEAST_GAIN:.0%} of throughput: as latency is batch size over request rate (Little's "
-        "law), a doubling that gains less multiplies latency by more than "
-        f"{2 / (1 + LEAST_GAIN):.2f}. A point is Pareto-optimal if no other batch of its LLM, on "
-        "any profile, has at least its throughput at no more latency. Hollow points are larger "
-        "than the memory holds whole requests for: there the server queues or preempts, so they "
-        "count for neither. What memory holds is the largest power of two whose whole requests, "
-        "input and output, are within the batch weight that the server was tuned to.\n\n"
+        f"{LEAST_GAIN:.0%} of throughput; by Little's law one that gains less multiplies latency "
+        f"by more than {2 / (1 + LEAST_GAIN):.2f}. A point is Pareto-optimal if no other batch of "
+        "its LLM, on any profile, has at least its throughput at no more latency. Hollow points "
+        "count for neither: their whole requests, input and output, exceed the batch weight that "
+        "the server was tuned to, so it queues or preempts.\n\n"
         "Processing time is the mean from sending a request to its last token. Numbers at points "
-        "are batch sizes. Each point is one run, whose requests were all due at once; the last "
-        "ones leave the batch emptier, which lowers the throughput of batches that are large "
-        "against the number of requests."
+        "are batch sizes. Requests of a run were all due at once; the last ones leave the batch "
+        "emptier, which lowers the throughput of batches that are large against their number."
     )
     title = "Throughput against latency"
     if curves.empty:
@@ -292,11 +264,9 @@ def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
     panels = study.panels_of(
         drawn.assign(is_knee=drawn["batch_size"] == drawn["knee_size"]),
         "llm_id workload_id",
-        (_THROUGHPUT, Axis("Mean processing time (ms)", is_log=True)),
         "gpu_profile_id variant_id",
         "throughput_tok_s",
         "mean_processing_ms",
-        has_levels=True,
     )
     return part(title, text, panels, table)
 
@@ -308,11 +278,10 @@ def _published_section() -> Section:
         "Table 1 of Recasens et al.: the largest batch of requests of 512 input and 256 output "
         "tokens on an A100 of 40 GB, a power of two up to 512. Computed: what 90% of the device "
         "leaves beside 16-bit weights, over the KV cache of the tokens that each request in flight "
-        f"keeps. {agreement_words(sizes)}\n\n"
-        "768 tokens is a request at its end, 640 its mean over the generation, 512 its prompt, "
-        "which is what vLLM reserves when it admits a request. Requests that start at different "
-        "times never all need their last block at once; requests that start together do, and are "
-        "preempted then."
+        "keeps: 768 tokens at its end, which is how Sextant sizes a batch, 640 on average over the "
+        "generation, 512 for its prompt, which is what vLLM reserves when it admits a request. "
+        "Requests that start at different times never all need their last block at once; requests "
+        "that start together do, and are preempted then."
     )
     labels = {name: study.LABELS.get(name, name.capitalize()) for name in sizes}
     labels |= {name: name for name in ASSUMPTIONS}
@@ -323,18 +292,10 @@ def _lengths_section(rates: pd.DataFrame) -> Section:
     """Output lengths at request rates, after their Fig. 2 (right)."""
     text = (
         "A line is one output length, a point one request rate with Poisson arrivals; inf is all "
-        "requests at once. Latency counts from the moment a request was due, so it includes the "
-        "queue that grows where the rate is above what the server can do."
+        "requests at once. Latency counts from when a request was due: with its time in the queue."
     )
-    panels = study.panels_of(
-        rates,
-        "llm_id gpu_profile_id",
-        (_THROUGHPUT, Axis("Mean latency from due time (ms)", is_log=True)),
-        "workload_id",
-        "throughput_tok_s",
-        "mean_latency_ms",
-        has_levels=True,
-    )
+    columns = ("llm_id gpu_profile_id", "workload_id", "throughput_tok_s", "mean_latency_ms")
+    panels = study.panels_of(rates, *columns)
     table = table_of(
         rates.assign(load=rates["level"].map(study.level_words)),
         "llm_id workload_id load n_ok mean_output_tokens request_rate_rps throughput_tok_s "
@@ -346,35 +307,19 @@ def _lengths_section(rates: pd.DataFrame) -> Section:
     return part("Output length and request rate", text, panels, table)
 
 
-def _device_sections(batches: pd.DataFrame, data: StudyData) -> list[Section]:
+def _device_sections(batches: pd.DataFrame) -> list[Section]:
     """How busy devices are over batch sizes, after their Fig. 3 and 8, and power, Fig. 4."""
     text = (
         "SM active is the fraction of time that a multiprocessor has a warp, SM occupancy the "
-        "fraction of the warps it could hold (DCGM). GPU utilization is the fraction of time that "
-        "any kernel runs; on processor cores it is the CPU time of the server's processes over "
-        "that of its cores."
+        "fraction of the warps it could hold; both need a GPU and DCGM (engine.dcgm_url). The "
+        "utilization of a GPU is the fraction of time that any kernel runs, that of processor "
+        "cores the CPU time of the server's processes over that of its cores."
     )
-    if batches["mean_sm_active"].isna().all():
-        text += "\n\nSM metrics are not available here: they need a GPU and DCGM (engine.dcgm_url)."
-    on_cpu = any(data.profiles[name].gpu.kind == "cpu" for name in batches["gpu_profile_id"])
-    names = {"utilization": "CPU utilization" if on_cpu else "GPU utilization"}
-    names |= {"sm_active": "SM active", "sm_occupancy": "SM occupancy"}
-    fraction, watts = Axis("Fraction", low=0, high=1.05), Axis("W", low=0)
-    activity = {
-        f"{end}_{name}": (f"{words}, {end}", fraction)
-        for name, words in names.items()
-        for end in ("mean", "max")
-    }
-    energy = {
-        "mean_power_w": ("Mean power (W)", watts),
-        "max_power_w": ("Maximum power (W)", watts),
-        "energy_per_request_j": ("Energy per request (J)", Axis("J", is_log=True)),
-        "energy_per_output_token_j": ("Energy per output token (J)", Axis("J", is_log=True)),
-    }
+    uses = "mean_utilization max_utilization mean_sm_active max_sm_active mean_sm_occupancy"
+    energy = "mean_power_w max_power_w energy_per_request_j energy_per_output_token_j"
     of_energy = "Power of all devices of the profile; energy is what their counters gained."
-    fewest = batches[batches["n_gpus"] == batches.groupby("llm_id")["n_gpus"].transform("min")]
-    over = (study.level_axis("Batch size", batches["batch_size"]), "batch_size", fewest)
+    over = (study.level_axis("Batch size", batches["batch_size"]), "batch_size")
     return [
-        study.device_section("Device activity", text, batches, activity, *over),
+        study.device_section("Device activity", text, batches, f"{uses} max_sm_occupancy", *over),
         study.device_section("Power and energy", of_energy, batches, energy, *over),
     ]

@@ -5,7 +5,6 @@ section 4.2.
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -16,11 +15,9 @@ from sextant.pages.charts import Axis, Panel
 from sextant.pages.wording import interval, listed, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS
-from sextant.points.run import CELL_KEY
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, StudyData, part
 
-_COLUMNS = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
 _CONFIDENCE = 0.95
 _RATIOS = [
     f"{what}_ratio{end}" for what in ("throughput", "latency") for end in ("", "_low", "_high")
@@ -31,7 +28,7 @@ def analyse(data: StudyData) -> Analysis:
     """Compare 1, 2, 3 … servers that share one device and its memory evenly."""
     points = study.with_measures(data.points, data, (replica_sums, study.request_times))
     served = points[points["n_ok"] > 0].reset_index(drop=True)
-    found = add_gains(served, {cell.key: cell for cell in data.cells})
+    found = add_gains(served, data)
     compared = found[found["is_compared"]]
     text = (
         "Numbers at points are requests in flight on all servers together. Hollow points are "
@@ -40,26 +37,14 @@ def analyse(data: StudyData) -> Analysis:
     curves = study.panels_of(
         found.assign(servers=[plural(n, "server") for n in found["replicas"]]),
         "llm_id gpu_profile_id workload_id",
-        (
-            Axis("Summed throughput (output tokens/s)", is_log=True),
-            Axis("Largest mean latency (ms)", is_log=True),
-        ),
         "servers variant_id",
         "summed_throughput_tok_s",
         "largest_latency_ms",
-        has_levels=True,
     )
-    fraction = Axis("Fraction", low=0, high=1.05)
-    on_cpu = {data.profiles[name].gpu.kind for name in compared["gpu_profile_id"]} == {"cpu"}
-    wanted = {
-        "mean_utilization": (f"{'CPU' if on_cpu else 'GPU'} utilization, mean", fraction),
-        "mean_sm_active": ("SM active, mean", fraction),
-        "mean_sm_occupancy": ("SM occupancy, mean", fraction),
-        "mean_power_w": ("Power, mean (W)", Axis("W", low=0)),
-        "energy_per_output_token_j": ("Energy per output token (J)", Axis("J", low=0)),
-    }
-    axis = study.level_axis("Servers on the device", compared["replicas"], is_log=False)
     of_device = "Means over time of the compared runs."
+    wanted = "mean_utilization mean_sm_active mean_sm_occupancy mean_power_w"
+    wanted += " energy_per_output_token_j"
+    axis = study.level_axis("Servers on the device", compared["replicas"], is_log=False)
     sections = [
         _gain_section(found),
         part("Throughput against latency", text, curves),  # after their Fig. 5
@@ -77,7 +62,8 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     level's first send to its own last token; `largest_latency_ms`, of the mean processing times
     (sent to last token); `slowest_replica`; `n_serving_replicas`, those with an ok request.
     """
-    rows = cell.requests(_COLUMNS)
+    columns = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
+    rows = cell.requests(columns)
     started_s = rows.groupby("level")["sent_s"].min()
     ok = rows[rows["status"] == "ok"]
     by_replica = ok.assign(latency_ms=(ok["last_token_s"] - ok["sent_s"]) * 1e3).groupby(
@@ -95,7 +81,7 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     return pd.DataFrame(sums).reset_index()
 
 
-def add_gains(points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]) -> pd.DataFrame:
+def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return points with what they gain over one server at the same level of the same setting.
 
     Columns: `fits` (whole requests, within the batch weights), `is_compared` (see
@@ -107,22 +93,15 @@ def add_gains(points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell]) -> pd.D
     for _, rows in points.groupby(SETTING):
         points.loc[rows.index, "is_compared"] = rows["level"] == _compared_level(rows)
     points[_RATIOS] = math.nan
+    columns = ("summed_throughput_tok_s", "largest_latency_ms")
     for _, rows in points.groupby([*SETTING, "level"]):
         ones = rows[rows["replicas"] == 1]
-        if ones.empty:
-            continue
-        base, of_base = ones.iloc[0], _blocks(ones.iloc[0], cells)
-        for place, row in rows.iterrows():
-            gains = [1.0] * len(_RATIOS)
+        for place, row in rows.iterrows() if len(ones) else ():
+            base, gains = ones.iloc[0], [1.0] * len(_RATIOS)
             if place != base.name:
-                own = _blocks(row, cells)
-                columns = ("summed_throughput_tok_s", "largest_latency_ms")
-                pairs = zip(columns, own, of_base, strict=True)
-                gains = [
-                    value
-                    for column, blocks, base_blocks in pairs
-                    for value in ratio_of_means(row[column], blocks, base[column], base_blocks)
-                ]
+                pairs = zip(columns, _blocks(row, data), _blocks(base, data), strict=True)
+                ratios = [ratio_of_means(row[n], own, base[n], other) for n, own, other in pairs]
+                gains = [value for ratio in ratios for value in ratio]
             points.loc[place, _RATIOS] = gains
     return points
 
@@ -139,20 +118,16 @@ def _compared_level(rows: pd.DataFrame) -> float:
     return float((filled if len(filled) else found.index[is_common]).max())
 
 
-def _blocks(point: pd.Series, cells: Mapping[tuple, MeasuredCell]) -> tuple[np.ndarray, np.ndarray]:
+def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
     """Return the blocks of a point's throughput, and of its slowest replica's latency.
 
     In a full batch throughput is batch size over processing time (Little's law), so that the
     relative error of one is that of the other, over all requests.
     """
-    rows = cells[tuple(point[[*CELL_KEY]])].requests(_COLUMNS)
-    rows = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
+    rows = data.requests_of(point, ["replica", "sent_s", "last_token_s"])
     slowest = rows[rows["replica"] == point["slowest_replica"]]
-    in_flight = point["level"]
-    return (
-        processing_blocks(rows, in_flight),
-        processing_blocks(slowest, in_flight / point["replicas"]),
-    )
+    of_slowest = processing_blocks(slowest, point["level"] / point["replicas"])
+    return processing_blocks(rows, point["level"]), of_slowest
 
 
 def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
@@ -227,16 +202,14 @@ def _gain_section(points: pd.DataFrame) -> Section:
         latency_ratio="Times one server's",
     )
     text = (
-        "Servers share the device and its memory evenly, requests are spread evenly over them, and "
-        "the same number is in flight as with one server. Throughput is the sum of the servers' "
-        "own, each over the time until its own last token, and latency the largest of their mean "
-        "processing times, as Recasens et al. define them; over the whole run counts the wait for "
-        "the slowest server too. The summary compares the largest batch that fits all variants "
-        "and that every run filled at least twice, if there is one."
+        "Servers share the device, its memory and the requests evenly, and as many requests are in "
+        "flight as with one server. Throughput is the sum of the servers' own, each until its own "
+        "last token, and latency the largest of their mean processing times, as Recasens et al. "
+        "define them; over the whole run counts the wait for the slowest server too. The summary "
+        "compares the largest batch that fits all variants and that every run filled twice."
         f"\n\nBars and intervals are of 95%, from at most {N_BLOCKS} blocks of successive "
-        "requests of each run (batch means), none smaller than what is in flight at once; a run "
-        "that is one block tells none. They hold for n = 1 run of each variant: what changes "
-        "between two starts of the servers is not in them."
+        "requests of each run, none smaller than what is in flight at once. What changes between "
+        "two starts of the servers is not in them."
     )
     known = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
     known = known.assign(servers=[plural(n, "server") for n in known["replicas"]]).drop(
@@ -245,6 +218,6 @@ def _gain_section(points: pd.DataFrame) -> Section:
     axis, panels = study.level_axis("In flight", known["level"]), list[Panel]()
     for what in ("throughput", "latency"):
         axes = (axis, Axis(f"{what.capitalize()} over one server's", low=0))
-        of_place = "llm_id gpu_profile_id workload_id"
-        panels += study.panels_of(known, of_place, axes, "servers", "level", f"{what}_ratio")
+        place = "llm_id gpu_profile_id workload_id"
+        panels += study.panels_of(known, place, "servers", "level", f"{what}_ratio", axes)
     return part("Gain over one server", text, panels, table)

@@ -18,8 +18,15 @@ from sextant.points.run import CELL_KEY
 
 LEVEL_KEY = [*CELL_KEY, "level"]
 SETTING = ["llm_id", "gpu_profile_id", "workload_id", "scenario_id"]
-_FEW_READINGS = 5
-_USES = ("utilization", "memory_utilization", "sm_active", "sm_occupancy")
+USES = {
+    "utilization": "Utilization",
+    "memory_utilization": "Memory utilization",
+    "sm_active": "SM active",
+    "sm_occupancy": "SM occupancy",
+    "power_w": "Power (W)",
+}
+"""What devices report."""
+STATISTICS = ("mean", "max")
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,12 @@ class StudyData:
     profiles: Mapping[str, GPUProfile]
     seed: int = 0
     """Of whatever an analysis draws."""
+
+    def requests_of(self, point: pd.Series, columns: Sequence[str]) -> pd.DataFrame:
+        """Return the ok requests of a point."""
+        (cell,) = (cell for cell in self.cells if cell.key == tuple(point[[*CELL_KEY]]))
+        rows = cell.requests(["level", "status", *columns])
+        return rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
 
     def points_of(self, *kinds: str) -> pd.DataFrame:
         """Return the points of these kinds of scenario."""
@@ -51,55 +64,59 @@ class Analysis:
     sections: Sequence[Section] = ()
 
 
-LABELS: Mapping[str, str] = POINT_LABELS | {
-    "beta_s": "Beta (s)",
-    "deviation_percent": "Largest deviation (%)",
-    "failed_fraction": "Failed (fraction)",
-    "is_optimal": "Pareto-optimal",
-    "is_still_rising": "Still rising there",
-    "itl_growth": "ITL, most over fewest users",
-    "knee_processing_ms": "Processing (ms)",
-    "knee_size": "Knee: batch size",
-    "knee_throughput_tok_s": "Output tokens/s",
-    "kv_gib": "KV cache (GiB)",
-    "kv_usage": "KV cache used, mean",
-    "large_tokens": "Largest (tokens)",
-    "largest_fitting_size": "Memory holds",
-    "largest_latency_ms": "Largest mean latency (ms)",
-    "largest_processing_ms": "Processing there (ms)",
-    "largest_size": "Largest batch that fits",
-    "largest_throughput_tok_s": "Output tokens/s there",
-    "last_gain_percent": "Gain of the last doubling (%)",
-    "latency_interval": "95% interval of it",
-    "levels": "Users measured",
-    "levels_left_out": "Left out, and why",
-    "max_kv_usage": "KV cache used, at most",
-    "max_throughput_tok_s": "Highest throughput (output tokens/s)",
-    "mean_kv_usage": "KV cache used, mean",
-    "mean_latency_ms": "With queueing (ms)",
-    "mean_processing_ms": "Processing (ms)",
-    "mean_running": "In the server's batch, mean",
-    "mean_tok_s": "Mean output tokens/s per replica",
-    "mean_token_latency_ms": "Token latency, mean (ms)",
-    "most_users": "Most users measured",
-    "n": "Numbers of replicas",
-    "n_preemptions": "Preemptions",
-    "n_requests": "Requests",
-    "n_server_starts": "Server starts",
-    "p90_token_latency_ms": "Token latency, p90 (ms)",
-    "rate_rps": "Requests/s",
-    "replicas": "Servers",
-    "sd_percent": "Relative standard deviation (%)",
-    "small_tokens": "Smallest cache (tokens)",
-    "summed_throughput_tok_s": "Output tokens/s, summed",
-    "throughput_interval": "95% interval",
-    "token_latency_ms": "Per output token (ms)",
-    "ttft_growth": "TTFT, most over fewest users",
-    "weight_gib": "Weights (GiB)",
-    "weights_gb": "Weights (GB)",
-    "where": "Setting",
-    "why": "Why not",
-}
+LABELS: Mapping[str, str] = (
+    POINT_LABELS
+    | {
+        "beta_s": "Beta (s)",
+        "deviation_percent": "Largest deviation (%)",
+        "failed_fraction": "Failed (fraction)",
+        "is_optimal": "Pareto-optimal",
+        "is_still_rising": "Still rising there",
+        "itl_growth": "ITL, most over fewest users",
+        "knee_processing_ms": "Processing (ms)",
+        "knee_size": "Knee: batch size",
+        "knee_throughput_tok_s": "Output tokens/s",
+        "kv_gib": "KV cache (GiB)",
+        "kv_usage": "KV cache used, mean",
+        "large_tokens": "Largest (tokens)",
+        "largest_fitting_size": "Memory holds",
+        "largest_latency_ms": "Largest mean latency (ms)",
+        "largest_processing_ms": "Processing there (ms)",
+        "largest_size": "Largest batch that fits",
+        "largest_throughput_tok_s": "Output tokens/s there",
+        "last_gain_percent": "Gain of the last doubling (%)",
+        "latency_interval": "95% interval of it",
+        "levels": "Users measured",
+        "levels_left_out": "Left out, and why",
+        "max_kv_usage": "KV cache used, at most",
+        "max_throughput_tok_s": "Highest throughput (output tokens/s)",
+        "mean_kv_usage": "KV cache used, mean",
+        "mean_latency_ms": "With queueing (ms)",
+        "mean_processing_ms": "Processing (ms)",
+        "mean_running": "In the server's batch, mean",
+        "mean_tok_s": "Mean output tokens/s per replica",
+        "mean_token_latency_ms": "Token latency, mean (ms)",
+        "most_users": "Most users measured",
+        "n": "Numbers of replicas",
+        "n_preemptions": "Preemptions",
+        "n_requests": "Requests",
+        "n_server_starts": "Server starts",
+        "p90_token_latency_ms": "Token latency, p90 (ms)",
+        "rate_rps": "Requests/s",
+        "replicas": "Servers",
+        "sd_percent": "Relative standard deviation (%)",
+        "small_tokens": "Smallest cache (tokens)",
+        "summed_throughput_tok_s": "Output tokens/s, summed",
+        "throughput_interval": "95% interval",
+        "token_latency_ms": "Per output token (ms)",
+        "ttft_growth": "TTFT, most over fewest users",
+        "weight_gib": "Weights (GiB)",
+        "weights_gb": "Weights (GB)",
+        "where": "Setting",
+        "why": "Why not",
+    }
+    | {f"{what}_{name}": f"{label}, {what}" for name, label in USES.items() for what in STATISTICS}
+)
 """The label of each column, with its unit; a column without one shows its own name in words."""
 
 
@@ -170,17 +187,17 @@ def curves_of(
 def panels_of(
     rows: pd.DataFrame,
     by: str,
-    axes: tuple[Axis, Axis],
     curves_by: str,
     x: str,
     y: str,
-    **look: bool,
+    axes: tuple[Axis, Axis] | None = None,
 ) -> list[Panel]:
     """Return a panel for each group of the columns `by`, headed by their values, with its curves
-    (`curves_of`).
+    (`curves_of`): by default with their levels, on logarithmic axes that have the columns' labels.
     """
+    x_axis, y_axis = axes or (Axis(LABELS[x], is_log=True), Axis(LABELS[y], is_log=True))
     return [
-        Panel(", ".join(key), *axes, curves_of(own, curves_by, x, y, **look))
+        Panel(", ".join(key), x_axis, y_axis, curves_of(own, curves_by, x, y, has_levels=not axes))
         for key, own in rows.groupby(by.split(), sort=False)
     ]
 
@@ -191,30 +208,22 @@ def place_words(row: Mapping[str, str]) -> str:
 
 
 def device_section(
-    title: str,
-    text: str,
-    rows: pd.DataFrame,
-    wanted: Mapping[str, tuple[str, Axis]],
-    axis: Axis,
-    x: str,
-    drawn: pd.DataFrame | None = None,
+    title: str, text: str, rows: pd.DataFrame, columns: str, axis: Axis, x: str
 ) -> Section:
-    """Return what devices did over a column `x`: of the columns `wanted` (heading and axis) those
-    that they reported, as a table of all rows and as panels of those `drawn`, all by default.
+    """Return what devices did over a column `x`, as panels and a table: of the columns (names with
+    spaces between) those that they reported.
     """
-    known = {name: heading for name, (heading, _) in wanted.items() if rows[name].notna().any()}
-    if absent := [heading for name, (heading, _) in wanted.items() if name not in known]:
+    known = [name for name in columns.split() if rows[name].notna().any()]
+    if absent := [LABELS[name] for name in columns.split() if name not in known]:
         text += f"\n\nNot reported by the devices: {', '.join(absent)}."
-    drawn = rows if drawn is None else drawn
-    if known and len(drawn) < len(rows):
-        text += "\n\nDrawn are the profiles of the fewest devices."
     panels = []
     for name in known:
-        heading, y = wanted[name]
-        own = drawn[drawn[name].notna()]
+        is_share = name.partition("_")[2] in USES and not name.endswith("_w")
+        y = Axis("Fraction" if is_share else "", low=0, high=1.05 if is_share else None)
+        own = rows[rows[name].notna()]
         lines = curves_of(own, "llm_id gpu_profile_id workload_id", x, name)
-        panels += [Panel(heading, axis, y, lines)] if lines else []
-    table = table_of(rows, f"llm_id gpu_profile_id {x} {' '.join(known)}", **known)
+        panels.append(Panel(LABELS[name], axis, y, lines))
+    table = table_of(rows, f"llm_id gpu_profile_id {x} {' '.join(known)}")
     return part(title, text, panels, table if known else None)
 
 
@@ -265,7 +274,8 @@ def with_measures(
         # Infeasible cells have no rows, which would decide the types of columns.
         found = pd.concat([part for part in parts if len(part)] or parts[:1])
         points = points.merge(found.astype({"level": float}), on=LEVEL_KEY, how="left")
-    statistics = {f"{what}_{name}": what for name in _USES for what in ("mean", "max")}
+    shares = [name for name in USES if name != "power_w"]
+    statistics = {f"{what}_{name}": what for name in shares for what in STATISTICS}
     known = data.telemetry.astype(dict.fromkeys(statistics, float))
     return points.merge(
         known.groupby(LEVEL_KEY).agg(statistics).reset_index(), on=LEVEL_KEY, how="left"
@@ -275,10 +285,8 @@ def with_measures(
 def request_times(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level `mean_processing_ms`, `mean_latency_ms` and `request_tokens`.
 
-    Processing is from sent to last token, the latency of Recasens et al. (section 3.3);
-    `mean_latency_ms` counts from when a request was due, so with the wait for a place in the
-    batch; both are of ok requests. `request_tokens` is the largest sum of requested input and
-    output.
+    Of ok requests: processing is from sent to last token (Recasens et al., section 3.3), latency
+    from when a request was due. `request_tokens` is the largest requested input and output.
     """
     lengths = ["requested_input_tokens", "requested_output_tokens"]
     rows = cell.requests(["level", "scheduled_s", "sent_s", "last_token_s", *lengths, "status"])

@@ -4,7 +4,7 @@ Papaioannou and Doudali: The Importance of Workload Choice in Evaluating LLM Inf
 (poster). Latency-critical requests come at a rate (open loop), best-effort ones all at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,7 @@ from sextant.facts.gpu import GIB
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
 from sextant.pages.wording import interval, listed, number, plural
-from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS
-from sextant.points.run import CELL_KEY
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, Finding, StudyData, part, place_words, table_of
 
@@ -25,7 +23,7 @@ CRITICAL, EFFORT = "latency-critical", "best-effort"
 N_RESAMPLES = 2000
 _COMPARED = [*SETTING, "level"]
 _LENGTHS = ["requested_input_tokens", "requested_output_tokens"]
-_COLUMNS = ["level", "user", "scheduled_s", "sent_s", "last_token_s", "token_offsets_ms", "status"]
+_COLUMNS = ["user", "scheduled_s", "sent_s", "last_token_s", "token_offsets_ms"]
 _JUDGED_BY = {CRITICAL: "latency", EFFORT: "throughput"}
 _FEW_USE_CASES = "Fewer than two use cases were served."
 
@@ -33,7 +31,7 @@ _FEW_USE_CASES = "Fewer than two use cases were served."
 def analyse(data: StudyData) -> Analysis:
     """Compare cache sizes within each use case and scenario, and use cases with each other."""
     points = _points(data)
-    effects = cache_effects(points, {cell.key: cell for cell in data.cells}, data.seed)
+    effects = cache_effects(points, data)
     found = takeaways(points, effects)
     text = (
         "The cache counts where the 95 % interval of its effect excludes 1, at the heaviest load "
@@ -89,9 +87,7 @@ def _load_words(point: pd.Series) -> str:
     return "all at once" if level == "inf" else f"{level} requests/s"
 
 
-def cache_effects(
-    points: pd.DataFrame, cells: Mapping[tuple, MeasuredCell], seed: int
-) -> pd.DataFrame:
+def cache_effects(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return what the largest cache brings over the smallest, one row per use case and level.
 
     Columns: those compared within, `inference`, `{small,large}_tokens` and `_kv_gib`,
@@ -107,9 +103,9 @@ def cache_effects(
         row: dict[str, Any] = dict(zip(_COMPARED, place, strict=True))
         row["inference"] = small["inference"]
         for name, point in (("small", small), ("large", large)):
-            row |= {f"{name}_tokens": point["batch_weight_tokens"]}
-            row |= {f"{name}_kv_gib": point["kv_gib"]}
-        row |= _ratios(small, large, cells, np.random.default_rng([seed, len(rows)]))
+            row[f"{name}_tokens"] = point["batch_weight_tokens"]
+            row[f"{name}_kv_gib"] = point["kv_gib"]
+        row |= _ratios(small, large, data, np.random.default_rng([data.seed, len(rows)]))
         name = _JUDGED_BY[row["inference"]]
         low, high = row[f"{name}_ratio_low"], row[f"{name}_ratio_high"]
         row["verdict"] = "no clear change"
@@ -118,22 +114,16 @@ def cache_effects(
         rows.append(row)
     found = pd.DataFrame(rows)
     if rows:
-        heaviest = found.groupby(SETTING)["level"].transform("max")
-        found["is_heaviest"] = found["level"] == heaviest
+        found["is_heaviest"] = found["level"] == found.groupby(SETTING)["level"].transform("max")
     return found
 
 
 def _ratios(
-    small: pd.Series,
-    large: pd.Series,
-    cells: Mapping[tuple, MeasuredCell],
-    rng: np.random.Generator,
+    small: pd.Series, large: pd.Series, data: StudyData, rng: np.random.Generator
 ) -> dict[str, float]:
     tokens, latencies, lengths = [], [], []
     for point in (large, small):
-        rows = cells[tuple(point[list(CELL_KEY)])].requests([*_COLUMNS, *_LENGTHS])
-        run = rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
-        run = run.sort_values(["scheduled_s", "user"])
+        run = data.requests_of(point, [*_COLUMNS, *_LENGTHS]).sort_values(["scheduled_s", "user"])
         tokens.append(throughput_blocks(run) / point["duration_s"])
         latencies.append(study.mean_blocks(run["last_token_s"] - run["scheduled_s"]))
         lengths.append(run[_LENGTHS].to_numpy())
@@ -304,9 +294,8 @@ def _effect_section(effects: pd.DataFrame) -> Section:
         "The verdict is by throughput for best-effort inference, by mean latency for "
         f"latency-critical. Intervals are percentiles of {N_RESAMPLES} bootstrap draws (seeded) of "
         f"the {N_BLOCKS} blocks of either run, of latencies the same blocks of both where both "
-        "runs served the same requests; they hold for n = 1 run each: what changes from one start "
-        "of a server to the next is not in them. Latency-critical throughput is what arrives, as "
-        "long as the server keeps up."
+        "served the same requests. What changes from one start of a server to the next is not in "
+        "them. Latency-critical throughput is what arrives, as long as the server keeps up."
     )
     return part(title, text, table=table)
 

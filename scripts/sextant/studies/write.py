@@ -1,6 +1,7 @@
 """From measured cells to a study's page, its figures and its numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,64 +15,32 @@ from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section
 from sextant.pages.page import write_page
 from sextant.points.cell_files import read_cell
 from sextant.points.metrics import warnings
-from sextant.points.run import CELL_KEY
+from sextant.points.run import CELL_KEY, CellRun
 from sextant.points.summarize import aggregate_points
 from sextant.studies.study import Analysis, StudyData, level_words, place_words
 
 TABLES = ("point", "feasibility", "telemetry")
 """Tables of the store that a study's cells are aggregated to."""
-STUDIES = {
-    "characterize": (
-        "Characterization",
-        "How do latency and throughput change with the number of users, per LLM and GPU profile, "
-        "and what does not fit? (LLM-Pilot, SC 2024, section III)",
-    ),
-    "pareto": (
-        "Pareto-optimal throughput",
-        "Up to which batch size does throughput still grow, and does one device hold it? "
-        "(Recasens et al., EuroMLSys 2024, section 4.1)",
-    ),
-    "replicas": (
-        "Replicas on one device",
-        "What do several servers that share one device gain over one? "
-        "(Recasens et al., EuroMLSys 2024, section 4.2)",
-    ),
-    "pods": (
-        "Throughput per pod",
-        "Does throughput per replica depend on anything but the users per replica? "
-        "(LLM-Pilot, SC 2024, Table I)",
-    ),
-    "sensitivity": (
-        "Sensitivity",
-        "Which of CPU cores, host memory, batch weight and users moves latency? "
-        "(LLM-Pilot, SC 2024, section III-D)",
-    ),
-    "workload_choice": (
-        "Choice of workload",
-        "What does a larger KV cache bring to which use case, latency-critical or best-effort? "
-        "(Papaioannou and Doudali)",
-    ),
-    "burst": (
-        "Bursts",
-        "How do failures and latency follow burstiness and lengths that change? "
-        "(BurstGPT, section V)",
-    ),
+TITLES = {
+    "characterize": "Characterization",
+    "pareto": "Pareto-optimal throughput",
+    "replicas": "Replicas on one device",
+    "pods": "Throughput per pod",
+    "sensitivity": "Sensitivity",
+    "workload_choice": "Choice of workload",
+    "burst": "Bursts",
 }
-"""The title of each study's page, and its question with the paper that asked it."""
-_LABELS = {
-    "sources": "Source",
-    "llm_ids": "LLMs",
-    "gpu_profile_ids": "GPU profiles",
-    "hosts": "Host",
-    "gpu_drivers": "GPU driver",
-    "engine_versions": "Engine version",
-    "measured_on": "Measured on",
+"""Of each study's page. The subtitle is what its module says of itself: the question, the paper."""
+_OF_RUNS: Mapping[str, tuple[str, Callable[[CellRun], Any]]] = {
+    "sources": ("Source", lambda run: run.source),
+    "llm_ids": ("LLMs", lambda run: run.llm_id),
+    "gpu_profile_ids": ("GPU profiles", lambda run: run.gpu_profile_id),
+    "hosts": ("Host", lambda run: run.processor),
+    "gpu_drivers": ("GPU driver", lambda run: run.host.gpu_driver if run.host else None),
+    "engine_versions": ("Engine version", lambda run: run.engine_version),
+    "measured_on": ("Measured on", lambda run: run.started_at and str(run.started_at.date())),
 }
-
-
-def analysis_of(name: str) -> Callable[[StudyData], Analysis]:
-    """Return the analysis of a study; what only other studies need is not imported."""
-    return import_module(f"sextant.studies.{name}").analyse
+"""What pages say of where cells were measured: key, label and a run's own."""
 
 
 def write_study(
@@ -86,7 +55,7 @@ def write_study(
     *,
     seed: int,
 ) -> None:
-    """Analyse the cells (folders) of a study of `STUDIES`; write its tables, page, numbers and
+    """Analyse the cells (folders) of a study of `TITLES`; write its tables, page, numbers and
     figures.
 
     `tables` are Parquet files for the cells' rows of `TABLES`; `json_out` gets `study, title,
@@ -97,8 +66,10 @@ def write_study(
     aggregate_points(cells, *(tables[table] for table in TABLES))
     data = read_study_data(cells, tables, llms, profiles, seed)
     origin = provenance(tables, seed=seed)
-    document = study_document(name, analysis_of(name)(data), measured_facts(data), origin)
-    write_page(document, html_out, json_out, figures_out)
+    # What only other studies need is not imported.
+    study = import_module(f"sextant.studies.{name}")
+    document = study_document(name, study.analyse(data), measured_facts(data), origin)
+    write_page(replace(document, subtitle=str(study.__doc__)), html_out, json_out, figures_out)
 
 
 def read_study_data(
@@ -131,24 +102,19 @@ def measured_facts(data: StudyData) -> dict[str, Any]:
     (days), `n_cells, n_infeasible_cells, infeasible` (in words), `n_points, n_requests, warnings`.
     """
     runs = [cell.run for cell in data.cells]
-    infeasible = [run for run in runs if not run.verdict.is_feasible]
-    facts: dict[str, list[str | None]] = {
-        "sources": [run.source for run in runs],
-        "llm_ids": [run.llm_id for run in runs],
-        "gpu_profile_ids": [run.gpu_profile_id for run in runs],
-        "hosts": [run.processor for run in runs],
-        "gpu_drivers": [run.host.gpu_driver for run in runs if run.host],
-        "engine_versions": [run.engine_version for run in runs],
-        "measured_on": [f"{run.started_at:%Y-%m-%d}" for run in runs if run.started_at],
-        "infeasible": [
-            f"{run.llm_id} on {run.gpu_profile_id} ({run.variant_id}): {run.verdict.reason}"
-            for run in infeasible
-        ],
+    infeasible = [
+        f"{run.llm_id} on {run.gpu_profile_id} ({run.variant_id}): {run.verdict.reason}"
+        for run in runs
+        if not run.verdict.is_feasible
+    ]
+    distinct = {
+        key: sorted({own for run in runs if (own := of_run(run))})
+        for key, (_, of_run) in _OF_RUNS.items()
     }
-    distinct = {name: sorted(filter(None, {*values})) for name, values in facts.items()}
     return distinct | {
         "n_cells": len(runs),
         "n_infeasible_cells": len(infeasible),
+        "infeasible": sorted({*infeasible}),
         "n_points": len(data.points),
         "n_requests": int(data.points["n_ok"].sum() + data.points["n_failed"].sum()),
         "warnings": warnings(frame_rows(data.points)),
@@ -159,10 +125,9 @@ def study_document(
     name: str, analysis: Analysis, facts: Mapping[str, Any], origin: Mapping[str, Any]
 ) -> Document:
     """Return a study's page and numbers; `facts` are of `measured_facts`."""
-    title, question = STUDIES[name]
     data = {
         "study": name,
-        "title": title,
+        "title": TITLES[name],
         "summary": analysis.summary,
         "numbers": jsonable(analysis.numbers),
         "measured": jsonable({**facts, "provenance": origin}),
@@ -176,13 +141,13 @@ def study_document(
         f"{facts['n_cells']} cells, {facts['n_infeasible_cells']} of them infeasible; "
         f"{facts['n_points']} points; {facts['n_requests']} measured requests"
     )
-    rows = [(label, ", ".join(facts[key]) or "not known") for key, label in _LABELS.items()]
+    rows = [(label, ", ".join(facts[key]) or "not known") for key, (label, _) in _OF_RUNS.items()]
     notes = [Note(f"{line}.") for line in facts["infeasible"]]
     measured = Section(
         "What was measured", [*notes, Facts([*rows, ("Size", size)])], key="measured"
     )
     blocks: list[Block] = [Headline(analysis.summary), *cautions, *analysis.sections, measured]
-    return Document(title, blocks, data, question, origin)
+    return Document(TITLES[name], blocks, data, origin=origin)
 
 
 def doubtful_places(warning: Mapping[str, Any]) -> list[str]:
