@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from sextant.experiment.scenarios import level_to_json
@@ -187,8 +186,3 @@ def blocks_of(section: Section, kind: type) -> list[Any]:
 def text_of(section: Section) -> str:
     """Return a section as a terminal prints it."""
     return as_text(Document("", [section]))
-
-
-def frame(rows: Sequence[Mapping[str, Any]], **shared: Any) -> pd.DataFrame:
-    """Return rows of a table of the store, each with the key of a cell."""
-    return pd.DataFrame([{**KEY, **shared, **row} for row in rows])

@@ -8,14 +8,15 @@ from xml.etree import ElementTree
 import pytest
 
 from chromium import browser, needs_chromium
-from html_page import Page
+from html_page import Page, figure_texts
 from sextant.base.errors import InputError
 from sextant.pages.blocks import as_text
+from sextant.points.frame import FLOOR_MS
 from sextant.points.metrics import doubts
 from sextant.points.store import build_store, connect
-from sextant.report.answers import prediction_pairs
-from sextant.report.overview import REFERENCE_PREDICTORS, summary
-from sextant.report.store_tables import read_tables
+from sextant.report.answers import prediction_pairs, read_tables
+from sextant.report.figures import prediction_figure
+from sextant.report.overview import REFERENCE_PREDICTORS, predictor_means, summary
 from sextant.report.write import write_report
 from support import needs_baselines, wait_for
 
@@ -492,6 +493,8 @@ def long_sheet(n_slos: int) -> dict:
     first |= {"success_rate": 0.0, "overspend": None, "so_score": 0.0}
     second |= {"success_rate": None, "overspend": None, "so_score": None, "n_llms": 0}
     for rows in copied.values():
+        # paris measures the reference profiles first.
+        rows += [{**r, "predictor": "paris"} for r in rows if r["predictor"] == "llm_pilot"]
         rng.shuffle(rows)
     return {**ROWS, **copied, "slo": slos}
 
@@ -505,7 +508,8 @@ def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path
     assert of_first[:6] == ["llm_pilot", "0", "%", "–", "0", "%"]
     assert " ".join(means) == "llm_pilot 42.9 % 25 % 51.4 % 20 % –"
     text = Page(html).text
-    assert "means over 8 SLOs" in text
+    assert "means over 8 SLOs" in text and "paris ▲ 42.9 %" in text
+    assert "▲ first measures the hidden LLM on two reference GPU profiles" in text
     # 6 SLOs at S 50 %, O 25 %, S/O 60 %, one without a success, one that nobody judges.
     assert "llm_pilot 42.9 % 25 % 51.4 % 20 % –" in text
     assert text.count("recommendations for hidden LLMs") == 1
@@ -513,21 +517,11 @@ def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path
     assert html.count("Limits: ") == 1
     names = list(figures_of(tmp_path / "out"))
     assert "prediction_slo-03_llm_pilot.svg" in names
-    assert sum(name.startswith("prediction") for name in names) == 1
+    assert sum(name.startswith("prediction") for name in names) == 2
     assert {row["slo_id"] for row in document["held_out"]} == {
         s["slo_id"] for s in document["slos"]
     }
-    assert len(document["scores"]) == 16
-
-
-def test_many_predictors_are_not_set_side_by_side(tmp_path):
-    names = ("llm_pilot", "a", "b", "c")
-    guess = of_predictor("llm_pilot", "good", "large", **meets(2, 8, 0.6))
-    guesses = [{**guess, "predictor": name} for name in names]
-    rows = {**ROWS, "recommendation": [*ROWS["recommendation"][:2], *guesses]}
-    _, html, _ = written(tmp_path, rows)
-    assert "unseen" not in Page(html).text
-    assert "good 2 × small 0.2 USD/h 2 × large 0.6 USD/h (not judged)" in Page(html).text
+    assert len(document["scores"]) == 24
 
 
 @needs_baselines
@@ -536,20 +530,6 @@ def test_predictors_that_use_references_are_those_of_the_registry():
 
     made = {name: predictor_class(name) for name in PREDICTORS}
     assert {name for name, make in made.items() if make.uses_references} == REFERENCE_PREDICTORS
-
-
-def test_predictors_that_use_references_carry_a_triangle(tmp_path):
-    rows = long_sheet(8)
-    rename = {"llm_pilot": "paris"}
-    for table in ("recommendation", "candidate", "prediction", "score"):
-        rows[table] += [
-            {**row, "predictor": rename[row["predictor"]]}
-            for row in rows[table]
-            if row["predictor"] in rename
-        ]
-    text = Page(written(tmp_path, rows)[1]).text
-    assert "paris ▲ 42.9 %" in text
-    assert "▲ first measures the hidden LLM on two reference GPU profiles" in text
 
 
 def test_published_medians_are_counted_and_marked(tmp_path):
@@ -586,3 +566,38 @@ def test_many_profiles_make_a_matrix_of_marks(tmp_path):
         "✓ can be served: 2. ✗ memory too small (Table III): 2. – omitted: software limits: 2."
     )
     assert summary in text
+
+
+# Figures
+
+
+def score(predictor: str, success_rate, overspend, so_score) -> dict:
+    values = {"success_rate": success_rate, "overspend": overspend, "so_score": so_score}
+    return {"predictor": predictor, **values, "mape_nttft": None, "mape_itl": None}
+
+
+def test_means_are_over_the_slos_that_have_a_value():
+    rows = [
+        score("worse", 0.2, 0.0, 1 / 3),
+        score("better", 0.5, 0.2, 0.6),
+        score("better", 0.0, None, 0.0),
+        score("better", None, None, None),
+        score("measured", 1.0, 0.0, 1.0),
+    ]
+    first, second = predictor_means(rows)
+    assert (first["predictor"], second["predictor"]) == ("worse", "better")
+    assert second["success_rate"] == 0.25 and second["overspend"] == 0.2
+    assert second["so_score"] == 0.3 and second["mape_itl"] is None
+
+
+def pair(llm_id: str, nttft_ms, true_nttft_ms) -> dict:
+    latencies = {"nttft_ms": nttft_ms, "true_nttft_ms": true_nttft_ms}
+    return {"llm_id": llm_id, **latencies, "itl_ms": 10.0, "true_itl_ms": 10.0}
+
+
+def test_predictions_have_a_panel_per_llm_with_its_error():
+    pairs = [pair("one", 1.5, 1.0), pair("one", FLOOR_MS, 1.0), pair("two", 2.0, 2.0)]
+    drawn = figure_texts(prediction_figure(pairs, "t"))
+    # Mean of 50 % and 100 %: a prediction of 0, which has no place on the axes, still counts.
+    assert {"one: 75 %", "two: 0 %"} <= set(drawn)
+    assert not [text for text in drawn if "e-" in text], "the axes reach down to the floor"

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from cells import PROFILES, TOO_LARGE, failed_request, request, study_data, write_cell
+from cells import KEY, PROFILES, TOO_LARGE, failed_request, request, study_data, write_cell
 from sextant.base.files import jsonable
 from sextant.pages.blocks import Section, Table
 from sextant.pages.page import as_page
-from sextant.studies.study import Analysis, part
+from sextant.studies import pods
+from sextant.studies.study import Analysis, StudyData, part
 from sextant.studies.write import TABLES, measured_facts, study_document, write_study
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "seed": 7, "inputs_sha256": {"point": "ab"}}
@@ -144,3 +145,26 @@ def test_where_nothing_was_served_that_is_all_it_says(tmp_path, name, kind, of_n
     assert of_failures in found.summary
     published = {"pods", "pareto"} & {name}
     assert len(published) == sum("Published" in section.title for section in found.sections)
+
+
+# pods
+
+
+def test_the_papers_table_gives_the_papers_figures():
+    # "the relative standard deviation of throughputs per pod never exceeds 5% (2% on average)"
+    found = pods.diagonals(pods.PODS_THROUGHPUT_TOK_S)
+    assert 0.04 < found["relative_sd"].max() < 0.05
+    assert found["relative_sd"].mean() == pytest.approx(0.02, abs=0.002)
+    assert found["relative_deviation"].max() == pytest.approx(0.0656, abs=1e-4)
+
+
+def test_throughput_is_divided_by_the_replicas_before_it_is_compared():
+    columns = ["replicas", "users", "throughput_tok_s"]
+    points = pd.DataFrame([(1, 4, 100.0), (2, 8, 220.0), (2, 4, 150.0)], columns=columns)
+    points = points.assign(**KEY, level=points["users"], n_ok=50, scenario_kind="closed_loop")
+    nothing = pd.DataFrame()
+    analysis = pods.analyse(StudyData(points, nothing, nothing, [], {}, {}))
+    (setting,) = analysis.numbers["settings"]
+    assert list(setting["diagonals"]["mean_tok_s"]) == [105.0]  # 100 and 110; 75 stands alone
+    assert setting["diagonals"]["relative_deviation"].tolist() == pytest.approx([5 / 105])
+    assert "at most 4.76" in analysis.summary

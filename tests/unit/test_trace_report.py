@@ -335,35 +335,26 @@ def _without_validation(workload: Path) -> Path:
     return workload
 
 
-@pytest.mark.parametrize(
-    ("break_it", "said"),
-    [
-        (
-            lambda w: w / "requests.parquet",
-            r"requests\.parquet: is not a folder\. Fix: give the folder",
-        ),
-        (lambda w: w / "none", r"none: there is no such folder"),
-        (lambda w: _arrivals(w, "{"), r"arrivals\.json: not JSON .*Fix: fit the workload again"),
-        (lambda w: _arrivals(w, "[]"), r"arrivals\.json: not a JSON object"),
-        (lambda w: _arrivals(w, "\xff"), r"arrivals\.json: not JSON \("),
-        (lambda w: _arrivals(w, "{}"), r"arrivals\.json, field 'alpha': the field is missing"),
-        (lambda w: _changed(w, beta_s="x"), r"arrivals\.json, field 'beta_s': 'x' is not a number"),
-        (lambda w: _changed(w, alpha=1.0), r"field 'alpha_lo': the number is missing"),
-        (lambda w: _changed(w, cv=float("nan")), r"field 'cv': nan is not a number"),
-        (lambda w: _changed(w, fit=7), r"arrivals\.json, field 'fit': is not a JSON object"),
-        (
-            lambda w: _changed(w, fit={"max_input_tokens": "9"}),
-            r"'max_input_tokens': '9' is not a num",
-        ),
-        (
-            _without_validation,
-            r"validation\.json: has no fidelity to a trace\. Fix: give the folder",
-        ),
-    ],
-)
-def test_a_workload_that_cannot_be_shown_is_named(tmp_path, break_it, said):
+BROKEN = {
+    r"requests\.parquet: is not a folder\. Fix: give the folder": lambda w: w / "requests.parquet",
+    r"none: there is no such folder": lambda w: w / "none",
+    r"arrivals\.json: not JSON .*Fix: fit the workload again": lambda w: _arrivals(w, "{"),
+    r"arrivals\.json: not a JSON object": lambda w: _arrivals(w, "[]"),
+    r"arrivals\.json: not JSON \(": lambda w: _arrivals(w, "\xff"),
+    r"field 'alpha': the field is missing": lambda w: _arrivals(w, "{}"),
+    r"field 'beta_s': 'x' is not a number": lambda w: _changed(w, beta_s="x"),
+    r"field 'alpha_lo': the number is missing": lambda w: _changed(w, alpha=1.0),
+    r"field 'cv': nan is not a number": lambda w: _changed(w, cv=float("nan")),
+    r"json, field 'fit': is not a JSON object": lambda w: _changed(w, fit=7),
+    r"'max_input_tokens': '9' is not a num": lambda w: _changed(w, fit={"max_input_tokens": "9"}),
+    r"has no fidelity to a trace\. Fix: give the folder": _without_validation,
+}
+
+
+@pytest.mark.parametrize("said", BROKEN)
+def test_a_workload_that_cannot_be_shown_is_named(tmp_path, said):
     trace = write_trace(tmp_path / "t.parquet", range(4))
-    given = break_it(fit(trace, tmp_path / "workload"))
+    given = BROKEN[said](fit(trace, tmp_path / "workload"))
     with pytest.raises(InputError, match=said):
         report(trace, given)
     assert not trace.with_suffix(".html").exists()

@@ -39,30 +39,20 @@ def report(project: Project, study: str) -> dict:
     return json.loads((project.folder / PAGES / study / "study.json").read_text())
 
 
-def test_a_study_has_exactly_the_cells_of_its_rows(studied) -> None:
-    pareto = report(studied, "pareto")
+def test_a_study_has_exactly_the_cells_of_its_rows_and_counts_all_requests(studied) -> None:
+    pareto, replicas = (report(studied, study) for study in ("pareto", "replicas"))
     assert [row["batch_size"] for row in pareto["numbers"]["batches"]] == [1, 2, 4]
     rates = [(row["workload_id"], row["level"]) for row in pareto["numbers"]["rates"]]
     assert rates == [(name, level) for name in ("out-16", "out-32") for level in (40.0, "inf")]
-    replicas = report(studied, "replicas")["numbers"]["points"]
-    assert {row["variant_id"] for row in replicas} == {"default", "2-shared"}
-
-
-def test_all_requests_of_a_study_are_served_and_counted(studied) -> None:
-    for study, n_requests in (("pareto", 3 * 8 + 2 * 2 * 8), ("replicas", 2 * 3 * 8)):
-        measured = report(studied, study)["measured"]
+    for found, n_requests in ((pareto, 3 * 8 + 2 * 2 * 8), (replicas, 2 * 3 * 8)):
+        measured = found["measured"]
         assert (measured["n_requests"], measured["n_infeasible_cells"]) == (n_requests, 0)
         assert measured["engine_versions"] == ["fake"]
-
-
-def test_replicas_share_the_requests(studied) -> None:
-    rows = report(studied, "replicas")["numbers"]["points"]
-    shared = [row for row in rows if row["replicas"] == 2]
+    rows = replicas["numbers"]["points"]
+    assert {row["variant_id"] for row in rows} == {"default", "2-shared"}
     # A level of 1 leaves one replica idle at any time, not always the same.
-    assert [row["n_serving_replicas"] for row in shared] == [2, 2, 2]
-
-
-def test_the_levels_of_pods_share_numbers_of_users_per_replica(studied) -> None:
+    shared = [row["n_serving_replicas"] for row in rows if row["replicas"] == 2]
+    assert shared == [2, 2, 2]
     (setting,) = report(studied, "pods")["numbers"]["settings"]
     assert [row["users_per_replica"] for row in setting["diagonals"]] == [1.0]
 
@@ -103,13 +93,11 @@ def test_pages_figures_and_tables_lie_together(studied) -> None:
         assert len(pd.read_parquet(folder / "point.parquet")) > 0
 
 
-def test_a_study_that_is_there_is_not_made_again(studied) -> None:
-    assert studied.planned("--cores", "2", "studies", *CONFIG) == {}
-
-
 @pytest.mark.parametrize("config", ["studies", "studies-cpu"])
 def test_all_studies_are_planned_at_either_size(studied, config: str) -> None:
     where = ("pathvars={results: elsewhere, logs: logs, benchmarks: logs/benchmarks}",)
+    # One that is there is not made again.
+    assert studied.planned("--cores", "2", "studies", *CONFIG) == {}
     options = ("--configfile", f"config/{config}.yaml", "--config", *where)
     assert studied.planned("--cores", "2", "studies", *options)["write_study"] == 7
 

@@ -23,8 +23,7 @@ from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section
 from sextant.pages.wording import interval, listed, number, percent, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
 from sextant.points.metrics import LATENCIES, N_BLOCKS, SHOWN
-from sextant.report.answers import deployment, recommendations
-from sextant.report.store_tables import read_tables
+from sextant.report.answers import deployment, read_tables, recommendations
 
 _FAILED = "failed requests, share"
 _OF_FAILURES, _OF_FIGURES = 0.01, 0.04

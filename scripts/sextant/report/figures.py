@@ -13,9 +13,8 @@ from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
 from sextant.predict import MEASURED
-from sextant.report.answers import TARGET_NAMES, prediction_pairs
+from sextant.report.answers import TARGET_NAMES, Tables, prediction_pairs
 from sextant.report.overview import marked
-from sextant.report.store_tables import Tables
 
 _MAX_TICKS = 10
 _MOST_OVERSPEND = 200

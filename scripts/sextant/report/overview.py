@@ -8,8 +8,16 @@ from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 from sextant.pages.wording import number, percent, plural
 from sextant.predict import MEASURED
-from sextant.report.answers import deployment, slo_answers, slo_words
-from sextant.report.store_tables import Tables, detailed_slos, price_lines, read_tables, sources
+from sextant.report.answers import (
+    Tables,
+    deployment,
+    detailed_slos,
+    price_lines,
+    read_tables,
+    slo_answers,
+    slo_words,
+    sources,
+)
 
 _SCORES = {
     "S": "success_rate",

@@ -22,15 +22,18 @@ from sextant.points.verdict import Kind, Outcome
 from sextant.predict import MEASURED
 from sextant.report.answers import (
     LEVEL_NAMES,
+    Tables,
     deployment,
     load_curves,
     miss_words,
+    price_lines,
+    prices,
+    read_tables,
     recommendations,
     slo_answers,
     slo_words,
 )
 from sextant.report.overview import answer_blocks, by_source, marked, score_blocks
-from sextant.report.store_tables import Tables, price_lines, prices, read_tables
 from sextant.studies.write import doubtful_places
 
 _MAX_REASONS = 3

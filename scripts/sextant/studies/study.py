@@ -23,9 +23,8 @@ USES = {
     "memory_utilization": "Memory utilization",
     "sm_active": "SM active",
     "sm_occupancy": "SM occupancy",
-    "power_w": "Power (W)",
 }
-"""What devices report."""
+"""Fractions that devices report."""
 STATISTICS = ("mean", "max")
 
 
@@ -89,9 +88,11 @@ LABELS: Mapping[str, str] = (
         "levels": "Users measured",
         "levels_left_out": "Left out, and why",
         "max_kv_usage": "KV cache used, at most",
+        "max_power_w": "Maximum power (W)",
         "max_throughput_tok_s": "Highest throughput (output tokens/s)",
         "mean_kv_usage": "KV cache used, mean",
         "mean_latency_ms": "With queueing (ms)",
+        "mean_power_w": "Mean power (W)",
         "mean_processing_ms": "Processing (ms)",
         "mean_running": "In the server's batch, mean",
         "mean_tok_s": "Mean output tokens/s per replica",
@@ -218,7 +219,7 @@ def device_section(
         text += f"\n\nNot reported by the devices: {', '.join(absent)}."
     panels = []
     for name in known:
-        is_share = name.partition("_")[2] in USES and not name.endswith("_w")
+        is_share = name.partition("_")[2] in USES
         y = Axis("Fraction" if is_share else "", low=0, high=1.05 if is_share else None)
         own = rows[rows[name].notna()]
         lines = curves_of(own, "llm_id gpu_profile_id workload_id", x, name)
@@ -274,8 +275,7 @@ def with_measures(
         # Infeasible cells have no rows, which would decide the types of columns.
         found = pd.concat([part for part in parts if len(part)] or parts[:1])
         points = points.merge(found.astype({"level": float}), on=LEVEL_KEY, how="left")
-    shares = [name for name in USES if name != "power_w"]
-    statistics = {f"{what}_{name}": what for name in shares for what in STATISTICS}
+    statistics = {f"{what}_{name}": what for name in USES for what in STATISTICS}
     known = data.telemetry.astype(dict.fromkeys(statistics, float))
     return points.merge(
         known.groupby(LEVEL_KEY).agg(statistics).reset_index(), on=LEVEL_KEY, how="left"

@@ -69,7 +69,12 @@ def write_study(
     # What only other studies need is not imported.
     study = import_module(f"sextant.studies.{name}")
     document = study_document(name, study.analyse(data), measured_facts(data), origin)
-    write_page(replace(document, subtitle=str(study.__doc__)), html_out, json_out, figures_out)
+    write_page(
+        replace(document, subtitle=" ".join(str(study.__doc__).split())),
+        html_out,
+        json_out,
+        figures_out,
+    )
 
 
 def read_study_data(
