@@ -103,7 +103,7 @@ def analyse(data: StudyData) -> Analysis:
         "rates": rates,
         "published_batch_sizes": opt_batch_sizes(),
     }
-    text = "With queueing, time counts from when a request was due, and all were due at once."
+    text = "Latency counts from when a request was due, and all were due at once."
     table = table_of(
         batches,
         "llm_id gpu_profile_id workload_id batch_size n_ok n_failed request_rate_rps "
@@ -302,7 +302,6 @@ def _lengths_section(rates: pd.DataFrame) -> Section:
         "mean_latency_ms mean_processing_ms",
         load="Requests/s asked",
         request_rate_rps="Requests/s served",
-        mean_latency_ms="Mean latency (ms)",
     )
     return part("Output length and request rate", text, panels, table)
 

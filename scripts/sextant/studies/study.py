@@ -91,7 +91,7 @@ LABELS: Mapping[str, str] = (
         "max_power_w": "Maximum power (W)",
         "max_throughput_tok_s": "Highest throughput (output tokens/s)",
         "mean_kv_usage": "KV cache used, mean",
-        "mean_latency_ms": "With queueing (ms)",
+        "mean_latency_ms": "Mean latency (ms)",
         "mean_power_w": "Mean power (W)",
         "mean_processing_ms": "Processing (ms)",
         "mean_running": "In the server's batch, mean",
@@ -216,7 +216,7 @@ def device_section(
     """
     known = [name for name in columns.split() if rows[name].notna().any()]
     if absent := [LABELS[name] for name in columns.split() if name not in known]:
-        text += f"\n\nNot reported by the devices: {', '.join(absent)}."
+        text += f"\n\nNot reported by the devices: {'; '.join(absent)}."
     panels = []
     for name in known:
         is_share = name.partition("_")[2] in USES
