@@ -193,30 +193,23 @@ def changed(tmp_path: Path, name: str = "run.json", **values: Any) -> Path:
         ({"variant": {"replicas": "two"}}, "variant.replicas"),
         ({"host": {"gpus": [{"name": []}]}}, "host.gpus.0.name"),
         ({"scenario": []}, "scenario"),
+        ({"probes": [{"outcome": "ok"}]}, "probes.0.batch_weight_tokens"),
+        ({"memory": {"weight_gib": 1.0}}, "memory.verdict"),
     ],
 )
-def test_a_malformed_run_names_its_file_and_field(tmp_path: Path, values, field: str) -> None:
+def test_a_malformed_file_is_named_with_its_field(tmp_path: Path, values, field: str) -> None:
+    name, read = ("run.json", read_run)
+    if values.keys() <= {"probes", "memory"}:
+        name, read, values = "tuning.json", read_tuning, values | {"content_sha256": ...}
     with pytest.raises(InputError) as caught:
-        read_run(changed(tmp_path, **values))
-    assert f"run.json, field '{field}'" in str(caught.value) and "Fix: " in str(caught.value)
+        read(changed(tmp_path, name, **values))
+    assert f"{name}, field '{field}'" in str(caught.value) and "Fix: " in str(caught.value)
 
 
 @pytest.mark.parametrize("scenario", [{"levels": [1]}, {"kind": "nope"}, {"kind": [1]}])
 def test_a_scenario_has_a_kind(tmp_path: Path, scenario: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"run\.json.*the scenario has no kind of closed_loop, "):
         read_run(changed(tmp_path, scenario=scenario))
-
-
-@pytest.mark.parametrize(
-    ("values", "field"),
-    [
-        ({"probes": [{"outcome": "ok"}]}, "probes.0.batch_weight_tokens"),
-        ({"memory": {"weight_gib": 1.0}}, "memory.verdict"),
-    ],
-)
-def test_a_malformed_tuning_names_its_file_and_field(tmp_path: Path, values, field: str) -> None:
-    with pytest.raises(InputError, match=rf"tuning\.json, field '{field}'"):
-        read_tuning(changed(tmp_path, "tuning.json", **values, content_sha256=...))
 
 
 @pytest.mark.parametrize(

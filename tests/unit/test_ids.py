@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sextant.base.sheets import (
-    by_file_name,
     comparable,
     file_name,
     id_of,
@@ -17,34 +16,10 @@ from sextant.base.sheets import (
 )
 
 HOSTILE = (
-    "org/name",
-    "..",
-    ".",
-    "../../etc/passwd",
-    "/etc/passwd",
-    ".hidden",
-    "-rf",
-    "--delete",
-    "<script>alert(1)</script>",
-    '" onload="x',
-    "it's",
-    "$(touch owned)",
-    "`touch owned`",
-    "a;b&c|d>e",
-    "%j-%A_%a",
-    "{source}",
-    "@v",
-    "a b",
-    "a\\b",
-    "~root",
-    "~2E.",
-    "#1",
-    "日本語",
-    "Ärger",
-    "😀",
-    "*?[x]",
-    "a=b:c",
-    "CON",
+    *("org/name", "..", ".", "../../etc/passwd", "/etc/passwd", ".hidden", "-rf", "--delete"),
+    *("<script>alert(1)</script>", '" onload="x', "it's", "$(touch owned)", "`touch owned`"),
+    *("a;b&c|d>e", "%j-%A_%a", "{source}", "@v", "a b", "a\\b", "~root", "~2E.", "#1"),
+    *("日本語", "Ärger", "😀", "*?[x]", "a=b:c", "CON"),
 )
 
 
@@ -123,8 +98,7 @@ def test_ids_of_the_same_look_are_found() -> None:
     assert comparable("é") == comparable("E\u0301")
     assert comparable("llama") != comparable("llama2")
     # What looks different is different to a file system that ignores case, too.
-    names = by_file_name(HOSTILE)
-    assert len({name.casefold() for name in names}) == len(HOSTILE)
+    assert len({file_name(name).casefold() for name in HOSTILE}) == len(HOSTILE)
 
 
 @pytest.mark.parametrize("given_id", ["a" * 20, "x" + "ab" * 20, "é" * 20])

@@ -80,18 +80,14 @@ def test_facts_of_every_device_are_valid_and_dense():
     facts = {
         path.stem: load_gpu(path.parent, path.stem) for path in (ROOT / "resources/gpus").iterdir()
     }
-    # One direction: PCIe gen3, gen4; NVLink of Ampere, Hopper.
-    links = {name: gpu.interconnect_gb_s for name, gpu in facts.items()}
-    assert (links["T4-16GB"], links["L4-24GB"]) == (16, 32)
-    assert (links["A100-80GB"], links["H200-141GB"]) == (300, 450)
-    assert (links["B200-180GB"], links["H100-PCIe-80GB"]) == (900, 64)
-    assert {name for name, gpu in facts.items() if gpu.kind == "accelerator"} == {
-        "B60-24GB",
-        "Gaudi-3-128GB",
-    }
+    # One direction: PCIe gen3, gen4, gen5; NVLink of Ampere, Hopper, Blackwell.
+    links = {"T4-16GB": 16, "L4-24GB": 32, "H100-PCIe-80GB": 64}
+    links |= {"A100-80GB": 300, "H200-141GB": 450, "B200-180GB": 900}
+    assert {name: facts[name].interconnect_gb_s for name in links} == links
+    accelerators = {name for name, gpu in facts.items() if gpu.kind == "accelerator"}
+    assert accelerators == {"B60-24GB", "Gaudi-3-128GB"}
     for gpu in facts.values():
         assert gpu.dense_tflops("nvfp4") >= gpu.dense_tflops("mxfp4") >= gpu.dense_16bit_tflops
-    assert facts["H200-141GB"].dense_16bit_tflops == facts["H100-80GB"].dense_16bit_tflops == 989.4
 
 
 def test_layers_with_a_window_or_a_state_take_less_of_long_requests():

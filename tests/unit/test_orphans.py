@@ -85,8 +85,10 @@ def start(command: str) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", MAIN, command])
 
 
-@pytest.mark.parametrize("wait", ["time.sleep(600)", "import signal; signal.pause()"])
-@pytest.mark.parametrize("shell", ["{}", "true; {}; exit $?"], ids=["no shell", "a shell"])
+@pytest.mark.parametrize(
+    ("wait", "shell"),
+    [("time.sleep(600)", "true; {}; exit $?"), ("import signal; signal.pause()", "{}")],
+)
 def test_a_job_ends_when_its_snakemake_is_killed(job, wait, shell):
     command, log, result = job(wait)
     main = start(shell.format(command))

@@ -173,31 +173,6 @@ def test_a_disk_that_is_full_missing_or_deep_is_named(place, tmp_path, monkeypat
     assert list(deep.iterdir()) == []
 
 
-def test_what_another_user_put_into_the_temporary_folder_is_left_alone(place, tmp_path):
-    """A pipe called `lock` would be waited for; a link could lead to a folder of ours."""
-    pipe, linked, ours = place / "sextant-pipe", place / "sextant-link", tmp_path / "ours"
-    for folder in (pipe, linked, ours):
-        folder.mkdir()
-    os.mkfifo(pipe / "lock")
-    (ours / "lock").touch()
-    (linked / "lock").symlink_to(ours / "lock")
-    (place / "sextant-elsewhere").symlink_to(ours)
-    with time_limit(PATIENCE_S), scratch_folder(tmp_path):
-        pass
-    assert {path.name for path in place.iterdir()} == {pipe.name, linked.name, "sextant-elsewhere"}
-    assert (ours / "lock").exists()
-
-
-def test_a_folder_of_another_user_is_not_looked_into(place, tmp_path, monkeypatch):
-    folder = place / "sextant-theirs"
-    folder.mkdir()
-    (folder / "lock").touch()
-    monkeypatch.setattr("os.getuid", lambda: folder.stat().st_uid + 1)
-    with scratch_folder(tmp_path):
-        pass
-    assert (folder / "lock").exists()
-
-
 def test_the_caretaker_does_not_wait_for_a_pipe(tmp_path):
     """Somebody else may make the folder first: its name is on the caretaker's command line."""
     (tmp_path / "scratch").mkdir()
@@ -207,11 +182,26 @@ def test_the_caretaker_does_not_wait_for_a_pipe(tmp_path):
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)
 
 
-def test_a_folder_of_the_user_that_only_looks_like_scratch_stays(place, tmp_path):
-    """With a lock that nobody holds, also under the very name that a job's folder has."""
-    for name in ("sextant-results", "sextant-0123abcd"):
-        (place / name).mkdir()
-        (place / name / "lock").write_text("mine")
+def test_what_another_user_put_into_the_temporary_folder_is_left_alone(
+    place, tmp_path, monkeypatch
+):
+    """A pipe called `lock` would be waited for; a link could lead to a folder of ours; a folder of
+    the user may only look like scratch."""
+    pipe, linked, alike, theirs = (place / f"sextant-0123abc{n}" for n in range(4))
+    ours = tmp_path / "ours"
+    for folder in (pipe, linked, alike, theirs, ours):
+        folder.mkdir()
+    os.mkfifo(pipe / "lock")
+    (ours / "lock").touch()
+    (linked / "lock").symlink_to(ours / "lock")
+    (alike / "lock").write_text("mine")
+    (place / "sextant-0123abc9").symlink_to(ours)
+    before = {path.name for path in place.iterdir()}
+    with time_limit(PATIENCE_S), scratch_folder(tmp_path):
+        pass
+    (theirs / "lock").write_text("a scratch folder of Sextant, removed when its job has ended\n")
+    monkeypatch.setattr("os.getuid", lambda: theirs.stat().st_uid + 1)
     with scratch_folder(tmp_path):
         pass
-    assert len(list(place.glob("*/lock"))) == 2
+    assert {path.name for path in place.iterdir()} == before
+    assert (ours / "lock").exists()

@@ -76,10 +76,9 @@ def remove_unheld(path: Path) -> None:
 
 def is_at(file: TextIO, path: Path) -> bool:
     """Return whether an open file is still the one at its path: the last holder removes it."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+    return False
 
 
 if __name__ == "__main__":

@@ -134,10 +134,9 @@ def _started(pid: int) -> str | None:
 
 
 def _namespace() -> str:
-    try:
+    with contextlib.suppress(OSError):
         return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return "unknown"
+    return "unknown"
 
 
 def _stop_after(is_running: Callable[[], bool]) -> None:

@@ -63,11 +63,10 @@ def id_problem(given_id: str) -> str | None:
     """Return what is wrong with a text as an id, None if nothing is."""
     if given_id != given_id.strip():
         return "has white space at its ends"
-    for character in given_id:
-        # Control characters, line separators, marks that reverse the text: a terminal or a page
-        # would show something else.
-        if not character.isprintable():
-            return f"has the character U+{ord(character):04X}, which is not visible"
+    # Control characters, line separators, marks that reverse the text: a terminal or a page would
+    # show something else.
+    if hidden := [ord(character) for character in given_id if not character.isprintable()]:
+        return f"has the character U+{hidden[0]:04X}, which is not visible"
     if not given_id or len(given_id) > MAX_CHARACTERS:
         return f"has {len(given_id)} characters, not 1 to {MAX_CHARACTERS}"
     if _PERIODIC.search(file_name(given_id)):
@@ -147,11 +146,9 @@ def model_of(kind: type) -> type[pydantic.BaseModel]:
 @cache
 def hints_of(kind: type) -> dict[str, Any]:
     """Return the type of each field where it is given: `X` of `X | None`."""
-    hints = get_type_hints(kind, include_extras=True)
-    unions = (Union, UnionType)
     return {
-        name: get_args(hint)[0] if get_origin(hint) in unions else hint
-        for name, hint in hints.items()
+        name: get_args(hint)[0] if get_origin(hint) in (Union, UnionType) else hint
+        for name, hint in get_type_hints(kind, include_extras=True).items()
     }
 
 
@@ -242,14 +239,11 @@ def load_column(
 @cache
 def field_types(kind: type) -> dict[str, type]:
     """Return the plain type of each field: `int` of `Literal[1, 2] | None`."""
-    plain = {
-        name: get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        for name, hint in hints_of(kind).items()
-    }
-    return {
-        name: type(get_args(hint)[0]) if get_origin(hint) is Literal else hint
-        for name, hint in plain.items()
-    }
+    types = {}
+    for name, hint in hints_of(kind).items():
+        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        types[name] = type(get_args(plain)[0]) if get_origin(plain) is Literal else plain
+    return types
 
 
 def _typed(cell: str, expected: type) -> Any:
@@ -268,16 +262,19 @@ def sheet_cells(path: str | Path, kind: type, *, delimiter: str | None = "\t") -
     (first, *others) = _lines(path)
     if delimiter is None:
         delimiter = "\t" if any("\t" in line for _, line in (first, *others)) else ","
-    header, rows = _header(path, first, kind, delimiter), []
+    name = "tab" if delimiter == "\t" else "comma"
+    separate = f"separate the columns with one {name} each; spaces do not count"
+    header, rows = _header(path, first, kind, delimiter, separate), []
     for number, line in others:
+        row = Row({}, number, path)
         try:
             cells = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter))
         except csv.Error as error:
-            raise InputError(str(error), file=path, row=number, fix="shorten the row") from None
+            raise row.error(str(error), None, "shorten the row") from None
         if len(cells) != len(header):
-            problem = f"{len(cells)} cells under {len(header)} columns"
-            raise InputError(problem, file=path, row=number, fix=_separate(delimiter))
-        rows.append(Row(dict(zip(header, map(str.strip, cells), strict=True)), number))
+            raise row.error(f"{len(cells)} cells under {len(header)} columns", None, separate)
+        row.update(zip(header, map(str.strip, cells), strict=True))
+        rows.append(row)
     return rows
 
 
@@ -289,12 +286,11 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         fix = "create the sheet or correct its path in the configuration"
         raise InputError(f"cannot be read ({error.strerror})", file=path, fix=fix) from None
     except UnicodeDecodeError as error:
-        row = content.count(b"\n", 0, error.start) + 1
-        problem = f"not UTF-8 ({error.reason})"
-        raise InputError(problem, file=path, row=row, fix="save it as UTF-8") from None
+        row = Row({}, content.count(b"\n", 0, error.start) + 1, path)
+        raise row.error(f"not UTF-8 ({error.reason})", None, "save it as UTF-8") from None
     if (at := text.find("\0")) >= 0:
-        row = text.count("\n", 0, at) + 1
-        raise InputError("a NUL byte", file=path, row=row, fix="save it as plain text")
+        row = Row({}, text.count("\n", 0, at) + 1, path)
+        raise row.error("a NUL byte", None, "save it as plain text")
     numbered = enumerate(io.StringIO(text), 1)
     lines = [(n, line) for n, line in numbered if line.strip() and not line.startswith("#")]
     if not lines:
@@ -302,28 +298,22 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     return lines
 
 
-def _separate(delimiter: str) -> str:
-    name = "tab" if delimiter == "\t" else "comma"
-    return f"separate the columns with one {name} each; spaces do not count"
-
-
-def _header(path: Path, first: tuple[int, str], kind: type, delimiter: str) -> list[str]:
-    number, line = first
-    header = [name.strip() for name in line.rstrip("\r\n").split(delimiter)]
-    known = model_of(kind).model_fields
+def _header(
+    path: Path, first: tuple[int, str], kind: type, delimiter: str, separate: str
+) -> list[str]:
+    row, known = Row({}, first[0], path), model_of(kind).model_fields
+    header = [name.strip() for name in first[1].rstrip("\r\n").split(delimiter)]
     for name in header:
         if len(others := re.split(r"[\s,;]+", name)) > 1 and known.keys() & set(others):
-            problem = f"{name!r} is one column, and holds several names"
-            raise InputError(problem, file=path, row=number, fix=_separate(delimiter))
+            raise row.error(f"{name!r} is one column, and holds several names", None, separate)
         if name not in known:
             fix = f"remove it or correct its name; known: {', '.join(known)}"
-            raise InputError("unknown column", file=path, row=number, field=name, fix=fix)
+            raise row.error("unknown column", name, fix)
         if header.count(name) > 1:
-            raise InputError("column twice", file=path, row=number, field=name, fix="remove one")
+            raise row.error("column twice", name, "remove one")
     for name, field in known.items():
         if field.is_required() and name not in header:
-            fix = f"add it: {field_docs(kind)[name]}"
-            raise InputError("column missing", file=path, row=number, field=name, fix=fix)
+            raise row.error("column missing", name, f"add it: {field_docs(kind)[name]}")
     return header
 
 
@@ -383,10 +373,8 @@ def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[
 def merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge configurations key by key, also below keys; later ones win."""
     config: dict[str, Any] = {}
-    for part in parts:
-        for key, value in part.items():
-            before = config.get(key)
-            if isinstance(value, Mapping) and isinstance(before, Mapping):
-                value = merged([before, value])
-            config[key] = value
+    for key, value in (item for part in parts for item in part.items()):
+        before: Any = config.get(key)
+        is_section = isinstance(value, Mapping) and isinstance(before, Mapping)
+        config[key] = merged([before, value]) if is_section else value
     return config

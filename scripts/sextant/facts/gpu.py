@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,7 +17,6 @@ from sextant.base.sheets import Row, check, load_sheet, read_yaml
 GPUS = PROJECT / "resources" / "gpus"  # the facts of devices that ship
 GIB = 2**30
 MAX_GPUS = 9999  # most devices of a profile that `<n>x<gpu_id>` names
-_PROFILE_ID = re.compile(r"([1-9][0-9]{0,3})x(.+)")
 MIG_PREFIX = "MIG-"  # of the UUID of an instance of a divided GPU
 GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 Price = Annotated[float, Field(ge=0.0001, le=1e6)]
@@ -91,7 +89,7 @@ class Devices:
     kind: str
     n_gpus: int
     memory_gib: float  # memory of one device
-    reserved_gib: float = 0.0  # giB of it that no process sees
+    reserved_gib: float = 0.0  # GiB of it that no process sees
 
     @property
     def memory_bytes(self) -> float:
@@ -143,7 +141,7 @@ def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
     """Return the profile that `<n>x<gpu_id>` names, without a price; InputError if the id has
     another form, or the facts of the GPU are not in `folder`.
     """
-    match = _PROFILE_ID.fullmatch(profile_id)
+    match = re.fullmatch(r"([1-9][0-9]{0,3})x(.+)", profile_id)
     if match and Path(match[2]).name == match[2] and gpu_path(folder, match[2]).is_file():
         return GPUProfile(profile_id, load_gpu(folder, match[2]), int(match[1]))
     devices = ", ".join(sorted(path.stem for path in Path(folder).glob("*.yaml")))
@@ -153,9 +151,9 @@ def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
 
 def profile_row(profile: GPUProfile) -> dict[str, Any]:
     """Return a profile as a row of `gpu_profiles.tsv` and of the store's table."""
-    names = ("gpu_profile_id", "n_gpus", "usd_per_hour", "price_source", "price_as_of")
-    row = {name: getattr(profile, name) for name in names}
-    return {"gpu_profile_id": row["gpu_profile_id"], "gpu_id": profile.gpu.gpu_id} | row
+    row = {"gpu_profile_id": profile.gpu_profile_id, "gpu_id": profile.gpu.gpu_id}
+    more = ("n_gpus", "usd_per_hour", "price_source", "price_as_of")
+    return row | {name: getattr(profile, name) for name in more}
 
 
 def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
@@ -164,9 +162,6 @@ def profile_from_row(row: dict[str, Any], gpu: GPU) -> GPUProfile:
     return GPUProfile(row["gpu_profile_id"], gpu, **{n: row[n] for n in names if n in row})
 
 
-_MIG_PROFILE = re.compile(r"([1-7])g\.([0-9]+)gb")
-_MIG_SLICES = {"A30-24GB": (4, 4)}
-"""Compute slices and parts of memory, where these are not 7 and 8."""
 _MIG_NAME = "-MIG-"
 _MIG_GPUS = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "RTX-PRO-6000")
 
@@ -179,19 +174,17 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
     memory and of its bandwidth next to the gigabytes in the name (NVIDIA, Multi-Instance GPU User
     Guide). What a slice draws in watts is not known.
     """
-    match = _MIG_PROFILE.fullmatch(profile)
+    match = re.fullmatch(r"([1-7])g\.([0-9]+)gb", profile)
     if not match or not gpu.gpu_id.startswith(_MIG_GPUS):
         problem = f"{gpu.gpu_id} has no MIG profile {profile!r}"
         fix = f"leave it empty, or write e.g. 3g.20gb for a GPU of {', '.join(_MIG_GPUS)}"
         raise InputError(problem, field="mig_profile", fix=fix)
-    n_compute, n_memory = _MIG_SLICES.get(gpu.gpu_id, (7, 8))
+    n_compute, n_memory = (4, 4) if gpu.gpu_id == "A30-24GB" else (7, 8)
     memory = round(int(match[2]) / gpu.memory_gib * n_memory)
     if not 1 <= memory <= n_memory or int(match[1]) > n_compute:
-        problem = (
-            f"{profile} is not a slice of {gpu.memory_gib:g} GiB and {n_compute} compute slices"
-        )
+        whole = f"{gpu.memory_gib:g} GiB and {n_compute} compute slices"
         fix = "write the name that `nvidia-smi mig -lgip` prints"
-        raise InputError(problem, field="mig_profile", fix=fix)
+        raise InputError(f"{profile} is not a slice of {whole}", field="mig_profile", fix=fix)
     compute, part = int(match[1]) / n_compute, memory / n_memory
     rates = ("dense_16bit_tflops", "dense_fp8_tflops", "dense_int8_tflops", "dense_fp4_tflops")
     parts = {name: value * compute for name in rates if (value := getattr(gpu, name)) is not None}
@@ -214,7 +207,6 @@ def is_slice(gpu_id: str) -> bool:
 PRICES = PROJECT / "resources" / "prices"
 """One file per provider, `<provider>.csv`; its README says where the prices were read."""
 HOURS_PER_MONTH = 730
-_OLD_MONTHS = 12
 _ON_DEMAND = " on demand, "  # between provider and region where a price is said to be of a table
 
 
@@ -304,9 +296,8 @@ def cheapest(profile: GPUProfile, among: Iterable[str] = ()) -> GPUProfile | Non
     """Return a GPU profile at its lowest price among providers, by default all whose tables ship;
     None if none has a machine with its devices. Of equal prices the first by name counts.
     """
-    found = [priced(profile, name) for name in among or providers()]
-    known = [each for each in found if each is not None]
-    return min(known, key=lambda each: each.usd_per_hour, default=None)
+    found = filter(None, (priced(profile, name) for name in among or providers()))
+    return min(found, key=lambda each: each.usd_per_hour, default=None)
 
 
 def has_own_price(profile: GPUProfile) -> bool:
@@ -326,8 +317,8 @@ def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
         while n_gpus >= 1:
             names.add(f"{n_gpus}x{row['gpu_id']}")
             n_gpus //= 2
-    found = {name: cheapest(profile_of_id(name), among) for name in sorted(names)}
-    return {name: each for name, each in found.items() if each is not None}
+    found = (cheapest(profile_of_id(name), among) for name in sorted(names))
+    return {each.gpu_profile_id: each for each in found if each is not None}
 
 
 def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
@@ -366,12 +357,13 @@ def _newest() -> str:
 
 def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[PriceOrigin]:
     """Return where prices come from, `price_source, price_as_of`, one entry per source."""
-    ordered = sorted({(source or "", as_of or "") for source, as_of in prices})
+    known: dict[str, list[str]] = {}
+    for source, as_of in sorted({(source or "", as_of or "") for source, as_of in prices}):
+        known.setdefault(source, []).extend([as_of] if as_of else [])
     origins = []
-    for source, group in groupby(ordered, key=lambda price: price[0]):
-        dates = [as_of for _, as_of in group if as_of]
+    for source, dates in known.items():
         first, last = (dates[0], dates[-1]) if dates else (None, None)
-        is_old = first is not None and _month(first) < _month(_newest()) - _OLD_MONTHS
+        is_old = first is not None and _month(first) < _month(_newest()) - 12
         origins.append(PriceOrigin(source or None, first, last, is_old))
     return origins
 

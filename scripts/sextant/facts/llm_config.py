@@ -96,7 +96,7 @@ class Config:
 
     def integers(self, *names: str) -> list[int]:
         """Return sizes that have to be there."""
-        return [self.integer(name) for name in names]
+        return [*map(self.integer, names)]
 
     def word(self, name: str) -> str:
         """Return a name that has to be there."""
@@ -216,7 +216,7 @@ _METHODS = (
     *("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt"),
     "mxfp4",
 )
-_SCALE_BITS = _MOST_BITS = 16
+_MOST_BITS = 16
 
 
 class Matrices(NamedTuple):
@@ -317,7 +317,7 @@ def _grouped(inner: Config, bits_name: str, *, has_zeros: bool) -> float:
     group = inner.integer("group_size", least=-1)
     if group < 1:  # -1: the weights of a whole row share a scale
         return float(bits)
-    return bits + (_SCALE_BITS + bits * has_zeros) / group
+    return bits + (16 + bits * has_zeros) / group
 
 
 def _bitsandbytes(inner: Config) -> Scheme:
@@ -425,9 +425,8 @@ def _without_exceptions(inner: Config, matrices: Matrices) -> Matrices:
     if not matrices.is_even and 0 < left["attention"] < 1:
         fix = "leave the attention of all layers unquantized, or none of it"
         raise inner.error("layers of different sizes are left unquantized", "ignore", fix)
-    return matrices._replace(
-        **{part: round(share * getattr(matrices, part)) for part, share in left.items()}
-    )
+    kept_sizes = {part: round(share * getattr(matrices, part)) for part, share in left.items()}
+    return matrices._replace(**kept_sizes)
 
 
 def _parts_of(inner: Config, field: str, module: str, matrices: Matrices) -> list[str]:

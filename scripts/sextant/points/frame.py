@@ -413,9 +413,8 @@ def execution_classes(llms: Mapping[str, LLM], published: Features | None) -> di
     if published is not None and "is_flash_attention" in published.llms:
         flash = published.llms["is_flash_attention"].astype(float).to_dict()
     by_type = {llms[llm_id].llm_type: value for llm_id, value in flash.items() if llm_id in llms}
-    classes = {}
-    for llm_id, llm in llms.items():
-        is_padded = flash.get(llm_id, by_type.get(llm.llm_type)) == 0
-        decoder = PADDED if is_padded else PAGED
-        classes[llm_id] = ENCODER_DECODER if llm.is_encoder_decoder else decoder
-    return classes
+    padded = {name for name, llm in llms.items() if flash.get(name, by_type.get(llm.llm_type)) == 0}
+    return {
+        name: ENCODER_DECODER if llm.is_encoder_decoder else PADDED if name in padded else PAGED
+        for name, llm in llms.items()
+    }

@@ -46,9 +46,8 @@ class Outcome(StrEnum):
     @property
     def kind(self) -> Kind:
         """The group it belongs to."""
-        others = {"feasible": Kind.FITS, "omitted": Kind.OMITTED}
-        others["heads_cannot_be_split"] = Kind.UNSUPPORTED
-        return others.get(self, Kind.DOES_NOT_FIT)
+        others = {"feasible": Kind.FITS, "heads_cannot_be_split": Kind.UNSUPPORTED}
+        return Kind.OMITTED if self == "omitted" else others.get(self, Kind.DOES_NOT_FIT)
 
 
 _NEED = "the longest request needs {longest_request_tokens}"
