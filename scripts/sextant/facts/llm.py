@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -75,19 +75,14 @@ class LLM:
     n_parameters: PositiveInt
     """All parameters, embeddings and every expert included; tied matrices count once."""
     n_flop_parameters: PositiveInt
-    """Parameters that a token is multiplied with on its way through the decoder.
-
-    Decoder-only: every token, of input or output; all matrices but the look-up tables, and of
-    the routed experts as many as a token uses.
-    Encoder-decoder: every output token; the decoder's matrices, of cross-attention Q and O.
-    """
+    """Parameters that a token is multiplied with on its way through the decoder: all matrices but
+    look-up tables, and of the routed experts as many as a token uses. Of an encoder-decoder: every
+    output token; the decoder's matrices, of cross-attention Q and O."""
     is_encoder_decoder: bool = False
     n_encoder_layers: NonNegativeInt = 0
     n_encoder_flop_parameters: NonNegativeInt = 0
-    """Parameters that an input token of an encoder-decoder is multiplied with, once.
-
-    The encoder's matrices, and K and V of the decoder's cross-attention; 0 if decoder-only.
-    """
+    """Parameters that an input token of an encoder-decoder is multiplied with, once: the encoder's
+    matrices, and K and V of the decoder's cross-attention."""
     n_experts: NonNegativeInt = 0
     """Routed experts of a layer; 0 if dense. Shared experts, used by every token, do not count."""
     n_experts_per_token: NonNegativeInt = 0  # routed experts of a layer that one token uses
@@ -96,15 +91,10 @@ class LLM:
     n_mlp_parameters: NonNegativeInt = 0
     """Matrices of the MLPs of all layers, shared experts included, routed experts not."""
     kv_latent_size: NonNegativeInt = 0
-    """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer.
-
-    0 for attention that keeps K and V of every KV head.
-    """
+    """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer; 0
+    for attention that keeps K and V of every KV head."""
     kv_dtype: Annotated[str, Field(pattern=f"^({'|'.join(_KV_DTYPE_BYTES)})?$")] = ""
-    """Data type of the KV cache (float32, float16, bfloat16, fp8, int8, nvfp4); empty for `dtype`.
-
-    The server's choice, not the config's: `dataclasses.replace` sets it.
-    """
+    """Data type of the KV cache, where it is not `dtype`: the server's choice, not the config's."""
     weight_bits: NonNegativeFloat = 0.0
     """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
     n_quantized_parameters: NonNegativeInt = 0
@@ -132,11 +122,9 @@ class LLM:
     @property
     def attention(self) -> str:
         """The kind of attention: MHA, GQA, MQA (grouped, one KV head) or MLA (a latent vector)."""
-        if self.kv_latent_size:
-            return "MLA"
-        if self.n_kv_heads == self.n_heads:
-            return "MHA"
-        return "MQA" if self.n_kv_heads == 1 else "GQA"
+        grouped = "MQA" if self.n_kv_heads == 1 else "GQA"
+        plain = "MHA" if self.n_kv_heads == self.n_heads else grouped
+        return "MLA" if self.kv_latent_size else plain
 
     @property
     def weight_bytes(self) -> int:
@@ -252,9 +240,8 @@ def config_file(hf_config: Path) -> Path:
 def name_of(hf_config: Path) -> str:
     """Return the name of an LLM: its file's, or its folder's if the file is `config.json`."""
     path = config_file(hf_config)
-    if path.name == "config.json":
-        return path.resolve().parent.name or path.stem
-    return path.stem
+    folder = path.resolve().parent.name if path.name == "config.json" else ""
+    return folder or path.stem
 
 
 def shipped_config(llm_id: str) -> Path | None:
@@ -307,11 +294,9 @@ class GivenSizes:
         n_heads = max(1, round(hidden / _HEAD_DIM))
         bits = 8 * self.weight_gib * GIB / self.n_parameters if self.weight_gib else math.inf
         packed = next((name for most, name in _FORMATS if bits <= most), None)
-        quantization: dict[str, Any] = {}
-        if packed is not None:
-            scheme = Scheme(packed, bits, is_weight_only=packed == "int4")
-            parts = Matrices(round(self.n_parameters) - round(experts), 0, 0, round(experts))
-            quantization = quantized(scheme, parts)
+        scheme = Scheme(packed or "", bits, is_weight_only=packed == "int4")
+        parts = Matrices(round(self.n_parameters) - round(experts), 0, 0, round(experts))
+        quantization = quantized(scheme, parts) if packed else {}
         kv_values = self.kv_bytes_per_token / DTYPE_BYTES["bfloat16"]
         kv_heads = round(kv_values / self.n_layers / 2 / _HEAD_DIM)
         return LLM(
@@ -390,9 +375,7 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
         return replace(plain, dtype=DTYPES[precision])
     parts = Matrices(llm.n_attention_parameters, llm.n_mlp_parameters, 0, llm.n_expert_parameters)
     if llm.n_experts and precision in ("nvfp4", "mxfp4"):
-        parts = parts._replace(attention=0)
-    if llm.n_experts and precision == "mxfp4":
-        parts = parts._replace(mlp=0)
+        parts = parts._replace(attention=0, mlp=0 if precision == "mxfp4" else parts.mlp)
     return replace(plain, **quantized(QUANTIZED[precision], parts))
 
 

@@ -42,9 +42,7 @@ _PLACE = "sextant/facts/llm_families.py"
 
 
 class Config:
-    """An LLM's config, or a section of it: a missing field is an error that names it, never a
-    default.
-    """
+    """An LLM's config, or a section of it: a missing field is an error that names it."""
 
     def __init__(self, values: Any, file: Path | str, section: str = "") -> None:
         self.values, self.file, self._section = values, file, section
@@ -339,8 +337,7 @@ def _block_scale_bits(inner: Config, name: str) -> float:
     if len(block) != 2 or min(block) < 1:
         fix = "give [rows, columns], each 1 or more"
         raise inner.error(f"{block!r} is not a block", name, fix)
-    bits: float = 32 / (block[0] * block[1])
-    return bits
+    return 32 / float(block[0] * block[1])
 
 
 def _compressed_tensors(inner: Config) -> Scheme:

@@ -43,11 +43,8 @@ _SETTINGS: dict[RcKeyType, Any] = {
     "axes.labelsize": 9,
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
 }
 
 
@@ -157,11 +154,10 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
 
 def _draw_marked_points(axes: Axes, curve: Curve, look: Look, labels: Sequence[str]) -> None:
     x, y = _floats(curve.x), _floats(curve.y)
-    if curve.ringed:
-        places, ring = list(curve.ringed), {"s": 90, "facecolors": "none", "linewidths": 1.3}
-        axes.scatter(x[places], y[places], edgecolors=look["color"], **ring)  # type: ignore[arg-type]
-    if curve.hollow:
-        places = list(curve.hollow)
+    if places := list(curve.ringed):
+        ring: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
+        axes.scatter(x[places], y[places], edgecolors=look["color"], **ring)
+    if places := list(curve.hollow):
         # The page's own background is not known: a mark without its filling is drawn over.
         hollow = look | {"linestyle": "none", "markerfacecolor": "white", "markersize": 4}
         axes.plot(x[places], y[places], **hollow)

@@ -38,7 +38,6 @@ _STATISTICS = {"mean": "mean"} | {
     prefix: "median" if prefix == "median" else f"{number}th percentile"
     for number, prefix in PERCENTILE_PREFIX.items()
 }
-_ROUNDING = 1e-6
 _Tokens = Annotated[float, Field(gt=0, le=1e8)]
 _Count = Annotated[int, Field(ge=0, le=10**12)]
 _LATENCIES = {
@@ -164,25 +163,23 @@ class _Point(Setup):
     """what the publisher calls the run or the row"""
 
 
-def _latency_fields() -> list[tuple[str, Any, None]]:
-    texts = {
-        f"{prefix}_{name}_ms": f"{text}, {statistic}, in ms"
-        for prefix, statistic in _STATISTICS.items()
-        for name, text in _LATENCIES.items()
-    }
-    for column, text in [*texts.items()]:
-        for end, which in zip(ENDS, ("lower", "upper"), strict=True):
-            if not column.startswith("mean_"):
-                texts[end_column(column, end)] = f"{text}: {which} end of its 90% interval"
-    return [
-        (column, Annotated[float, Field(ge=0, le=1e9, description=f"{text}, 0 to 1e9")], None)
-        for column, text in texts.items()
-    ]
-
-
+_TEXTS = {
+    f"{prefix}_{name}_ms": f"{text}, {statistic}, in ms"
+    for prefix, statistic in _STATISTICS.items()
+    for name, text in _LATENCIES.items()
+}
+_TEXTS |= {
+    end_column(column, end): f"{text}: {which} end of its 90% interval"
+    for column, text in _TEXTS.items()
+    for end, which in zip(ENDS, ("lower", "upper"), strict=True)
+    if not column.startswith("mean_")
+}
 PointRow = make_dataclass(
     "PointRow",
-    _latency_fields(),
+    [
+        (column, Annotated[float, Field(ge=0, le=1e9, description=f"{text}, 0 to 1e9")], None)
+        for column, text in _TEXTS.items()
+    ],
     bases=(_Point,),
     namespace={"__doc__": _Point.__doc__},
     frozen=True,
@@ -235,7 +232,7 @@ def check_latencies(points: pd.DataFrame) -> None:
 
 
 def _refuse_below(values: pd.DataFrame, least: pd.DataFrame, of: str, fix: str) -> None:
-    wrong = values < least * (1 - _ROUNDING)
+    wrong = values < least * (1 - 1e-6)
     if wrong.any(axis=None):
         line = wrong.any(axis=1).idxmax()
         name = wrong.loc[line].idxmax()

@@ -19,7 +19,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_folder, read_json
 from sextant.base.sheets import check
 from sextant.facts.gpu import priced, profile_of_id, profile_row
-from sextant.facts.slo import MAX_FAILED, METRICS
+from sextant.facts.slo import MAX_FAILED
 from sextant.pages.wording import percent
 from sextant.points.characterization import FILE, Description, PointRow, check_latencies
 from sextant.points.export import write_description, write_points, write_table
@@ -71,21 +71,17 @@ def import_load_tool(
     )
     n_without = len(results) - len(points)
     notes = [f"{n_without} left out, with neither users nor a rate"] * (n_without > 0)
-    notes += _caveats(points)
-    points["gpu_profile_id"] = served.gpu_profile_id
-    return write_published(out, about, points, configs, len(results), notes)
-
-
-def _caveats(points: pd.DataFrame) -> list[str]:
-    n_ok, n_failed = (points.get(name, points["users"] * math.nan) for name in ("n_ok", "n_failed"))
+    needed = ("n_ok", "n_failed", "median_ttft_ms", "median_tpot_ms")
+    n_ok, n_failed, *medians = (points.get(name, points["users"] * math.nan) for name in needed)
     failed = n_failed / (n_ok + n_failed)
     said = f"with more than {percent(MAX_FAILED)} of the requests failed (up to "
     said += f"{percent(failed.max())}), which meet no SLO unless --max-failed allows it"
     counts = {said: failed > MAX_FAILED}
-    for name in ("ttft", "tpot"):
-        is_unknown = points.get(f"median_{name}_ms", failed * math.nan).isna()
-        counts[f"without a median {METRICS[name]}"] = is_unknown & (n_ok > 0)
-    return [f"{count.sum()} {said}" for said, count in counts.items() if count.any()]
+    for name, median in zip(("TTFT", "TPOT"), medians, strict=True):
+        counts[f"without a median {name}"] = median.isna() & (n_ok > 0)
+    notes += [f"{count.sum()} {said}" for said, count in counts.items() if count.any()]
+    points["gpu_profile_id"] = served.gpu_profile_id
+    return write_published(out, about, points, configs, len(results), notes)
 
 
 def write_published(
@@ -101,14 +97,10 @@ def write_published(
     Returns the counts: points, measurements, `notes`, and points left out by LLM. Raises
     InputError: no LLM has its configuration; a GPU profile is unknown.
 
-    Args:
-        out: the folder; other files in it stay.
-        about: its description.
-        points: columns of points, but in place of `llm_id` the LLM's name on Hugging Face, `model`;
-            GPU profiles are `<n>x<gpu_id>`.
-        configs: folder of the LLMs' `<llm_id>.json`, relative to `out`; in an id `/` is `__`.
-        n_read: number of measurements that were read, for the counts.
-        notes: of measurements that are not among the points.
+    Other files in the folder stay. `points` have in place of `llm_id` the LLM's name on Hugging
+    Face, `model`; GPU profiles are `<n>x<gpu_id>`. `configs` is the folder of the LLMs'
+    `<llm_id>.json`, relative to `out`; in an id `/` is `__`. `n_read` measurements were read;
+    `notes` are of those that are not among the points.
     """
     folder = (out / configs).resolve()  # `out` need not be there yet
     points = points.assign(llm_id=points["model"].str.replace("/", "__", regex=False))
@@ -121,9 +113,8 @@ def write_published(
     unknown = points.loc[~is_known, "model"].value_counts().sort_index()
     points = points[is_known]
     llm_ids = sorted(points["llm_id"].unique())
-    named = (name.split("x", 1) for name in points["gpu_profile_id"].unique())
-    ordered = sorted((gpu_id, int(count)) for count, gpu_id in named)
-    profiles = [profile_of_id(f"{n}x{gpu_id}") for gpu_id, n in ordered]
+    profiles = [profile_of_id(name) for name in points["gpu_profile_id"].unique()]
+    profiles.sort(key=lambda each: (each.gpu.gpu_id, each.n_gpus))
     llms = [{"llm_id": name, "config": f"{configs}/{name}.json"} for name in llm_ids]
     # The publishers state no prices.
     rows = [profile_row(priced(each, "aws") or each) for each in profiles]

@@ -82,12 +82,10 @@ _MAX_ROWS = 10_000_000
 
 def _require_tables(store: "duckdb.DuckDBPyConnection", path: str | Path) -> None:
     """Refuse a store whose reading could run a stranger's SQL or never end."""
-    problems = [
-        f"the {kind} {name!r}"
-        for kind, query in _CATALOG
-        for name, is_internal in store.execute(query).fetchall()
-        if not is_internal
-    ]
+    problems = []
+    for kind, query in _CATALOG:
+        names = [name for name, is_internal in store.execute(query).fetchall() if not is_internal]
+        problems += [f"the {kind} {name!r}" for name in names]
     for name, n_rows, sql in store.execute(_TABLES).fetchall():
         problems += [f"the computed column of {name!r}"] * (" GENERATED ALWAYS AS" in sql.upper())
         problems += [f"{n_rows:,} rows in {name!r}"] * (n_rows > _MAX_ROWS)
