@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.base.sheets import (
-    comparable,
-    file_name,
-    id_of,
-    id_problem,
-    selectable_problem,
-)
+from sextant.base.sheets import comparable, file_name, id_of, id_problem, selectable_problem
 
 HOSTILE = (
     *("org/name", "..", ".", "../../etc/passwd", "/etc/passwd", ".hidden", "-rf", "--delete"),

@@ -208,11 +208,11 @@ def test_a_token_is_multiplied_with_the_experts_that_it_uses(
 
 
 def test_layers_without_experts(load):
-    config = {**published.QWEN3_30B_A3B, "decoder_sparse_step": 2, "mlp_only_layers": [1, 2]}
+    config = published.QWEN3_30B_A3B | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 2]}
     # Every second layer of 48, but not the second one: 23.
     assert load(config).n_expert_parameters == 23 * 128 * 3 * 2048 * 768
     # All 48 dense: it has no experts, whatever their number would be.
-    dense = load({**published.QWEN3_30B_A3B, "mlp_only_layers": list(range(48))})
+    dense = load(published.QWEN3_30B_A3B | {"mlp_only_layers": list(range(48))})
     facts = dense.n_experts, dense.n_experts_per_token, dense.n_expert_parameters
     assert (*facts, dense.ffn_size) == (0, 0, 0, published.QWEN3_30B_A3B["intermediate_size"])
 
@@ -237,7 +237,7 @@ def test_sliding_windows_are_recorded(load, name, tokens, layers):
 
 def test_qwens_window_begins_at_a_layer(load):
     on = {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 70}
-    assert load({**TEXT_OF["Qwen2.5-72B"], **on}).n_sliding_layers == 10
+    assert load(TEXT_OF["Qwen2.5-72B"] | {**on}).n_sliding_layers == 10
 
 
 @pytest.mark.parametrize(
@@ -345,9 +345,9 @@ def test_flop_parameters_of_an_encoder_decoder_are_per_output_and_per_input_toke
 
 
 def test_only_an_encoder_decoder_has_an_encoder(load):
-    llm = load({**FLAN_T5_XL, "num_decoder_layers": 6})
+    llm = load(FLAN_T5_XL | {"num_decoder_layers": 6})
     assert (llm.is_encoder_decoder, llm.n_encoder_layers, llm.n_layers) == (True, 24, 6)
-    assert load({**FLAN_T5_XL, "num_decoder_layers": None}) == load(FLAN_T5_XL)
+    assert load(FLAN_T5_XL | {"num_decoder_layers": None}) == load(FLAN_T5_XL)
     for config in (LLAMA_70B, CODEGEN_16B):
         llm = load(config)
         encoder = (llm.is_encoder_decoder, llm.n_encoder_layers, llm.n_encoder_flop_parameters)
@@ -361,9 +361,9 @@ def test_what_older_configs_leave_out_has_the_familys_meaning(load):
     # Mistral-Nemo's heads are smaller than hidden_size / heads.
     assert load(LLAMA_7B | {"hidden_size": 5120, "head_dim": 128}).head_dim == 128
     # `null` is how Hugging Face writes "not set".
-    assert load({**STARCODER, "num_key_value_heads": 1}) == load(STARCODER)
+    assert load(STARCODER | {"num_key_value_heads": 1}) == load(STARCODER)
     without = {name: value for name, value in STARCODER.items() if name != "n_inner"}
-    assert load({**without, "n_inner": None}) == load(STARCODER)
+    assert load(without | {"n_inner": None}) == load(STARCODER)
 
 
 @pytest.mark.parametrize("name", published.OLDER)
@@ -383,7 +383,7 @@ def test_a_config_that_is_not_there(tmp_path):
 
 
 def _linear(block):
-    return {**block, "ffn": block["ffn"] | {"replace_with_linear": True}}
+    return block | {"ffn": block["ffn"] | {"replace_with_linear": True}}
 
 
 NANO, V4 = published.NEMOTRON_3_NANO, published.DEEPSEEK_V4_FLASH
@@ -391,61 +391,58 @@ NAS = published.MODERN["Nemotron-Super-49B"][0]
 MISTRAL, LLAMA = published.MISTRAL_7B, TEXT_OF["Llama-3-70B"]
 SCOUT = published.LLAMA4_SCOUT
 BAD = {
-    "unknown family": ({**LLAMA_70B, "model_type": "mamba"}, "'model_type'.*'mamba'.*llama"),
-    "unknown type": ({**LLAMA_70B, "torch_dtype": "int3"}, "'dtype'.*'int3'.*bfloat16"),
+    "unknown family": (LLAMA_70B | {"model_type": "mamba"}, "'model_type'.*'mamba'.*llama"),
+    "unknown type": (LLAMA_70B | {"torch_dtype": "int3"}, "'dtype'.*'int3'.*bfloat16"),
     "cut off": ('{"model_type": "opt",', "not JSON"),
     "empty": ("", "not JSON"),
     "a list": ("[]", "not a JSON object"),
-    "a negative size": ({**LLAMA_70B, "num_hidden_layers": -1}, "'num_hidden_layers'.*-1"),
-    "KV heads beside multi-query": ({**STARCODER, "num_key_value_heads": 48}, "'num_key_value"),
-    "biased MPT": ({**MPT_7B, "no_bias": False}, "'no_bias'"),
+    "a negative size": (LLAMA_70B | {"num_hidden_layers": -1}, "'num_hidden_layers'.*-1"),
+    "KV heads beside multi-query": (STARCODER | {"num_key_value_heads": 48}, "'num_key_value"),
+    "biased MPT": (MPT_7B | {"no_bias": False}, "'no_bias'"),
     "multi-query MPT": (
-        {**MPT_7B, "attn_config": {"attn_type": "multiquery"}},
+        MPT_7B | {"attn_config": {"attn_type": "multiquery"}},
         "'attn_config.attn_type'",
     ),
-    "Llama with MLP biases": ({**LLAMA_70B, "mlp_bias": True}, "'mlp_bias'"),
-    "OPT without biases": ({**OPT, "enable_bias": False}, "'enable_bias'"),
-    "OPT with two embeddings": ({**OPT, "tie_word_embeddings": False}, "'tie_word_emb"),
-    "T5 of an unknown MLP": ({**FLAN_T5_XL, "feed_forward_proj": "gated"}, "'feed_forward_proj'"),
-    "T5's encoder alone": ({**FLAN_T5_XL, "is_encoder_decoder": False}, "'is_encoder_decoder'"),
-    "CodeGen with one embedding": ({**CODEGEN_16B, "tie_word_embeddings": True}, "'tie_word_emb"),
-    "NeoX without biases": ({**NEOX_20B, "attention_bias": False}, "'attention_bias'"),
-    "experts in a dense family": ({**LLAMA, "num_local_experts": 8}, "'num_local_experts'.*llama"),
-    "biases that Mistral has not": ({**MISTRAL, "attention_bias": True}, "'attention_bias'"),
-    "latent attention in Llama": ({**LLAMA, "kv_lora_rank": 512}, "'kv_lora_rank': 512"),
-    "a window in Llama": ({**LLAMA, "sliding_window": 4096}, "'sliding_window'"),
-    "cross-attention": ({**TEXT_OF["GPT-2"], "add_cross_attention": True}, "'add_cross_attention'"),
-    "norms of Q and K": ({**MISTRAL, "use_qk_norm": True}, "'use_qk_norm'"),
+    "Llama with MLP biases": (LLAMA_70B | {"mlp_bias": True}, "'mlp_bias'"),
+    "OPT without biases": (OPT | {"enable_bias": False}, "'enable_bias'"),
+    "OPT with two embeddings": (OPT | {"tie_word_embeddings": False}, "'tie_word_emb"),
+    "T5 of an unknown MLP": (FLAN_T5_XL | {"feed_forward_proj": "gated"}, "'feed_forward_proj'"),
+    "T5's encoder alone": (FLAN_T5_XL | {"is_encoder_decoder": False}, "'is_encoder_decoder'"),
+    "CodeGen with one embedding": (CODEGEN_16B | {"tie_word_embeddings": True}, "'tie_word_emb"),
+    "NeoX without biases": (NEOX_20B | {"attention_bias": False}, "'attention_bias'"),
+    "experts in a dense family": (LLAMA | {"num_local_experts": 8}, "'num_local_experts'.*llama"),
+    "biases that Mistral has not": (MISTRAL | {"attention_bias": True}, "'attention_bias'"),
+    "latent attention in Llama": (LLAMA | {"kv_lora_rank": 512}, "'kv_lora_rank': 512"),
+    "a window in Llama": (LLAMA | {"sliding_window": 4096}, "'sliding_window'"),
+    "cross-attention": (TEXT_OF["GPT-2"] | {"add_cross_attention": True}, "'add_cross_attention'"),
+    "norms of Q and K": (MISTRAL | {"use_qk_norm": True}, "'use_qk_norm'"),
     "linear attention": (
-        {**TEXT_OF["Qwen3-8B"], "layer_types": ["linear_attention"] * 36},
+        TEXT_OF["Qwen3-8B"] | {"layer_types": ["linear_attention"] * 36},
         "'layer_types'",
     ),
     "types of too few layers": (
-        {**TEXT_OF["Qwen3-8B"], "layer_types": ["full_attention"] * 35},
+        TEXT_OF["Qwen3-8B"] | {"layer_types": ["full_attention"] * 35},
         "'layer_types'.*36 layers",
     ),
-    "two names that disagree": ({**MISTRAL, "n_layer": 31}, "num_hidden_layers = 32, n_layer = 31"),
+    "two names that disagree": (MISTRAL | {"n_layer": 31}, "num_hidden_layers = 32, n_layer = 31"),
     "more experts used than there are": (
-        {**published.MIXTRAL_8X7B, "num_experts_per_tok": 9},
+        published.MIXTRAL_8X7B | {"num_experts_per_tok": 9},
         "'num_experts_per_tok'.*9 of 8 experts",
     ),
-    "experts in some layers": ({**published.DEEPSEEK_V3, "moe_layer_freq": 2}, "'moe_layer_freq'"),
+    "experts in some layers": (published.DEEPSEEK_V3 | {"moe_layer_freq": 2}, "'moe_layer_freq'"),
     "more dense layers than layers": (
-        {**published.DEEPSEEK_V3, "first_k_dense_replace": 62},
+        published.DEEPSEEK_V3 | {"first_k_dense_replace": 62},
         "'first_k_dense_replace'.*62 of 61",
     ),
-    "an embedding model": ({**SCOUT, "architectures": ["CLIPModel"]}, "'architectures'.*CLIPModel"),
-    "a size of too many digits": ({**LLAMA, "vocab_size": 10**12}, "'vocab_size'.*1,000,000,000"),
-    "heads that cannot share": (
-        {**LLAMA, "num_key_value_heads": 7},
-        "'num_key_value_heads'.*64.*7",
-    ),
+    "an embedding model": (SCOUT | {"architectures": ["CLIPModel"]}, "'architectures'.*CLIPModel"),
+    "a size of too many digits": (LLAMA | {"vocab_size": 10**12}, "'vocab_size'.*1,000,000,000"),
+    "heads that cannot share": (LLAMA | {"num_key_value_heads": 7}, "'num_key_value_heads'.*64.*7"),
     "heads beside the hidden size": (
-        {**LLAMA, "num_attention_heads": 33},
+        LLAMA | {"num_attention_heads": 33},
         "'num_attention_heads'.*33 heads do not divide",
     ),
     "two data types": (
-        {**SCOUT, "torch_dtype": "float16"},
+        SCOUT | {"torch_dtype": "float16"},
         "'torch_dtype'.*'float16'.*'bfloat16' inside text_config",
     ),
     "an unknown kind of layer": (NANO | {"hybrid_override_pattern": "M-X"}, "pattern'.*X.*moe"),
@@ -481,7 +478,7 @@ BAD = {
         "'block_configs.*replace_with_linear'.*unsupported",
     ),
     "a nested family that is unknown": (
-        {**SCOUT, "text_config": {"model_type": "mllama_text_model"}},
+        SCOUT | {"text_config": {"model_type": "mllama_text_model"}},
         "'model_type'.*mllama_text_model",
     ),
 }
@@ -505,4 +502,4 @@ def test_fields_that_are_off_or_change_nothing_are_let_pass(load, config):
         "router_aux_loss_coef": 0.02,
         "pad_token_id": None,
     }
-    assert load({**harmless, **config}) == load(config)
+    assert load(harmless | {**config}) == load(config)

@@ -182,13 +182,3 @@ def test_what_llm_pilot_measured_fits_into_the_facts_of_its_devices():
         # The longest request of the characterization has 946 tokens, input and output together.
         found = assess(llms[cell["llm_id"]], devices, 1.0, 946)
         assert found.is_feasible or cell["status"] != "measured", (cell, found.verdict.reason)
-
-
-def test_a_70b_in_16_bits_needs_two_devices_and_leaves_them_little():
-    large = load_llm(ROOT / "resources/llms/meta-llama__Llama-3.1-70B-Instruct.json")
-    one, two = (profile_of_id(f"{n}xH100-80GB").devices for n in (1, 2))
-    found = assess(large, one, 0.9, 1000, "vllm")
-    assert found.verdict.why.startswith("the weights take 131.417 GiB of 6")
-    left = assess(large, two, 0.9, 1000, "vllm")
-    assert left.is_feasible and left.weight_gib + left.kv_gib < 2 * 80
-    assert left.kv_gib * 2**20 / 320 == pytest.approx(left.max_batch_weight_tokens, abs=1)

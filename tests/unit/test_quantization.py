@@ -32,7 +32,7 @@ def tensors(**weights) -> dict:
 def load(tmp_path):
     def save_and_load(quantization, config=LLAMA_7B):
         path = tmp_path / "config.json"
-        path.write_text(json.dumps({**config, "quantization_config": quantization}))
+        path.write_text(json.dumps(config | {"quantization_config": quantization}))
         return load_llm(path)
 
     return save_and_load

@@ -23,15 +23,7 @@ from sextant.base.sheets import check, read_yaml
 from sextant.facts import llm_families, llm_hybrids
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm_config import DTYPE_BYTES as DTYPE_BYTES
-from sextant.facts.llm_config import (
-    FP8,
-    MXFP4,
-    NVFP4,
-    Matrices,
-    Scheme,
-    quantized,
-    read_config,
-)
+from sextant.facts.llm_config import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized, read_config
 from sextant.facts.llm_families import UNBOUNDED_TOKENS as UNBOUNDED_TOKENS
 from sextant.facts.llm_families import families
 
