@@ -1,6 +1,7 @@
 """From measured cells to the rows of the tables `point`, `feasibility` and `telemetry`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL
 from sextant.facts.llm import DTYPE_PRECISION
 from sextant.points.cell_files import MeasuredCell, read_cell, require_whole
 from sextant.points.metrics import REQUEST_COLUMNS, interval_rows, points_query
-from sextant.points.run import CELL_KEY, CellRun, LevelRun
+from sextant.points.run import CELL_KEY, LevelRun
 from sextant.points.store import connect
 
 ENERGY_SQL = Path(__file__).with_name("energy.sql")
@@ -20,36 +21,76 @@ ENERGY_SQL = Path(__file__).with_name("energy.sql")
 _CELLS_AT_ONCE = 100
 """Their requests are in memory together: about 100 MiB for 100,000 requests of 64 tokens."""
 _TEXT, _FLOAT, _COUNT = pa.string(), pa.float64(), pa.int64()
-_KEY_TYPES = dict.fromkeys(CELL_KEY, _TEXT)
-_OF_POINTS = {
-    "scenario_kind": _TEXT,
-    "replicas": pa.int32(),
-    **dict.fromkeys(("engine", "precision", "measured_on"), _TEXT),
+_Columns = dict[str, tuple[pa.DataType, Callable[..., Any]]]
+"""Type of a table's column, and what gives its value of an item."""
+
+
+def _precision(cell: MeasuredCell) -> str | None:
+    """Return the weights' precision, None where it is what the LLM's configuration says."""
+    is_quantized = ((cell.run.definition or {}).get("llm") or {}).get("weight_bits")
+    dtype = cell.run.server and cell.run.server.precision
+    return None if is_quantized else DTYPE_PRECISION.get(dtype or "")
+
+
+_KEY: _Columns = {name: (_TEXT, attrgetter(f"run.{name}")) for name in CELL_KEY}
+_OF_POINTS: _Columns = {
+    "scenario_kind": (_TEXT, attrgetter("run.scenario_kind")),
+    "replicas": (pa.int32(), attrgetter("run.variant.replicas")),
+    "engine": (_TEXT, lambda cell: cell.run.server and cell.run.server.engine),
+    "precision": (_TEXT, _precision),
+    "measured_on": (_TEXT, lambda cell: cell.run.started_at and f"{cell.run.started_at:%Y-%m-%d}"),
 }
 """What a cell says of each of its points."""
-_CELLS = pa.schema({"cell": _COUNT, "folder": _TEXT} | _KEY_TYPES | _OF_POINTS)
-_LEVELS = pa.schema(
-    {
-        "cell": _COUNT,
-        **dict.fromkeys(("level", "started_s", "duration_s"), _FLOAT),
-        "batch_weight_tokens": _COUNT,
-        **dict.fromkeys(("client_lag_p99_ms", "client_lag_max_ms", "send_lag_p99_ms"), _FLOAT),
-        "server_mean_itl_ms": _FLOAT,
-        "engine_version": _TEXT,
-        "is_published_median": pa.bool_(),
-        **dict.fromkeys(("median_nttft_ms", "median_itl_ms"), _FLOAT),
-    }
-)
-_FEASIBILITY = pa.schema(
-    {
-        **_KEY_TYPES,
-        "is_feasible": pa.bool_(),
-        **dict.fromkeys(("verdict", "reason", "levels_left_out"), _TEXT),
-        **dict.fromkeys(("memory_utilization", "weight_gib", "kv_gib"), _FLOAT),
-        "batch_weight_tokens": _COUNT,
-        "n_server_starts": pa.int32(),
-    }
-)
+_CELLS: _Columns = {"folder": (_TEXT, lambda cell: str(cell.folder))} | _KEY | _OF_POINTS
+_LEVELS: _Columns = {
+    "level": (_FLOAT, lambda level, _: level.level),
+    "started_s": (_FLOAT, lambda level, _: level.started_s),
+    "duration_s": (_FLOAT, lambda level, _: level.duration_s),
+    "batch_weight_tokens": (_COUNT, lambda _, run: run.batch_weight_tokens),
+    "client_lag_p99_ms": (_FLOAT, lambda level, _: level.client_lag_ms.p99),
+    "client_lag_max_ms": (_FLOAT, lambda level, _: level.client_lag_ms.max),
+    "send_lag_p99_ms": (_FLOAT, lambda level, _: level.send_lag_ms.p99),
+    "server_mean_itl_ms": (_FLOAT, lambda level, _: level.server_mean_itl_ms),
+    "engine_version": (_TEXT, lambda level, run: level.engine_version or run.engine_version),
+    "is_published_median": (pa.bool_(), lambda level, _: level.published_medians is not None),
+    "median_nttft_ms": (_FLOAT, lambda level, _: _published(level, "median_nttft_ms")),
+    "median_itl_ms": (_FLOAT, lambda level, _: _published(level, "median_itl_ms")),
+}
+_FEASIBILITY: _Columns = _KEY | {
+    "is_feasible": (pa.bool_(), attrgetter("run.verdict.is_feasible")),
+    "verdict": (_TEXT, attrgetter("run.verdict.outcome.value")),
+    "reason": (_TEXT, attrgetter("run.verdict.reason")),
+    "levels_left_out": (_TEXT, lambda cell: cell.run.left_out and str(cell.run.left_out)),
+    "memory_utilization": (_FLOAT, lambda cell: _memory(cell, "memory_utilization")),
+    "weight_gib": (_FLOAT, lambda cell: _memory(cell, "weight_gib")),
+    "kv_gib": (_FLOAT, lambda cell: _memory(cell, "kv_gib")),
+    "batch_weight_tokens": (_COUNT, attrgetter("run.batch_weight_tokens")),
+    # Null where a published characterization does not say.
+    "n_server_starts": (
+        pa.int32(),
+        lambda cell: None if cell.tuning.probes is None else len(cell.tuning.probes),
+    ),
+}
+
+
+def _published(level: LevelRun, name: str) -> Any:
+    return getattr(level.published_medians, name, None)
+
+
+def _memory(cell: MeasuredCell, name: str) -> Any:
+    return getattr(cell.tuning.memory, name, None)
+
+
+def _table(columns: _Columns, items: Iterable[tuple[int, tuple[Any, ...]]]) -> pa.Table:
+    """Return one row per item, with its number as `cell`."""
+    types = {name: kind for name, (kind, _) in columns.items()}
+    rows = [
+        {"cell": number} | {name: value_of(*item) for name, (_, value_of) in columns.items()}
+        for number, item in items
+    ]
+    return pa.Table.from_pylist(rows, schema=pa.schema({"cell": _COUNT} | types))
+
+
 _VIEWS = {
     "requests": f"{', '.join(REQUEST_COLUMNS)}, {START_SQL} AS start_s",
     "telemetry": "f.* EXCLUDE (filename)",
@@ -95,22 +136,22 @@ def summarize_cells(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table, 
         connect().from_arrow(pa.concat_tables(tables)).order("ALL").to_arrow_table()
         for tables in zip(*parts, strict=True)
     )
-    rows = [_feasibility_row(cell) for cell in sorted(cells, key=lambda cell: cell.key)]
-    return points, pa.Table.from_pylist(rows, schema=_FEASIBILITY), telemetry
+    ordered = sorted(cells, key=lambda cell: cell.key)
+    feasibility = _table(_FEASIBILITY, ((n, (cell,)) for n, cell in enumerate(ordered)))
+    return points, feasibility.drop_columns("cell"), telemetry
 
 
 def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
     """Return the rows of the tables `point` and `telemetry`, in no order."""
     database = connect()
-    rows = [{"cell": number} | _cell_row(cell) for number, cell in enumerate(cells)]
     levels = [
-        {"cell": number} | _level_row(cell.run, level)
+        (number, (level, cell.run))
         for number, cell in enumerate(cells)
         for level in cell.run.levels
         if not level.n_unfinished  # the last one, of a load that was interrupted
     ]
-    database.register("cells", pa.Table.from_pylist(rows, schema=_CELLS))
-    database.register("levels", pa.Table.from_pylist(levels, schema=_LEVELS))
+    database.register("cells", _table(_CELLS, ((n, (cell,)) for n, cell in enumerate(cells))))
+    database.register("levels", _table(_LEVELS, levels))
     for name, columns in _VIEWS.items():
         files = [str(cell.folder / f"{name}.parquet") for cell in cells]
         # The folder of a file shows which cell it belongs to.
@@ -146,53 +187,3 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
         FROM device_telemetry AS t JOIN cells AS c USING (cell)"""
     ).to_arrow_table()
     return points, telemetry
-
-
-def _cell_row(cell: MeasuredCell) -> dict[str, Any]:
-    run = cell.run
-    dtype = run.server and run.server.precision
-    is_quantized = ((run.definition or {}).get("llm") or {}).get("weight_bits")
-    return {
-        "folder": str(cell.folder),
-        **dict(zip(CELL_KEY, cell.key, strict=True)),
-        "scenario_kind": run.scenario_kind,
-        "replicas": run.variant.replicas,
-        "engine": run.server and run.server.engine,
-        # Null where it is what the LLM's configuration says.
-        "precision": None if is_quantized else DTYPE_PRECISION.get(dtype or ""),
-        "measured_on": run.started_at and f"{run.started_at:%Y-%m-%d}",
-    }
-
-
-def _level_row(run: CellRun, level: LevelRun) -> dict[str, Any]:
-    published = level.published_medians
-    same = ("level", "started_s", "duration_s", "server_mean_itl_ms")
-    return {
-        **{name: getattr(level, name) for name in same},
-        "batch_weight_tokens": run.batch_weight_tokens,
-        "client_lag_p99_ms": level.client_lag_ms.p99,
-        "client_lag_max_ms": level.client_lag_ms.max,
-        "send_lag_p99_ms": level.send_lag_ms.p99,
-        "engine_version": level.engine_version or run.engine_version,
-        "is_published_median": published is not None,
-        "median_nttft_ms": published and published.median_nttft_ms,
-        "median_itl_ms": published and published.median_itl_ms,
-    }
-
-
-def _feasibility_row(cell: MeasuredCell) -> dict[str, Any]:
-    run, tuning, memory = cell.run, cell.tuning, cell.tuning.memory
-    return {
-        **dict(zip(CELL_KEY, cell.key, strict=True)),
-        "is_feasible": run.verdict.is_feasible,
-        "verdict": run.verdict.outcome.value,
-        "reason": run.verdict.reason,
-        "levels_left_out": run.left_out and str(run.left_out),
-        **{
-            name: memory and getattr(memory, name)
-            for name in ("memory_utilization", "weight_gib", "kv_gib")
-        },
-        "batch_weight_tokens": run.batch_weight_tokens,
-        # Null where a published characterization does not say.
-        "n_server_starts": None if tuning.probes is None else len(tuning.probes),
-    }
