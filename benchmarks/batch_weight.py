@@ -19,8 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import SEARCH as SETTINGS
 from real_vllm import SMALL as LLM
 from real_vllm import tuning_tools
-from sextant.bench.batch_weight import TOLERANCE, WeightRange, possible_gain
-from sextant.bench.tuning import ProbeRecord, RequestLengths, tune_and_load
+from sextant.bench.tuning import (
+    TOLERANCE,
+    ProbeRecord,
+    RequestLengths,
+    WeightRange,
+    possible_gain,
+    tune_and_load,
+)
 from sextant.engine.protocol import ServerError
 from sextant.facts.gpu import GIB
 

@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from real_vllm import NEEDS_VLLM, SMALL, tuning_tools
-from sextant.bench.batch_weight import WeightRange, possible_gain
-from sextant.bench.tuning import ProbeRecord, RequestLengths, tune_and_load
+from sextant.bench.tuning import (
+    ProbeRecord,
+    RequestLengths,
+    WeightRange,
+    possible_gain,
+    tune_and_load,
+)
 from sextant.engine.protocol import ServerError
 from sextant.facts.gpu import GIB
 from sextant.points.verdict import Probe

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from sextant.bench.batch_weight import TOLERANCE, WeightRange, next_weight, possible_gain
+from sextant.bench.tuning import TOLERANCE, WeightRange, next_weight, possible_gain
 from sextant.points.verdict import MemoryFacts, Probe
 
 MIB, GIB = 2**20, 2**30

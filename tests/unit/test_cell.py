@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.base.job_log import Progress
 from sextant.bench.cell import measure_cell, server_specs
-from sextant.bench.definition import Cell, cell_from_definition
+from sextant.bench.measurement import Cell, cell_from_definition
 from sextant.engine import devices
 from sextant.engine.protocol import ServerError
 from sextant.experiment.servers import EngineSettings
@@ -458,12 +458,8 @@ def test_replicas_get_the_same_share_of_the_requests(tmp_path):
     assert run["variant_id"] == "pair" and len(run["server"]["devices"]) == 2
     assert run["batch_weight_tokens"] < MOST_TOKENS / 2
     frame = pd.read_parquet(outputs.requests)
-    assert set(zip(frame["user"], frame["replica"], strict=True)) == {
-        (0, 0),
-        (1, 1),
-        (2, 0),
-        (3, 1),
-    }
+    pairs = set(zip(frame["user"], frame["replica"], strict=True))
+    assert pairs == {(0, 0), (1, 1), (2, 0), (3, 1)}
     watched = pd.read_parquet(outputs.server)
     assert set(watched["replica"]) <= {0, 1}
     assert (tmp_path / "server.log").exists() and (tmp_path / "server.1.log").exists()

@@ -205,7 +205,7 @@ def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, p
         write(path, value)
 
     with monkeypatch.context() as full:
-        full.setattr("sextant.bench.definition.write_json", refuse)
+        full.setattr("sextant.bench.measurement.write_json", refuse)
         with pytest.raises(InputError, match="level-6: no room"):
             measure(tmp_path, scenario=BATCH)
     before = sent_s(tmp_path / "out" / "partial" / "level-2" / "requests.parquet", 2)

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from sextant.bench.definition import Checkpoint
+from sextant.bench.measurement import Checkpoint
 from sextant.points.cell_files import TABLES
 from sextant.points.run import LevelRun
 

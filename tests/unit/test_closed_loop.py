@@ -165,19 +165,9 @@ def test_listed_requests_come_in_their_order_and_again():
 
 
 def test_a_request_carries_the_sampling_parameters_of_the_workload():
-    model = RequestModel(
-        pd.DataFrame(
-            {
-                "input_tokens": [4, 5, 6],
-                "output_tokens": [2, 2, 2],
-                "is_greedy": [False, True, False],
-                "temperature": [0.7, 0.7, np.nan],
-                "top_k": [50, 50, 50],
-                "batch_size": [1, 2, 1],
-                "count": [1, 1, 1],
-            }
-        )
-    )
+    frame = pd.DataFrame({"input_tokens": [4, 5, 6], "output_tokens": 2, "count": 1, "top_k": 50})
+    own = {"is_greedy": [False, True, False], "temperature": [0.7, 0.7, np.nan]}
+    model = RequestModel(frame.assign(**own, batch_size=[1, 2, 1]))
     seen = {}
     for request in requests_of(RequestSource("m", model, RandomTokens(1000), 0), 50):
         body = json.loads(request.body)

@@ -71,16 +71,10 @@ def saying(body: bytes):
 
 # Bytes of answers
 
-BYTES = st.one_of(
-    st.binary(max_size=40),
-    st.sampled_from(
-        [*GOOD.splitlines(keepends=True), NOT_UTF8, DEEP, usage_alone(2), b"event: error\n"]
-    ),
-    st.sampled_from(
-        [b'data: {"error": %s}\n' % it for it in (b'"\\ud800"', b"[" * 900 + b"]" * 900)]
-    ),
-    st.sampled_from([b"\r", b"\n", b"data:", b": \n", b"\xef\xbb\xbf", b"9" * 5000]),
-)
+ERRORS = [b'data: {"error": %s}\n' % it for it in (b'"\\ud800"', b"[" * 900 + b"]" * 900)]
+LINES = [*GOOD.splitlines(keepends=True), NOT_UTF8, DEEP, usage_alone(2), b"event: error\n"]
+PARTS = [b"\r", b"\n", b"data:", b": \n", b"\xef\xbb\xbf", b"9" * 5000]
+BYTES = st.one_of(st.binary(max_size=40), *map(st.sampled_from, (LINES, ERRORS, PARTS)))
 
 
 @settings(deadline=None, max_examples=150)
@@ -229,23 +223,12 @@ def test_a_server_that_repeats_its_key_everywhere(tmp_path) -> None:
 
     answer.takes_get = True
     out = tmp_path / "out"
-    options = [
-        "--model",
-        "m",
-        "--out",
-        out,
-        "--input-tokens",
-        4,
-        "--output-tokens",
-        2,
-        "--batch",
-        4,
-    ]
+    options = f"--model m --out {out} --input-tokens 4 --output-tokens 2 --batch 4".split()
     with StubServer(answer) as server, StubServer(answer_tokens()) as other:
         code = "from sextant.cli.app import main; main()"
         command = [sys.executable, "-c", code, "load", "--base-url", server.url]
         done = subprocess.run(
-            [*command, *map(str, options)],
+            [*command, *options],
             env=os.environ | {"OPENAI_API_KEY": f"{KEY}\n"},
             capture_output=True,
             text=True,

@@ -13,8 +13,13 @@ from types import SimpleNamespace
 import pytest
 
 from fake_servers import CPU, SETTINGS
-from sextant.bench.batch_weight import WeightRange
-from sextant.bench.tuning import CornerCase, ProbeRecord, check_corner_cases, tune_and_load
+from sextant.bench.tuning import (
+    CornerCase,
+    ProbeRecord,
+    WeightRange,
+    check_corner_cases,
+    tune_and_load,
+)
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.points.verdict import MemoryFacts, Probe

@@ -63,101 +63,31 @@ def test_every_profile_plans_the_same_jobs(project, profile: str) -> None:
     assert planned.by_rule == {"evaluate_predictor": 4, "build_store": 1, "write_report": 1}
 
 
-BAD_INPUTS = {
-    "unknown column": ("config/llms.tsv", "llm_id", "llm", ["llms.tsv", "line 1", "'llm'"]),
-    "unknown LLM": (
-        "config/benchmarks.tsv",
-        "*\t*",
-        "nobody\t*",
-        ["benchmarks.tsv", "line 2", "'llm_ids'", "'nobody'", "llm-opt-6m"],
-    ),
-    "unknown trace": (
-        "config/workloads.tsv",
-        "\tazure-2023-conv-sample\t",
-        "\tnone\t",
-        ["workloads.tsv", "line 2", "'trace_id'", "'none'"],
-    ),
-    "unknown use case": (
-        "config/workloads.tsv",
-        "\tsummarization\t",
-        "\ttranslation\t",
-        ["workloads.tsv", "line 3", "'use_case'", "'translation'"],
-    ),
-    "trace and use case at once": (
-        "config/workloads.tsv",
-        "summarization\t\t",
-        "summarization\tazure-2023-conv-sample\t",
-        ["workloads.tsv", "line 3", "'trace_id'", "not both"],
-    ),
-    "start of a trace that is no time": (
-        "config/traces.tsv",
-        "max_rejected_fraction",
-        "start_time",
-        ["traces.tsv", "line 2", "'start_time'", "0.01"],
-    ),
-    "log without the names of its columns": (
-        "config/traces.tsv",
-        "\tsextant\t",
-        "\tcolumns\t",
-        ["traces.tsv", "line 2", "'columns'", "names no column"],
-    ),
-    "GPU without facts": (
-        "config/gpu_profiles.tsv",
-        "2xcpu-core\tcpu-core",
-        "2xcpu-core\tH900",
-        ["gpu_profiles.tsv", "line 3", "H900.yaml"],
-    ),
-    "LLM without a config": (
-        "config/llms.tsv",
-        "demo-opt-6m.json",
-        "none.json",
-        ["none.json", "no such file"],
-    ),
-    "requests beyond the context": (
-        "config/workloads.tsv",
-        "\t512\t",
-        "\t4096\t",
-        ["workloads.tsv", "line 2", "'max_input_tokens'", "2048"],
-    ),
-    "data set that is nowhere": (
-        "config/traces.tsv",
-        "resources/traces/azure-2023-conv-sample.csv",
-        "nowhere.csv",
-        ["traces.tsv", "line 2", "'dataset'", "nowhere.csv"],
-    ),
-    "unknown configuration key": (
-        "config/config.yaml",
-        "seed:",
-        "sed: 1\nseed:",
-        ["sed", "unknown field"],
-    ),
-    "unknown predictor": (
-        "config/config.yaml",
-        "- static_policy",
-        "- oracle",
-        ["predictors", "'oracle'"],
-    ),
-    "decision that nothing measures": (
-        "config/config.yaml",
-        "scenario_id: users-1-8",
-        "scenario_id: users-1-16",
-        ["decision", "conversation, users-1-8"],
-    ),
-    "sheet without rows": ("config/demo/slos.tsv", None, "", ["slos.tsv", "is empty"]),
-    "weights that are nowhere": (
-        "config/llms.tsv",
-        "demo-opt-6m.json\t",
-        "demo-opt-6m.json\tnowhere",
-        ["llms.tsv", "line 2", "'model'", "'nowhere'"],
-    ),
-    "negative price": ("config/gpu_profiles.tsv", "\t0.08", "\t-1", ["line 3", "'usd_per_hour'"]),
-}
+SAMPLE, CONFIG = "azure-2023-conv-sample", "config.yaml"
+BAD_INPUTS = [
+    ("llms.tsv", "llm_id", "llm", "line 1|'llm'"),
+    ("benchmarks.tsv", "*\t*", "nobody\t*", "line 2|'llm_ids'|'nobody'|llm-opt-6m"),
+    ("workloads.tsv", f"\t{SAMPLE}\t", "\tnone\t", "line 2|'trace_id'|'none'"),
+    ("workloads.tsv", "\tsummarization\t", "\tno\t", "line 3|'use_case'|'no'"),
+    ("workloads.tsv", "summarization\t\t", f"summarization\t{SAMPLE}\t", "'trace_id'|not both"),
+    ("traces.tsv", "max_rejected_fraction", "start_time", "line 2|'start_time'|0.01"),
+    ("traces.tsv", "\tsextant\t", "\tcolumns\t", "line 2|'columns'|names no column"),
+    ("gpu_profiles.tsv", "2xcpu-core\tcpu-core", "2xcpu-core\tH900", "line 3|H900.yaml"),
+    ("llms.tsv", "demo-opt-6m.json", "none.json", "none.json|no such file"),
+    ("workloads.tsv", "\t512\t", "\t4096\t", "line 2|'max_input_tokens'|2048"),
+    ("traces.tsv", f"resources/traces/{SAMPLE}", "nowhere", "line 2|'dataset'|nowhere.csv"),
+    (CONFIG, "seed:", "sed: 1\nseed:", "sed|unknown field"),
+    (CONFIG, "- static_policy", "- oracle", "predictors|'oracle'"),
+    (CONFIG, "scenario_id: users-1-8", "scenario_id: none", "decision|conversation, users-1-8"),
+    ("demo/slos.tsv", None, "", "slos.tsv|is empty"),
+    ("llms.tsv", "6m.json\t", "6m.json\tnowhere", "line 2|'model'|'nowhere'"),
+    ("gpu_profiles.tsv", "\t0.08", "\t-1", "line 3|'usd_per_hour'"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_INPUTS)
-def test_bad_input_gets_one_clear_error_before_anything_runs(project, name: str) -> None:
-    path, old, new, said = BAD_INPUTS[name]
-    file = project.folder / path
+@pytest.mark.parametrize(("path", "old", "new", "said"), BAD_INPUTS)
+def test_bad_input_gets_one_clear_error_before_anything_runs(project, path, old, new, said) -> None:
+    file = project.folder / "config" / path
     text = file.read_text()
     if old is None:  # all rows, below two lines of comment and the header
         old = "".join(text.splitlines(keepends=True)[3:])
@@ -166,6 +96,8 @@ def test_bad_input_gets_one_clear_error_before_anything_runs(project, name: str)
     status, text = run(project.folder, "--cores", "1")
     assert status == 1
     (line,) = [line for line in text.splitlines() if line.startswith("Error: ")]
-    for part in said:
+    for part in said.split("|"):
         assert part in line
+    # A device's or an LLM's file is named in place of the sheet that names it.
+    assert path.endswith("yaml") or file.name in line or "none.json" in said
     assert "Traceback" not in text

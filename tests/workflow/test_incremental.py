@@ -67,6 +67,12 @@ def append(sheet: str, **cells: object) -> Change:
     return change
 
 
+def ask_for(llms: str, profiles: str, workload: str, scenario: str) -> Change:
+    """Add a row of cells to measure."""
+    cells = {"llm_ids": llms, "gpu_profile_ids": profiles, "workload_id": workload}
+    return append("benchmarks", **cells, scenario_id=scenario)
+
+
 def replace(path: str, old: str, new: str) -> Change:
     def change(project: Project) -> None:
         file = project.folder / path
@@ -101,33 +107,15 @@ def nothing(project: Project) -> None:
     pass
 
 
-NEW_WORKLOAD = append(
-    "workloads",
-    workload_id="short",
-    use_case="summarization",
-    max_input_tokens=512,
-    max_output_tokens=64,
-)
+_SHORT = {"workload_id": "short", "use_case": "summarization"}
+NEW_WORKLOAD = append("workloads", **_SHORT, max_input_tokens=512, max_output_tokens=64)
 ADDITIONS: dict[str, Change] = {
     "LLM": append("llms", llm_id="new", config="resources/llms/demo-qwen2-26m.json"),
     "GPU profile": append(
-        "gpu_profiles",
-        gpu_profile_id="3xcpu-core",
-        gpu_id="cpu-core",
-        n_gpus=3,
-        usd_per_hour=0.12,
+        "gpu_profiles", gpu_profile_id="3xcpu-core", gpu_id="cpu-core", n_gpus=3, usd_per_hour=0.12
     ),
     # Its row asks for all LLMs on one of the GPU profiles.
-    "workload": together(
-        NEW_WORKLOAD,
-        append(
-            "benchmarks",
-            llm_ids="*",
-            gpu_profile_ids="1xcpu-core",
-            workload_id="short",
-            scenario_id="users-1-8",
-        ),
-    ),
+    "workload": together(NEW_WORKLOAD, ask_for("*", "1xcpu-core", "short", "users-1-8")),
     "SLO": append("demo/slos", slo_id="new", nttft_ms=1, itl_ms=2, percentile=90, users=3),
 }
 TWISTS: dict[str, Change] = {
@@ -193,11 +181,7 @@ ALL_CELLS = {f"{llm} {gpus} conversation users-1-8" for llm in LLMS for gpus in 
 MEASURED_AGAIN = Counter(benchmark_cell=8) + AGGREGATED
 BURSTS = "bursts\topen_loop\t2\t0\t1\tfitted"
 CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
-    "another level": (
-        replace("config/scenarios.tsv", "1,2", "1,2,4"),
-        MEASURED_AGAIN,
-        ALL_CELLS,
-    ),
+    "another level": (replace("config/scenarios.tsv", "1,2", "1,2,4"), MEASURED_AGAIN, ALL_CELLS),
     "more memory on a device": (
         replace("resources/gpus/cpu-core.yaml", "memory_gib: 0.125", "memory_gib: 0.25"),
         MEASURED_AGAIN,
@@ -246,28 +230,13 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         together(
             replace("config/scenarios.tsv", "duration_s\n", "duration_s\tarrivals\n"),
             replace("config/scenarios.tsv", "0.4\n", f"0.4\t\n{BURSTS}\n"),
-            append(
-                "benchmarks",
-                llm_ids="llm-opt-6m",
-                gpu_profile_ids="*",
-                workload_id="conversation",
-                scenario_id="bursts",
-            ),
+            ask_for("llm-opt-6m", "*", "conversation", "bursts"),
         ),
         Counter(benchmark_cell=2) + AGGREGATED,
         {f"llm-opt-6m {gpus} conversation bursts" for gpus in PROFILES},
     ),
     "a workload for one LLM": (
-        together(
-            NEW_WORKLOAD,
-            append(
-                "benchmarks",
-                llm_ids="llm-opt-6m",
-                gpu_profile_ids="*",
-                workload_id="short",
-                scenario_id="users-1-8",
-            ),
-        ),
+        together(NEW_WORKLOAD, ask_for("llm-opt-6m", "*", "short", "users-1-8")),
         Counter(benchmark_cell=2, fit_workload=1) + AGGREGATED,
         {f"llm-opt-6m {gpus} short users-1-8" for gpus in PROFILES},
     ),
@@ -281,7 +250,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         {name.replace("conversation", "talk") for name in ALL_CELLS},
     ),
     "a comment in a sheet": (
-        replace("config/llms.tsv", "llm_id\t", "# ours\nllm_id\t"),
+        replace("config/llms.tsv", "llm_id\t", "#\nllm_id\t"),
         AFTER_POINTS,
         set(),
     ),

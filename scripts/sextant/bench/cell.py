@@ -14,10 +14,15 @@ from sextant.base.files import remove
 from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
 from sextant.bench import tuning
-from sextant.bench.batch_weight import WeightRange, possible_gain
-from sextant.bench.definition import Cell, Checkpoint, cell_from_definition
-from sextant.bench.measurement import Measurement, Record, write_results
-from sextant.bench.tuning import ProbeRecord, tune_and_load
+from sextant.bench.measurement import (
+    Cell,
+    Checkpoint,
+    Measurement,
+    Record,
+    cell_from_definition,
+    write_results,
+)
+from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_and_load
 from sextant.engine.devices import hardware, pick_cores, pick_devices
 from sextant.engine.protocol import Server, ServerSpec
 from sextant.engine.registry import ENGINES

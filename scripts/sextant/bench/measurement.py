@@ -1,30 +1,36 @@
-"""Measures the levels of a cell on running servers, keeps each as it ends, and writes the files."""
+"""What a cell is, and its measurement: levels on running servers, kept as they end, and files."""
 
 import logging
+import shutil
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sextant.base.files import provenance
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sextant.base.files import provenance, read_json, write_json, write_parquet
 from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
-from sextant.bench.definition import Cell, Checkpoint
 from sextant.engine.devices import host_facts
 from sextant.engine.http import mean_itl_ms, server_gauges
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.engine.watcher import Watched, Watcher, WatchPlan
-from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario, as_json
-from sextant.experiment.servers import EngineSettings
+from sextant.experiment import scenarios
+from sextant.experiment.experiment import definition_sha256, inputs_sha256
+from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
+from sextant.experiment.servers import EngineSettings, Variant
+from sextant.facts.gpu import Devices
 from sextant.load.measure import LevelResult
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.source import RequestSource, unsent_parameters
-from sextant.points.cell_files import TABLES, write_cell
+from sextant.points import cell_files
 from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
 from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
@@ -33,6 +39,122 @@ from sextant.workload.published import load_request_model
 log = logging.getLogger(__name__)
 _MIN_REQUESTS = 10
 """Fewest served requests whose medians decide. A level with fewer does not stop the sweep."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An LLM × GPU profile × workload × scenario, with all that its measurement depends on."""
+
+    source: str
+    llm_id: str
+    config_path: Path
+    model: str | None
+    """Folder of the weights; None for random weights from the config alone."""
+    gpu_profile_id: str
+    devices: Devices
+    workload_id: str
+    workload_path: Path
+    max_input_tokens: int
+    max_output_tokens: int
+    scenario_id: str
+    scenario: Scenario
+    seed: int
+    definition: Mapping[str, Any]
+    """What the cell was built from, plain data; see `cell_definition`."""
+    definition_sha256: str
+    """Of `definition` and of the content of the workload and the LLM's config."""
+    variant: Variant
+    sampler: str = "joint"
+    """How requests are drawn from the workload; see `RequestModel.sample`."""
+    prompts: str | None = None
+    """File that prompts are cut from; None for random token ids."""
+
+    @property
+    def longest_request_tokens(self) -> int:
+        """Input and output tokens of the workload's longest request."""
+        return self.max_input_tokens + self.max_output_tokens
+
+
+def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
+    """Build a cell from its definition (see `sextant.experiment.experiment.cell_definition`)."""
+    names = [field.name for field in fields(Cell)]
+    contents = inputs_sha256(definition, workload_path, definition["config_path"])
+    values = {name: definition[name] for name in names if name in definition} | {
+        "config_path": Path(definition["config_path"]),
+        "devices": Devices(**definition["devices"]),
+        "scenario": scenarios.scenario_of(definition["scenario"]),
+        "variant": Variant(**definition.get("variant", {})),
+        "definition": definition,
+        "definition_sha256": definition_sha256(definition, *contents),
+        "workload_path": Path(workload_path),
+    }
+    return Cell(**values)
+
+
+class Checkpoint:
+    """The finished levels of a cell; those of another definition or machine are not taken over."""
+
+    def __init__(self, folder: Path, definition_sha256: str, hardware: str) -> None:
+        """Keep the levels in `folder` that are whole and of this definition and hardware."""
+        self.folder = folder
+        self._key = {"definition_sha256": definition_sha256, "hardware": hardware}
+        folder.mkdir(parents=True, exist_ok=True)
+        for level in sorted(folder.glob("level-*")):
+            if problem := self._problem(level):
+                log.warning("%s: %s; it is measured again", level, problem)
+                shutil.rmtree(level)
+
+    def _problem(self, level: Path) -> str | None:
+        if not (level / "level.json").exists():
+            return "it was not finished"
+        try:
+            entry = read_json(level / "level.json")
+            if entry["key"]["definition_sha256"] != self._key["definition_sha256"]:
+                return "it was measured by another definition"
+            if (machine := entry["key"]["hardware"]) != self._key["hardware"]:
+                return f"it was measured on {machine}"
+            cell_files.from_json(LevelRun, entry["level"])
+            tables = [level / name for name in entry["files"]]
+            return (
+                None if cell_files.file_facts(tables) == entry["files"] else "its files are damaged"
+            )
+        except (OSError, ValueError, TypeError, KeyError):
+            return "its files are damaged"
+
+    def save(
+        self, level: LevelRun, batch_weight_tokens: int | None, tables: dict[str, pa.Table]
+    ) -> None:
+        """Keep a finished level; `level.json`, which declares it whole, comes last."""
+        folder = self._folder_of(level)
+        paths = {folder / f"{name}.parquet": table for name, table in tables.items()}
+        for path, table in paths.items():
+            write_parquet(path, table, {})
+        entry = {"batch_weight_tokens": batch_weight_tokens, "level": cell_files.to_json(level)}
+        write_json(
+            folder / "level.json", {"key": self._key, "files": cell_files.file_facts(paths)} | entry
+        )
+
+    def levels(self, batch_weight_tokens: int | None) -> list[LevelRun]:
+        """Return the levels that were measured at this batch weight, in order."""
+        found = []
+        for level in self.folder.glob("level-*"):
+            entry = None if self._problem(level) else read_json(level / "level.json")
+            if entry and entry["batch_weight_tokens"] == batch_weight_tokens:
+                found.append(cell_files.from_json(LevelRun, entry["level"]))
+        return sorted(found, key=lambda run: run.level)
+
+    def table(self, name: str, levels: Sequence[LevelRun]) -> pa.Table:
+        """Return the rows of a table (`cell_files.TABLES`), of these levels."""
+        files = [self._folder_of(level) / f"{name}.parquet" for level in levels]
+        return cell_files.concatenated(name, [pq.read_table(file) for file in files])
+
+    def _folder_of(self, level: LevelRun) -> Path:
+        return self.folder / f"level-{scenarios.level_to_json(level.level)}"
+
+    def forget_levels(self) -> None:
+        """Drop all levels: their batch weight did not hold."""
+        for folder in self.folder.glob("level-*"):
+            shutil.rmtree(folder)
 
 
 @dataclass
@@ -63,11 +185,11 @@ def write_results(
     weight = record.server.batch_weight_tokens if record.server else None
     probes = tuple(record.probes)
     tuning = Tuning(verdict, weight, record.possible_gain, feasibility, probes)
-    tables = {name: kept.table(name, record.levels) for name in TABLES}
+    tables = {name: kept.table(name, record.levels) for name in cell_files.TABLES}
     run = CellRun(
         **{name: getattr(cell, name) for name in CELL_KEY if name != "variant_id"},
         variant_id=cell.variant.variant_id,
-        scenario=as_json(cell.scenario),
+        scenario=scenarios.as_json(cell.scenario),
         variant=cell.variant,
         verdict=verdict,
         batch_weight_tokens=weight,
@@ -84,7 +206,7 @@ def write_results(
         definition_sha256=cell.definition_sha256,
         provenance=provenance({"workload": cell.workload_path}, seed=cell.seed),
     )
-    write_cell(folder, run, tuning, tables)
+    cell_files.write_cell(folder, run, tuning, tables)
 
 
 def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop | None:
