@@ -25,7 +25,7 @@ from sextant.facts.llm import load_llm
 from sextant.points.cell_files import CELL_FILES, TABLES, damaged_files, drop_checkpoints, read_run
 from sextant.trace import ingest_trace
 from sextant.workload.fit import fit_workload
-from support import FAKE_PYTHON, PATIENCE_S
+from support import FAKE_PYTHON, PATIENCE_S, ROOT
 
 # Two layers of size 64: a token's K and V take 2 · 2 · 64 · 2 = 512 bytes.
 CONFIG = {
@@ -355,7 +355,7 @@ except InputError as error:
 def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('{"of an earlier run": true}')
-    folders = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+    folders = [*map(str, (*Path(__file__).parents[1::-1], ROOT / "scripts"))]
     done = subprocess.run(
         # Room for the small inputs, not for the requests' table.
         [sys.executable, "-B", "-c", MEASURE_UNDER_A_LIMIT, folders[1], str(tmp_path), "3500"],

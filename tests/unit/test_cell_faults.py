@@ -27,7 +27,7 @@ from sextant.bench import cell as cell_module
 from sextant.bench.cell import measure_cell
 from sextant.engine.protocol import ServerError
 from sextant.points.cell_files import damaged_files
-from support import PATIENCE_S, wait_for
+from support import PATIENCE_S, ROOT, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def start_job(folder: Path, **changes: object) -> subprocess.Popen:
     given = json.dumps({"levels": [1, 2, 3], "duration_s": 1.0} | changes)
     return subprocess.Popen(
         [sys.executable, "-c", JOB, str(Path(__file__).parent), str(folder), given],
-        env=os.environ | {"PYTHONPATH": str(tests)},
+        env=os.environ | {"PYTHONPATH": f"{tests}:{ROOT / 'scripts'}"},
         stderr=subprocess.DEVNULL,
     )
 
@@ -236,7 +236,7 @@ def gpu_job(folder: Path) -> int:
     tests = Path(__file__).parents[1]
     return subprocess.run(
         [sys.executable, "-c", GPU_JOB, str(Path(__file__).parent), str(folder)],
-        env=os.environ | {"PYTHONPATH": str(tests), "CUDA_VISIBLE_DEVICES": "1"},
+        env=os.environ | {"PYTHONPATH": f"{tests}:{ROOT / 'scripts'}", "CUDA_VISIBLE_DEVICES": "1"},
         stderr=subprocess.DEVNULL,
     ).returncode
 
