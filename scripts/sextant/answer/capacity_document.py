@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sextant.answer.answer import (
-    beaten_notes,
-    deployment,
-    source_line,
-    split_beaten,
-    write_results,
-)
+from sextant.answer import answer as shared
 from sextant.answer.capacity import CapacityQuestion, answer_capacity
 from sextant.answer.demand import WINDOW_S, Target, Traffic, requests_of_demand
 from sextant.answer.question import Length, Question, Requests
@@ -61,19 +55,19 @@ _SCHEMA = pa.schema(
 def capacity_document(answer: Answer, origin: Mapping[str, Any] | None = None) -> Document:
     """Return an answer of `answer_capacity` for people (blocks) and programs (data)."""
     warnings = [Note(text, "warning") for text in answer["warnings"]]
-    blocks = [*warnings, *_sections(answer), Note(source_line(answer))]
+    blocks = [*warnings, *_sections(answer), Note(shared.source_line(answer))]
     title = f"{answer['llm_id']}: capacity for {answer['demand']['name']}"
     return Document(title, [Headline(_headline(answer)), *blocks], answer, _asked(answer), origin)
 
 
 def _sections(answer: Answer) -> list[Block]:
-    rows, beaten = split_beaten(answer["alternatives"])
+    rows, beaten = shared.split_beaten(answer["alternatives"])
     header = ["Deployment", "Price", "Probability", "Why"]
     table, others = (
         Table(header, [profile_cells(row) for row in part], {0, 3}, has_header_in_text=False)
         for part in (rows, beaten)
     )
-    notes = beaten_notes(beaten, answer["risk"])
+    notes = shared.beaten_notes(beaten, answer["risk"])
     blocks: list[Block] = [Section("GPU profiles", [table, *notes])]
     if beaten:
         blocks.append(Section("GPU profiles that others beat", [others], is_detail=True))
@@ -99,7 +93,9 @@ def _sections(answer: Answer) -> list[Block]:
         Section("Timeline", [Chart(lambda: _timeline(answer), caption)]),
         *blocks,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
-        Section(f"With {deployment(answer)}, by {how}", [counts, Facts(_change_lines(answer))]),
+        Section(
+            f"With {shared.deployment(answer)}, by {how}", [counts, Facts(_change_lines(answer))]
+        ),
         Section("Schedule", [Table(["From", "Replicas"], slots)], is_detail=len(slots) < 2),
     ]
 
@@ -161,7 +157,7 @@ def _headline(answer: Answer) -> str:
         return f"{answer['llm_id']}: no GPU profile meets the SLO {window} {wanted}"
     met = answer["probability_met"]
     sure = "by the likeliest law" if met is None else f"with probability {chance(met)}"
-    return f"{answer['llm_id']}: {deployment(answer)}; meets the SLO {window} {sure} (simulated)"
+    return f"{answer['llm_id']}: {shared.deployment(answer)}; meets the SLO {window} {sure} (simulated)"
 
 
 def _windows_words(slo: Answer) -> str:
@@ -353,7 +349,7 @@ def size_files(
     data = {**facts, "answers": answers, "provenance": origin}
     about = _asked(answers[0]) if answers else f"for the traffic of {demand.name}"
     document = Document(f"Capacity: {slo.slo_id}", blocks, data, about, origin)
-    write_results(outputs, rows, _SCHEMA, document)
+    shared.write_results(outputs, rows, _SCHEMA, document)
 
 
 def _traffic(
