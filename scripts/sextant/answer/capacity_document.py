@@ -151,13 +151,12 @@ def _timeline(answer: Answer) -> str:
 
 
 def _headline(answer: Answer) -> str:
-    window = _windows_words(answer["slo"])
+    llm_id, window, met = answer["llm_id"], _windows_words(answer["slo"]), answer["probability_met"]
     if answer["replicas"] is None:
         wanted = f"with probability {1 - answer['risk']:.10g} or more"
-        return f"{answer['llm_id']}: no GPU profile meets the SLO {window} {wanted}"
-    met = answer["probability_met"]
+        return f"{llm_id}: no GPU profile meets the SLO {window} {wanted}"
     sure = "by the likeliest law" if met is None else f"with probability {chance(met)}"
-    return f"{answer['llm_id']}: {shared.deployment(answer)}; meets the SLO {window} {sure} (simulated)"
+    return f"{llm_id}: {shared.deployment(answer)}; meets the SLO {window} {sure} (simulated)"
 
 
 def _windows_words(slo: Answer) -> str:
