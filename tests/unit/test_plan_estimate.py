@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -67,38 +68,22 @@ def test_how_long_a_level_is_planned(name: str) -> None:
     assert scenario.planned_s(level, request_s=10) == expected_s
 
 
-def cell(seconds: float) -> CellPlan:
-    return CellPlan(CellKey("a", "p", "w", "s"), None, 1, 1, "fits", seconds, 0, None)
-
-
 def test_nodes_take_the_longest_cells_first() -> None:
-    cells = [cell(seconds) for seconds in (3, 5, 3, 4)]
+    key = CellKey("a", "p", "w", "s")
+    cells = [CellPlan(key, {}, 1, 1, "fits", seconds, 0, None) for seconds in (3, 5, 3, 4)]
     assert makespan_s(cells, 1) == 15
     assert makespan_s(cells, 2) == 8  # 5 + 3 and 4 + 3
     assert makespan_s(cells, 9) == 5
 
 
-def cluster() -> tuple[Experiment, dict]:
-    config = read_configuration(Path(), [Path("config/cluster.yaml")])
-    return load_experiment(config), config
-
-
-def job(key: CellKey, **resources: object) -> Job:
-    run = f"results/cluster/benchmarks/measured/{key.folder}/run.json"
-    return Job("benchmark_cell", {}, (run,), 3, resources, False)
-
-
-def key(llm: str, profile: str) -> CellKey:
-    return CellKey(llm, profile, "conversation", "users-1-128")
-
-
 def test_what_does_not_fit_costs_nothing(project: Project) -> None:
-    experiment, config = cluster()
-    jobs = tuple(
-        job(key(llm, profile), gpu=1, gpu_model="t4", mem_mb=250_000, runtime=177)
-        for llm in ("llama-7b", "llama-13b")
-        for profile in ("1xT4-16GB", "4xT4-16GB")
-    )
+    config = read_configuration(Path(), [Path("config/cluster.yaml")])
+    experiment, jobs = load_experiment(config), []
+    asked = {"gpu": 1, "gpu_model": "t4", "mem_mb": 250_000, "runtime": 177}
+    for llm, profile in product(("llama-7b", "llama-13b"), ("1xT4-16GB", "4xT4-16GB")):
+        folder = CellKey(llm, profile, "conversation", "users-1-128").folder
+        run = f"results/cluster/benchmarks/measured/{folder}/run.json"
+        jobs.append(Job("benchmark_cell", {}, (run,), 3, asked, False))
     plan = make_plan(experiment, config, DryRun(jobs, 4, config), Path())
     seconds = {(it.key.llm_id, it.key.gpu_profile_id): it.seconds for it in plan.cells}
     assert seconds["llama-13b", "1xT4-16GB"] == 0  # 24.2 GiB of weights in 0.9 x 16
