@@ -317,7 +317,7 @@ class Load(ABC):
         run = LevelRun(
             level=float(level),
             started_s=(measured_ns - epoch_ns) / 1e9,
-            duration_s=(max(self._last_end_ns, measured_ns) - measured_ns) / 1e9,
+            duration_s=max(self._last_end_ns - measured_ns, 0) / 1e9,
             n_warmup_requests=self._n_left_out["warmup"],
             n_cooldown_requests=self._n_left_out["cooldown"],
             n_prepared_late=self._source.n_prepared_late,
