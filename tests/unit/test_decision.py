@@ -60,6 +60,8 @@ def test_the_choice_is_the_worthiest_or_the_cheapest_within_the_risk() -> None:
     best = choose(options).iloc[0]
     assert (best["gpu_profile_id"], best["replicas"]) == ("cheap", 2)
     assert best["probability_met"] == 0.75
+    never = weigh(latencies((0, 0), (0, 0)), PROFILES, LIMITS)
+    assert all(pd.isna(choose(never, risk).iloc[0]["gpu_profile_id"]) for risk in (None, 0.5))
     sure = choose(options, risk=0.1).iloc[0]
     assert (sure["gpu_profile_id"], sure["replicas"]) == ("dear", 2)
     assert sure["usd_per_hour"] == 6.0
@@ -88,12 +90,6 @@ def test_without_doubt_the_choice_is_that_of_the_paper() -> None:
             assert pd.isna(chosen["gpu_profile_id"])
         else:
             assert chosen["usd_per_hour"] == paper["usd_per_hour"]
-
-
-def test_what_no_draw_allows_is_no_answer() -> None:
-    options = weigh(latencies((0, 0), (0, 0)), PROFILES, LIMITS)
-    for risk in (None, 0.5):
-        assert pd.isna(choose(options, risk).iloc[0]["gpu_profile_id"])
 
 
 def test_the_probe_is_the_profile_that_tells_of_the_others() -> None:

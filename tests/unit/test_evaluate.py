@@ -81,17 +81,10 @@ def test_the_measured_optimum_by_hand():
     rows = result.recommendations.set_index("llm_id")
     # m24 has 1.208e9 parameters: on `slow` its ITL is 4.83 ms (1 + u/16), below 20 ms even
     # at 16 users; its nTTFT 0.024 ms (1 + u/4). 3 replicas of 16 users carry 40.
-    assert rows.loc["m24", ["gpu_profile_id", "replicas", "usd_per_hour"]].tolist() == [
-        "slow",
-        3,
-        3.0,
-    ]
+    names = ["gpu_profile_id", "replicas", "usd_per_hour"]
+    assert rows.loc["m24", names].tolist() == ["slow", 3, 3.0]
     # m64: 12.9 ms (1 + u/16) exceeds 20 ms at 16 users. 10 x 4 users, or 3 x 16 on `fast`.
-    assert rows.loc["m64", ["gpu_profile_id", "replicas", "usd_per_hour"]].tolist() == [
-        "fast",
-        3,
-        9.0,
-    ]
+    assert rows.loc["m64", names].tolist() == ["fast", 3, 9.0]
     score = result.scores.iloc[0]
     assert (score["n_llms"], score["so_score"], score["overspend"]) == (4, 1.0, 0.0)
     assert result.predictions.empty
@@ -137,13 +130,10 @@ def test_every_fold_predicts_what_memory_allows_at_every_user_count(pilot):
     chat = predictions[predictions["slo_id"] == "chat"]
     folds = chat.groupby("llm_id")["fold"].unique().str.join(",").to_dict()
     assert folds == {"m24": "m24", "m32": "m32", "m48": "m48", "m64": "m64", "new": "all"}
-    assert chat.groupby("llm_id").size().to_dict() == {
-        "m24": 6,
-        "m32": 6,
-        "m48": 6,
-        "m64": 3,
-        "new": 6,
-    }
+    sizes = chat.groupby("llm_id").size().to_dict()
+    assert sizes == {"m24": 6, "m32": 6, "m48": 6, "m64": 3, "new": 6}
+    options = pilot[0].candidates.set_index(["slo_id", "llm_id", "gpu_profile_id"])
+    assert options.loc[("chat", "m64", "slow"), "status"] == "does_not_fit"
     assert chat[["nttft_lo_ms", "nttft_hi_ms", "itl_lo_ms", "itl_hi_ms"]].isna().all(axis=None)
     grouped = chat.sort_values("users").groupby(["llm_id", "gpu_profile_id"])
     assert (grouped[["nttft_ms", "itl_ms"]].diff().dropna() >= 0).all(axis=None)
@@ -255,19 +245,13 @@ def test_a_source_without_any_point_has_empty_frames_and_a_note():
     assert result.scores["note"].str.contains("there are 0").all()
 
 
-def test_without_an_slo_there_is_nothing_to_recommend():
-    with pytest.raises(InputError, match="no SLO"):
-        run("measured", slos=[])
-
-
-def test_an_unknown_predictor_is_an_input_error():
-    with pytest.raises(InputError, match=r"unknown predictor 'oracle'.*llm_pilot"):
-        run("oracle")
-
-
-def test_what_does_not_fit_is_a_candidate_with_a_reason(pilot):
-    options = pilot[0].candidates.set_index(["slo_id", "llm_id", "gpu_profile_id"])
-    assert options.loc[("chat", "m64", "slow"), "status"] == "does_not_fit"
+@pytest.mark.parametrize(
+    ("predictor", "slos", "words"),
+    [("measured", [], "no SLO"), ("oracle", SLOS, r"unknown predictor 'oracle'.*llm_pilot")],
+)
+def test_a_wrong_question_is_an_input_error(predictor, slos, words):
+    with pytest.raises(InputError, match=words):
+        run(predictor, slos=slos)
 
 
 def test_points_where_nothing_succeeded_are_counted_and_meet_no_limit():

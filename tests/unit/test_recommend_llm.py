@@ -331,9 +331,12 @@ def test_no_option_ends_the_command_with_status_3() -> None:
     assert miss["binding_limit"] == "itl" and miss["users_per_replica"] == 1
 
 
-def test_an_overloaded_option_is_not_listed(made) -> None:
+def test_on_the_frontier_more_money_buys_more_probability_and_nothing_is_overloaded(made) -> None:
     options = made.options()
     rows = list_frontier(options)
+    for cheaper, dearer in pairwise(rows):
+        assert cheaper["usd_per_hour"] < dearer["usd_per_hour"]
+        assert cheaper["probability_met"] < dearer["probability_met"]
     most = dict(zip(options["gpu_profile_id"], options["users_hi"], strict=True))
     assert rows and all(row["users_per_replica"] <= most[row["gpu_profile_id"]] for row in rows)
     likely = options.assign(probability_met=0.9)
@@ -357,13 +360,6 @@ def test_of_each_profile_the_cheapest_safe_option_is_shown(made) -> None:
     assert chosen["probability_met"] < 0.9
     (own,) = (row for row in kept if row["gpu_profile_id"] == chosen["gpu_profile_id"])
     assert own["replicas"] == chosen["replicas"]
-
-
-def test_on_the_frontier_more_money_buys_more_probability(made) -> None:
-    rows = list_frontier(made.options())
-    for cheaper, dearer in pairwise(rows):
-        assert cheaper["usd_per_hour"] < dearer["usd_per_hour"]
-        assert cheaper["probability_met"] < dearer["probability_met"]
 
 
 def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:

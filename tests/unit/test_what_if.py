@@ -1,7 +1,8 @@
 """The page answers again for another question, as the command line does, in a real Chromium."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,13 +87,7 @@ SETTINGS = {
         Asked(7.7, {"nttft": 100, "itl": 33, "e2e": 670}, None, {}, ("1xA100-40GB",)),
     ],
 }
-STARTS = {
-    "users": USERS,
-    "rate": RATE,
-    "probe": USERS,
-    "measured": MEASURED,
-    "measured rate": MEASURED_RATE,
-}
+STARTS = dict(zip(SETTINGS, (USERS, RATE, USERS, MEASURED, MEASURED_RATE), strict=True))
 
 
 def command(start: Start, asked: Asked, folder: Path) -> list[str]:
@@ -135,14 +130,19 @@ def folder(tmp_path_factory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def pages(folder) -> dict[str, Path]:
-    """Pages of `sextant recommend`, as it writes them."""
-    for name, start in STARTS.items():
-        words = command(start, start.asked, folder)
+def page(folder) -> Callable[[str], Path]:
+    """Return a page of `sextant recommend`, as it writes it, by the kind of question."""
+
+    @cache
+    def page(name: str) -> Path:
+        words = command(STARTS[name], STARTS[name].asked, folder)
         words += ["--probe", "probe.csv"] if name == "probe" else []
-        out = str(folder / f"{name}.html")
-        assert CliRunner().invoke(app, [*words, "--format", "html", "--out", out]).exit_code == 0
-    return {name: folder / f"{name}.html" for name in STARTS}
+        out = folder / f"{name}.html"
+        done = CliRunner().invoke(app, [*words, "--format", "html", "--out", str(out)])
+        assert done.exit_code == 0
+        return out
+
+    return page
 
 
 def open_page(tab: Tab, page: Path) -> None:
@@ -182,8 +182,8 @@ def entered(tab: Tab, asked: Asked) -> dict[str, Any]:
 
 @needs_chromium
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_the_page_answers_as_the_command_line(tab, pages, folder, kind) -> None:
-    open_page(tab, pages[kind])
+def test_the_page_answers_as_the_command_line(tab, page, folder, kind) -> None:
+    open_page(tab, page(kind))
     answers, is_measured = [], kind.startswith("measured")
     for asked in SETTINGS[kind]:
         words = command(STARTS[kind], asked, folder)
@@ -212,10 +212,10 @@ def test_the_page_answers_as_the_command_line(tab, pages, folder, kind) -> None:
 
 
 @needs_chromium
-def test_it_needs_neither_network_nor_eval_and_breaks_no_policy(tab, pages) -> None:
-    open_page(tab, pages["users"])
+def test_it_needs_neither_network_nor_eval_and_breaks_no_policy(tab, page) -> None:
+    open_page(tab, page("users"))
     urls = [each["request"]["url"] for each in tab.of_kind("Network.requestWillBeSent")]
-    assert urls == [pages["users"].as_uri()]
+    assert urls == [page("users").as_uri()]
     assert not tab.of_kind("Log.entryAdded", "Runtime.exceptionThrown")
     refused = "(() => { try { return eval('1') } catch (error) { return error.name } })()"
     assert tab.run(refused) == "EvalError"
@@ -230,11 +230,11 @@ def test_it_needs_neither_network_nor_eval_and_breaks_no_policy(tab, pages) -> N
 
 @needs_chromium
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_cut_off(tab, pages, width) -> None:
+def test_nothing_is_cut_off(tab, page, width) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     tab.call("Emulation.setDeviceMetricsOverride", **size)
-    for page in (pages["users"], pages["rate"], pages["measured"]):
-        open_page(tab, page)
+    for kind in ("users", "rate", "measured"):
+        open_page(tab, page(kind))
         assert tab.run("document.documentElement.scrollWidth") <= width
         wider = "[...document.querySelectorAll('#what-if *, .scroll')].filter((each) =>"
         wider += " each.scrollWidth > each.clientWidth + 1 && each.clientWidth).length"
@@ -243,8 +243,8 @@ def test_nothing_is_cut_off(tab, pages, width) -> None:
 
 
 @needs_chromium
-def test_keys_and_screen_readers_reach_all(tab, pages) -> None:
-    open_page(tab, pages["users"])
+def test_keys_and_screen_readers_reach_all(tab, page) -> None:
+    open_page(tab, page("users"))
     nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
     controls = [
         node["name"]["value"].strip()
@@ -271,8 +271,8 @@ def test_keys_and_screen_readers_reach_all(tab, pages) -> None:
 
 
 @needs_chromium
-def test_a_value_that_cannot_be_is_said_and_the_answer_marked_stale(tab, pages) -> None:
-    open_page(tab, pages["users"])
+def test_a_value_that_cannot_be_is_said_and_the_answer_marked_stale(tab, page) -> None:
+    open_page(tab, page("users"))
     found = entered(tab, USERS.asked._replace(load=2.5))
     assert found["words"] == "Give users, a whole number from 1."
     assert tab.run("document.getElementById('what-if').className") == "what-if stale"
@@ -283,13 +283,10 @@ def test_a_value_that_cannot_be_is_said_and_the_answer_marked_stale(tab, pages) 
     assert tab.run("document.getElementById('what-if').className") == "what-if"
 
 
-def test_without_a_script_the_page_stands_as_before(pages) -> None:
-    text = pages["users"].read_text()
-    start, end = (
-        text.index('<section class="what-if" id="what-if" hidden>'),
-        text.index("</section>"),
-    )
-    rest = text[:start] + text[end:]
+def test_without_a_script_the_page_stands_as_before(page) -> None:
+    text = page("users").read_text()
+    start = text.index('<section class="what-if" id="what-if" hidden>')
+    rest = text[:start] + text[text.index("</section>") :]
     assert "Price against probability" in rest and "replicas × " in rest
     assert "default-src 'none'" in text and "unsafe-eval" not in text
     script_policy = text.split("script-src ")[1].split('"')[0]

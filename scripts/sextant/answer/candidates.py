@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -35,14 +36,7 @@ from sextant.facts.gpu import (
 from sextant.facts.llm import LLM, kv_precision_of
 from sextant.facts.slo import Latencies
 from sextant.pages.wording import listed
-from sextant.points.frame import (
-    KEYS,
-    LATENCIES,
-    LENGTHS,
-    SERVING,
-    Facts,
-    execution_classes,
-)
+from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, Facts, execution_classes
 from sextant.points.verdict import Outcome, Verdict
 from sextant.predict import JointPredictor
 
@@ -104,13 +98,10 @@ def find_candidates(
 ) -> dict[str, GPUProfile]:
     """Return the candidate GPU profiles, with the prices that hold (`Prices.of`).
 
-    Args:
-        known: profiles of the characterization, with its prices.
-        wanted: the profiles to consider, `<n>x<gpu_id>`. If empty those of the user's table, and
-            what the providers that are named sell of the known ones; without prices all known.
-        prices: as `read_prices` takes them.
-        need_prices: whether a wanted profile without a price is an error.
-        field: the option that names the wanted profiles.
+    `wanted` are the profiles to consider, `<n>x<gpu_id>`; if empty those of the user's table, and
+    what the providers that are named sell of the `known` ones; without prices all known. `prices`
+    are as `read_prices` takes them; one that is missing is an error of a wanted profile, unless
+    `need_prices` is false. `field` is the option that names the wanted ones.
 
     Raises:
         InputError: a profile is unknown or has no price, or the table is wrong.
@@ -193,11 +184,8 @@ def read_probe(
     itl_ms, e2e_ms`; NaN where it was not measured, nor follows. nTTFT is TTFT / input tokens, TPOT
     is taken for ITL, and of TTFT, ITL and E2E two give the third.
 
-    Args:
-        path: CSV or TSV.
-        llm_id: the LLM.
-        known: GPU profiles of the characterization.
-        lengths: mean input and output tokens of the asked requests: those of a row without any.
+    The table is a CSV or TSV. `lengths` are the asked requests' mean input and output tokens: those
+    of a row without any.
 
     Raises:
         InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
@@ -239,6 +227,7 @@ def read_probe(
 class Subject:
     """The LLM that is asked about, the profiles that may serve it, and what is known."""
 
+    question: Question
     llm_id: str
     llms: Mapping[str, LLM]  # all measured LLMs, and this one
     profiles: Mapping[str, GPUProfile]  # the candidates, and those that cannot serve it
@@ -279,16 +268,16 @@ class Subject:
         """Mean input and output tokens of the asked requests, shape (1, 2)."""
         return np.array([[each.mean for each in self.serving.requests]])
 
-    def probe(self, path: Path | None) -> pd.DataFrame | None:
-        """Return what was measured of it (`read_probe`), None without a file.
+    @cached_property
+    def probe(self) -> pd.DataFrame | None:
+        """What was measured of it (`read_probe`), None without a file.
 
-        Raises:
-            InputError: the file is wrong.
+        Raises InputError if the file is wrong.
         """
-        if path is None:
+        if self.question.probe is None:
             return None
         known = {**self.source.known.profiles, **self.profiles}
-        return read_probe(path, self.llm_id, known, self.lengths[0])
+        return read_probe(self.question.probe, self.llm_id, known, self.lengths[0])
 
     def training(
         self, model: JointPredictor, points: pd.DataFrame, profiles: Mapping[str, GPUProfile]
@@ -410,7 +399,7 @@ def subject_of(
             fix = "ask about shorter requests, or give a config.json with a longer context"
         problem = f"no GPU profile can serve {llm_id}; {name}: {excluded[name]}"
         raise InputError(problem, fix=fix)
-    subject = Subject(llm_id, llms, profiles, excluded, source, serving)
+    subject = Subject(question, llm_id, llms, profiles, excluded, source, serving)
     if question.requests is None:
         return subject
     factor = max(beyond(source, subject.mean_lengths).values())

@@ -52,7 +52,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document
     subject = subject_of(question, llm_id, llm, source, profiles)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles, users)
     model = Roofline(slo, {**known.profiles, **profiles}, question.seed)
-    made = forecast(model, subject, slo, subject.probe(question.probe))
+    made = forecast(model, subject, slo)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
     measured = None
     if answers_from_points(question, llm_id, known):

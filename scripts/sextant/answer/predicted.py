@@ -114,9 +114,7 @@ class Fitted(NamedTuple):
     profiles: dict[str, GPUProfile]  # all that points, probe and question name
 
 
-def fit_to(
-    model: JointPredictor, subject: Subject, slo: SLO, probe: pd.DataFrame | None = None
-) -> Fitted:
+def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
     """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one.
 
     A point needs no more than one of the two latencies.
@@ -124,7 +122,7 @@ def fit_to(
     Raises:
         InputError: too few LLMs were measured.
     """
-    known = subject.source.known
+    known, probe = subject.source.known, subject.probe
     latencies = frame.at_percentile(known.points, slo.percentiles, slo.first_token)
     latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
     is_known = latencies[TARGETS].notna().any(axis=1) & latencies["users"].notna()
@@ -152,27 +150,19 @@ def fit_to(
     return Fitted(latencies, profiles)
 
 
-def forecast(
-    model: JointPredictor, subject: Subject, slo: SLO, probe: pd.DataFrame | None = None
-) -> Forecast:
+def forecast(model: JointPredictor, subject: Subject, slo: SLO) -> Forecast:
     """Fit a model (see `fit_to`) and draw the latencies of the LLM.
 
     Raises:
         InputError: too few LLMs were measured.
     """
-    return forecast_of(model, fit_to(model, subject, slo, probe), subject, slo, probe)
+    return forecast_of(model, fit_to(model, subject, slo), subject, slo)
 
 
-def forecast_of(
-    model: JointPredictor,
-    fitted: Fitted,
-    subject: Subject,
-    slo: SLO,
-    probe: pd.DataFrame | None = None,
-) -> Forecast:
+def forecast_of(model: JointPredictor, fitted: Fitted, subject: Subject, slo: SLO) -> Forecast:
     """Return the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
     latencies, profiles = fitted
-    own = _calibrate(model, subject, slo, profiles, probe)
+    own = _calibrate(model, subject, slo, profiles)
     return Forecast(subject, slo, model, own, loads(slo, int(latencies["users"].max())))
 
 
@@ -197,18 +187,14 @@ def _sample(model: JointPredictor, subject: Subject, X: pd.DataFrame) -> np.ndar
 
 
 def _calibrate(
-    model: JointPredictor,
-    subject: Subject,
-    slo: SLO,
-    profiles: Mapping[str, GPUProfile],
-    probe: pd.DataFrame | None,
+    model: JointPredictor, subject: Subject, slo: SLO, profiles: Mapping[str, GPUProfile]
 ) -> Calibration | None:
     """Return the calibration to the probe and to the source's points of such requests."""
 
     def alike(points: pd.DataFrame) -> pd.DataFrame:
         return points[are_alike(points[LENGTHS].to_numpy(float), subject.lengths)]
 
-    points = subject.source.known.points
+    points, probe = subject.source.known.points, subject.probe
     points = points[points["llm_id"] == subject.llm_id]
     if probe is None and points.empty:
         return None

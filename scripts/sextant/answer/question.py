@@ -16,13 +16,7 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, GivenSizes, served
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
-from sextant.predict import (
-    PREDICTOR,
-    PREDICTORS,
-    JointPredictor,
-    configurable,
-    predictor_class,
-)
+from sextant.predict import PREDICTOR, PREDICTORS, JointPredictor, configurable, predictor_class
 
 DAY_S = 86400
 PIPELINE_STORE = Path("results") / "sextant.duckdb"

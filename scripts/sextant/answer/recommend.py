@@ -39,11 +39,10 @@ def recommend_llm(question: Question) -> Answer:
     """Recommend a GPU profile and a number of replicas for one LLM.
 
     `more` has `source, slo_id, predictor`, `llm` (its facts), and `is_success` and `overspend`,
-    which only measurements can tell. Where latencies are compared with the limits, `next_best` is
-    the next best GPU profile. A predictor that draws adds `decision`, `execution` (how the LLM is
-    taken to be executed), `latency`, `cost`, `energy`, `options`, `safest`, `nearest_miss` (where
-    nothing is recommended), `outside`, `contradictions` (measurements of the LLM far from the
-    law), `sensitivity` and `best_probe`.
+    which only measurements can tell, as `next_best`, the next best GPU profile. A predictor that
+    draws adds `decision`, `execution` (how the LLM is taken to be executed), `latency`, `cost`,
+    `energy`, `options`, `safest`, `nearest_miss` (where nothing is recommended), `outside`,
+    `contradictions` (measurements of the LLM far from the law), `sensitivity` and `best_probe`.
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
@@ -161,15 +160,14 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     question, llm_id, llm, source, profiles, _ = asked
     risk, slo = question.risk, question.slo
     subject = subject_of(question, llm_id, llm, source, profiles)
-    probe = subject.probe(question.probe)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
-    fitted = fit_to(model, subject, slo, probe)
-    made = forecast_of(model, fitted, subject, slo, probe)
+    fitted = fit_to(model, subject, slo)
+    made = forecast_of(model, fitted, subject, slo)
     notes = [*warning(clauses, source), *notes]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
     if slo.request_rate_rps is not None:
-        made = _simulated(made, question)
+        made = _simulated(made)
     arrivals = made.arrivals
     if not arrivals:  # else each percentile is that of the simulated requests
         notes += estimates(source.known.points, slo)
@@ -182,9 +180,8 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         if arrivals:
             latency, headroom = expect(arrivals, slo, chosen, made.lengths[0])
         else:
-            latency = _latency(made, chosen, options)
+            latency, headroom = _expect(made, chosen, options)
         costs = predicted.cost(made, chosen, latency)
-        headroom = headroom or _headroom(made, chosen, costs["requests_per_s"])
         energy = predicted.energy(made, power, profile_id, latency["users"])
     unmeasured, lines = _unmeasured(asked, model, fitted, chosen, arrivals)
     notes += lines
@@ -239,14 +236,14 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     )
 
 
-def _simulated(made: Forecast, question: Question, **how: Any) -> Forecast:
+def _simulated(made: Forecast, **how: Any) -> Forecast:
     """Return the forecast with what a request rate is simulated by, if a law of a step is known.
 
     `Arrivals.of` takes `how`.
     """
     subject = made.subject
     try:
-        arrivals = Arrivals.of(question, subject, **how)
+        arrivals = Arrivals.of(subject, **how)
     except InputError:
         return made
     subject = replace(subject, excluded={**subject.excluded, **arrivals.unknown})
@@ -272,9 +269,9 @@ def _unmeasured(
         subject = subject_of(question, llm_id, llm, source, profiles)
     except InputError:  # none has the memory
         return [], []
-    made = forecast_of(model, fitted, subject, question.slo, subject.probe(question.probe))
+    made = forecast_of(model, fitted, subject, question.slo)
     if arrivals:
-        made = _simulated(made, question, most_usd_per_hour=most_usd, model=arrivals.model)
+        made = _simulated(made, most_usd_per_hour=most_usd, model=arrivals.model)
     options = made.options()
     # As likely as the answer, or as anybody wants.
     wanted = FAIR if name is None else min(SAFE, chosen["probability_met"])
@@ -292,35 +289,31 @@ def _unmeasured(
     return rows, [line]
 
 
-def _latency(made: Forecast, chosen: Row, options: pd.DataFrame) -> Row:
-    """Return the latencies at the recommended load, which limit binds, and the load it serves."""
-    profile_id, users = chosen["gpu_profile_id"], chosen["users_per_replica"]
-    row = made.at(profile_id, users).to_dict()
-    of_profile = options.query("gpu_profile_id == @profile_id").iloc[0]
-    X = made.draws.X
-    tried = X.loc[X["gpu_profile_id"] == profile_id, "users"]
-    return {
+def _expect(made: Forecast, chosen: Row, options: pd.DataFrame) -> tuple[Row, Row]:
+    """Return the latencies of the recommended option, which limit binds and the load it serves, and
+    its headroom, by the medians over the load.
+    """
+    from sextant.decide.headroom import measure_headroom  # a simulated rate has its own
+
+    name, users, replicas = (chosen[n] for n in ("gpu_profile_id", *_OPTION[1::-1]))
+    row, slo, X = made.at(name, users).to_dict(), made.slo, made.draws.X
+    of_profile = options[options["gpu_profile_id"] == name].iloc[0]
+    curve = X[X["gpu_profile_id"] == name].join(made.draws.summary()).sort_values("users")
+    tried = curve["users"]
+    latency = {
         "users": users,
         **row,
         "binding_limit": worst_limit(row),
         **{name: int(of_profile[name]) for name in ("users_lo", "users_median", "users_hi")},
-        "load": made.slo.load / chosen["replicas"],
+        "load": slo.load / replicas,
         "load_median": float(of_profile["load_median"]),
         "most_users_tried": int(tried.max()),
         # Of very many loads not each is judged, but the next one: to be safe.
         "checked_at_users": int(tried[tried >= users].min()) if (tried >= users).any() else None,
     }
-
-
-def _headroom(made: Forecast, chosen: Row, rate_rps: float) -> Row:
-    """Return the headroom by the medians over the load of the recommended deployment."""
-    from sextant.decide.headroom import measure_headroom  # a simulated rate has its own
-
-    X = made.draws.X
-    curve = X[X["gpu_profile_id"] == chosen["gpu_profile_id"]].join(made.draws.summary())
-    curve = curve.sort_values("users").assign(request_rate_rps=np.nan)
-    replicas, usd_per_hour = chosen["replicas"], chosen["usd_per_hour"]
-    return measure_headroom(curve, made.slo, replicas, usd_per_hour, rate_rps)
+    curve, usd = curve.assign(request_rate_rps=np.nan), chosen["usd_per_hour"]
+    rate = slo.request_rate_rps or replicas * row["requests_per_s"]
+    return latency, measure_headroom(curve, slo, replicas, usd, rate)
 
 
 def _answer(

@@ -111,11 +111,9 @@ def simulated_server(
 ) -> Server:
     """Return a server that is simulated step by step, each draw with its own law and KV cache.
 
-    Args:
-        profile: what one replica runs on.
-        schedulers, laws: the most likely one first, then draws.
-        prefix_hit_rate: share of each request's input that all requests have in common.
-        router: not used where the replica of each request is given.
+    The most likely of `schedulers` and `laws` comes first, then draws. `prefix_hit_rate` is the
+    share of each request's input that all have in common. The `router` is not used where the
+    replica of each request is given.
     """
 
     def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
@@ -308,9 +306,7 @@ def size_by_simulation(
     fewest replicas; the draws that need no more give the probability (`probability_of`).
 
     Args:
-        server: one replica.
-        traffic: what arrives.
-        target: what has to hold.
+        server, traffic, target: one replica, what arrives, and what has to hold.
         confidence: the probability.
         worse: profiles that this one is at least as good as; those of fewer GPUs count where its
             most likely law needs no more than theirs: a small LLM may be slower on more GPUs.

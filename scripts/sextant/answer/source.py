@@ -101,9 +101,15 @@ def find_source(question: Question) -> Source:
     """
     if question.known is not None:
         return _complete(question.known, _THIS_RUN)
-    names, database = question.sources, question.database
-    if not names and database is None and not _is_in_store(question.llm_id):
-        names = (_newest(question),)
+    names, database, llm_id = question.sources, question.database, question.llm_id
+    if not names and database is None:
+        is_ours = False
+        if llm_id is not None and PIPELINE_STORE.is_file():
+            from sextant.points.store import open_store
+
+            with open_store(PIPELINE_STORE) as store:
+                is_ours = bool(store.execute("FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
+        names = () if is_ours else (_newest(question),)
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
     kinds = {known.profiles[name].gpu.kind for name in known.points["gpu_profile_id"].unique()}
     is_prediction = not answers_from_points(question, id_of(question), known)
@@ -113,16 +119,6 @@ def find_source(question: Question) -> Source:
         source = _complete(combined([known, ships]), f"{origin} + shipped")
         return source._replace(note=f"{text} {source.note}")
     return _complete(known, origin)
-
-
-def _is_in_store(llm_id: str | None) -> bool:
-    """Return whether the pipeline's store knows an LLM."""
-    if llm_id is None or not PIPELINE_STORE.is_file():
-        return False
-    from sextant.points.store import open_store
-
-    with open_store(PIPELINE_STORE) as database:
-        return bool(database.execute("SELECT 1 FROM llm WHERE llm_id = ?", [llm_id]).fetchall())
 
 
 def _newest(question: Question) -> str:
@@ -152,13 +148,10 @@ def load_sources(
 ) -> tuple[Characterization, str]:
     """Return one characterization, or several as one, and where it is from.
 
-    Args:
-        names: each the folder of a characterization, a store, a folder of cells, one that ships or
-            one of the store; without any the store's own.
-        database: the store; that of the pipeline by default. If `names` choose none of its sources,
-            its own counts beside them.
-        workload_id: workload of the store; its own by default.
-        scenario_id: scenario of the store; its own by default.
+    Each of `names` is the folder of a characterization, a store, a folder of cells, one that ships
+    or one of the store; without any the store's own is taken. The store is that of the pipeline by
+    default; if `names` choose none of its sources, its own counts beside them. Workload and
+    scenario are the store's own by default.
 
     Raises:
         InputError: one cannot be read, or two contradict each other.
@@ -531,10 +524,7 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
     """Return what to know of a measured answer, a sentence each: which limits are judged by a
     latency that is derived or estimated, and where too many requests failed.
 
-    Args:
-        points: those that it rests on.
-        latencies: the same at the SLO's percentiles (`points.frame.judged`).
-        slo: the limits.
+    `latencies` are those of the points at the SLO's percentiles (`points.frame.judged`).
     """
     found, n_points = [], len(latencies)
     for metric, (_, percentile) in slo.limits.items():

@@ -117,7 +117,7 @@ def find_laws(
     question, llm_id, llm, source, profiles, notes = asked
     subject = subject_of(question, llm_id, llm, source, profiles)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
-    laws, unknown = server_laws(question, subject, settings, n_draws)
+    laws, unknown = server_laws(subject, settings, n_draws)
     return LLMLaws(
         llm_id,
         llm,
@@ -125,18 +125,18 @@ def find_laws(
         profiles,
         laws,
         {**subject.excluded, **unknown},
-        _longest(question, llm),
+        _longest(subject),
         subject.serving.facts(),
         [*warning(clauses, source), *notes, *named_otherwise(question, llm_id, llm)],
     )
 
 
-def _longest(question: Question, llm: LLM) -> int:
-    return min(question.max_model_len or llm.context_tokens, llm.context_tokens)
+def _longest(subject: Subject) -> int:
+    context = subject.llm.context_tokens
+    return min(subject.question.max_model_len or context, context)
 
 
 def server_laws(
-    question: Question,
     subject: Subject,
     settings: Settings,
     n_draws: int,
@@ -147,8 +147,7 @@ def server_laws(
     """Return the laws of a step on each candidate, and why others have none.
 
     Args:
-        question: names the predictor, the probe and the seed.
-        subject: the LLM and the candidates.
+        subject: the LLM and the candidates; its question names the predictor, probe and seed.
         settings: of the scheduler.
         n_draws: beside the likeliest law.
         model: as `fit_medians` returns it, which is called without one.
@@ -158,8 +157,8 @@ def server_laws(
     Raises:
         InputError: the predictor, or the engines that were measured, have no law of a step.
     """
-    profiles, seed, longest = subject.profiles, question.seed, _longest(question, subject.llm)
-    fitted, probe = model or fit_medians(question, subject), subject.probe(question.probe)
+    profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
+    fitted, probe = model or fit_medians(subject), subject.probe
     # The law of chunked prefill is that of GPUs: cores have their own points alone.
     on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
     on_gpu = [name for name in subject.candidates if name not in on_cpu]
@@ -201,19 +200,19 @@ def server_laws(
     return laws, unknown
 
 
-def fit_medians(question: Question, subject: Subject) -> Roofline:
+def fit_medians(subject: Subject) -> Roofline:
     """Return the predictor fitted to medians, whose terms are the law of a step on GPUs.
 
     Raises:
         InputError: another predictor is asked for, or the points are too few.
     """
-    every = {**subject.source.known.profiles, **subject.profiles}
+    question, every = subject.question, {**subject.source.known.profiles, **subject.profiles}
     model = make_predictor(replace(question, slo=MEDIANS), every)
     if not isinstance(model, Roofline):
         problem, fix = f"{question.predictor} has no law of a step", "use --predictor roofline"
         raise InputError(problem, field="--predictor", fix=fix)
     if any(subject.profiles[name].gpu.kind != "cpu" for name in subject.candidates):
-        fit_to(model, subject, MEDIANS, subject.probe(question.probe))
+        fit_to(model, subject, MEDIANS)
     return model
 
 
@@ -267,28 +266,24 @@ class Arrivals:
     @classmethod
     def of(
         cls,
-        question: Question,
         subject: Subject,
         most_usd_per_hour: float | None = None,
         model: Roofline | None = None,
     ) -> "Arrivals":
         """Fit the laws of a step. Raises InputError where the points have none at all."""
+        question, profiles = subject.question, subject.profiles
         lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
         wanted = SAFE if question.risk is None else 1 - question.risk
-        n_draws = max(N_DRAWS, draws_needed(wanted) - 1)
-        model = model or fit_medians(question, subject)
-        few = most_usd_per_hour is not None
-        laws, unknown = server_laws(
-            question, subject, Settings(), n_draws, model, are_few_drawn=few
-        )
+        n_draws, few = max(N_DRAWS, draws_needed(wanted) - 1), most_usd_per_hour is not None
+        model = model or fit_medians(subject)
+        laws, unknown = server_laws(subject, Settings(), n_draws, model, are_few_drawn=few)
+        if not laws:
+            raise InputError("no GPU profile has a law of a step")
+        hit_rate = question.prefix_hit_rate
         servers = {
-            name: simulated_server(
-                subject.profiles[name], each.schedulers, each.laws, question.prefix_hit_rate
-            )
+            name: simulated_server(profiles[name], each.schedulers, each.laws, hit_rate)
             for name, each in laws.items()
         }
-        if not servers:
-            raise InputError("no GPU profile has a law of a step")
         return cls(servers, unknown, model, lengths, question.seed, wanted, most_usd_per_hour)
 
     def needed(
@@ -300,6 +295,7 @@ class Arrivals:
         """
         if (slo, is_brief) not in self.known:
             few = FEW_DRAWS if is_brief else 0 if self.most_usd_per_hour is None else 1 + N_DRAWS
+            # Else the answer is that of a question by itself.
             asked = reversed(self.known.items()) if is_brief else ()
             harder = (found for (other, _), found in asked if is_harder(other, slo))
             self.known[slo, is_brief] = size_profiles(

@@ -57,18 +57,11 @@ class Basis(NamedTuple):
 
 
 def of_draws(
-    draws: Draws,
-    prices: Mapping[str, float],
-    slo: SLO,
-    own: pd.DataFrame | None,
+    draws: Draws, prices: Mapping[str, float], slo: SLO, own: pd.DataFrame | None
 ) -> Basis:
-    """Return what a predicted answer rests on: draws, of the same loads on every profile.
+    """Return what a predicted answer rests on: draws of one LLM, each profile at the same loads.
 
-    Args:
-        draws: of one LLM.
-        prices: USD per hour of the GPU profiles.
-        slo: the question.
-        own: points that were measured of the LLM, if any.
+    `prices` are USD per hour of the profiles; `own` are points that were measured of the LLM.
     """
     names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
     shape = len(names), len(users)
@@ -96,10 +89,7 @@ def of_arrivals(
 ) -> Basis:
     """Return what the answer to a request rate rests on: simulations at rates around the asked one.
 
-    Args:
-        needed: returns the replicas that each profile needs for an SLO, by draw.
-        prices: USD per hour of the GPU profiles.
-        slo: the question.
+    `needed` returns the replicas that each profile needs for an SLO, by draw.
     """
     rates = {float(f"{slo.load * 2 ** (step / 2):.3g}") for step in range(-4, 5) if step}
     frames = {rate: needed(replace(slo, request_rate_rps=rate)) for rate in {*rates, slo.load}}
@@ -110,12 +100,9 @@ def of_arrivals(
 
 
 def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
-    """Return what an answer from an LLM's points rests on; None if no candidate has any.
+    """Return what an answer from an LLM's points (`judged`) rests on; None if no candidate has any.
 
-    Args:
-        latencies: points of one LLM (`points.frame.judged`).
-        prices: USD per hour of the candidates.
-        slo: limits and load.
+    `prices` are USD per hour of the candidates.
     """
     latencies = latencies[latencies["gpu_profile_id"].isin(prices)]
     found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
@@ -147,12 +134,7 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
 
 
 def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
-    """Return what the page's controls offer, and what its script decides from; JSON can hold it.
-
-    Args:
-        basis: what the answer rests on.
-        risk: as it was asked for.
-    """
+    """Return what the page's controls offer, and what its script decides from; JSON can hold it."""
     slo, users, needed = basis.slo, basis.users, basis.needed
     is_rate = slo.users is None
     loads = [*needed] if needed is not None else _two_digits(slo.load, _WIDEST_LOAD)
@@ -232,11 +214,7 @@ def what_if_widget(
 ) -> Widget:
     """Return the part of a page in which a question is changed.
 
-    Args:
-        basis: the latencies that the answer rests on.
-        risk: as it was asked for.
-        place: its id, which ids in it begin with.
-        fold: whose answer it is, where the part is folded at first.
+    Ids in it begin with `place`; where it is folded at first, `fold` says whose answer it is.
     """
     facts = {"what_if": what_if(basis, risk), "place": place, "fold": fold}
     html = render(_TEMPLATE, facts | {"as_script_data": as_script_data})

@@ -1,8 +1,7 @@
 """Choose GPU profile and replicas together, under uncertainty.
 
-LLM-Pilot's eq. 1-3 take predictions for the truth. Here each draw of the latencies is a
-possible truth; an option is a profile and a number of replicas, and what it is worth is the
-mean over the draws of what the score would give for it.
+LLM-Pilot's eq. 1-3 take predictions for the truth. Here each draw of the latencies is a possible
+truth, and an option is worth the mean over the draws of what the score would give for it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +24,8 @@ from sextant.points.frame import IDENTIFIERS, is_refused, limited, load_of
 from sextant.predict import Draws
 
 REWARD = 1.0
-"""Worth of an SLO met, in units of the cheapest deployment's price.
-
-S/O is highest where a success is worth S + O (the derivative of eq. 7 with S = 1 - O): about 1
-for any good predictor.
-"""
-
-
+"""Worth of an SLO met, in units of the cheapest deployment's price: S/O is highest where a success
+is worth S + O (the derivative of eq. 7 with S = 1 - O), about 1 for any good predictor."""
 SAFE = 0.9  # the probability at which a GPU profile's price is stated, unless a risk is given
 FAIR = 0.5  # an option of less is not recommended: it is likelier to break a limit than to meet all
 LISTED = 0.2  # an option of less is not listed as one, unless the risk that is asked for allows it
@@ -90,8 +84,7 @@ def loads(slo: SLO, most_users: int) -> list[int]:
     """Return the numbers of users in flight at a replica that a decision has to know of.
 
     They rise by a constant factor, whatever the load is: answers to several loads rest on the same
-    draws. Users who come to lie between two of them are judged as the higher one. For a request
-    rate, which sets users only through the latencies, fewer will do.
+    draws. Users between two of them are judged as the higher one; a request rate needs fewer.
     """
     if slo.users is None:
         found = np.geomspace(1, most_users, _RATE_LOADS)
@@ -117,11 +110,6 @@ def weigh(
     median of the most load, in the SLO's unit, `load_median`.
     Replica counts are those that some number of users per replica in `draws` asks for; with a
     request rate those that some draw needs.
-
-    Args:
-        draws: joint draws of the latencies of one or more LLMs.
-        profiles: GPU profiles with their prices.
-        slo: latency limits and the load to serve.
     """
     parts = []
     for llm_id in dict.fromkeys(draws.X["llm_id"]):
@@ -186,7 +174,7 @@ def _options(
 
 
 def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
-    """Return options with the number of `devices` of all their replicas."""
+    """Return options with `devices`, the number of GPUs of all their replicas."""
     n_gpus = options["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
     return options.assign(devices=n_gpus * options["replicas"])
 
@@ -194,12 +182,8 @@ def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> p
 def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the price of each option over that of the cheapest that meets the SLO.
 
-    Infinite where the option does not meet the SLO; shape (draws, profiles, counts).
-
-    Args:
-        needed: replicas that meet the SLO, infinite where none do, shape (draws, profiles).
-        price: USD per hour of one replica, shape (profiles,).
-        counts: numbers of replicas that compete.
+    Infinite where the option does not meet it; shape (draws, profiles, counts). `needed` replicas
+    meet it, infinite where none do, (draws, profiles); `price` is USD per hour of one, (profiles,).
     """
     cheapest = (needed * price).min(axis=1)
     # A draw in which no profile serves anybody cannot be won, nor judged.
@@ -246,15 +230,11 @@ def _users_each(
 
 
 def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
-    """Return one row per LLM: the option of the highest expected utility.
+    """Return one row per LLM: the option of the highest expected utility (`weigh`).
 
-    With a risk, the cheapest option that meets the SLO with probability 1 - risk or more
-    instead; an LLM without one has a row with nothing but its name. Ties go to the cheaper
-    option, then to the likelier, then to that of fewer devices.
-
-    Args:
-        options: what `weigh` returned.
-        risk: largest probability of missing the SLO, 0 to 1.
+    With a risk, the cheapest option that meets the SLO with probability 1 - risk or more instead;
+    an LLM without one has a row with nothing but its name. Ties go to the cheaper option, then to
+    the likelier, then to that of fewer devices.
     """
     met = options["probability_met"]
     order = {name: name == "usd_per_hour" for name in ("usd_per_hour", "probability_met")}
@@ -277,14 +257,9 @@ def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:
 def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO] = ()) -> str:
     """Return the GPU profile of one LLM whose measurement is expected to tell most.
 
-    That is the one whose log-latencies explain, by linear regression over the draws, the
-    largest part of the variance of all log-latencies, its own included. With SLOs, those of a
-    profile count as often as it is the cheapest one that meets them in a draw.
-
-    Args:
-        draws: joint draws of the latencies of one LLM.
-        profiles: GPU profiles with their prices.
-        slos: the SLOs that the answer is for.
+    That is the one whose log-latencies explain, by linear regression over the draws, the largest
+    part of the variance of all log-latencies, its own included. With the SLOs of the answer, those
+    of a profile count as often as it is the cheapest one that meets them in a draw.
     """
     names = sorted(draws.X["gpu_profile_id"].unique())
     weights = pd.Series(0.0 if slos else 1.0, names)
@@ -324,17 +299,12 @@ _Z = 1.6448536269514722
 
 
 def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraws | None:
-    """Return draws of what measured latencies may be; None if no interval is known.
+    """Return draws of what measured latencies (`judged`) may be; None if no interval is known.
 
     A latency's logarithm is normal below and above what was measured, each side as wide as the
     interval says. Where few requests leave the upper end open, a point is taken to be no slower
     than the next larger load on the same GPU profile; where there is none, it may be anything.
     Each point has its own random stream, seeded by its name.
-
-    Args:
-        latencies: points (`points.frame.judged`).
-        slo: limits and load.
-        seed: of the draws.
     """
     values, low, high = (limited(latencies, slo, end) for end in ("", *ENDS))
     if all(np.isnan(each).all() for ends in (low, high) for each in ends.values()):

@@ -111,7 +111,7 @@ def evaluate(
         task: points, facts and feasible pairs.
         slos: latency limits and the load to serve.
         predictor: one of `sextant.predict.configurable()`, or `measured`.
-        seed: seed of the predictor's training.
+        seed: of the predictor's training.
         n_jobs: processes to use; the result does not depend on it.
         progress: called with a line for each step; the log by default.
         hold_out: in place of `predict_held_out` of this task, with the same keywords.
@@ -301,12 +301,8 @@ def read_task(
 ) -> Task:
     """Read the points that recommendations rest on.
 
-    Args:
-        inputs: paths of tables `point` and `feasibility` of one source.
-        experiment: facts of LLMs and GPU profiles.
-        decision: `workload_id` and `scenario_id` of the points.
-        source: name of the characterization.
-        memory_utilization: fraction of the memory that servers may use.
+    `inputs` are paths of tables `point` and `feasibility` of one source; `decision` has the
+    `workload_id` and `scenario_id` of the points; `memory_utilization` is what servers may use.
     """
     points, tried = (
         frame[

@@ -13,11 +13,7 @@ from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, load_of
 
 
 def measure_headroom(
-    curve: pd.DataFrame,
-    slo: SLO,
-    replicas: int,
-    usd_per_hour: float,
-    rate_rps: float | None = None,
+    curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float, rate_rps: float | None = None
 ) -> dict[str, Any]:
     """Return what is to be known of replicas that share the load of an SLO.
 
@@ -32,14 +28,10 @@ def measure_headroom(
     SLO's rate, what was measured at that level, or by Little's law; None where requests' lengths
     are not known.
 
-    Args:
-        curve: of one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds
-            at the SLO's percentiles, the mean lengths of requests, `request_rate_rps` (NaN
-            where it was not measured), and of measured points what `points.frame.judged` adds.
-        slo: limits and load, which the first point of the curve has to meet.
-        replicas: how many there are.
-        usd_per_hour: of all of them.
-        rate_rps: requests a second that they serve, if it is known.
+    `curve` is of one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds
+    at the SLO's percentiles, the mean lengths of requests, `request_rate_rps` (NaN where it was not
+    measured), and of measured points what `points.frame.judged` adds. Its first point has to meet
+    the SLO. `usd_per_hour` is of all replicas, `rate_rps` what they serve, if it is known.
     """
     users, lengths = curve["users"].to_numpy(), curve[LENGTHS].to_numpy(float)
     carried, is_allowed = load_of(curve, slo), ~is_refused(curve, slo)

@@ -53,11 +53,8 @@ def judge(
 def summarize(judged: pd.DataFrame) -> dict[str, Any]:
     """Return `n_llms` (judged), `n_left_out`, `success_rate`, `overspend` and `so_score`.
 
-    The success rate is the mean over the judged LLMs, the overspend the mean over the
-    successes, None where there is none; with no LLM judged all three are None.
-
-    Args:
-        judged: what `judge` returned.
+    The success rate is the mean over the LLMs that `judge` could judge, the overspend the mean over
+    the successes, None where there is none; with no LLM judged all three are None.
     """
     counted = judged[judged["is_success"].notna()]
     summary = {"n_llms": len(counted), "n_left_out": len(judged) - len(counted)}
@@ -103,12 +100,7 @@ def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, load: float) -> Poli
     those it is judged on included, as in the paper: no predictor knows as much. Ties go to the
     cheaper one, then to the first profile by identifier. Replica counts tried on a profile are
     those that some LLM truly needs there: between two of them no further LLM succeeds while all
-    pay more, so no other count can win.
-
-    Args:
-        truth: `sextant.decide.sizing.candidates` of the measured latencies.
-        optimum: `sextant.decide.sizing.recommend` of `truth`.
-        load: what the SLO wants served: users, or requests a second.
+    pay more, so no other count can win. Arguments are those of `judge`.
     """
     llm_ids = sorted(truth["llm_id"].unique())
     tried = truth.loc[truth["status"] == "meets", list(Policy._fields)].drop_duplicates()

@@ -15,13 +15,7 @@ from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
 from sextant.points.frame import TARGETS, at_percentile
-from sextant.predict import (
-    PREDICTOR,
-    STATIC_POLICY,
-    check_installed,
-    configurable,
-    draws_samples,
-)
+from sextant.predict import PREDICTOR, STATIC_POLICY, check_installed, configurable, draws_samples
 from sextant.predict.accuracy import (
     MEDIANS,
     HeldOut,

@@ -23,15 +23,9 @@ RATIOS = [f"{name}_ratio" for name in METRICS]
 def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
     """Return the most users one replica serves within all limits, 0 if not even the fewest.
 
-    Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too. User counts
-    without a row were not tried, so they do not count.
-
-    Args:
-        users: in rising order, shape (points,).
-        is_met: whether all limits hold at these users, shape (..., points).
-
-    Returns:
-        Shape (...).
+    Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too; those without a
+    row were not tried. `users` rise, shape (points,); `is_met`, whether all limits hold there, has
+    shape (..., points), the result (...).
     """
     n_met = np.logical_and.accumulate(is_met, axis=-1).sum(axis=-1)
     return np.asarray(np.concatenate([[0], users])[n_met])
@@ -41,22 +35,16 @@ def load_served(carried: np.ndarray, is_met: np.ndarray) -> np.ndarray:
     """Return the most load, users or requests a second, one replica serves within all limits.
 
     With fewer users in flight than `users_served` a replica may carry a higher request rate. A
-    point whose rate is not known (NaN) counts as none.
-
-    Args:
-        carried: the load at these users, shape (..., points).
-        is_met: as in `users_served`.
+    point whose rate, `carried`, is not known (NaN) counts as none. Shapes as in `users_served`.
     """
     met = np.logical_and.accumulate(is_met, axis=-1)
     return np.asarray(np.where(met, np.nan_to_num(carried), 0).max(axis=-1))
 
 
 def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
-    """Return the most users one replica serves by `users_served`.
+    """Return the most users one replica serves (`users_served`), by points as `curves` takes them.
 
-    Args:
-        latencies: points of one LLM on one GPU profile, as `curves` takes them.
-        slo: the limits.
+    All are of one LLM on one GPU profile.
     """
     (curve,) = curves(latencies.assign(llm_id="", gpu_profile_id=""), slo).values()
     return int(users_served(curve.users, curve.is_met))
@@ -78,13 +66,8 @@ def size_replicas(
 ) -> np.ndarray:
     """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2).
 
-    Args:
-        load: what all replicas together have to serve.
-        load_per_replica: what one serves within the limits; of any shape, 0 or NaN: nothing.
-        slack: how far a quotient may lie above a whole number and still count as that number.
-
-    Returns:
-        Whole numbers of that shape, infinite where a replica serves nothing.
+    Whole numbers in the shape of `load_per_replica`, which one serves within the limits; infinite
+    where that is 0 or NaN. A quotient may lie `slack` above a whole number and count as that.
     """
     served = np.asarray(load_per_replica, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -144,13 +127,13 @@ def candidates(
 ) -> pd.DataFrame:
     """Return one row per LLM and GPU profile: what it would take, or why it is not an option.
 
-    Columns: `llm_id, gpu_profile_id, status, users_per_replica, replicas, usd_per_hour` (of
-    all replicas), `load_per_replica` (users, or requests a second), `fewest_users`,
-    `<metric>_ratio` and `limit_ratio`. The ratios are latency over limit at the fewest users
-    (null: the metric has no limit), `limit_ratio` the largest: what exceeds 1 is by how much the
-    profile misses; `failed_share` is that of the requests there. `status` is `meets`, `too_slow`,
-    `fails` (more requests failed at the fewest users than may), `does_not_fit` (memory facts rule
-    it out) or `not_measured` (no latencies); only `meets` has replicas and a price.
+    Columns: `llm_id, gpu_profile_id, status, users_per_replica, replicas, usd_per_hour` (of all
+    replicas), `load_per_replica` (users, or requests a second), `fewest_users`, `<metric>_ratio`
+    (latency over limit at the fewest users; null without a limit), `limit_ratio`, the largest of
+    these: what exceeds 1 is by how much the profile misses, and `failed_share` of the requests
+    there. `status` is `meets`, `too_slow`, `fails` (more requests failed at the fewest users than
+    may), `does_not_fit` (memory facts rule it out) or `not_measured` (no latencies); only `meets`
+    has replicas and a price.
 
     Args:
         latencies: measured ones (`points.frame.judged`), or predicted ones: `llm_id,
@@ -248,11 +231,8 @@ def best_of_each(
 ) -> pd.DataFrame:
     """Return one row per LLM: the first kept option; nothing but the LLM's name without one.
 
-    Args:
-        options: rows with `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`.
-        is_kept: which rows may be chosen.
-        order: columns to sort by, and whether the least comes first. Devices and
-            identifier are last.
+    `order` has columns to sort by, and whether the least comes first; devices and identifier are
+    last. `is_kept` says which rows may be chosen.
     """
     order = {name: up for name, up in order.items() if name in options}
     order |= {name: True for name in ("devices", "gpu_profile_id") if name in options}

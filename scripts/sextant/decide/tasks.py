@@ -28,14 +28,9 @@ def task_of(
     Those are the pairs that facts allow (`feasible_pairs`); for an archive, whose longest request
     is not known, those that it found feasible, of held-out LLMs too: so did LLM-Pilot.
 
-    Args:
-        source: name of the characterization.
-        points: points of one workload and scenario.
-        tried: rows of table `feasibility`.
-        facts: of all LLMs and of the candidate GPU profiles.
-        longest_request_tokens: input and output of the workload's longest request, if known.
-        memory_utilization: fraction of the memory that servers may use.
-        has_fixed_lengths: whether each point has requests of its own lengths.
+    The points are of one workload and scenario, `tried` are rows of table `feasibility`, `facts`
+    of all LLMs and of the candidate GPU profiles; with `has_fixed_lengths` each point has requests
+    of its own lengths.
     """
     pairs = pd.Series([*tried[IDENTIFIERS].itertuples(index=False, name=None)], dtype=object)
     is_feasible = tried["is_feasible"].to_numpy(bool)
