@@ -276,15 +276,6 @@ def test_evidence_names_the_precision_that_was_served() -> None:
     assert row["weights_gib"] == pytest.approx(fp8.weight_bytes / 2**30)
 
 
-def test_the_configuration_of_a_measured_llm_is_answered_with_its_measurements() -> None:
-    sources = ("archive:inferencex", "archive:mlenergy")
-    asked = Question(LIMITS, hf_config=LLAMA, requests=TODAY, sources=sources)
-    answer = recommended(replace(asked, gpu_profile_ids=("1xH100-80GB",)))
-    assert answer["llm_id"] == LLAMA.stem
-    told = f"{LLAMA.stem} was measured by archive:mlenergy: those measurements are used."
-    assert told in answer["warnings"] and told in answer["text"]
-
-
 @pytest.mark.parametrize(
     ("config", "dtype", "told"),
     [

@@ -53,10 +53,7 @@ def test_probability_and_worth_of_an_option() -> None:
     assert option(options, "cheap", 2)["users_per_replica"] == 4
     bounds = option(options, "cheap", 2)[["users_lo", "users_median", "users_hi"]]
     assert bounds.tolist() == [1, 4, 4]
-
-
-def test_the_choice_is_the_worthiest_or_the_cheapest_within_the_risk() -> None:
-    options = weigh(latencies((4, 4), (4, 4), (4, 4), (1, 4)), PROFILES, LIMITS)
+    # The choice is the worthiest, or the cheapest within the risk.
     best = choose(options).iloc[0]
     assert (best["gpu_profile_id"], best["replicas"]) == ("cheap", 2)
     assert best["probability_met"] == 0.75

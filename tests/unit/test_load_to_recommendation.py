@@ -81,14 +81,13 @@ def test_loads_are_shared_as_a_folder_that_answers_alike(tmp_path, loads):
         assert first[name] == second[name]
 
 
-REQUESTS = ("--input-tokens", 16, "--output-tokens", 5)
 SHIPS = ("--source", "archive:inferencex")
 
 
 @pytest.mark.parametrize(("of", "extra"), [("--database", ()), ("--source", SHIPS)])
 def test_what_was_loaded_counts_beside_what_ships(loads, of, extra):
     asked = ("recommend", of, loads, *extra, "--llm", "llama-7b", "--users", 8)
-    found = json.loads(sextant(*asked, *SLO, *REQUESTS, "--format", "json"))
+    found = json.loads(sextant(*asked, *SLO, *LENGTHS, "--format", "json"))
     known = found["characterization"]
     assert known["source"] == "measured + archive:inferencex" and known["n_points"] == 1149
     assert found["basis"] == "roofline"
@@ -179,16 +178,8 @@ def test_loads_without_an_answer_say_why_there_is_none(tmp_path):
     with pytest.raises(InputError, match="no point has a request that succeeded"):
         sextant(*asked)
     with StubServer(answer_tokens()) as server:
-        load(
-            server.url,
-            tmp_path / "one",
-            *LENGTHS,
-            "--request-rate",
-            20,
-            *SUBJECT,
-            "--usd-per-hour",
-            2,
-        )
+        given = (*LENGTHS, "--request-rate", 20, *SUBJECT, "--usd-per-hour", 2)
+        load(server.url, tmp_path / "one", *given)
     with pytest.raises(InputError, match=r"'scenario_id': some points have no users.*--users"):
         sextant(*asked)
 

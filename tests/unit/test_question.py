@@ -105,7 +105,8 @@ def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() ->
     assert as_measured(replace(asked, llm_id=llm_id, dtype="int4"), known)[1] == []
     # A configuration that is given decides: one that quantizes nothing has 16 bits.
     config = ROOT / "resources" / "llms" / f"{llm_id}.json"
-    made, (_, said) = as_measured(replace(asked, hf_config=config), known)
+    made, (first, said) = as_measured(replace(asked, hf_config=config), known)
+    assert first == f"{llm_id} was measured by archive:inferencex: those measurements are used."
     assert made.dtype == "bf16" and "in fp8: bf16 is assumed (--dtype" in said
     # A fleet's demand has no such option.
     assert "--" not in as_measured(replace(asked, llm_id=llm_id), known, has_options=False)[1][0]
@@ -162,9 +163,6 @@ def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separ
     assert profiles["2xH200-141GB"].n_gpus == 2
     # Without names the table says what there is.
     assert set(find_candidates(source.known.profiles, (), path)) == {"2xH200-141GB", "1xT4-16GB"}
-
-
-def test_a_new_profile_without_a_price_is_an_error(source) -> None:
     with pytest.raises(InputError, match="1xB60-24GB has no price"):
         find_candidates(source.known.profiles, ("1xB60-24GB",), None)
 
@@ -249,23 +247,19 @@ def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path,
     assert of_store.source == "measured + archive:inferencex"
 
 
-@pytest.mark.parametrize("name", ["workload_id", "scenario_id"])
-def test_what_ships_has_no_choice_of_workload_or_scenario(tmp_path, monkeypatch, name) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"workload_id": "other"}, "'--workload-id'.*--database"),
+        ({"scenario_id": "other"}, "'--scenario-id'.*--database"),
+        ({"sources": ("archive:other",)}, r"no store here.*archive:inferencex"),
+        ({"sources": ("archive:mlenergy",)}, r"does not say input_tokens.*archive:inferencex"),
+    ],
+)
+def test_a_source_that_cannot_answer_is_an_error(tmp_path, monkeypatch, change, said) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=f"'--{name.replace('_', '-')}'.*--database"):
-        find_source(replace(ASKED, **{name: "other"}))
-
-
-def test_a_source_without_a_store_is_an_error(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"no store here.*archive:inferencex"):
-        find_source(replace(ASKED, sources=("archive:other",)))
-
-
-def test_no_answer_rests_on_a_source_without_input_lengths_alone(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"does not say input_tokens.*archive:inferencex"):
-        find_source(replace(ASKED, sources=("archive:mlenergy",)))
+    with pytest.raises(InputError, match=said):
+        find_source(replace(ASKED, **change))
     both = replace(ASKED, sources=("archive:mlenergy", "archive:inferencex"))
     assert find_source(both).input_tokens == 1024
 

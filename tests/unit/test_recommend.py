@@ -70,10 +70,8 @@ def test_levels_that_are_no_powers_of_two_and_differ_between_profiles_decide():
         ignore_index=True,
     )
     rows = candidates(frame, ["m"], PROFILES, SLO_200)
-    assert rows.set_index("gpu_profile_id")["replicas"].dropna().to_dict() == {
-        "cheap": 5,
-        "dear": 3,
-    }
+    replicas = rows.set_index("gpu_profile_id")["replicas"].dropna().to_dict()
+    assert replicas == {"cheap": 5, "dear": 3}
     X = frame[["llm_id", "gpu_profile_id", "users"]]
     known = Draws(X, frame[["nttft_ms", "itl_ms"]].to_numpy(float)[None])
     options = weigh(known, PROFILES, SLO_200)
@@ -86,16 +84,10 @@ def test_a_rejected_profile_says_why_and_by_how_much():
     feasible = {("slow", "cheap"), ("slow", "dear")}
     rows = candidates(two_profiles(), ["slow"], PROFILES, SLO_200, feasible)
     table = rows.set_index("gpu_profile_id")
-    assert table["status"].to_dict() == {
-        "cheap": "too_slow",
-        "dear": "too_slow",
-        "empty": "does_not_fit",
-    }
-    assert table.loc["cheap", ["nttft_ratio", "itl_ratio", "limit_ratio"]].tolist() == [
-        1.5,
-        0.8,
-        1.5,
-    ]
+    status = {"cheap": "too_slow", "dear": "too_slow", "empty": "does_not_fit"}
+    assert table["status"].to_dict() == status
+    ratios = table.loc["cheap", ["nttft_ratio", "itl_ratio", "limit_ratio"]]
+    assert ratios.tolist() == [1.5, 0.8, 1.5]
     assert table.loc["dear", "limit_ratio"] == 1.5  # 75 ms over 50 ms
     assert table["replicas"].isna().all()
     best = recommend(rows).iloc[0]
@@ -117,18 +109,13 @@ def test_the_percentile_chooses_the_columns():
 
 
 def test_a_percentile_that_a_source_lacks_is_estimated_from_the_nearest_that_it_has():
-    points = pd.DataFrame(
-        {
-            "llm_id": "m",
-            "gpu_profile_id": "cheap",
-            "users": [1, 2],
-            "source": ["old", "new"],
-            "median_nttft_ms": [1.0, 2.0],
-            "p90_nttft_ms": [4.0, np.nan],
-            "p99_nttft_ms": [8.0, np.nan],
-            "mean_itl_ms": [10.0, 20.0],
-            "throughput_tok_s": 1.0,
-        }
+    points = pd.DataFrame({"llm_id": "m", "gpu_profile_id": "cheap", "users": [1, 2]}).assign(
+        source=["old", "new"],
+        median_nttft_ms=[1.0, 2.0],
+        p90_nttft_ms=[4.0, np.nan],
+        p99_nttft_ms=[8.0, np.nan],
+        mean_itl_ms=[10.0, 20.0],
+        throughput_tok_s=1.0,
     )
     first, second = at_percentile(points, (95, 99))[["nttft_ms", "itl_ms"]].to_numpy()
     # Between p90 and p99 on the normal scale, log-linear: (1.645 - 1.282) / (2.326 - 1.282).
@@ -200,6 +187,11 @@ def test_a_rate_is_shared_by_the_replicas_that_are_left():
         "63.5 % of the load"
     )
     assert measure_headroom(CURVE, slo, 1, 1.0)["without_one"] is None
+    # Of a simulated rate 134% of the load is not enough: a probability is said, and no share.
+    without = {"replicas": 3, "load": 40.2, "is_kept": False, "probability_met": 0.861}
+    for replicas, verb in ((3, "keep"), (1, "keeps")):
+        said = loss_words({"without_one": without | {"replicas": replicas}}, {})
+        assert said == f"the {replicas} left {verb} the SLO with probability 0.86"
 
 
 def test_the_price_at_which_another_option_wins():
@@ -215,11 +207,3 @@ def test_the_price_at_which_another_option_wins():
 def test_tokens_share_a_price_as_they_are_told():
     assert token_prices(3.6, 1.0, (100, 300)) == pytest.approx((2.5, 2.5))
     assert token_prices(3.6, 1.0, (100, 300), 0.1) == pytest.approx((1.0, 3.0))
-
-
-def test_a_lost_replica_of_a_simulated_rate_has_its_probability():
-    """At a rate that arrives at random, 134% of the load is not enough: no share is said."""
-    without = {"replicas": 3, "load": 40.2, "is_kept": False, "probability_met": 0.861}
-    for replicas, verb in ((3, "keep"), (1, "keeps")):
-        said = loss_words({"without_one": without | {"replicas": replicas}}, {})
-        assert said == f"the {replicas} left {verb} the SLO with probability 0.86"
