@@ -83,9 +83,8 @@ def _moment(text: str) -> tuple[int | None, int]:
 
 
 def parse_time(text: str) -> tuple[int, bool]:
-    """Return nanoseconds since 1970 of an ISO 8601 date-time, and whether it has a zone.
-
-    With a zone they count in UTC; a date alone is its midnight. Raises ValueError.
+    """Return nanoseconds since 1970 of an ISO 8601 date-time (UTC with a zone), and whether it has
+    one. Raises ValueError.
     """
     moment = datetime.fromisoformat(text)
     epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
@@ -95,10 +94,8 @@ def parse_time(text: str) -> tuple[int, bool]:
 def check_start_time(
     start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
 ) -> None:
-    """Refuse a `start_time` that is not a date-time, or for a format that has its own.
-
-    Raises InputError: it is not an ISO 8601 date-time of the years 1700 to 2199, or none is needed.
-    `file` and `row` say where it is written, if that is a sheet.
+    """Refuse a `start_time` that is no ISO 8601 date-time of the years 1700 to 2199, or for a
+    format that has its own. `file` and `row` say where it is written, if that is a sheet.
     """
     problem, fix = None, "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     if form.is_datetime:
@@ -120,8 +117,6 @@ def check_first_tick(
 
     A log's numbers that would be a date from 2001 to 2096 in another unit have that unit, unless
     `start_time` says that they do not count from 1970. No clock shows more than a century.
-
-    Raises InputError, which names the unit.
     """
     if form.is_datetime or start_time is not None:
         return
@@ -154,9 +149,7 @@ def start_facts(
     """Return `start_time`, the moment of `arrival_s` = 0, and `first_tick_s`.
 
     `first_tick` is the first row's arrival in the source's unit, `start_time` when the source's
-    clock shows zero. What is returned is ISO 8601, in UTC (`+00:00`) where a zone is known, None if
-    it is not known; `first_tick_s` is what the source's clock shows then, None where it shows
-    date-times.
+    clock shows zero. See `job.ingest_trace` for what is returned.
     """
     if form.is_datetime:
         begin_ns, first_tick_s = int(first_tick), None

@@ -23,26 +23,10 @@ import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
 from sextant.base.files import PROVENANCE_KEY, atomic_path, provenance, write_json
-from sextant.trace.date_times import (
-    WRONG_UNIT,
-    YEAR_S,
-    check_first_tick,
-    check_start_time,
-    start_facts,
-)
+from sextant.trace import date_times
+from sextant.trace import trace_format as formats
 from sextant.trace.reading import as_written, read_rows
 from sextant.trace.rules import NO_STATUS, REJECTED, STATUSES, Rows
-from sextant.trace.trace_format import (
-    BLANK,
-    HASH_IDS,
-    MAX_SPAN_S,
-    Columns,
-    TraceFormat,
-    columns_given,
-    named_format,
-    parquet_rows,
-    sql_text,
-)
 
 MAX_RATE_RPS = 1000.0
 _FEW = 10
@@ -53,7 +37,7 @@ _FAR = 10.0
 """A time is far if it is farther from the middle 98% of all than these last, so many times."""
 _LEAST_FAR_S = 86_400.0
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
-_NOT_CODED = (*_NUMBERS, "request_id", HASH_IDS)
+_NOT_CODED = (*_NUMBERS, "request_id", formats.HASH_IDS)
 _BATCH_ROWS = 100_000
 _MEMORY = "300MB"
 """Of a sort; what does not fit into it goes to the disk."""
@@ -68,7 +52,7 @@ def ingest_trace(
     *,
     max_rejected_fraction: float = 0.01,
     start_time: str | None = None,
-    columns: Columns | None = None,
+    columns: formats.Columns | None = None,
     time_unit: str | None = None,
     ignore_unknown: bool = False,
     max_rate_rps: float = MAX_RATE_RPS,
@@ -76,39 +60,34 @@ def ingest_trace(
     """Normalise a trace to Parquet; write its malformed rows and a report, too.
 
     A request without an output token is `failed`, unless the source has a status of its own; a
-    failed request needs no tokens (0 where they are missing).
-    A request without an id gets its line number. Blank lines are not rows; they are counted.
-    The report and the provenance carry `start_time`, the date-time of `arrival_s` = 0 (in UTC
-    where a zone is known; null if it is not known), and `first_tick_s`, what the source's
-    clock shows then (null for date-times).
+    failed request needs no tokens. One without an id gets its line number. Blank lines are counted,
+    but are no rows. The report and the provenance carry `start_time`, the date-time of `arrival_s`
+    = 0 (in UTC where a zone is known, null if unknown), and `first_tick_s`, what the source's clock
+    shows then (null for date-times).
 
     Args:
-        source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant`, also Parquet.
-        trace_format: a name in `published_formats()`, or `columns`.
-        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. A source that is
-            not in that order is sorted on disk; the report's `n_moved` rows stood after one that
-            arrived later, by `most_late_s` at most.
-        rejected_out: `line` (a CSV's header is line 1; Parquet's first row is 1), `reason`
-            and `raw` of every malformed row, and of rows whose time is far from all others (line
-            null, the row as it was read).
+        source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant` and `columns`, Parquet.
+        trace_format: a publisher's, or `columns` (see `named_format`).
+        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. A source that
+            is not is sorted on disk; `n_moved` rows of the report were late, by `most_late_s`
+            at most.
+        rejected_out: `line` (a CSV's header is line 1; Parquet's first row is 1), `reason` and
+            `raw` of malformed rows, and of rows whose time is far from all others (line null).
         report_out: JSON with what this function returns.
         max_rejected_fraction: largest share of malformed rows that is tolerated.
-        start_time: ISO 8601 date-time at which the source's clock shows zero, for a format
-            whose arrivals are numbers.
-        columns: of the format `columns` what the source calls its columns (see `named_format`);
-            or the path of a mapping file.
-        time_unit: of the format `columns` the unit of its arrivals, seconds by default.
+        start_time: ISO 8601 date-time at which the source's clock shows zero, where arrivals
+            are numbers.
+        columns: what a log calls its columns, or the path of a mapping file.
+        time_unit: of the format `columns`, seconds by default.
         ignore_unknown: leave columns out that the format does not know; the report names them.
         max_rate_rps: highest mean rate that is believed; a wrong unit of time shows in it.
 
-    Raises InputError: wrong columns, no rows, too many malformed ones, a rate above `max_rate_rps`,
-    times that show a wrong unit, no such format or mapping, a `start_time` that is not a date-time
-    or not needed, a share outside 0 to 1, or an output that would replace the source or another
-    output; no output is written.
+    Raises InputError, and writes nothing: wrong columns, no rows, too many malformed ones, a rate
+    or times that show a wrong unit, a wrong argument, or an output that would replace another file.
     """
     source, paths = Path(source), [Path(path) for path in (trace_out, rejected_out, report_out)]
-    columns = None if columns is None else columns_given(columns)
-    form = named_format(trace_format, source, columns, time_unit)
+    columns = None if columns is None else formats.columns_given(columns)
+    form = formats.named_format(trace_format, source, columns, time_unit)
     form = replace(form, ignores_unknown=form.ignores_unknown or ignore_unknown)
     if not 0 <= max_rejected_fraction <= 1:
         problem, fix = f"a share of {max_rejected_fraction}", "give a number from 0 to 1"
@@ -118,7 +97,7 @@ def ingest_trace(
         raise InputError(problem, file=source, fix="correct the trace's path")
     form = as_written(source, form, has_unit=time_unit is not None)
     if start_time is not None:
-        check_start_time(start_time, form)
+        date_times.check_start_time(start_time, form)
     taken = {source.resolve(): "the source"}
     for path in paths:
         if path.resolve() in taken:
@@ -140,9 +119,9 @@ def ingest_trace(
         output.put_in_order()
         counts = output.counts()
         _check_counts(source, counts, output.shown, max_rejected_fraction)
-        check_first_tick(source, output.first_tick, form, start_time)
+        date_times.check_first_tick(source, output.first_tick, form, start_time)
         _check_rate(source, counts["n_accepted"], counts["duration_s"], max_rate_rps)
-        start = start_facts(output.first_tick, form, start_time, output.is_zoned)
+        start = date_times.start_facts(output.first_tick, form, start_time, output.is_zoned)
         known = provenance({"source": source}, **facts) | start
         output.add_provenance(known)
         source_sha256 = known["inputs_sha256"]["source"]
@@ -177,21 +156,22 @@ def _check_counts(
 
 def _check_rate(source: Path, n: int, duration_s: float, max_rate_rps: float) -> None:
     """Refuse a duration or a rate that no service's log has: a wrong unit shows in both."""
-    if duration_s > MAX_SPAN_S:
-        problem = f"the requests are of {duration_s / YEAR_S:,.3g} years"
-        fix = f"{WRONG_UNIT}, or leave the rows with wrong times out"
+    if duration_s > formats.MAX_SPAN_S:
+        problem = f"the requests are of {duration_s / date_times.YEAR_S:,.3g} years"
+        fix = f"{date_times.WRONG_UNIT}, or leave the rows with wrong times out"
         raise InputError(problem, file=source, field="arrival_s", fix=fix)
     if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
-        problem = f"{n / duration_s:,.0f} requests per second on average ({n} in {duration_s:,.3g} "
-        fix = f"{WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now {max_rate_rps:g}, if "
-        fix += "that is the rate"
-        raise InputError(f"{problem}s)", file=source, field="arrival_s", fix=fix)
+        rate = f"{n / duration_s:,.0f} requests per second on average"
+        fix = f"{date_times.WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now "
+        fix += f"{max_rate_rps:g}, if that is the rate"
+        problem = f"{rate} ({n} in {duration_s:,.3g} s)"
+        raise InputError(problem, file=source, field="arrival_s", fix=fix)
 
 
 class Output:
     """Two Parquet files that grow, and what has gone into them."""
 
-    def __init__(self, trace: Path, rejected: Path, form: TraceFormat) -> None:
+    def __init__(self, trace: Path, rejected: Path, form: formats.TraceFormat) -> None:
         self._path, self._form = trace, form
         self._trace = _writer(trace, form.schema)
         self._rejected = pq.ParquetWriter(
@@ -209,14 +189,14 @@ class Output:
     def counts(self) -> dict[str, Any]:
         """Return how many rows were read, accepted, set aside and why, and how long they last."""
         by_count = sorted(self._n_by_reason.items(), key=lambda item: (-item[1], item[0]))
-        n_by_reason = {reason: n for reason, n in by_count if reason != BLANK}
+        n_by_reason = {reason: n for reason, n in by_count if reason != formats.BLANK}
         n_rejected = sum(n_by_reason.values())
         return {
             "n_read": self._n_accepted + n_rejected,
             "n_accepted": self._n_accepted,
             "n_rejected": n_rejected,
             "n_rejected_by_reason": n_by_reason,
-            "n_blank_lines": self._n_by_reason[BLANK],
+            "n_blank_lines": self._n_by_reason[formats.BLANK],
             "n_failed": self._n_failed,
             "n_moved": self._n_moved,
             "most_late_s": self._most_late_s,
@@ -245,7 +225,7 @@ class Output:
     def _set_aside(self, rejected: pa.Table) -> None:
         for entry in pc.value_counts(rejected["reason"]).to_pylist():
             self._n_by_reason[entry["values"]] += entry["counts"]
-        named = rejected.filter(pc.not_equal(rejected["reason"], BLANK))
+        named = rejected.filter(pc.not_equal(rejected["reason"], formats.BLANK))
         for row in named.slice(0, _N_SHOWN - len(self.shown)).to_pylist():
             self.shown.append((row["line"], row["reason"]))
         self._rejected.write_table(named)
@@ -260,8 +240,8 @@ class Output:
             self._path.rename(unsorted)
             self._trace = _writer(self._path, self._form.schema)
             database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
-            database.execute(f"SET temp_directory = {sql_text(folder)}")
-            rows = parquet_rows(unsorted, has_row_number=True)
+            database.execute(f"SET temp_directory = {formats.sql_text(folder)}")
+            rows = formats.parquet_rows(unsorted, has_row_number=True)
             ends = f"SELECT quantile_disc(arrival_s, [0.01, 0.99]) FROM {rows}"
             low_s, high_s = database.execute(ends).fetchall()[0][0]
             reach_s = _FAR * (high_s - low_s) + _LEAST_FAR_S
@@ -308,7 +288,7 @@ def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         use_dictionary=[name for name in schema.names if name not in _NOT_CODED],
         # New blocks have the ids that follow on the last ones.
         column_encoding=dict.fromkeys(_NUMBERS, "BYTE_STREAM_SPLIT")
-        | {f"{HASH_IDS}.list.element": "DELTA_BINARY_PACKED"},
+        | {f"{formats.HASH_IDS}.list.element": "DELTA_BINARY_PACKED"},
         write_statistics=list(_NUMBERS),
         store_schema=False,  # so that readers get plain texts
         write_page_checksum=True,

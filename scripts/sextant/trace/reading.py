@@ -95,15 +95,14 @@ def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
 
 
 def _lines_of(text: bytes) -> list[str]:
-    """Return the lines of a block without their ends."""
     return [line.rstrip("\r") for line in text.decode().removesuffix("\n").split("\n")]
 
 
 def read_blocks(source: Path) -> Iterator[bytes]:
     """Yield the text of a file (`.gz` and `.zst` too), cut at ends of lines, without its BOM.
 
-    Each block ends in a newline, the last one too. Raises InputError if a line is longer than
-    `MAX_LINE_BYTES`, OSError if the file is cut short or not what its ending says.
+    Each block ends in a newline. Raises InputError if a line is longer than `MAX_LINE_BYTES`,
+    OSError if the file is cut short or not what its ending says.
     """
     with pa.input_stream(source, compression="detect") as stream:
         block = rest = b""
@@ -216,10 +215,7 @@ def some_of(names: list[str]) -> str:
 
 
 def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | None:
-    """Read whole lines of UTF-8 CSV without their header; None if it is unclear where a cell ends.
-
-    `names` are the source's columns.
-    """
+    """Read whole lines of CSV without their header; None if it is unclear where a cell ends."""
     has_quotes = b'"' in text
     # A carriage return alone ends a line for Arrow.
     is_plain = b"\r" not in text or text.count(b"\r") == text.count(b"\r\n")
@@ -383,9 +379,8 @@ def _type_read(name: str, form: TraceFormat) -> pa.DataType:
 
 
 def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.ndarray) -> Cells:
-    """Trim the cells that are texts, and read those that should be something else.
-
-    A text of nothing but white space is null.
+    """Trim cells that are texts (of white space alone: null), and read those that should be
+    something else.
     """
     typed, unreadable = dict[str, pa.Array](), {}
     zones = np.full(len(line_faults), UNKNOWN)

@@ -9,15 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sextant.trace import trace_format
 from sextant.trace.date_times import UNKNOWN, UNZONED, ZONED, is_null
-from sextant.trace.trace_format import (
-    COLUMN_TYPES,
-    HASH_IDS,
-    MAX_INT32,
-    MINIMUM,
-    NEEDED_COLUMNS,
-    TraceFormat,
-)
 
 REJECTED = pa.schema({"line": pa.int64(), "reason": pa.string(), "raw": pa.string()})
 _WANTED = {pa.int64(): "not a date and time", pa.bool_(): "neither true nor false"}
@@ -66,17 +59,14 @@ class Rows(NamedTuple):
 class Judge:
     """Applies the rules to a source's lines, block after block."""
 
-    form: TraceFormat
+    form: trace_format.TraceFormat
     sources: Mapping[str, str]
     """Trace column -> the source's column."""
     next_line: int
     is_zoned: bool | None = None
 
     def rows(self, cells: Cells, raw: Callable[[np.ndarray], list[str]]) -> Rows:
-        """Judge the next lines; `raw` gives the raw text of lines by their places.
-
-        A request without an id gets its line's number.
-        """
+        """Judge the next lines; `raw` gives the raw text of lines by their places."""
         columns, reasons = self._judge(cells)
         tick, rejected = cells.columns["arrival_s"].fill_null(0).to_numpy(), None
         known = cells.zones[cells.zones != UNKNOWN]
@@ -98,11 +88,8 @@ class Judge:
         return Rows(columns, tick[accepted], self.is_zoned, rejected)
 
     def _judge(self, cells: Cells) -> tuple[dict[str, pa.Array], np.ndarray]:
-        """Apply the rules that look at one line only.
-
-        Return by trace column (n,) values of the trace contract, anything in lines that are set
-        aside; and (n,) why a line is, None: it is not. A request that failed needs no tokens: those
-        that its line lacks are 0.
+        """Return by trace column (n,) values of the trace contract, anything in lines that are set
+        aside; and (n,) why a line is, by the rules that look at one line only, None: it is not.
         """
         reasons = cells.line_faults.copy()
         given = _read_statuses(cells.columns.get("status"), len(reasons))
@@ -114,11 +101,13 @@ class Judge:
             for target, source in self.sources.items()
             for is_fault, what in _faults(target, cells, has_failed)
         ]
-        if self.form.block_tokens and HASH_IDS in cells.columns:
-            n_ids = pc.list_value_length(cells.columns[HASH_IDS]).fill_null(0).to_numpy()
+        if self.form.block_tokens and trace_format.HASH_IDS in cells.columns:
+            n_ids = (
+                pc.list_value_length(cells.columns[trace_format.HASH_IDS]).fill_null(0).to_numpy()
+            )
             is_more = n_ids > np.ceil(inputs / self.form.block_tokens)
             is_more &= ~(has_failed & (inputs == 0))
-            faults.append((is_more, f"{HASH_IDS}: more than the blocks of the input"))
+            faults.append((is_more, f"{trace_format.HASH_IDS}: more than the blocks of the input"))
         if "status" in self.sources:
             faults.append((given == _UNKNOWN, f"{self.sources['status']}: {NO_STATUS}"))
             problem = f"{self.sources['output_tokens']}: zero in a request that is ok"
@@ -132,7 +121,7 @@ class Judge:
             if name in self.form.factors:
                 column = pc.multiply(column, self.form.factors[name])
             column = column.fill_null(0) if name in _TOKENS else column
-            if COLUMN_TYPES[name] == pa.int32():
+            if trace_format.COLUMN_TYPES[name] == pa.int32():
                 column = column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
             columns[name] = column
         return columns | {"status": status}, reasons
@@ -144,10 +133,7 @@ def _has_none(reasons: np.ndarray) -> np.ndarray:
 
 
 def _read_statuses(column: pa.Array | None, n: int) -> np.ndarray:
-    """Return (n,) `_OK`, `_FAILED`, `_NONE` (no text) or `_UNKNOWN` (a text that says neither).
-
-    HTTP codes of the 200s are ok, all others failed.
-    """
+    """Return (n,) `_OK`, `_FAILED`, `_NONE` (no text) or `_UNKNOWN` (a text that says neither)."""
     if column is None:
         return np.full(n, _NONE, np.int8)
     read = []
@@ -164,15 +150,15 @@ def _faults(name: str, cells: Cells, has_failed: np.ndarray) -> Iterator[tuple[n
     """Yield which cells of a column break a rule, and the rule, in the order they are judged."""
     column, unreadable = cells.columns[name], cells.unreadable[name]
     needs_none = has_failed if name in _TOKENS else np.zeros(len(column), bool)
-    if name in NEEDED_COLUMNS:
+    if name in trace_format.NEEDED_COLUMNS:
         yield is_null(column) & ~unreadable & ~needs_none, "missing value"
     yield unreadable, _WANTED.get(column.type, "not a number")
     if column.type != pa.float64():
         return
-    minimum = MINIMUM.get(name, 0)
+    minimum = trace_format.MINIMUM.get(name, 0)
     values = column.fill_null(minimum).to_numpy()
     yield ~np.isfinite(values), "not finite"
     yield values < np.where(needs_none, 0, minimum), f"below {minimum}"
-    if COLUMN_TYPES[name] == pa.int32():
+    if trace_format.COLUMN_TYPES[name] == pa.int32():
         yield values != np.trunc(values), "not a whole number"
-        yield values > MAX_INT32, "above the 32-bit range"
+        yield values > trace_format.MAX_INT32, "above the 32-bit range"

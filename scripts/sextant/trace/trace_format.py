@@ -119,10 +119,7 @@ def published_formats() -> dict[str, TraceFormat]:
 
 
 def require_trace(path: str | Path) -> pq.ParquetFile:
-    """Open a normalised trace.
-
-    Raises InputError: no such file, no Parquet, a column of the contract is missing, or no row.
-    """
+    """Open a normalised trace; raise InputError if it is none, or has no row."""
     fix = "ingest the trace first (`sextant ingest`); `make demo` makes those of the README"
     if not Path(path).is_file():
         raise InputError("there is no such file", file=path, fix=fix)
@@ -145,7 +142,7 @@ def parquet_rows(path: str | Path, *, has_row_number: bool = False) -> str:
     """Return the SQL relation of one Parquet file's rows, whatever its path looks like.
 
     DuckDB would take `*`, `?` and `[` for patterns, `~` for a home, and a folder `status=failed`
-    for a column that stands before the file's own. `file_row_number` is added if asked for.
+    for a column. `file_row_number` is added if asked for.
     """
     literal = re.sub(r"([*?\[])", r"[\1]", str(Path(path).absolute()))
     number = ", file_row_number = true" if has_row_number else ""
@@ -170,10 +167,7 @@ Columns = str | Mapping[str, Any]
 
 
 def columns_given(given: Columns) -> Columns:
-    """Return what a mapping file says, where `given` is its path (.yaml, .yml), else `given`.
-
-    Raises InputError: no such file, or something in it that is wrong.
-    """
+    """Return what a mapping file says, where `given` is its path (.yaml, .yml), else `given`."""
     if not isinstance(given, str) or Path(given).suffix not in (".yaml", ".yml"):
         return given
     content = read_yaml(given)
@@ -193,9 +187,9 @@ def named_format(
     Args:
         name: of `published_formats`, or `columns`; the other arguments are of `columns` alone.
         source: JSON lines where it ends in `.jsonl`, `.ndjson` or `.json` (and `.gz`, `.zst`).
-        columns: `arrival=ts,input_tokens=usage.prompt_tokens,...`: a column of the trace and the
-            source's name of it. A dot leads into an object of JSON or a struct of Parquet. Or the
-            content of a mapping file.
+        columns: `arrival=ts,input_tokens=usage.prompt_tokens,...`, a column of the trace and
+            the source's name of it (a dot leads into an object or a struct); or a mapping
+            file's content.
         time_unit: a name in `TIME_UNITS`, `s` by default; a mapping file has its own.
 
     Raises InputError: no such format, columns that the format does not need, or no such mapping.
@@ -214,7 +208,6 @@ def named_format(
 
 
 def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -> TraceFormat:
-    """Return the format of a source whose columns the user names, as `named_format` says."""
     if isinstance(columns, str):
         fix, ignores_unknown = "give TRACE_COLUMN=SOURCE_COLUMN, with commas between", True
         parts = [(part.strip(), *part.partition("=")[::2]) for part in columns.split(",")]

@@ -67,13 +67,11 @@ _MANY, _FAR = 30, 0.3
 
 
 def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
-    """Fit a Gamma distribution to the gaps between arrivals, by maximum likelihood.
+    """Fit a Gamma distribution to the gaps between ascending arrivals, by maximum likelihood.
 
     Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
-    (`clock_step`) and fitted by the likelihood of those counts (`gamma.fit_steps`); else they are
-    exact (`gamma.fit_gamma`). The fit is tested where a mean gap has `gamma.FAR` steps or more, on
-    at most some million gaps, every k-th of a longer trace: so many give the distance to 0.001.
-    `arrival_s` ascends.
+    (`clock_step`) and fitted by the likelihood of those counts; else they are exact. The fit is
+    tested where a mean gap has `gamma.FAR` steps or more, on at most some million gaps.
     """
     gaps = np.diff(arrival_s)
     n_gaps, n_zero, duration = len(gaps), int(np.count_nonzero(gaps == 0)), float(gaps.sum())
@@ -114,7 +112,7 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
 
 
 def hidden(step_s: float, what: str) -> str:
-    """Return the reason why nothing is fitted where a coarse clock leaves the shape open."""
+    """Return why nothing is fitted where a coarse clock leaves the shape open."""
     return f"the clock's step of {step_s:.3g} s hides {what}"
 
 
@@ -122,9 +120,9 @@ def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float 
     """Return ascending times without a coarse clock's steps, and the step (s) of such a clock.
 
     A clock cuts times down to its stamps. Requests of one stamp that were sent together would find
-    a queue that never was: they are spread over the step at random, keep their order, and none
-    comes after the next stamp. None, and the times as they are: fewer than `MIN_EQUAL` gaps are 0,
-    or the step is below `COARSE_S`.
+    a queue that never was: they are spread over the step at random, in their order, and none comes
+    after the next stamp. None, and the times as they are: fewer than `MIN_EQUAL` gaps are 0, or the
+    step is below `COARSE_S`.
     """
     gaps = np.diff(times)
     if np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any():
@@ -139,17 +137,13 @@ def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float 
 
 
 def clock_step(gaps: np.ndarray, end_s: float) -> float:
-    """Return the greatest step (s) of which all gaps are whole numbers, the least positive one at
-    most; that one where there is none.
+    """Return the greatest step (s) of which all gaps are whole numbers; the least gap where there
+    is none.
 
-    Euclid's algorithm: the remainder takes the place of the step until there is none. Clocks
-    jitter and decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged,
-    and a step is taken to be the roundest number that it may be.
-
-    Args:
-        gaps: of a clock (s), some above 0.
-        end_s: latest time, which limits the precision of the times: a step is `end_s` /
-            `gamma.MAX_STEPS` or more.
+    Euclid's algorithm: the remainder takes the place of the step until there is none. Clocks jitter
+    and decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged, and a
+    step is taken to be the roundest number that it may be. Some of `gaps` (s) are above 0; times up
+    to `end_s` are precise to that / `gamma.MAX_STEPS`.
     """
     gaps = gaps[gaps > 0]
     step_s = least = max(float(gaps.min()), end_s / gamma.MAX_STEPS)
@@ -180,9 +174,9 @@ def clock_step(gaps: np.ndarray, end_s: float) -> float:
 
 
 def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Measures:
-    """Return the measures of ascending times, in bins that end at `duration_s`.
+    """Return the measures of ascending times, in bins up to `duration_s` (the last arrival).
 
-    By default that is the last arrival. Raises InputError: nothing arrives, or times out of order.
+    Raises InputError: nothing arrives, or times out of order.
     """
     gaps = np.diff(times)
     is_sound = times.min(initial=0.0) >= 0 and times.max(initial=0.0) < MAX_SPAN_S
@@ -244,11 +238,11 @@ def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -
     """Return the simplest model whose samples are as bursty as the trace, else a replay.
 
     A model passes if the medians over its samples are within 10% of the trace in the dispersion at
-    every scale of `MIN_JUDGED_BINS` bins or more, and in the busiest minute. Where a trace is so
-    short or steady that a measure lies within what chance gives a steady Gamma process, the
-    model's has to lie there too, and no more is asked. The profile is fitted also where the Gamma
-    process passes, so that a scenario may ask for it. `times` ascend from 0, `gamma` is the fit to
-    all their gaps, `seed` of all samples. Raises InputError as `measure_arrivals`.
+    every scale of `MIN_JUDGED_BINS` bins or more, and in the busiest minute. Where the trace's
+    measure is no more than chance gives a steady Gamma process, the model's may be anywhere in that
+    range. The profile is fitted also where the Gamma process passes, so that a scenario may ask for
+    it. `times` ascend from 0, `gamma` is the fit to all their gaps. Raises InputError as
+    `measure_arrivals`.
     """
     trace, n = measure_arrivals(times), len(times)
     if n < 3 or gamma.rate_rps is None:
@@ -291,7 +285,6 @@ class _Judge:
         self.left_out = [name for name in JUDGED if name in trace and name not in self._judged]
 
     def _n_bins(self, name: str) -> int:
-        """Return the whole bins of a measure that names its scale."""
         return int(self._duration_s // int(name.rpartition("_")[2][:-1]))
 
     def _sample(self, process: Arrivals, n: int, first: int = 0) -> list[Measures]:
@@ -381,8 +374,8 @@ def measure_words(name: str) -> str:
 def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
     """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula.
 
-    If no profile is near, the nearest one; none of a trace that is too short. The gaps' shape is
-    the one that brings the dispersion of the counts nearest to the trace's over all scales.
+    If none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
+    dispersion of the counts nearest to the trace's over all scales.
     """
     end_s, per_second, judged = float(times[-1]), count_seconds(times), []
     named = {scale: trace.get(f"dispersion_{scale}s") for scale in SCALES_S}
@@ -402,9 +395,8 @@ def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
 def _best_shape(
     counts: np.ndarray, bin_s: float, end_s: float, scales: dict[int, float]
 ) -> tuple[float, float]:
-    """Return the shape of the gaps, and how far the worst dispersion is then off (|ln ratio|).
-
-    `scales` has the trace's dispersion by scale (s).
+    """Return the shape of the gaps, and how far the worst dispersion (by scale in s) is off (|ln
+    ratio|).
     """
     edges = np.minimum(np.arange(len(counts) + 1) * bin_s, end_s)
     expected = np.concatenate([[0.0], np.cumsum(counts, dtype=float)])

@@ -1,11 +1,10 @@
 """Traces drawn from workloads or from ServeGen's tables, in our format or another tool's.
 
-ServeGen (Alibaba, Apache-2.0): a service is a folder with a file `chunk-<client>-trace.csv`
-for each client, without a header. A row is a window: its start (s), requests per second,
-coefficient of variation of the gaps, the distribution of the gaps (`Gamma` or `Weibull`; empty or
-`nan`: none) and its parameters, shape first. `chunk-<client>-dataset.json` in the same folder has,
-by the start of a longer window (s), the shares of `input_tokens` and `output_tokens`, each as a
-text `{12: 0.5, 13: 0.5}`.
+ServeGen (Alibaba, Apache-2.0): a service is a folder with a file `chunk-<client>-trace.csv` for
+each client, without a header. A row is a window: its start (s), requests per second, CV of the
+gaps, their distribution (`Gamma` or `Weibull`; empty or `nan`: none) and its parameters, shape
+first. `chunk-<client>-dataset.json` has, by the start of a longer window (s), the shares of
+`input_tokens` and `output_tokens`, each as a text `{12: 0.5, 13: 0.5}`.
 """
 
 import ast
@@ -25,31 +24,9 @@ import pyarrow as pa
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_parquet
 from sextant.trace.trace_format import MAX_INT32, TRACE_COLUMNS
-from sextant.workload.generators import (
-    Arrivals,
-    AtOnce,
-    Constant,
-    Gamma,
-    Mirrored,
-    Varying,
-    child_seed,
-    poisson,
-)
+from sextant.workload import generators, published, trace_arrivals
 from sextant.workload.lengths import zipf_request_model
-from sextant.workload.published import (
-    load_request_model,
-    load_use_case,
-    require_lengths,
-    use_case_names,
-)
 from sextant.workload.request_model import RequestModel
-from sextant.workload.trace_arrivals import (
-    FITTED,
-    Replay,
-    Windows,
-    arrivals_at_rate,
-    fitted_arrivals,
-)
 
 FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace")
 """What `write_trace` writes. The first two are Sextant's own trace contract."""
@@ -70,34 +47,33 @@ _WINDOW_S = 600.0
 
 def open_workload(name: str | Path) -> RequestModel:
     """Return the requests of a use case that ships, or of a folder or file by its path."""
-    if str(name) in use_case_names() and not Path(name).exists():
-        return load_use_case(str(name)).model
+    if str(name) in published.use_case_names() and not Path(name).exists():
+        return published.load_use_case(str(name)).model
     if not Path(name).exists():
-        fix = f"give a workload's folder, a histogram, or one of {', '.join(use_case_names())}"
+        names = ", ".join(published.use_case_names())
+        fix = f"give a workload's folder, a histogram, or one of {names}"
         raise InputError("there is no such workload", file=name, fix=fix)
-    return require_lengths(load_request_model(name), name)
+    return published.require_lengths(published.load_request_model(name), name)
 
 
 def with_zipf_inputs(model: RequestModel, theta: float) -> RequestModel:
-    """Return a model whose inputs follow Zipf's law instead (BurstGPT, IV-B).
-
-    The law's bounds are the model's shortest and longest input; outputs keep their
-    distribution, independently of the inputs.
+    """Return a model whose inputs follow Zipf's law instead (BurstGPT, IV-B), between its shortest
+    and longest input; outputs keep their distribution, independently.
     """
     inputs = model.frame["input_tokens"]
     outputs = model.sample(_ZIPF_OUTPUTS, seed=0)["output_tokens"].to_numpy()
     return zipf_request_model(theta, int(inputs.min()), int(inputs.max()), outputs)
 
 
-def _fitted(workload: str | Path, rate_rps: float | None = None) -> Arrivals:
+def _fitted(workload: str | Path, rate_rps: float | None = None) -> generators.Arrivals:
     """Return a workload's own arrivals; with a rate, these in more or less time."""
     try:
         if not Path(workload).is_dir():
             reason = "only the folder of a fitted workload has them"
             raise InputError(f"the workload has no arrivals ({reason})")
         if rate_rps is None:
-            return fitted_arrivals(workload)
-        return arrivals_at_rate(workload, FITTED, rate_rps)
+            return trace_arrivals.fitted_arrivals(workload)
+        return trace_arrivals.arrivals_at_rate(workload, trace_arrivals.FITTED, rate_rps)
     except InputError as error:
         if error.field not in (None, "arrivals"):
             raise
@@ -105,27 +81,25 @@ def _fitted(workload: str | Path, rate_rps: float | None = None) -> Arrivals:
         raise InputError(error.problem, file=error.file, field="--arrivals", fix=fix) from None
 
 
-ARRIVALS: dict[str, Callable[..., Arrivals]] = {
+ARRIVALS: dict[str, Callable[..., generators.Arrivals]] = {
     "fitted": _fitted,
-    "constant": Constant,
-    "poisson": poisson,
-    "gamma": Gamma,
-    "windows": Windows,
-    "varying": Varying,
-    "replay": Replay,
-    "inf": AtOnce,
+    "constant": generators.Constant,
+    "poisson": generators.poisson,
+    "gamma": generators.Gamma,
+    "windows": trace_arrivals.Windows,
+    "varying": generators.Varying,
+    "replay": trace_arrivals.Replay,
+    "inf": generators.AtOnce,
 }
 """Where arrival times come from, as the command line names it; the parameters are its options."""
 
 
-def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arrivals:
+def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> generators.Arrivals:
     """Return the arrival process that the options of a command describe.
 
     `name` is one of `ARRIVALS`, `workload` a folder for `fitted`. Of the parameters `given`, None
-    means absent.
-
-    Raises InputError: an unknown process, a parameter that it lacks, does not know or refuses, or a
-    workload without arrivals.
+    means absent. Raises InputError: an unknown process, or a parameter that it lacks, does not know
+    or refuses.
     """
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"
@@ -152,7 +126,7 @@ def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> Arr
 
 def draw_trace(
     requests: Callable[..., pd.DataFrame],
-    arrivals: Arrivals,
+    arrivals: generators.Arrivals,
     *,
     seed: int,
     n: int | None = None,
@@ -161,10 +135,8 @@ def draw_trace(
     """Draw requests and their arrivals, in the trace contract's columns.
 
     The two come from independent streams of `seed`; times are rounded to nanoseconds. `requests`
-    draws when called with a number and `seed=`, as `RequestModel.sample` does. There are at most
-    `n`, and none after `duration_s`.
-
-    Raises InputError: neither `n` nor `duration_s` ends the process, or a parameter is wrong.
+    draws as `RequestModel.sample` does. There are at most `n`, none after `duration_s`. Raises
+    InputError: nothing ends the process, or a parameter is wrong.
     """
     request_seed, arrival_seed = np.random.SeedSequence(seed).spawn(2)
     if n is None and duration_s is None and not arrivals.ends_itself:
@@ -186,16 +158,12 @@ def draw_service(
 ) -> pd.DataFrame:
     """Draw the requests of a service: arrivals and lengths of each client by its own windows.
 
-    Inputs and outputs are drawn independently of each other, as the tables have them. There are at
-    most `n` requests, in `duration_s` from the tables' start (None: as long as they last); each
-    client has random streams of its own.
+    Inputs and outputs are independent of each other, as the tables have them. There are at most `n`
+    requests, in `duration_s` from the tables' start (None: as long as they last).
 
-    Returns:
-        Requests in the trace contract's columns, in the order of arrival: `llm` is the folder's
-        name, `service` the client, `chunk-<number>`.
-
-    Raises InputError: no such files, a malformed row, no request in that time, or a client's table
-    of lengths is missing or malformed.
+    Returns requests in the trace contract's columns, in the order of arrival: `llm` is the folder's
+    name, `service` the client, `chunk-<number>`. Raises InputError: no such files, a malformed row,
+    no request in that time, or a client's lengths are missing or malformed.
     """
     folder, end_s = Path(folder), math.inf if duration_s is None else duration_s
     if not is_service(folder):
@@ -221,8 +189,8 @@ def draw_service(
     parts = []
     for number, (name, client) in enumerate(clients.items()):
         own_s = duration_s if duration_s is not None and duration_s < client.span_s else None
-        arrival_s = client.times(duration_s=own_s, seed=child_seed(seed, 2 * number))
-        rng = np.random.default_rng(child_seed(seed, 2 * number + 1))
+        arrival_s = client.times(duration_s=own_s, seed=generators.child_seed(seed, 2 * number))
+        rng = np.random.default_rng(generators.child_seed(seed, 2 * number + 1))
         lengths = _draw_lengths(folder / f"{name}-dataset.json", arrival_s, rng)
         parts.append(pd.DataFrame({"arrival_s": arrival_s, "service": name, **lengths}))
     drawn = pd.concat(parts).sort_values("arrival_s", kind="stable", ignore_index=True)[:n]
@@ -232,7 +200,7 @@ def draw_service(
     return drawn.reindex(columns=list(TRACE_COLUMNS))
 
 
-def _read_client(path: Path, end_s: float) -> Mirrored | None:
+def _read_client(path: Path, end_s: float) -> generators.Mirrored | None:
     """Read the windows of a client that begin before `end_s`; None if it sends no request then."""
     windows: list[tuple[float, float, float, bool]] = []
     fix = "give ServeGen's own files: start, rate, CV, distribution, two parameters"
@@ -260,7 +228,11 @@ def _read_client(path: Path, end_s: float) -> Mirrored | None:
     n_requests = np.multiply(rates, lasting_s).tolist()
     n_kept = int(np.searchsorted(starts, end_s))
     columns = (starts, lasting_s.tolist(), n_requests, shapes, kinds)
-    return Mirrored(*(column[:n_kept] for column in columns)) if any(n_requests[:n_kept]) else None
+    return (
+        generators.Mirrored(*(column[:n_kept] for column in columns))
+        if any(n_requests[:n_kept])
+        else None
+    )
 
 
 def _draw_lengths(
@@ -304,9 +276,8 @@ def check_format(form: str, out: str | Path) -> None:
 def write_trace(trace: pd.DataFrame, out: str | Path, form: str, **origin: Any) -> None:
     """Write requests, in the order of arrival, for a load tool; docs/workloads.md has the formats.
 
-    `form` is one of `FORMATS`; `origin` is for the provenance of a Parquet file. The file is either
-    whole or absent. No two requests share a block id, so that no prefix cache answers one with
-    another's work. Raises InputError for an unknown format.
+    `form` is one of `FORMATS`; `origin` is for the provenance of a Parquet file. No two requests
+    share a block id, so that no prefix cache answers one with another's work.
     """
     check_format(form, out)
     if form == "parquet":

@@ -15,17 +15,11 @@ from numpy.typing import ArrayLike
 
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable, provenance, read_provenance, sha256_file, write_json
+from sextant.workload import request_model
 from sextant.workload.arrivals import choose_arrivals, fit_arrivals, on_fine_clock
 from sextant.workload.generators import child_seed
 from sextant.workload.profiles import read_arrivals
 from sextant.workload.published import load_use_case
-from sextant.workload.request_model import (
-    N_BINS,
-    WEIGHT_COLUMNS,
-    RequestModel,
-    ServedRequests,
-    check_caps,
-)
 from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
 
 
@@ -37,28 +31,27 @@ def fit_workload(
     *,
     max_input_tokens: int | None = None,
     max_output_tokens: int | None = None,
-    n_bins: int = N_BINS,
+    n_bins: int = request_model.N_BINS,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Fit the request model and the arrival models of a trace; write them and their fidelity.
 
     `requests_out` (`requests.parquet`) has one row per joint bin of at most `n_bins` a parameter,
     `arrivals_out` (`arrivals.json`) the arrival models, `validation_out` the figures that are
-    returned. In the folder of `arrivals_out`, `arrivals.parquet` keeps the trace's own times, for a
-    replay; those of a coarse clock are spread over its steps (`on_fine_clock`). `seed` is of the
-    samples that arrival models are judged by.
+    returned. Beside `arrivals_out`, `arrivals.parquet` keeps the trace's own times; those of a
+    coarse clock are spread over its steps. `seed` is of the samples that arrival models are judged
+    by.
 
     Requests above a cap (tokens) are clipped to it before the fit, and counted. Failed requests
-    take part in the arrivals only: they arrived, but say nothing of what a served request is like.
+    take part in the arrivals only: they say nothing of what a served request is like.
 
-    `requests_out` and `arrivals_out` are a pure function of the trace's source and the
-    parameters: no version and no commit is in them, so that code edits leave the benchmarks
-    which depend on them alone. `validation_out` has the full provenance.
+    `requests_out` and `arrivals_out` depend on the trace's source and the parameters alone, not on
+    version or commit, so that edits of the code leave benchmarks alone.
 
     Raises InputError: a cap below 1, no request to fit, or arrivals out of order.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
-    check_caps(caps)
+    request_model.check_caps(caps)
     facts = {
         "inputs_sha256": read_provenance(trace).get("inputs_sha256", {}),
         "max_input_tokens": max_input_tokens,
@@ -66,7 +59,7 @@ def fit_workload(
         "n_bins": n_bins,
         "seed": seed,
     }
-    served = ServedRequests.of(trace, caps)
+    served = request_model.ServedRequests.of(trace, caps)
     requests = served.fit(n_bins)
     validation: dict[str, Any] = {
         "n_requests": int(served.counts.sum()),
@@ -111,7 +104,7 @@ def fit_workload(
 
 
 def write_workload(
-    model: RequestModel,
+    model: request_model.RequestModel,
     requests_out: str | Path,
     arrivals_out: str | Path,
     validation_out: str | Path,
@@ -120,14 +113,11 @@ def write_workload(
     max_input_tokens: int | None = None,
     max_output_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Write the three files of a workload for a model that comes without a trace (`origin`).
+    """Write the files of `fit_workload` for a model that comes without a trace (`origin`).
 
     Its load is given when it is run: a rate for latency-critical inference, everything at once for
-    best effort (Papaioannou and Doudali). Longer requests are cut to the caps. The files are those
-    of `fit_workload`; `arrivals.json` has no parameters, `arrivals.parquet` no row. The figures of
-    `validation.json` are returned.
-
-    Raises InputError: a cap below 1.
+    best effort (Papaioannou and Doudali). Longer requests are cut to the caps. `arrivals.json` has
+    no parameters, `arrivals.parquet` no row. Returns the figures of `validation.json`.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     capped, clipped_fraction = cap_model(model, caps)
@@ -149,10 +139,7 @@ def write_workload(
 
 
 def write_use_case(name: str, *files: str | Path, **caps: Any) -> dict[str, Any]:
-    """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`.
-
-    Raises InputError: no such use case, or a cap below 1.
-    """
+    """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`."""
     use_case = load_use_case(name)
     origin = {"use_case": name, "sources": list(use_case.sources)}
     return write_workload(use_case.model, *files, origin=origin, **caps)
@@ -161,48 +148,42 @@ def write_use_case(name: str, *files: str | Path, **caps: Any) -> dict[str, Any]
 def write_fixed_lengths(
     input_tokens: int, output_tokens: int, *files: str | Path, **caps: Any
 ) -> dict[str, Any]:
-    """Write a workload whose requests all have the same lengths; `files`, `caps` as above.
-
-    Batch sweeps use them (Recasens et al., section 3.2: 512 in, 256 out).
+    """Write a workload whose requests all have the same lengths (batch sweeps of Recasens et al.,
+    section 3.2: 512 in, 256 out); `files` and `caps` as in `write_workload`.
     """
     lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-    model = RequestModel(pd.DataFrame([{**lengths, "count": 1}]))
+    model = request_model.RequestModel(pd.DataFrame([{**lengths, "count": 1}]))
     return write_workload(model, *files, origin=lengths, **caps)
 
 
 def cap_model(
-    model: RequestModel, caps: dict[str, int | None]
-) -> tuple[RequestModel, dict[str, float]]:
-    """Return a model with its lengths cut to caps, and the share of requests each cap shortened.
-
-    Raises InputError: a cap below 1.
-    """
-    check_caps(caps)
+    model: request_model.RequestModel, caps: dict[str, int | None]
+) -> tuple[request_model.RequestModel, dict[str, float]]:
+    """Return a model with its lengths cut to caps, and the share of requests each cap shortened."""
+    request_model.check_caps(caps)
     frame, weights, shares = model.frame.copy(), model.weights, {}
     for name, cap in caps.items():
         over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
         shares[name] = float(weights[over].sum() / weights.sum())
         if over.any():
             frame[name] = frame[name].clip(upper=cap)
-    weight = next(name for name in WEIGHT_COLUMNS if name in frame)
+    weight = next(name for name in request_model.WEIGHT_COLUMNS if name in frame)
     merged = frame.groupby(model.parameters, dropna=False, sort=False)[weight].sum()
-    return RequestModel(merged.reset_index()), shares
+    return request_model.RequestModel(merged.reset_index()), shares
 
 
-def exact_fidelity(traced: pd.DataFrame, counts: np.ndarray, model: RequestModel) -> dict[str, Any]:
+def exact_fidelity(
+    traced: pd.DataFrame, counts: np.ndarray, model: request_model.RequestModel
+) -> dict[str, Any]:
     """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
 
-    Args:
-        traced: combinations of the trace's parameters, (rows,) of each (NaN: null).
-        counts: (rows,) requests of each combination.
-        model: as fitted to the trace.
+    `traced` has the combinations of the trace's parameters (NaN: null), `counts` the requests of
+    each.
 
-    Returns:
-        By parameter `ks`, and `mean_ratio`, the model's mean over the trace's (None where that is 0
-        or nothing is known); `spearman_trace`, `spearman_model`, coefficients (None where a
-        parameter is constant); `spearman_difference`, the largest (see `largest_difference`):
-        `joint` that of the model, `independent` that of independent parameters, whose coefficients
-        are all 0.
+    Returns by parameter `ks`, and `mean_ratio`, the model's mean over the trace's (None where that
+    is 0 or unknown); `spearman_trace`, `spearman_model`, coefficients (None where a parameter is
+    constant); `spearman_difference`, the largest: `joint` that of the model, `independent` that of
+    independent parameters.
     """
     frame, weights = model.frame[model.parameters], model.weights
     of_trace, of_model = spearman(traced, counts), spearman(frame, weights)
@@ -233,9 +214,7 @@ def ks_distance(
     """Return the Kolmogorov-Smirnov distance: the largest difference of two cumulative shares.
 
     `a` (n,) and `b` (m,) are numbers, booleans or nulls, of equal weight by default. A null counts
-    as a value below all others, so that different shares of nulls are seen too.
-
-    Raises InputError: one of them is empty.
+    as a value below all others. Raises InputError: one of them is empty.
     """
     (values_a, shares_a), (values_b, shares_b) = (
         _cumulative_shares(np.where(np.isnan(numbers), -np.inf, numbers), weights)
@@ -252,10 +231,8 @@ def cumulative(
 ) -> pd.DataFrame:
     """Return a cumulative distribution to draw: `value`, and `fraction` of values up to it.
 
-    Nulls are left out. Of more distinct values than `max_points`, those nearest to equal steps
-    of the fraction are kept, the lowest and the highest among them; each point is exact.
-
-    Raises InputError: there is no value but null.
+    Nulls are left out. Of more distinct values than `max_points`, those nearest to equal steps of
+    the fraction are kept, the lowest and the highest among them. Raises InputError: no value.
     """
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
@@ -271,9 +248,8 @@ def cumulative(
 def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataFrame:
     """Return Spearman's rank correlation of each pair of columns; NaN: one of the two is constant.
 
-    Ranks are mid-ranks, and a row of weight w (1 by default) counts as w equal rows: so are ranks
-    and correlations those of the rows a histogram stands for. A pair uses the rows where both are
-    known.
+    A row of weight w (1 by default) counts as w equal rows, with mid-ranks. A pair uses the rows
+    where both are known.
     """
     names = list(frame.columns)
     row_weights = np.ones(len(frame)) if weights is None else np.asarray(weights, float)
@@ -303,8 +279,7 @@ def _centred_ranks(place: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None:
     """Return the largest difference of two matrices of coefficients, None if there is no pair.
 
-    Pairs for which `truth` has none are left out; where only `other` has none, it shows no
-    correlation, which is 0.
+    Pairs for which `truth` has none are left out; where only `other` has none, it is 0.
     """
     differences = (truth - other.fillna(0.0)).to_numpy()
     off_diagonal = differences[~np.eye(len(truth), dtype=bool)]

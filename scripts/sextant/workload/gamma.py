@@ -32,8 +32,8 @@ _TRIANGLE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], [0.0], _POSITIVE_NODES
 _OUTER_WEIGHTS = np.array([0.2247465550180368, 0.0939250393193439, 0.0179407450256318])
 _TRIANGLE_WEIGHTS = np.concatenate([_OUTER_WEIGHTS[::-1], [0.3267753212739748], _OUTER_WEIGHTS])
 DETERMINED = 10.0
-"""A shape counts as determined if shapes that differ by this factor are unlikely: the estimate
-times its root, and the estimate over its root."""
+"""A shape is determined if shapes that differ by this factor are unlikely: the estimate times its
+root, and over it."""
 _LOG_STEP = 3e-3
 """Distance in ln α of the three points that give the likelihood's slope and curvature."""
 _LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e3
@@ -45,9 +45,8 @@ CHUNK = 1 << 16
 class GammaFits:
     """Gamma distributions fitted to groups of values: each field has one entry per group.
 
-    `alpha` (shape) and `beta` (scale, in the values' unit) maximise the likelihood; `_lo` and
-    `_hi` bound their 95% intervals. All are NaN where a group has fewer than 2 values, a
-    value of zero, or values that are all equal.
+    `alpha` (shape) and `beta` (scale, in the values' unit) maximise the likelihood, `_lo` and `_hi`
+    bound their 95% intervals. NaN: fewer than 2 values, a value of zero, or all equal.
     """
 
     alpha: np.ndarray
@@ -64,15 +63,11 @@ class GammaFits:
 
 
 def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaFits:
-    """Fit a Gamma distribution to each group from its sufficient statistics.
+    """Fit a Gamma distribution to each group, by the number, sum and sum of logarithms of its
+    values.
 
     The shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln), the scale is mean / α. The
     intervals come from the Fisher information of s on a log scale (docs/workloads.md).
-
-    Args:
-        n: values in each group, an array or a number.
-        total: their sum.
-        log_total: the sum of their natural logarithms.
     """
     n, total, log_total = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(value, float)) for value in (n, total, log_total))
@@ -91,8 +86,8 @@ def _intervals(
 ) -> GammaFits:
     """Return fits of known shape and mean, with the intervals of `fit_gamma`.
 
-    `s` is ln α - ψ(α). The group determines its shape as well as `n_shape` exact values would, and
-    its mean as well as `n_mean` would.
+    `s` is ln α - ψ(α). The group determines shape and mean as well as `n_shape` and `n_mean` exact
+    values would.
     """
     centre = _root(s, alpha, n_shape)
     information = n_shape * (
@@ -131,8 +126,7 @@ def ks_distance(
 ) -> np.ndarray:
     """Return each group's Kolmogorov-Smirnov distance from its Gamma distribution.
 
-    `values` has one group after the other, unordered within a group; `n`, 1 or more, is the number
-    of each; `alpha` and `beta` are shape and scale of its distribution.
+    `values` has one group after the other, `n` (1 or more) of each, in any order within a group.
     """
     ends, parts = np.cumsum(n), []
     cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1], CHUNK)) + 1)
@@ -151,14 +145,12 @@ def ks_distance(
 
 
 class StepCounts(NamedTuple):
-    """How often each number of steps occurs among the gaps of some groups.
-
-    One entry for each distinct number of steps of a group: ascending, one group after the other.
+    """How often each number of steps occurs among the gaps of some groups: one entry for each
+    distinct number of a group, ascending, one group after the other.
     """
 
     steps: np.ndarray
     n_gaps: np.ndarray
-    """Gaps of so many steps."""
     n_distinct: np.ndarray
     """Entries of each group."""
 
@@ -204,8 +196,8 @@ def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> n
 def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return P(d) = H(d - 1) - 2 H(d) + H(d + 1), H being the integral of the Gamma CDF F.
 
-    H(x) = x F(x; α, β) - αβ F(x; α + 1, β). In the upper tail 1 - F takes the place of F (and
-    the sign turns), so that small probabilities keep their digits.
+    H(x) = x F(x; α, β) - αβ F(x; α + 1, β). In the upper tail 1 - F takes the place of F (and the
+    sign turns), so that small probabilities keep their digits.
     """
     probability = np.empty(len(steps))
     is_upper = steps > alpha * beta
@@ -258,8 +250,8 @@ def _log_likelihood(
 ) -> np.ndarray:
     """Return the log likelihood of each group, for its shape and its mean in steps.
 
-    Gaps of `FAR` steps and more count as exact, so their likelihood is that of the Gamma density,
-    for which three sums suffice, `far`: their number, steps, and natural logarithms of the steps.
+    Gaps of `FAR` steps and more count as exact: three sums suffice, `far`: their number, their
+    steps, the logarithms of these.
     """
     (n_far, total, log_total), beta = far, mean / alpha
     of_far = (alpha - 1) * log_total - total / beta
@@ -271,9 +263,10 @@ def _log_likelihood(
 def _likeliest(
     near: StepCounts, far: np.ndarray, guess: np.ndarray, mean: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the likeliest shapes by Newton's method in ln α, and the curvature there.
+    """Return the likeliest shapes by Newton's method in ln α, and the curvature there; NaN after 40
+    rounds.
 
-    Slope and curvature are differences of three likelihoods. NaN where 40 rounds are not enough.
+    Slope and curvature are differences of three likelihoods.
     """
     low, high = np.log(_LEAST_ALPHA), np.log(np.maximum(_MOST_ALPHA, 100 * mean**2))
     log_alpha, curvature = np.clip(np.log(guess), low, high), np.full(len(mean), np.nan)

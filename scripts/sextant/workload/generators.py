@@ -1,7 +1,7 @@
 """Arrival processes: when requests come, drawn from a seed. No gap is rescaled or cut.
 
-One frozen dataclass per process; its fields are checked when it is made. `trace_arrivals` has those
-that repeat a trace. No data frames are loaded here, since the load client imports this module.
+One frozen dataclass per process; `trace_arrivals` has those that repeat a trace. No data frames are
+loaded here: the load client imports this module.
 """
 
 from __future__ import annotations
@@ -42,12 +42,8 @@ class Arrivals(ABC):
     ) -> np.ndarray:
         """Return when requests arrive: float64 seconds from 0, ascending.
 
-        Args:
-            n: most requests.
-            duration_s: end of the arrivals; the first of the two ends them.
-            seed: of the draws.
-
-        Raises InputError: no end, or more than `MAX_REQUESTS` requests.
+        There are at most `n`, all before `duration_s`. Raises InputError: no end, or more than
+        `MAX_REQUESTS` requests.
         """
         ends = {"n": n, "duration_s": duration_s}
         given = {name: end for name, end in ends.items() if end is not None}
@@ -74,9 +70,8 @@ class Arrivals(ABC):
         return drawn[: min(most, int(np.searchsorted(drawn, end_s)))]
 
     def scaled(self, rate_factor: float) -> Arrivals:
-        """Return these arrivals at another mean rate, on the same clock.
-
-        A model has its rates times the factor, a recorded trace is `multiplied`.
+        """Return these arrivals at another mean rate, on the same clock: a model has its rates
+        times the factor, a recorded trace is `multiplied`.
         """
         raise NotImplementedError(f"{self.kind} arrivals have no rate of their own")
 
@@ -118,15 +113,14 @@ class Gamma(Arrivals):
     """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
 
     Time 0 is any moment of a process that has long been running: the first arrival is the rest of a
-    gap that is under way, and a duration has rate · duration requests on average. A longer run of
-    the same seed begins with the same arrivals.
+    gap that is under way. A longer run of the same seed begins with the same arrivals.
     """
 
     kind = "gamma"
     rate_rps: float
     alpha: float
-    """Shape. The same number as vLLM's `--burstiness` and AIPerf's `--arrival-smoothness`; Vidur's
-    `cv` is 1 / √alpha. 1 is Poisson, less is burstier."""
+    """Shape: vLLM's `--burstiness`, AIPerf's `--arrival-smoothness`; Vidur's `cv` is 1 / √alpha. 1
+    is Poisson, less is burstier."""
 
     def __post_init__(self) -> None:
         check_positive(rate_rps=self.rate_rps, alpha=self.alpha)
@@ -158,9 +152,9 @@ def poisson(rate_rps: float) -> Gamma:
 class Varying(Arrivals):
     """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
 
-    After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u,
-    with u the seconds passed (`over="time"`) or the steps taken (`over="steps"`). The first arrival
-    is one gap after 0. It is an error if the shape or the scale reaches 0.
+    After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u, with u
+    the seconds passed (`over="time"`) or the steps taken (`over="steps"`). It is an error if one of
+    them reaches 0.
     """
 
     kind = "varying"
@@ -212,10 +206,7 @@ class AtOnce(Arrivals):
 
 @dataclass(frozen=True)
 class _Spanned(Arrivals):
-    """Arrivals over the span of a trace.
-
-    Without an end they last one span; for a longer time the span is repeated with new draws.
-    """
+    """Arrivals over the span of a trace: without an end one span, for a longer time more."""
 
     ends_itself = True
 
@@ -297,8 +288,8 @@ class Mirrored(_Spanned):
 class Rescaled(_Spanned):
     """Gamma gaps in operational time, which runs as fast as a trace's requests came.
 
-    Operational time is the number of requests expected so far: counts of the trace in bins, and
-    a steady pace within each bin (Cinlar's time change of a point process).
+    Operational time is the number of requests expected so far: counts of the trace in bins, a
+    steady pace within each bin (Cinlar's time change of a point process).
     """
 
     kind = "rescaled"
@@ -343,9 +334,8 @@ class Rescaled(_Spanned):
 def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = False) -> float:
     """Draw how long a gap of mean 1 still lasts, seen at any moment.
 
-    A moment falls into a gap the more easily the longer it is; gaps weighted by length are
-    Gamma-distributed with shape + 1 (of a Weibull gap its power of the shape is
-    Gamma-distributed), and the moment lies anywhere in the gap.
+    A moment falls into a gap the more easily the longer it is: gaps weighted by length are
+    Gamma-distributed with shape + 1 (of a Weibull gap its power of the shape is).
     """
     if not is_weibull:
         return rng.random() * rng.gamma(shape + 1, 1 / shape)
@@ -359,13 +349,11 @@ def multiplied(
     """Return `factor` times as many requests as those of a trace, on the same clock.
 
     The first copy is the trace itself. Each further one is shifted by up to `SHIFT_S` either way,
-    around within each block of `block_s`, so that every block has its requests times the factor.
-    Of the last copy requests stay at random with the probability of the fraction; a larger factor
-    has all requests of a smaller one. `seed` is of the shifts and of the requests that stay.
+    around within each block of `block_s`, so that every block has its requests times the factor. Of
+    the last copy requests stay at random; a larger factor has all requests of a smaller one.
 
-    Returns:
-        (m,) times, ascending; (m,) the place in `arrival_s` that each is a copy of; (m,) the number
-        of the copy, from 0 on.
+    Returns (m,) times, ascending; (m,) the place in `arrival_s` that each is a copy of; (m,) the
+    number of the copy, from 0 on.
     """
     check_positive(rate_factor=factor)
     n_copies = math.ceil(factor)
@@ -412,9 +400,8 @@ def _check_counts(counts: Sequence[float]) -> None:
 
 @dataclass(frozen=True)
 class ArrivalModel:
-    """The Gamma distribution fitted to all gaps of a trace, taken as independent.
-
-    The parameters are null where a trace does not determine them; `reason` says why.
+    """The Gamma distribution fitted to all gaps of a trace, taken as independent. Null where a
+    trace does not determine a parameter.
     """
 
     alpha: float | None
@@ -430,9 +417,8 @@ class ArrivalModel:
     clock_step_s: float | None
     """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
     alpha_lo: float | None = None
-    """Lower end of the shape's 95% interval (see `gamma.fit_gamma`, `gamma.fit_steps`)."""
+    """The shape's 95% interval (see `gamma.fit_gamma`, `gamma.fit_steps`)."""
     alpha_hi: float | None = None
-    """Its upper end."""
     ks: float | None = None
     """Kolmogorov-Smirnov distance between the gaps and the distribution; null: coarse clock."""
     reason: str | None = None

@@ -49,12 +49,11 @@ def fit_zipf(
     """Fit a bounded Zipf distribution to lengths, whole numbers, by maximum likelihood.
 
     Theta is where the model's mean of ln x is the lengths'; docs/workloads.md has the equations and
-    the limits. `lowest` (1 or more) and `highest` bound the model; by default they are the smallest
-    and the largest length seen. The interval takes bounds as known. `counts` has the occurrences of
-    each of `tokens`, 1 each by default.
+    the limits. `lowest` (1 or more) and `highest` are by default the smallest and the largest
+    length; the interval takes them as known. `counts` has the occurrences of each of `tokens`.
 
-    Raises InputError: a length that is not a whole number, or without `lowest` one below 1; fewer
-    than two distinct lengths within the bounds, or none but those at one bound.
+    Raises InputError: a length that is not a whole number, or too few distinct ones within the
+    bounds.
     """
     values, weights = _weighted_lengths(tokens, counts)
     lowest = int(values[0]) if lowest is None else int(lowest)
@@ -89,7 +88,6 @@ def fit_zipf(
 
 
 def _logs(lowest: int, highest: int) -> np.ndarray:
-    """Return the logarithms of the lengths lowest … highest."""
     if not 1 <= lowest <= highest <= MAX_TOKENS:
         fix = f"give bounds with 1 <= lowest <= highest <= {MAX_TOKENS:,}; Zipf's law has no "
         problem = f"lengths from {lowest} to {highest}"
@@ -98,10 +96,7 @@ def _logs(lowest: int, highest: int) -> np.ndarray:
 
 
 def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
-    """Return the probability of each length lowest … highest under the bounded Zipf law.
-
-    Raises InputError: bounds other than 1 <= lowest <= highest, or a theta that is not finite.
-    """
+    """Return the probability of each length lowest … highest under the bounded Zipf law."""
     if not np.isfinite(theta):
         raise InputError(f"theta of {theta}", field="theta", fix="give a number, for example 1.1")
     return scipy.special.softmax(-theta * _logs(lowest, highest))
@@ -112,9 +107,9 @@ def zipf_request_model(
 ) -> RequestModel:
     """Return a request model with Zipf input lengths (BurstGPT, IV-B) and given output lengths.
 
-    Prompts have `lowest` (1 or more) to `highest` tokens. `output_tokens` is one length for all, or
-    lengths whose distribution the outputs take, independently of the inputs. Each parameter has at
-    most 256 values: neighbouring lengths are merged (`in_bins`).
+    `output_tokens` is one length for all, or lengths whose distribution the outputs take,
+    independently of the inputs. Each parameter has at most 256 values: neighbouring lengths are
+    merged.
     """
     outputs, counts = _weighted_lengths(np.atleast_1d(output_tokens), None)
     if outputs[0] < 1:
@@ -128,12 +123,10 @@ def zipf_request_model(
 def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 20) -> pd.DataFrame:
     """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8).
 
-    There are at most `n_bins`, of about equally many requests each; an input length that is
-    frequent by itself has a bin of its own. Leave failed requests out.
+    There are at most `n_bins`, of about equally many requests each. Leave failed requests out.
 
-    Returns:
-        One row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it), `n`,
-        and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
+    Returns one row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it),
+    `n`, and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
     """
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
     order = np.argsort(inputs, kind="stable")

@@ -48,10 +48,7 @@ _FITTED = ("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s", 
 
 
 def start_time(trace: str | Path) -> datetime | None:
-    """Return when a trace began by its own clock, without time zone; None: not known.
-
-    Raises InputError: the provenance's `start_time` is not an ISO date and time.
-    """
+    """Return when a trace began by its own clock, without time zone; None: not known."""
     stored = read_provenance(trace).get("start_time")
     try:
         return None if stored is None else datetime.fromisoformat(stored).replace(tzinfo=None)
@@ -64,17 +61,12 @@ def start_time(trace: str | Path) -> datetime | None:
 def traffic_series(
     trace: str | Path, bucket_s: float, *, by: Sequence[str] = GROUP
 ) -> pd.DataFrame:
-    """Count requests and tokens per bucket of time (BurstGPT, III-B.1, Fig. 1-4).
+    """Count requests and tokens per bucket of time (BurstGPT, III-B.1, Fig. 1-4), failed ones too.
 
-    Failed requests count like all others. The values of the columns `by` (null is one) have a
-    series each.
-
-    Returns:
-        One row per group and bucket from the trace's start to its end, empty buckets too, in
-        that order: the `by` columns, `start_s` (from the trace's start; below 0 for a first
-        bucket that began earlier), `moment` (its date and time, NaT where unknown),
-        `is_whole` (False: the trace covers only a part of it), `n_requests`, `n_failed`,
-        `input_tokens`, `output_tokens` (int64).
+    Returns one row per value of the columns `by` (null is one) and bucket, empty ones too, in that
+    order: `by`, `start_s` (from the trace's start; below 0 for a first bucket that began earlier),
+    `moment` (its date and time, NaT where unknown), `is_whole` (False: the trace covers only a part
+    of it), `n_requests`, `n_failed`, `input_tokens`, `output_tokens` (int64).
 
     Raises InputError: no duration, no request, or more buckets than make sense.
     """
@@ -117,18 +109,13 @@ def traffic_series(
 
 
 def traffic_profile(trace: str | Path) -> pd.DataFrame:
-    """Describe the traffic of each hour of the day (BurstGPT, III-D, Fig. 10-13).
+    """Describe the traffic of each hour of the day (BurstGPT, III-D, Fig. 10-13) that the trace
+    covers whole.
 
-    Only hours that the trace covers whole are observed; a trace that covers none gives no row.
-
-    Returns:
-        Rows ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all days
-        together) and `hour` (0 to 23): `is_clock_known` (False: the trace has no start time,
-        hours count from its start and there are no weekdays), `n_hours` observed, and the
-        `_mean`, `_q1`, `_median` and `_q3` of `requests`, `input_tokens` and `output_tokens`
-        per hour.
-
-    Raises InputError: see `traffic_series`.
+    Returns rows ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all days) and
+    `hour` (0 to 23): `is_clock_known` (False: hours count from the trace's start, without
+    weekdays), `n_hours` observed, and the `_mean`, `_q1`, `_median` and `_q3` of `requests`,
+    `input_tokens` and `output_tokens` per hour. Raises InputError as `traffic_series`.
     """
     hours = traffic_series(trace, HOUR_S)
     is_known = bool(hours["moment"].notna().any())
@@ -158,13 +145,9 @@ def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
     """Return the share of failed requests per bucket, outliers marked (BurstGPT, III-E, Fig. 14).
 
     An outlier is as in a box plot: more than 1.5 interquartile ranges from the quartiles of the
-    same LLM and service. Buckets of fewer than `MIN_REQUESTS` are not judged.
-
-    Returns:
-        `llm`, `service`, `start_s`, `moment` (see `traffic_series`), `n_requests`,
-        `n_failed`, `failure_fraction` (NaN: not judged) and `is_outlier` (False there).
-
-    Raises InputError: see `traffic_series`.
+    same LLM and service. Returns `llm`, `service`, `start_s`, `moment` (see `traffic_series`),
+    `n_requests`, `n_failed`, `failure_fraction` (NaN: fewer than `MIN_REQUESTS`, not judged) and
+    `is_outlier`.
     """
     series = traffic_series(trace, bucket_s)
     share = series["n_failed"] / series["n_requests"].clip(lower=1)
@@ -181,9 +164,9 @@ def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
 def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
     """Return the figures of `failure_series`: one row per LLM and service.
 
-    They are `llm`, `service`, `n_requests`, `n_failed` and `failure_fraction` of all buckets
-    together; `n_buckets` judged and `n_too_few` (not judged, the empty ones among them); of the
-    judged ones' shares `mean`, `q1`, `median` and `q3`, and `n_outliers`.
+    They are `llm`, `service`, `n_requests`, `n_failed` and `failure_fraction` of all buckets;
+    `n_buckets` judged and `n_too_few`; of the judged shares `mean`, `q1`, `median`, `q3`, and
+    `n_outliers`.
     """
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]
@@ -203,18 +186,12 @@ def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
     """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
 
     Windows follow one another from midnight where the trace's start time is known, else from its
-    start; a window that the trace covers only in part takes no part. A window doubles if the one
-    before has a request, and it has at least twice as many. From zero there is
-    no doubling: such rises are counted separately. At few requests chance alone doubles many
-    windows.
+    start; those that the trace covers in part take no part. From zero there is no doubling: such
+    rises are counted apart. At few requests chance alone doubles many windows.
 
-    Returns:
-        One row per LLM and service: `llm`, `service`, `n_doublings`, `n_from_zero`, and `per_day`
-        and `per_workday` (Monday to Friday, holidays too): doublings over the days that were
-        observed, a day observed in part as that part (NaN below one whole day; `per_workday` also
-        where the trace has no start time).
-
-    Raises InputError: see `traffic_series`.
+    Returns one row per LLM and service: `llm`, `service`, `n_doublings`, `n_from_zero`, and
+    `per_day` and `per_workday` (Monday to Friday): doublings over the days observed, in parts too
+    (NaN below one day, or where the weekday is not known).
     """
     series = traffic_series(trace, 60.0 * minutes)
     whole = series["n_requests"].where(series["is_whole"])
@@ -243,19 +220,15 @@ def read_arrivals(trace: str | Path) -> np.ndarray:
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
     """Fit a Gamma distribution to the gaps of every window, per LLM and service.
 
-    A window's gaps are those between two of its own requests, so that a silent night belongs to no
-    window. Where a group has equal stamps anywhere, all its gaps are counted in steps of its clock
-    (see `arrivals.fit_arrivals`). Failed requests take part: they arrived. The first window begins
-    at the trace's start.
+    A window's gaps are those between two of its own requests, failed ones too: a silent night
+    belongs to none. Where a group has equal stamps anywhere, its gaps are counted in steps of its
+    clock (see `arrivals.fit_arrivals`).
 
-    Returns:
-        One row per group and window, empty windows too, in the order of group and time: `llm` and
-        `service` (null is a group of its own), `start_s`, `duration_s` (the last window ends
-        with the trace), `clock_step_s` (NaN: the group has no equal stamps), `n_requests`,
-        `n_zero_gaps`, `alpha` with its 95% interval `alpha_lo` to `alpha_hi`, `beta_s` with
-        `beta_lo_s` to `beta_hi_s`, `cv` and the Kolmogorov-Smirnov distance `ks` (NaN on
-        a coarse clock), all NaN where nothing is fitted, and
-        `reason`, which then says why (else null).
+    Returns one row per group and window, empty ones too, in the order of group and time: `llm`,
+    `service` (null is a group), `start_s`, `duration_s` (the last window ends with the trace),
+    `clock_step_s` (NaN: no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95%
+    intervals `_lo` to `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock),
+    and `reason` (null, or why nothing is fitted).
 
     Raises InputError: no duration, no request, arrivals out of order, or too many windows.
     """
@@ -312,10 +285,7 @@ def _groups(trace: str | Path) -> Iterator[tuple[str | None, str | None, np.ndar
 
 
 def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
-    """Fit windows of so many requests, one after the other: (windows,) of each column.
-
-    NaN as `step_s`: gaps are exact. Else they are counted in steps.
-    """
+    """Fit windows of so many requests each, gaps in steps of `step_s` (NaN: exact)."""
     filled, n_gaps = n_requests > 0, n_requests - 1
     first = (np.cumsum(n_requests) - n_requests)[filled]
     gaps = np.diff(arrival_s, prepend=np.nan)
@@ -336,7 +306,7 @@ def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[s
 
 
 def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
-    """Fit runs of `n` gaps each, exact ones (NaN) or counted in steps of a clock of `step_s`."""
+    """Fit runs of `n` gaps each, exact ones (NaN) or in steps of a clock of `step_s`."""
     first = np.cumsum(n) - n
     totals = np.add.reduceat(gaps, first)
     if np.isnan(step_s):

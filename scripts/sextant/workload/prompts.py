@@ -50,8 +50,8 @@ class PromptSource(Protocol):
 class RandomTokens:
     """Prompts of ids drawn uniformly from [16, vocab_size), for a server without a tokenizer.
 
-    No two prompts of a call are equal, so that a server's prefix cache cannot answer one with
-    another's work. Prompts of different calls differ if their seeds do, except by chance.
+    No two prompts of a call are equal, so that a prefix cache cannot answer one with another's
+    work. Prompts of different calls differ if their seeds do, except by chance.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -60,8 +60,7 @@ class RandomTokens:
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
         """Return a prompt per length; same seed, same prompts.
 
-        Raises InputError: a length below 1, a vocabulary of 16 or fewer, or more prompts of one
-        length than the vocabulary can tell apart.
+        Raises InputError: a length below 1, or a vocabulary that cannot tell so many prompts apart.
         """
         n_ids, lengths = self._vocab_size - FIRST_TOKEN_ID, _checked(lengths)
         if n_ids <= 0:
@@ -91,9 +90,9 @@ class RandomTokens:
 class CorpusTokens:
     """Prompts that are runs of a text's tokens, from seeded places.
 
-    No two prompts that a source makes in its life begin with the same 16 tokens, so that no block
-    of a prefix cache serves two of them. Shorter ones, which fill no block, differ within a call.
-    Where a run is taken already, the next one that is not is used; the text is a ring.
+    No two prompts that a source ever makes begin with the same 16 tokens, so that no block of a
+    prefix cache serves two. Shorter ones, which fill no block, differ within a call. Where a run is
+    taken, the next one is used; the text is a ring.
     """
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
@@ -141,11 +140,9 @@ def load_prompt_source(
     """Read the text that prompts are cut from, and tokenize it without special tokens.
 
     `path` is plain text (UTF-8), or a prompt/response file (`.json`, `.jsonl`; see
-    `read_conversations`), of which the prompts are taken, one after the other. With `vocab_size`
-    the LLM must have every token of the text.
-
-    Raises InputError: a file that is missing, malformed or without text, or a tokenizer of another
-    LLM.
+    `read_conversations`), of which the prompts are taken. With `vocab_size` the LLM must have every
+    token of the text. Raises InputError: a file that is missing, malformed or without text, or a
+    tokenizer of another LLM.
     """
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
@@ -178,10 +175,8 @@ def as_text(tokenizer: Tokenizer, token_ids: np.ndarray) -> str:
     """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`.
 
     A run cut out of a text need not encode to the same tokens by itself, nor do random ids: where
-    their number differs, the end is cut off or continued with " a" until it agrees. Special tokens
-    that a server adds come on top.
-
-    Raises InputError: the number could not be brought to agree.
+    their number differs, the end is cut off or continued with " a". Special tokens that a server
+    adds come on top. Raises InputError: the number could not be brought to agree.
     """
     wanted = len(token_ids)
     text = tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
@@ -208,9 +203,8 @@ def _checked(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json`, without truncation or padding.
-
-    Raises InputError: no such file, or one that the `tokenizers` library cannot read.
+    """Return the tokenizer of a `tokenizer.json`, without truncation or padding. Raises InputError:
+    it cannot be read.
     """
     if not isinstance(tokenizer, str | Path):
         return tokenizer
@@ -236,20 +230,17 @@ class ConversationLengths(NamedTuple):
     """One row per request: `input_tokens`, `output_tokens`."""
     n_items: int
     n_empty: Mapping[str, int]
-    """What was left out, and how often: `responses_without_text`, `responses_without_prompt`
-    (no prompt before it, or one without text), `prompts_without_response`,
-    `requests_without_tokens` (the tokenizer makes nothing of a text)."""
+    """What was left out, and how often: `responses_without_text`, `responses_without_prompt` (or a
+    prompt without text), `prompts_without_response`, `requests_without_tokens`."""
 
 
 def read_conversations(path: str | Path, tokenizer: Tokenizer | str | Path) -> ConversationLengths:
     """Count the tokens of prompts and responses in a file, for `fit_request_model`.
 
     Each response is one request, whose input is the whole conversation before it; turns of one side
-    that follow each other are one turn. Tokens are those of the texts alone, without chat template
-    and special tokens.
-
-    Raises InputError: no such file, an item in none of these forms (named with its number and
-    field), or no request at all.
+    that follow each other are one. Chat template and special tokens do not count. Raises
+    InputError: no such file, an item in none of these forms (named with its number and field), or
+    no request.
     """
     items = list(_read_turns(Path(path)))
     texts = [text for turns in items for _, text in turns]

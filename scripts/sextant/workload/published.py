@@ -52,10 +52,9 @@ def load_request_model(path: str | Path) -> RequestModel:
     """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram.
 
     A histogram (Parquet) has a value per parameter, named as in `PARAMETERS` or `ALIASES`, and
-    `count` or `probability`. Any set of parameters will do; bins keep their order.
-
-    Raises InputError: there is no such file, it is not Parquet, a column is unknown, there twice or
-    has an impossible value, or the weights are missing, negative, not finite or all zero.
+    `count` or `probability`. Any set of parameters will do; bins keep their order. Raises
+    InputError: no such file, a column that is unknown, twice or has an impossible value, or
+    impossible weights.
     """
     path = Path(path)
     path = path / "requests.parquet" if path.is_dir() else path
@@ -114,10 +113,7 @@ def _check_values(column: pd.Series, path: Path) -> None:
 
 
 def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
-    """Return a model whose every request has an input and an output length.
-
-    Raises InputError: a length is not modelled, or unknown for some requests.
-    """
+    """Return a model whose every request has both lengths; else raise InputError."""
     for name in ("input_tokens", "output_tokens"):
         if name not in model.frame or model.frame[name].isna().any():
             problem = "it is missing" if name not in model.frame else "null in some joint bins"
@@ -153,9 +149,7 @@ def _shipped() -> dict[str, Any]:
 def load_use_case(name: str) -> UseCase:
     """Build the workload of a shipped use case from its published figures; nothing is random.
 
-    Which figures are published and which shapes are inferred from them is in
-    `resources/workloads/use_cases.yaml`.
-
+    `resources/workloads/use_cases.yaml` says which figures are published and which shapes inferred.
     Raises InputError: no such use case.
     """
     shipped = _shipped()

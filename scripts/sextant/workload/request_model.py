@@ -45,9 +45,8 @@ Trace: TypeAlias = pd.DataFrame | str | Path
 class RequestModel:
     """A sparse joint histogram over request parameters.
 
-    `frame` has one row per non-empty joint bin: a value per parameter (its bin's mean; null
-    is a bin of its own) and `count`, the requests in the bin, or `probability` for a model
-    published without counts.
+    `frame` has one row per non-empty joint bin: a value per parameter (its bin's mean; null is a
+    bin of its own) and `count`, or `probability` for a model published without counts.
     """
 
     frame: pd.DataFrame
@@ -66,11 +65,9 @@ class RequestModel:
     def sample(self, n: int, *, seed: Seed, sampler: str = "joint") -> pd.DataFrame:
         """Draw `n` independent requests: one row each, a column per parameter.
 
-        The sampler `joint` draws whole joint bins. `independent` is the ablation of LLM-Pilot, V-A:
-        each parameter comes from its own marginal distribution, with a stream of random numbers of
-        its own.
-
-        Raises InputError: there is no such sampler, or `n` is below 0.
+        The sampler `joint` draws whole joint bins; `independent`, the ablation of LLM-Pilot (V-A),
+        each parameter from its own marginal distribution and stream. Raises InputError: no such
+        sampler, or `n` below 0.
         """
         if n < 0:
             raise InputError(f"{n} requests", field="n", fix="give 0 or more")
@@ -89,9 +86,8 @@ class RequestModel:
         return pd.DataFrame(drawn)
 
     def save(self, path: str | Path, origin: Mapping[str, Any]) -> None:
-        """Write the model as `requests.parquet`, with `origin` in its metadata.
-
-        Types and the order of the bins are kept, so the model that is read draws the same.
+        """Write the model as `requests.parquet`, with `origin` in its metadata; read, it draws the
+        same.
         """
         table = pa.Table.from_pandas(self.frame, preserve_index=False)
         # pandas leaves its own version in the metadata.
@@ -118,8 +114,8 @@ def check_caps(caps: Mapping[str, int | None]) -> None:
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
     """Cut values, `counts` of each in their order, into at most `n_bins` runs of about equal count.
 
-    Returns the index of each run's first value. Of all cuts into so few runs it is one whose most
-    crowded run is smallest; a value that alone is more frequent than that has a run of its own.
+    Returns the index of each run's first value, of a cut whose most crowded run is smallest; a
+    value that alone is more frequent has a run of its own.
     """
     if len(counts) <= n_bins:
         return np.arange(len(counts))
@@ -162,9 +158,8 @@ def in_bins(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge neighbouring lengths into at most `n_bins` bins of about equal probability.
 
-    A bin's value is the mean of what is in it, rounded, so that the mean is kept; a length
-    that is frequent by itself keeps a bin of its own. `values` ascend, as do the distinct lengths
-    that are returned with their probabilities.
+    A bin's value is the mean of what is in it, rounded; a length that is frequent by itself keeps a
+    bin of its own. `values` ascend, as do the lengths that are returned with their probabilities.
     """
     starts = bin_starts(np.rint(probabilities * 1e12).astype(np.int64), n_bins)
     mass = np.add.reduceat(probabilities, starts)
@@ -204,10 +199,7 @@ class ServedRequests:
 
     @classmethod
     def of(cls, trace: Trace, caps: Mapping[str, int | None] | None = None) -> "ServedRequests":
-        """Count the requests of a trace; longer lengths than `caps` are cut to them.
-
-        Raises InputError: no request that succeeded.
-        """
+        """Count the requests of a trace, lengths cut to `caps`. InputError: none succeeded."""
         capped = {name: cap for name, cap in (caps or {}).items() if cap is not None}
         with _served(trace) as (database, names, n_failed):
             over = "".join(f", count(*) FILTER ({name} > {cap})" for name, cap in capped.items())
@@ -225,10 +217,9 @@ class ServedRequests:
     def fit(self, n_bins: int = N_BINS) -> RequestModel:
         """Return the joint histogram.
 
-        Each parameter is cut into at most `n_bins` intervals of about equal count, or one per value
-        where it has no more values than that; truth values are never merged. A request's value
-        becomes the mean of the requests in its interval, whole numbers rounded, halves up
-        (docs/workloads.md says why not its centre).
+        Each parameter is cut into at most `n_bins` intervals of about equal count; truth values are
+        never merged. A request's value becomes the mean of the requests in its interval, whole
+        numbers rounded, halves up (docs/workloads.md says why not its centre).
         """
         if n_bins < 1:
             raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
@@ -255,7 +246,7 @@ class ServedRequests:
 @contextmanager
 def _served(trace: Trace) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str], int]]:
     """Yield a database with the view `served`, the parameters that are ever known, and how many
-    requests failed. Raises InputError: no request that succeeded.
+    requests failed.
     """
     if isinstance(trace, pd.DataFrame):
         # A column without any value has no type of its own.
@@ -283,8 +274,7 @@ def _served(trace: Trace) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]
 
 def served_requests(trace: Trace) -> pd.DataFrame:
     """Return the requests that did not fail: a typed column per parameter that is ever known.
-
-    Raises InputError: no request that succeeded.
+    Raises InputError: none succeeded.
     """
     with _served(trace) as (database, names, _):
         frame = database.execute(f"SELECT {', '.join(names)} FROM served").df()
@@ -292,18 +282,12 @@ def served_requests(trace: Trace) -> pd.DataFrame:
 
 
 def resample_trace(trace: Trace, n: int, *, seed: Seed) -> pd.DataFrame:
-    """Draw `n` served requests of a trace with replacement, whole rows (LLM-Pilot, V-A).
-
-    The columns and the errors are those of `served_requests`.
-    """
+    """Draw `n` rows of `served_requests` with replacement (LLM-Pilot, V-A)."""
     served = served_requests(trace)
     rows = np.random.default_rng(seed).integers(len(served), size=n)
     return served.take(rows).reset_index(drop=True)
 
 
 def fit_request_model(trace: Trace, n_bins: int = N_BINS) -> RequestModel:
-    """Fit the joint histogram to the requests of a trace that did not fail.
-
-    Raises InputError: no bins, or no request that succeeded.
-    """
+    """Fit the joint histogram to the requests of a trace that did not fail."""
     return ServedRequests.of(trace).fit(n_bins)

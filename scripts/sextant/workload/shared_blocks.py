@@ -77,10 +77,10 @@ class TraceBlocks:
     def chains(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (n,) a chain for each request, -1 for none, and (n,) the tokens it has of it.
 
-        Shared prefixes are a tree, a chain one way through it: from the start to where no two
-        requests go on alike. A request is on the chain of the last one that had the last block
-        which it shares; the first one on the chain along which most go on from there. What two
-        chains begin with alike counts in each by itself.
+        Shared prefixes are a tree, a chain one way through it, to where no two requests go on
+        alike. A request is on the chain of the last one that had the last block which it shares;
+        the first one on the chain along which most go on from there. What two chains begin with
+        alike counts in each.
         """
         node, place = self.prefixes(), self.place
         count = np.bincount(node, minlength=1)
@@ -110,10 +110,11 @@ class TraceBlocks:
         return chain, np.minimum(n_shared * self.block_tokens, self.input_tokens)
 
     def draws(self, request: int, below: int, *seed: int) -> np.ndarray:
-        """Return what a prompt of a request is made of, (its input tokens,) numbers from 0 on.
+        """Return what a prompt of a request is made of, (its input tokens,) numbers from 0 to
+        `below`.
 
-        Of the same `seed`, two requests have the same numbers as far as their ids are the same;
-        all others are independent. Each is smaller than `below`.
+        Of the same `seed`, two requests have the same numbers as far as their ids are the same; all
+        others are independent.
         """
         place = np.arange(self.input_tokens[request])
         own = self.ids[self.ends[request - 1] if request else 0 : self.ends[request]]
@@ -125,9 +126,8 @@ class TraceBlocks:
 
 
 def read_blocks(trace: str | Path) -> TraceBlocks:
-    """Read the lengths and block ids of a normalised trace, about 100 bytes for a block.
-
-    Raises InputError: not a normalised trace, or one with ids that does not say of what blocks.
+    """Read the lengths and block ids of a normalised trace, about 100 bytes for a block. Raises
+    InputError: not such a trace, or it does not say of what blocks.
     """
     require_trace(trace)
     wanted = ["arrival_s", "input_tokens", "output_tokens"]

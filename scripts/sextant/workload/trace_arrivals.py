@@ -23,20 +23,7 @@ from sextant.base.files import (
     read_object,
     read_parquet,
 )
-from sextant.workload.generators import (
-    MAX_REQUESTS,
-    ArrivalModel,
-    Arrivals,
-    AtOnce,
-    Constant,
-    Gamma,
-    Mirrored,
-    Rescaled,
-    Varying,
-    check_positive,
-    child_seed,
-    multiplied,
-)
+from sextant.workload import generators
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,11 +39,8 @@ TIMES_FILE = "arrivals.parquet"
 
 
 @dataclass(frozen=True)
-class _OfTrace(Arrivals):
-    """The requests of a normalised trace, or of one LLM or service of it.
-
-    `times` raises InputError if the file is not such a trace, or has no such group.
-    """
+class _OfTrace(generators.Arrivals):
+    """The requests of a normalised trace, or of one LLM or service of it."""
 
     ends_itself = True
     trace: str | Path
@@ -66,7 +50,7 @@ class _OfTrace(Arrivals):
     """Factor on all gaps; 0.5 doubles the rate."""
 
     def __post_init__(self) -> None:
-        check_positive(time_factor=self.time_factor)
+        generators.check_positive(time_factor=self.time_factor)
 
     def group(self) -> dict[str, str]:
         """Return the columns that choose the requests, each with its value."""
@@ -95,15 +79,14 @@ class Replay(_OfTrace):
             fix = "leave --llm and --service out, or correct them"
             raise InputError(problem, file=self.trace, fix=fix)
         arrival_s = _ascending(table, self.trace, "give a normalised trace")
-        arrival_s, _ = on_fine_clock(arrival_s, child_seed(seed, 0))
+        arrival_s, _ = on_fine_clock(arrival_s, generators.child_seed(seed, 0))
         yield (arrival_s - arrival_s[0]) * self.time_factor
 
 
 @dataclass(frozen=True)
-class Recorded(Arrivals):
-    """The times of a trace as a workload's folder keeps them: replayed as they are.
-
-    For a longer time they are repeated, the next round one mean gap after the last arrival.
+class Recorded(generators.Arrivals):
+    """The times that a workload's folder keeps of its trace, replayed; for a longer time again, one
+    mean gap after the last.
     """
 
     kind = "recorded"
@@ -113,8 +96,8 @@ class Recorded(Arrivals):
     rate_factor: float = 1.0
     """So many times the requests (see `multiplied`)."""
 
-    def scaled(self, rate_factor: float) -> Arrivals:
-        """Return the trace with so many times its requests (see `Arrivals.scaled`)."""
+    def scaled(self, rate_factor: float) -> generators.Arrivals:
+        """Return the trace with so many times its requests."""
         return replace(self, rate_factor=self.rate_factor * rate_factor)
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
@@ -124,9 +107,9 @@ class Recorded(Arrivals):
         table = read_parquet(self.file, ["arrival_s"], fix=MAKE_WORKLOAD_AGAIN)
         times, begin_s = _ascending(table, self.file, MAKE_WORKLOAD_AGAIN), 0.0
         if self.rate_factor != 1:
-            times = multiplied(times, self.rate_factor)[0]
+            times = generators.multiplied(times, self.rate_factor)[0]
         span_s = float(times[-1]) * (1 + 1 / max(len(times) - 1, 1))
-        is_endless = math.isinf(end_s) and most > MAX_REQUESTS
+        is_endless = math.isinf(end_s) and most > generators.MAX_REQUESTS
         while begin_s < (span_s if is_endless else end_s) or not begin_s:
             yield begin_s + times
             if not span_s:  # all at once: there is no span to repeat
@@ -135,7 +118,6 @@ class Recorded(Arrivals):
 
 
 def _ascending(table: pa.Table, file: str | Path, fix: str) -> np.ndarray:
-    """Return the arrivals of a table's rows; raise InputError if they do not ascend."""
     times = table["arrival_s"].to_numpy()
     if not (len(times) and np.all(np.isfinite(times)) and np.all(np.diff(times) >= 0)):
         raise InputError("the times do not ascend", file=file, field="arrival_s", fix=fix)
@@ -169,10 +151,9 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1).
 
     Each window keeps its duration and shape and has its counted rate, divided by `beta_factor`
-    (docs/workloads.md says why not the fitted scale). A window without a fit, alpha null, is
-    Poisson at its counted rate; see `Mirrored`.
+    (docs/workloads.md says why not the fitted scale). One without a fit, alpha null, is Poisson.
 
-    `windows` are rows of `windows.fit_windows` of one LLM and service, or have their columns
+    `windows` are rows of `profiles.fit_windows` of one LLM and service, or have their columns
     `start_s` (ascending), `duration_s`, `n_requests` and `alpha`. Times count from the first row's
     start. Raises InputError: too many requests.
     """
@@ -180,25 +161,27 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
     )
     alpha, expected = np.where(np.isnan(alpha), 1.0, alpha), n_requests / beta_factor
-    if expected.sum() > MAX_REQUESTS:
+    if expected.sum() > generators.MAX_REQUESTS:
         problem, fix = f"{expected.sum():.3g} requests are too many", "give a lower rate"
         raise InputError(problem, field="n_requests", fix=fix)
     if not expected.any():
         return np.zeros(0)
     columns = (values.tolist() for values in (start_s - start_s[0], lasting_s, expected, alpha))
-    return np.concatenate([*Mirrored(*columns).once(np.random.default_rng(seed), np.inf)])
+    return np.concatenate(
+        [*generators.Mirrored(*columns).once(np.random.default_rng(seed), np.inf)]
+    )
 
 
-PROCESSES: dict[str, type[Arrivals]] = {
+PROCESSES: dict[str, type[generators.Arrivals]] = {
     process.kind: process
     for process in (
-        *(Constant, Gamma, Varying, AtOnce),
-        *(Mirrored, Rescaled, Recorded, Replay, Windows),
+        *(generators.Constant, generators.Gamma, generators.Varying, generators.AtOnce),
+        *(generators.Mirrored, generators.Rescaled, Recorded, Replay, Windows),
     )
 }
 
 
-def arrivals_to_plain(process: Arrivals) -> dict[str, Any]:
+def arrivals_to_plain(process: generators.Arrivals) -> dict[str, Any]:
     """Return an arrival process as JSON has it: its `kind` and its fields."""
     values: dict[str, Any] = {"kind": process.kind}
     for field in fields(process):
@@ -208,7 +191,7 @@ def arrivals_to_plain(process: Arrivals) -> dict[str, Any]:
     return values
 
 
-def arrivals_from_plain(values: Mapping[str, Any]) -> Arrivals:
+def arrivals_from_plain(values: Mapping[str, Any]) -> generators.Arrivals:
     """Read an arrival process as a definition has it: its `kind` and its fields."""
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     del given["kind"]
@@ -231,7 +214,7 @@ def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str
 
 
 def arrivals_to_json(
-    model: ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
+    model: generators.ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
 ) -> dict[str, Any]:
     """Return what `arrivals.json` holds: one Gamma fit, the models, and where they come from.
 
@@ -241,13 +224,15 @@ def arrivals_to_json(
     return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
 
 
-def load_arrivals(path: str | Path) -> ArrivalModel:
+def load_arrivals(path: str | Path) -> generators.ArrivalModel:
     """Read the Gamma fit from a workload's folder or its `arrivals.json`.
 
     Raises InputError: there is no such file, or a field is missing or malformed.
     """
     stored = read_stored(path)
-    return ArrivalModel(**{name: stored[name] for name in ArrivalModel.__dataclass_fields__})
+    return generators.ArrivalModel(
+        **{name: stored[name] for name in generators.ArrivalModel.__dataclass_fields__}
+    )
 
 
 def read_stored(path: str | Path) -> dict[str, Any]:
@@ -261,7 +246,7 @@ def read_stored(path: str | Path) -> dict[str, Any]:
     facts = stored.setdefault("fit", {})
     if not isinstance(facts, dict):
         raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
-    names = list(ArrivalModel.__dataclass_fields__)
+    names = list(generators.ArrivalModel.__dataclass_fields__)
     missing = [name for name in (*names, "model", "why", "models") if name not in stored]
     if missing:
         raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
@@ -277,13 +262,11 @@ def read_stored(path: str | Path) -> dict[str, Any]:
     return stored
 
 
-def fitted_arrivals(folder: str | Path, name: str = FITTED) -> Arrivals:
+def fitted_arrivals(folder: str | Path, name: str = FITTED) -> generators.Arrivals:
     """Return the arrivals of a workload (its folder), which `times` draws.
 
-    `name` is one of `NAMES`; `fitted` is the model that the fit has chosen, the others are used
-    whether they passed or not.
-
-    Raises InputError: the workload has no such arrivals (it says why), or its files are malformed.
+    `name` is one of `NAMES`; all but `fitted` are used whether they passed or not. Raises
+    InputError: the workload has no such arrivals (it says why), or its files are malformed.
     """
     folder = Path(folder)
     if name not in NAMES:
@@ -312,11 +295,10 @@ def _without(folder: Path, name: str, why: str) -> InputError:
     return InputError(f"it has no {name} arrivals ({why})", file=folder, field="arrivals", fix=fix)
 
 
-def arrivals_at_rate(folder: str | Path, name: str, rate_rps: float) -> Arrivals:
+def arrivals_at_rate(folder: str | Path, name: str, rate_rps: float) -> generators.Arrivals:
     """Return the arrivals of a workload at another mean rate (see `Arrivals.scaled`).
 
-    Raises InputError: as `fitted_arrivals`, or the workload's own rate is not known (all requests
-    arrive at once).
+    Raises InputError: as `fitted_arrivals`, or all its requests arrive at once.
     """
     own_rps = load_arrivals(folder).rate_rps
     if not own_rps:
