@@ -19,7 +19,7 @@ import pandas as pd
 from sextant.report.trace_file import explained
 from sextant.trace import ingest_trace
 from sextant.workload.fit import ks_distance, largest_difference, spearman
-from sextant.workload.lengths import output_by_input
+from sextant.workload.published import output_by_input
 from sextant.workload.request_model import (
     SAMPLERS,
     fit_request_model,

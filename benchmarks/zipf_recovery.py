@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from sextant.workload.lengths import fit_zipf
+from sextant.workload.published import fit_zipf
 
 THETAS = (0.8, 1.1, 1.5)
 LOWEST, HIGHEST, N_LENGTHS = 1, 8192, 10_000

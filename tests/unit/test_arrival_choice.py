@@ -27,9 +27,10 @@ def test_draws_ascend_follow_the_seed_and_begin_alike(process):
     assert np.all(np.diff(times) >= 0) and times[0] >= 0 and times[-1] < 100
     assert times.tolist() == process.times(duration_s=100, seed=3).tolist()
     assert times.tolist() != process.times(duration_s=100, seed=4).tolist()
-    longer = process.times(duration_s=250, seed=3)
-    assert longer[: len(times)].tolist() == times.tolist() and len(longer) > len(times)
-    assert process.times(n=700, seed=3).tolist() == process.times(n=2000, seed=3)[:700].tolist()
+    assert process.times(n=300, seed=3).tolist() == process.times(n=400, seed=3)[:300].tolist()
+    if process is not WINDOWS:  # which do not go on after their end
+        longer = process.times(duration_s=250, seed=3)
+        assert longer[: len(times)].tolist() == times.tolist() and len(longer) > len(times)
 
 
 @pytest.mark.parametrize("process", [PROFILE, ALL[-1]])

@@ -9,8 +9,8 @@ from sextant.bench import burst
 from sextant.bench.burst import KVWatch, Trial, find_rate, next_rate
 from sextant.engine.http import Target
 from sextant.experiment.scenarios import Burst
-from sextant.workload.lengths import zipf_request_model
 from sextant.workload.prompts import RandomTokens
+from sextant.workload.published import zipf_request_model
 from stub_server import StubServer, answer_tokens
 
 

@@ -7,7 +7,7 @@ from sextant.base.errors import InputError
 from sextant.bench import burst_loads
 from sextant.bench.burst_loads import phase_load, read_windows
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst
-from sextant.workload.lengths import zipf_request_model
+from sextant.workload.published import zipf_request_model
 
 MODEL = zipf_request_model(1.1, 1, 100, 20)
 """Inputs of 1 to 100 tokens, 20 of output."""

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from sextant.base.errors import InputError
-from sextant.workload.lengths import (
+from sextant.workload.published import (
     fit_zipf,
     output_by_input,
     zipf_probabilities,

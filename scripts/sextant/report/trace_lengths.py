@@ -17,7 +17,7 @@ from sextant.pages.wording import listed, number, percent, plural
 from sextant.report.trace_file import FittedWorkload, explained, value_counts
 from sextant.workload.fit import cumulative, spearman
 from sextant.workload.gamma import Z_95
-from sextant.workload.lengths import fit_zipf, output_by_input, zipf_probabilities
+from sextant.workload.published import fit_zipf, output_by_input, zipf_probabilities
 
 SIDES = {"input": "input_tokens", "output": "output_tokens"}
 REACH = 0.02

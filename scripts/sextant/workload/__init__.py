@@ -9,10 +9,9 @@ it, by a seed.
 To read, in order:
 
 - workloads: `fit`, of a trace or without one, and how faithful they are.
-- requests: `request_model`, fitted by `trace_requests`, read or built by `published`, Zipf's law in
-  `lengths`; `prompts`; `shared_blocks`, which prompts of a trace begin alike.
-- arrivals: `generators` and `trace_arrivals` draw them; `gamma` and `arrivals` fit and measure a
-  trace's, `arrival_choice` takes the simplest model that will do.
-- a trace over time: `windows` and `profiles`.
-- `draw`: traces drawn from workloads.
+- requests: `request_model`, fitted to a trace, or read and built by `published`; `prompts`;
+  `shared_blocks`, which prompts of a trace begin alike.
+- arrivals: `generators` and `trace_arrivals` draw them; `arrivals`, with `gamma`, fits and measures a
+  trace's and takes the simplest model that will do.
+- a trace over time: `profiles`. Traces drawn from workloads: `draw`.
 """

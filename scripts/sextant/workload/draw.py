@@ -25,7 +25,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_parquet
 from sextant.trace.trace_format import MAX_INT32, TRACE_COLUMNS
 from sextant.workload import generators, published, trace_arrivals
-from sextant.workload.lengths import zipf_request_model
+from sextant.workload.published import zipf_request_model
 from sextant.workload.request_model import RequestModel
 
 FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace")
@@ -188,8 +188,9 @@ def draw_service(
         duration_s = float(starts[order][place]) + _WINDOW_S if place < len(order) else None
     parts = []
     for number, (name, client) in enumerate(clients.items()):
-        own_s = duration_s if duration_s is not None and duration_s < client.span_s else None
-        arrival_s = client.times(duration_s=own_s, seed=generators.child_seed(seed, 2 * number))
+        arrival_s = client.times(
+            duration_s=duration_s, seed=generators.child_seed(seed, 2 * number)
+        )
         rng = np.random.default_rng(generators.child_seed(seed, 2 * number + 1))
         lengths = _draw_lengths(folder / f"{name}-dataset.json", arrival_s, rng)
         parts.append(pd.DataFrame({"arrival_s": arrival_s, "service": name, **lengths}))

@@ -205,32 +205,7 @@ class AtOnce(Arrivals):
 
 
 @dataclass(frozen=True)
-class _Spanned(Arrivals):
-    """Arrivals over the span of a trace: without an end one span, for a longer time more."""
-
-    ends_itself = True
-
-    @property
-    @abstractmethod
-    def span_s(self) -> float:
-        """Return how long the span lasts."""
-
-    @abstractmethod
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Yield the arrivals of one span that lie before `end_s`, or all, part after part."""
-
-    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        begin_s, rng = 0.0, np.random.default_rng(seed)
-        if math.isinf(end_s) and most > MAX_REQUESTS:
-            end_s = self.span_s
-        while begin_s < end_s:
-            for drawn in self.once(rng, min(end_s - begin_s, self.span_s)):
-                yield begin_s + drawn
-            begin_s += self.span_s
-
-
-@dataclass(frozen=True)
-class Mirrored(_Spanned):
+class Mirrored(Arrivals):
     """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1).
 
     A gap that is under way at the end of a window goes on in the next one at that one's pace, so
@@ -238,6 +213,7 @@ class Mirrored(_Spanned):
     """
 
     kind = "mirrored"
+    ends_itself = True
     start_s: Sequence[float]
     """From 0, ascending."""
     duration_s: Sequence[float]
@@ -255,14 +231,8 @@ class Mirrored(_Spanned):
             raise InputError("the windows do not match", field="start_s", fix=fix)
         _check_counts(self.n_requests)
 
-    @property
-    def span_s(self) -> float:
-        """Return when the last window ends."""
-        return self.start_s[-1] + self.duration_s[-1]
-
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Yield the arrivals of one span that lie before `end_s`, or all, a window at a time."""
-        kinds = self.is_weibull or (False,) * len(self.alpha)
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        rng, kinds = np.random.default_rng(seed), self.is_weibull or (False,) * len(self.alpha)
         windows = zip(
             self.start_s, self.duration_s, self.n_requests, self.alpha, kinds, strict=True
         )
@@ -274,6 +244,7 @@ class Mirrored(_Spanned):
             points = np.array([wait])
             while points[-1] < units:
                 n_drawn = int(units - points[-1]) + 16
+                _check_size(n_drawn)
                 if is_weibull:
                     gaps = rng.weibull(shape, n_drawn) / math.gamma(1 + 1 / shape)
                 else:
@@ -285,7 +256,7 @@ class Mirrored(_Spanned):
 
 
 @dataclass(frozen=True)
-class Rescaled(_Spanned):
+class Rescaled(Arrivals):
     """Gamma gaps in operational time, which runs as fast as a trace's requests came.
 
     Operational time is the number of requests expected so far: counts of the trace in bins, a
@@ -293,6 +264,7 @@ class Rescaled(_Spanned):
     """
 
     kind = "rescaled"
+    ends_itself = True
     bin_s: float
     counts: Sequence[float]
     """Requests that are expected in each bin: those of the trace, or times a factor."""
@@ -306,11 +278,6 @@ class Rescaled(_Spanned):
         _check_counts(self.counts)
 
     @property
-    def span_s(self) -> float:
-        """Return the end of the trace."""
-        return self.end_s
-
-    @property
     def mean_rate_rps(self) -> float:
         """Return requests per second on average."""
         return sum(self.counts) / self.end_s
@@ -319,16 +286,21 @@ class Rescaled(_Spanned):
         """Return the profile with other rates (see `Arrivals.scaled`)."""
         return replace(self, counts=tuple(rate_factor * n for n in self.counts))
 
-    def once(self, rng: np.random.Generator, end_s: float) -> Iterator[np.ndarray]:
-        """Yield the arrivals of one span that lie before `end_s`, or all, part after part."""
+    def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
+        begin_s, rng = 0.0, np.random.default_rng(seed)
         edges = np.minimum(np.arange(len(self.counts) + 1) * self.bin_s, self.end_s)
         expected = np.concatenate([[0.0], np.cumsum(self.counts, dtype=float)])
-        end = float(np.interp(end_s, edges, expected))
-        points = np.array([_rest_of_gap(rng, self.alpha)])
-        while points[-1] < end:
-            yield np.interp(points, expected, edges)
-            points = points[-1] + np.cumsum(rng.gamma(self.alpha, 1 / self.alpha, _BLOCK))
-        yield np.interp(points[: np.searchsorted(points, end)], expected, edges)
+        if math.isinf(end_s) and most > MAX_REQUESTS:
+            end_s = self.end_s
+        while begin_s < end_s:
+            end = float(np.interp(min(end_s - begin_s, self.end_s), edges, expected))
+            points = np.array([_rest_of_gap(rng, self.alpha)])
+            while points[-1] < end:
+                yield begin_s + np.interp(points, expected, edges)
+                points = points[-1] + np.cumsum(rng.gamma(self.alpha, 1 / self.alpha, _BLOCK))
+            inside = points[: np.searchsorted(points, end)]
+            yield begin_s + np.interp(inside, expected, edges)
+            begin_s += self.end_s
 
 
 def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = False) -> float:

@@ -161,15 +161,10 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
     )
     alpha, expected = np.where(np.isnan(alpha), 1.0, alpha), n_requests / beta_factor
-    if expected.sum() > generators.MAX_REQUESTS:
-        problem, fix = f"{expected.sum():.3g} requests are too many", "give a lower rate"
-        raise InputError(problem, field="n_requests", fix=fix)
     if not expected.any():
         return np.zeros(0)
     columns = (values.tolist() for values in (start_s - start_s[0], lasting_s, expected, alpha))
-    return np.concatenate(
-        [*generators.Mirrored(*columns).once(np.random.default_rng(seed), np.inf)]
-    )
+    return generators.Mirrored(*columns).times(seed=seed)
 
 
 PROCESSES: dict[str, type[generators.Arrivals]] = {
@@ -252,13 +247,12 @@ def read_stored(path: str | Path) -> dict[str, Any]:
         raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
     numbers = {name: stored[name] for name in names if name != "reason"}
     numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
+    needed = () if stored["alpha"] is None else ("alpha_lo", "alpha_hi", "beta_s", "cv")
     for name, value in numbers.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and math.isfinite(value)):
+        is_absent = value is None and name not in needed
+        if not is_absent and not (is_number and math.isfinite(value)):
             raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
-    for name in ("alpha_lo", "alpha_hi", "beta_s", "cv"):
-        if stored["alpha"] is not None and stored[name] is None:
-            raise InputError("the number is missing", file=path, field=name, fix=fix)
     return stored
 
 
