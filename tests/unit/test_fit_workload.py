@@ -12,7 +12,6 @@ import pytest
 import sextant.base.files
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.experiment.downloads import fetch, load_registry
 from sextant.trace import ingest_trace
 from sextant.workload.draw import draw_trace
 from sextant.workload.fit import fit_workload
@@ -178,21 +177,3 @@ def test_shipped_sample_comes_from_the_shipped_workload(tmp_path):
     assert again.read_bytes() == SAMPLE.read_bytes()
     trace = _ingest(SAMPLE, "sextant", tmp_path)
     assert len(pd.read_parquet(trace)) == 2000
-
-
-@needs_mirror
-@pytest.mark.parametrize(
-    ("dataset_id", "trace_format", "n_requests"),
-    [("azure-2023-conv", "azure", 19_366), ("mooncake-conversation", "mooncake", 12_031)],
-)
-def test_published_traces_are_modelled_closely(tmp_path, dataset_id, trace_format, n_requests):
-    dataset = load_registry(RESOURCES / "registry.csv")[dataset_id]
-    fetch(dataset, tmp_path / "source", os.environ["SEXTANT_MIRROR"])
-    figures = _fit(_ingest(tmp_path / "source", trace_format, tmp_path), tmp_path, seed=0)
-    assert figures["n_requests"] == n_requests
-    assert max(figures["ks"].values()) <= 0.02
-    assert figures["spearman_difference"]["joint"] <= 0.02
-    assert figures["spearman_difference"]["independent"] > 0.05
-    if dataset_id == SHIPPED.name:
-        for name in FILES[:2]:
-            assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes()

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -58,20 +57,6 @@ def test_rows_that_are_late_are_sorted_and_counted(tmp_path, monkeypatch, block_
     assert (report["n_moved"], report["most_late_s"], report["n_failed"]) == (2, 10.0, 1)
     assert (report["first_tick_s"], report["duration_s"]) == (2.0, 11.0)
     assert len([*(tmp_path / "out").iterdir()]) == 3
-
-
-def test_a_log_of_many_blocks_is_sorted_as_pandas_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 1 << 12)
-    rng = np.random.default_rng(0)
-    ended_s = np.round(np.cumsum(rng.exponential(1.0, 5_000)) - rng.uniform(0, 5, 5_000) + 50, 2)
-    rows = pd.DataFrame({"arrival_s": ended_s, "input_tokens": np.arange(1, 5_001)})
-    rows["output_tokens"] = 7
-    trace, rejected, report = ingest(tmp_path, rows.to_csv(index=False), "sextant")
-    expected = rows.sort_values("arrival_s", kind="stable")
-    assert trace["input_tokens"].tolist() == expected["input_tokens"].tolist()
-    late_s = rows["arrival_s"].cummax() - rows["arrival_s"]
-    assert report["n_moved"] == (late_s > 0).sum() and rejected.empty
-    assert report["most_late_s"] == pytest.approx(late_s.max())
 
 
 @pytest.mark.parametrize("stamp", ["4102444800", "0"])

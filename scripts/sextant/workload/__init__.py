@@ -11,7 +11,7 @@ To read, in order:
 - workloads: `fit`, of a trace or without one, and how faithful they are.
 - requests: `request_model`, fitted to a trace, or read and built by `published`; `prompts`;
   `shared_blocks`, which prompts of a trace begin alike.
-- arrivals: `generators` and `trace_arrivals` draw them; `arrivals`, with `gamma`, fits and measures a
-  trace's and takes the simplest model that will do.
+- arrivals: `generators` and `trace_arrivals` draw them; `arrivals`, with `gamma`, measures a
+  trace's, fits them and takes the simplest model that will do.
 - a trace over time: `profiles`. Traces drawn from workloads: `draw`.
 """
