@@ -1,8 +1,8 @@
 """One ingest: from the source to the trace, the lines set aside and the report.
 
-`reading` yields the rows of the source, `Output` takes them. No step holds the trace in memory. A
-log merged from several servers is late by seconds; several files put one after another are sorted
-only in parts. DuckDB sorts rows that are not in order, on disk where they are many.
+No step holds the trace in memory. A log merged from several servers is late by seconds, files put
+one after another are sorted only in parts: DuckDB sorts what is not in order, on disk where it is
+long.
 """
 
 import json
@@ -61,29 +61,27 @@ def ingest_trace(
 
     A request without an output token is `failed`, unless the source has a status of its own; a
     failed request needs no tokens. One without an id gets its line number. Blank lines are counted,
-    but are no rows. The report and the provenance carry `start_time`, the date-time of `arrival_s`
-    = 0 (in UTC where a zone is known, null if unknown), and `first_tick_s`, what the source's clock
-    shows then (null for date-times).
+    but are no rows. Report and provenance carry `start_time`, the date-time of `arrival_s` = 0 (in
+    UTC where a zone is known, null if unknown), and `first_tick_s`, what the source's clock shows
+    then (null for date-times).
 
     Args:
         source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant` and `columns`, Parquet.
-        trace_format: a publisher's, or `columns` (see `named_format`).
-        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. A source that
-            is not is sorted on disk; `n_moved` rows of the report were late, by `most_late_s`
-            at most.
+        trace_format: a publisher's, or `columns`; see `named_format`, also for `columns` (which
+            may be the path of a mapping file) and `time_unit`.
+        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. Of a source
+            that is not, `n_moved` rows were late, by `most_late_s` at most.
         rejected_out: `line` (a CSV's header is line 1; Parquet's first row is 1), `reason` and
             `raw` of malformed rows, and of rows whose time is far from all others (line null).
         report_out: JSON with what this function returns.
         max_rejected_fraction: largest share of malformed rows that is tolerated.
         start_time: ISO 8601 date-time at which the source's clock shows zero, where arrivals
             are numbers.
-        columns: what a log calls its columns, or the path of a mapping file.
-        time_unit: of the format `columns`, seconds by default.
         ignore_unknown: leave columns out that the format does not know; the report names them.
         max_rate_rps: highest mean rate that is believed; a wrong unit of time shows in it.
 
-    Raises InputError, and writes nothing: wrong columns, no rows, too many malformed ones, a rate
-    or times that show a wrong unit, a wrong argument, or an output that would replace another file.
+    Raises InputError, and writes nothing: wrong columns, no rows, too many malformed ones, times
+    that show a wrong unit, a wrong argument, or an output that would replace another file.
     """
     source, paths = Path(source), [Path(path) for path in (trace_out, rejected_out, report_out)]
     columns = None if columns is None else formats.columns_given(columns)
@@ -137,7 +135,6 @@ def _check_counts(
     shown: list[tuple[int, str]],
     max_rejected_fraction: float,
 ) -> None:
-    """Refuse a trace without rows, or with too many malformed ones."""
     if counts["n_read"] == 0:
         raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
     is_tolerated = counts["n_rejected"] <= max_rejected_fraction * counts["n_read"]
@@ -155,7 +152,7 @@ def _check_counts(
 
 
 def _check_rate(source: Path, n: int, duration_s: float, max_rate_rps: float) -> None:
-    """Refuse a duration or a rate that no service's log has: a wrong unit shows in both."""
+    """Refuse a duration or a rate that no log has: a wrong unit shows in both."""
     if duration_s > formats.MAX_SPAN_S:
         problem = f"the requests are of {duration_s / date_times.YEAR_S:,.3g} years"
         fix = f"{date_times.WRONG_UNIT}, or leave the rows with wrong times out"
@@ -180,11 +177,10 @@ class Output:
         self.first_tick: float = math.nan  # an int for date-times
         self.is_zoned: bool | None = None
         self.shown: list[tuple[int, str]] = []
-        self._duration_s: float | None = None
-        self._n_accepted = self._n_failed = self._n_moved = 0
-        self._most_late_s = 0.0
         self._is_sorted = True
         self._n_by_reason: Counter[str] = Counter()
+        self._accepted: dict[str, Any] = dict.fromkeys(("n_accepted", "n_failed", "n_moved"), 0)
+        self._accepted |= {"most_late_s": 0.0, "duration_s": None}
 
     def counts(self) -> dict[str, Any]:
         """Return how many rows were read, accepted, set aside and why, and how long they last."""
@@ -192,15 +188,11 @@ class Output:
         n_by_reason = {reason: n for reason, n in by_count if reason != formats.BLANK}
         n_rejected = sum(n_by_reason.values())
         return {
-            "n_read": self._n_accepted + n_rejected,
-            "n_accepted": self._n_accepted,
+            "n_read": self._accepted["n_accepted"] + n_rejected,
             "n_rejected": n_rejected,
             "n_rejected_by_reason": n_by_reason,
             "n_blank_lines": self._n_by_reason[formats.BLANK],
-            "n_failed": self._n_failed,
-            "n_moved": self._n_moved,
-            "most_late_s": self._most_late_s,
-            "duration_s": self._duration_s,
+            **self._accepted,
         }
 
     def write(self, rows: Rows) -> None:
@@ -210,14 +202,14 @@ class Output:
         n = len(rows.tick)
         if not n:
             return
-        if not self._n_accepted:
+        if not self._accepted["n_accepted"]:
             self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
         arrival_s = _elapsed(rows.tick, self.first_tick) / self._form.units_per_s
-        before_s = 0.0 if self._duration_s is None else self._duration_s
+        before_s = self._accepted["duration_s"] or 0.0
         self._is_sorted &= bool(np.all(np.diff(arrival_s, prepend=before_s) >= 0))
-        self._duration_s = arrival_s[-1].item()
-        self._n_accepted += n
-        self._n_failed += pc.sum(pc.equal(rows.columns["status"], "failed")).as_py()
+        self._accepted["duration_s"] = arrival_s[-1].item()
+        self._accepted["n_accepted"] += n
+        self._accepted["n_failed"] += pc.sum(pc.equal(rows.columns["status"], "failed")).as_py()
         columns, schema = {**rows.columns, "arrival_s": pa.array(arrival_s)}, self._form.schema
         arrays = [columns.get(each.name, pa.nulls(n, each.type)) for each in schema]
         self._trace.write_table(pa.table(arrays, schema=schema))
@@ -249,19 +241,21 @@ class Output:
             found = f"""SELECT min(arrival_s), count(*) FILTER (late_s > 0), max(late_s) FROM (
                 SELECT arrival_s, max(arrival_s) OVER (ORDER BY file_row_number) - arrival_s
                 AS late_s FROM {rows} WHERE {is_near})"""
-            start_s, self._n_moved, self._most_late_s = database.execute(found).fetchall()[0]
+            start_s, self._accepted["n_moved"], self._accepted["most_late_s"] = database.execute(
+                found
+            ).fetchall()[0]
             in_order = f"""SELECT * EXCLUDE (file_row_number)
                 REPLACE (arrival_s - {start_s!r} AS arrival_s)
                 FROM {rows} WHERE {is_near} ORDER BY arrival_s, file_row_number"""
             for batch in database.sql(in_order).to_arrow_reader(_BATCH_ROWS):
                 table = pa.Table.from_batches([batch]).cast(self._form.schema)
                 self._trace.write_table(table)
-                self._duration_s = batch["arrival_s"][-1].as_py()
+                self._accepted["duration_s"] = batch["arrival_s"][-1].as_py()
             far = f"FROM {rows} WHERE NOT {is_near} ORDER BY file_row_number"
             rest = database.sql(far).to_arrow_table().drop_columns("file_row_number")
         if len(rest):
-            self._n_accepted -= len(rest)
-            self._n_failed -= pc.sum(pc.equal(rest["status"], "failed")).as_py()
+            self._accepted["n_accepted"] -= len(rest)
+            self._accepted["n_failed"] -= pc.sum(pc.equal(rest["status"], "failed")).as_py()
             raw = [json.dumps(row, separators=(",", ":")) for row in rest.to_pylist()]
             lines = pa.nulls(len(rest), pa.int64())
             self._set_aside(pa.table([lines, [_FAR_AWAY] * len(rest), raw], schema=REJECTED))

@@ -1,8 +1,8 @@
 """A source read to rows: text in blocks of whole lines, Parquet in batches of rows.
 
 Arrow parses a block of CSV at once; one in which it is unclear where a cell ends is split line by
-line. Cells are then typed column by column, text by text where one is not of its type, and judged
-(`rules`). A source is never held in memory as a whole.
+line. Cells are then typed column by column and judged (`rules`). No source is held in memory as a
+whole.
 """
 
 import csv
@@ -123,7 +123,6 @@ def read_blocks(source: Path) -> Iterator[bytes]:
 
 
 def _in_parts(block: bytes) -> Iterator[bytes]:
-    """Yield whole lines in parts of `BLOCK_LINES`."""
     begin = 0
     if block.count(b"\n") > BLOCK_LINES:
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
@@ -186,7 +185,6 @@ def _columns(
 
 
 def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[str]:
-    """Refuse columns that are missing, unknown or twice; return those that are left out."""
     fix = f"the format needs {', '.join(form.required)}"
     if form.optional:
         fix += f"; it may have {', '.join(name for name in form.columns if name in form.optional)}"
@@ -281,7 +279,6 @@ def _is_plainly_quoted(text: bytes) -> bool:
 
 
 def _parse_lines(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
-    """Read lines of CSV or of one JSON object each one by one."""
     split = _json_object if form.is_jsonl else partial(_split, names)
     rows = [split(line) if line.strip() else BLANK for line in _lines_of(text)]
     faults = np.array([row if isinstance(row, str) else None for row in rows], object)
@@ -351,7 +348,6 @@ def _value_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 def _of_batch(batch: pa.RecordBatch, form: TraceFormat) -> Cells:
-    """Read rows of a Parquet file."""
     table, columns = _flat(pa.Table.from_batches([batch])), {}
     for target, name in form.sources(table.column_names).items():
         column, wanted = table[name].combine_chunks(), _type_read(target, form)
@@ -379,9 +375,7 @@ def _type_read(name: str, form: TraceFormat) -> pa.DataType:
 
 
 def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.ndarray) -> Cells:
-    """Trim cells that are texts (of white space alone: null), and read those that should be
-    something else.
-    """
+    """Trim the cells that are texts, and read those that should be something else."""
     typed, unreadable = dict[str, pa.Array](), {}
     zones = np.full(len(line_faults), UNKNOWN)
     for name, column in columns.items():

@@ -50,7 +50,7 @@ class Rows(NamedTuple):
     tick: np.ndarray
     """(n,) arrival in the source's unit, float64, or int64 for date-times."""
     is_zoned: bool | None
-    """Whether the date-times have a zone; None: arrivals are numbers, or none could be read."""
+    """Whether the date-times have a zone; None: arrivals are numbers."""
     rejected: pa.Table | None
     """The other lines, as `REJECTED`; None: all were accepted."""
 
@@ -61,7 +61,6 @@ class Judge:
 
     form: trace_format.TraceFormat
     sources: Mapping[str, str]
-    """Trace column -> the source's column."""
     next_line: int
     is_zoned: bool | None = None
 
@@ -88,9 +87,7 @@ class Judge:
         return Rows(columns, tick[accepted], self.is_zoned, rejected)
 
     def _judge(self, cells: Cells) -> tuple[dict[str, pa.Array], np.ndarray]:
-        """Return by trace column (n,) values of the trace contract, anything in lines that are set
-        aside; and (n,) why a line is, by the rules that look at one line only, None: it is not.
-        """
+        """Return (n,) values by trace column, of lines set aside anything; (n,) why a line is."""
         reasons = cells.line_faults.copy()
         given = _read_statuses(cells.columns.get("status"), len(reasons))
         inputs, outputs = (cells.columns[name].fill_null(0).to_numpy() for name in _TOKENS)
@@ -128,7 +125,6 @@ class Judge:
 
 
 def _has_none(reasons: np.ndarray) -> np.ndarray:
-    """Return (n,) whether a line has no reason to be set aside."""
     return np.equal(reasons, np.array(None)).astype(bool)
 
 

@@ -39,9 +39,9 @@ MIN_JUDGED_BINS = 20
 a relative standard deviation of √(2 / (n - 1)): 141% for 2 bins, 32% for 20."""
 
 Measures = dict[str, float | None]
-"""By name: `gap_cv`, coefficient of variation of the gaps; of the counts in bins of each scale that
-the arrivals have two whole ones of, `dispersion_<scale>s`, variance over mean (1: Poisson); and
-`busiest_<scale>s`, requests of the fullest bin."""
+"""By name: `gap_cv`, coefficient of variation of the gaps; of the counts in bins of each scale with
+two whole ones `dispersion_<scale>s`, variance over mean (1: Poisson); `busiest_<scale>s`,
+requests of the fullest bin."""
 
 
 MODELS = {
@@ -238,11 +238,10 @@ def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -
     """Return the simplest model whose samples are as bursty as the trace, else a replay.
 
     A model passes if the medians over its samples are within 10% of the trace in the dispersion at
-    every scale of `MIN_JUDGED_BINS` bins or more, and in the busiest minute. Where the trace's
-    measure is no more than chance gives a steady Gamma process, the model's may be anywhere in that
-    range. The profile is fitted also where the Gamma process passes, so that a scenario may ask for
-    it. `times` ascend from 0, `gamma` is the fit to all their gaps. Raises InputError as
-    `measure_arrivals`.
+    every scale of `MIN_JUDGED_BINS` bins or more, and in the busiest minute; where the trace's
+    measure is no more than chance gives a steady Gamma process, if the model's is no more either.
+    The profile is always fitted, so that a scenario may ask for it. `times` ascend from 0, `gamma`
+    is the fit to all their gaps. Raises InputError as `measure_arrivals`.
     """
     trace, n = measure_arrivals(times), len(times)
     if n < 3 or gamma.rate_rps is None:
@@ -288,7 +287,6 @@ class _Judge:
         return int(self._duration_s // int(name.rpartition("_")[2][:-1]))
 
     def _sample(self, process: Arrivals, n: int, first: int = 0) -> list[Measures]:
-        """Return the measures of seeded samples as long as the trace."""
         samples = []
         for number in range(first, n):
             seed = child_seed(self._seed, number)
@@ -395,9 +393,7 @@ def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
 def _best_shape(
     counts: np.ndarray, bin_s: float, end_s: float, scales: dict[int, float]
 ) -> tuple[float, float]:
-    """Return the shape of the gaps, and how far the worst dispersion (by scale in s) is off (|ln
-    ratio|).
-    """
+    """Return the shape of the gaps, and how far the worst dispersion is off (|ln ratio|)."""
     edges = np.minimum(np.arange(len(counts) + 1) * bin_s, end_s)
     expected = np.concatenate([[0.0], np.cumsum(counts, dtype=float)])
     parts: list[tuple[float, float, float]] = []

@@ -1,10 +1,10 @@
 """Traces drawn from workloads or from ServeGen's tables, in our format or another tool's.
 
-ServeGen (Alibaba, Apache-2.0): a service is a folder with a file `chunk-<client>-trace.csv` for
-each client, without a header. A row is a window: its start (s), requests per second, CV of the
-gaps, their distribution (`Gamma` or `Weibull`; empty or `nan`: none) and its parameters, shape
-first. `chunk-<client>-dataset.json` has, by the start of a longer window (s), the shares of
-`input_tokens` and `output_tokens`, each as a text `{12: 0.5, 13: 0.5}`.
+ServeGen (Alibaba, Apache-2.0): a service is a folder. `chunk-<client>-trace.csv` has a window in
+each row: its start (s), requests per second, CV of the gaps, their distribution (`Gamma` or
+`Weibull`; empty or `nan`: none) and its parameters, shape first. `chunk-<client>-dataset.json` has,
+by the start of a longer window (s), the shares of `input_tokens` and `output_tokens`, each as a
+text `{12: 0.5, 13: 0.5}`.
 """
 
 import ast
@@ -33,7 +33,7 @@ FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace")
 MOONCAKE_BLOCK_TOKENS = 512
 """Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""
 VLLM_BLOCK_TOKENS = 16
-"""The same in vLLM's `timed_trace`, unless `--timed-trace-chunk-hash-size` says otherwise."""
+"""The same in vLLM's `timed_trace`, by default."""
 _ZIPF_OUTPUTS = 100_000
 """Outputs drawn to stand for a model's distribution where inputs follow Zipf's law."""
 _SERVICE_FILES = "chunk-*-trace.csv"
@@ -66,7 +66,6 @@ def with_zipf_inputs(model: RequestModel, theta: float) -> RequestModel:
 
 
 def _fitted(workload: str | Path, rate_rps: float | None = None) -> generators.Arrivals:
-    """Return a workload's own arrivals; with a rate, these in more or less time."""
     try:
         if not Path(workload).is_dir():
             reason = "only the folder of a fitted workload has them"
@@ -81,15 +80,11 @@ def _fitted(workload: str | Path, rate_rps: float | None = None) -> generators.A
         raise InputError(error.problem, file=error.file, field="--arrivals", fix=fix) from None
 
 
+_PLAIN = ("constant", "gamma", "windows", "varying", "replay", "inf")
 ARRIVALS: dict[str, Callable[..., generators.Arrivals]] = {
     "fitted": _fitted,
-    "constant": generators.Constant,
     "poisson": generators.poisson,
-    "gamma": generators.Gamma,
-    "windows": trace_arrivals.Windows,
-    "varying": generators.Varying,
-    "replay": trace_arrivals.Replay,
-    "inf": generators.AtOnce,
+    **{kind: trace_arrivals.PROCESSES[kind] for kind in _PLAIN},
 }
 """Where arrival times come from, as the command line names it; the parameters are its options."""
 
@@ -132,11 +127,11 @@ def draw_trace(
     n: int | None = None,
     duration_s: float | None = None,
 ) -> pd.DataFrame:
-    """Draw requests and their arrivals, in the trace contract's columns.
+    """Draw requests and their arrivals, in the trace contract's columns; at most `n`, none after
+    `duration_s`.
 
     The two come from independent streams of `seed`; times are rounded to nanoseconds. `requests`
-    draws as `RequestModel.sample` does. There are at most `n`, none after `duration_s`. Raises
-    InputError: nothing ends the process, or a parameter is wrong.
+    draws as `RequestModel.sample` does. Raises InputError: nothing ends the process.
     """
     request_seed, arrival_seed = np.random.SeedSequence(seed).spawn(2)
     if n is None and duration_s is None and not arrivals.ends_itself:
@@ -159,11 +154,9 @@ def draw_service(
     """Draw the requests of a service: arrivals and lengths of each client by its own windows.
 
     Inputs and outputs are independent of each other, as the tables have them. There are at most `n`
-    requests, in `duration_s` from the tables' start (None: as long as they last).
-
-    Returns requests in the trace contract's columns, in the order of arrival: `llm` is the folder's
-    name, `service` the client, `chunk-<number>`. Raises InputError: no such files, a malformed row,
-    no request in that time, or a client's lengths are missing or malformed.
+    requests, in `duration_s` from the tables' start (None: as long as they last), in the trace
+    contract's columns: `llm` is the folder's name, `service` the client. Raises InputError: no such
+    files, a malformed one, or no request in that time.
     """
     folder, end_s = Path(folder), math.inf if duration_s is None else duration_s
     if not is_service(folder):
@@ -239,7 +232,6 @@ def _read_client(path: Path, end_s: float) -> generators.Mirrored | None:
 def _draw_lengths(
     path: Path, arrival_s: np.ndarray, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Draw the lengths of a client's requests by the windows that they arrive in."""
     fix = "give ServeGen's own file: windows with input_tokens and output_tokens, as shares"
     if not path.is_file():
         raise InputError("the client's lengths are missing", file=path, fix=fix)

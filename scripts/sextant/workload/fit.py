@@ -1,8 +1,7 @@
 """Make a workload of a trace, or of requests without one, and judge how faithful it is.
 
-LLM-Pilot judges its generator by eye, from cumulative distributions (V-A); here the figures are
-the largest differences: of two cumulative distributions (Kolmogorov-Smirnov), and of two
-matrices of Spearman's rank correlation.
+LLM-Pilot judges by eye, from cumulative distributions (V-A); here the figures are the largest
+differences of two of them (Kolmogorov-Smirnov), and of two matrices of Spearman's rank correlation.
 """
 
 from dataclasses import replace
@@ -39,11 +38,9 @@ def fit_workload(
     `requests_out` (`requests.parquet`) has one row per joint bin of at most `n_bins` a parameter,
     `arrivals_out` (`arrivals.json`) the arrival models, `validation_out` the figures that are
     returned. Beside `arrivals_out`, `arrivals.parquet` keeps the trace's own times; those of a
-    coarse clock are spread over its steps. `seed` is of the samples that arrival models are judged
-    by.
-
-    Requests above a cap (tokens) are clipped to it before the fit, and counted. Failed requests
-    take part in the arrivals only: they say nothing of what a served request is like.
+    coarse clock are spread over its steps. Requests above a cap (tokens) are cut to it and counted.
+    Failed requests take part in the arrivals only. `seed` is of the samples that arrival models are
+    judged by.
 
     `requests_out` and `arrivals_out` depend on the trace's source and the parameters alone, not on
     version or commit, so that edits of the code leave benchmarks alone.
@@ -87,10 +84,7 @@ def fit_workload(
     validation |= {"ks_gaps": arrivals.ks, "arrivals": {**chosen, **measured}, "seed": seed}
     validation["provenance"] = provenance({"trace": trace}, fit=facts)
     models = {
-        name: {
-            "process": arrivals_to_plain(fit.process) if fit.process else None,
-            "reason": fit.reason,
-        }
+        name: {"process": fit.process and arrivals_to_plain(fit.process), "reason": fit.reason}
         for name, fit in choice.fits.items()
     }
     requests.save(requests_out, facts)
@@ -116,8 +110,8 @@ def write_workload(
     """Write the files of `fit_workload` for a model that comes without a trace (`origin`).
 
     Its load is given when it is run: a rate for latency-critical inference, everything at once for
-    best effort (Papaioannou and Doudali). Longer requests are cut to the caps. `arrivals.json` has
-    no parameters, `arrivals.parquet` no row. Returns the figures of `validation.json`.
+    best effort (Papaioannou and Doudali). `arrivals.json` has no parameters, `arrivals.parquet` no
+    row.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     capped, clipped_fraction = cap_model(model, caps)
@@ -178,12 +172,10 @@ def exact_fidelity(
     """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
 
     `traced` has the combinations of the trace's parameters (NaN: null), `counts` the requests of
-    each.
-
-    Returns by parameter `ks`, and `mean_ratio`, the model's mean over the trace's (None where that
-    is 0 or unknown); `spearman_trace`, `spearman_model`, coefficients (None where a parameter is
-    constant); `spearman_difference`, the largest: `joint` that of the model, `independent` that of
-    independent parameters.
+    each. Returns by parameter `ks` and `mean_ratio`, the model's mean over the trace's;
+    `spearman_trace`, `spearman_model`, coefficients (None: a parameter is constant);
+    `spearman_difference`, the largest: `joint` that of the model, `independent` that of independent
+    parameters.
     """
     frame, weights = model.frame[model.parameters], model.weights
     of_trace, of_model = spearman(traced, counts), spearman(frame, weights)
@@ -292,7 +284,6 @@ def _numbers(values: ArrayLike) -> np.ndarray:
 
 
 def _mean(values: ArrayLike, weights: np.ndarray) -> float:
-    """Return the weighted mean of the values that are known; NaN where none is."""
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
     return np.average(numbers[is_known], weights=weights[is_known]) if is_known.any() else np.nan

@@ -1,14 +1,11 @@
 """Gamma distributions by maximum likelihood, for one sample or for many at once.
 
-`fit_gamma` is for exact gaps, `fit_steps` for gaps that a coarse clock shows as whole steps.
-A clock of step h cuts each time to the last multiple of h. A gap of x steps whose first request
-lies anywhere within its step is shown as d steps with probability 1 - |x - d| if that is positive.
-With f the density of a Gamma distribution with shape α and scale β (in steps),
-
-    P(d) = ∫ (1 - |x - d|) f(x) dx    from d - 1 to d + 1.
-
-`log_probability` computes it by Gauss's quadrature where f is smooth across two steps, and by
-second differences of the integrated distribution function elsewhere.
+`fit_gamma` is for exact gaps, `fit_steps` for gaps that a coarse clock shows as whole steps. A
+clock of step h cuts each time to the last multiple of h. A gap of x steps whose first request lies
+anywhere within its step is shown as d steps with probability 1 - |x - d| if that is positive. With
+f the density of a Gamma distribution with shape α and scale β (in steps), P(d) = ∫ (1 - |x - d|)
+f(x) dx from d - 1 to d + 1: by Gauss's quadrature where f is smooth across two steps, else by
+second differences of the integrated distribution function.
 """
 
 import itertools
@@ -84,10 +81,8 @@ def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaF
 def _intervals(
     alpha: np.ndarray, mean: np.ndarray, s: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
 ) -> GammaFits:
-    """Return fits of known shape and mean, with the intervals of `fit_gamma`.
-
-    `s` is ln α - ψ(α). The group determines shape and mean as well as `n_shape` and `n_mean` exact
-    values would.
+    """Return fits of known shape and mean (s is ln α - ψ(α)), which a group determines as well as
+    `n_shape` and `n_mean` exact values would.
     """
     centre = _root(s, alpha, n_shape)
     information = n_shape * (
@@ -218,8 +213,8 @@ def fit_steps(counts: StepCounts) -> GammaFits:
     """Fit a Gamma distribution to each group's gaps; `beta` is in steps.
 
     The shape maximises the likelihood, the mean being the gaps' own. Its interval is that of so
-    many exact gaps as have this likelihood's curvature in ln α. All fields are NaN where the steps
-    hide the shape: where the likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest.
+    many exact gaps as have this curvature in ln α. NaN where the steps hide the shape: where the
+    likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest.
     """
     n = counts.sums(1.0)
     mean = counts.sums(counts.steps) / n
@@ -263,11 +258,7 @@ def _log_likelihood(
 def _likeliest(
     near: StepCounts, far: np.ndarray, guess: np.ndarray, mean: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the likeliest shapes by Newton's method in ln α, and the curvature there; NaN after 40
-    rounds.
-
-    Slope and curvature are differences of three likelihoods.
-    """
+    """Return the likeliest shapes by Newton's method in ln α, and the curvature (NaN: no end)."""
     low, high = np.log(_LEAST_ALPHA), np.log(np.maximum(_MOST_ALPHA, 100 * mean**2))
     log_alpha, curvature = np.clip(np.log(guess), low, high), np.full(len(mean), np.nan)
     is_open = np.isfinite(log_alpha)

@@ -63,12 +63,11 @@ def traffic_series(
 ) -> pd.DataFrame:
     """Count requests and tokens per bucket of time (BurstGPT, III-B.1, Fig. 1-4), failed ones too.
 
-    Returns one row per value of the columns `by` (null is one) and bucket, empty ones too, in that
-    order: `by`, `start_s` (from the trace's start; below 0 for a first bucket that began earlier),
-    `moment` (its date and time, NaT where unknown), `is_whole` (False: the trace covers only a part
-    of it), `n_requests`, `n_failed`, `input_tokens`, `output_tokens` (int64).
-
-    Raises InputError: no duration, no request, or more buckets than make sense.
+    Returns one row per value of the columns `by` (null is one) and bucket, empty ones too: `by`,
+    `start_s` (from the trace's start; below 0 for a first bucket that began earlier), `moment` (its
+    date and time, NaT where unknown), `is_whole` (False: the trace covers only a part of it),
+    `n_requests`, `n_failed`, `input_tokens`, `output_tokens`. Raises InputError: no duration, no
+    request, or too many buckets.
     """
     if not bucket_s > 0:
         raise InputError(f"buckets of {bucket_s} s", field="bucket_s", fix="give more than 0 s")
@@ -185,9 +184,8 @@ def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
 def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
     """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
 
-    Windows follow one another from midnight where the trace's start time is known, else from its
-    start; those that the trace covers in part take no part. From zero there is no doubling: such
-    rises are counted apart. At few requests chance alone doubles many windows.
+    Windows begin at midnight where the start time is known, else at the trace's start; those that
+    it covers in part do not count. From zero there is no doubling: such rises are counted apart.
 
     Returns one row per LLM and service: `llm`, `service`, `n_doublings`, `n_from_zero`, and
     `per_day` and `per_workday` (Monday to Friday): doublings over the days observed, in parts too
@@ -220,17 +218,14 @@ def read_arrivals(trace: str | Path) -> np.ndarray:
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
     """Fit a Gamma distribution to the gaps of every window, per LLM and service.
 
-    A window's gaps are those between two of its own requests, failed ones too: a silent night
-    belongs to none. Where a group has equal stamps anywhere, its gaps are counted in steps of its
-    clock (see `arrivals.fit_arrivals`).
+    A window's gaps are those between two of its own requests, failed ones too. Where a group has
+    equal stamps anywhere, its gaps are counted in steps of its clock (see `arrivals.fit_arrivals`).
 
-    Returns one row per group and window, empty ones too, in the order of group and time: `llm`,
-    `service` (null is a group), `start_s`, `duration_s` (the last window ends with the trace),
-    `clock_step_s` (NaN: no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95%
-    intervals `_lo` to `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock),
-    and `reason` (null, or why nothing is fitted).
-
-    Raises InputError: no duration, no request, arrivals out of order, or too many windows.
+    Returns one row per group and window, empty ones too: `llm`, `service` (null is a group),
+    `start_s`, `duration_s` (the last window ends with the trace), `clock_step_s` (NaN: no equal
+    stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95% intervals `_lo` to `_hi`,
+    `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock), and `reason` (null, or why
+    nothing is fitted). Raises InputError: no request, arrivals out of order, or too many windows.
     """
     if not window_s > 0:
         raise InputError(f"windows of {window_s} s", field="window_s", fix="give more than 0 s")
@@ -285,7 +280,6 @@ def _groups(trace: str | Path) -> Iterator[tuple[str | None, str | None, np.ndar
 
 
 def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
-    """Fit windows of so many requests each, gaps in steps of `step_s` (NaN: exact)."""
     filled, n_gaps = n_requests > 0, n_requests - 1
     first = (np.cumsum(n_requests) - n_requests)[filled]
     gaps = np.diff(arrival_s, prepend=np.nan)

@@ -164,7 +164,6 @@ def load_prompt_source(
 
 
 def _encoded(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int]]:
-    """Yield the token ids of each text, without special tokens."""
     for first in range(0, len(texts), _AT_ONCE):
         batch = texts[first : first + _AT_ONCE]
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
@@ -300,7 +299,6 @@ def _read_turns(path: Path) -> Iterator[list[tuple[str, str]]]:
 
 
 def _turns(item: Any) -> list[tuple[str, str]]:
-    """Return role (user, assistant or system) and text of each turn of an item."""
     if not isinstance(item, dict):
         raise InputError("not an object", fix=f"give {_EXPECTED}")
     for key, (speaker, text) in _TURNS.items():

@@ -103,7 +103,6 @@ def load_request_model(path: str | Path) -> RequestModel:
 
 
 def _check_values(column: pd.Series, path: Path) -> None:
-    """Refuse a value that no request can have, or a weight that no bin has. A value may be null."""
     known = column if column.name in WEIGHT_COLUMNS else column.dropna()
     if column.name in BOOLEANS:
         is_sound, wanted = known.isin([True, False]), "true or false"
@@ -320,7 +319,6 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
 
 
 def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct lengths, ascending, and how often each occurs."""
     given = np.asarray(tokens, float)
     if not np.all((given == np.rint(given)) & (given >= 0)):  # NaN is unequal to itself
         fix, problem = "drop missing and failed requests first", "not all are whole numbers of 0 "

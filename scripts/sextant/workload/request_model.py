@@ -245,9 +245,7 @@ class ServedRequests:
 
 @contextmanager
 def _served(trace: Trace) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str], int]]:
-    """Yield a database with the view `served`, the parameters that are ever known, and how many
-    requests failed.
-    """
+    """Yield a database with the view `served`, the parameters ever known, the failed requests."""
     if isinstance(trace, pd.DataFrame):
         # A column without any value has no type of its own.
         file, rows, given = None, "given", trace.dropna(axis="columns", how="all")

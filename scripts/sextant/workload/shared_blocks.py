@@ -1,8 +1,8 @@
 """Which requests of a trace begin with the same tokens: the block ids (`hash_ids`) of its inputs.
 
-A source writes an id for each block of an input, that of its tokens alone (Qwen-Bailian) or of
-these and all before (Mooncake). Here an id counts with those before it: inputs share the blocks up
-to the first id that differs, which is what a server's prefix cache can serve.
+A source writes an id for each block of an input, of its tokens alone (Qwen-Bailian) or of these and
+all before (Mooncake). Here inputs share the blocks up to the first id that differs, which is what a
+server's prefix cache can serve.
 """
 
 from dataclasses import dataclass
