@@ -27,7 +27,6 @@ from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_t
 from sextant.trace.rules import Cells, Judge, Rows
 from sextant.trace.trace_format import (
     BLANK,
-    CODED,
     CODED_COLUMNS,
     COLUMN_TYPES,
     HASH_IDS,
@@ -62,7 +61,13 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
                 ignored += _check_columns(source, form, names)
                 judge = Judge(form, form.sources(names), next_line=1)
                 for batch in stored.iter_batches(BATCH_ROWS):
-                    yield judge.rows(_of_batch(batch, form), partial(_raw_rows, batch))
+                    table = _flat(pa.Table.from_batches([batch]))
+                    columns = {
+                        target: table[column].combine_chunks()
+                        for target, column in judge.sources.items()
+                    }
+                    cells = _typed(columns, form, np.full(len(table), None))
+                    yield judge.rows(cells, partial(_raw_rows, batch))
             return
         names, blocks = _columns(source, form, read_blocks(source))
         ignored += _check_columns(source, form, names)
@@ -73,8 +78,9 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
             except UnicodeDecodeError as error:
                 line = judge.next_line + text.count(b"\n", 0, error.start)
                 raise _unreadable(source, f"Line: {line}: {error}") from None
-            cells = None if form.is_jsonl else _parse_at_once(text, form, names)
-            yield judge.rows(cells or _parse_lines(text, form, names), partial(_raw_lines, text))
+            parsed = None if form.is_jsonl else _parse_at_once(text, form, names)
+            cells = parsed or _parse_lines(text, form, names)
+            yield judge.rows(cells, partial(_raw_lines, text))
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(source, str(error)) from None
 
@@ -145,7 +151,7 @@ def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
         is_json = form.is_jsonl and ".csv" not in source.suffixes
         form = replace(form, is_jsonl=is_json or lines[0].lstrip().startswith("{"))
         rows = map(_json_object, lines) if form.is_jsonl else csv.DictReader(lines[:2])
-        cells = (_value_of(row, name) for row in rows if isinstance(row, dict))
+        cells = (row.get(name) for row in rows if isinstance(row, dict))
         first = next((cell for cell in cells if cell is not None), None)
     except (OSError, UnicodeDecodeError, csv.Error):
         return form  # an error when the rows are read
@@ -171,7 +177,7 @@ def _columns(
             names = [name.strip() for name in next(csv.reader([head.decode()]), [])]
             return names, chain([body] if body else [], blocks)
         rows = map(_json_object, _lines_of(first if form.is_log else head))
-        names_by_row = [_leaves(row) for row in rows if isinstance(row, dict)]
+        names_by_row = [row for row in rows if isinstance(row, dict)]
     except UnicodeDecodeError as error:
         line = 1 + error.object.count(b"\n", 0, error.start)
         raise _unreadable(source, f"Line: {line}: {error}") from None
@@ -236,10 +242,7 @@ def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | 
             ),
             pa.csv.ConvertOptions(
                 check_utf8=False,
-                column_types={
-                    name: CODED if target in CODED_COLUMNS else pa.string()
-                    for target, name in sources.items()
-                },
+                column_types=dict.fromkeys(sources.values(), pa.string()),
                 include_columns=list(sources.values()),
                 null_values=[""],
                 strings_can_be_null=True,
@@ -284,7 +287,7 @@ def _parse_lines(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
     faults = np.array([row if isinstance(row, str) else None for row in rows], object)
     columns = {}
     for target, name in form.sources(names).items():
-        values = [None if isinstance(row, str) else _value_of(row, name) for row in rows]
+        values = [None if isinstance(row, str) else row.get(name) for row in rows]
         if target == HASH_IDS:
             for place, value in enumerate(values):
                 if value is not None and not _are_ids(value):
@@ -313,49 +316,29 @@ def _split(names: list[str], line: str) -> dict[str, Any] | str:
 
 
 def _json_object(line: str) -> dict[str, Any] | str:
-    """Return the object of a line, or what is wrong with the line."""
+    """Return the values of a line's object by name, or what is wrong with the line."""
     try:
         value = json.loads(line)
         if "\\u" in line:
             json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is not text
+        return _flat_object(value) if isinstance(value, dict) else "no JSON object"
     except (ValueError, RecursionError):
         return "no JSON object"
-    return value if isinstance(value, dict) else "no JSON object"
+
+
+def _flat_object(row: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return an object without objects within it: dots lead into these."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        inner = _flat_object(value, f"{above}{name}.") if isinstance(value, dict) else {}
+        flat |= inner or {above + name: value}
+    return flat
 
 
 def _are_ids(value: Any) -> bool:
     if not isinstance(value, list) or not set(map(type, value)) <= {int}:
         return False
     return not value or (min(value) >= 0 and max(value) < 2**63)
-
-
-def _leaves(row: Mapping[str, Any], above: str = "") -> list[str]:
-    """Return the names of all values of a JSON object, dots leading into objects within it."""
-    names = []
-    for name, value in row.items():
-        inner = _leaves(value, f"{above}{name}.") if isinstance(value, dict) else []
-        names += inner or [above + name]
-    return names
-
-
-def _value_of(row: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a name that may lead into objects within a row; None: nothing."""
-    if name in row:
-        return row[name]
-    outer, _, inner = name.partition(".")
-    within = row.get(outer)
-    return _value_of(within, inner) if inner and isinstance(within, dict) else None
-
-
-def _of_batch(batch: pa.RecordBatch, form: TraceFormat) -> Cells:
-    table, columns = _flat(pa.Table.from_batches([batch])), {}
-    for target, name in form.sources(table.column_names).items():
-        column, wanted = table[name].combine_chunks(), _type_read(target, form)
-        is_number = pa.types.is_integer(column.type) or column.type == pa.float64()
-        if column.type != wanted and not (is_number and wanted == pa.float64()):
-            wanted = pa.string()
-        columns[target] = column.cast(wanted, safe=False)
-    return _typed(columns, form, np.full(batch.num_rows, None))
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -365,57 +348,40 @@ def _flat(table: pa.Table) -> pa.Table:
     return table
 
 
-def _type_read(name: str, form: TraceFormat) -> pa.DataType:
-    """Return the type of a column's cells, before the rules."""
-    if name == "arrival_s" and form.is_datetime:
-        return pa.string()
-    if COLUMN_TYPES[name] == pa.int32():
-        return pa.float64()  # "5.0" is a whole number too
-    return CODED if name in CODED_COLUMNS else COLUMN_TYPES[name]
-
-
 def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.ndarray) -> Cells:
-    """Trim the cells that are texts, and read those that should be something else."""
+    """Read the cells that are not of the type that the rules judge, trimmed, as texts."""
     typed, unreadable = dict[str, pa.Array](), {}
     zones = np.full(len(line_faults), UNKNOWN)
     for name, column in columns.items():
-        if column.type == CODED:
-            texts = _trimmed(column.dictionary)
-            if not texts.equals(column.dictionary):
-                column = texts.take(column.indices).dictionary_encode()
-        elif column.type == pa.string():
-            column = _trimmed(column)
-        wanted = _type_read(name, form)
+        # "5.0" is a whole number too.
+        wanted = pa.float64() if COLUMN_TYPES[name] == pa.int32() else COLUMN_TYPES[name]
         if name == "arrival_s" and form.is_datetime:
+            wanted = pa.int64()
+        elif wanted == pa.float64() and pa.types.is_integer(column.type):
+            column = column.cast(wanted, safe=False)
+        if column.type != wanted or wanted == pa.string():
+            column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+            column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+        if wanted == pa.int64():
             typed[name], zones = read_date_times(column)
-        elif column.type != wanted:
-            typed[name] = _read_texts(column, wanted)
+        elif name in CODED_COLUMNS:
+            typed[name] = column.dictionary_encode()
         else:
-            typed[name] = column
+            typed[name] = column if column.type == wanted else _read_texts(column, wanted)
         unreadable[name] = is_null(typed[name]) & ~is_null(column)
     return Cells(typed, unreadable, zones, line_faults)
 
 
-def _trimmed(texts: pa.Array) -> pa.Array:
-    texts = pc.utf8_trim_whitespace(texts)
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-
-
 def _read_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Read texts as codes, numbers or truth values; null where one is not."""
-    if wanted == CODED:
-        return texts.dictionary_encode()
+    """Read texts as numbers or truth values; null where one is not."""
     with suppress(pa.ArrowInvalid):
         return texts.cast(wanted)
-    read: Callable[[str], Any] = _number if wanted == pa.float64() else _truth
-    return pa.array([None if text is None else read(text) for text in texts.to_pylist()], wanted)
+    read: Callable[[str], Any] = _number if wanted == pa.float64() else _TRUTHS.get
+    values = (None if text is None else text.lower() for text in texts.to_pylist())
+    return pa.array([None if text is None else read(text) for text in values], wanted)
 
 
 def _number(text: str) -> float | None:
     with suppress(ValueError):
         return float(text) if text.isascii() else None
     return None
-
-
-def _truth(text: str) -> bool | None:
-    return _TRUTHS.get(text.lower())
