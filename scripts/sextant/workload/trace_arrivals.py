@@ -247,12 +247,13 @@ def read_stored(path: str | Path) -> dict[str, Any]:
         raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
     numbers = {name: stored[name] for name in names if name != "reason"}
     numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
-    needed = () if stored["alpha"] is None else ("alpha_lo", "alpha_hi", "beta_s", "cv")
     for name, value in numbers.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_absent = value is None and name not in needed
-        if not is_absent and not (is_number and math.isfinite(value)):
+        if value is not None and not (is_number and math.isfinite(value)):
             raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
+    for name in ("alpha_lo", "alpha_hi", "beta_s", "cv"):
+        if stored["alpha"] is not None and stored[name] is None:
+            raise InputError("the number is missing", file=path, field=name, fix=fix)
     return stored
 
 
