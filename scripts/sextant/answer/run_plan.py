@@ -103,7 +103,8 @@ def dry_run(
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     (started,) = (line for line in lines if "config" in line)
     jobs = [Job(**line | {"outputs": tuple(line["outputs"])}) for line in lines if "rule" in line]
-    jobs = [job for job in jobs if job.outputs]  # a target has nothing to run
+    # A target has nothing to run. Snakemake's own order changes from run to run.
+    jobs = sorted((job for job in jobs if job.outputs), key=lambda job: job.outputs)
     n_single = sum(not job.is_in_group and job.rule not in started["local_rules"] for job in jobs)
     n_submissions = n_single + sum("group" in line for line in lines)
     return DryRun(tuple(jobs), n_submissions, started["config"])
