@@ -12,8 +12,8 @@ from sextant.answer.capacity_document import missed_words, profile_cells
 from sextant.answer.demand import Demand
 from sextant.answer.traffic import DrawnTraffic
 from sextant.base.errors import InputError
-from sextant.cli.asked import AskedOptions
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
+from sextant.cli.options import AskedOptions
 from sextant.facts.slo import SLO
 from sextant.workload.fit import fit_workload
 from sextant.workload.trace_arrivals import arrivals_at_rate

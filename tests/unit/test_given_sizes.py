@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.cli.asked import AskedOptions
+from sextant.cli.options import AskedOptions
 from sextant.facts.llm import GivenSizes, load_llm, precision_of
 from sextant.facts.slo import SLO
 from support import ROOT

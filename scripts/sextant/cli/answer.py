@@ -9,15 +9,19 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.asked import (
+from sextant.cli.options import (
     AskedOptions,
     CandidateOptions,
+    Database,
     LimitOptions,
     LoadOptions,
+    PrintOptions,
     StoreOptions,
+    grouped,
+    print_document,
+    say,
     slo_of,
 )
-from sextant.cli.options import Database, PrintOptions, grouped, print_document, say
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.asked import AskedOptions, CandidateOptions, LimitOptions
-from sextant.cli.options import PrintOptions, grouped, naming_options, refuse
+from sextant.cli.options import (
+    AskedOptions,
+    CandidateOptions,
+    LimitOptions,
+    PrintOptions,
+    grouped,
+    naming_options,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from sextant.answer.demand import Demand, Traffic

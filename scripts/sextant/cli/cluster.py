@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.asked import StoreOptions
-from sextant.cli.options import PrintOptions, grouped, print_document, say
+from sextant.cli.options import PrintOptions, StoreOptions, grouped, print_document, say
 from sextant.pages.wording import plural
 
 if TYPE_CHECKING:

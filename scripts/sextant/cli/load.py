@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.asked import LimitOptions
 from sextant.cli.options import (
     WORKLOAD_HELP,
+    LimitOptions,
     MaxInput,
     MaxOutput,
     PrintOptions,

@@ -1,6 +1,10 @@
-"""Groups of options, of which a command takes a dataclass each; and how results are printed."""
+"""Groups of options, of which a command takes a dataclass each: those of a question and those of
+how results are printed.
+"""
 
 import inspect
+import math
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -9,13 +13,17 @@ from copy import copy
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
 from sextant.base.errors import InputError, printable
 from sextant.base.files import docstrings_below
 from sextant.pages.blocks import Document, as_json, as_text
+
+if TYPE_CHECKING:
+    from sextant.answer.question import Question, Requests
+    from sextant.facts.slo import SLO
 
 _WIDTH = 100
 """Letters in a line of prose, where the terminal has room for them."""
@@ -152,3 +160,232 @@ def numbers(text: str, option: str) -> list[float]:
     except ValueError:
         fix = "write numbers separated by commas"
         raise InputError(f"{text!r} are not numbers", field=option, fix=fix) from None
+
+
+# LLM-Pilot's own seed, with which its published predictions come out.
+_SEED = 42
+_LIMITS = ("ttft_ms", "nttft_ms", "itl_ms", "tpot_ms", "e2e_ms")
+_LOADS = ("users", "request_rate", "tokens_per_day")
+_SIZES = {
+    "parameters": "n_parameters",
+    "layers": "n_layers",
+    "kv_bytes_per_token": "kv_bytes_per_token",
+    "active_parameters": "n_active_parameters",
+    "weight_gib": "weight_gib",
+}
+"""Fields of `GivenSizes` by option; the first three are needed."""
+_SERVED = ("engine", "dtype", "kv_dtype", "max_model_len", "prefix_hit_rate")
+_FIELDS: dict[str | None, str] = {
+    "request_rate_rps": "--request-rate",
+    **{name.replace("_ms", "_percentile"): option_of(name) for name in _LIMITS},
+}
+_WITH_PERCENTILE = re.compile(r"p([0-9]+):(.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions:
+    """Which measurements to answer from."""
+
+    database: Database = None
+    source: list[str] | None = None
+    """Characterization to use: a folder, a store, one that ships, or one of the store; may be given
+    again, and --database counts beside it."""
+    workload_id: str | None = None
+    """Workload; the store's own by default."""
+    scenario_id: str | None = None
+    """Scenario; the store's own by default."""
+    seed: Seed = _SEED
+
+    def measurements(self) -> dict[str, Any]:
+        """Return them as fields of a question."""
+        ids = {"workload_id": self.workload_id, "scenario_id": self.scenario_id}
+        sources = tuple(self.source or ())
+        return {"sources": sources, "database": self.database, "seed": self.seed, **ids}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedOptions(StoreOptions):
+    """The LLM that is asked about, its requests and how it is served."""
+
+    llm: str | None = None
+    """An LLM of the characterization."""
+    hf_config: Path | None = None
+    """config.json, or its folder, of an LLM never measured."""
+    parameters: float | None = None
+    """Without a config: parameters of the LLM, e.g. 30e9; with the next ones."""
+    layers: int | None = None
+    """Its layers."""
+    kv_bytes_per_token: float | None = None
+    """KV cache of a token over all layers, in 16 bits."""
+    active_parameters: float | None = None
+    """Parameters that a token uses; all by default."""
+    weight_gib: float | None = None
+    """Size of the weights; 2 bytes a parameter by default."""
+    percentile: int = 50
+    """Percentile of the limits: 50, 90, 95, 99; one may have its own."""
+    probe: Path | None = None
+    """CSV or TSV of what was measured of this LLM: gpu_profile_id, users, and any of ttft_ms,
+    nttft_ms, itl_ms, tpot_ms, e2e_ms."""
+    input_tokens: str | None = None
+    """Input of a request: the mean, or percentiles, e.g. p50:900,p99:8000."""
+    output_tokens: str | None = None
+    """Output of a request, in the same way."""
+    workload: Annotated[
+        str | None,
+        typer.Option(help=f"Requests of a workload or normalised trace. {WORKLOAD_HELP}"),
+    ] = None
+    engine: str | None = None
+    """What serves, e.g. vllm; that of most points by default."""
+    dtype: str | None = None
+    """Precision of the weights: fp32, fp16, bf16, fp8, nvfp4, mxfp4, int4, int8."""
+    kv_dtype: str | None = None
+    """Precision of the KV cache, e.g. fp8; the checkpoint's, or 16 bits, else."""
+    max_model_len: int | None = None
+    """Tokens that the longest request may have."""
+    prefix_hit_rate: float = 0.0
+    """Share of the input that the prefix cache saves, 0 to below 1."""
+    strict: Annotated[bool, typer.Option("--strict")] = False
+    """Refuse what lies outside of what was measured."""
+
+    def requests(self) -> "Requests | None":
+        """Return the lengths that are asked about."""
+        from sextant.answer.question import requests_of
+
+        return requests_of(self.input_tokens, self.output_tokens, self.workload)
+
+    def question(self, slo: "SLO", **more: Any) -> "Question":
+        """Return what is asked; `more` are other fields of `Question`."""
+        from sextant.answer.question import Question
+        from sextant.facts.llm import GivenSizes
+
+        given, sizes = {field: getattr(self, name) for name, field in _SIZES.items()}, None
+        if any(value is not None for value in given.values()):
+            for name in [*_SIZES][:3]:
+                if getattr(self, name) is None:
+                    problem = "it is needed to describe an LLM without its config"
+                    raise InputError(problem, field=option_of(name), fix="give it, or --hf-config")
+            with naming_options({field: option_of(name) for name, field in _SIZES.items()}):
+                sizes = GivenSizes(**given)
+        return Question(
+            slo,
+            llm_id=self.llm,
+            hf_config=self.hf_config,
+            sizes=sizes,
+            probe=self.probe,
+            requests=self.requests(),
+            is_strict=self.strict,
+            **{name: getattr(self, name) for name in _SERVED},
+            **self.measurements(),
+            **more,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateOptions:
+    """Which GPU profiles are candidates, and what they cost."""
+
+    gpu_profiles: str | None = None
+    """Candidate GPU profiles, e.g. 1xA100-40GB,4xL4-24GB."""
+    prices: Path | None = None
+    """Prices: your CSV or TSV of gpu_profile_id, usd_per_hour, a provider that ships (aws, azure,
+    lambda, runpod), or both: mine.csv,aws. The cheapest that ships else."""
+    measured_only: Annotated[bool, typer.Option("--measured-only")] = False
+    """Leave out GPUs that nobody measured."""
+
+    def of(self) -> dict[str, Any]:
+        """Return them as fields of a question."""
+        names = () if self.gpu_profiles is None else tuple(self.gpu_profiles.split(","))
+        ids = tuple(name.strip() for name in names)
+        if not all(ids):
+            problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
+            raise InputError(problem, field="--gpu-profiles", fix=fix)
+        prices, measured_only = self.prices, self.measured_only
+        return {"gpu_profile_ids": ids, "prices": prices, "measured_only": measured_only}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """What to serve: one of the three."""
+
+    users: Annotated[int | None, typer.Option(min=1)] = None
+    """Concurrent users to serve."""
+    request_rate: float | None = None
+    """Requests a second to serve, at random."""
+    tokens_per_day: float | None = None
+    """Input and output tokens a day to serve; needs the requests' lengths."""
+
+    def of(self, requests: "Requests | None") -> dict[str, Any]:
+        """Return the load as fields of an SLO. Raises InputError unless there is exactly one."""
+        if sum(getattr(self, name) is not None for name in _LOADS) != 1:
+            problem = "one load is needed"
+            raise InputError(problem, field=option_of(*_LOADS), fix="give exactly one of them")
+        if self.tokens_per_day is None:
+            return {"users": self.users, "request_rate_rps": self.request_rate}
+        if requests is None:
+            fix = "give --input-tokens and --output-tokens, or --workload"
+            problem = "tokens a day do not say how many requests: their lengths are unknown"
+            raise InputError(problem, field="--tokens-per-day", fix=fix)
+        if not self.tokens_per_day > 0:
+            problem, fix = f"{self.tokens_per_day:g} is not a load", "give tokens a day, above 0"
+            raise InputError(problem, field="--tokens-per-day", fix=fix)
+        return {"request_rate_rps": requests.per_second(self.tokens_per_day)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """Latency limits in ms, one or more: `1000`, or with a percentile of its own `p95:1000`."""
+
+    ttft_ms: str | None = None
+    """Limit of TTFT in ms: 1000, or at a percentile, p95:1000."""
+    nttft_ms: str | None = None
+    """Limit of TTFT per input token."""
+    itl_ms: str | None = None
+    """Limit of the inter-token latency."""
+    tpot_ms: str | None = None
+    """Limit of the time per output token after the first."""
+    e2e_ms: str | None = None
+    """Limit of the time to the last token."""
+
+    def of(self) -> dict[str, Any]:
+        """Return the limits as fields of an SLO. Raises InputError for none or a wrong one."""
+        found: dict[str, Any] = {}
+        for name in _LIMITS:
+            if (text := getattr(self, name)) is None:
+                continue
+            own = _WITH_PERCENTILE.fullmatch(text)
+            if own:
+                found[name.replace("_ms", "_percentile")] = int(own[1])
+            try:
+                found[name] = float(own[2] if own else text)
+            except ValueError:
+                found[name] = math.nan
+            if not 0 < found[name] < math.inf:
+                fix = "give milliseconds above 0, e.g. 1000, or at a percentile, e.g. p95:1000"
+                raise InputError(f"{text!r} is not a limit", field=option_of(name), fix=fix)
+        if not found:
+            problem, fix = "no limit is given", "give one or more of them in ms, e.g. p95:1000"
+            raise InputError(problem, field=option_of(*_LIMITS), fix=fix)
+        return found
+
+    def of_each(self) -> dict[str, float]:
+        """Return what each request has to keep to count as goodput; none need be given, and none
+        may have a percentile.
+        """
+        found = self.of() if self != LimitOptions() else {}
+        for name in found:
+            if name.endswith("_percentile"):
+                option = option_of(name.replace("_percentile", "_ms"))
+                fix = "give milliseconds alone, e.g. 1000"
+                raise InputError("goodput counts single requests", field=option, fix=fix)
+        return found
+
+
+def slo_of(
+    asked: AskedOptions, load: LoadOptions, limits: LimitOptions, max_failed: float | None = None
+) -> "SLO":
+    """Return the SLO that options describe; an error names the option."""
+    from sextant.facts.slo import SLO
+
+    given = limits.of() | load.of(asked.requests()) | {"max_failed": max_failed}
+    with naming_options(_FIELDS):
+        return SLO("asked", **given | {"percentile": asked.percentile})
