@@ -280,7 +280,7 @@ def test_a_change_runs_just_what_it_must(world, name: str) -> None:
 # measurements nor what they are made from.
 EDITS: dict[str, Counter[str]] = {
     "answer/answer.py": Counter(write_report=1),
-    "answer/sizing.py": Counter(),  # no SLO of the project has a trace
+    "answer/sizing.py": Counter(write_report=1),
     "answer/fleet_plan.py": Counter(),
     "answer/run_plan.py": Counter(),
     "base/files.py": AGGREGATED + TRACE_PAGE,
@@ -290,22 +290,22 @@ EDITS: dict[str, Counter[str]] = {
     "decide/score.py": AFTER_POINTS,
     "engine/vllm_command.py": Counter(),
     "experiment/loading.py": AFTER_POINTS,
-    "facts/slo.py": AGGREGATED,
-    "facts/gpu.py": AGGREGATED,
+    "facts/slo.py": AGGREGATED + TRACE_PAGE,
+    "facts/gpu.py": AGGREGATED + TRACE_PAGE,
     "facts/llm_families.py": AGGREGATED,
     "load/client.py": Counter(),
     "pages/charts.py": TRACE_PAGE + Counter(write_report=1),
-    "points/metrics.py": AGGREGATED,
+    "points/metrics.py": AGGREGATED + TRACE_PAGE,
     "points/frame.py": AFTER_POINTS,
     "points/summarize.py": AGGREGATED,
     # Read by the other three by its name alone.
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),
     "report/write.py": Counter(write_report=1),
     "report/trace_traffic.py": TRACE_PAGE,
-    "simulate/steps.py": Counter(),
+    "simulate/steps.py": TRACE_PAGE + Counter(write_report=1),
     "studies/pareto.py": Counter(),  # the project has no study
     "trace/rules.py": Counter(),
-    "workload/lengths.py": TRACE_PAGE + Counter(write_report=1),
+    "workload/fit.py": TRACE_PAGE,
 }
 
 
