@@ -241,7 +241,7 @@ def test_qwens_window_begins_at_a_layer(load):
 
 
 @pytest.mark.parametrize(
-    "config", [TEXT_OF["GPT-NeoX-20B"], published.MISTRAL_7B, TEXT_OF["GPT-J-6B"]]
+    "config", [published.FALCON_40B, published.MISTRAL_7B, TEXT_OF["GPT-J-6B"]]
 )
 def test_a_field_may_go_by_any_of_its_names(load, config):
     renamed = {
@@ -270,7 +270,9 @@ def test_missing_sizes_of_experts_and_latent_attention_are_named(load):
         "Qwen1.5-MoE-A2.7B": ("shared_expert_intermediate_size",),
         "DeepSeek-V3": ("kv_lora_rank", "v_head_dim", "n_routed_experts", "n_shared_experts"),
         "Gemma-2-9B": ("head_dim", "sliding_window"),
-        "GPT-J-6B": ("vocab_size", "torch_dtype"),
+        "Falcon-40B": ("num_kv_heads", "new_decoder_architecture", "bias", "multi_query"),
+        "Falcon-7B": ("parallel_attn",),
+        "BLOOM-560M": ("vocab_size", "torch_dtype"),
     }
     for name, fields in needed.items():
         for field in fields:
@@ -434,6 +436,10 @@ BAD = {
         published.DEEPSEEK_V3 | {"first_k_dense_replace": 62},
         "'first_k_dense_replace'.*62 of 61",
     ),
+    "BLOOM with an MLP of its own width": (
+        TEXT_OF["BLOOM-560M"] | {"n_inner": 1024},
+        "'n_inner'.*4096",
+    ),
     "an embedding model": (SCOUT | {"architectures": ["CLIPModel"]}, "'architectures'.*CLIPModel"),
     "a size of too many digits": (LLAMA | {"vocab_size": 10**12}, "'vocab_size'.*1,000,000,000"),
     "heads that cannot share": (LLAMA | {"num_key_value_heads": 7}, "'num_key_value_heads'.*64.*7"),
@@ -491,7 +497,9 @@ def test_a_config_that_would_be_sized_wrongly_is_refused(load, case):
         load(config)
 
 
-@pytest.mark.parametrize("config", [MISTRAL, published.MIXTRAL_8X7B, TEXT_OF["OPT-125M"]])
+@pytest.mark.parametrize(
+    "config", [MISTRAL, published.MIXTRAL_8X7B, published.STARCODER2_3B, TEXT_OF["Phi-2"]]
+)
 def test_fields_that_are_off_or_change_nothing_are_let_pass(load, config):
     harmless = {
         "moe_intermediate_size": 0,

@@ -41,7 +41,8 @@ class Family(NamedTuple):
     is_sparse: bool = False  # whether indexers choose the tokens that attention looks at
     ffn_ratio: int = 0
     """Width of the MLP over the hidden size where its field is absent; 0: it has to be there."""
-    has_mlp_bias_alone: bool = False  # whether attention has no biases
+    has_bias: bool = True  # whether attention and MLP of GPT's kind have biases
+    has_mlp_bias_alone: bool = False  # whether attention has none
     has_head_bias: bool = False
 
 
@@ -362,8 +363,9 @@ def _gpt_sizes(config: Config, family: Family, **own: int | str) -> Sizes:
     h = config.integer(names.get("hidden", "hidden_size"))
     heads = config.integer(names.get("heads", "num_attention_heads"))
     ffn = {names.get("ffn", "intermediate_size"): family.ffn_ratio * h or None}
+    kv_heads = {"num_key_value_heads": heads if family.kv_heads_follow else None}
     same = {"kv_heads": heads, "head_dim": _head_dim(config, h, heads)}
-    return read_sizes(config, ffn, **same | names)
+    return read_sizes(config, {**ffn, **kv_heads, **family.defaults}, **same | names)
 
 
 def gpt(
@@ -373,10 +375,11 @@ def gpt(
     outside of the layers, beside one norm and the head's bias.
     """
     s = s or _gpt_sizes(config, family)
-    in_attention = not family.has_mlp_bias_alone
-    bias = _biases(s, qkv=in_attention, out=in_attention, mlp=True)
+    in_attention = family.has_bias and not family.has_mlp_bias_alone
+    bias = _biases(s, qkv=in_attention, out=in_attention, mlp=family.has_bias)
     vectors = s.layers * (bias + family.norms * 2 * s.hidden)
     vectors += 2 * s.hidden + s.vocab * family.has_head_bias + in_head
+    more |= window_facts(config, s.layers, family.window)
     return decoder(config, s, is_tied=family.is_tied, mlp_matrices=2, vectors=vectors, **more)
 
 
@@ -397,6 +400,25 @@ def gpt2(config: Config, family: Family) -> Facts:
     s = _gpt_sizes(config, family, **({"kv_heads": 1} if is_shared else {}))
     config.require(num_key_value_heads=s.kv_heads)  # newer configs write it out
     return gpt(config, family, s, positions=s.context * s.hidden)
+
+
+def bloom(config: Config, family: Family) -> Facts:
+    """BLOOM, with a norm of the embedding and an MLP of one width."""
+    hidden = config.integer("hidden_size")
+    config.require(n_inner=4 * hidden)
+    return gpt(config, family, in_head=2 * hidden)
+
+
+def falcon(config: Config, family: Family) -> Facts:
+    """Falcon, of the old and the new architecture."""
+    own: dict[str, int | str] = {"kv_heads": 1} if config.flag("multi_query") else {}
+    if config.flag("new_decoder_architecture"):
+        own, norms = {"kv_heads": "num_kv_heads"}, config.integer("num_ln_in_parallel_attn", 2)
+    else:
+        config.ignore("num_kv_heads")  # has a meaning in the new architecture only
+        norms = 1 if config.flag("parallel_attn") else 2  # side by side they share one
+    family = family._replace(norms=norms, has_bias=config.flag("bias"))
+    return gpt(config, family, _gpt_sizes(config, family, **own))
 
 
 def mpt(config: Config, family: Family) -> Facts:
