@@ -27,9 +27,8 @@ not reach them through the shells in between: they look whether it still runs.
 @contextlib.contextmanager
 def job_log(path: str | Path) -> Iterator[logging.Logger]:
     """Log to `path` and, from INFO on, to stderr; an exception is logged before it ends the job.
-
-    SIGTERM, which schedulers send before SIGKILL, stops the job as an exception does: servers
-    stop, unfinished files are removed. So does the exit of the Snakemake that started the job.
+    SIGTERM, which schedulers send before SIGKILL, stops the job as an exception does: servers stop,
+    unfinished files are removed. So does the exit of the Snakemake that started the job.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text("")  # then appended to: a job that was thought dead may write it too
@@ -112,7 +111,6 @@ def end_with_snakemake() -> None:
 
 def end_with_parent() -> None:
     """Stop this process, a Snakemake that a scheduler has started, once its parent has exited.
-
     SLURM without control groups loses track of a job's Snakemake when the job's shell ends first;
     and Snakemake (9.27) may get SIGTERM while it holds the lock that its handler waits for.
     """

@@ -99,8 +99,7 @@ _STRICT = pydantic.ConfigDict(
     extra="forbid", strict=True, allow_inf_nan=False, regex_engine="python-re", defer_build=True
 )
 _MAX_YAML_BYTES, _MAX_SHEET_BYTES = 2**18, 2**26
-DEFAULT_FILE = "config/config.yaml"
-"""The file that the Snakefile names; others are merged into it."""
+DEFAULT_FILE = "config/config.yaml"  # the file that the Snakefile names; others are merged into it
 
 
 def _accepted(problem_of: Callable[[str], str | None]) -> pydantic.AfterValidator:
@@ -195,11 +194,10 @@ def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) ->
 def load_sheet(
     path: str | Path, kind: type, key: str | None = None, *, delimiter: str | None = "\t"
 ) -> list[Row]:
-    """Read a tab-separated sheet; each row is a dict typed and checked by a dataclass.
-
-    The key of an empty cell is left out of the row. Lines that start with `#` are comments. With
-    `delimiter` None commas separate where there is no tab. Values of the column `key` have to
-    differ by more than case or Unicode normal form. Raises InputError.
+    """Read a tab-separated sheet; each row is a dict typed and checked by a dataclass. The key of
+    an empty cell is left out of the row. Lines that start with `#` are comments. With `delimiter`
+    None commas separate where there is no tab. Values of the column `key` have to differ by more
+    than case or Unicode normal form. Raises InputError.
     """
     path, types = Path(path), field_types(kind)
     rows: list[Row] = []

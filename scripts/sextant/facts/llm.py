@@ -47,10 +47,9 @@ _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 
 @dataclass(frozen=True)
 class LLM:
-    """An LLM's architecture. Sizes are counts; nothing here depends on where it runs.
-
-    The fields with a default describe a dense, unquantized decoder with ordinary attention. Bounds
-    are checked where facts are read from a file of a cell, not by `LLM(…)`.
+    """An LLM's architecture. Sizes are counts; nothing here depends on where it runs. The fields
+    with a default describe a dense, unquantized decoder with ordinary attention. Bounds are checked
+    where facts are read from a file of a cell, not by `LLM(…)`.
     """
 
     llm_type: str  # `model_type` of the config, e.g. `opt`; of its text part if it has others
@@ -200,12 +199,11 @@ class LLM:
 
 
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
-    """Read the facts of an LLM from its `config.json`.
-
-    Weights and KV cache have the `dtype` they are served in; without one, that of the config. Of a
-    vision-language config the text part (`text_config`) is read: the vision tower and its projector
-    are counted nowhere. InputError: the file is not JSON, its family is unknown, a field is
-    missing, or one that changes the size or the cost is not known in its family.
+    """Read the facts of an LLM from its `config.json`. Weights and KV cache have the `dtype` they
+    are served in; without one, that of the config. Of a vision-language config the text part
+    (`text_config`) is read: the vision tower and its projector are counted nowhere. InputError: the
+    file is not JSON, its family is unknown, a field is missing, or one that changes the size or the
+    cost is not known in its family.
     """
     config = read_config(path, dtype)
     name = config.word("model_type")
@@ -343,12 +341,10 @@ def kv_precision_of(llm: LLM) -> str:
 
 def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
     """Return the facts of an LLM that is served in a precision, its config's if None; InputError if
-    it is unknown.
-
-    A checkpoint that has the precision keeps what it quantizes. Otherwise all matrices of the
-    layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts attention keeps
-    its data type, and in MXFP4 all but the routed experts does, as in the checkpoints that are
-    published.
+    it is unknown. A checkpoint that has the precision keeps what it quantizes. Otherwise all
+    matrices of the layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts
+    attention keeps its data type, and in MXFP4 all but the routed experts does, as in the
+    checkpoints that are published.
     """
     for field, value, known in (
         ("kv_precision", kv_precision, KV_PRECISIONS),

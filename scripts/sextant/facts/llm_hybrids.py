@@ -37,10 +37,8 @@ def deepseek(config: Config, family: base.Family) -> base.Facts:
 
 def _indexers(config: Config, s: base.Sizes, q_latent: int) -> tuple[int, int, float]:
     """Return matrices, vectors and KV values of the indexers of DeepSeek V3.2 and GLM-5, which
-    choose the tokens to look at: a few small heads with one key a token.
-
-    The key's numbers have 8 bits and a scale of 32 bits, whatever the KV cache has; it is counted
-    as numbers of 16 bits.
+    choose the tokens to look at: a few small heads with one key a token. The key's numbers have 8
+    bits and a scale of 32 bits, whatever the KV cache has; it is counted as numbers of 16 bits.
     """
     heads, dim = config.integers("index_n_heads", "index_head_dim")
     full = ["full"] * s.layers
@@ -50,9 +48,8 @@ def _indexers(config: Config, s: base.Sizes, q_latent: int) -> tuple[int, int, f
 
 
 def deepseek_v4(config: Config, family: base.Family) -> base.Facts:
-    """DeepSeek V4: every layer keeps a window, and all but a few one entry for several tokens.
-
-    K and V are one vector of `head_dim` numbers. Of the older tokens a layer keeps one such vector
+    """DeepSeek V4: every layer keeps a window, and all but a few one entry for several tokens. K
+    and V are one vector of `head_dim` numbers. Of the older tokens a layer keeps one such vector
     for each `compress_ratios` of them (DeepSeek-V4 technical report, 2026); where the ratio is 4 an
     indexer, with compressed keys of its own, chooses among them. Counts leave out the small
     matrices that mix the copies of the hidden state (`hc_mult`).

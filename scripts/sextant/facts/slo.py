@@ -16,8 +16,7 @@ from sextant.base.sheets import Id, check, load_sheet
 
 PERCENTILE_PREFIX = {50: "median", 90: "p90", 95: "p95", 99: "p99"}
 """How the columns of a `point` name a percentile."""
-ENDS = ("lo", "hi")
-"""Of the 90% interval of a latency, measured or predicted."""
+ENDS = ("lo", "hi")  # of the 90% interval of a latency, measured or predicted
 
 _TTFT = {50: 1.0, 90: 1.65, 95: 1.91, 99: 2.51}
 _TIMES_MEDIAN = {
@@ -39,10 +38,8 @@ _LOADS = ("users", "request_rate_rps", "trace_id")
 _LENGTHS = ("input_tokens", "output_tokens")
 _FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
 _OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
-MAX_FAILED = 0.01
-"""Largest share of requests that may fail, where nothing is asked for."""
-ALIKE = 1.25
-"""Requests are alike if their mean lengths differ by at most this factor."""
+MAX_FAILED = 0.01  # largest share of requests that may fail, where nothing is asked for
+ALIKE = 1.25  # requests are alike if their mean lengths differ by at most this factor
 _Ms = Annotated[float, Field(ge=1e-6, le=1e9)]
 _Percentile = Literal[50, 90, 95, 99]
 _Tokens = Annotated[float, Field(ge=1, le=1e8)]

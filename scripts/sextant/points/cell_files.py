@@ -30,17 +30,14 @@ if TYPE_CHECKING:  # a job that measures has no use for its memory
 FORMAT_VERSION = 2
 """Of `run.json` and `tuning.json`. Add 1 where a reader of the former version would misread."""
 _VERSION = "format_version"
-FILES = "files"
-"""The key of a `run.json` that has size and SHA-256 of each other file."""
-SEAL = "content_sha256"
-"""The key of a `run.json` that has the checksum of all others."""
+FILES = "files"  # the key of a `run.json` that has size and SHA-256 of each other file
+SEAL = "content_sha256"  # the key of a `run.json` that has the checksum of all others
 
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """The files of a cell besides `run.json`."""
 CHECKPOINT = "partial"
 """Name of the folder, inside the cell's folder, where finished levels are kept."""
-DAMAGED = "damaged-"
-"""Prefix of the folders that hold damaged files, inside the cell's folder."""
+DAMAGED = "damaged-"  # prefix of the folders that hold damaged files, inside the cell's folder
 
 _FLOAT, _COUNT, _TEXT = pa.float64(), pa.int32(), pa.string()
 REQUEST_SCHEMA = pa.schema(
@@ -233,10 +230,9 @@ def require_whole(cells: Sequence[Path]) -> None:
 
 
 def drop_checkpoints(cells: Iterable[Path]) -> None:
-    """Delete the finished levels that were kept of cells whose results have been read.
-
-    Not before: a job that outlives a killed Snakemake may still finish its cell, which the next
-    Snakemake submits once more, and which then continues from its levels.
+    """Delete the finished levels that were kept of cells whose results have been read. Not before:
+    a job that outlives a killed Snakemake may still finish its cell, which the next Snakemake
+    submits once more, and which then continues from its levels.
     """
     for folder in cells:
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)

@@ -28,9 +28,8 @@ def export_folder(
     licence: str | None = None,
     attribution: str | None = None,
 ) -> int:
-    """Write measured points and what they refer to as a folder; return their number.
-
-    A `characterization.yaml` and an `llms.tsv` that are there stay as they are; without the former,
+    """Write measured points and what they refer to as a folder; return their number. A
+    `characterization.yaml` and an `llms.tsv` that are there stay as they are; without the former,
     licence and attribution have to be given. `llms` is the sheet with the LLMs' configurations,
     which are copied. Raises InputError: the licence is missing, or an LLM is not in the sheet.
     """

@@ -58,12 +58,11 @@ Pair = tuple[str, str]  # (`llm_id`, `gpu_profile_id`)
 
 
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """Return points with all of `COLUMNS`, typed, then their other columns.
-
-    A missing value comes from `defaults`, or is computed from others of its row: nTTFT = TTFT /
-    input tokens (exact for requests of one length, else a ratio of means); of mean and median, ITL
-    is TPOT where the row has no ITL; and where it has neither, mean ITL = (E2E − TTFT) / (output
-    tokens − 1). Column `derived` names the latencies of the row that are computed, e.g. `itl`.
+    """Return points with all of `COLUMNS`, typed, then their other columns. A missing value comes
+    from `defaults`, or is computed from others of its row: nTTFT = TTFT / input tokens (exact for
+    requests of one length, else a ratio of means); of mean and median, ITL is TPOT where the row
+    has no ITL; and where it has neither, mean ITL = (E2E − TTFT) / (output tokens − 1). Column
+    `derived` names the latencies of the row that are computed, e.g. `itl`.
     """
     others = [name for name in points if name not in _TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
@@ -148,10 +147,9 @@ FORMULAS = {
 
 
 def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Return `at_percentile` for an SLO, and what decides whether a point meets it.
-
-    That is each limited latency at its percentile by its own columns, `own_<metric>_ms`, with the
-    ends of its interval, `own_<metric>_lo_ms` and `own_<metric>_hi_ms`; a latency of 0 is none.
+    """Return `at_percentile` for an SLO, and what decides whether a point meets it. That is each
+    limited latency at its percentile by its own columns, `own_<metric>_ms`, with the ends of its
+    interval, `own_<metric>_lo_ms` and `own_<metric>_hi_ms`; a latency of 0 is none.
     `<metric>_is_derived` where the point lacks it, and `FORMULAS` give it. `served_rps` is the
     request rate as measured, `failed_share` of all requests that failed (NaN: not known).
     """

@@ -45,11 +45,10 @@ class Served:
 def import_load_tool(
     tool: str, files: Sequence[Path], out: Path, served: Served, configs: str | None = None
 ) -> str:
-    """Write results of a tool, a key of `TOOLS`, as the folder of a characterization.
-
-    `configs` is the folder of the LLMs' `<llm_id>.json`, relative to `out`; by default what ships.
-    Returns the counts. Raises InputError: a file was not written by the tool, or does not name the
-    LLM; the GPU profile is unknown; no result has users or an answered rate; no LLM has its config.
+    """Write results of a tool, a key of `TOOLS`, as the folder of a characterization. `configs` is
+    the folder of the LLMs' `<llm_id>.json`, relative to `out`; by default what ships. Returns the
+    counts. Raises InputError: a file was not written by the tool, or does not name the LLM; the GPU
+    profile is unknown; no result has users or an answered rate; no LLM has its config.
     """
     profile_of_id(served.gpu_profile_id)
     configs = configs or os.path.relpath(LLMS, out)

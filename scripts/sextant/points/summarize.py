@@ -102,9 +102,8 @@ def aggregate_points(
     cells: Sequence[Path], point_out: Path, feasibility_out: Path, telemetry_out: Path
 ) -> None:
     """Write the tables `point` (one row per cell and level), `feasibility` (per cell) and
-    `telemetry` (per cell, level and device) of folders of cells as Parquet files.
-
-    Raises InputError: there are none, or some are damaged and now set aside (`require_whole`).
+    `telemetry` (per cell, level and device) of folders of cells as Parquet files. Raises
+    InputError: there are none, or some are damaged and now set aside (`require_whole`).
     """
     if not cells:
         fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"

@@ -47,8 +47,7 @@ _QUERIES = {
 }
 LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}
 """What a level is, by the kind of scenario."""
-TARGET_NAMES = {"nttft": "nTTFT", "itl": "ITL"}
-"""The latencies that predictors predict."""
+TARGET_NAMES = {"nttft": "nTTFT", "itl": "ITL"}  # the latencies that predictors predict
 _KEY = ("source", "slo_id", "predictor", "llm_id")
 _SIZE = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met")
 _BOUNDS = [name for target in TARGETS for name in BOUNDS[target]]
@@ -184,9 +183,8 @@ def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> l
 
 def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
     """Return what each LLM's answer rests on: `predictor, llm_id, gpu_profile_id, users`, the
-    latencies at the SLO's percentiles with their bounds, lengths and `request_rate_rps`.
-
-    Rows have `predictor` of `measured`, or are of a predictor and an LLM that was not measured.
+    latencies at the SLO's percentiles with their bounds, lengths and `request_rate_rps`. Rows have
+    `predictor` of `measured`, or are of a predictor and an LLM that was not measured.
     """
     points = [row for row in tables["deciding"] if row["source"] == source]
     measured = pd.DataFrame(points, columns=[*tables["point"][0]] if tables["point"] else None)
@@ -218,9 +216,8 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
 
 def slo_answers(tables: Tables) -> list[Row]:
     """Return what there is to say of each SLO shown in full, by source where there are several.
-
-    Keys: `source, slo, heading, answers, scores` (of predictors) and `held_out_by`
-    (recommendations for hidden LLMs by predictor and LLM).
+    Keys: `source, slo, heading, answers, scores` (of predictors) and `held_out_by` (recommendations
+    for hidden LLMs by predictor and LLM).
     """
     names, key, found = sources(tables), ("source", "slo_id"), []
     parts = recommendations(tables), tables["score"], tables["held_out"]

@@ -40,13 +40,11 @@ Level = tuple[pd.DataFrame, float | None]
 
 
 def compare_runs(first: Path, second: Path) -> Document:
-    """Return two load runs side by side: `levels` with one row per figure.
-
-    A row has `figure, a, b, ratio` (b / a), `low, high` (its interval, None if not known) and
-    `is_real` (whether they differ by more than chance; None if not known). The first row is the
-    share of requests that failed, which are in no other figure.
-
-    Raises InputError: a run is damaged, or load was put on in different ways.
+    """Return two load runs side by side: `levels` with one row per figure. A row has `figure, a, b,
+    ratio` (b / a), `low, high` (its interval, None if not known) and `is_real` (whether they differ
+    by more than chance; None if not known). The first row is the share of requests that failed,
+    which are in no other figure. Raises InputError: a run is damaged, or load was put on in
+    different ways.
     """
     for folder in (first, second):
         if damage := damaged_files(folder):
@@ -209,10 +207,9 @@ def _run_cells(row: Row) -> list[str]:
 
 
 def compare_answers(first: Path, second: Path) -> Document:
-    """Return which recommendations changed between two stores or reports.
-
-    A change has the key (`source, slo_id, llm_id, predictor`), `was` and `is_now` in words, and
-    `why`. Raises InputError for a file that is neither, and as `read_tables` does.
+    """Return which recommendations changed between two stores or reports. A change has the key
+    (`source, slo_id, llm_id, predictor`), `was` and `is_now` in words, and `why`. Raises InputError
+    for a file that is neither, and as `read_tables` does.
     """
     found = [_read_answers(path) for path in (first, second)]
     slos = [{slo["slo_id"]: slo for slo in each["slos"]} for each in found]

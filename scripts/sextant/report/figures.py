@@ -17,16 +17,14 @@ from sextant.report.answers import TARGET_NAMES, Tables, prediction_pairs
 from sextant.report.overview import marked
 
 _MAX_TICKS = 10
-_MOST_OVERSPEND = 200
-"""What overspends more, in percent, is drawn at the edge of the figure."""
+_MOST_OVERSPEND = 200  # what overspends more, in percent, is drawn at the edge of the figure
 _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 
 def load_chart(curves: pd.DataFrame, heading: str, slo: SLO, card: Row) -> Chart | None:
     """Return the figure of an LLM's latencies (`load_curves`) over the load of a replica, a panel
-    per limit; 90% intervals as bars.
-
-    None where no latency is known. `card` has the answer and its `headroom`.
+    per limit; 90% intervals as bars. None where no latency is known. `card` has the answer and its
+    `headroom`.
     """
     llm_id, predictor = card["llm_id"], card["predictor"]
     own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == predictor)]
@@ -123,11 +121,9 @@ def prediction_charts(tables: Tables, answers: Sequence[Row]) -> list[Chart]:
 
 def prediction_figure(pairs: Sequence[Row], title: str) -> str:
     """Draw held-out predictions (`prediction_pairs`) against measurements, a panel per LLM and
-    latency.
-
-    On the line a prediction is right. A panel's percentage is its mean absolute error relative to
-    the measured latency (MAPE), which also counts predictions of 0 or less: they have no place on
-    a logarithmic axis.
+    latency. On the line a prediction is right. A panel's percentage is its mean absolute error
+    relative to the measured latency (MAPE), which also counts predictions of 0 or less: they have
+    no place on a logarithmic axis.
     """
     panels = []
     for name, words in TARGET_NAMES.items():

@@ -32,10 +32,8 @@ from sextant.workload.trace_arrivals import REPLAY
 DOUBLING_MINUTES = (5, 10)
 """BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
 _DOUBLINGS = ("n_doublings", "per_day", "per_workday", "n_from_zero")
-_COARSE = 0.1
-"""Fraction of equal time stamps above which the page mentions the clock."""
-_MAX_WINDOWS = 150
-"""With more windows their intervals would cover each other, and are not drawn."""
+_COARSE = 0.1  # fraction of equal time stamps above which the page mentions the clock
+_MAX_WINDOWS = 150  # with more windows their intervals would cover each other, and are not drawn
 _COLUMNS = ["start_s", "duration_s", "n_requests", "alpha", "alpha_lo", "alpha_hi", "beta_s",
             "beta_lo_s", "beta_hi_s", "cv", "ks"]  # fmt: skip
 
@@ -197,7 +195,6 @@ def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
 
 def measure_arrival_models(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, Any]:
     """Return how bursty the trace is, and how well the arrival models of the workloads do.
-
     `clock_step_s` is the step of a coarse clock, over which the times are spread (None: fine),
     `trace` has the measures (see `arrivals.Measures`), `models` by the workload's name what its
     `validation.json` says of arrivals (see `fit.fit_workload`).

@@ -203,14 +203,11 @@ def characterize_trace(
     *,
     seed: int,
 ) -> dict[str, Any]:
-    """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do.
-
-    `seed` is of samples; `ingest_report` says what ingest set aside.
-
-    Returns what JSON can hold, by section: `overview`, `traffic`, `burstiness`, `arrivals`,
-    `reliability`, `lengths`, `reuse` (None: not known), `parameters`, `fidelity` (by workload, see
-    `measure_fidelity`), in seconds and tokens. Raises InputError if a time stamp is so late that
-    nothing can be counted over time.
+    """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do. `seed` is
+    of samples; `ingest_report` says what ingest set aside. Returns what JSON can hold, by section:
+    `overview`, `traffic`, `burstiness`, `arrivals`, `reliability`, `lengths`, `reuse` (None: not
+    known), `parameters`, `fidelity` (by workload, see `measure_fidelity`), in seconds and tokens.
+    Raises InputError if a time stamp is so late that nothing can be counted over time.
     """
     facts = measure_overview(trace, ingest_report)
     names = [*PARAMETERS, "e2e_ms"]
@@ -242,12 +239,11 @@ def write_trace_report(
     seed: int,
     ingest_report: Path | None = None,
 ) -> dict[str, Any]:
-    """Write the report of a trace as a page and as JSON; return what the JSON holds.
-
-    That is what `characterize_trace` returns, `takeaways` and `provenance`; same seed, same bytes.
-    `ingest_report` is by default the `.report.json` in the trace's folder, if there is one.
-    Raises InputError as `require_trace`, `open_workloads` and `characterize_trace` do, or if an
-    output would replace an input or the other output; then nothing is written.
+    """Write the report of a trace as a page and as JSON; return what the JSON holds. That is what
+    `characterize_trace` returns, `takeaways` and `provenance`; same seed, same bytes.
+    `ingest_report` is by default the `.report.json` in the trace's folder, if there is one. Raises
+    InputError as `require_trace`, `open_workloads` and `characterize_trace` do, or if an output
+    would replace an input or the other output; then nothing is written.
     """
     require_trace(trace)
     judged, beside = open_workloads(workloads), trace.with_suffix(".report.json")

@@ -24,8 +24,7 @@ from sextant.trace.trace_format import parquet_rows
 from sextant.workload.generators import ArrivalModel
 from sextant.workload.trace_arrivals import load_arrivals, read_stored
 
-MAX_SHOWN = 6
-"""LLMs and services that are drawn; the most frequent ones."""
+MAX_SHOWN = 6  # LLMs and services that are drawn; the most frequent ones
 MAX_SAMPLE = 200_000
 """Requests that are looked at one by one (rank correlations); more add no digit."""
 _SETTINGS = """SET memory_limit = '700MB'; SET preserve_insertion_order = false;
@@ -88,11 +87,9 @@ def value_counts(trace: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
 def sample_requests(
     trace: Path, columns: Sequence[str], n_served: int, *, seed: int, n_most: int = MAX_SAMPLE
 ) -> pd.DataFrame:
-    """Return these columns of the `n_served` requests that did not fail, or about `n_most` of
-    them.
-
-    Whether a request is drawn is decided by a hash of its position and the seed, so that no
-    request has to be remembered.
+    """Return these columns of the `n_served` requests that did not fail, or about `n_most` of them.
+    Whether a request is drawn is decided by a hash of its position and the seed, so that no request
+    has to be remembered.
     """
     # A hash is one of 2^64 numbers.
     drawn = "" if n_served <= n_most else f"AND hash(row, {seed}) < {2**64 * n_most // n_served}"
@@ -104,9 +101,8 @@ def sample_requests(
 def explained(values: np.ndarray, groups: np.ndarray) -> tuple[float, float] | None:
     """Return what groups, a label of each value, explain of values, shape (n,): as in a one-way
     analysis of variance, the share of the variance that lies between groups, less what chance would
-    put there (adjusted R², 0 if below), and the p-value of the F test that all have one mean.
-
-    None where values are all equal, or no more than groups.
+    put there (adjusted R², 0 if below), and the p-value of the F test that all have one mean. None
+    where values are all equal, or no more than groups.
     """
     n, n_groups = len(values), len(np.unique(groups))
     if n <= n_groups or np.ptp(values) == 0:
@@ -129,15 +125,13 @@ class FittedWorkload:
     arrivals: ArrivalModel
     validation: Mapping[str, Any]
     """How faithful it is to its trace: what `fit.fit_workload` returned."""
-    facts: Mapping[str, Any]
-    """How it was fitted: its caps, and what the trace came from."""
+    facts: Mapping[str, Any]  # how it was fitted: its caps, and what the trace came from
 
 
 def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
-    """Read fitted workloads, named by the last part of their folder's path.
-
-    Raises InputError if there is no such folder, a file in it is absent or malformed, it was not
-    fitted to a trace, or two are of one name.
+    """Read fitted workloads, named by the last part of their folder's path. Raises InputError if
+    there is no such folder, a file in it is absent or malformed, it was not fitted to a trace, or
+    two are of one name.
     """
     workloads: dict[str, FittedWorkload] = {}
     for folder in map(Path, folders):

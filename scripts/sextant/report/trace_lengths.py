@@ -20,15 +20,12 @@ from sextant.workload.gamma import Z_95
 from sextant.workload.published import fit_zipf, output_by_input, zipf_probabilities
 
 SIDES = {"input": "input_tokens", "output": "output_tokens"}
-REACH = 0.02
-"""What the project sets itself: no distance and no difference of coefficients above."""
+REACH = 0.02  # what the project sets itself: no distance and no difference of coefficients above
 _QUANTILES = {"p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p99": 0.99}
 _MAX_POINTS = 200
 _FLAT_THETA = 0.2
-_POOR_KS = 0.1
-"""From this distance on, a drawn fit is visibly another curve than the data."""
-_WEAK = 0.1
-"""Coefficient below which the relation of two parameters cannot be seen in a plot."""
+_POOR_KS = 0.1  # from this distance on, a drawn fit is visibly another curve than the data
+_WEAK = 0.1  # coefficient below which the relation of two parameters cannot be seen in a plot
 
 
 def measure_lengths(trace: Path, sampled: pd.DataFrame) -> dict[str, Any]:
@@ -155,9 +152,8 @@ def _zipf_words(name: str, side: Mapping[str, Any]) -> str:
 def measure_parameters(
     sampled: pd.DataFrame, n_served: int, parameters: list[str]
 ) -> dict[str, Any]:
-    """Return the rank correlations of all parameters, and of them with the latency.
-
-    `sampled`, of the trace's `n_served`, has a column per parameter, and `e2e_ms` if it is known.
+    """Return the rank correlations of all parameters, and of them with the latency. `sampled`, of
+    the trace's `n_served`, has a column per parameter, and `e2e_ms` if it is known.
     """
     names = [*parameters, "e2e_ms"] if "e2e_ms" in sampled else parameters
     return {
@@ -216,10 +212,9 @@ def _parameters_takeaway(measured: Mapping[str, Any]) -> str:
 
 
 def measure_fidelity(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, dict[str, Any]]:
-    """Return by the name of each workload what its `validation.json` says of its requests.
-
-    To that are added its `caps`, and `is_of_other_trace`: both say what they come from, and it
-    differs. The figures are of the trace that the workload was fitted to.
+    """Return by the name of each workload what its `validation.json` says of its requests. To that
+    are added its `caps`, and `is_of_other_trace`: both say what they come from, and it differs. The
+    figures are of the trace that the workload was fitted to.
     """
     own = read_provenance(trace).get("inputs_sha256")
     measured = {}

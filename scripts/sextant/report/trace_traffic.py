@@ -200,10 +200,9 @@ def _profile_figure(
 
 
 def measure_reliability(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the failed fraction over time, of the most frequent LLMs and services.
-
-    Each of `groups` has `name`, `summary` (columns of `summarize_failures`) and `series`
-    (`start_s`, `failure_fraction`, `is_outlier`); there are none where no request failed.
+    """Return the failed fraction over time, of the most frequent LLMs and services. Each of
+    `groups` has `name`, `summary` (columns of `summarize_failures`) and `series` (`start_s`,
+    `failure_fraction`, `is_outlier`); there are none where no request failed.
     """
     if facts["n_failed"] == 0:
         return {"n_failed": 0, "bucket_s": None, "groups": []}

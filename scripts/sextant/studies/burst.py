@@ -36,10 +36,8 @@ _METRICS = (
     (Axis("Output tokens/s", low=0), {"mean": "throughput_tok_s"}),
     (_SHARE._replace(label="Failed (fraction)"), {"mean": "failure_rate"}),
 )
-_NOTABLE_FAILURES = 0.01
-"""Failure rate from which failures are more than single ones."""
-_NOTABLE_CHANGE = 1.1
-"""Ratio of latencies from which they are said to differ."""
+_NOTABLE_FAILURES = 0.01  # failure rate from which failures are more than single ones
+_NOTABLE_CHANGE = 1.1  # ratio of latencies from which they are said to differ
 _FEW_SERVED = ("Too few requests were served to compare latencies.", None)
 
 

@@ -23,13 +23,11 @@ from sextant.simulate import STATUS, Requests, Scheduler, simulate
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
 from sextant.studies.study import StudyData, part, table_of
 
-MAX_SLICES = 40
-"""Most equal parts of a phase's time in its curves over time."""
+MAX_SLICES = 40  # most equal parts of a phase's time in its curves over time
 SWEEPS = ("alpha", "beta", "theta")
 SMALL_PANELS: Mapping[str, Any] = {"height_in": 1.7, "has_points": False}
 """Layout of figures with a column of panels per phase."""
-_REQUESTS_PER_SLICE = 5
-"""On average, at least: a slice without a request has no latency."""
+_REQUESTS_PER_SLICE = 5  # on average, at least: a slice without a request has no latency
 _COLUMNS = (
     *("level", "scheduled_s", "sent_s", "first_token_s", "last_token_s", "token_offsets_ms"),
     *("output_tokens", "requested_input_tokens", "requested_output_tokens", "status"),
@@ -40,18 +38,12 @@ _COLUMNS = (
 class Phase:
     """A phase as it was measured. Times are seconds from its start."""
 
-    facts: Mapping[str, Any]
-    """What `run.json` says of it, see `sextant.bench.burst.run_phases`."""
-    duration_s: float
-    """To the last request's end."""
-    requests: pd.DataFrame
-    """As `requests_of` returns them, by time."""
-    token_s: np.ndarray
-    """When each output token of the served requests came, ascending."""
-    kv_usage: pd.DataFrame
-    """`time_s, usage`, mean over the replicas, 0 to 1."""
-    timeout_s: float | None
-    """Time limit of a request."""
+    facts: Mapping[str, Any]  # what `run.json` says of it, see `sextant.bench.burst.run_phases`
+    duration_s: float  # to the last request's end
+    requests: pd.DataFrame  # as `requests_of` returns them, by time
+    token_s: np.ndarray  # when each output token of the served requests came, ascending
+    kv_usage: pd.DataFrame  # `time_s, usage`, mean over the replicas, 0 to 1
+    timeout_s: float | None  # time limit of a request
 
     @property
     def name(self) -> str:
@@ -60,12 +52,10 @@ class Phase:
 
     @cached_property
     def averages(self) -> dict[str, float]:
-        """Its averages; NaN where nothing is known.
-
-        Keys: `n_requests, n_failed, failure_rate` (a fraction), `throughput_tok_s` (of served
-        requests over the phase's time), those of `latencies`, `mean_kv_usage` (the phase's own
-        record, while requests were due) and `max_kv_usage` (of the server's readings, which are
-        rarer).
+        """Its averages; NaN where nothing is known. Keys: `n_requests, n_failed, failure_rate` (a
+        fraction), `throughput_tok_s` (of served requests over the phase's time), those of
+        `latencies`, `mean_kv_usage` (the phase's own record, while requests were due) and
+        `max_kv_usage` (of the server's readings, which are rarer).
         """
         is_failed, mean_usage = self.requests["is_failed"], self.facts["mean_kv_cache_usage"]
         return {
@@ -80,10 +70,9 @@ class Phase:
 
     @cached_property
     def by_setting(self) -> pd.DataFrame:
-        """Instantaneous values per setting: a block of requests, or a window of the trace.
-
-        Columns: those of the setting (`alpha, beta_s, rate_rps, theta, start_s`), `block` (from 1),
-        `end_s` (of its arrivals), `n_requests, failure_rate, throughput_tok_s, mean_kv_usage` (from
+        """Instantaneous values per setting: a block of requests, or a window of the trace. Columns:
+        those of the setting (`alpha, beta_s, rate_rps, theta, start_s`), `block` (from 1), `end_s`
+        (of its arrivals), `n_requests, failure_rate, throughput_tok_s, mean_kv_usage` (from
         `start_s` to `end_s`) and those of `latencies`, of the requests due then.
         """
         settings = pd.DataFrame(self.facts["settings"])
@@ -143,11 +132,9 @@ def phases(cell: MeasuredCell) -> Iterator[Phase]:
 
 
 def requests_of(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the requests of a phase that began at `start_s`.
-
-    Columns: `due_s, setting` (place in `facts["settings"]`), `is_failed, requested_input_tokens,
-    requested_output_tokens`; and, null if failed, `output_tokens, token_latency_ms, ttft_ms,
-    decode_ms` (first to last token), `n_gaps`.
+    """Return the requests of a phase that began at `start_s`. Columns: `due_s, setting` (place in
+    `facts["settings"]`), `is_failed, requested_input_tokens, requested_output_tokens`; and, null if
+    failed, `output_tokens, token_latency_ms, ttft_ms, decode_ms` (first to last token), `n_gaps`.
     """
     is_ok = rows["status"] == "ok"
     requests = rows[["requested_input_tokens", "requested_output_tokens"]].assign(
@@ -169,9 +156,8 @@ def requests_of(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) ->
 
 
 def latencies(requests: pd.DataFrame) -> dict[str, float]:
-    """Return `mean_token_latency_ms, p90_token_latency_ms, mean_ttft_ms, mean_itl_ms`.
-
-    The mean ITL is of all gaps between tokens, pooled; NaN where no request was served.
+    """Return `mean_token_latency_ms, p90_token_latency_ms, mean_ttft_ms, mean_itl_ms`. The mean ITL
+    is of all gaps between tokens, pooled; NaN where no request was served.
     """
     token_latency, n_gaps = requests["token_latency_ms"], requests["n_gaps"].sum()
     return {
@@ -190,7 +176,6 @@ def simulated(
     cell: MeasuredCell, measured: Mapping[str, Phase], data: StudyData
 ) -> dict[str, Any] | None:
     """Return the phases of a cell as simulated, None without its closed loop or vLLM's settings.
-
     Keys: `law` and `scheduler` (their fields), and `rows`: `phase, block` (0: the whole phase),
     `n_requests`, `_METRICS` as measured, and the same with `simulated_` before the name.
     """

@@ -58,7 +58,6 @@ def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> 
 
 def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
     """Return the place of the smallest size from which no further doubling gains `LEAST_GAIN`.
-
     Sizes and throughputs as in `gains_per_doubling`. All later steps count: one slow run is not a
     knee. None if the last step still gains as much, or if there is no step.
     """
@@ -121,11 +120,9 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def server_load(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level what the servers held, all replicas together.
-
-    Columns: `mean_running`, requests in the batch on average, and `n_preemptions`. Servers are
-    asked once a second: of a level of few readings the mean is not known, of a single one the
-    counter's gain neither.
+    """Return by level what the servers held, all replicas together. Columns: `mean_running`,
+    requests in the batch on average, and `n_preemptions`. Servers are asked once a second: of a
+    level of few readings the mean is not known, of a single one the counter's gain neither.
     """
     levels = [(level.level, level.started_s, level.ended_s) for level in cell.run.levels]
     windows = pd.DataFrame(levels, columns=["level", "from_s", "to_s"], dtype=float)
@@ -162,7 +159,6 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
 
 def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
     """Return one row per curve: its sizes, its knee, and the throughput there and at the end.
-
     Columns: those of `CURVE`, `n_gpus, n_sizes, largest_size` (of those that fit),
     `largest_fitting_size` (a power of two, from the batch weight), `knee_size` (null while
     throughput still grows), `last_gain` (per doubling), `{knee,largest}_{throughput_tok_s,
@@ -194,10 +190,9 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
-    """Say of each LLM and workload whether one device reaches the frontier.
-
-    `one_device` is `reached`, `still growing`, `one size only` or `does not fit`; `devices_gain`
-    the largest throughput on more devices over that on one, null without either.
+    """Say of each LLM and workload whether one device reaches the frontier. `one_device` is
+    `reached`, `still growing`, `one size only` or `does not fit`; `devices_gain` the largest
+    throughput on more devices over that on one, null without either.
     """
     rows = []
     for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"], sort=False):

@@ -57,7 +57,6 @@ def analyse(data: StudyData) -> Analysis:
 
 def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level the sum of the replicas' throughputs, and the largest of their latencies.
-
     Columns: `summed_throughput_tok_s`, each replica's ok output tokens over the time from the
     level's first send to its own last token; `largest_latency_ms`, of the mean processing times
     (sent to last token); `slowest_replica`; `n_serving_replicas`, those with an ok request.
@@ -83,7 +82,6 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
 
 def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return points with what they gain over one server at the same level of the same setting.
-
     Columns: `fits` (whole requests, within the batch weights), `is_compared` (see
     `_compared_level`), and `{throughput,latency}_ratio` with `_low` and `_high`, a 95% interval
     from the blocks of both runs; null where one server was not measured.
@@ -107,9 +105,8 @@ def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
 
 
 def _compared_level(rows: pd.DataFrame) -> float:
-    """Return the largest level that fits all variants of a setting, NaN if none does.
-
-    Of such levels those are preferred that every run filled twice: of others no noise is known.
+    """Return the largest level that fits all variants of a setting, NaN if none does. Of such
+    levels those are preferred that every run filled twice: of others no noise is known.
     """
     by_level = rows.assign(is_filled=rows["n_ok"] >= 2 * rows["level"]).groupby("level")
     found = by_level[["fits", "is_filled"]].all()
@@ -119,10 +116,9 @@ def _compared_level(rows: pd.DataFrame) -> float:
 
 
 def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
-    """Return the blocks of a point's throughput, and of its slowest replica's latency.
-
-    In a full batch throughput is batch size over processing time (Little's law), so that the
-    relative error of one is that of the other, over all requests.
+    """Return the blocks of a point's throughput, and of its slowest replica's latency. In a full
+    batch throughput is batch size over processing time (Little's law), so that the relative error
+    of one is that of the other, over all requests.
     """
     rows = data.requests_of(point, ["replica", "sent_s", "last_token_s"])
     slowest = rows[rows["replica"] == point["slowest_replica"]]
@@ -132,10 +128,9 @@ def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
 
 def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
     """Return mean processing times (s) of blocks of successive ok requests (`sent_s,
-    last_token_s`).
-
-    Requests that are in flight together share their fate, so that a block has at least as many: a
-    run in which every request is in flight at once is a single block, which tells no spread.
+    last_token_s`). Requests that are in flight together share their fate, so that a block has at
+    least as many: a run in which every request is in flight at once is a single block, which tells
+    no spread.
     """
     ordered = requests.sort_values("last_token_s")
     n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))
@@ -145,10 +140,9 @@ def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
 def ratio_of_means(
     value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray
 ) -> tuple[float, float, float]:
-    """Return `value / base` and the ends of its 95% interval, from the spread of their blocks.
-
-    On a logarithmic scale the two standard errors add in squares; Student's t has the degrees
-    of freedom of both. What is not known is NaN.
+    """Return `value / base` and the ends of its 95% interval, from the spread of their blocks. On a
+    logarithmic scale the two standard errors add in squares; Student's t has the degrees of freedom
+    of both. What is not known is NaN.
     """
     ratio = value / base if base else math.nan
     if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:

@@ -34,8 +34,7 @@ FACTORS = {
 }
 TARGETS = {"median_ttft_ms": "TTFT", "median_itl_ms": "ITL"}
 N_SEEDS = 10
-MIN_POINTS = 8
-"""Below, a forest has next to nothing to learn from."""
+MIN_POINTS = 8  # below, a forest has next to nothing to learn from
 PUBLISHED_RATIO = 2.8
 """Latency at the smallest batch weight over that at the largest, for StarCoder on an A100 with 128
 users (section II)."""
@@ -131,11 +130,10 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
 
 
 def _grow(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Train scikit-learn's forest with its defaults: 100 trees grown to the end.
-
-    Returns each column's MDI (in sum 1; it favours columns of many values) and permutation
-    importance (loss of R² when its values change places at random, mean of five times; columns
-    that vary together share it), and R² out of bag.
+    """Train scikit-learn's forest with its defaults: 100 trees grown to the end. Returns each
+    column's MDI (in sum 1; it favours columns of many values) and permutation importance (loss of
+    R² when its values change places at random, mean of five times; columns that vary together share
+    it), and R² out of bag.
     """
     # It takes a second to import.
     from sklearn.ensemble import RandomForestRegressor
@@ -190,11 +188,10 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
 
 
 def series(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points at the most users of servers that differ in their batch weight alone.
-
-    Of closed loops, points without a served request left out. Cores and host memory have to be
-    equal, null being a value of its own; of several such series of an LLM, GPU profile, workload
-    and scenario the one with most weights is taken.
+    """Return the points at the most users of servers that differ in their batch weight alone. Of
+    closed loops, points without a served request left out. Cores and host memory have to be equal,
+    null being a value of its own; of several such series of an LLM, GPU profile, workload and
+    scenario the one with most weights is taken.
     """
     parts = [points[:0]]
     for _, own in points[points["n_ok"] > 0].groupby(SETTING):

@@ -38,8 +38,7 @@ class StudyData:
     cells: Sequence[MeasuredCell]
     llms: Mapping[str, LLM]
     profiles: Mapping[str, GPUProfile]
-    seed: int = 0
-    """Of whatever an analysis draws."""
+    seed: int = 0  # of whatever an analysis draws
 
     def requests_of(self, point: pd.Series, columns: Sequence[str]) -> pd.DataFrame:
         """Return the ok requests of a point."""
@@ -56,8 +55,7 @@ class StudyData:
 class Analysis:
     """What a study found."""
 
-    summary: str
-    """The findings in a few sentences, computed from the data."""
+    summary: str  # the findings in a few sentences, computed from the data
     numbers: Mapping[str, Any]
     """The same as data, for `study.json`; frames become lists of rows, NaN and inf null."""
     sections: Sequence[Section] = ()
@@ -161,9 +159,8 @@ def level_axis(label: str, levels: Sequence[float] | pd.Series, *, is_log: bool 
 def curves_of(
     rows: pd.DataFrame, by: str, x: str, y: str, *, has_levels: bool = False
 ) -> list[Curve]:
-    """Return a curve of `y` over `x` for each group of the columns `by` (spaces between names).
-
-    A curve's name has the values of the first of these columns, and of those others that vary where
+    """Return a curve of `y` over `x` for each group of the columns `by` (spaces between names). A
+    curve's name has the values of the first of these columns, and of those others that vary where
     the first does not. It has bars where there are columns `<y>_low` and `<y>_high`, rings where
     `is_knee`, hollow points where `fits` is false, and the levels beside points if it `has_levels`.
     """
@@ -233,8 +230,7 @@ class Finding(NamedTuple):
 
     claim: str
     here: str
-    holds: bool | None
-    """None where what could tell was not measured, or shows neither."""
+    holds: bool | None  # None where what could tell was not measured, or shows neither
 
 
 def findings_table(found: Sequence[Finding], claim: str) -> Table:
@@ -283,10 +279,9 @@ def with_measures(
 
 
 def request_times(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level `mean_processing_ms`, `mean_latency_ms` and `request_tokens`.
-
-    Of ok requests: processing is from sent to last token (Recasens et al., section 3.3), latency
-    from when a request was due. `request_tokens` is the largest requested input and output.
+    """Return by level `mean_processing_ms`, `mean_latency_ms` and `request_tokens`. Of ok requests:
+    processing is from sent to last token (Recasens et al., section 3.3), latency from when a
+    request was due. `request_tokens` is the largest requested input and output.
     """
     lengths = ["requested_input_tokens", "requested_output_tokens"]
     rows = cell.requests(["level", "scheduled_s", "sent_s", "last_token_s", *lengths, "status"])

@@ -67,7 +67,6 @@ def analyse(data: StudyData) -> Analysis:
 
 def _points(data: StudyData) -> pd.DataFrame:
     """Return the points of both scenarios with `inference`, `kv_gib` and `token_latency_ms`.
-
     `kv_gib` is what the batch weight's tokens take; null where the LLM's facts are not known.
     """
     rows = data.points_of(OpenLoop.kind, Batch.kind).copy()
@@ -89,10 +88,9 @@ def _load_words(point: pd.Series) -> str:
 
 def cache_effects(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return what the largest cache brings over the smallest, one row per use case and level.
-
     Columns: those compared within, `inference`, `{small,large}_tokens` and `_kv_gib`,
-    `{throughput,latency}_ratio` with `_low` and `_high` (large over small, 95% bootstrap
-    interval), `verdict` (by throughput if best-effort, by mean latency if latency-critical), and
+    `{throughput,latency}_ratio` with `_low` and `_high` (large over small, 95% bootstrap interval),
+    `verdict` (by throughput if best-effort, by mean latency if latency-critical), and
     `is_heaviest`, the largest level of its scenario.
     """
     rows: list[dict[str, Any]] = []
@@ -141,9 +139,8 @@ def _ratios(
 
 
 def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
-    """Return the output tokens in each of `N_BLOCKS` equal parts of a level's time.
-
-    `requests` are the level's ok ones: `sent_s, last_token_s, token_offsets_ms`.
+    """Return the output tokens in each of `N_BLOCKS` equal parts of a level's time. `requests` are
+    the level's ok ones: `sent_s, last_token_s, token_offsets_ms`.
     """
     offsets = requests["token_offsets_ms"].explode().dropna().astype(float)
     times_s = requests["sent_s"].loc[offsets.index] + offsets / 1e3
@@ -156,10 +153,8 @@ def bootstrap_ratio(
     blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator, *, is_paired: bool
 ) -> tuple[float, float]:
     """Return the 95% percentile interval of the ratio of two means, of blocks drawn with
-    replacement.
-
-    Successive requests depend on each other, blocks of them hardly do. Paired, the same blocks are
-    drawn of both runs. With fewer than 2 blocks nothing is known.
+    replacement. Successive requests depend on each other, blocks of them hardly do. Paired, the
+    same blocks are drawn of both runs. With fewer than 2 blocks nothing is known.
     """
     n, n_base = len(blocks), len(base_blocks)
     if min(n, n_base) < 2:
@@ -173,10 +168,9 @@ def bootstrap_ratio(
 
 
 def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
-    """Return each takeaway, what was seen here, and whether it holds.
-
-    An effect of the cache counts where its interval excludes 1, at the heaviest level of each
-    scenario; use cases are distinguished by their measured mean inputs.
+    """Return each takeaway, what was seen here, and whether it holds. An effect of the cache counts
+    where its interval excludes 1, at the heaviest level of each scenario; use cases are
+    distinguished by their measured mean inputs.
     """
     served = points[points["n_ok"] > 0]
     lengths = served.groupby("workload_id")[["mean_input_tokens", "mean_output_tokens"]].mean()
@@ -203,10 +197,9 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
 
 
 def _large_inputs(served: pd.DataFrame, inputs: pd.Series) -> tuple[str, bool | None]:
-    """Compare each use case of large inputs with each of small ones, all else being equal.
-
-    The two classes lie above and below the geometric middle of the mean inputs; better is a
-    higher throughput if best-effort, a shorter time per output token if latency-critical.
+    """Compare each use case of large inputs with each of small ones, all else being equal. The two
+    classes lie above and below the geometric middle of the mean inputs; better is a higher
+    throughput if best-effort, a shorter time per output token if latency-critical.
     """
     if len(inputs) < 2:
         return _FEW_USE_CASES, None

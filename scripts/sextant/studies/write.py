@@ -56,12 +56,10 @@ def write_study(
     seed: int,
 ) -> None:
     """Analyse the cells (folders) of a study of `TITLES`; write its tables, page, numbers and
-    figures.
-
-    `tables` are Parquet files for the cells' rows of `TABLES`; `json_out` gets `study, title,
-    summary, numbers, measured`, null for what is not known; what was in `figures_out` goes, for an
-    SVG file a figure. `seed` is of whatever the analysis draws: the same seed and cells give the
-    same bytes.
+    figures. `tables` are Parquet files for the cells' rows of `TABLES`; `json_out` gets `study,
+    title, summary, numbers, measured`, null for what is not known; what was in `figures_out` goes,
+    for an SVG file a figure. `seed` is of whatever the analysis draws: the same seed and cells give
+    the same bytes.
     """
     aggregate_points(cells, *(tables[table] for table in TABLES))
     data = read_study_data(cells, tables, llms, profiles, seed)
@@ -85,7 +83,6 @@ def read_study_data(
     seed: int,
 ) -> StudyData:
     """Read the cells of a study, in the order to show them, and their `TABLES` in that order.
-
     Raises InputError if a cell's `run.json` or `tuning.json` is malformed.
     """
     found = [read_cell(Path(folder)) for folder in cells]
@@ -101,10 +98,9 @@ def read_study_data(
 
 
 def measured_facts(data: StudyData) -> dict[str, Any]:
-    """Return what every study's page says of its measurements.
-
-    Keys: `sources, llm_ids, gpu_profile_ids, hosts, gpu_drivers, engine_versions, measured_on`
-    (days), `n_cells, n_infeasible_cells, infeasible` (in words), `n_points, n_requests, warnings`.
+    """Return what every study's page says of its measurements. Keys: `sources, llm_ids,
+    gpu_profile_ids, hosts, gpu_drivers, engine_versions, measured_on` (days), `n_cells,
+    n_infeasible_cells, infeasible` (in words), `n_points, n_requests, warnings`.
     """
     runs = [cell.run for cell in data.cells]
     infeasible = [
