@@ -48,9 +48,7 @@ def main(scratch: Path, results: Path, pid: str) -> None:
 
 
 def open_lock(path: Path, mode: Literal["r+", "a"] = "r+") -> TextIO:
-    """Open a lock's file; by default for writing, since NFS locks nothing else. OSError if there is
-    none, or it is a link or a pipe, which another user may have put there.
-    """
+    """Open a lock's file, for writing as NFS needs it; OSError if there is no plain file."""
     return open(path, mode, opener=_open_plain_file)
 
 

@@ -8,9 +8,7 @@ from typing import Any
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with escapes for the characters that are not visible, except those of `keep`:
-    others' text may move a terminal's cursor, change colours or reverse the direction of text.
-    """
+    """Return a text with escapes for invisible characters, which may control a terminal."""
     return "".join(
         character
         if character.isprintable() or character in keep
@@ -20,9 +18,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 class InputError(ValueError):
-    """Bad input: names the file, the row (the header of a sheet is line 1), the field and the fix,
-    in one line.
-    """
+    """Bad input: names file, row (a sheet's header is line 1), field and fix, in one line."""
 
     def __init__(
         self,

@@ -183,9 +183,7 @@ def read_object(path: str | Path, *, fix: str = MAKE_AGAIN) -> dict[str, Any]:
 def write_parquet(
     path: str | Path, table: "pa.Table | pa.RecordBatchReader", origin: Mapping[str, Any]
 ) -> None:
-    """Write a table, which may come in batches, as zstd Parquet with `origin` (see `provenance`)
-    in its metadata.
-    """
+    """Write a table, or its batches, as zstd Parquet with `origin` (`provenance`) inside."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -199,9 +197,7 @@ def write_parquet(
 
 @contextlib.contextmanager
 def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -> Iterator[None]:
-    """Turn a library's errors while it reads a file, Arrow's, the file system's and `errors`, into
-    an `InputError` that names the file.
-    """
+    """Turn Arrow's and the file system's errors, and `errors`, into an `InputError`."""
     import pyarrow as pa
 
     try:
@@ -214,9 +210,7 @@ def reading(path: str | Path, *errors: type[Exception], fix: str = MAKE_AGAIN) -
 def read_parquet(
     path: str | Path, columns: Sequence[str] | None = None, *, fix: str = MAKE_AGAIN
 ) -> "pa.Table":
-    """Read a Parquet file, all of it or some columns; pages with a checksum are verified.
-    InputError, with `fix`, if there is no such file or it is damaged.
-    """
+    """Read a Parquet file, or some columns; InputError, with `fix`, if none or damaged."""
     import pyarrow.parquet as pq
 
     with reading(path, fix=fix), pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -329,9 +323,7 @@ def _native(value: Any) -> Any:
 
 
 def import_without(module: str, *hidden: str) -> Any:
-    """Return a module, imported as if these, which it does without, were not installed; what is
-    imported already is not hidden.
-    """
+    """Return a module, imported as if these, where not imported yet, were not installed."""
     absent = [name for name in hidden if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: not installed
     try:

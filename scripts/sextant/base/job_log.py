@@ -119,9 +119,7 @@ def end_with_parent() -> None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, since process ids repeat; None if it has exited. Read
-    directly, which is cheap: latencies are measured meanwhile.
-    """
+    """Return when a process started, since ids repeat; None if it has exited. Cheap."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -150,9 +148,7 @@ def _stop_after(is_running: Callable[[], bool]) -> None:
 
 
 class Progress:
-    """Shows the step that runs, its number and how long the rest will take, on a terminal's stderr.
-    Not by rich, which hides the cursor of a killed job.
-    """
+    """Shows the step that runs and the time left on a terminal, without hiding its cursor."""
 
     def __init__(self, title: str, n_steps: int) -> None:
         self._title, self._n_steps, self._n_started = title, n_steps, 0

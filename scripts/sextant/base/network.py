@@ -39,9 +39,7 @@ def without_v1(base_url: str) -> str:
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return what https trusts: the system's certificates, or those of a file (PEM); InputError if
-    there is no such file, or it holds no certificates.
-    """
+    """Return what https trusts: the system's certificates, or a file's (PEM); InputError."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # ssl.SSLError is one
@@ -50,9 +48,7 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def without_keys(text: str, keys: Collection[str | None]) -> str:
-    """Return a server's text without API keys, as they are or escaped for JSON, HTML or a URL,
-    also without one that is cut off at its end.
-    """
+    """Return a server's text without API keys, escaped or cut off at its end, too."""
     for key in filter(None, keys):
         escaped = json.dumps(key)[1:-1]
         for form in (key, escaped, escaped.replace("/", "\\/"), html.escape(key), quote(key, "")):

@@ -95,9 +95,7 @@ def share(folder: Path, name: str = "lock") -> TextIO:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove a scratch folder of this user that no process uses any more. In a temporary folder
-    anyone can make a folder of this name with anything in it, also the user.
-    """
+    """Remove an unused scratch folder of this user, unless it has that name only."""
     with contextlib.suppress(OSError):
         if folder.lstat().st_uid == os.getuid():
             with open_lock(folder / "lock") as lock:

@@ -36,9 +36,8 @@ _ENCODED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 
 def file_name(given_id: str) -> str:
-    """Return the name used for an id in paths, shells, patterns and wildcards: letters, digits and
-    `._+-` stay; any other byte of its UTF-8 becomes `~` and two hexadecimal digits, as does a
-    leading `.` or `-`. No two ids have the same name, and an id that is safe is its own.
+    """Return an id's name in paths, shells and wildcards, its own if it is safe: other bytes than
+    letters, digits and `._+-`, and a leading `.` or `-`, become `~` and two hexadecimal digits.
     """
     return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], given_id.encode()).decode()
 
@@ -88,9 +87,7 @@ def selectable_problem(given_id: str) -> str | None:
 
 
 def comparable(given_id: str) -> str:
-    """Return an id without differences of case and of Unicode normal form, which readers, and some
-    file systems, cannot tell apart.
-    """
+    """Return an id without differences of case and Unicode form, which readers cannot see."""
     return unicodedata.normalize("NFC", given_id).casefold()
 
 
@@ -130,9 +127,7 @@ class Row(dict[str, Any]):
 
 @cache
 def model_of(kind: type) -> type[pydantic.BaseModel]:
-    """Return the model that checks values by the fields of a dataclass: one that has a default may
-    be left out, but not be null; unknown ones are errors.
-    """
+    """Return the pydantic model of a dataclass: defaults may be left out, unknown is an error."""
     given: dict[str, Any] = {}
     for field in fields(kind):
         hint = hints_of(kind)[field.name]
@@ -159,9 +154,8 @@ def field_docs(kind: type) -> dict[str, str]:
 
 
 def check(kind: type, values: Mapping[str, Any], file: str | Path, row: int | None = None) -> None:
-    """Check a mapping, read from a file or one of its rows, by the fields of a dataclass.
-    InputError names the first that does not fit, unknown ones before all others, and what the
-    dataclass says about it.
+    """Check a mapping by the fields of a dataclass; InputError names the first that does not fit,
+    unknown ones before all others, and what the dataclass says about it.
     """
     try:
         model_of(kind).model_validate(dict(values))
@@ -221,9 +215,7 @@ def load_sheet(
 def load_column(
     texts: Sequence[str], kind: type, field: str, path: Path, lines: Sequence[int]
 ) -> list[Any]:
-    """Return the values of a column's cells, none of them empty; `lines` are theirs in the file.
-    InputError names the first that the field of the dataclass does not take.
-    """
+    """Return the values of a column's non-empty cells in these lines; InputError."""
     hint, expected = hints_of(kind)[field], field_types(kind)[field]
     values = [_typed(text, expected) for text in texts]
     try:
@@ -253,9 +245,7 @@ def _typed(cell: str, expected: type) -> Any:
 
 
 def sheet_cells(path: str | Path, kind: type, *, delimiter: str | None = "\t") -> list[Row]:
-    """Return the rows of a sheet as texts; of a dataclass's fields the names alone are checked.
-    InputError: the file cannot be read, or a column is unknown, missing or there twice.
-    """
+    """Return a sheet's rows as texts; InputError for a column unknown, missing or twice."""
     path = Path(path)
     (first, *others) = _lines(path)
     if delimiter is None:
@@ -336,9 +326,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file of keys and values; InputError if it is anything else, has aliases, or more
-    than 256 KiB.
-    """
+    """Read a YAML file of keys and values; InputError for aliases, or above 256 KiB."""
     try:
         document = _Loader(read_plain(path, _MAX_YAML_BYTES).decode()).get_single_data()
     except OSError as error:

@@ -137,9 +137,7 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
 
 
 def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
-    """Return the profile that `<n>x<gpu_id>` names, without a price; InputError if the id has
-    another form, or the facts of the GPU are not in `folder`.
-    """
+    """Return the profile `<n>x<gpu_id>` without a price; InputError if there is none."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})x(.+)", profile_id)
     if match and Path(match[2]).name == match[2] and gpu_path(folder, match[2]).is_file():
         return GPUProfile(profile_id, load_gpu(folder, match[2]), int(match[1]))
@@ -258,9 +256,7 @@ def providers() -> list[str]:
 
 
 def load_prices(path: Path) -> list[Row]:
-    """Read a provider's table; InputError if a row is wrong, names a device without facts, or is of
-    a machine that is already there.
-    """
+    """Read a provider's table; InputError: a wrong row, unknown device or machine twice."""
     rows = load_sheet(path, ProviderPriceRow, delimiter=",")
     seen: dict[tuple[str, str], int] = {}
     for row in rows:
@@ -275,9 +271,8 @@ def load_prices(path: Path) -> list[Row]:
 
 
 def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
-    """Return a GPU profile at a provider's price; None if no machine there has its devices. The
-    smallest machine with enough devices counts, the cheapest of these; of a larger one the profile
-    pays the share of its devices.
+    """Return a profile at a provider's price: its share of the smallest machine, of these the
+    cheapest, that has enough of its devices; None without one.
     """
     row = _machine(profile, provider)
     if row is None:
@@ -291,9 +286,7 @@ def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
 
 
 def cheapest(profile: GPUProfile, among: Iterable[str] = ()) -> GPUProfile | None:
-    """Return a GPU profile at its lowest price among providers, by default all whose tables ship;
-    None if none has a machine with its devices. Of equal prices the first by name counts.
-    """
+    """Return a profile at its lowest price among providers, by default all; None if unsold."""
     found = filter(None, (priced(profile, name) for name in among or providers()))
     return min(found, key=lambda each: each.usd_per_hour, default=None)
 
@@ -396,9 +389,8 @@ def _month(date: str) -> int:
 def token_prices(
     usd_per_hour: float, rate_rps: float, lengths: Sequence[float], input_share: float | None = None
 ) -> tuple[float, float]:
-    """Return USD per million input and per million output tokens, of replicas that cost
-    `usd_per_hour` together and serve `rate_rps` requests a second of `lengths` (mean input and
-    output tokens). The input bears `input_share` of the price, by default that of its tokens.
+    """Return USD per million input and output tokens of replicas that serve requests of mean
+    `lengths`; the input bears `input_share` of the price, by default that of its tokens.
     """
     inputs, outputs = lengths
     share = inputs / (inputs + outputs) if input_share is None else input_share

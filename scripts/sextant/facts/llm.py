@@ -135,9 +135,7 @@ class LLM:
 
     @property
     def step_weight_bytes(self) -> int:
-        """Bytes of the decoder's matrices that every step reads: without routed experts and look-up
-        tables. Of an encoder-decoder's quantized weights the decoder has its share of the matrices.
-        """
+        """Bytes of the matrices that each step reads: no routed experts, no look-up tables."""
         dense = self.n_flop_parameters - self.n_active_expert_parameters
         share = dense / ((dense + self.n_encoder_flop_parameters) or 1)
         return self._dense_bytes(dense, share)
@@ -176,9 +174,8 @@ class LLM:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of the KV cache that one token, of input or output, takes over all layers. In an
-        encoder-decoder an output token has them in the decoder's self-attention, an input token in
-        its cross-attention, which is of the same size.
+        """Bytes of the KV cache of a token over all layers. An encoder-decoder has those of output
+        tokens in its self-attention, of input tokens in its cross-attention.
         """
         alike = (self.n_attention_layers or self.n_layers) * self._kv_values_of_layer
         return round((self.kv_values or alike) * self._kv_number_bytes)
@@ -321,9 +318,7 @@ _NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-
 
 
 def precision_in_name(name: str, llm: LLM) -> str | None:
-    """Return the precision in an LLM's name, if its config has no quantization: some publishers
-    describe it in a second file, which often gets lost.
-    """
+    """Return the precision in an LLM's name; its config may lack the file that says it."""
     match = None if llm.weight_format else _NAMED.search(name.lower())
     return {"awq": "int4", "gptq": "int4"}.get(match[1], match[1]) if match else None
 
@@ -393,9 +388,7 @@ class Memory(NamedTuple):
         return self.token_bytes * tokens + kept + self.state_bytes
 
     def kv_tokens(self, length: float) -> int:
-        """Return how many tokens fit, of requests with `length` tokens each: layers with a window
-        or a state take less of a token the longer its request is.
-        """
+        """Return how many tokens of requests with `length` tokens each fit."""
         if not (self.window_token_bytes or self.state_bytes):
             return int(self.kv_bytes // self.token_bytes)
         return int(self.kv_bytes * length / self.request_bytes(length))

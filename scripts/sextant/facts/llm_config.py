@@ -64,9 +64,7 @@ class Config:
         return InputError(problem, file=self.file, field=field, fix=fix)
 
     def optional(self, name: str, default: Any = None) -> Any:
-        """Return a field whose absence, or `null`, has a meaning that the family's own code
-        defines.
-        """
+        """Return a field whose absence, or `null`, means something in the family's code."""
         group = _GROUPS.get(name, (name,))
         self._read.update(group)
         given = {key: self.values[key] for key in group if self.values.get(key) is not None}
@@ -232,9 +230,7 @@ class Matrices(NamedTuple):
 
 
 def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
-    """Return the fields of `LLM` that tell how its weights are quantized, none if they are not;
-    InputError: the method or one of its variants is unknown.
-    """
+    """Return the fields of `LLM` on quantization, none without; InputError: unknown method."""
     if config.optional("quantization_config") is None:
         return {}
     inner = config.section("quantization_config")

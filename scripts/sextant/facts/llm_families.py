@@ -370,9 +370,7 @@ def _gpt_sizes(config: Config, family: Family, **own: int | str) -> Sizes:
 def gpt(
     config: Config, family: Family, s: Sizes | None = None, *, in_head: int = 0, **more: Any
 ) -> Facts:
-    """Return the facts of GPT's kind, whose layer norms have biases; `in_head` are further vectors
-    outside of the layers, beside one norm and the head's bias.
-    """
+    """Return the facts of GPT's kind; `in_head`: more vectors outside of the layers."""
     s = s or _gpt_sizes(config, family)
     in_attention = family.has_bias and not family.has_mlp_bias_alone
     bias = _biases(s, qkv=in_attention, out=in_attention, mlp=family.has_bias)

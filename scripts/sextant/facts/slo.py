@@ -51,9 +51,7 @@ def end_column(column: str, end: str) -> str:
 
 
 def factor(target: str, known: int, wanted: int) -> float:
-    """Return by what to multiply a latency at the percentile `known` to estimate it at `wanted`;
-    NaN for `e2e_ms` at another percentile, for which no factor is known.
-    """
+    """Return what turns a latency at percentile `known` into one at `wanted`; NaN: unknown."""
     if target not in _TIMES_MEDIAN:
         return 1.0 if known == wanted else math.nan
     return _TIMES_MEDIAN[target][wanted] / _TIMES_MEDIAN[target][known]
@@ -191,18 +189,15 @@ class SLO(Limits):
         return {} if None in known.values() else known
 
     def is_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return which requests are alike its own by their mean lengths, shape (..., 2); all are if
-        it gives no lengths. A length that is NaN is like no other.
-        """
+        """Return which mean lengths, shape (..., 2), are alike its own: all if it has none."""
         if not self.lengths:
             return np.ones(lengths.shape[:-1], dtype=bool)
         return are_alike(lengths, np.array([*self.lengths.values()]))
 
     @cached_property
     def percentiles(self) -> tuple[int, int]:
-        """The percentiles of nTTFT and ITL that the limits are compared with: that of the limits on
-        the first token, and on the tokens after it; the highest where these differ. Without a limit
-        of its own, a latency has the percentile of the others.
+        """The percentiles at which nTTFT and ITL are compared: the highest of the limits on the
+        first token, and on those after it; without such a limit, that of the others.
         """
         limits = self.limits
         overall = max(limit.percentile for limit in limits.values())
@@ -233,9 +228,8 @@ class SLO(Limits):
     def carried(
         self, users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
-        """Return the load that a replica with these users in flight, shape (points,), carries: the
-        users, or for a request rate users / E2E (Little's law, which is one of means; the median
-        E2E of a request of mean lengths is taken for it). Others as of `latencies`.
+        """Return the load that a replica carries with these users in flight, shape (points,): the
+        users, or users / E2E (Little's law; the median E2E of a request of mean lengths).
         """
         if self.users is not None:
             return users

@@ -24,9 +24,8 @@ _LONGEST_NAME = 100
 
 
 def render(template: Path, facts: Mapping[str, Any]) -> str:
-    """Return what a template makes of `facts`, all text escaped. It may use `number`, `percent` and
-    `plural` of `sextant.pages.wording`, and `drawn`, which takes SVG and HTML of our own as they
-    are.
+    """Return what a template makes of `facts`, all text escaped but that of the filter `drawn`,
+    which takes our own SVG and HTML.
     """
     environment = Environment(
         loader=FileSystemLoader([template.parent, _TEMPLATES]),
@@ -120,9 +119,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def json_path(html_out: str | Path) -> Path:
-    """Return where the JSON of a page goes. Raises InputError if the page's path is a folder or
-    does not end in `.html`.
-    """
+    """Return where a page's JSON goes; InputError if it is a folder or not `.html`."""
     page = Path(html_out)
     if page.suffix != ".html" or page.is_dir():
         problem = "is a folder" if page.is_dir() else "does not end in .html"

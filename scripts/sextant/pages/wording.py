@@ -95,9 +95,7 @@ class TimeUnit(NamedTuple):
 
 
 def time_unit(duration_s: float, start_time: str | None) -> TimeUnit:
-    """Return minutes for a few hours, hours for a few days, else days; the start is a date and
-    time, None if not known.
-    """
+    """Return minutes for a few hours, hours for a few days, else days since the start."""
     unit_s, word, shown = DAY_S, "Days", len("2023-11-01 00:00")
     if duration_s <= 4 * HOUR_S:
         unit_s, word, shown = MINUTE_S, "Minutes", len("2023-11-01 00:00:00")

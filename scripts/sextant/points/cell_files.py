@@ -107,9 +107,8 @@ def write_cell(
     tables: Mapping[str, pa.Table | pa.RecordBatchReader] | None = None,
     write_more: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write a cell's files; `run.json`, which declares the cell whole, comes last, and former
-    results stay until all are written. `tables` have the names and columns of `TABLES`; one that is
-    missing has no rows. `write_more` writes other files to the folder that it is given.
+    """Write a cell's files, `run.json`, which declares it whole, last; former results stay until
+    then. A table of `TABLES` that is missing has no rows; `write_more` writes other files.
     """
     with files.atomic_folder(folder, "run.json") as new:
         for name, schema in TABLES.items():
@@ -129,9 +128,8 @@ def write_run(folder: Path, run: CellRun) -> None:
 
 
 def read_run(folder: Path) -> CellRun:
-    """Read a cell's `run.json`; `damaged_files` checks whether its files are whole.
-    FileNotFoundError, or InputError, which names the field, if it is malformed or of another format
-    version.
+    """Read a cell's `run.json`, unchecked by `damaged_files`; FileNotFoundError, or InputError,
+    which names the field.
     """
     return _read(folder / "run.json", CellRun)
 
@@ -200,9 +198,8 @@ def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_whole(cells: Sequence[Path]) -> None:
-    """Check all cells; set aside the files of damaged ones in a folder `damaged-<n>` in the cell's
-    own: the next run of the same command makes the missing results. InputError names every damaged
-    file of every cell, and where it is now.
+    """Check all cells; InputError names every damaged file, and the folder `damaged-<n>` in the
+    cell's own where it is now, so that the next run makes it again.
     """
     try:
         damage = {folder: problems for folder in cells if (problems := damaged_files(folder))}
@@ -239,9 +236,8 @@ def drop_checkpoints(cells: Iterable[Path]) -> None:
 
 
 def damaged_files(folder: Path) -> dict[str, str]:
-    """Return the files of a cell's folder that are missing or damaged, and what is wrong. OSError
-    if one could not be read, whatever its content: a missing right, or a network file system that
-    does not answer.
+    """Return a cell's files that are missing or damaged, and what is wrong; OSError if one cannot
+    be read, whatever its content (rights, a network file system).
     """
     try:
         run = files.read_json(folder / "run.json")

@@ -189,9 +189,8 @@ _TYPES = sheets.field_types(PointRow)
 
 
 def read_points(path: Path) -> pd.DataFrame:
-    """Return the table with the columns of the file, typed; its index is the line of each row, the
-    header is line 1. InputError: a column is unknown, a value is not what
-    `workflow/schemas/points.schema.yaml` says, or there are too many.
+    """Return the typed table of points; its index is the line in the file. InputError: an unknown
+    column, a wrong value (`points.schema.yaml`), or too many points.
     """
     with path.open("rb") as file:
         lines = (line for line in file if line.strip() and not line.startswith(b"#"))
@@ -282,9 +281,8 @@ _T = TypeVar("_T", LLM, GPUProfile)
 
 
 def combined(parts: Sequence[Characterization]) -> Characterization:
-    """Return several characterizations as one; column `source` has the source of each point. Of
-    several prices of a GPU profile the first counts. InputError: two are the same source, or have
-    other facts of the same LLM or GPU profile.
+    """Return several characterizations as one, with a column `source`; the first price of a profile
+    counts. InputError: a source twice, or other facts of the same LLM or profile.
     """
     if len(parts) == 1:
         return parts[0]
@@ -337,9 +335,7 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
 
 
 def summary(known: Characterization, place: str) -> dict[str, Any]:
-    """Return what a characterization holds, for `--json` and `as_text`; numbers and days are
-    `[least, most]`, or None where they are not known.
-    """
+    """Return what `--json` and `as_text` say; ranges are `[least, most]`, None: unknown."""
     points, ends = known.points, ["min", "max"]
     gpus = {known.profiles[name].gpu.gpu_id for name in points["gpu_profile_id"].unique()}
     named = {"llms": "llm_id", "engines": "engine", "precisions": "precision"}
@@ -385,18 +381,15 @@ def shipped_sources() -> dict[str, Path]:
 
 
 def load_description(folder: Path) -> Description:
-    """Read the description of a folder's points; InputError: there is none, or a key is unknown,
-    missing, there twice or has a wrong value.
-    """
+    """Read a folder's `characterization.yaml`; InputError if it is missing or malformed."""
     facts = sheets.read_yaml(folder / FILE)
     sheets.check(DescriptionFile, facts, folder / FILE)
     return Description(**facts)
 
 
 def load_folder(folder: str | Path) -> Characterization:
-    """Read a characterization from its folder of data; docs/adding.md has the layout. LLMs that
-    cannot be sized, e.g. of an unknown family, are left out with their points. InputError: a file
-    is missing or malformed; names file, row, field and fix.
+    """Read a characterization from its folder (docs/adding.md). LLMs that cannot be sized are left
+    out with their points. InputError: file, row, field and fix.
     """
     folder = Path(folder)
     about = load_description(folder)

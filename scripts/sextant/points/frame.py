@@ -195,9 +195,8 @@ def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame
 
 
 def limited(latencies: pd.DataFrame, slo: SLO, end: str = "") -> dict[str, np.ndarray]:
-    """Return what the limits are compared with in ms, by metric, or an end of its interval: of
-    measured points (`judged`) the latency itself, of predictions what follows from nTTFT and ITL.
-    NaN: not known, which meets no limit.
+    """Return what the limits are compared with in ms, by metric, or an end of its interval:
+    measured, or what follows from predicted nTTFT and ITL; NaN: not known.
     """
     columns = [end_column(name, end) if end else name for name in TARGETS]
     targets_ms = latencies[columns].to_numpy(float)
@@ -220,9 +219,7 @@ def is_refused(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
 
 
 def load_of(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
-    """Return the load that a replica carries at each point, in the SLO's unit: users, or requests
-    a second, as measured, else by Little's law.
-    """
+    """Return a replica's load at each point in the SLO's unit: measured, or Little's law."""
     users = latencies["users"].to_numpy()
     lengths = latencies.reindex(columns=LENGTHS).to_numpy(float)
     carried = np.asarray(slo.carried(users, latencies[TARGETS].to_numpy(float), lengths), float)
@@ -233,9 +230,7 @@ def load_of(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
 
 
 def _in_flight(points: pd.DataFrame) -> pd.Series:
-    """Return request rate × E2E of each point, at least 1; null without a latency of tokens. E2E is
-    as measured, else TTFT + (output tokens − 1) × ITL; means, or medians without them.
-    """
+    """Return request rate × E2E, at least 1; null without a latency of tokens."""
     e2e_ms = pd.Series(np.nan, points.index)
     for statistic in ("mean", "median"):
         values = {name: points[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
@@ -288,9 +283,7 @@ def _estimates(
 
 
 def estimated(points: pd.DataFrame, percentiles: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return the columns that a latency is estimated from, where a point lacks its percentile;
-    `percentiles` are those asked for, by latency, e.g. `itl_ms`.
-    """
+    """Return, by latency, the columns that estimate it where a point lacks its percentile."""
     sources: dict[str, list[str]] = {}
     for target, percentile in percentiles.items():
         used = [
@@ -334,9 +327,7 @@ class Facts(NamedTuple):
 
     @property
     def features(self) -> Features:
-        """What predictors without physics learn from: published features if all LLMs and GPU
-        profiles have some.
-        """
+        """What predictors without physics learn from: published features if all have some."""
         computed = computed_features(self.llms, self.profiles)
         pairs = zip(computed, self.published or (), strict=False)
         is_complete = all(own.index.isin(published.index).all() for own, published in pairs)
@@ -344,9 +335,7 @@ class Facts(NamedTuple):
 
 
 def computed_features(llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]) -> Features:
-    """Return features computed from facts; `total_*` sum over the devices of a profile. The price
-    is left out: no latency depends on it.
-    """
+    """Return features from facts, `total_*` over a profile's devices, without the price."""
     llm_rows = [{name: getattr(llm, name) for name in _LLM_FACTS} for llm in llms.values()]
     profile_rows = []
     for profile in profiles.values():
@@ -367,9 +356,8 @@ def features_of_sheets(
     gpu_rows: Sequence[Mapping[str, Any]],
     profiles: Mapping[str, GPUProfile],
 ) -> Features:
-    """Return features that came with a characterization, from its two sheets. Profiles get those of
-    their device, the number of devices and their memory together, as LLM-Pilot's features do. A
-    `note` is not a feature.
+    """Return the published features; profiles get their device's, the number of devices and their
+    memory together (LLM-Pilot).
     """
     gpus = _feature_table(gpu_rows, "gpu_id")
     each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
@@ -403,9 +391,8 @@ def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]
 
 
 def execution_classes(llms: Mapping[str, LLM], published: Features | None) -> dict[str, str]:
-    """Return how each LLM is executed: `paged`, `padded` or `encoder-decoder`. The published
-    feature `is_flash_attention` says which decoders ran padded; others of the same type are assumed
-    to run alike, all others paged, as in current engines.
+    """Return how each LLM is executed. Published `is_flash_attention` says which decoders ran
+    padded, with others of their type; the rest ran paged.
     """
     flash: dict[str, float] = {}
     if published is not None and "is_flash_attention" in published.llms:

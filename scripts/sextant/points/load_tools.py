@@ -151,9 +151,7 @@ def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:
 
 
 def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point:
-    """Return what is known of a result, with its `model`; no latency where no request succeeded.
-    InputError: the LLM is not named, or a value is not what points may have.
-    """
+    """Return what is known of a result, with its `model`; InputError for a wrong value."""
     model, (field, day) = llm or point.pop("model"), point.pop("day")
     asked, served = point.pop("asked_rps"), point.pop("request_rate_rps")
     # Users, or the rate that was asked for; neither where everything was sent at once.
@@ -290,9 +288,7 @@ def _latencies(name: str, block: Mapping[str, Any], ms: float) -> Point:
 
 
 def _only(config: Any, name: str) -> Any:
-    """Return the value of a key at any depth, None if it is missing: AIPerf's versions differ.
-    InputError for several values.
-    """
+    """Return a key's one value at any depth, None without; InputError for several."""
     values: list[Any] = []
 
     def visit(part: Any) -> None:

@@ -70,9 +70,8 @@ def load_run(
     source: str,
     decision: Mapping[str, str],
 ) -> Characterization:
-    """Read the points of a pipeline's run from the Parquet files of its tables: `files` has those
-    of `point` and `feasibility`, `decision` the `workload_id` and `scenario_id` that answers rest
-    on.
+    """Read a run's points from its Parquet `files` (`point`, `feasibility`); answers rest on the
+    workload and scenario of `decision`.
     """
     workload_id, scenario_id = decision["workload_id"], decision["scenario_id"]
     caps = experiment.workloads[workload_id]

@@ -110,9 +110,7 @@ def points_query(requests: str, levels: str) -> str:
 
 
 def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.Table":
-    """Return one row per cell and level: its intervals, null where an end is not known. `requests`
-    is a relation as that of `points_query`.
-    """
+    """Return each cell and level's intervals, null: unknown; `requests` as `points_query`'s."""
     import pyarrow as pa
 
     names = [
@@ -189,9 +187,8 @@ def statistics(values: np.ndarray) -> dict[str, float | None]:
 
 
 def meets_limits(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
-    """Return whether each request meets all limits: one without tokens meets none, one of a single
-    token has no time per token to miss. InputError for a limit of another latency than those of
-    `each_ms`.
+    """Return whether each request meets all limits: without tokens none, with one token those per
+    token. InputError for a limit of another latency.
     """
     is_met: np.ndarray = ~np.isnan(each_ms["e2e_ms"])
     for name, limit in limits_ms.items():
@@ -271,9 +268,7 @@ def doubts(point: Row) -> set[str]:
 
 
 def warnings(points: Sequence[Row]) -> list[Row]:
-    """Return `column, text, n_points, places` for each doubt that any point raises; a place is an
-    LLM on a GPU profile in a setting, with the `levels` concerned.
-    """
+    """Return `column, text, n_points, places` (with `levels`) for each doubt of any point."""
     rows, key = [], ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
     for column, text in WARNINGS.items():
         doubtful = [point for point in points if column in doubts(point)]

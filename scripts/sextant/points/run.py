@@ -61,9 +61,7 @@ class LevelMedians:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a sweep ended early: both medians at a level were far beyond their limits. More users
-    wait longer, so no larger level can meet either.
-    """
+    """Why a sweep ended early: both medians were far beyond limits; more users wait longer."""
 
     last: LevelMedians  # the largest level that was measured; both medians are known
     nttft_limit_ms: float

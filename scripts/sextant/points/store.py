@@ -27,9 +27,7 @@ _BUILD_AGAIN = (
 def connect(
     path: str | Path = ":memory:", *, read_only: bool = False
 ) -> "duckdb.DuckDBPyConnection":
-    """Open DuckDB in UTC, so that the same files give the same database anywhere. A store that is
-    only read may be anybody's: views in it reach no file and no network.
-    """
+    """Open DuckDB in UTC; views of a store that is only read reach no file and no network."""
     import duckdb
 
     access = not read_only
@@ -40,9 +38,7 @@ def connect(
 
 @contextlib.contextmanager
 def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """Open a database of `build_store` for reading; InputError: there is none, another process
-    holds it, it is damaged, of another version, or holds more than tables (`_require_tables`).
-    """
+    """Open a store for reading; InputError: none, held, damaged, or no store of this version."""
     import duckdb
 
     if Path(path).is_dir():
@@ -131,9 +127,8 @@ def workload_rows(
 def build_store(
     path: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, Sequence[Path]]
 ) -> None:
-    """Build the database from rows and Parquet files, by table; replaces `path` atomically. Columns
-    are matched by name: what the table lacks is left out, what the rows lack is null. InputError: a
-    file has rows that break the table's key, e.g. the same point twice.
+    """Build the database from rows and Parquet files by table, columns by name; replaces `path`
+    atomically. InputError: a key twice, e.g. of the same point.
     """
     with base_files.atomic_path(path) as temporary, connect(temporary) as database:
         database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))

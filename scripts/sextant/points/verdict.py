@@ -142,9 +142,8 @@ def assess(
     longest_request_tokens: int,
     engine: str | None = None,
 ) -> Feasibility:
-    """Decide from memory facts alone, before any server starts. Without an engine the bound is
-    optimistic: activations, fragmentation and the runtime need memory too, which only a probe under
-    load can show (LLM-Pilot, section III-C2).
+    """Decide from memory facts alone. Without an engine the bound is optimistic: what activations
+    and the runtime need, only a probe can show (LLM-Pilot, section III-C2).
     """
     memory = memory_of(llm, devices, memory_utilization, engine)
     tokens, verdict = memory.kv_tokens(longest_request_tokens), FEASIBLE
@@ -192,9 +191,7 @@ def assess_variant(
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """Memory at the start of a server; None is unknown, never zero. Of several devices, processes
-    or servers it is that of the one with the least left.
-    """
+    """Memory of a server at its start, of the device with the least left; None: unknown."""
 
     idle_free_bytes: int | None = None  # free when the server had started
     free_bytes: int | None = None  # free at the peak so far

@@ -96,9 +96,7 @@ def compare_runs(first: Path, second: Path) -> Document:
 
 
 def _levels(cell: MeasuredCell) -> dict[float, Level]:
-    """Return by level one row per measured request, ordered by end: `level, status, sent_s,
-    last_token_s, output_tokens` and its latencies; `itl_ms` is a list.
-    """
+    """Return requests by level, ordered by end, with their latencies; `itl_ms` is a list."""
     requests = cell.requests().assign(scenario_kind=cell.run.scenario_kind)
     latencies = ", ".join(f"{metric.sql} AS {metric.name}" for metric in LATENCIES)
     with duckdb.connect() as database:
@@ -159,9 +157,7 @@ def _figures(ok: pd.DataFrame, duration_s: float | None) -> dict[str, float]:
 
 
 def _judge(a: pd.DataFrame, b: pd.DataFrame, n_least: int, chance: float) -> list[Row]:
-    """Return a row per figure, a column of each run: the first value is of the whole level, the
-    others of its blocks. `chance` is that of any difference where nothing differs.
-    """
+    """Return a row per figure of two runs: the whole level first, then blocks."""
     is_enough = n_least >= _LEAST_REQUESTS
     if is_enough:
         values = np.vstack([a.iloc[1:].to_numpy(float), b.iloc[1:].to_numpy(float)])
@@ -187,9 +183,7 @@ def _judge(a: pd.DataFrame, b: pd.DataFrame, n_least: int, chance: float) -> lis
 
 
 def _distances(values: np.ndarray, is_of_b: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return by figure how many standard errors B's blocks are above A's, the standard error, and
-    the mean of A's blocks.
-    """
+    """Return B's distance from A in standard errors, the standard error, and A's mean."""
     a, b = values[~is_of_b], values[is_of_b]
     error = np.sqrt(a.var(axis=0, ddof=1) / len(a) + b.var(axis=0, ddof=1) / len(b))
     apart = b.mean(axis=0) - a.mean(axis=0)
@@ -207,9 +201,8 @@ def _run_cells(row: Row) -> list[str]:
 
 
 def compare_answers(first: Path, second: Path) -> Document:
-    """Return which recommendations changed between two stores or reports. A change has the key
-    (`source, slo_id, llm_id, predictor`), `was` and `is_now` in words, and `why`. Raises InputError
-    for a file that is neither, and as `read_tables` does.
+    """Return which recommendations changed: `was`, `is_now`, `why`. InputError for what is no store
+    or report.
     """
     found = [_read_answers(path) for path in (first, second)]
     slos = [{slo["slo_id"]: slo for slo in each["slos"]} for each in found]
@@ -294,9 +287,7 @@ def _change(was: Row, now: Row, slo_before: Row, slo_after: Row) -> Row:
 
 
 def _fate(here: Row, there: Row, other: str) -> str:
-    """Return how one side's choice does on the other side: the load that a replica holds, its
-    price and the sum, or why it is no option.
-    """
+    """Return how one side's choice does on the other side, or why it is no option."""
     name = here["gpu_profile_id"]
     options = [there, *there["alternatives"]]
     found = next((row for row in options if row["gpu_profile_id"] == name), None)

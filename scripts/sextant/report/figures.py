@@ -22,9 +22,8 @@ _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 
 def load_chart(curves: pd.DataFrame, heading: str, slo: SLO, card: Row) -> Chart | None:
-    """Return the figure of an LLM's latencies (`load_curves`) over the load of a replica, a panel
-    per limit; 90% intervals as bars. None where no latency is known. `card` has the answer and its
-    `headroom`.
+    """Return an LLM's latencies over the load of a replica, a panel per limit, None where none is
+    known; `card` has the answer and its `headroom`.
     """
     llm_id, predictor = card["llm_id"], card["predictor"]
     own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == predictor)]
@@ -70,9 +69,7 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
 
 
 def score_charts(answers: Sequence[Row]) -> list[Chart]:
-    """Return success against overspend (LLM-Pilot, Fig. 8) of each SLO where a predictor had a
-    success.
-    """
+    """Return success against overspend (LLM-Pilot, Fig. 8) of each SLO with a success."""
     charts = []
     for answer in answers:
         drawn = [score for score in answer["scores"] if score["overspend"] is not None]
@@ -84,9 +81,7 @@ def score_charts(answers: Sequence[Row]) -> list[Chart]:
 
 
 def _score_figure(scores: Sequence[Row], title: str) -> str:
-    """Draw success rate against overspend in percent, a mark per predictor with its S/O; lines join
-    places of equal S/O.
-    """
+    """Draw success over overspend in percent, a mark per predictor; lines join equal S/O."""
     lines = [
         Curve(
             f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}",

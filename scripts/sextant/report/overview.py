@@ -33,9 +33,7 @@ with the registry of predictors, which would load their training libraries."""
 
 
 def summary(database: Path) -> Document:
-    """Return what a store recommends, and scores; raises InputError as `read_tables` does. Of a
-    long sheet of SLOs the first has a column, and the predictors' means are over all.
-    """
+    """Return what a store recommends (of a long sheet for its first SLO), and mean scores."""
     tables = read_tables(database)
 
     def blocks_of(tables: Tables, source: str) -> list[Block]:
@@ -146,10 +144,7 @@ def marked(predictor: str) -> str:
 
 
 def predictor_means(scores: Sequence[Row]) -> list[Row]:
-    """Return a row per predictor of one source: means over the SLOs that have a value, the best S/O
-    first. Columns: `predictor, success_rate, overspend` (over the SLOs with a success), `so_score,
-    mape_nttft` and `mape_itl`.
-    """
+    """Return a row per predictor, the best S/O first: means over the SLOs with a value."""
 
     def mean(values: Iterable[float | None]) -> float | None:
         known = [value for value in values if value is not None]

@@ -73,9 +73,7 @@ def rows_of(frame: pd.DataFrame, group: Row) -> pd.DataFrame:
 
 
 def value_counts(trace: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values of a column, ascending, over the requests that did not fail, and
-    how many of these have each.
-    """
+    """Return a column's distinct values, ascending, and how many served requests have each."""
     rows = query(
         trace,
         f"""SELECT {column}::DOUBLE AS value, count(*)::DOUBLE AS weight FROM trace
@@ -87,9 +85,8 @@ def value_counts(trace: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
 def sample_requests(
     trace: Path, columns: Sequence[str], n_served: int, *, seed: int, n_most: int = MAX_SAMPLE
 ) -> pd.DataFrame:
-    """Return these columns of the `n_served` requests that did not fail, or about `n_most` of them.
-    Whether a request is drawn is decided by a hash of its position and the seed, so that no request
-    has to be remembered.
+    """Return columns of all, or about `n_most`, of the `n_served` requests that did not fail, drawn
+    by a hash of position and seed, so that none has to be remembered.
     """
     # A hash is one of 2^64 numbers.
     drawn = "" if n_served <= n_most else f"AND hash(row, {seed}) < {2**64 * n_most // n_served}"
@@ -129,9 +126,8 @@ class FittedWorkload:
 
 
 def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
-    """Read fitted workloads, named by the last part of their folder's path. Raises InputError if
-    there is no such folder, a file in it is absent or malformed, it was not fitted to a trace, or
-    two are of one name.
+    """Read fitted workloads, named as their folders; InputError: no folder, a file absent or
+    malformed, not fitted to a trace, or a name twice.
     """
     workloads: dict[str, FittedWorkload] = {}
     for folder in map(Path, folders):

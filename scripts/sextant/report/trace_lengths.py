@@ -29,9 +29,7 @@ _WEAK = 0.1  # coefficient below which the relation of two parameters cannot be 
 
 
 def measure_lengths(trace: Path, sampled: pd.DataFrame) -> dict[str, Any]:
-    """Return distributions and Zipf fits of all served requests, and outputs by input of those
-    `sampled`.
-    """
+    """Return the lengths of all served requests, and outputs by input of those `sampled`."""
     measured: dict[str, Any] = {side: _side(*value_counts(trace, SIDES[side])) for side in SIDES}
     bins = share = None
     if len(sampled):
@@ -152,9 +150,7 @@ def _zipf_words(name: str, side: Mapping[str, Any]) -> str:
 def measure_parameters(
     sampled: pd.DataFrame, n_served: int, parameters: list[str]
 ) -> dict[str, Any]:
-    """Return the rank correlations of all parameters, and of them with the latency. `sampled`, of
-    the trace's `n_served`, has a column per parameter, and `e2e_ms` if it is known.
-    """
+    """Return rank correlations of all parameters, and with the latency where it is known."""
     names = [*parameters, "e2e_ms"] if "e2e_ms" in sampled else parameters
     return {
         "n_sampled": len(sampled),
@@ -212,9 +208,8 @@ def _parameters_takeaway(measured: Mapping[str, Any]) -> str:
 
 
 def measure_fidelity(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, dict[str, Any]]:
-    """Return by the name of each workload what its `validation.json` says of its requests. To that
-    are added its `caps`, and `is_of_other_trace`: both say what they come from, and it differs. The
-    figures are of the trace that the workload was fitted to.
+    """Return by workload what its `validation.json` says of its requests, its `caps`, and
+    `is_of_other_trace`: whether it was fitted to another one.
     """
     own = read_provenance(trace).get("inputs_sha256")
     measured = {}

@@ -111,8 +111,7 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
 
 def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
     """Return a part per LLM, with its measured answer or that of the best judged predictor, and add
-    these to `decisions`: `headroom` is None where nothing is recommended, or a predictor decides
-    without latencies.
+    these to `decisions` (`headroom` is None where nothing is known).
     """
     from sextant.report.figures import load_chart
 
@@ -143,9 +142,7 @@ def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
 
 
 def _card_blocks(card: Row, others: Sequence[Row], slo: Row) -> list[Block]:
-    """Return what an LLM's deployment costs, its room to the limits and what would change it;
-    `others` are the answers of other predictors.
-    """
+    """Return a deployment's cost, its room to the limits, and other predictors' answers."""
     names, missing = card["not_measured"], []
     if card["basis"] == MEASURED and names:
         few = ", ".join(names) if len(names) <= 4 else f"{len(names)} other GPU profiles"
@@ -176,9 +173,7 @@ def _card_blocks(card: Row, others: Sequence[Row], slo: Row) -> list[Block]:
 
 
 def _other_answers(tables: Tables) -> list[Block]:
-    """Return what was simulated: for each SLO what is chosen for each LLM, or the GPU profile that
-    comes nearest and why it misses; and how many demands a fleet serves.
-    """
+    """Return what was simulated: capacity for each SLO and LLM, and the fleet."""
     slos = {row["slo_id"]: row for row in (*tables["slo"], *tables["trace_slo"])}
     header = ["LLM", "replicas", "price", "probability", "why", "a month (730 h)"]
     header.append("if a replica fails in the busiest minute")

@@ -156,9 +156,7 @@ def requests_of(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) ->
 
 
 def latencies(requests: pd.DataFrame) -> dict[str, float]:
-    """Return `mean_token_latency_ms, p90_token_latency_ms, mean_ttft_ms, mean_itl_ms`. The mean ITL
-    is of all gaps between tokens, pooled; NaN where no request was served.
-    """
+    """Return the four mean or p90 latencies, ITL over all gaps; NaN if none was served."""
     token_latency, n_gaps = requests["token_latency_ms"], requests["n_gaps"].sum()
     return {
         "mean_token_latency_ms": float(token_latency.mean()),
@@ -175,9 +173,8 @@ _METRICS = ("failure_rate", "mean_token_latency_ms", "mean_ttft_ms")
 def simulated(
     cell: MeasuredCell, measured: Mapping[str, Phase], data: StudyData
 ) -> dict[str, Any] | None:
-    """Return the phases of a cell as simulated, None without its closed loop or vLLM's settings.
-    Keys: `law` and `scheduler` (their fields), and `rows`: `phase, block` (0: the whole phase),
-    `n_requests`, `_METRICS` as measured, and the same with `simulated_` before the name.
+    """Return a cell's phases as simulated (`law`, `scheduler`, `rows` by phase and block, 0: all),
+    None without its closed loop or vLLM's settings.
     """
     scheduler, key = _scheduler_of(cell, data), cell.key
     known = [

@@ -49,17 +49,14 @@ they are shown in. The first is how Sextant sizes a batch."""
 
 
 def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> list[float]:
-    """Return the relative gain in throughput (any unit, above 0) from each batch size to the next,
-    per doubling. Sizes ascend; a step by a factor of four counts as two equal doublings.
-    """
+    """Return throughput's relative gain per doubling from each batch size to the next."""
     steps = zip(sizes, sizes[1:], throughputs, throughputs[1:], strict=False)
     return [(after / before) ** (1 / math.log2(b / a)) - 1 for a, b, before, after in steps]
 
 
 def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
-    """Return the place of the smallest size from which no further doubling gains `LEAST_GAIN`.
-    Sizes and throughputs as in `gains_per_doubling`. All later steps count: one slow run is not a
-    knee. None if the last step still gains as much, or if there is no step.
+    """Return the place of the smallest size from which no later doubling gains `LEAST_GAIN`, None
+    if there is none: one slow run is not a knee.
     """
     gains = gains_per_doubling(sizes, throughputs)
     growing = [place for place, gain in enumerate(gains) if gain >= LEAST_GAIN]
@@ -190,9 +187,8 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
-    """Say of each LLM and workload whether one device reaches the frontier. `one_device` is
-    `reached`, `still growing`, `one size only` or `does not fit`; `devices_gain` the largest
-    throughput on more devices over that on one, null without either.
+    """Say of each LLM and workload whether one device reaches the frontier, and `devices_gain`: the
+    largest throughput on more devices over that on one.
     """
     rows = []
     for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"], sort=False):

@@ -105,9 +105,7 @@ def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
 
 
 def _compared_level(rows: pd.DataFrame) -> float:
-    """Return the largest level that fits all variants of a setting, NaN if none does. Of such
-    levels those are preferred that every run filled twice: of others no noise is known.
-    """
+    """Return the largest level that fits all variants, filled twice if any is; or NaN."""
     by_level = rows.assign(is_filled=rows["n_ok"] >= 2 * rows["level"]).groupby("level")
     found = by_level[["fits", "is_filled"]].all()
     is_common = found["fits"] & (by_level["variant_id"].nunique() == rows["variant_id"].nunique())
@@ -116,9 +114,8 @@ def _compared_level(rows: pd.DataFrame) -> float:
 
 
 def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
-    """Return the blocks of a point's throughput, and of its slowest replica's latency. In a full
-    batch throughput is batch size over processing time (Little's law), so that the relative error
-    of one is that of the other, over all requests.
+    """Return the blocks of a point's throughput (by Little's law that of processing times in a full
+    batch), and of its slowest replica's latency.
     """
     rows = data.requests_of(point, ["replica", "sent_s", "last_token_s"])
     slowest = rows[rows["replica"] == point["slowest_replica"]]
@@ -140,9 +137,8 @@ def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
 def ratio_of_means(
     value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray
 ) -> tuple[float, float, float]:
-    """Return `value / base` and the ends of its 95% interval, from the spread of their blocks. On a
-    logarithmic scale the two standard errors add in squares; Student's t has the degrees of freedom
-    of both. What is not known is NaN.
+    """Return `value / base` and the ends of its 95% interval (Student's t, errors of blocks on a
+    logarithmic scale); NaN: not known.
     """
     ratio = value / base if base else math.nan
     if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:

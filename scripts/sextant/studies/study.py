@@ -126,9 +126,7 @@ def part(
     table: Table | None = None,
     **layout: Any,
 ) -> Section:
-    """Return a section of a study's page; an empty line in `text` begins a paragraph. A figure is
-    SVG, or panels to draw as `panels_figure` does with `layout`.
-    """
+    """Return a section; `figure` is SVG, or panels that `panels_figure` draws with `layout`."""
     if figure and not isinstance(figure, str):
         figure = panels_figure(figure, title, **({"has_points": True} | layout))
     name = Section(title, ()).anchor
@@ -137,9 +135,7 @@ def part(
 
 
 def table_of(frame: pd.DataFrame, columns: str, **labels: str) -> Table:
-    """Return the table of a frame's columns (their names, with spaces between); `labels` are what
-    this table calls columns otherwise than `LABELS`.
-    """
+    """Return the table of a frame's columns (spaces between); `labels` go before `LABELS`."""
     found = {name: name.replace("_", " ").capitalize() for name in columns.split()}
     found |= {name: label for name, label in {**LABELS, **labels}.items() if name in found}
     return Table.of_frame(frame, found)
@@ -208,9 +204,7 @@ def place_words(row: Mapping[str, str]) -> str:
 def device_section(
     title: str, text: str, rows: pd.DataFrame, columns: str, axis: Axis, x: str
 ) -> Section:
-    """Return what devices did over a column `x`, as panels and a table: of the columns (names with
-    spaces between) those that they reported.
-    """
+    """Return what devices reported over a column `x`, as panels and a table."""
     known = [name for name in columns.split() if rows[name].notna().any()]
     if absent := [LABELS[name] for name in columns.split() if name not in known]:
         text += f"\n\nNot reported by the devices: {'; '.join(absent)}."
@@ -259,9 +253,8 @@ def with_measures(
     data: StudyData,
     measures: Sequence[Callable[[MeasuredCell], pd.DataFrame]],
 ) -> pd.DataFrame:
-    """Return points with the columns that each measure gives of a cell by `level`, and
-    `{mean,max}_{utilization,memory_utilization,sm_active,sm_occupancy}`: the mean over devices and
-    the highest maximum, fractions, null where no device reports them.
+    """Return points with what each measure gives of a cell by `level`, and `{mean,max}` of `USES`
+    over devices, fractions, null where no device reports them.
     """
     for measure in measures:
         parts = [
@@ -279,9 +272,8 @@ def with_measures(
 
 
 def request_times(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level `mean_processing_ms`, `mean_latency_ms` and `request_tokens`. Of ok requests:
-    processing is from sent to last token (Recasens et al., section 3.3), latency from when a
-    request was due. `request_tokens` is the largest requested input and output.
+    """Return by level, of ok requests, mean processing (sent to last token; Recasens et al., 3.3),
+    mean latency since due, and the largest requested input and output.
     """
     lengths = ["requested_input_tokens", "requested_output_tokens"]
     rows = cell.requests(["level", "scheduled_s", "sent_s", "last_token_s", *lengths, "status"])

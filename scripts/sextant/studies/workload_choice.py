@@ -66,9 +66,7 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def _points(data: StudyData) -> pd.DataFrame:
-    """Return the points of both scenarios with `inference`, `kv_gib` and `token_latency_ms`.
-    `kv_gib` is what the batch weight's tokens take; null where the LLM's facts are not known.
-    """
+    """Return points of both scenarios with `inference`, `token_latency_ms` and `kv_gib`."""
     rows = data.points_of(OpenLoop.kind, Batch.kind).copy()
     is_effort = (rows["scenario_kind"] == Batch.kind) | np.isinf(rows["level"])
     rows["inference"] = np.where(is_effort, EFFORT, CRITICAL)
@@ -139,9 +137,7 @@ def _ratios(
 
 
 def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
-    """Return the output tokens in each of `N_BLOCKS` equal parts of a level's time. `requests` are
-    the level's ok ones: `sent_s, last_token_s, token_offsets_ms`.
-    """
+    """Return the ok output tokens in each of `N_BLOCKS` equal parts of a level's time."""
     offsets = requests["token_offsets_ms"].explode().dropna().astype(float)
     times_s = requests["sent_s"].loc[offsets.index] + offsets / 1e3
     ends = (requests["sent_s"].min(), requests["last_token_s"].max())
@@ -152,9 +148,8 @@ def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
 def bootstrap_ratio(
     blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator, *, is_paired: bool
 ) -> tuple[float, float]:
-    """Return the 95% percentile interval of the ratio of two means, of blocks drawn with
-    replacement. Successive requests depend on each other, blocks of them hardly do. Paired, the
-    same blocks are drawn of both runs. With fewer than 2 blocks nothing is known.
+    """Return the 95% interval of the ratio of two means, of blocks drawn with replacement, the same
+    of both if paired; NaN with fewer than 2 blocks.
     """
     n, n_base = len(blocks), len(base_blocks)
     if min(n, n_base) < 2:
@@ -168,9 +163,8 @@ def bootstrap_ratio(
 
 
 def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
-    """Return each takeaway, what was seen here, and whether it holds. An effect of the cache counts
-    where its interval excludes 1, at the heaviest level of each scenario; use cases are
-    distinguished by their measured mean inputs.
+    """Return each takeaway, and whether it holds: at the heaviest level of a scenario, where the
+    interval of the cache's effect excludes 1.
     """
     served = points[points["n_ok"] > 0]
     lengths = served.groupby("workload_id")[["mean_input_tokens", "mean_output_tokens"]].mean()
@@ -197,9 +191,8 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
 
 
 def _large_inputs(served: pd.DataFrame, inputs: pd.Series) -> tuple[str, bool | None]:
-    """Compare each use case of large inputs with each of small ones, all else being equal. The two
-    classes lie above and below the geometric middle of the mean inputs; better is a higher
-    throughput if best-effort, a shorter time per output token if latency-critical.
+    """Compare use cases above with those below the geometric middle of mean inputs, by throughput
+    if best-effort, by time per output token if latency-critical.
     """
     if len(inputs) < 2:
         return _FEW_USE_CASES, None

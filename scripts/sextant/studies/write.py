@@ -82,9 +82,7 @@ def read_study_data(
     profiles: Mapping[str, GPUProfile],
     seed: int,
 ) -> StudyData:
-    """Read the cells of a study, in the order to show them, and their `TABLES` in that order.
-    Raises InputError if a cell's `run.json` or `tuning.json` is malformed.
-    """
+    """Read a study's cells, and their `TABLES` in that order; InputError if malformed."""
     found = [read_cell(Path(folder)) for folder in cells]
     places = {cell.key: place for place, cell in enumerate(found)}
     ordered = []
@@ -98,9 +96,8 @@ def read_study_data(
 
 
 def measured_facts(data: StudyData) -> dict[str, Any]:
-    """Return what every study's page says of its measurements. Keys: `sources, llm_ids,
-    gpu_profile_ids, hosts, gpu_drivers, engine_versions, measured_on` (days), `n_cells,
-    n_infeasible_cells, infeasible` (in words), `n_points, n_requests, warnings`.
+    """Return what every study's page says of its measurements: `_OF_RUNS`, counts, reasons in
+    words, and warnings.
     """
     runs = [cell.run for cell in data.cells]
     infeasible = [
