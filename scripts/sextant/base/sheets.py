@@ -27,8 +27,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, docstrings_below, read_plain
 
 MAX_CHARACTERS = 100
-MAX_FILE_NAME_CHARACTERS = 120
-"""Two names and an ending have to fit into the 255 bytes that file systems allow a file."""
+MAX_FILE_NAME_CHARACTERS = 120  # two names and an ending fit into the 255 bytes of a file's name
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._+-]|\A[.-]")
 _PERIODIC = re.compile(r"(.+)\1{19}\Z")

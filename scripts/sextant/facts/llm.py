@@ -29,8 +29,7 @@ from sextant.facts.llm_families import families
 
 SHIPPED = PROJECT / "resources" / "llms"
 DTYPE_PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}
-"""Data types by their precision."""
+DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}  # by precision
 QUANTIZED = {
     "fp8": FP8,
     "nvfp4": NVFP4,
@@ -60,11 +59,9 @@ class LLM:
     n_kv_heads: PositiveInt
     head_dim: PositiveInt  # numbers in a head's query and key
     vocab_size: PositiveInt
-    context_tokens: PositiveInt
-    """Longest sequence, input plus output; `UNBOUNDED_TOKENS` if there is no limit."""
+    context_tokens: PositiveInt  # longest sequence, input plus output; may be `UNBOUNDED_TOKENS`
     dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_BYTES)})$")]
-    n_parameters: PositiveInt
-    """All parameters, embeddings and every expert included; tied matrices count once."""
+    n_parameters: PositiveInt  # with embeddings and every expert; tied matrices count once
     n_flop_parameters: PositiveInt
     """Parameters that a token is multiplied with on its way through the decoder: all matrices but
     look-up tables, and of the routed experts as many as a token uses. Of an encoder-decoder: every
@@ -74,13 +71,11 @@ class LLM:
     n_encoder_flop_parameters: NonNegativeInt = 0
     """Parameters that an input token of an encoder-decoder is multiplied with, once: the encoder's
     matrices, and K and V of the decoder's cross-attention."""
-    n_experts: NonNegativeInt = 0
-    """Routed experts of a layer; 0 if dense. Shared experts, used by every token, do not count."""
+    n_experts: NonNegativeInt = 0  # routed experts of a layer; 0 if dense; shared ones do not count
     n_experts_per_token: NonNegativeInt = 0  # routed experts of a layer that one token uses
     n_expert_parameters: NonNegativeInt = 0  # matrices of all routed experts of all layers
     n_attention_parameters: NonNegativeInt = 0  # matrices of the attention of all layers
-    n_mlp_parameters: NonNegativeInt = 0
-    """Matrices of the MLPs of all layers, shared experts included, routed experts not."""
+    n_mlp_parameters: NonNegativeInt = 0  # matrices of all MLPs, shared experts included
     kv_latent_size: NonNegativeInt = 0
     """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer; 0
     for attention that keeps K and V of every KV head."""
@@ -88,27 +83,20 @@ class LLM:
     """Data type of the KV cache, where it is not `dtype`: the server's choice, not the config's."""
     weight_bits: NonNegativeFloat = 0.0
     """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
-    n_quantized_parameters: NonNegativeInt = 0
-    """Quantized parameters; the others are stored as `dtype`."""
+    n_quantized_parameters: NonNegativeInt = 0  # the others are stored as `dtype`
     n_quantized_expert_parameters: NonNegativeInt = 0  # of these, parameters of routed experts
     weight_format: str = ""  # type of the quantized weights, one of `QUANTIZED`; empty: unquantized
-    expert_format: str = ""
-    """Type of the routed experts' quantized weights, where it is not `weight_format`."""
+    expert_format: str = ""  # of the routed experts, where it is not `weight_format`
     expert_bits: NonNegativeFloat = 0.0
     """Bits of the routed experts' quantized weights, where they are not `weight_bits`."""
-    is_weight_only: bool = False
-    """Whether quantized weights are multiplied as 16-bit numbers (GPTQ, AWQ, INT4)."""
-    sliding_window_tokens: NonNegativeInt = 0
-    """Tokens that a layer with sliding-window attention looks back on; 0 if no layer has it."""
+    is_weight_only: bool = False  # weights are multiplied as 16-bit numbers (GPTQ, AWQ, INT4)
+    sliding_window_tokens: NonNegativeInt = 0  # that a layer looks back on; 0 if none has a window
     n_sliding_layers: NonNegativeInt = 0
-    n_attention_layers: NonNegativeInt = 0
-    """Layers with attention, of any kind; 0: all. The others keep a state of fixed size."""
-    state_bytes_per_request: NonNegativeInt = 0
-    """Bytes of the states of linear attention and Mamba layers, whatever a request's length."""
+    n_attention_layers: NonNegativeInt = 0  # 0: all; the others keep a state of fixed size
+    state_bytes_per_request: NonNegativeInt = 0  # of layers of linear attention and Mamba
     kv_values: NonNegativeFloat = 0.0
     """Numbers that one token leaves in the KV cache of all layers; 0: all layers are alike."""
-    sliding_kv_values: NonNegativeFloat = 0.0
-    """Of `kv_values`, those of the layers with a sliding window."""
+    sliding_kv_values: NonNegativeFloat = 0.0  # of `kv_values`, those of layers with a window
 
     @property
     def attention(self) -> str:
@@ -241,8 +229,7 @@ def shipped_config(llm_id: str) -> Path | None:
 _HEAD_DIM, _VOCABULARY = 128, 128_000
 _EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
 _HIDDEN_SQUARES = 12  # A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP
-_FORMATS = ((6.0, "int4"), (12.0, "fp8"))
-"""Up to how many bits a weight is taken to have this type; above, it is not quantized."""
+_FORMATS = ((6.0, "int4"), (12.0, "fp8"))  # up to how many bits of a weight; above, none
 _Size = Annotated[float, Field(gt=0, le=1e15)]
 
 
@@ -371,8 +358,7 @@ class Memory(NamedTuple):
     device_bytes: float
     usable_bytes: float  # what weights and KV cache may take
     weight_bytes: float
-    token_bytes: float
-    """KV cache of a token in the layers that keep all tokens; `window_token_bytes`: the others."""
+    token_bytes: float  # KV cache of a token in the layers that keep all tokens
     window_token_bytes: float
     window_tokens: int  # tokens of a request that layers with a sliding window keep
     state_bytes: float  # what a request takes whatever its length

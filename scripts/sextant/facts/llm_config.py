@@ -205,8 +205,7 @@ class Scheme(NamedTuple):
 
 FP8 = Scheme("fp8", 8.0)
 NVFP4 = Scheme("nvfp4", 4 + 8 / 16)  # 16 weights share a scale of 8 bits
-MXFP4 = Scheme("mxfp4", 4 + 8 / 32)
-"""32 weights share an exponent of 8 bits (OCP Microscaling Formats 1.0)."""
+MXFP4 = Scheme("mxfp4", 4 + 8 / 32)  # 32 share an exponent of 8 bits (OCP MX Formats 1.0)
 _ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
 _METHODS = (
     *("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt"),
@@ -223,10 +222,8 @@ class Matrices(NamedTuple):
     shared_experts: int = 0
     experts: int = 0  # routed experts
     n_layers: int = 0
-    n_dense_layers: int = 0
-    """The layers without experts, which come first where experts do not alternate with them."""
-    is_even: bool = True
-    """Whether attention, or what takes its place, has the same size in all layers."""
+    n_dense_layers: int = 0  # without experts; first, unless they alternate with others
+    is_even: bool = True  # whether attention has the same size in all layers
 
 
 def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:

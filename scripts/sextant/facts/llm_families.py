@@ -23,24 +23,19 @@ class Family(NamedTuple):
     counted: str = "llama"  # the function, here or in `llm_hybrids`, that counts its parameters
     requires: Mapping[str, Any] = {}
     ignores: Sequence[str] = ()
-    sizes: Mapping[str, str] = {}
-    """The config's names of fields of `Sizes`, where they are other ones than `_FIELDS` has."""
+    sizes: Mapping[str, str] = {}  # the config's names of sizes, where not `_FIELDS`
     defaults: Mapping[str, int] = {}
     is_tied: bool = False  # whether the embeddings are tied where the config does not say
-    kv_heads_follow: bool = False
-    """Whether a config without `num_key_value_heads` means that no heads share K and V."""
-    has_head_dim: bool = False
-    """Whether `head_dim` has to be there; otherwise the heads may share the hidden size."""
+    kv_heads_follow: bool = False  # without `num_key_value_heads` no heads share K and V
+    has_head_dim: bool = False  # it has to be there; else heads may share the hidden size
     has_qkv_bias: bool = False  # whether Q, K and V have biases unless `qkv_bias` says no
-    reads_attention_bias: bool = False
-    """Whether `attention_bias` gives Q, K, V and the output biases."""
+    reads_attention_bias: bool = False  # it gives Q, K, V and output biases
     norms: int = 2  # norms of a layer
     qk_norm: str = ""  # norms of Q and K: `head` over a head, `all` over all heads at once, or none
     window: str = ""  # which layers have a sliding window (`window_facts`)
     experts: str = ""  # how experts are read (`experts_by`)
     is_sparse: bool = False  # whether indexers choose the tokens that attention looks at
-    ffn_ratio: int = 0
-    """Width of the MLP over the hidden size where its field is absent; 0: it has to be there."""
+    ffn_ratio: int = 0  # MLP over hidden size where its field is absent; 0: it has to be there
     has_bias: bool = True  # whether attention and MLP of GPT's kind have biases
     has_mlp_bias_alone: bool = False  # whether attention has none
     has_head_bias: bool = False
@@ -88,10 +83,8 @@ class Experts(NamedTuple):
     n: int = 0
     per_token: int = 0
     ffn: int = 0
-    shared_ffn: int = 0
-    """Width of what serves every token of these layers, beside the routed experts."""
-    router: int = 0
-    """Parameters of one layer's routing matrices, and of those between it and its experts."""
+    shared_ffn: int = 0  # width of what serves every token beside the routed experts
+    router: int = 0  # parameters of a layer's routing, and between it and its experts
     width: int = 0  # numbers that go into an expert, if they are not the hidden state
 
 

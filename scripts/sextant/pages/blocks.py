@@ -77,10 +77,8 @@ class Table:
     """Rows of cells; the first column names the row. Without rows it is left out."""
 
     header: Sequence[str]  # one label per column, with the unit; empty for a table without a head
-    rows: Sequence[Sequence[Any]]
-    """Text as it is; a number gets 3 significant digits, None is `–`, a bool `yes` or `no`."""
-    words: Collection[int] = (0,)
-    """Positions of the columns of words, aligned left; the others are numbers, aligned right."""
+    rows: Sequence[Sequence[Any]]  # text, numbers (3 significant digits), None (`–`), bool
+    words: Collection[int] = (0,)  # columns of words, aligned left; others are numbers
     note: str = ""  # A sentence below the table
     has_header_in_text: bool = True
     n_rows_in_text: int | None = None  # how many rows the text shows; a page shows all
@@ -172,10 +170,8 @@ class Document:
     title: str  # of the page
     blocks: Sequence[Block]
     data: Mapping[str, Any] = field(default_factory=dict)
-    subtitle: str = ""
-    """What was asked: below a page's title; in text after the headline and its notes."""
-    origin: Mapping[str, Any] | None = None
-    """As `sextant.base.files.provenance` returns it, for the foot of a page."""
+    subtitle: str = ""  # what was asked; in text after the headline and its notes
+    origin: Mapping[str, Any] | None = None  # of `provenance`, for a page's foot
 
 
 def paragraphs(text: str) -> list[Block]:

@@ -34,8 +34,7 @@ _MAX_LABELS = 40
 
 Look = dict[str, Any]  # arguments of matplotlib for a line or mark: colour, marker, line style
 Numbers = Sequence[float | None] | np.ndarray  # values to draw; None leaves a gap
-Matrix = tuple[str, Sequence[str], Sequence[Sequence[float | None]]]
-"""Heading, names of rows and columns, coefficients."""
+Matrix = tuple[str, Sequence[str], Sequence[Sequence[float | None]]]  # heading, names, numbers
 _SETTINGS: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -66,12 +65,9 @@ class Curve(NamedTuple):
     x: Numbers
     y: Numbers
     low: Numbers | None = None
-    high: Numbers | None = None
-    """With `low`: ends of a band around the line, or of error bars through points."""
-    is_marks: bool = False
-    """Whether values are marks without a line; `low` and `high` are then error bars."""
-    is_reference: bool = False
-    """Whether values are compared with it: a thin dashed line that has its name where it begins."""
+    high: Numbers | None = None  # with `low`: a band around the line, or error bars of points
+    is_marks: bool = False  # no line; `low` and `high` are error bars
+    is_reference: bool = False  # a thin dashed line with its name where it begins
     labels: Sequence[str] = ()  # beside the points
     ringed: Sequence[int] = ()  # places of points with a ring around them
     hollow: Sequence[int] = ()  # places of points whose mark is not filled

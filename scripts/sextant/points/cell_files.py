@@ -27,16 +27,14 @@ from sextant.points.verdict import Tuning
 if TYPE_CHECKING:  # a job that measures has no use for its memory
     import pandas as pd
 
-FORMAT_VERSION = 2
-"""Of `run.json` and `tuning.json`. Add 1 where a reader of the former version would misread."""
+FORMAT_VERSION = 2  # of both JSON files; add 1 where a former reader would misread
 _VERSION = "format_version"
 FILES = "files"  # the key of a `run.json` that has size and SHA-256 of each other file
 SEAL = "content_sha256"  # the key of a `run.json` that has the checksum of all others
 
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """The files of a cell besides `run.json`."""
-CHECKPOINT = "partial"
-"""Name of the folder, inside the cell's folder, where finished levels are kept."""
+CHECKPOINT = "partial"  # folder in the cell's own for the levels that are finished
 DAMAGED = "damaged-"  # prefix of the folders that hold damaged files, inside the cell's folder
 
 _FLOAT, _COUNT, _TEXT = pa.float64(), pa.int32(), pa.string()

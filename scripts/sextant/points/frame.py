@@ -23,11 +23,9 @@ SERVING = [*_SOFTWARE, *_LAYOUT]
 """How an LLM was served. Layers are split over `tensor_parallel` devices, or all of the profile if
 it is null; there are `data_parallel` copies of the attention layers."""
 LENGTHS = ["input_tokens", "output_tokens"]  # mean lengths of a point's requests
-LOAD = ["users", "request_rate_rps"]
-"""A closed loop has `users`; its `request_rate_rps` is then a result."""
+LOAD = ["users", "request_rate_rps"]  # the rate of a closed loop is a result
 TARGETS = ["nttft_ms", "itl_ms"]
-BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}
-"""Columns of the ends of their intervals."""
+BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}  # of intervals
 FLOOR_MS = 1e-6
 """What a predicted latency of 0 ms or less becomes: LLM-Pilot's scoring takes 0 as a latency that
 meets every limit; `has_latency` would take it for a point where nothing succeeded."""

@@ -26,8 +26,7 @@ from sextant.points.export import write_description, write_points, write_table
 from sextant.points.frame import COLUMNS, LOAD, STATISTICS
 
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
-_WITHOUT_ANSWERS = ("users", "n_ok", "n_failed", "measured_on")
-"""What is known of a run in which every request failed."""
+_WITHOUT_ANSWERS = ("users", "n_ok", "n_failed", "measured_on")  # where every request failed
 LLMS = PROJECT / "resources" / "llms"
 Point = dict[str, Any]
 

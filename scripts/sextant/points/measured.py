@@ -36,8 +36,7 @@ class _Measured(NamedTuple):
     llms: dict[str, LLM]
     profiles: dict[str, GPUProfile]
     longest_request_tokens: Mapping[str, int]  # by workload
-    decisions: Mapping[str, tuple[str, str]]
-    """The workload and scenario that a source's answers rest on, where that is known."""
+    decisions: Mapping[str, tuple[str, str]]  # workload and scenario of a source's answers
     features: Mapping[str, Features] = {}  # by source, where they came with it
     predictors: Mapping[str, list[str]] = {}  # those that were scored, by source
 

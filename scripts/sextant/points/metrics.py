@@ -23,8 +23,7 @@ if TYPE_CHECKING:  # the load client does without
     import pyarrow as pa
 
 PERCENTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # of the store's columns
-STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-"""Of tables of a load or a simulation, besides the mean."""
+STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}  # besides the mean
 SHOWN = {"ttft_ms": "TTFT, ms", "itl_ms": "ITL, ms", "tpot_ms": "TPOT, ms", "e2e_ms": "E2E, ms"}
 """The latencies of these tables, and their labels."""
 N_BLOCKS = 10  # few enough that a block of a small run still has some tokens
@@ -221,10 +220,8 @@ POINT_LABELS = {
     for statistic in (*PERCENTILES, "mean")
 }
 """What pages call the columns of points, with their units."""
-SETTING = ("source", "workload_id", "scenario_id", "variant_id")
-"""What points share that may be compared in one figure."""
-SHAPING_FRACTION = 0.1
-"""A lag (p99) above this fraction of the latency that it adds to could have shaped it."""
+SETTING = ("source", "workload_id", "scenario_id", "variant_id")  # of points in one figure
+SHAPING_FRACTION = 0.1  # a lag (p99) above this share of a latency may have shaped it
 _FEW_REQUESTS = 20  # with fewer successful requests even a median is rough
 WARNINGS = {
     "n_failed": "Requests failed; they are in no latency",

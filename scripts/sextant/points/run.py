@@ -85,13 +85,11 @@ class LevelRun:
 
     level: Level
     started_s: float | None = None
-    duration_s: NonNegativeFloat | None = None
-    """From the start of the measured part to the last end."""
+    duration_s: NonNegativeFloat | None = None  # of the measured part, to the last end
     n_warmup_requests: NonNegativeInt | None = None
     n_cooldown_requests: NonNegativeInt | None = None
     n_prepared_late: NonNegativeInt | None = None  # requests encoded while one was due
-    n_unfinished: NonNegativeInt = 0
-    """Measured requests in flight when the level was interrupted; they have no row."""
+    n_unfinished: NonNegativeInt = 0  # in flight when the level was interrupted; without a row
     client_lag_ms: Quantiles = Quantiles()  # lateness of the client's event loop
     send_lag_ms: Quantiles = Quantiles()  # time from when a request was due until it was sent
     lag_warning: str | None = None
@@ -133,8 +131,7 @@ class ServerFacts:
     engine: str | None  # name of the engine, e.g. `vllm`
     version: str | None
     precision: str | None = None  # type of the weights as served
-    command: tuple[str, ...] | None = None
-    """The exact command line; None for a server that somebody else started."""
+    command: tuple[str, ...] | None = None  # None: somebody else started it
     url: str | None = None  # of a server that somebody else started
     start_duration_s: float | None = None
     devices: tuple[tuple[int | str, ...], ...] = ()  # one tuple per replica
@@ -175,8 +172,7 @@ class CellRun:
     workload_id: str
     scenario_id: str
     variant_id: str
-    scenario: Mapping[str, Any]
-    """How load was put on the server, as plain data: `kind`, and the fields of this kind."""
+    scenario: Mapping[str, Any]  # `kind`, and the fields of this kind
     variant: Variant
     verdict: Verdict
     batch_weight_tokens: int | None = None
@@ -184,17 +180,14 @@ class CellRun:
     seed: int | None = None
     sampler: str | None = None
     prompts: str | None = None
-    unsent_parameters: tuple[str, ...] | None = None
-    """Parameters of the workload that no request carried."""
+    unsent_parameters: tuple[str, ...] | None = None  # that no request carried
     levels: tuple[LevelRun, ...] = ()
     left_out: LeftOut | None = None
-    is_complete: bool = True
-    """False if the measurement was interrupted; `levels` has those that ended before."""
+    is_complete: bool = True  # False: interrupted; `levels` has those that ended before
     interruption: str | None = None  # what interrupted it
     started_at: datetime | None = None
     host: HostFacts | None = None
-    definition: Mapping[str, Any] | None = None
-    """What the cell was built from (`cell_definition`); None for an ad hoc run."""
+    definition: Mapping[str, Any] | None = None  # `cell_definition`; None for an ad hoc run
     definition_sha256: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 

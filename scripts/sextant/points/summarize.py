@@ -16,13 +16,10 @@ from sextant.points.metrics import REQUEST_COLUMNS, interval_rows, points_query
 from sextant.points.run import CELL_KEY, LevelRun
 from sextant.points.store import connect
 
-ENERGY_SQL = Path(__file__).with_name("energy.sql")
-"""Creates the tables `device_telemetry` and `energy` of `all_telemetry` and `levels`."""
-_CELLS_AT_ONCE = 100
-"""Their requests are in memory together: about 100 MiB for 100,000 requests of 64 tokens."""
+ENERGY_SQL = Path(__file__).with_name("energy.sql")  # creates `device_telemetry` and `energy`
+_CELLS_AT_ONCE = 100  # 100 MiB for 100,000 requests of 64 tokens
 _TEXT, _FLOAT, _COUNT = pa.string(), pa.float64(), pa.int64()
-_Columns = dict[str, tuple[pa.DataType, Callable[..., Any]]]
-"""Type of a table's column, and what gives its value of an item."""
+_Columns = dict[str, tuple[pa.DataType, Callable[..., Any]]]  # type, and value of an item
 
 
 def _precision(cell: MeasuredCell) -> str | None:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from sextant.experiment.servers import Variant
 
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""How the files of a cell are read."""
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # how a cell's files are read
 
 
 class Kind(StrEnum):
@@ -34,10 +33,8 @@ class Outcome(StrEnum):
     FEASIBLE = "feasible"
     WEIGHTS_TOO_LARGE = "weights_too_large"
     KV_CACHE_TOO_SMALL = "kv_cache_too_small"
-    BATCH_WEIGHT_TOO_LARGE = "batch_weight_too_large"
-    """The server variant asks for more than the KV cache holds."""
-    BATCH_WEIGHT_TOO_SMALL = "batch_weight_too_small"
-    """The server variant allows less than the longest request needs."""
+    BATCH_WEIGHT_TOO_LARGE = "batch_weight_too_large"  # the variant asks for too much
+    BATCH_WEIGHT_TOO_SMALL = "batch_weight_too_small"  # the variant allows too little
     NO_BATCH_WEIGHT_PASSED = "no_batch_weight_passed"
     HEADS_CANNOT_BE_SPLIT = "heads_cannot_be_split"
     MEMORY_TOO_SMALL = "memory_too_small"  # by the source of a characterization, without numbers
@@ -126,8 +123,7 @@ class Feasibility:
     memory_utilization: float  # fraction of the memory that the server may use
     weight_gib: float
     kv_gib: float  # memory left for the KV cache after the weights (never below 0)
-    max_batch_weight_tokens: int
-    """Upper bound of the batch weight: tokens whose KV cache fits into `kv_gib`."""
+    max_batch_weight_tokens: int  # upper bound: tokens whose KV cache fits into `kv_gib`
 
     @property
     def is_feasible(self) -> bool:
@@ -208,8 +204,7 @@ class Probe:
     detail: str
     duration_s: float
     memory: MemoryFacts = MemoryFacts()
-    is_under_load: bool = False
-    """It had passed the corner cases, and failed under the load of the scenario."""
+    is_under_load: bool = False  # it passed the corner cases and failed under load
 
 
 @dataclass(frozen=True)
@@ -219,9 +214,7 @@ class Tuning:
     __pydantic_config__: ClassVar = STRICT
 
     verdict: Verdict
-    batch_weight_tokens: int | None = None
-    """The one that was chosen; None if none works, or nothing is known."""
-    possible_gain: float | None = None
-    """How much larger a batch weight that works may be, as a fraction of the chosen one."""
+    batch_weight_tokens: int | None = None  # the one that was chosen; None if none works
+    possible_gain: float | None = None  # of a larger weight that may work, as a fraction
     memory: Feasibility | None = None  # by facts alone; None where a source does not say
     probes: tuple[Probe, ...] | None = ()  # none where a source does not say

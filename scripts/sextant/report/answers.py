@@ -22,12 +22,9 @@ from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_sto
 from sextant.points.store import open_store
 from sextant.predict import MEASURED
 
-Tables = Mapping[str, Sequence[Row]]
-"""Rows by table. A row is a dict by column; what is not known is None, also where the store
-has NaN."""
+Tables = Mapping[str, Sequence[Row]]  # rows by table; None is not known, the store's NaN too
 
-MAX_DETAILED_SLOS = 6
-"""With more SLOs only the first of the sheet is shown in full, and a summary of all."""
+MAX_DETAILED_SLOS = 6  # with more, only the first is shown in full
 _TABLES = ("llm", "gpu_profile", "trace", "workload", "score", "capacity", "fleet", "provenance")
 # An LLM's own measurements are its answer; predictors were only judged on it.
 _IS_ANSWER = f"""(predictor = '{MEASURED}' OR NOT EXISTS (
@@ -45,8 +42,7 @@ _QUERIES = {
     "held_out": f"FROM recommendation AS t WHERE NOT {_IS_ANSWER}",
     "candidate": f"FROM candidate AS t WHERE {_IS_ANSWER}",
 }
-LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}
-"""What a level is, by the kind of scenario."""
+LEVEL_NAMES = {kind: scenario.level_words for kind, scenario in KINDS.items()}  # by scenario
 TARGET_NAMES = {"nttft": "nTTFT", "itl": "ITL"}  # the latencies that predictors predict
 _KEY = ("source", "slo_id", "predictor", "llm_id")
 _SIZE = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met")

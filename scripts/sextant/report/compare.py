@@ -26,8 +26,7 @@ from sextant.points.metrics import LATENCIES, N_BLOCKS, SHOWN
 from sextant.report.answers import deployment, read_tables, recommendations
 
 _FAILED = "failed requests, share"
-_OF_FAILURES, _OF_FIGURES = 0.01, 0.04
-"""Chance of a difference where there is none: of failures, and of all other figures together."""
+_OF_FAILURES, _OF_FIGURES = 0.01, 0.04  # chance of a difference where there is none
 _N_DEALS = 4000
 _LEAST_REQUESTS = 2 * N_BLOCKS
 _FACTS = ("llm_id", "gpu_profile_id", "workload_id", "engine", "prompts")
@@ -35,8 +34,7 @@ _LOAD = ("duration_s", "n_requests", "burstiness", "max_in_flight")
 _HEADER = ["", "A", "B", "B / A", "interval", "difference"]
 _KEY = ("source", "slo_id", "llm_id", "predictor")
 
-Level = tuple[pd.DataFrame, float | None]
-"""Requests of a level, those that failed too, and its duration (s)."""
+Level = tuple[pd.DataFrame, float | None]  # all requests, and duration (s)
 
 
 def compare_runs(first: Path, second: Path) -> Document:

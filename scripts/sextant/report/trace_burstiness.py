@@ -29,8 +29,7 @@ from sextant.workload.generators import ArrivalModel
 from sextant.workload.profiles import TOO_FEW, WINDOW_S, count_doublings, fit_windows, read_arrivals
 from sextant.workload.trace_arrivals import REPLAY
 
-DOUBLING_MINUTES = (5, 10)
-"""BurstGPT, III-B: how often the number of requests doubles within 5 and 10 minutes."""
+DOUBLING_MINUTES = (5, 10)  # BurstGPT, III-B: within how long requests double
 _DOUBLINGS = ("n_doublings", "per_day", "per_workday", "n_from_zero")
 _COARSE = 0.1  # fraction of equal time stamps above which the page mentions the clock
 _MAX_WINDOWS = 150  # with more windows their intervals would cover each other, and are not drawn

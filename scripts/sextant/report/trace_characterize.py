@@ -29,8 +29,7 @@ _MAX_GROUPS = 12
 _AGES_S = (60, 600, 3600, 86_400)
 _MOST = 0.9
 _MILLION = 1_000_000
-_RISE = 1.02
-"""A larger cache gets a line of the table if it finds so many times as much as the line above."""
+_RISE = 1.02  # what finds so many times as much gets a line of the table
 
 
 def measure_overview(trace: Path, ingest_report: Path | None) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from sextant.workload.generators import ArrivalModel
 from sextant.workload.trace_arrivals import load_arrivals, read_stored
 
 MAX_SHOWN = 6  # LLMs and services that are drawn; the most frequent ones
-MAX_SAMPLE = 200_000
-"""Requests that are looked at one by one (rank correlations); more add no digit."""
+MAX_SAMPLE = 200_000  # requests looked at one by one; more add no digit
 _SETTINGS = """SET memory_limit = '700MB'; SET preserve_insertion_order = false;
     SET enable_progress_bar = false"""
 _SERVED = "status IS DISTINCT FROM 'failed'"
@@ -120,8 +119,7 @@ class FittedWorkload:
     name: str
     folder: Path
     arrivals: ArrivalModel
-    validation: Mapping[str, Any]
-    """How faithful it is to its trace: what `fit.fit_workload` returned."""
+    validation: Mapping[str, Any]  # how faithful it is: what `fit.fit_workload` returned
     facts: Mapping[str, Any]  # how it was fitted: its caps, and what the trace came from
 
 

@@ -25,8 +25,7 @@ from sextant.studies.study import StudyData, part, table_of
 
 MAX_SLICES = 40  # most equal parts of a phase's time in its curves over time
 SWEEPS = ("alpha", "beta", "theta")
-SMALL_PANELS: Mapping[str, Any] = {"height_in": 1.7, "has_points": False}
-"""Layout of figures with a column of panels per phase."""
+SMALL_PANELS: Mapping[str, Any] = {"height_in": 1.7, "has_points": False}  # a column a phase
 _REQUESTS_PER_SLICE = 5  # on average, at least: a slice without a request has no latency
 _COLUMNS = (
     *("level", "scheduled_s", "sent_s", "first_token_s", "last_token_s", "token_offsets_ms"),

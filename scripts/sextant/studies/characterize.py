@@ -13,9 +13,7 @@ from sextant.points.run import CELL_KEY
 from sextant.studies import study
 from sextant.studies.study import Analysis, StudyData, part, table_of
 
-SATURATION = 0.9
-"""A combination is saturated from the fewest users that reach this share of its highest
-throughput."""
+SATURATION = 0.9  # of the highest throughput, reached by the fewest saturating users
 _SETTING = ["workload_id", "scenario_id"]
 _COMBINATION = ["llm_id", "gpu_profile_id", *_SETTING, "variant_id"]
 _CURVES = (

@@ -56,8 +56,7 @@ class Analysis:
     """What a study found."""
 
     summary: str  # the findings in a few sentences, computed from the data
-    numbers: Mapping[str, Any]
-    """The same as data, for `study.json`; frames become lists of rows, NaN and inf null."""
+    numbers: Mapping[str, Any]  # for `study.json`; frames become rows, NaN and inf null
     sections: Sequence[Section] = ()
 
 

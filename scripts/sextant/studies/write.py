@@ -19,8 +19,7 @@ from sextant.points.run import CELL_KEY, CellRun
 from sextant.points.summarize import aggregate_points
 from sextant.studies.study import Analysis, StudyData, level_words, place_words
 
-TABLES = ("point", "feasibility", "telemetry")
-"""Tables of the store that a study's cells are aggregated to."""
+TABLES = ("point", "feasibility", "telemetry")  # what a study's cells are aggregated to
 TITLES = {
     "characterize": "Characterization",
     "pareto": "Pareto-optimal throughput",
