@@ -227,10 +227,8 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
 
 
 def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
-    """Return the library files that decide a script's results, sorted. They are the modules that
-    the script imports, directly or through others, also inside functions; `modules`, which it
-    imports by name at run time; and what else lies in their folders (templates, scripts of pages,
-    SQL). The library lies in `folder`.
+    """Return the library files that decide a script's results: the modules that it imports, also
+    through others, `modules`, imported by name, and what else lies in their folders.
     """
     graph, named = _imports(), set(modules)
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):

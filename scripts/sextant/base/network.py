@@ -71,10 +71,9 @@ def remove_key(file: BinaryIO, key: str) -> None:
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket bound to a free port of 127.0.0.1, which reserves the port. The kernel gives
-    a bound port to no process that asks for any port (bind(2) to 0, connect(2)). A server that
-    names the port can still bind it and listen if it sets SO_REUSEADDR, as vLLM does, or
-    SO_REUSEPORT, as vLLM with several API servers does (socket(7)).
+    """Return a socket bound to a free port of 127.0.0.1: the kernel gives it to no process that
+    asks for any port; a server that sets SO_REUSEADDR or SO_REUSEPORT, as vLLM does, can still
+    listen on it.
     """
     held = socket.socket()
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):

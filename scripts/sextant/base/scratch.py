@@ -34,11 +34,9 @@ _PERIOD_S = 0.5
 
 @contextlib.contextmanager
 def scratch_folder(results: Path) -> Iterator[Path]:
-    """Yield a new folder, removed when the block or this process ends, also by SIGKILL. It lies in
-    `SLURM_TMPDIR` if the site sets it, else in `TMPDIR`. Folders of jobs that were killed together
-    with their caretakers (a node that went down) are removed first. In `results`, where this
-    process writes, its unfinished files are removed as well if it is killed. Raises InputError: no
-    folder can be made there, it lacks room, or its path is too long.
+    """Yield a new folder in `SLURM_TMPDIR`, else `TMPDIR`, removed when the block or this process
+    ends, also by SIGKILL; so are unfinished files in `results`. Folders of jobs killed with their
+    caretakers go first. InputError: no folder, no room, or too long a path.
     """
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     for old in place.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
@@ -106,11 +104,10 @@ def _remove_unused(folder: Path) -> None:
 
 @contextlib.contextmanager
 def cell_lock(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a cell, `.lock` in its folder; yields whether another job held it before. A
-    job of a cluster outlives the Snakemake that submitted it; the next one then submits another job
-    for the same cell. The kernel releases the lock (flock(2)) when the process ends. It works
-    across nodes on NFS, Lustre (mounted with `flock`) and GPFS. A file system without locks gives a
-    warning. Raises OSError if `.lock` cannot be made, or is not a plain file.
+    """Hold the lock of a cell, `.lock` in its folder; yields whether another job held it before: a
+    job of a cluster outlives its Snakemake, and the next one submits another. flock(2) works on
+    NFS, Lustre (mounted with `flock`) and GPFS; without locks it warns. OSError if it cannot be
+    made.
     """
     path, has_waited, handle = folder / ".lock", False, None
     try:

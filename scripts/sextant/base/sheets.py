@@ -187,10 +187,9 @@ def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) ->
 def load_sheet(
     path: str | Path, kind: type, key: str | None = None, *, delimiter: str | None = "\t"
 ) -> list[Row]:
-    """Read a tab-separated sheet; each row is a dict typed and checked by a dataclass. The key of
-    an empty cell is left out of the row. Lines that start with `#` are comments. With `delimiter`
-    None commas separate where there is no tab. Values of the column `key` have to differ by more
-    than case or Unicode normal form. Raises InputError.
+    """Read a sheet; each row is a dict, without empty cells, checked by a dataclass. `#` begins a
+    comment. With `delimiter` None commas separate where there is no tab. Values of the column `key`
+    differ by more than case or Unicode form. Raises InputError.
     """
     path, types = Path(path), field_types(kind)
     rows: list[Row] = []

@@ -64,11 +64,10 @@ class GPU:
         return self.kind == "gpu" and not self.architecture.startswith("CDNA")
 
     def dense_tflops(self, precision: str) -> float:
-        """Return the peak rate of an LLM's products in a served precision. Weights in a type that
-        the device has no units for, or slower ones than for 16 bits, are multiplied as 16-bit
-        numbers, as are those of weight-only formats (INT4). MXFP4 weights are multiplied with 8-bit
-        activations where there are units for 4-bit floats. TF32 has half of the 16-bit rate.
-        `precision` is one of `sextant.facts.llm.PRECISIONS`.
+        """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`. Without
+        units for a type, or slower ones, it is that of 16 bits, as of weight-only formats (INT4).
+        MXFP4 weights meet 8-bit activations where there are 4-bit units; TF32 has half of the
+        16-bit rate.
         """
         if precision == "fp32":
             return self.dense_16bit_tflops / 2
@@ -164,11 +163,9 @@ _MIG_GPUS = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "R
 
 
 def mig_slice(gpu: GPU, profile: str) -> GPU:
-    """Return the slice of a GPU that a MIG profile names, e.g. `3g.20gb` of an A100-40GB;
-    InputError if the GPU has no MIG, or no such profile. It has that many of the seven compute
-    slices (an A30 has four), and the eighths (fourths) of memory and of its bandwidth next to the
-    gigabytes in the name (NVIDIA, Multi-Instance GPU User Guide). What a slice draws in watts is
-    not known.
+    """Return the slice of a GPU that a MIG profile names: `3g.20gb` of an A100-40GB has three of
+    seven compute slices (an A30 has four), and the eighths (fourths) of memory and bandwidth next
+    to 20 GB (NVIDIA, Multi-Instance GPU User Guide). InputError if there is none.
     """
     match = re.fullmatch(r"([1-7])g\.([0-9]+)gb", profile)
     if not match or not gpu.gpu_id.startswith(_MIG_GPUS):

@@ -184,11 +184,9 @@ class LLM:
 
 
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
-    """Read the facts of an LLM from its `config.json`. Weights and KV cache have the `dtype` they
-    are served in; without one, that of the config. Of a vision-language config the text part
-    (`text_config`) is read: the vision tower and its projector are counted nowhere. InputError: the
-    file is not JSON, its family is unknown, a field is missing, or one that changes the size or the
-    cost is not known in its family.
+    """Read the facts of an LLM from its `config.json`, served in `dtype`, by default the config's;
+    of a vision-language config the text part, without the vision tower. InputError: not JSON, an
+    unknown family, a missing field, or one that changes size or cost and is not known.
     """
     config = read_config(path, dtype)
     name = config.word("model_type")
@@ -322,11 +320,9 @@ def kv_precision_of(llm: LLM) -> str:
 
 
 def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
-    """Return the facts of an LLM that is served in a precision, its config's if None; InputError if
-    it is unknown. A checkpoint that has the precision keeps what it quantizes. Otherwise all
-    matrices of the layers are quantized, but in 4-bit floats (NVFP4, MXFP4) of a mixture of experts
-    attention keeps its data type, and in MXFP4 all but the routed experts does, as in the
-    checkpoints that are published.
+    """Return the facts of an LLM served in a precision, its config's if None; InputError: unknown.
+    A checkpoint keeps what it quantizes. Else all matrices of the layers are quantized, but as in
+    published ones NVFP4 leaves attention of a mixture alone, MXFP4 all but routed experts.
     """
     for field, value, known in (
         ("kv_precision", kv_precision, KV_PRECISIONS),

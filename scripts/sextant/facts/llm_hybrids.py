@@ -48,11 +48,9 @@ def _indexers(config: Config, s: base.Sizes, q_latent: int) -> tuple[int, int, f
 
 
 def deepseek_v4(config: Config, family: base.Family) -> base.Facts:
-    """DeepSeek V4: every layer keeps a window, and all but a few one entry for several tokens. K
-    and V are one vector of `head_dim` numbers. Of the older tokens a layer keeps one such vector
-    for each `compress_ratios` of them (DeepSeek-V4 technical report, 2026); where the ratio is 4 an
-    indexer, with compressed keys of its own, chooses among them. Counts leave out the small
-    matrices that mix the copies of the hidden state (`hc_mult`).
+    """DeepSeek V4: every layer keeps a window, and of older tokens one vector (both K and V) for
+    each `compress_ratios` of them (technical report, 2026); at ratio 4 an indexer with compressed
+    keys chooses among them. The small matrices of `hc_mult` are left out.
     """
     h, heads, dim, layers = config.integers(
         "hidden_size", "num_attention_heads", "head_dim", "num_hidden_layers"

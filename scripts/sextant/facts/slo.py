@@ -251,13 +251,9 @@ class SLO(Limits):
         return {name: values / self.limits[name].limit_ms for name, values in latencies.items()}
 
     def latencies(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the latencies in ms that have a limit, at its percentile, by metric.
-
-        TTFT is nTTFT x input tokens, TPOT is ITL, E2E is TTFT + (output tokens - 1) x ITL.
-
-        Args:
-            latencies_ms: nTTFT and ITL at `percentiles`, shape (..., 2).
-            lengths: mean input and output tokens of a request, shape (..., 2).
+        """Return the latencies in ms that have a limit, at its percentile, by metric: TTFT is nTTFT
+        x input tokens, TPOT is ITL, E2E is TTFT + (output tokens - 1) x ITL. `latencies_ms` are
+        nTTFT and ITL at `percentiles`, `lengths` mean input and output tokens, shapes (..., 2).
         """
         latencies = {}
         for name, (_, percentile) in self.limits.items():

@@ -56,11 +56,9 @@ Pair = tuple[str, str]  # (`llm_id`, `gpu_profile_id`)
 
 
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """Return points with all of `COLUMNS`, typed, then their other columns. A missing value comes
-    from `defaults`, or is computed from others of its row: nTTFT = TTFT / input tokens (exact for
-    requests of one length, else a ratio of means); of mean and median, ITL is TPOT where the row
-    has no ITL; and where it has neither, mean ITL = (E2E − TTFT) / (output tokens − 1). Column
-    `derived` names the latencies of the row that are computed, e.g. `itl`.
+    """Return points with all of `COLUMNS`, typed. What is missing comes from `defaults` or its row:
+    nTTFT = TTFT / input tokens (a ratio of means unless lengths are equal), ITL = TPOT, else mean
+    ITL = (E2E − TTFT) / (output tokens − 1). Column `derived` names what is computed.
     """
     others = [name for name in points if name not in _TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
@@ -103,17 +101,10 @@ def at_percentile(
     first_token: str = "nttft",
     more: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return the points at percentiles, sorted by LLM, GPU profile and users.
-
-    Columns are `IDENTIFIERS`, `LOAD`, `SERVING`, `LENGTHS`, the latencies `nttft_ms, itl_ms`, each
-    at its percentile (of the first token, of the tokens after it), `BOUNDS` (the ends of their 90%
-    intervals, NaN where not known), throughput and energy, `more`; and `source`, if points have it.
-    A percentile that a point lacks is estimated from those that it has; `estimated` says so.
-
-    Where there is a request rate and no `users`, they are those in flight by Little's law.
-
-    With `first_token` of `ttft`, `nttft_ms` is TTFT at the percentile over the mean input tokens
-    (`SLO.first_token`): where requests differ in length, TTFT spreads less than nTTFT.
+    """Return the points at percentiles (estimated where they lack one, see `estimated`), sorted:
+    `IDENTIFIERS, LOAD, SERVING, LENGTHS`, `nttft_ms, itl_ms` with `BOUNDS` (NaN: not known), rates,
+    `more`, and `source`. Users of a rate are those in flight (Little's law). With `first_token` of
+    `ttft`, `nttft_ms` is TTFT over mean input tokens: it spreads less than nTTFT.
     """
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     for target, percentile in zip(TARGETS, percentiles, strict=True):
@@ -145,11 +136,9 @@ FORMULAS = {
 
 
 def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Return `at_percentile` for an SLO, and what decides whether a point meets it. That is each
-    limited latency at its percentile by its own columns, `own_<metric>_ms`, with the ends of its
-    interval, `own_<metric>_lo_ms` and `own_<metric>_hi_ms`; a latency of 0 is none.
-    `<metric>_is_derived` where the point lacks it, and `FORMULAS` give it. `served_rps` is the
-    request rate as measured, `failed_share` of all requests that failed (NaN: not known).
+    """Return `at_percentile` for an SLO, and what decides: each limited latency by its own columns,
+    `own_<metric>_ms` with its interval (0 is none), `<metric>_is_derived` (by `FORMULAS`),
+    `served_rps` as measured, and `failed_share` of all requests (NaN: not known).
     """
     points = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     found: dict[str, pd.Series] = {}

@@ -44,10 +44,9 @@ class Served:
 def import_load_tool(
     tool: str, files: Sequence[Path], out: Path, served: Served, configs: str | None = None
 ) -> str:
-    """Write results of a tool, a key of `TOOLS`, as the folder of a characterization. `configs` is
-    the folder of the LLMs' `<llm_id>.json`, relative to `out`; by default what ships. Returns the
-    counts. Raises InputError: a file was not written by the tool, or does not name the LLM; the GPU
-    profile is unknown; no result has users or an answered rate; no LLM has its config.
+    """Write results of a tool, a key of `TOOLS`, as the folder of a characterization; return the
+    counts. `configs` as of `write_published`, by default what ships. InputError: not the tool's
+    file, no LLM or none with a config, an unknown profile, or no users and no answered rate.
     """
     profile_of_id(served.gpu_profile_id)
     configs = configs or os.path.relpath(LLMS, out)
@@ -90,15 +89,10 @@ def write_published(
     n_read: int,
     notes: Sequence[str] = (),
 ) -> str:
-    """Write the folder of a characterization, but for LLMs without a configuration.
-
-    Returns the counts: points, measurements, `notes`, and points left out by LLM. Raises
-    InputError: no LLM has its configuration; a GPU profile is unknown.
-
-    Other files in the folder stay. `points` have in place of `llm_id` the LLM's name on Hugging
-    Face, `model`; GPU profiles are `<n>x<gpu_id>`. `configs` is the folder of the LLMs'
-    `<llm_id>.json`, relative to `out`; in an id `/` is `__`. `n_read` measurements were read;
-    `notes` are of those that are not among the points.
+    """Write the folder of a characterization, where other files stay, without LLMs that have no
+    `<llm_id>.json` in `configs` (relative to `out`); return the counts and `notes`, of `n_read`
+    measurements. `points` have the LLM's name on Hugging Face, `model`; `/` is `__` in an id.
+    InputError: no LLM is left, or a GPU profile is unknown.
     """
     folder = (out / configs).resolve()  # `out` need not be there yet
     points = points.assign(llm_id=points["model"].str.replace("/", "__", regex=False))

@@ -47,10 +47,9 @@ def load_characterization(
     workload_id: str | None = None,
     scenario_id: str | None = None,
 ) -> Characterization:
-    """Read a characterization from a store, or from the cells of a folder. The source has to be
-    given if there are several; workload and scenario are those that its recommendations rest on
-    unless others are given. InputError: there is no such store or cell, one cannot be read, or the
-    choice is not unique.
+    """Read a characterization from a store, or from the cells of a folder; workload and scenario
+    are by default those of its recommendations. InputError: nothing there, a cell cannot be read,
+    or the choice is not unique.
     """
     return _choose(_read(place), place, source, workload_id, scenario_id)
 

@@ -144,14 +144,9 @@ def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.T
 
 
 def intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2).
-
-    An end is NaN where the values do not bound it: 6 requests are needed for a median, about 50 for
-    the upper end of p90, 100 for that of p95 and 500 for that of p99.
-
-    Args:
-        values: of all requests, one after the other in the order in which these ended.
-        sizes: how many values each request has.
+    """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2), NaN where the
+    values, `sizes` of each request in the order of their ends, do not bound them: 6 requests for a
+    median, about 50 for the upper end of p90, 100 for p95, 500 for p99.
     """
     from scipy.special import stdtrit  # its import takes longer than a page without intervals
 

@@ -51,14 +51,10 @@ _NUMBERS = [*TARGETS, *_BOUNDS, *LENGTHS, "request_rate_rps"]
 
 
 def read_tables(database: str | Path) -> dict[str, list[Row]]:
-    """Read the store without changing it. Raises InputError if there is no store, or it lacks a
-    table.
-
-    SLOs are in the order of their sheet, those of a trace in `trace_slo`, profiles by price,
-    other rows by their columns. Recommendations are in two tables: `answer` (of points where an LLM
-    was measured, else of each predictor) and `held_out` (of predictors for measured LLMs that they
-    were not shown). `deciding` has the points that they rest on, `candidate` only the alternatives
-    to answers, `prediction` only rows of `detailed_slos`.
+    """Read the store; InputError if there is none, or it lacks a table. SLOs are in the order of
+    their sheet, those of a trace in `trace_slo`. `answer` has recommendations (of points, else of
+    each predictor), `held_out` those of predictors for measured LLMs, `deciding` the points they
+    rest on, `candidate` alternatives, `prediction` rows of `detailed_slos`.
     """
     with open_store(database) as connection:
         # The store is filled once, from the sheet's first row on.
@@ -114,15 +110,11 @@ def price_lines(tables: Tables) -> list[str]:
 
 
 def recommendations(tables: Tables) -> list[Row]:
-    """Return the answers: from points where an LLM was measured, else from each predictor.
-
-    Columns: `source, slo_id, llm_id, predictor, basis` (`measured` or `predicted`),
-    `gpu_profile_id` (None: no profile meets the SLO), `replicas, users_per_replica, usd_per_hour,
-    probability_met` (None: not known), `alternatives` (others that meet it, cheapest first; see
-    `headroom.compare_options`), `nearest_miss` (where none does, the profile whose worst latency,
-    at its fewest users, is least above its limit; None if no latency tells), `does_not_fit`,
-    `not_measured` and `fails` (profiles without a load that counts, by the reason: the last had
-    more failures than the SLO allows).
+    """Return the answers: the key, `basis` (`measured` or `predicted`), `gpu_profile_id` (None: no
+    profile meets the SLO) and its size, `alternatives` (cheapest first;
+    `headroom.compare_options`), `nearest_miss` (the profile whose worst latency at its fewest users
+    is least above its limit), and profiles that are not judged, by the reason: `does_not_fit,
+    not_measured, fails`.
     """
     candidates, found = group_by(tables["candidate"], *_KEY), []
     for row in tables["answer"]:

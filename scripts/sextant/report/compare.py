@@ -38,11 +38,9 @@ Level = tuple[pd.DataFrame, float | None]  # all requests, and duration (s)
 
 
 def compare_runs(first: Path, second: Path) -> Document:
-    """Return two load runs side by side: `levels` with one row per figure. A row has `figure, a, b,
-    ratio` (b / a), `low, high` (its interval, None if not known) and `is_real` (whether they differ
-    by more than chance; None if not known). The first row is the share of requests that failed,
-    which are in no other figure. Raises InputError: a run is damaged, or load was put on in
-    different ways.
+    """Return two load runs side by side: by level a row per figure, failed requests first, with `a,
+    b, ratio` (b / a), `low, high` (its interval) and `is_real` (whether it is more than chance),
+    None: not known. InputError: a damaged run, or other ways of load.
     """
     for folder in (first, second):
         if damage := damaged_files(folder):

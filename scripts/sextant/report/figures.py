@@ -116,9 +116,7 @@ def prediction_charts(tables: Tables, answers: Sequence[Row]) -> list[Chart]:
 
 def prediction_figure(pairs: Sequence[Row], title: str) -> str:
     """Draw held-out predictions (`prediction_pairs`) against measurements, a panel per LLM and
-    latency. On the line a prediction is right. A panel's percentage is its mean absolute error
-    relative to the measured latency (MAPE), which also counts predictions of 0 or less: they have
-    no place on a logarithmic axis.
+    latency, with its MAPE, which counts predictions of 0 or less, too.
     """
     panels = []
     for name, words in TARGET_NAMES.items():

@@ -40,14 +40,10 @@ _COLUMNS = ["start_s", "duration_s", "n_requests", "alpha", "alpha_lo", "alpha_h
 def measure_burstiness(
     trace: Path, workloads: Sequence[FittedWorkload], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the Gamma fits of 20-minute windows, doublings, and the whole trace's fit.
-
-    `groups` has one entry for each of the most frequent LLMs and services: `name`, `windows` (of
-    the fitted ones, columns of `fit_windows`), `n_windows`, `n_fitted`, `n_empty`, `n_hidden` (the
-    clock hides their shape), `not_fitted` (number by reason, of windows with requests),
-    `clock_step_s`, and of the fitted ones `zero_gap_fraction` and quartiles of `alpha`, `cv` and
-    `ks`. `doublings` has by duration and group `name`, `minutes` and the columns of
-    `count_doublings`; `whole` each distinct arrival model and the names of its `workloads`.
+    """Return the Gamma fits of 20-minute windows (`groups`, the most frequent LLMs and services:
+    counts of windows by what became of them, fits, quartiles; `n_hidden`: the clock hides their
+    shape), `doublings` by duration and group (`count_doublings`), and `whole`: distinct arrival
+    models of workloads.
     """
     windows, shown = fit_windows(trace), facts["groups"][:MAX_SHOWN]
     names: dict[ArrivalModel, list[str]] = {}
@@ -193,10 +189,8 @@ def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
 
 
 def measure_arrival_models(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, Any]:
-    """Return how bursty the trace is, and how well the arrival models of the workloads do.
-    `clock_step_s` is the step of a coarse clock, over which the times are spread (None: fine),
-    `trace` has the measures (see `arrivals.Measures`), `models` by the workload's name what its
-    `validation.json` says of arrivals (see `fit.fit_workload`).
+    """Return `clock_step_s` of a coarse clock, over which times are spread, the `trace`'s measures
+    (`arrivals.Measures`), and by workload what `validation.json` says of its model.
     """
     times, clock_step_s = on_fine_clock(read_arrivals(trace))
     return {

@@ -111,13 +111,9 @@ def show_overview(facts: Mapping[str, Any]) -> Section:
 
 
 def measure_reuse(trace: Path) -> dict[str, Any] | None:
-    """Return what share of the inputs' blocks repeats; None where the source names no blocks.
-
-    A block repeats if an earlier request had it with all blocks before it. `repeated_fraction` is
-    of the blocks, `repeated_token_fraction` of all input tokens, both with an unlimited cache; so
-    is `within` (used again after `age_s` at most). `by_cache` has both shares by the tokens of a
-    cache that drops the least recently used; it holds inputs alone, since ids of the answers are
-    not known.
+    """Return what share of the inputs' blocks and tokens repeats, with all blocks before it, in an
+    unlimited cache, `within` ages, and `by_cache` of so many tokens, which holds inputs alone and
+    drops the least recently used; None where the source names no blocks.
     """
     blocks = read_blocks(trace)
     if not len(blocks.ids):
@@ -202,11 +198,9 @@ def characterize_trace(
     *,
     seed: int,
 ) -> dict[str, Any]:
-    """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do. `seed` is
-    of samples; `ingest_report` says what ingest set aside. Returns what JSON can hold, by section:
-    `overview`, `traffic`, `burstiness`, `arrivals`, `reliability`, `lengths`, `reuse` (None: not
-    known), `parameters`, `fidelity` (by workload, see `measure_fidelity`), in seconds and tokens.
-    Raises InputError if a time stamp is so late that nothing can be counted over time.
+    """Characterize a trace, and the workloads fitted to it, as LLM-Pilot and BurstGPT do: what JSON
+    can hold, by section (`reuse` None: not known), in seconds and tokens. `seed` is of samples.
+    InputError if a time stamp is too late to count over time.
     """
     facts = measure_overview(trace, ingest_report)
     names = [*PARAMETERS, "e2e_ms"]
@@ -238,11 +232,10 @@ def write_trace_report(
     seed: int,
     ingest_report: Path | None = None,
 ) -> dict[str, Any]:
-    """Write the report of a trace as a page and as JSON; return what the JSON holds. That is what
-    `characterize_trace` returns, `takeaways` and `provenance`; same seed, same bytes.
-    `ingest_report` is by default the `.report.json` in the trace's folder, if there is one. Raises
-    InputError as `require_trace`, `open_workloads` and `characterize_trace` do, or if an output
-    would replace an input or the other output; then nothing is written.
+    """Write the report of a trace as a page and as JSON, which is returned: `characterize_trace`,
+    `takeaways, provenance`; same seed, same bytes. `ingest_report` is by default `.report.json`
+    beside the trace. InputError, with nothing written, also if an output would replace a file in
+    use.
     """
     require_trace(trace)
     judged, beside = open_workloads(workloads), trace.with_suffix(".report.json")

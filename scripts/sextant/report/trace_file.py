@@ -95,10 +95,9 @@ def sample_requests(
 
 
 def explained(values: np.ndarray, groups: np.ndarray) -> tuple[float, float] | None:
-    """Return what groups, a label of each value, explain of values, shape (n,): as in a one-way
-    analysis of variance, the share of the variance that lies between groups, less what chance would
-    put there (adjusted R², 0 if below), and the p-value of the F test that all have one mean. None
-    where values are all equal, or no more than groups.
+    """Return what groups, labels of values of shape (n,), explain (one-way analysis of variance):
+    the adjusted R², 0 if below, and the p-value of the F test; None where values are all equal, or
+    no more than groups.
     """
     n, n_groups = len(values), len(np.unique(groups))
     if n <= n_groups or np.ptp(values) == 0:

@@ -36,14 +36,10 @@ def bucket_s(duration_s: float, n_buckets: int) -> int:
 
 
 def measure_traffic(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the series of requests and tokens, and profiles where there are days for them.
-
-    `groups` has one entry per LLM and service, at most `MAX_SHOWN`: `name`, `series`
-    (lists of `start_s`, `is_whole`, `n_requests`, `input_tokens`, `output_tokens`), `daily` and
-    `weekly` (mean and quartiles of requests per hour; None: too short), and of requests per hour
-    `hour_of_day_fraction` and `hour_of_day_p_value` (see `explained`; None: fewer than two days,
-    or no variance). `why_no_profile` says why there is none; `n_requests_per_bucket` is of the
-    buckets that the trace covers wholly.
+    """Return the series of requests and tokens of up to `MAX_SHOWN` LLMs and services, with the
+    mean and quartiles of requests per hour of the day and week, what the hour explains
+    (`explained`), or `why_no_profile`; `n_requests_per_bucket` is of buckets wholly within the
+    trace.
     """
     duration_s = facts["duration_s"]
     n_buckets = min(max(facts["n_requests"] // _REQUESTS_PER_BUCKET, 10), _N_BUCKETS)

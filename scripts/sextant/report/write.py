@@ -51,13 +51,9 @@ _POINT_LABELS = POINT_LABELS | {
 
 
 def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:
-    """Write the report of a store; the same store gives the same bytes.
-
-    The page needs no other file, and links to the pages of capacity. JSON has the decisions of SLOs
-    shown in full (`decide.headroom`), SLOs, recommendations, held-out recommendations, scores,
-    capacity, feasibility, prices, warnings and provenance, with the store's column names, for every
-    SLO. What was in the folder of the figures, an SVG file each, goes.
-    Raises InputError as `read_tables` does.
+    """Write the report of a store as a page, with JSON of what it shows, for every SLO, by the
+    store's column names, and a folder of figures, whose former content goes; the same store gives
+    the same bytes. InputError as of `read_tables`.
     """
     tables = read_tables(database)
     known = {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}

@@ -51,10 +51,8 @@ class Phase:
 
     @cached_property
     def averages(self) -> dict[str, float]:
-        """Its averages; NaN where nothing is known. Keys: `n_requests, n_failed, failure_rate` (a
-        fraction), `throughput_tok_s` (of served requests over the phase's time), those of
-        `latencies`, `mean_kv_usage` (the phase's own record, while requests were due) and
-        `max_kv_usage` (of the server's readings, which are rarer).
+        """Its averages, NaN where nothing is known; `mean_kv_usage` is the phase's own record while
+        requests were due, `max_kv_usage` of the server's rarer readings.
         """
         is_failed, mean_usage = self.requests["is_failed"], self.facts["mean_kv_cache_usage"]
         return {
@@ -69,10 +67,8 @@ class Phase:
 
     @cached_property
     def by_setting(self) -> pd.DataFrame:
-        """Instantaneous values per setting: a block of requests, or a window of the trace. Columns:
-        those of the setting (`alpha, beta_s, rate_rps, theta, start_s`), `block` (from 1), `end_s`
-        (of its arrivals), `n_requests, failure_rate, throughput_tok_s, mean_kv_usage` (from
-        `start_s` to `end_s`) and those of `latencies`, of the requests due then.
+        """Values per setting, a block of requests or a window of the trace: its own columns,
+        `block` (from 1), `end_s` (of its arrivals), and measures of the requests due then.
         """
         settings = pd.DataFrame(self.facts["settings"])
         last_s = max(self.requests["due_s"].max(), settings["start_s"].iloc[-1])

@@ -68,10 +68,8 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def feasibility(data: StudyData) -> pd.DataFrame:
-    """Return one row per cell: its key, `verdict, why`, memory, batch weight, starts and levels.
-    `verdict` is `fits`, `does not fit` or `unsupported`; `why` says more of the latter two.
-    `levels` are those that were measured, `levels_left_out` those that could tell nothing, with the
-    rule's words.
+    """Return one row per cell: its key, `verdict, why`, memory, batch weight, starts, `levels` that
+    were measured, and `levels_left_out`, which could tell nothing.
     """
     levels = data.points.sort_values("level").groupby(list(CELL_KEY))["level"]
     measured = levels.agg(lambda own: ", ".join(map(study.level_words, own)))
@@ -85,10 +83,9 @@ def feasibility(data: StudyData) -> pd.DataFrame:
 
 
 def saturation(points: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per combination that served anything, of points by ascending level. Columns:
-    the combination; `max_throughput_tok_s` and `saturated_users`, the fewest that reach 90% of it;
-    `n_levels`; `most_users`; `is_still_rising`, whether those are the most users measured; and
-    `{ttft,itl}_growth`, the median at most users over that at the fewest.
+    """Return one row per combination that served anything: `max_throughput_tok_s`,
+    `saturated_users` (the fewest that reach 90% of it), whether these are `most_users`, and the
+    growth of medians.
     """
     rows = []
     for combination, own in points[points["n_ok"] > 0].groupby(_COMBINATION):

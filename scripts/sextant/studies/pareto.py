@@ -155,11 +155,9 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
 
 
 def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per curve: its sizes, its knee, and the throughput there and at the end.
-    Columns: those of `CURVE`, `n_gpus, n_sizes, largest_size` (of those that fit),
-    `largest_fitting_size` (a power of two, from the batch weight), `knee_size` (null while
-    throughput still grows), `last_gain` (per doubling), `{knee,largest}_{throughput_tok_s,
-    processing_ms}`.
+    """Return one row per `CURVE`: sizes that fit, `largest_fitting_size` (a power of two, by the
+    batch weight), `knee_size` (null while throughput grows), `last_gain` (per doubling), and
+    throughput and processing time at the knee and at the end.
     """
     found = []
     for key, own in batches.groupby(CURVE, sort=False):

@@ -96,11 +96,9 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def diagonals(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return how throughputs per replica differ where users per replica are the same. `grid` has
-    replicas as rows and users as columns, null where not measured. Columns: `users_per_replica, n`
-    (numbers of replicas, two or more), `mean_tok_s`, `relative_deviation` (the largest from the
-    mean, over the mean) and `relative_sd` (with n, not n - 1, which reproduces the paper's "never
-    exceeds 5% (2% on average)" from its table).
+    """Return how throughputs per replica differ where users per replica are the same, of a grid of
+    replicas by users: `n` numbers of replicas, their mean, largest deviation and standard
+    deviation, both relative (with n, not n - 1, as the paper's "never exceeds 5% (2% on average)").
     """
     rows = _long(grid)
     rows["users_per_replica"] = rows["users"] / rows["replicas"]

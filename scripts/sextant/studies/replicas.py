@@ -56,10 +56,8 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level the sum of the replicas' throughputs, and the largest of their latencies.
-    Columns: `summed_throughput_tok_s`, each replica's ok output tokens over the time from the
-    level's first send to its own last token; `largest_latency_ms`, of the mean processing times
-    (sent to last token); `slowest_replica`; `n_serving_replicas`, those with an ok request.
+    """Return by level the sum of the replicas' throughputs, each from the level's first send to its
+    own last token, and the largest of their mean processing times (sent to last token).
     """
     columns = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
     rows = cell.requests(columns)
@@ -81,10 +79,8 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
 
 
 def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Return points with what they gain over one server at the same level of the same setting.
-    Columns: `fits` (whole requests, within the batch weights), `is_compared` (see
-    `_compared_level`), and `{throughput,latency}_ratio` with `_low` and `_high`, a 95% interval
-    from the blocks of both runs; null where one server was not measured.
+    """Return points with their gain over one server at the same level and setting, with 95%
+    intervals from the blocks of both runs, null without one server; `fits`, `is_compared`.
     """
     points["fits"] = study.fits_memory(points)
     points["is_compared"] = False
@@ -124,10 +120,8 @@ def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
 
 
 def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
-    """Return mean processing times (s) of blocks of successive ok requests (`sent_s,
-    last_token_s`). Requests that are in flight together share their fate, so that a block has at
-    least as many: a run in which every request is in flight at once is a single block, which tells
-    no spread.
+    """Return mean processing times (s) of blocks of successive ok requests, each as large as what
+    is in flight, which shares its fate: all at once are one block, which tells no spread.
     """
     ordered = requests.sort_values("last_token_s")
     n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))

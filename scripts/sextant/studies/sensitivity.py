@@ -84,14 +84,10 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
-    """Return what random forests of `N_SEEDS` seeds, the first of them `seed`, say of the factors
-    of one target, a column of `TARGETS`; points without a value of it are left out.
-
-    Keys: `target, n_points, n_set_ups` (distinct servers), `factors` (a frame of `factor,
-    n_values, {mdi,permutation}_{mean,sd}`, the spread over seeds), `batch_weight_over` (its MDI
-    over those of cores and memory), `r2_mean` and `r2_sd` (out of bag), `not_varied` and
-    `not_known` (factors of one value, or without a value at some points: left out, importance
-    null), and `reason`, null unless no forest was grown.
+    """Return what forests of `N_SEEDS` seeds, the first `seed`, say of a column of `TARGETS`:
+    `factors` (`{mdi,permutation}_{mean,sd}` over seeds), `batch_weight_over` (its MDI over those of
+    cores and memory), R² out of bag, factors `not_varied` or `not_known` (importance null), and
+    `reason`, null unless no forest was grown.
     """
     served = points[points[target].notna()]
     n_values = served[list(FACTORS)].nunique()
@@ -130,10 +126,8 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
 
 
 def _grow(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Train scikit-learn's forest with its defaults: 100 trees grown to the end. Returns each
-    column's MDI (in sum 1; it favours columns of many values) and permutation importance (loss of
-    R² when its values change places at random, mean of five times; columns that vary together share
-    it), and R² out of bag.
+    """Return MDI (in sum 1; it favours columns of many values), permutation importance (loss of R²,
+    mean of five; columns that vary together share it) and R² out of bag of a default forest.
     """
     # It takes a second to import.
     from sklearn.ensemble import RandomForestRegressor
@@ -188,10 +182,8 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
 
 
 def series(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points at the most users of servers that differ in their batch weight alone. Of
-    closed loops, points without a served request left out. Cores and host memory have to be equal,
-    null being a value of its own; of several such series of an LLM, GPU profile, workload and
-    scenario the one with most weights is taken.
+    """Return the points at the most users of servers that differ in their batch weight alone (cores
+    and memory equal, null a value of its own); of several series the one with most weights.
     """
     parts = [points[:0]]
     for _, own in points[points["n_ok"] > 0].groupby(SETTING):

@@ -154,10 +154,9 @@ def level_axis(label: str, levels: Sequence[float] | pd.Series, *, is_log: bool 
 def curves_of(
     rows: pd.DataFrame, by: str, x: str, y: str, *, has_levels: bool = False
 ) -> list[Curve]:
-    """Return a curve of `y` over `x` for each group of the columns `by` (spaces between names). A
-    curve's name has the values of the first of these columns, and of those others that vary where
-    the first does not. It has bars where there are columns `<y>_low` and `<y>_high`, rings where
-    `is_knee`, hollow points where `fits` is false, and the levels beside points if it `has_levels`.
+    """Return a curve of `y` over `x` for each group of the columns `by` (spaces between), named by
+    the first column and those that vary; with bars (`<y>_low`, `<y>_high`), rings (`is_knee`),
+    hollow points (not `fits`), and levels if it `has_levels`.
     """
     first, *others = columns = by.split()
     named = [first, *(n for n in others if (rows.groupby(first)[n].nunique() > 1).any())]

@@ -85,11 +85,9 @@ def _load_words(point: pd.Series) -> str:
 
 
 def cache_effects(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Return what the largest cache brings over the smallest, one row per use case and level.
-    Columns: those compared within, `inference`, `{small,large}_tokens` and `_kv_gib`,
-    `{throughput,latency}_ratio` with `_low` and `_high` (large over small, 95% bootstrap interval),
-    `verdict` (by throughput if best-effort, by mean latency if latency-critical), and
-    `is_heaviest`, the largest level of its scenario.
+    """Return what the largest cache brings over the smallest per use case and level:
+    `{throughput,latency}_ratio` with 95% bootstrap intervals, `verdict` (by throughput if
+    best-effort, else by mean latency), and `is_heaviest`: the largest level of its scenario.
     """
     rows: list[dict[str, Any]] = []
     for place, own in points[points["n_ok"] > 0].groupby(_COMPARED):

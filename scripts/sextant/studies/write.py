@@ -54,11 +54,9 @@ def write_study(
     *,
     seed: int,
 ) -> None:
-    """Analyse the cells (folders) of a study of `TITLES`; write its tables, page, numbers and
-    figures. `tables` are Parquet files for the cells' rows of `TABLES`; `json_out` gets `study,
-    title, summary, numbers, measured`, null for what is not known; what was in `figures_out` goes,
-    for an SVG file a figure. `seed` is of whatever the analysis draws: the same seed and cells give
-    the same bytes.
+    """Analyse the cells (folders) of a study of `TITLES`; write Parquet `tables` by name, its page,
+    JSON (null: not known) and figures, in a folder whose former content goes. The same seed and
+    cells give the same bytes.
     """
     aggregate_points(cells, *(tables[table] for table in TABLES))
     data = read_study_data(cells, tables, llms, profiles, seed)
