@@ -5,14 +5,14 @@ import tomllib
 
 import pandas as pd
 
-from sextant.base.files import column_lists, frame_rows
+from sextant.base.files import frame_rows, jsonable
 from support import ROOT
 
 
 def test_rows_and_columns_have_none_for_what_is_missing():
     frame = pd.DataFrame({"a": [1, 2], "b": [math.nan, math.inf]})
     assert frame_rows(frame) == [{"a": 1, "b": None}, {"a": 2, "b": math.inf}]
-    assert column_lists(frame) == {"a": [1, 2], "b": [None, None]}
+    assert jsonable(frame.to_dict("series")) == {"a": [1, 2], "b": [None, None]}
 
 
 def test_an_installed_package_has_every_template():

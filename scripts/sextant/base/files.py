@@ -289,11 +289,6 @@ def frame_rows(frame: "pd.DataFrame") -> list[Row]:
     return [{name: _native(value) for name, value in row.items()} for row in rows]
 
 
-def column_lists(frame: "pd.DataFrame") -> dict[str, list[Any]]:
-    """Return a frame's columns as lists with None for what is missing."""
-    return {name: jsonable(frame[name]) for name in frame}
-
-
 def jsonable(value: Any) -> Any:
     """Return what JSON can say: frames as rows, numpy's numbers as numbers, NaN and inf null; a
     `level` of infinity is the word `inf`, as in `run.json`.

@@ -58,11 +58,6 @@ class GPU:
     tdp_w: PositiveSize | None = None
     """most power in W that one device draws for long (TDP); left out if not published"""
 
-    @property
-    def is_cuda(self) -> bool:
-        """Whether CUDA drives it: it is a GPU, and none of AMD's."""
-        return self.kind == "gpu" and not self.architecture.startswith("CDNA")
-
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`. Without
         units for a type, or slower ones, it is that of 16 bits, as of weight-only formats (INT4).
@@ -252,6 +247,7 @@ def providers() -> list[str]:
     return sorted(path.stem for path in PRICES.glob("*.csv"))
 
 
+@cache
 def load_prices(path: Path) -> list[Row]:
     """Read a provider's table; InputError: a wrong row, unknown device or machine twice."""
     rows = load_sheet(path, ProviderPriceRow, delimiter=",")
@@ -332,10 +328,7 @@ def _machine(profile: GPUProfile, provider: str) -> Row | None:
 
 
 def _rows(provider: str) -> list[Row]:
-    return _table(PRICES / f"{provider}.csv") if provider in providers() else []
-
-
-_table = cache(load_prices)
+    return load_prices(PRICES / f"{provider}.csv") if provider in providers() else []
 
 
 @cache

@@ -159,24 +159,20 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
     except FileNotFoundError:
         fix = "save the LLM's config.json under this name"
         raise InputError("there is no such file", file=path, fix=fix) from None
-    text = _quantized_by_modelopt(Path(path)) | _text_part(values, path)
+    text = _text_part(values, path)
+    file = Path(path).with_name("hf_quant_config.json")  # of NVIDIA's ModelOpt
+    if Path(path).name == "config.json" and file.is_file():
+        given = Config(read_object(file, fix="save the file again"), file).section("quantization")
+        packed = {
+            "quant_method": "modelopt",
+            "quant_algo": given.optional("quant_algo"),
+            "ignore": given.optional("exclude_modules"),
+            "kv_cache_scheme": given.optional("kv_cache_quant_algo"),
+        }
+        text = {"quantization_config": packed, **text}
     if dtype is not None:
         text = {**text, "torch_dtype": None, "dtype": dtype}
     return Config(text, path)
-
-
-def _quantized_by_modelopt(config: Path) -> dict[str, Any]:
-    """Return what NVIDIA's ModelOpt writes into `hf_quant_config.json` beside a `config.json`."""
-    file = config.with_name("hf_quant_config.json")
-    if config.name != "config.json" or not file.is_file():
-        return {}
-    given = Config(read_object(file, fix="save the file again"), file).section("quantization")
-    renamed = {
-        "quant_algo": given.optional("quant_algo"),
-        "ignore": given.optional("exclude_modules"),
-        "kv_cache_scheme": given.optional("kv_cache_quant_algo"),
-    }
-    return {"quantization_config": {"quant_method": "modelopt", **renamed}}
 
 
 def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:

@@ -23,28 +23,26 @@ def deepseek(config: Config, family: base.Family) -> base.Facts:
     # V3 balances the load of its experts with a bias each, in place of a loss.
     balance = mixture.layers * mixture.n if config.get("model_type") != "deepseek_v2" else 0
     attention = queries + h * (latent + rotary) + latent * heads * (plain + v) + heads * v * h
-    indexers, norms, keys = _indexers(config, s, q_latent) if family.is_sparse else (0, 0, 0.0)
+    vectors, matrices = s.layers * (2 * h + latent + q_latent) + h + balance, s.layers * attention
+    kv_values = 0.0
+    if family.is_sparse:
+        # Indexers choose the tokens to look at: a few small heads with one key a token. Its numbers
+        # have 8 bits and a scale of 32 bits, whatever the KV cache has; counted as those of 16.
+        index_heads, dim = config.integers("index_n_heads", "index_head_dim")
+        kinds = config.by_layer("indexer_types", s.layers, ("full", "shared"), ["full"] * s.layers)
+        n = kinds.count("full")
+        matrices += n * (q_latent * index_heads * dim + h * (dim + index_heads))
+        vectors += n * 2 * dim
+        kv_values = s.layers * (latent + rotary) + n * (dim / 2 + 2)
     return base.decoder(
         config,
         s,
-        vectors=s.layers * (2 * h + latent + q_latent) + h + balance + norms,
-        attention=s.layers * attention + indexers,
+        vectors=vectors,
+        attention=matrices,
         experts=mixture,
         kv_latent_size=latent + rotary,
-        kv_values=s.layers * (latent + rotary) + keys if keys else 0.0,
+        kv_values=kv_values,
     )
-
-
-def _indexers(config: Config, s: base.Sizes, q_latent: int) -> tuple[int, int, float]:
-    """Return matrices, vectors and KV values of the indexers of DeepSeek V3.2 and GLM-5, which
-    choose the tokens to look at: a few small heads with one key a token. The key's numbers have 8
-    bits and a scale of 32 bits, whatever the KV cache has; it is counted as numbers of 16 bits.
-    """
-    heads, dim = config.integers("index_n_heads", "index_head_dim")
-    full = ["full"] * s.layers
-    n = config.by_layer("indexer_types", s.layers, ("full", "shared"), full).count("full")
-    matrices = q_latent * heads * dim + s.hidden * (dim + heads)
-    return n * matrices, n * 2 * dim, n * (dim / 2 + 2)
 
 
 def deepseek_v4(config: Config, family: base.Family) -> base.Facts:

@@ -87,27 +87,15 @@ class Table:
     def of_frame(cls, frame: "pd.DataFrame", labels: Mapping[str, str]) -> Self:
         """Return the columns of a frame that have a label, in the order of the labels."""
         known = frame[[*labels]].astype(object).where(frame[[*labels]].notna(), None)
-        words = {i for i, name in enumerate(labels) if any(map(_is_word, known[name]))}
+        words = {
+            i for i, name in enumerate(labels) if known[name].map(type).isin((str, bool)).any()
+        }
         return cls([*labels.values()], known.to_numpy().tolist(), words | {0})
-
-    @classmethod
-    def of_rows(
-        cls,
-        rows: Iterable[Any],
-        columns: Mapping[str, Callable[[Any], Any]],
-        words: Collection[int] = (0,),
-    ) -> Self:
-        """Return a table with one column per label, whose function returns a row's cell."""
-        return cls([*columns], [[cell(row) for cell in columns.values()] for row in rows], words)
 
     @property
     def cells(self) -> list[list[str]]:
         """The rows as text."""
         return [[_cell(value) for value in row] for row in self.rows]
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str | bool)
 
 
 def _cell(value: Any) -> str:

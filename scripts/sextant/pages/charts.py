@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -126,7 +125,7 @@ def panels_figure(
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bool) -> None:
     is_labelled = sum(len(curve.labels) for curve in panel.curves) <= _MAX_LABELS
     for curve in panel.curves:
-        x, y = _floats(curve.x), _floats(curve.y)
+        x, y = np.array(curve.x, float), np.array(curve.y, float)
         if curve.is_reference:
             axes.plot(x, y, color=INK, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.7)
             axes.text(x[0], y[0], curve.name, va="bottom", fontsize=7)
@@ -134,7 +133,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
         look = looks[curve.name]
         colour, has_marks = look["color"], "marker" in look
         if curve.low is not None and curve.high is not None:
-            low, high = _floats(curve.low), _floats(curve.high)
+            low, high = np.array(curve.low, float), np.array(curve.high, float)
             if has_marks:
                 axes.vlines(x, low, high, color=colour, alpha=0.6, linewidth=0.9)
             else:
@@ -149,7 +148,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
 
 
 def _draw_marked_points(axes: Axes, curve: Curve, look: Look, labels: Sequence[str]) -> None:
-    x, y = _floats(curve.x), _floats(curve.y)
+    x, y = np.array(curve.x, float), np.array(curve.y, float)
     if places := list(curve.ringed):
         ring: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
         axes.scatter(x[places], y[places], edgecolors=look["color"], **ring)
@@ -278,7 +277,12 @@ def _style(axes: Axes, x: Axis, y: Axis) -> None:
             set_limits(wanted.low, wanted.high)
         if is_log:
             axis.set_minor_locator(NullLocator())
-            axis.set_major_locator(LogLocator(subs=_ticks_per_decade(axis)))
+            # Enough ticks that the axis shows at least two, and few enough to read.
+            lowest, highest = (max(end, 1e-12) for end in sorted(axis.get_view_interval()))
+            few, many = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+            ratio = highest / lowest
+            subs = many if ratio < 5 else few if ratio < 1000 else (1.0,)
+            axis.set_major_locator(LogLocator(subs=subs))
         elif wanted.ticks is None:
             axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axis.set_major_formatter(FuncFormatter(_tick_label))
@@ -289,22 +293,9 @@ def _style(axes: Axes, x: Axis, y: Axis) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _ticks_per_decade(axis: XAxis | YAxis) -> tuple[float, ...]:
-    """Return enough ticks that the axis shows at least two, and few enough to read."""
-    lowest, highest = (max(end, 1e-12) for end in sorted(axis.get_view_interval()))
-    ratio = highest / lowest
-    if ratio < 5:
-        return (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-    return (1.0, 2.0, 5.0) if ratio < 1000 else (1.0,)
-
-
 def _tick_label(value: float, position: int) -> str:
     """Write an axis' value briefly, as matplotlib's tick formatters call it."""
     for factor, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if value >= factor:
             return f"{number(value / (1e3 if suffix == 'k' else factor))}{suffix}"
     return number(value)
-
-
-def _floats(values: Numbers) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values], float)

@@ -114,15 +114,25 @@ def at_percentile(
         per_token = ttft_ms.div(frame["input_tokens"].astype(float), axis=0)
         known = per_token.iloc[:, 0].notna()
         frame.loc[known, ["nttft_ms", *BOUNDS["nttft_ms"]]] = per_token[known].to_numpy()
-    frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
+    # In flight are request rate × E2E as measured, else TTFT + (output tokens − 1) × ITL, of means,
+    # or medians without them: at least 1, null without a latency of tokens.
+    e2e_ms = pd.Series(np.nan, frame.index)
+    for statistic in ("mean", "median"):
+        values = {name: frame[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
+        steps = (frame["output_tokens"].astype(float) - 1).clip(lower=0)
+        made = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
+        e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(made)
+    users = (frame["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
+    users = users.where(np.isfinite(users)).astype("Int64")
+    frame["users"] = frame["users"].astype("Int64").fillna(users)
     bounds = [name for ends in BOUNDS.values() for name in ends]
     numbers = [*LENGTHS, *TARGETS, *bounds, *_RATES]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers, *more]]
     ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")
-    users = "int64" if ordered["users"].notna().all() else "Int64"
+    whole = "int64" if ordered["users"].notna().all() else "Int64"
     types = dict.fromkeys([*numbers, "request_rate_rps"], "float64")
-    return ordered.astype({**types, "users": users})
+    return ordered.astype({**types, "users": whole})
 
 
 FORMULAS = {
@@ -214,18 +224,6 @@ def load_of(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
         return carried
     served = latencies["served_rps"].to_numpy(float)
     return np.where(served > 0, served, carried)
-
-
-def _in_flight(points: pd.DataFrame) -> pd.Series:
-    """Return request rate × E2E, at least 1; null without a latency of tokens."""
-    e2e_ms = pd.Series(np.nan, points.index)
-    for statistic in ("mean", "median"):
-        values = {name: points[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
-        steps = (points["output_tokens"].astype(float) - 1).clip(lower=0)
-        made = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
-        e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(made)
-    users = (points["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
-    return users.where(np.isfinite(users)).astype("Int64")
 
 
 def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.base.files import column_lists, jsonable
+from sextant.base.files import jsonable
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import duration_words, listed, number, percent, plural, time_unit
@@ -81,7 +81,7 @@ def _summary(windows: pd.DataFrame) -> dict[str, Any]:
         "zero_gap_fraction": int(fitted["n_zero_gaps"].sum()) / n_gaps if n_gaps else 0.0,
         "clock_step_s": None if np.isnan(step_s) else float(step_s),
         **spreads,
-        "windows": column_lists(fitted[_COLUMNS]),
+        "windows": jsonable(fitted[_COLUMNS].to_dict("series")),
     }
 
 

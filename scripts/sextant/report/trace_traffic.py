@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.base.files import column_lists, jsonable
+from sextant.base.files import jsonable
 from sextant.pages.blocks import Block, Chart, Headline, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import DAY_S, HOUR_S, duration_words, number, percent, plural, time_unit
@@ -53,16 +53,16 @@ def measure_traffic(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     groups = []
     for group in facts["groups"][:MAX_SHOWN]:
         own = rows_of(series, group)[["start_s", "is_whole", *_COUNTED]]
-        own = column_lists(own.astype(dict.fromkeys(_COUNTED, int)))
+        own = jsonable(own.astype(dict.fromkeys(_COUNTED, int)).to_dict("series"))
         entry = {"name": group["name"], "series": own, "daily": None, "weekly": None}
         regular = None
         if why is None:
             cycles = rows_of(profile, group)
             days, weeks = cycles[cycles["weekday"].isna()], cycles[cycles["weekday"].notna()]
-            entry["daily"] = {"hour": days["hour"].tolist(), **column_lists(days[_SPREAD])}
+            entry["daily"] = jsonable(days[["hour", *_SPREAD]].to_dict("series"))
             if has_clock and duration_s >= _MIN_WEEKS * 7 * DAY_S:
-                places = (24 * weeks["weekday"].astype(int) + weeks["hour"]).tolist()
-                entry["weekly"] = {"hour_of_week": places, **column_lists(weeks[_SPREAD])}
+                weeks = weeks.assign(hour_of_week=24 * weeks["weekday"].astype(int) + weeks["hour"])
+                entry["weekly"] = jsonable(weeks[["hour_of_week", *_SPREAD]].to_dict("series"))
             whole = rows_of(hourly, group)
             whole = whole[whole["is_whole"]]
             hours = whole["moment"].dt.hour if has_clock else whole["start_s"] // HOUR_S % 24
@@ -212,7 +212,7 @@ def measure_reliability(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]
         {
             "name": group["name"],
             "summary": jsonable(rows_of(summary, group).iloc[0].to_dict()),
-            "series": column_lists(rows_of(series, group)[shown]),
+            "series": jsonable(rows_of(series, group)[shown].to_dict("series")),
         }
         for group in facts["groups"][:MAX_SHOWN]
     ]

@@ -75,6 +75,9 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
         count = f"{number(warning['n_points'])} of {number(len(tables['point']))} points"
         title = f"{warning['text']}: {count}."
         doubts.append(Section(title, [Facts(doubtful_places(warning))], is_detail=True))
+    ids = [row["trace_id"] for row in tables["trace"]]
+    links = ["What each trace is like, and how faithful the workloads are that were fitted to it:"]
+    links += [f"Trace {name}: traces/{file_name(name)}.html next to this page." for name in ids]
     document = Document(
         "Sextant report",
         [
@@ -83,7 +86,7 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
             *([Section("Doubtful points", doubts)] if doubts else []),
             Section("Feasibility", _feasibility_blocks(tables)),
             Section("Points", _point_blocks(tables)),
-            *_trace_part(tables),
+            *([Section("Traces and workloads", [*map(Note, links)])] if ids else []),
             Section("How much to trust predictions", _trust_blocks(tables, answers), key="trust"),
         ],
         {
@@ -211,13 +214,6 @@ def _capacity_cells(rows: Sequence[Row]) -> list[str]:
     month = f"{number(HOURS_PER_MONTH * nearest['usd_per_hour'])} USD"
     missed = plural(nearest["n_windows_missed_by_failure"], "window")
     return [*profile_cells(nearest), month, f"{missed} of {nearest['n_windows']} missed"]
-
-
-def _trace_part(tables: Tables) -> list[Block]:
-    ids = [row["trace_id"] for row in tables["trace"]]
-    words = "What each trace is like, and how faithful the workloads are that were fitted to it:"
-    links = [f"Trace {name}: traces/{file_name(name)}.html next to this page." for name in ids]
-    return [Section("Traces and workloads", [*map(Note, (words, *links))])] if ids else []
 
 
 def _feasibility_blocks(tables: Tables) -> list[Block]:
