@@ -290,9 +290,7 @@ def frame_rows(frame: "pd.DataFrame") -> list[Row]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return what JSON can say: frames as rows, numpy's numbers as numbers, NaN and inf null; a
-    `level` of infinity is the word `inf`, as in `run.json`.
-    """
+    """Return what JSON can say, NaN and inf as null; a `level` of infinity is `inf`."""
     pandas = sys.modules.get("pandas")
     if pandas and isinstance(value, pandas.DataFrame):
         return [jsonable(row) for row in value.to_dict("records")]

@@ -264,9 +264,7 @@ def load_prices(path: Path) -> list[Row]:
 
 
 def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
-    """Return a profile at a provider's price: its share of the smallest machine, of these the
-    cheapest, that has enough of its devices; None without one.
-    """
+    """Return a profile at its share of a provider's smallest fitting machine; None: no machine."""
     row = _machine(profile, provider)
     if row is None:
         return None

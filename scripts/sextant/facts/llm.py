@@ -162,9 +162,7 @@ class LLM:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of the KV cache of a token over all layers. An encoder-decoder has those of output
-        tokens in its self-attention, of input tokens in its cross-attention.
-        """
+        """Bytes of a token's KV cache over all layers, an encoder-decoder's cross-attention too."""
         alike = (self.n_attention_layers or self.n_layers) * self._kv_values_of_layer
         return round((self.kv_values or alike) * self._kv_number_bytes)
 

@@ -214,9 +214,7 @@ def routed_experts(
     ffn: str = "moe_intermediate_size",
     shared_ffn: int = 0,
 ) -> Experts:
-    """Return the experts of so many layers; texts are the config's names of their number, of how
-    many a token uses, and of their width. `shared_ffn` is the width of the shared ones together.
-    """
+    """Return the experts of so many layers; texts are the config's names of sizes."""
     count = config.integer(n)
     width = config.integer(ffn)
     return Experts(layers, count, config.integer(per_token), width, shared_ffn, s.hidden * count)
@@ -327,9 +325,7 @@ def gpt_oss(config: Config, family: Family) -> Facts:
 
 
 def llama4(config: Config, family: Family) -> Facts:
-    """Llama 4: a shared expert beside the routed ones; dense layers have a width of their own. Of a
-    chunk's tokens most look back on fewer than all of it: it is taken as a window.
-    """
+    """Llama 4: dense layers and shared experts of own widths; a chunk is taken as a window."""
     s = _llama_sizes(config, family)
     mixture = experts_by(config, s, "llama4")
     s = s._replace(ffn=config.integer("intermediate_size_mlp"))

@@ -172,9 +172,7 @@ def nemotron_h(config: Config, family: base.Family) -> base.Facts:
 
 
 def gemma4(config: Config, family: base.Family) -> base.Facts:
-    """Gemma 4: layers that see all tokens have larger and fewer KV heads, and V equals K (the cache
-    stores both). In a mixture every layer also has a dense MLP.
-    """
+    """Gemma 4: layers that see all tokens have fewer, larger KV heads, of which K is V."""
     s = base.read_sizes(config)
     config.listing("layer_types", str)
     window = base.window_facts(config, s.layers, "every_other")  # by their list

@@ -58,9 +58,7 @@ def factor(target: str, known: int, wanted: int) -> float:
 
 
 def between(low: int, high: int, wanted: int) -> float:
-    """Return the weight of the percentile `high` in the logarithm of the one between it and `low`:
-    exact for a lognormal latency, whose logarithm is linear in the normal quantile.
-    """
+    """Return the weight of percentile `high` in the log of one between: exact if lognormal."""
     z = NormalDist().inv_cdf
     first, last, inside = (z(percentile / 100) for percentile in (low, high, wanted))
     return (inside - first) / (last - first)
@@ -196,9 +194,7 @@ class SLO(Limits):
 
     @cached_property
     def percentiles(self) -> tuple[int, int]:
-        """The percentiles at which nTTFT and ITL are compared: the highest of the limits on the
-        first token, and on those after it; without such a limit, that of the others.
-        """
+        """The highest percentiles of limits on the first token, and on those after it."""
         limits = self.limits
         overall = max(limit.percentile for limit in limits.values())
         e2e = limits["e2e"].percentile if "e2e" in limits else overall

@@ -24,9 +24,7 @@ _LONGEST_NAME = 100
 
 
 def render(template: Path, facts: Mapping[str, Any]) -> str:
-    """Return what a template makes of `facts`, all text escaped but that of the filter `drawn`,
-    which takes our own SVG and HTML.
-    """
+    """Return what a template makes of `facts`, text escaped; `drawn` takes our own HTML."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, _TEMPLATES]),
         autoescape=True,

@@ -126,9 +126,7 @@ def write_run(folder: Path, run: CellRun) -> None:
 
 
 def read_run(folder: Path) -> CellRun:
-    """Read a cell's `run.json`, unchecked by `damaged_files`; FileNotFoundError, or InputError,
-    which names the field.
-    """
+    """Read a cell's `run.json`, its files unchecked; FileNotFoundError, or InputError."""
     return _read(folder / "run.json", CellRun)
 
 

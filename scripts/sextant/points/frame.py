@@ -341,9 +341,7 @@ def features_of_sheets(
     gpu_rows: Sequence[Mapping[str, Any]],
     profiles: Mapping[str, GPUProfile],
 ) -> Features:
-    """Return the published features; profiles get their device's, the number of devices and their
-    memory together (LLM-Pilot).
-    """
+    """Return the published features: of LLMs, and of each profile's devices."""
     gpus = _feature_table(gpu_rows, "gpu_id")
     each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
     n_gpus = pd.Series({name: profile.n_gpus for name, profile in profiles.items()})

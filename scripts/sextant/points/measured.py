@@ -68,9 +68,7 @@ def load_run(
     source: str,
     decision: Mapping[str, str],
 ) -> Characterization:
-    """Read a run's points from its Parquet `files` (`point`, `feasibility`); answers rest on the
-    workload and scenario of `decision`.
-    """
+    """Read a run's points from its Parquet `files`, of one workload and scenario."""
     workload_id, scenario_id = decision["workload_id"], decision["scenario_id"]
     caps = experiment.workloads[workload_id]
     known = _Measured(

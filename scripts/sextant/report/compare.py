@@ -197,9 +197,7 @@ def _run_cells(row: Row) -> list[str]:
 
 
 def compare_answers(first: Path, second: Path) -> Document:
-    """Return which recommendations changed: `was`, `is_now`, `why`. InputError for what is no store
-    or report.
-    """
+    """Return which recommendations changed, and why; InputError for other files."""
     found = [_read_answers(path) for path in (first, second)]
     slos = [{slo["slo_id"]: slo for slo in each["slos"]} for each in found]
     a, b = (

@@ -22,9 +22,7 @@ _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 
 def load_chart(curves: pd.DataFrame, heading: str, slo: SLO, card: Row) -> Chart | None:
-    """Return an LLM's latencies over the load of a replica, a panel per limit, None where none is
-    known; `card` has the answer and its `headroom`.
-    """
+    """Return an LLM's latencies over load, a panel per limit; None: not known."""
     llm_id, predictor = card["llm_id"], card["predictor"]
     own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == predictor)]
     if not own[TARGETS].notna().any(axis=None):
@@ -115,9 +113,7 @@ def prediction_charts(tables: Tables, answers: Sequence[Row]) -> list[Chart]:
 
 
 def prediction_figure(pairs: Sequence[Row], title: str) -> str:
-    """Draw held-out predictions (`prediction_pairs`) against measurements, a panel per LLM and
-    latency, with its MAPE, which counts predictions of 0 or less, too.
-    """
+    """Draw `prediction_pairs`, a panel per LLM and latency, with its MAPE."""
     panels = []
     for name, words in TARGET_NAMES.items():
         true, predicted = f"true_{name}_ms", f"{name}_ms"

@@ -208,9 +208,7 @@ def _parameters_takeaway(measured: Mapping[str, Any]) -> str:
 
 
 def measure_fidelity(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, dict[str, Any]]:
-    """Return by workload what its `validation.json` says of its requests, its `caps`, and
-    `is_of_other_trace`: whether it was fitted to another one.
-    """
+    """Return by workload its `validation.json`, `caps`, and whether it is of this trace."""
     own = read_provenance(trace).get("inputs_sha256")
     measured = {}
     for workload in workloads:

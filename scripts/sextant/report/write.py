@@ -109,9 +109,7 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
 
 
 def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
-    """Return a part per LLM, with its measured answer or that of the best judged predictor, and add
-    these to `decisions` (`headroom` is None where nothing is known).
-    """
+    """Return a part per LLM, of its measured or best answer; add these to `decisions`."""
     from sextant.report.figures import load_chart
 
     slo, source = SLO(**answer["slo"]), answer["source"]

@@ -51,9 +51,7 @@ class Phase:
 
     @cached_property
     def averages(self) -> dict[str, float]:
-        """Its averages, NaN where nothing is known; `mean_kv_usage` is the phase's own record while
-        requests were due, `max_kv_usage` of the server's rarer readings.
-        """
+        """Its averages, NaN: not known; the server's own readings give `max_kv_usage`."""
         is_failed, mean_usage = self.requests["is_failed"], self.facts["mean_kv_cache_usage"]
         return {
             "n_requests": len(self.requests),
@@ -168,9 +166,7 @@ _METRICS = ("failure_rate", "mean_token_latency_ms", "mean_ttft_ms")
 def simulated(
     cell: MeasuredCell, measured: Mapping[str, Phase], data: StudyData
 ) -> dict[str, Any] | None:
-    """Return a cell's phases as simulated (`law`, `scheduler`, `rows` by phase and block, 0: all),
-    None without its closed loop or vLLM's settings.
-    """
+    """Return a cell's phases as simulated; None without its closed loop or settings."""
     scheduler, key = _scheduler_of(cell, data), cell.key
     known = [
         each.folder

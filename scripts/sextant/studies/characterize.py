@@ -68,9 +68,7 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def feasibility(data: StudyData) -> pd.DataFrame:
-    """Return one row per cell: its key, `verdict, why`, memory, batch weight, starts, `levels` that
-    were measured, and `levels_left_out`, which could tell nothing.
-    """
+    """Return one row per cell: its key, verdict, memory, starts, and levels."""
     levels = data.points.sort_values("level").groupby(list(CELL_KEY))["level"]
     measured = levels.agg(lambda own: ", ".join(map(study.level_words, own)))
     rows = data.feasibility.join(measured.rename("levels"), on=list(CELL_KEY))

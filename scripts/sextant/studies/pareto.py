@@ -55,9 +55,7 @@ def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> 
 
 
 def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
-    """Return the place of the smallest size from which no later doubling gains `LEAST_GAIN`, None
-    if there is none: one slow run is not a knee.
-    """
+    """Return the place of the first size whose every later doubling gains little, or None."""
     gains = gains_per_doubling(sizes, throughputs)
     growing = [place for place, gain in enumerate(gains) if gain >= LEAST_GAIN]
     place = growing[-1] + 1 if growing else 0
@@ -185,9 +183,7 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
-    """Say of each LLM and workload whether one device reaches the frontier, and `devices_gain`: the
-    largest throughput on more devices over that on one.
-    """
+    """Say whether one device reaches the frontier, and how much more several serve."""
     rows = []
     for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"], sort=False):
         single, more = own[own["n_gpus"] == 1], own[own["n_gpus"] > 1]

@@ -110,9 +110,7 @@ def _compared_level(rows: pd.DataFrame) -> float:
 
 
 def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
-    """Return the blocks of a point's throughput (by Little's law that of processing times in a full
-    batch), and of its slowest replica's latency.
-    """
+    """Return the blocks of a point's throughput (Little's law), and of the slowest replica."""
     rows = data.requests_of(point, ["replica", "sent_s", "last_token_s"])
     slowest = rows[rows["replica"] == point["slowest_replica"]]
     of_slowest = processing_blocks(slowest, point["level"] / point["replicas"])
@@ -131,9 +129,7 @@ def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
 def ratio_of_means(
     value: float, blocks: np.ndarray, base: float, base_blocks: np.ndarray
 ) -> tuple[float, float, float]:
-    """Return `value / base` and the ends of its 95% interval (Student's t, errors of blocks on a
-    logarithmic scale); NaN: not known.
-    """
+    """Return a ratio and its 95% interval, by Student's t on a logarithmic scale, or NaN."""
     ratio = value / base if base else math.nan
     if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:
         return ratio, math.nan, math.nan

@@ -184,9 +184,7 @@ def panels_of(
     y: str,
     axes: tuple[Axis, Axis] | None = None,
 ) -> list[Panel]:
-    """Return a panel for each group of the columns `by`, headed by their values, with its curves
-    (`curves_of`): by default with their levels, on logarithmic axes that have the columns' labels.
-    """
+    """Return a panel for each group of `by` with its curves, by default on log axes."""
     x_axis, y_axis = axes or (Axis(LABELS[x], is_log=True), Axis(LABELS[y], is_log=True))
     return [
         Panel(", ".join(key), x_axis, y_axis, curves_of(own, curves_by, x, y, has_levels=not axes))

@@ -146,9 +146,7 @@ def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
 def bootstrap_ratio(
     blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator, *, is_paired: bool
 ) -> tuple[float, float]:
-    """Return the 95% interval of the ratio of two means, of blocks drawn with replacement, the same
-    of both if paired; NaN with fewer than 2 blocks.
-    """
+    """Return the 95% interval of a ratio of means by drawing blocks; NaN below 2 blocks."""
     n, n_base = len(blocks), len(base_blocks)
     if min(n, n_base) < 2:
         return np.nan, np.nan
@@ -161,9 +159,7 @@ def bootstrap_ratio(
 
 
 def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
-    """Return each takeaway, and whether it holds: at the heaviest level of a scenario, where the
-    interval of the cache's effect excludes 1.
-    """
+    """Return each takeaway, and whether it holds at the heaviest levels."""
     served = points[points["n_ok"] > 0]
     lengths = served.groupby("workload_id")[["mean_input_tokens", "mean_output_tokens"]].mean()
     here, holds = _FEW_USE_CASES, None
@@ -189,9 +185,7 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
 
 
 def _large_inputs(served: pd.DataFrame, inputs: pd.Series) -> tuple[str, bool | None]:
-    """Compare use cases above with those below the geometric middle of mean inputs, by throughput
-    if best-effort, by time per output token if latency-critical.
-    """
+    """Compare use cases above the geometric middle of mean inputs with those below."""
     if len(inputs) < 2:
         return _FEW_USE_CASES, None
     large = {*inputs.index[inputs > (inputs.min() * inputs.max()) ** 0.5]}

@@ -93,9 +93,7 @@ def read_study_data(
 
 
 def measured_facts(data: StudyData) -> dict[str, Any]:
-    """Return what every study's page says of its measurements: `_OF_RUNS`, counts, reasons in
-    words, and warnings.
-    """
+    """Return what every study's page says of its measurements."""
     runs = [cell.run for cell in data.cells]
     infeasible = [
         f"{run.llm_id} on {run.gpu_profile_id} ({run.variant_id}): {run.verdict.reason}"
