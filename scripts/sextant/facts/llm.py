@@ -383,16 +383,10 @@ def memory_of(
 ) -> Memory:
     """Return the memory of a server that serves an LLM on all of its devices.
 
-    Weights and KV heads are shared out over the devices. With fewer heads than devices each device
-    has one; MLA's latent vector, from which every head is computed, is on every device.
-
-    Args:
-        llm: as it is served.
-        devices: of one replica.
-        utilization: share of the memory that it may use; vLLM's default if None.
-        engine: counts what it takes itself (one without a data sheet is taken for vLLM). None: an
-            upper bound, as if all of the share was for weights and KV cache.
-        data_parallel: copies of attention, each with weights and requests of its own.
+    Weights and KV heads are shared out over the devices; with fewer heads than devices each has
+    one, and MLA's latent vector is on every device. A server may use the share `utilization`, by
+    default vLLM's, of which `engine` takes some itself (without a data sheet, as vLLM); None: an
+    upper bound. `data_parallel` copies of attention have weights and requests of their own.
     """
     n, total, sheet = devices.n_gpus, devices.memory_bytes, _engine_sheet()
     share = sheet["utilization"] if utilization is None else utilization

@@ -130,19 +130,11 @@ def decoder(
 ) -> Facts:
     """Return the facts of a decoder-only LLM.
 
-    Args:
-        config: of the LLM.
-        s: its sizes.
-        vectors: biases and norms of all layers and of the head.
-        is_tied: whether the output head is the embedding's matrix, unless the config says.
-        mlp_matrices: 3 in a gated MLP, 2 in a plain one.
-        attention: matrices of all layers' attention, if not those of Q, K, V and output, or of
-            what takes its place.
-        mlp: matrices of all layers' MLPs beside the experts, if not of every layer without experts.
-        head: matrices between the layers and the vocabulary, if not hidden size × vocabulary.
-        positions: parameters of the table of positions.
-        experts: layers that have experts in place of the MLP.
-        facts: other fields of `LLM`.
+    `vectors` are biases and norms of all layers and of the head, `positions` the parameters of a
+    table of positions, `mlp_matrices` 3 in a gated MLP, 2 in a plain one; `is_tied` holds unless
+    the config says. Where they are not the usual ones: `attention`, the matrices of all layers'
+    attention or of what takes its place; `mlp`, of MLPs beside the experts; `head`, of what lies
+    between layers and vocabulary. `facts` are other fields of `LLM`.
     """
     moe, width = experts or Experts(), mlp_matrices * s.hidden
     if attention is None:

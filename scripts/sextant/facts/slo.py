@@ -117,14 +117,10 @@ class Limits(Latencies):
 class SLO(Limits):
     """config/slos.tsv: each row is one SLO: all limits hold while the load is served.
 
-    The load is `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`. For a
-    rate and for a trace replicas are found by simulation (`sextant.answer.capacity`), for a trace
-    by nothing else. Latencies are predicted as nTTFT and ITL; the limits of other metrics are
-    compared with what follows from them (`latencies`). Mean lengths of the requests, if given, hold
-    in place of the workload's.
-
-    Raises InputError for what the fields do not allow, for no limit, a limit without a percentile,
-    no load or two, what is simulated beside users, and one length alone or beside a trace.
+    The load is `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`, for which
+    replicas are found by simulation alone. Latencies are predicted as nTTFT and ITL, from which
+    others follow (`latencies`). Mean lengths, if given, hold in place of the workload's. InputError
+    for no limit, one without a percentile, no load or two, and what does not go together.
     """
 
     slo_id: Id

@@ -1,4 +1,4 @@
-"""Charts as SVG: curves in panels, bars, matrices of coefficients."""
+"""Charts as SVG: curves in panels, matrices of coefficients."""
 
 import io
 import re
@@ -160,29 +160,6 @@ def _draw_marked_points(axes: Axes, curve: Curve, look: Look, labels: Sequence[s
         if np.isfinite([across, up]).all():
             offset: Look = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
             axes.annotate(label, (across, up), fontsize=7, **offset)
-
-
-def bars_figure(
-    names: Sequence[str], groups: Sequence[tuple[str, Sequence[float]]], x_label: str, title: str
-) -> str:
-    """Draw horizontal bars: one per name and group, the first name at the top."""
-    square: Look = {"marker": "s", "linestyle": "none"}
-    legend = [
-        (name, {"color": colour, **square})
-        for (name, _), colour in zip(groups, COLOURS, strict=False)
-    ]
-
-    def draw(axes: Axes) -> None:
-        thickness = 0.8 / len(groups)
-        for position, (_, values) in enumerate(groups):
-            places = np.arange(len(names)) + thickness * (position + 0.5) - 0.4
-            axes.barh(places, values, thickness * 0.9, color=COLOURS[position % len(COLOURS)])
-        _style(axes, Axis(x_label, low=0), Axis("", ticks=range(len(names)), names=names))
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-
-    legend = legend if len(groups) > 1 else []
-    return _drawn([draw], title, height_in=0.32 * len(names), margin_in=0.7, legend=legend)
 
 
 def matrix_figure(matrices: Sequence[Matrix], title: str) -> str:

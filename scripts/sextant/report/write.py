@@ -279,10 +279,9 @@ def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
     words = (
         "Each measured LLM was hidden in turn and recommended for from the others, among the GPU "
         "profiles that it fits on; only static_policy, one answer for all, is chosen in hindsight. "
-        "MAPE is the mean absolute error of predicted latencies, relative to the measured ones. "
-        "An LLM that no profile serves within the limits cannot be judged and is left out. Failed "
-        "requests enter no latency, so no SLO accounts for them. ▲ first measures the hidden LLM "
-        "on two reference GPU profiles, and is not credited for these."
+        "MAPE is the mean absolute error relative to the measured latency. An LLM that no profile "
+        "serves within the limits is left out; failed requests enter no latency. ▲ first measures "
+        "the hidden LLM on two reference GPU profiles, and is not credited for these."
     )
     scores = by_source(tables, score_blocks)
     if not scores:
@@ -298,9 +297,8 @@ def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
             blocks.append(Section(title, [_held_out_table(answer)]))
     if charts := prediction_charts(tables, answers):
         words = (
-            "A panel is an LLM that the predictor was not shown, with the mean absolute error "
-            "relative to the measured latency; axes are logarithmic. On the line a prediction is "
-            "exact; below it, the predictor is too hopeful."
+            "A panel is an LLM that the predictor was not shown, with its MAPE. On the line a "
+            "prediction is exact; below it, the predictor is too hopeful."
         )
         title = "Predicted against measured latencies of hidden LLMs"
         blocks.append(Section(title, [Note(words), *charts]))

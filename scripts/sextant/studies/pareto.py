@@ -230,11 +230,10 @@ def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
         f"{LEAST_GAIN:.0%} of throughput; by Little's law one that gains less multiplies latency "
         f"by more than {2 / (1 + LEAST_GAIN):.2f}. A point is Pareto-optimal if no other batch of "
         "its LLM, on any profile, has at least its throughput at no more latency. Hollow points "
-        "count for neither: their whole requests, input and output, exceed the batch weight that "
-        "the server was tuned to, so it queues or preempts.\n\n"
-        "Processing time is the mean from sending a request to its last token. Numbers at points "
-        "are batch sizes. Requests of a run were all due at once; the last ones leave the batch "
-        "emptier, which lowers the throughput of batches that are large against their number."
+        "count for neither: their whole requests exceed the batch weight, so the server queues or "
+        "preempts.\n\nProcessing time is the mean from sending a request to its last token. "
+        "Numbers at points are batch sizes. All requests of a run were due at once; the last ones "
+        "leave the batch emptier, which lowers the throughput of large batches."
     )
     title = "Throughput against latency"
     if curves.empty:
@@ -262,11 +261,9 @@ def _published_section() -> Section:
     text = (
         "Table 1 of Recasens et al.: the largest batch of requests of 512 input and 256 output "
         "tokens on an A100 of 40 GB, a power of two up to 512. Computed: what 90% of the device "
-        "leaves beside 16-bit weights, over the KV cache of the tokens that each request in flight "
-        "keeps: 768 tokens at its end, which is how Sextant sizes a batch, 640 on average over the "
-        "generation, 512 for its prompt, which is what vLLM reserves when it admits a request. "
-        "Requests that start at different times never all need their last block at once; requests "
-        "that start together do, and are preempted then."
+        "leaves beside 16-bit weights, over the KV cache of each request in flight: 768 tokens at "
+        "its end (how Sextant sizes a batch), 640 on average, 512 for its prompt (what vLLM "
+        "reserves when it admits a request, and may have to preempt)."
     )
     labels = {name: study.LABELS.get(name, name.capitalize()) for name in sizes}
     labels |= {name: name for name in ASSUMPTIONS}

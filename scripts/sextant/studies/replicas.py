@@ -182,14 +182,12 @@ def _gain_section(points: pd.DataFrame) -> Section:
         latency_ratio="Times one server's",
     )
     text = (
-        "Servers share the device, its memory and the requests evenly, and as many requests are in "
-        "flight as with one server. Throughput is the sum of the servers' own, each until its own "
-        "last token, and latency the largest of their mean processing times, as Recasens et al. "
-        "define them; over the whole run counts the wait for the slowest server too. The summary "
-        "compares the largest batch that fits all variants and that every run filled twice."
-        f"\n\nBars and intervals are of 95%, from at most {N_BLOCKS} blocks of successive "
-        "requests of each run, none smaller than what is in flight at once. What changes between "
-        "two starts of the servers is not in them."
+        "Servers share the device, its memory and the requests evenly. Throughput is the sum of "
+        "the servers' own, each until its own last token, latency the largest of their mean "
+        "processing times (Recasens et al.); over the whole run counts the wait for the slowest "
+        "too. The summary compares the largest batch that fits all variants and that every run "
+        f"filled twice.\n\nIntervals are of 95%, from at most {N_BLOCKS} blocks of successive "
+        "requests of each run; what changes between two starts of the servers is not in them."
     )
     known = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
     known = known.assign(servers=[plural(n, "server") for n in known["replicas"]]).drop(

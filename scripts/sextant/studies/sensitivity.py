@@ -13,7 +13,7 @@ import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.blocks import Section, Table
-from sextant.pages.charts import Axis, Panel, bars_figure
+from sextant.pages.charts import Axis, Curve, Panel
 from sextant.pages.wording import listed, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies.study import (
@@ -164,18 +164,22 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
             text += f"{words}: {listed([FACTORS[name] for name in names])}. "
     text += (
         f"Mean and standard deviation over {N_SEEDS} seeds of forests of 100 trees; R² out of bag "
-        f"is {number(found['r2_mean'])} ± {number(found['r2_sd'])}. MDI sums to 1, favours factors "
-        "of many values and is computed on the points of the training, as is permutation "
-        "importance (loss of R²). Factors that changed together share what either is worth. "
-        "LLM-Pilot reports MDI scores of CPU cores and memory more than 300 times below that of "
-        "the batch weight (StarCoder on an A100-40GB). On a CPU profile cores are the device "
-        "itself, so they count for more."
+        f"is {number(found['r2_mean'])} ± {number(found['r2_sd'])}. MDI sums to 1 and favours "
+        "factors of many values; permutation importance is the loss of R². Factors that changed "
+        "together share what either is worth. In LLM-Pilot, CPU cores and memory score more than "
+        "300 times below the batch weight (StarCoder on an A100-40GB); on a CPU profile cores are "
+        "the device itself."
     )
     shown = found["factors"].assign(factor=found["factors"]["factor"].map(FACTORS))
     known = shown.dropna(subset=["mdi_mean"])
-    groups = [("MDI", known["mdi_mean"].tolist())]
-    groups.append(("Permutation", known["permutation_mean"].tolist()))
-    figure = bars_figure(known["factor"].tolist(), groups, "Importance", title)
+    places, curves = np.arange(len(known)), []
+    for kind, name, shift in (("mdi", "MDI", -0.1), ("permutation", "Permutation", 0.1)):
+        mean, sd = known[f"{kind}_mean"], known[f"{kind}_sd"]
+        curves.append(Curve(name, places + shift, mean, mean - sd, mean + sd, is_marks=True))
+    x = Axis(
+        "", ticks=range(len(known)), names=known["factor"].tolist(), low=-0.5, high=len(known) - 0.5
+    )
+    figure = [Panel("", x, Axis("Importance", low=0), curves)]
     labels = ("Factor", "Values", "MDI", "± MDI", "Permutation", "± permutation")
     table = Table.of_frame(shown, dict(zip(shown, labels, strict=True)))
     return part(title, text, figure, table)

@@ -269,11 +269,10 @@ def _effect_section(effects: pd.DataFrame) -> Section:
         verdict="Larger is",
     )
     text = (
-        "The verdict is by throughput for best-effort inference, by mean latency for "
-        f"latency-critical. Intervals are percentiles of {N_RESAMPLES} bootstrap draws (seeded) of "
-        f"the {N_BLOCKS} blocks of either run, of latencies the same blocks of both where both "
-        "served the same requests. What changes from one start of a server to the next is not in "
-        "them. Latency-critical throughput is what arrives, as long as the server keeps up."
+        "The verdict is by throughput if best-effort, by mean latency if latency-critical, whose "
+        f"throughput is what arrives. Intervals are of {N_RESAMPLES} bootstrap draws of the "
+        f"{N_BLOCKS} blocks of either run, the same of both where both served the same requests; "
+        "what changes from one start of a server to the next is not in them."
     )
     return part(title, text, table=table)
 
