@@ -14,9 +14,14 @@ from sextant.pages.blocks import as_text
 from sextant.points.frame import FLOOR_MS
 from sextant.points.metrics import doubts
 from sextant.points.store import build_store, connect
-from sextant.report.answers import prediction_pairs, read_tables
+from sextant.report.answers import (
+    REFERENCE_PREDICTORS,
+    prediction_pairs,
+    predictor_means,
+    read_tables,
+    summary,
+)
 from sextant.report.figures import prediction_figure
-from sextant.report.overview import REFERENCE_PREDICTORS, predictor_means, summary
 from sextant.report.write import write_report
 from support import needs_baselines, wait_for
 

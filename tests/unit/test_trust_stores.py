@@ -8,7 +8,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.points.measured import load_characterization
 from sextant.points.store import build_store, open_store
-from sextant.report.overview import summary
+from sextant.report.answers import summary
 from support import time_limit
 
 

@@ -125,7 +125,7 @@ def show(
 ) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.answer.source import store_path
-    from sextant.report.overview import summary
+    from sextant.report.answers import summary
 
     database = store_path(database)
     print_document(summary(database))

@@ -13,8 +13,7 @@ from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
 from sextant.predict import MEASURED
-from sextant.report.answers import TARGET_NAMES, Tables, prediction_pairs
-from sextant.report.overview import marked
+from sextant.report.answers import TARGET_NAMES, Tables, marked, prediction_pairs
 
 _MAX_TICKS = 10
 _MOST_OVERSPEND = 200  # what overspends more, in percent, is drawn at the edge of the figure

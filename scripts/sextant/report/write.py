@@ -23,17 +23,20 @@ from sextant.predict import MEASURED
 from sextant.report.answers import (
     LEVEL_NAMES,
     Tables,
+    answer_blocks,
+    by_source,
     deployment,
     load_curves,
+    marked,
     miss_words,
     price_lines,
     prices,
     read_tables,
     recommendations,
+    score_blocks,
     slo_answers,
     slo_words,
 )
-from sextant.report.overview import answer_blocks, by_source, marked, score_blocks
 from sextant.studies.write import doubtful_places
 
 _MAX_REASONS = 3

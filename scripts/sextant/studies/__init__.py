@@ -2,5 +2,5 @@
 
 The folders of a study's cells become a page, its figures, and its numbers as JSON. Read `write`
 (the page), then `study` (what an analysis gets and gives, and what all share), then the studies, a
-module each (`burst` has its phases in `burst_phases`).
+module each.
 """
