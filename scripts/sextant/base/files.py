@@ -227,9 +227,7 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
 
 
 def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
-    """Return the library files that decide a script's results: the modules that it imports, also
-    through others, `modules`, imported by name, and what else lies in their folders.
-    """
+    """Return the files that decide a script's results: all imports, and what is beside them."""
     graph, named = _imports(), set(modules)
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -153,9 +153,7 @@ def field_docs(kind: type) -> dict[str, str]:
 
 
 def check(kind: type, values: Mapping[str, Any], file: str | Path, row: int | None = None) -> None:
-    """Check a mapping by the fields of a dataclass; InputError names the first that does not fit,
-    unknown ones before all others, and what the dataclass says about it.
-    """
+    """Check a mapping by a dataclass's fields; InputError says what does not fit, and the fix."""
     try:
         model_of(kind).model_validate(dict(values))
     except pydantic.ValidationError as error:

@@ -290,9 +290,7 @@ def has_own_price(profile: GPUProfile) -> bool:
 
 
 def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
-    """Return what providers sell, by default all whose tables ship, each at its lowest price. A
-    machine is offered whole, and in halves down to one of its devices.
-    """
+    """Return what providers sell at the lowest price: whole machines, and halves of them."""
     among, names = [*among] or providers(), set()
     for row in (row for name in among for row in _rows(name)):
         n_gpus = row["n_gpus"]
@@ -377,9 +375,7 @@ def _month(date: str) -> int:
 def token_prices(
     usd_per_hour: float, rate_rps: float, lengths: Sequence[float], input_share: float | None = None
 ) -> tuple[float, float]:
-    """Return USD per million input and output tokens of replicas that serve requests of mean
-    `lengths`; the input bears `input_share` of the price, by default that of its tokens.
-    """
+    """Return USD per million input and output tokens; the input bears `input_share`."""
     inputs, outputs = lengths
     share = inputs / (inputs + outputs) if input_share is None else input_share
     usd_per_request = usd_per_hour / 3600 / rate_rps

@@ -151,9 +151,7 @@ class Config:
 
 
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
-    """Read the part of a `config.json` that describes the LLM, `dtype` in place of its own;
-    InputError: no such file, not JSON, or a nested config that generates no text.
-    """
+    """Read the text part of a `config.json`, `dtype` in place of its own; InputError."""
     try:
         values = read_object(path, fix="save the config again")
     except FileNotFoundError:

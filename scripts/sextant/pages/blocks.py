@@ -162,11 +162,6 @@ class Document:
     origin: Mapping[str, Any] | None = None  # of `provenance`, for a page's foot
 
 
-def paragraphs(text: str) -> list[Block]:
-    """Return a note per paragraph of a text; an empty line begins one."""
-    return [Note(part) for part in text.split("\n\n") if part]
-
-
 def as_json(document: Document) -> str:
     """Return the data as JSON; NaN, infinity and what is missing are null."""
     return json.dumps(jsonable(document.data), indent=2, allow_nan=False)

@@ -141,25 +141,19 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
         size = 3 if curve.is_marks else 4
         drawstyle = "steps-post" if is_step and not curve.is_marks else "default"
         axes.plot(x, y, linewidth=1.2, markersize=size, drawstyle=drawstyle, **look)
-        if has_marks:
-            _draw_marked_points(axes, curve, look, curve.labels if is_labelled else ())
+        if places := list(curve.ringed):
+            ring: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
+            axes.scatter(x[places], y[places], edgecolors=colour, **ring)
+        if places := list(curve.hollow):
+            # The page's own background is not known: a mark without its filling is drawn over.
+            hollow = look | {"linestyle": "none", "markerfacecolor": "white", "markersize": 4}
+            axes.plot(x[places], y[places], **hollow)
+        for across, up, label in zip(x, y, curve.labels if is_labelled else (), strict=False):
+            if np.isfinite([across, up]).all():
+                offset: Look = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
+                axes.annotate(label, (across, up), fontsize=7, **offset)
     _style(axes, panel.x, panel.y)
     axes.set_title(panel.heading, fontsize=8.5, loc="left")
-
-
-def _draw_marked_points(axes: Axes, curve: Curve, look: Look, labels: Sequence[str]) -> None:
-    x, y = np.array(curve.x, float), np.array(curve.y, float)
-    if places := list(curve.ringed):
-        ring: Look = {"s": 90, "facecolors": "none", "linewidths": 1.3}
-        axes.scatter(x[places], y[places], edgecolors=look["color"], **ring)
-    if places := list(curve.hollow):
-        # The page's own background is not known: a mark without its filling is drawn over.
-        hollow = look | {"linestyle": "none", "markerfacecolor": "white", "markersize": 4}
-        axes.plot(x[places], y[places], **hollow)
-    for across, up, label in zip(x, y, labels, strict=False):
-        if np.isfinite([across, up]).all():
-            offset: Look = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center"}
-            axes.annotate(label, (across, up), fontsize=7, **offset)
 
 
 def matrix_figure(matrices: Sequence[Matrix], title: str) -> str:

@@ -88,9 +88,7 @@ def write_page(
     json_out: str | Path | None = None,
     figures_out: Path | None = None,
 ) -> None:
-    """Write a document as a page; where asked for, its data as JSON, and its named figures as SVG
-    in a folder, whose former content goes. The same document gives the same bytes.
-    """
+    """Write a document as a page, and where asked for its data and figures as files."""
     _write_text(Path(html_out), as_page(document))
     if json_out is not None:
         write_json(json_out, document.data)

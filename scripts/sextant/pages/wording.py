@@ -26,9 +26,7 @@ def odds(probability: float) -> str:
 
 
 def shown_chance(probability: float) -> int:
-    """Return the hundredths of a probability as they are shown: rounded down, 100 above 0.99.
-    Rounded up, 0.899 would look like enough for a risk of 0.1; draws never make one certain.
-    """
+    """Return a probability's hundredths: rounded down (0.899 is no 0.9), 100 above 0.99."""
     return 100 if probability >= 0.995 else math.floor(100 * probability + 1e-9)
 
 
@@ -54,11 +52,6 @@ def listed(words: Sequence[str]) -> str:
 def interval(low: float, high: float) -> str:
     """Write the ends of an interval, e.g. `0.95–1.10`, `–` where they are not known."""
     return f"{low:.2f}–{high:.2f}" if math.isfinite(low) and math.isfinite(high) else "–"
-
-
-def yes_or_no(holds: bool | None) -> str:
-    """Write true, false or None as a word."""
-    return "not known" if holds is None else "yes" if holds else "no"
 
 
 def duration_words(seconds: float) -> str:

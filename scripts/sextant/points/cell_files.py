@@ -194,9 +194,7 @@ def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_whole(cells: Sequence[Path]) -> None:
-    """Check all cells; InputError names every damaged file, and the folder `damaged-<n>` in the
-    cell's own where it is now, so that the next run makes it again.
-    """
+    """Check all cells; set damaged files aside, which InputError names: they are made again."""
     try:
         damage = {folder: problems for folder in cells if (problems := damaged_files(folder))}
     except OSError as error:
@@ -232,9 +230,7 @@ def drop_checkpoints(cells: Iterable[Path]) -> None:
 
 
 def damaged_files(folder: Path) -> dict[str, str]:
-    """Return a cell's files that are missing or damaged, and what is wrong; OSError if one cannot
-    be read, whatever its content (rights, a network file system).
-    """
+    """Return a cell's missing or damaged files and why; OSError if one cannot be read."""
     try:
         run = files.read_json(folder / "run.json")
     except OSError as error:

@@ -388,9 +388,7 @@ def load_description(folder: Path) -> Description:
 
 
 def load_folder(folder: str | Path) -> Characterization:
-    """Read a characterization from its folder (docs/adding.md). LLMs that cannot be sized are left
-    out with their points. InputError: file, row, field and fix.
-    """
+    """Read a folder (docs/adding.md); LLMs that cannot be sized are left out. InputError."""
     folder = Path(folder)
     about = load_description(folder)
     (llms, unknown), profiles = _llms(folder, about), _profiles(folder)

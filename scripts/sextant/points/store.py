@@ -127,9 +127,7 @@ def workload_rows(
 def build_store(
     path: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, Sequence[Path]]
 ) -> None:
-    """Build the database from rows and Parquet files by table, columns by name; replaces `path`
-    atomically. InputError: a key twice, e.g. of the same point.
-    """
+    """Build the database of rows and Parquet files by table; InputError: a key twice."""
     with base_files.atomic_path(path) as temporary, connect(temporary) as database:
         database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
         for table, table_rows in rows.items():

@@ -13,7 +13,7 @@ from sextant.experiment.scenarios import START_SQL, WITH_USERS_SQL
 from sextant.facts.llm import DTYPE_PRECISION
 from sextant.points.cell_files import MeasuredCell, read_cell, require_whole
 from sextant.points.metrics import REQUEST_COLUMNS, interval_rows, points_query
-from sextant.points.run import CELL_KEY, LevelRun
+from sextant.points.run import CELL_KEY
 from sextant.points.store import connect
 
 ENERGY_SQL = Path(__file__).with_name("energy.sql")  # creates `device_telemetry` and `energy`
@@ -50,8 +50,11 @@ _LEVELS: _Columns = {
     "server_mean_itl_ms": (_FLOAT, lambda level, _: level.server_mean_itl_ms),
     "engine_version": (_TEXT, lambda level, run: level.engine_version or run.engine_version),
     "is_published_median": (pa.bool_(), lambda level, _: level.published_medians is not None),
-    "median_nttft_ms": (_FLOAT, lambda level, _: _published(level, "median_nttft_ms")),
-    "median_itl_ms": (_FLOAT, lambda level, _: _published(level, "median_itl_ms")),
+    "median_nttft_ms": (
+        _FLOAT,
+        lambda it, _: getattr(it.published_medians, "median_nttft_ms", None),
+    ),
+    "median_itl_ms": (_FLOAT, lambda it, _: getattr(it.published_medians, "median_itl_ms", None)),
 }
 _FEASIBILITY: _Columns = _KEY | {
     "is_feasible": (pa.bool_(), attrgetter("run.verdict.is_feasible")),
@@ -68,10 +71,6 @@ _FEASIBILITY: _Columns = _KEY | {
         lambda cell: None if cell.tuning.probes is None else len(cell.tuning.probes),
     ),
 }
-
-
-def _published(level: LevelRun, name: str) -> Any:
-    return getattr(level.published_medians, name, None)
 
 
 def _memory(cell: MeasuredCell, name: str) -> Any:

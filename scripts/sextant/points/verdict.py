@@ -138,9 +138,7 @@ def assess(
     longest_request_tokens: int,
     engine: str | None = None,
 ) -> Feasibility:
-    """Decide from memory facts alone. Without an engine the bound is optimistic: what activations
-    and the runtime need, only a probe can show (LLM-Pilot, section III-C2).
-    """
+    """Decide from memory facts alone; without an engine the bound is optimistic."""
     memory = memory_of(llm, devices, memory_utilization, engine)
     tokens, verdict = memory.kv_tokens(longest_request_tokens), FEASIBLE
     weight_gib, kv_gib = memory.weight_bytes / GIB, memory.kv_bytes / GIB

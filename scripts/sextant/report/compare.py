@@ -204,17 +204,13 @@ def compare_answers(first: Path, second: Path) -> Document:
         {tuple(row[name] for name in _KEY): row for row in each["recommendations"]}
         for each in found
     )
-
-    def is_same(key: tuple) -> bool:
-        names = ("gpu_profile_id", "replicas", "usd_per_hour")
-        return all(a[key][name] == b[key][name] for name in names)
-
+    names = ("gpu_profile_id", "replicas", "usd_per_hour")
     common = [key for key in a if key in b]
     changes = [
         dict(zip(_KEY, key, strict=True))
         | _change(a[key], b[key], *(each[key[1]] for each in slos))
         for key in common
-        if not is_same(key)
+        if any(a[key][name] != b[key][name] for name in names)
     ]
     facts: dict[str, Any] = {
         "kind": "recommendations",

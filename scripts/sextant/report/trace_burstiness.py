@@ -189,9 +189,7 @@ def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
 
 
 def measure_arrival_models(trace: Path, workloads: Sequence[FittedWorkload]) -> dict[str, Any]:
-    """Return `clock_step_s` of a coarse clock, over which times are spread, the `trace`'s measures
-    (`arrivals.Measures`), and by workload what `validation.json` says of its model.
-    """
+    """Return the trace's burstiness, and by workload how well its arrival model does."""
     times, clock_step_s = on_fine_clock(read_arrivals(trace))
     return {
         "clock_step_s": clock_step_s,

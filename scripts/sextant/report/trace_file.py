@@ -123,9 +123,7 @@ class FittedWorkload:
 
 
 def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
-    """Read fitted workloads, named as their folders; InputError: no folder, a file absent or
-    malformed, not fitted to a trace, or a name twice.
-    """
+    """Read fitted workloads, named as their folders; InputError if one is none, or twice."""
     workloads: dict[str, FittedWorkload] = {}
     for folder in map(Path, folders):
         fix = "give the folder of a workload that was fitted to a trace (see `sextant fit`)"

@@ -84,9 +84,7 @@ class Phase:
 
     @cached_property
     def by_setting(self) -> pd.DataFrame:
-        """Values per setting, a block of requests or a window of the trace: its own columns,
-        `block` (from 1), `end_s` (of its arrivals), and measures of the requests due then.
-        """
+        """Values per setting (block of requests, or window), of the requests due then."""
         settings = pd.DataFrame(self.facts["settings"])
         last_s = max(self.requests["due_s"].max(), settings["start_s"].iloc[-1])
         settings["end_s"] = [*settings["start_s"].iloc[1:], last_s]

@@ -79,9 +79,7 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
 
 
 def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Return points with their gain over one server at the same level and setting, with 95%
-    intervals from the blocks of both runs, null without one server; `fits`, `is_compared`.
-    """
+    """Return points with their gain over one server at the same level, with intervals."""
     points["fits"] = study.fits_memory(points)
     points["is_compared"] = False
     for _, rows in points.groupby(SETTING):

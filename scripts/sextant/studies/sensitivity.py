@@ -186,9 +186,7 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
 
 
 def series(points: pd.DataFrame) -> pd.DataFrame:
-    """Return the points at the most users of servers that differ in their batch weight alone (cores
-    and memory equal, null a value of its own); of several series the one with most weights.
-    """
+    """Return the points at the most users of servers that differ in batch weight alone."""
     parts = [points[:0]]
     for _, own in points[points["n_ok"] > 0].groupby(SETTING):
         top = own[own["level"] == own["level"].max()]

@@ -9,9 +9,8 @@ import pandas as pd
 
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
-from sextant.pages.blocks import Block, Chart, Section, Table, paragraphs
+from sextant.pages.blocks import Block, Chart, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
-from sextant.pages.wording import yes_or_no
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS, POINT_LABELS
 from sextant.points.run import CELL_KEY
@@ -130,7 +129,8 @@ def part(
         figure = panels_figure(figure, title, **({"has_points": True} | layout))
     name = Section(title, ()).anchor
     charts: list[Block] = [Chart(str(figure), name=name)] if figure else []
-    return Section(title, [*paragraphs(text), *charts, *([table] if table else [])])
+    notes = [Note(each) for each in text.split("\n\n") if each]
+    return Section(title, [*notes, *charts, *([table] if table else [])])
 
 
 def table_of(frame: pd.DataFrame, columns: str, **labels: str) -> Table:
@@ -225,7 +225,8 @@ class Finding(NamedTuple):
 
 def findings_table(found: Sequence[Finding], claim: str) -> Table:
     """Return one row per finding; `claim` is the label of its first column."""
-    rows = [(each.claim, each.here, yes_or_no(each.holds)) for each in found]
+    words = {None: "not known", True: "yes", False: "no"}
+    rows = [(each.claim, each.here, words[each.holds]) for each in found]
     return Table((claim, "Here", "Holds"), rows, words=(0, 1, 2))
 
 
@@ -249,9 +250,7 @@ def with_measures(
     data: StudyData,
     measures: Sequence[Callable[[MeasuredCell], pd.DataFrame]],
 ) -> pd.DataFrame:
-    """Return points with what each measure gives of a cell by `level`, and `{mean,max}` of `USES`
-    over devices, fractions, null where no device reports them.
-    """
+    """Return points with what each measure, and telemetry, give by cell and level."""
     for measure in measures:
         parts = [
             measure(cell).assign(**dict(zip(CELL_KEY, cell.key, strict=True)))
@@ -268,9 +267,7 @@ def with_measures(
 
 
 def request_times(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level, of ok requests, mean processing (sent to last token; Recasens et al., 3.3),
-    mean latency since due, and the largest requested input and output.
-    """
+    """Return by level mean processing and latency of ok requests, and the largest request."""
     lengths = ["requested_input_tokens", "requested_output_tokens"]
     rows = cell.requests(["level", "scheduled_s", "sent_s", "last_token_s", *lengths, "status"])
     ended_s = rows["last_token_s"].where(rows["status"] == "ok")
