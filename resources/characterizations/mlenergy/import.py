@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.points.characterization import Description
-from sextant.points.load_tools import write_published
+from sextant.points.export import write_published
 
 ABOUT = Description(
     source="archive:mlenergy",

@@ -215,7 +215,7 @@ def import_characterization(
     A published data set is imported by the script in its folder, import.py in
     resources/characterizations/.
     """
-    from sextant.points.load_tools import Served, import_load_tool
+    from sextant.points.export import Served, import_load_tool
 
     served = Served(given.gpu_profile, given.llm, given.engine, given.engine_version)
     say(f"{out}: {import_load_tool(tool, files, out, served, given.configs)}")

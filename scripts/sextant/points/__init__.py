@@ -7,6 +7,6 @@ and GPU profiles.
 Read `verdict` and `run` first (whether and how a cell was measured), then `cell_files` (its files),
 `metrics` (formulas, intervals, doubts) and `summarize` (from cells to points). `store` is the
 database of all results. `frame` and `characterization`, which also reads folders of data, are what
-answers rest on; `measured` reads a store or cells; `export` writes folders, `load_tools` makes them
-of the results of other load tools.
+answers rest on; `measured` reads a store or cells; `export` writes folders, also of the
+results of other load tools.
 """

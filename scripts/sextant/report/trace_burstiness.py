@@ -200,13 +200,10 @@ def measure_arrival_models(trace: Path, workloads: Sequence[FittedWorkload]) -> 
 
 def show_arrivals(measured: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_arrival_models` returns."""
-    models: list[tuple[list[str], Mapping[str, Any]]] = []
+    alike: dict[str, list[str]] = {}
     for name, own in measured["models"].items():
-        same = next((names for names, other in models if other == own), None)
-        if same is None:
-            models.append(([name], own))
-        else:
-            same.append(name)
+        alike.setdefault(repr(own), []).append(name)
+    models = [(names, measured["models"][names[0]]) for names in alike.values()]
     trace = measured["trace"]
     gaps = "The trace has no gaps to measure"
     if trace["gap_cv"] is not None:
