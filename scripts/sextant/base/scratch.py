@@ -40,7 +40,13 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     """
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     for old in place.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
-        _remove_unused(old)
+        # In a temporary folder anyone can make a folder of this name with anything in it.
+        with contextlib.suppress(OSError):
+            if old.lstat().st_uid == os.getuid():
+                with open_lock(old / "lock") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if lock.read(len(_MARK) + 1) == _MARK:
+                        shutil.rmtree(old, ignore_errors=True)
     folder = place / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
     # Started before the folder exists: this process may be killed at any moment from here on.
     caretaker = subprocess.Popen(
@@ -90,16 +96,6 @@ def share(folder: Path, name: str = "lock") -> TextIO:
         lock.close()
         raise
     return lock
-
-
-def _remove_unused(folder: Path) -> None:
-    """Remove an unused scratch folder of this user, unless it has that name only."""
-    with contextlib.suppress(OSError):
-        if folder.lstat().st_uid == os.getuid():
-            with open_lock(folder / "lock") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if lock.read(len(_MARK) + 1) == _MARK:
-                    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -246,9 +246,22 @@ def sheet_cells(path: str | Path, kind: type, *, delimiter: str | None = "\t") -
     (first, *others) = _lines(path)
     if delimiter is None:
         delimiter = "\t" if any("\t" in line for _, line in (first, *others)) else ","
-    name = "tab" if delimiter == "\t" else "comma"
-    separate = f"separate the columns with one {name} each; spaces do not count"
-    header, rows = _header(path, first, kind, delimiter, separate), []
+    mark = "tab" if delimiter == "\t" else "comma"
+    separate = f"separate the columns with one {mark} each; spaces do not count"
+    head, known = Row({}, first[0], path), model_of(kind).model_fields
+    header = [name.strip() for name in first[1].rstrip("\r\n").split(delimiter)]
+    for name in header:
+        if len(several := re.split(r"[\s,;]+", name)) > 1 and known.keys() & set(several):
+            raise head.error(f"{name!r} is one column, and holds several names", None, separate)
+        if name not in known:
+            fix = f"remove it or correct its name; known: {', '.join(known)}"
+            raise head.error("unknown column", name, fix)
+        if header.count(name) > 1:
+            raise head.error("column twice", name, "remove one")
+    for name in known:
+        if known[name].is_required() and name not in header:
+            raise head.error("column missing", name, f"add it: {field_docs(kind)[name]}")
+    rows = []
     for number, line in others:
         row = Row({}, number, path)
         try:
@@ -280,25 +293,6 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     if not lines:
         raise InputError("the sheet is empty", file=path, fix="add its header line")
     return lines
-
-
-def _header(
-    path: Path, first: tuple[int, str], kind: type, delimiter: str, separate: str
-) -> list[str]:
-    row, known = Row({}, first[0], path), model_of(kind).model_fields
-    header = [name.strip() for name in first[1].rstrip("\r\n").split(delimiter)]
-    for name in header:
-        if len(others := re.split(r"[\s,;]+", name)) > 1 and known.keys() & set(others):
-            raise row.error(f"{name!r} is one column, and holds several names", None, separate)
-        if name not in known:
-            fix = f"remove it or correct its name; known: {', '.join(known)}"
-            raise row.error("unknown column", name, fix)
-        if header.count(name) > 1:
-            raise row.error("column twice", name, "remove one")
-    for name, field in known.items():
-        if field.is_required() and name not in header:
-            raise row.error("column missing", name, f"add it: {field_docs(kind)[name]}")
-    return header
 
 
 class _Loader(yaml.SafeLoader):

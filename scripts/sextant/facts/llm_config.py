@@ -269,7 +269,15 @@ def _scheme(inner: Config, method: str) -> Scheme:
             has_zeros = method == "gptq" or inner.flag("zero_point")
             return _integers(_grouped(inner, "bits", has_zeros=has_zeros))
         case "bitsandbytes":
-            return _bitsandbytes(inner)
+            four, eight = (inner.flag(f"load_in_{n}bit", default=False) for n in (4, 8))
+            if four == eight:
+                fix = "set one of load_in_4bit and load_in_8bit"
+                raise inner.error("neither 4 nor 8 bits, or both", "load_in_4bit", fix)
+            # 64 weights share a 32-bit maximum; double quantization stores it in 8 bits, and a
+            # 32-bit number for 256 of them (Dettmers et al., QLoRA, NeurIPS 2023, section 3).
+            is_double = four and inner.flag("bnb_4bit_use_double_quant", default=False)
+            scales = 8 / 64 + 32 / (64 * 256) if is_double else 32 / 64
+            return _integers(4 + scales) if four else Scheme("int8", 8.0)
         case "fp8" if inner.optional("weight_block_size") is not None:
             return Scheme("fp8", 8 + _block_scale_bits(inner, "weight_block_size"))
         case "fp8" | "fbgemm_fp8":
@@ -303,19 +311,6 @@ def _grouped(inner: Config, bits_name: str, *, has_zeros: bool) -> float:
     if group < 1:  # -1: the weights of a whole row share a scale
         return float(bits)
     return bits + (16 + bits * has_zeros) / group
-
-
-def _bitsandbytes(inner: Config) -> Scheme:
-    four, eight = (inner.flag(f"load_in_{n}bit", default=False) for n in (4, 8))
-    if four == eight:
-        fix = "set one of load_in_4bit and load_in_8bit"
-        raise inner.error("neither 4 nor 8 bits, or both", "load_in_4bit", fix)
-    if eight:
-        return Scheme("int8", 8.0)
-    # 64 weights share a 32-bit maximum; double quantization stores it in 8 bits, and a 32-bit
-    # number for 256 of them (Dettmers et al., QLoRA, NeurIPS 2023, section 3).
-    is_double = inner.flag("bnb_4bit_use_double_quant", default=False)
-    return _integers(4 + (8 / 64 + 32 / (64 * 256) if is_double else 32 / 64))
 
 
 def _block_scale_bits(inner: Config, name: str) -> float:
@@ -390,6 +385,7 @@ _EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ign
 
 
 def _without_exceptions(inner: Config, matrices: Matrices) -> Matrices:
+    # Of each part the pieces that are left unquantized, by layer; "": in all layers.
     kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
     for field in _EXCEPTIONS:
         for name in inner.listing(field, str, default=[]):
@@ -405,7 +401,18 @@ def _without_exceptions(inner: Config, matrices: Matrices) -> Matrices:
     n_sparse = matrices.n_layers - matrices.n_dense_layers
     n_mlps = matrices.n_dense_layers or matrices.n_layers
     layers = {"attention": matrices.n_layers, "shared_experts": n_sparse, "mlp": n_mlps}
-    left = {part: 1 - _share(inner, part, pieces, layers[part]) for part, pieces in kept.items()}
+    left = {}
+    for part, by_layer in kept.items():
+        shares = {
+            layer: 1.0 if "" in pieces else len(pieces) / _PIECES[part]
+            for layer, pieces in by_layer.items()
+        }
+        # Q, K, V and output differ in size; the matrices of an MLP do not.
+        if part == "attention" and any(share % 1 for share in shares.values()):
+            fix = "leave all of a layer's attention unquantized, or none of it"
+            raise inner.error("parts of attention are left unquantized", "ignore", fix)
+        of_all = shares.pop("", 0.0)
+        left[part] = 1 - min(1.0, max(of_all, sum(shares.values()) / (layers[part] or 1)))
     if not matrices.is_even and 0 < left["attention"] < 1:
         fix = "leave the attention of all layers unquantized, or none of it"
         raise inner.error("layers of different sizes are left unquantized", "ignore", fix)
@@ -424,17 +431,3 @@ def _parts_of(inner: Config, field: str, module: str, matrices: Matrices) -> lis
         fix = f"quantize all matrices of the layers, or add the exception to {_PLACE}"
         raise inner.error(f"{module!r} is left unquantized: cannot be sized", field, fix)
     return parts
-
-
-def _share(inner: Config, part: str, kept: dict[str, set[str]], n_layers: int) -> float:
-    """Return the share of a part that is left unquantized; `kept`: pieces by layer ("": all)."""
-    shares = {
-        layer: 1.0 if "" in pieces else len(pieces) / _PIECES[part]
-        for layer, pieces in kept.items()
-    }
-    # Q, K, V and output differ in size; the matrices of an MLP do not.
-    if part == "attention" and any(share % 1 for share in shares.values()):
-        fix = "leave all of a layer's attention unquantized, or none of it"
-        raise inner.error("parts of attention are left unquantized", "ignore", fix)
-    of_all = shares.pop("", 0.0)
-    return min(1.0, max(of_all, sum(shares.values()) / (n_layers or 1)))

@@ -61,9 +61,10 @@ _FEASIBILITY: _Columns = _KEY | {
     "verdict": (_TEXT, attrgetter("run.verdict.outcome.value")),
     "reason": (_TEXT, attrgetter("run.verdict.reason")),
     "levels_left_out": (_TEXT, lambda cell: cell.run.left_out and str(cell.run.left_out)),
-    "memory_utilization": (_FLOAT, lambda cell: _memory(cell, "memory_utilization")),
-    "weight_gib": (_FLOAT, lambda cell: _memory(cell, "weight_gib")),
-    "kv_gib": (_FLOAT, lambda cell: _memory(cell, "kv_gib")),
+    **{
+        name: (_FLOAT, lambda cell, name=name: getattr(cell.tuning.memory, name, None))
+        for name in ("memory_utilization", "weight_gib", "kv_gib")
+    },
     "batch_weight_tokens": (_COUNT, attrgetter("run.batch_weight_tokens")),
     # Null where a published characterization does not say.
     "n_server_starts": (
@@ -71,10 +72,6 @@ _FEASIBILITY: _Columns = _KEY | {
         lambda cell: None if cell.tuning.probes is None else len(cell.tuning.probes),
     ),
 }
-
-
-def _memory(cell: MeasuredCell, name: str) -> Any:
-    return getattr(cell.tuning.memory, name, None)
 
 
 def _table(columns: _Columns, items: Iterable[tuple[int, tuple[Any, ...]]]) -> pa.Table:

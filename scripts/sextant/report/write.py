@@ -218,41 +218,35 @@ def _capacity_cells(rows: Sequence[Row]) -> list[str]:
 
 
 def _feasibility_blocks(tables: Tables) -> list[Block]:
-    groups = group_by(tables["feasibility"], "source", "workload_id", "scenario_id")
-    if not groups:
-        return [Note("No cell was tried yet.", "soft")]
+    """Return LLMs by GPU profiles of each workload and scenario."""
     words = (
         "✓ with the batch weight, the most tokens (input and output of all requests in flight) "
         "that the server may hold; or why the LLM cannot be served there."
     )
-    tables_of = [
-        Section(" · ".join(key), [_feasibility_table(tables, rows)]) for key, rows in groups.items()
-    ]
-    return [Note(words), *tables_of]
-
-
-def _feasibility_table(tables: Tables, rows: Sequence[Row]) -> Table:
-    """Return LLMs by GPU profiles of one workload and scenario."""
-    listed = tables["gpu_profile"]
+    listed, blocks = tables["gpu_profile"], list[Block]()
     types = [*dict.fromkeys(row["gpu_id"] for row in listed)]  # the cheapest first
     listed = sorted(listed, key=lambda row: (types.index(row["gpu_id"]), row["n_gpus"]))
-    profiles = [row["gpu_profile_id"] for row in listed]
-    profiles += sorted({row["gpu_profile_id"] for row in rows} - {*profiles})
-    reasons = {row["reason"] for row in rows if not row["is_feasible"]}
-    cells, counts = {}, Counter[tuple[str, str]]()
-    for row in rows:
-        kind, weight = Outcome(row["verdict"]).kind, row["batch_weight_tokens"]
-        mark = _MARKS.get(kind, "–")
-        size = f" {number(weight)}" if row["is_feasible"] and weight is not None else ""
-        cells[row["llm_id"], row["gpu_profile_id"]] = mark + size
-        # Of many different reasons only the kind.
-        why = row["reason"] if len(reasons) <= _MAX_REASONS else kind.value
-        counts[mark, "can be served" if row["is_feasible"] else why] += 1
-    llm_ids = sorted({row["llm_id"] for row in [*tables["llm"], *rows]})
-    lines = [[llm, *(cells.get((llm, profile), "") for profile in profiles)] for llm in llm_ids]
-    order = sorted(counts.items(), key=lambda item: ("✓✗–".index(item[0][0]), item[0][1]))
-    legend = " ".join(f"{mark} {words}: {count}." for (mark, words), count in order)
-    return Table(["LLM", *profiles], lines, range(len(profiles) + 1), note=legend)
+    known = [row["gpu_profile_id"] for row in listed]
+    tried = group_by(tables["feasibility"], "source", "workload_id", "scenario_id")
+    for key, rows in tried.items():
+        profiles = [*known, *sorted({row["gpu_profile_id"] for row in rows} - {*known})]
+        reasons = {row["reason"] for row in rows if not row["is_feasible"]}
+        cells, counts = {}, Counter[tuple[str, str]]()
+        for row in rows:
+            kind, weight = Outcome(row["verdict"]).kind, row["batch_weight_tokens"]
+            mark = _MARKS.get(kind, "–")
+            size = f" {number(weight)}" if row["is_feasible"] and weight is not None else ""
+            cells[row["llm_id"], row["gpu_profile_id"]] = mark + size
+            # Of many different reasons only the kind.
+            why = row["reason"] if len(reasons) <= _MAX_REASONS else kind.value
+            counts[mark, "can be served" if row["is_feasible"] else why] += 1
+        llm_ids = sorted({row["llm_id"] for row in [*tables["llm"], *rows]})
+        lines = [[llm, *(cells.get((llm, profile), "") for profile in profiles)] for llm in llm_ids]
+        order = sorted(counts.items(), key=lambda item: ("✓✗–".index(item[0][0]), item[0][1]))
+        legend = " ".join(f"{mark} {reason}: {count}." for (mark, reason), count in order)
+        table = Table(["LLM", *profiles], lines, range(len(profiles) + 1), note=legend)
+        blocks.append(Section(" · ".join(key), [table]))
+    return [Note(words), *blocks] if blocks else [Note("No cell was tried yet.", "soft")]
 
 
 def _point_blocks(tables: Tables) -> list[Block]:

@@ -418,28 +418,24 @@ def _sections(place: str, measured: Mapping[str, Phase]) -> list[Section]:
     )
     sections = [part(f"Phases: {place}", text, table=table)]
     if "warm-up" in measured:
-        sections.append(_warmup_section(place, measured["warm-up"]))
+        facts = measured["warm-up"].facts
+        search, mean, setting = facts["search"], facts["mean_kv_cache_usage"], facts["settings"][0]
+        text = (
+            f"One request of mean lengths, served alone, took {number(search['single_request_s'])} "
+            f"s and {percent(search['single_request_kv_usage'])} of the KV cache. From there, "
+            f"{len(search['trials'])} trials of arrivals at alpha {setting['alpha']:g} led to "
+            f"{number(search['rate_rps'])} requests/s, a scale beta of "
+            f"{number(setting['beta_s'])} s. In the warm-up proper the mean use was "
+            f"{'not known' if mean is None else percent(mean)}: "
+            f"{'within' if facts['is_within_limits'] else 'OUTSIDE of'} the 20 to 50 % that the "
+            "paper asks for."
+        )
+        table = table_of(pd.DataFrame(list(search["trials"])), "rate_rps kv_usage failed_fraction")
+        sections.append(part(f"Warm-up: {place}", text, table=table))
     for names, section in ((("conversation", "api"), _mirrored_section), (SWEEPS, _sweeps_section)):
         if own := [measured[name] for name in names if name in measured]:
             sections.append(section(place, own))
     return sections
-
-
-def _warmup_section(place: str, phase: Phase) -> Section:
-    """How the rate was found."""
-    facts, search, mean = phase.facts, phase.facts["search"], phase.facts["mean_kv_cache_usage"]
-    setting = facts["settings"][0]
-    text = (
-        f"One request of mean lengths, served alone, took {number(search['single_request_s'])} s "
-        f"and {percent(search['single_request_kv_usage'])} of the KV cache. From there, "
-        f"{len(search['trials'])} trials of arrivals at alpha {setting['alpha']:g} led to "
-        f"{number(search['rate_rps'])} requests/s, a scale beta of {number(setting['beta_s'])} s. "
-        f"In the warm-up proper the mean use was {'not known' if mean is None else percent(mean)}: "
-        f"{'within' if facts['is_within_limits'] else 'OUTSIDE of'} the 20 to 50 % that the paper "
-        "asks for."
-    )
-    table = table_of(pd.DataFrame(list(search["trials"])), "rate_rps kv_usage failed_fraction")
-    return part(f"Warm-up: {place}", text, table=table)
 
 
 def _metric_panels(frames: Sequence[pd.DataFrame], x: str, across: Axis) -> list[Panel]:

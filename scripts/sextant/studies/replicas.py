@@ -83,7 +83,14 @@ def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     points["fits"] = study.fits_memory(points)
     points["is_compared"] = False
     for _, rows in points.groupby(SETTING):
-        points.loc[rows.index, "is_compared"] = rows["level"] == _compared_level(rows)
+        # The largest level that fits all variants; if there are some that every run filled twice,
+        # the largest of these: of others no noise is known.
+        by_level = rows.assign(is_filled=rows["n_ok"] >= 2 * rows["level"]).groupby("level")
+        found, n_variants = by_level[["fits", "is_filled"]].all(), rows["variant_id"].nunique()
+        is_common = found["fits"] & (by_level["variant_id"].nunique() == n_variants)
+        filled = found.index[is_common & found["is_filled"]]
+        level = (filled if len(filled) else found.index[is_common]).max()
+        points.loc[rows.index, "is_compared"] = rows["level"] == level
     points[_RATIOS] = math.nan
     columns = ("summed_throughput_tok_s", "largest_latency_ms")
     for _, rows in points.groupby([*SETTING, "level"]):
@@ -96,15 +103,6 @@ def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
                 gains = [value for ratio in ratios for value in ratio]
             points.loc[place, _RATIOS] = gains
     return points
-
-
-def _compared_level(rows: pd.DataFrame) -> float:
-    """Return the largest level that fits all variants, filled twice if any is; or NaN."""
-    by_level = rows.assign(is_filled=rows["n_ok"] >= 2 * rows["level"]).groupby("level")
-    found = by_level[["fits", "is_filled"]].all()
-    is_common = found["fits"] & (by_level["variant_id"].nunique() == rows["variant_id"].nunique())
-    filled = found.index[is_common & found["is_filled"]]
-    return float((filled if len(filled) else found.index[is_common]).max())
 
 
 def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:

@@ -118,7 +118,13 @@ def _ratios(
     tokens, latencies, lengths = [], [], []
     for point in (large, small):
         run = data.requests_of(point, [*_COLUMNS, *_LENGTHS]).sort_values(["scheduled_s", "user"])
-        tokens.append(throughput_blocks(run) / point["duration_s"])
+        # Output tokens in equal parts of the level's time. Offsets are 32-bit: the last token may
+        # lie a rounding error beyond the end.
+        offsets = run["token_offsets_ms"].explode().dropna().astype(float)
+        times_s = run["sent_s"].loc[offsets.index] + offsets / 1e3
+        ends = (run["sent_s"].min(), run["last_token_s"].max())
+        counts = np.histogram(np.clip(times_s, *ends), N_BLOCKS, ends)[0]
+        tokens.append(counts / point["duration_s"])
         latencies.append(study.mean_blocks(run["last_token_s"] - run["scheduled_s"]))
         lengths.append(run[_LENGTHS].to_numpy())
     # The same seed asks for the same requests: what makes one of them slow makes its twin slow.
@@ -132,15 +138,6 @@ def _ratios(
         ratios[f"{name}_ratio"] = large[column] / small[column]
         ratios |= {f"{name}_ratio_low": low, f"{name}_ratio_high": high}
     return ratios
-
-
-def throughput_blocks(requests: pd.DataFrame) -> np.ndarray:
-    """Return the ok output tokens in each of `N_BLOCKS` equal parts of a level's time."""
-    offsets = requests["token_offsets_ms"].explode().dropna().astype(float)
-    times_s = requests["sent_s"].loc[offsets.index] + offsets / 1e3
-    ends = (requests["sent_s"].min(), requests["last_token_s"].max())
-    # Offsets are 32-bit: the last token may lie a rounding error beyond the end.
-    return np.histogram(np.clip(times_s, *ends), N_BLOCKS, ends)[0].astype(float)
 
 
 def bootstrap_ratio(
