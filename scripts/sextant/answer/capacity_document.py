@@ -107,12 +107,12 @@ def _timeline(answer: Answer) -> str:
     demand, timeline = answer["demand"], answer["timeline"]
     fixed, by_slot = timeline["fixed"], timeline["scheduled_replicas"]
     start = demand["start_time"] and demand["start_time"].replace("T", " ")
-    unit = wording.time_unit(demand["duration_s"], start)
-    end = demand["duration_s"] / unit.unit_s
+    unit_s, since = wording.time_unit(demand["duration_s"], start)
+    end = demand["duration_s"] / unit_s
 
     def steps(name: str, starts_s: Sequence[float], values: Sequence[Any]) -> Curve:
         """Hold each value until the next start, the last to the end."""
-        edges = [min(each / unit.unit_s, end) for each in starts_s]
+        edges = [min(each / unit_s, end) for each in starts_s]
         return Curve(name, [*edges, end], [*values, values[-1]])
 
     rates = timeline["request_rate_rps"]
@@ -141,7 +141,7 @@ def _timeline(answer: Answer) -> str:
         "Replicas": 1.15 * timeline["replicas"] + 0.5,
         "Failed (%)": max(1.0, 1.1 * max(filter(None, failed), default=0.0)),
     }
-    x = Axis(unit.label, low=-0.01 * end, high=1.01 * end)
+    x = Axis(since, low=-0.01 * end, high=1.01 * end)
     panels = [
         Panel("", x, Axis(label, low=0, high=highest.get(label)), each)
         for label, each in curves.items()

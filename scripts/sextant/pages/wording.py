@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
@@ -80,19 +79,12 @@ def per_second(rate_rps: float) -> str:
     return f"{shown} request{'' if shown == '1' else 's'}/s"
 
 
-class TimeUnit(NamedTuple):
-    """The unit in which times from a start are best read."""
-
-    unit_s: int
-    label: str  # of a time axis
-
-
-def time_unit(duration_s: float, start_time: str | None) -> TimeUnit:
-    """Return minutes for a few hours, hours for a few days, else days since the start."""
+def time_unit(duration_s: float, start_time: str | None) -> tuple[int, str]:
+    """Return the unit (s) in which times are best read, and the label of their axis."""
     unit_s, word, shown = DAY_S, "Days", len("2023-11-01 00:00")
     if duration_s <= 4 * HOUR_S:
         unit_s, word, shown = MINUTE_S, "Minutes", len("2023-11-01 00:00:00")
     elif duration_s <= 4 * DAY_S:
         unit_s, word = HOUR_S, "Hours"
     start = start_time[:shown] if start_time else "the first request"
-    return TimeUnit(unit_s, f"{word} since {start}")
+    return unit_s, f"{word} since {start}"

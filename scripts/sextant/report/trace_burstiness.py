@@ -171,16 +171,16 @@ def _takeaway(measured: Mapping[str, Any]) -> str:
 
 
 def _window_figure(groups: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Chart:
-    time, panels = time_unit(facts["duration_s"], facts["start_time"]), []
+    (unit_s, since), panels = time_unit(facts["duration_s"], facts["start_time"]), []
     for group in groups:
         windows = pd.DataFrame(group["windows"])
-        middle = (windows["start_s"] + windows["duration_s"] / 2) / time.unit_s
+        middle = (windows["start_s"] + windows["duration_s"] / 2) / unit_s
         for stem, unit, label in (("alpha", "", "Shape α"), ("beta", "_s", "Scale β (s)")):
             values, low, high = (windows[f"{stem}{end}{unit}"] for end in ("", "_lo", "_hi"))
             curve = Curve("a window", middle, values, low, high, is_marks=True)
             if len(windows) > _MAX_WINDOWS:
                 curve = curve._replace(low=None, high=None)
-            panels.append(Panel(group["name"], Axis(time.label), Axis(label, is_log=True), [curve]))
+            panels.append(Panel(group["name"], Axis(since), Axis(label, is_log=True), [curve]))
     caption = (
         "Shape and scale of the Gamma fit of each window over time, with its 95 % interval where "
         f"there are no more than {_MAX_WINDOWS} windows."

@@ -116,8 +116,8 @@ def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Secti
     """Return the section of what `measure_traffic` returns."""
     blocks: list[Block] = [Headline(_traffic_takeaway(measured))]
     groups, has_clock = measured["groups"], measured["has_clock"]
-    time, size = time_unit(facts["duration_s"], facts["start_time"]), measured["bucket_s"]
-    has_whole = measured["n_requests_per_bucket"] is not None
+    unit_s, since = time_unit(facts["duration_s"], facts["start_time"])
+    size, has_whole = measured["bucket_s"], measured["n_requests_per_bucket"] is not None
     every, panels = duration_words(size).removeprefix("1 "), []
     for group in groups:
         series = pd.DataFrame(group["series"])
@@ -125,9 +125,9 @@ def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Secti
         # The last bucket gets its width from a point at its end.
         across = np.append(series["start_s"], series["start_s"].iloc[-1] + size)
         counts = np.append(series["n_requests"], series["n_requests"].iloc[-1])
-        curve = Curve("requests", across / time.unit_s, counts)
+        curve = Curve("requests", across / unit_s, counts)
         y = Axis(f"Requests per {every}", low=0)
-        panels.append(Panel(group["name"], Axis(time.label), y, [curve]))
+        panels.append(Panel(group["name"], Axis(since), y, [curve]))
     svg = panels_figure(panels, "Requests over time", n_columns=1, height_in=1.4, is_step=True)
     which = " that the trace covers wholly" if has_whole else ""
     blocks.append(Chart(svg, f"Requests in each {every}{which}."))
@@ -246,19 +246,16 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
         )
     else:
         takeaway += f"; in no {every} are there enough requests to follow it over time."
-    time, panels, rows = time_unit(facts["duration_s"], facts["start_time"]), [], []
+    (unit_s, since), panels, rows = time_unit(facts["duration_s"], facts["start_time"]), [], []
     for group in groups:
         series, own = pd.DataFrame(group["series"]), group["summary"]
-        across, share = (
-            series["start_s"] / time.unit_s,
-            100 * series["failure_fraction"].astype(float),
-        )
+        across, share = series["start_s"] / unit_s, 100 * series["failure_fraction"].astype(float)
         y = Axis("Failed (%)", low=0)
         curves = [
             Curve("failed", across, share),
             Curve("outlier", across, share.where(series["is_outlier"]), is_marks=True),
         ]
-        panels.append(Panel(group["name"], Axis(time.label), y, curves))
+        panels.append(Panel(group["name"], Axis(since), y, curves))
         failed = (number(own["n_failed"]), percent(own["failure_fraction"]), percent(own["median"]))
         quartiles = " to ".join(percent(own[name]) for name in ("q1", "q3"))
         too_few = plural(own["n_too_few"], "span")
