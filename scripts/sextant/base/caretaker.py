@@ -48,8 +48,8 @@ def main(scratch: Path, results: Path, pid: str) -> None:
 
 
 def open_lock(path: Path, mode: Literal["r+", "a"] = "r+") -> TextIO:
-    """Open a lock's file, for writing as NFS needs it; OSError if there is no plain file."""
-    return open(path, mode, opener=_open_plain_file)
+    """Open a lock's file; OSError if there is none, or it is a link or a pipe of a stranger."""
+    return open(path, mode, opener=_open_plain_file)  # for writing: NFS locks nothing else
 
 
 def _open_plain_file(path: str, flags: int) -> int:

@@ -119,7 +119,7 @@ def end_with_parent() -> None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, since ids repeat; None if it has exited. Cheap."""
+    """Return when a process started (ids repeat), at little cost; None if it has exited."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

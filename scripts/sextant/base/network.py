@@ -39,7 +39,7 @@ def without_v1(base_url: str) -> str:
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return what https trusts: the system's certificates, or a file's (PEM); InputError."""
+    """Return what https trusts: the system's certificates, or a file's; InputError if none."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # ssl.SSLError is one

@@ -211,7 +211,7 @@ def load_sheet(
 def load_column(
     texts: Sequence[str], kind: type, field: str, path: Path, lines: Sequence[int]
 ) -> list[Any]:
-    """Return the values of a column's non-empty cells in these lines; InputError."""
+    """Return a column's values; InputError names the first wrong one, by its line."""
     hint, expected = hints_of(kind)[field], field_types(kind)[field]
     values = [_typed(text, expected) for text in texts]
     try:

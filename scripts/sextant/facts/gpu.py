@@ -131,7 +131,7 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
 
 
 def profile_of_id(profile_id: str, folder: str | Path = GPUS) -> GPUProfile:
-    """Return the profile `<n>x<gpu_id>` without a price; InputError if there is none."""
+    """Return the profile `<n>x<gpu_id>`, without a price; InputError if there is none."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})x(.+)", profile_id)
     if match and Path(match[2]).name == match[2] and gpu_path(folder, match[2]).is_file():
         return GPUProfile(profile_id, load_gpu(folder, match[2]), int(match[1]))

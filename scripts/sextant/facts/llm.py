@@ -301,7 +301,7 @@ _NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-
 
 
 def precision_in_name(name: str, llm: LLM) -> str | None:
-    """Return the precision in an LLM's name; its config may lack the file that says it."""
+    """Return the precision in an LLM's name, where its config names none, or None."""
     match = None if llm.weight_format else _NAMED.search(name.lower())
     return {"awq": "int4", "gptq": "int4"}.get(match[1], match[1]) if match else None
 

@@ -151,7 +151,7 @@ class Config:
 
 
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
-    """Read the text part of a `config.json`, `dtype` in place of its own; InputError."""
+    """Read what a `config.json` says of text; InputError if it is no JSON or generates none."""
     try:
         values = read_object(path, fix="save the config again")
     except FileNotFoundError:

@@ -126,7 +126,7 @@ def write_run(folder: Path, run: CellRun) -> None:
 
 
 def read_run(folder: Path) -> CellRun:
-    """Read a cell's `run.json`, its files unchecked; FileNotFoundError, or InputError."""
+    """Read a cell's `run.json`; FileNotFoundError, or InputError, which names the field."""
     return _read(folder / "run.json", CellRun)
 
 

@@ -388,7 +388,7 @@ def load_description(folder: Path) -> Description:
 
 
 def load_folder(folder: str | Path) -> Characterization:
-    """Read a folder (docs/adding.md); LLMs that cannot be sized are left out. InputError."""
+    """Read a folder, without LLMs that cannot be sized; InputError: file, row, field, fix."""
     folder = Path(folder)
     about = load_description(folder)
     (llms, unknown), profiles = _llms(folder, about), _profiles(folder)

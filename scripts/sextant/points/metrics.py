@@ -181,7 +181,7 @@ def statistics(values: np.ndarray) -> dict[str, float | None]:
 
 
 def meets_limits(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
-    """Return whether each request meets all limits; without tokens none. InputError."""
+    """Return whether each request meets all limits; InputError for one of no such latency."""
     is_met: np.ndarray = ~np.isnan(each_ms["e2e_ms"])
     for name, limit in limits_ms.items():
         if name not in each_ms:
