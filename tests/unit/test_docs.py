@@ -16,9 +16,7 @@ from sextant.cli.app import app
 from sextant.experiment.sheets import Configuration, EngineSection
 from sextant.facts.gpu import load_gpu
 from sextant.facts.llm_families import families
-from sextant.points.metrics import (
-    LATENCIES,
-)
+from sextant.points.metrics import LATENCIES
 from sextant.predict import PointPredictor
 from sextant.trace.trace_format import published_formats
 from support import ROOT
