@@ -15,7 +15,6 @@ from sextant.base.errors import InputError
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
 from sextant.facts.slo import SLO
-from sextant.workload.fit import fit_workload
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT
 
@@ -53,8 +52,7 @@ def test_the_cheapest_profile_that_meets_every_window_is_first(answer) -> None:
     assert all(answer[name] == rows[0][name] for name in ("gpu_profile_id", "replicas"))
     assert answer["replicas"] > 1 and answer["probability_met"] >= 0.9
     assert answer["demand"]["n_requests"] == 16_000
-    # A replica bears its share of the mean rate, or a little less at a whole number of them.
-    assert answer["rate_at_slo_rps"] * (answer["replicas"] + 1) > 0
+    assert answer["rate_at_slo_rps"] > 0
     assert answer["slo"]["window_s"] == 60 and answer["slo"]["max_failed"] == 0.01
     assert [each["source"] for each in answer["prices"]] == ["runpod on demand, all regions"]
     assert "Prices: runpod on demand, all regions (2026-" in answer["text"]
@@ -104,9 +102,8 @@ def test_a_limit_that_one_request_alone_breaks_is_said_with_by_how_much(trace) -
 
 def test_a_profile_that_another_beats_is_named_with_its_price(trace) -> None:
     offer = (*ASKED, "--ttft-ms", "p95:1000", "--draws", 4)
-    text = sextant(
-        "capacity", "--trace", trace, *offer, "--gpu-profiles", "1xH100-80GB,2xH100-80GB"
-    )
+    offer = (*offer, "--gpu-profiles", "1xH100-80GB,2xH100-80GB")
+    text = sextant("capacity", "--trace", trace, *offer)
     assert "costs no more: 2xH100-80GB (" in text and "× 2xH100-80GB" not in text
 
 
@@ -146,20 +143,18 @@ def test_recommend_and_capacity_give_a_rate_the_same_answer(lengths) -> None:
     assert quick["arrivals"] == "poisson" and "Requests arrive at random" in quick["text"]
     same = ("gpu_profile_id", "replicas", "usd_per_hour", "probability_met")
     assert [quick[name] for name in same] == [whole[name] for name in same]
-    sizes = [
-        {row["gpu_profile_id"]: [row[name] for name in same[1:]] for row in each["alternatives"]}
+    of_quick, of_whole = (
+        {tuple(row[name] for name in same) for row in each["alternatives"]}
         for each in (quick, whole)
-    ]
-    assert sizes[0] == sizes[1]
+    )
+    assert of_quick == of_whole
     paper = json.loads(sextant("recommend", *given, "--decision", "paper"))
     assert paper["replicas"] and paper["usd_per_hour"] <= quick["usd_per_hour"]
 
 
 def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:
     folder = tmp_path / "azure"
-    folder.mkdir()
-    names = ("requests.parquet", "arrivals.json", "validation.json")
-    fit_workload(trace, *(folder / name for name in names))
+    sextant("fit", trace, "--out", folder)
 
     def drawn(workload: object, **given: float) -> Demand:
         options = TrafficOptions(request_rate=20.0, duration="5min", **given)
@@ -190,16 +185,8 @@ LENGTHS = ("--input-tokens", 9, "--output-tokens", 9)
 BAD = [
     ((), "there is no traffic", "--trace, --request-rate"),
     (("--request-rate", 5), "the requests have no length", "--request-rate"),
-    (
-        ("--request-rate", 0, *("--input-tokens", 9, "--output-tokens", 9)),
-        "range",
-        "--request-rate",
-    ),
-    (
-        ("--request-rate", 1e5, "--duration", "1min", *LENGTHS),
-        "6,000,000 requests arrive",
-        "--duration",
-    ),
+    (("--request-rate", 0, *LENGTHS), "range", "--request-rate"),
+    (("--request-rate", 1e5, "--duration", "1min", *LENGTHS), "6,000,000 requ", "--duration"),
     (("--trace", "T", "--request-rate", 5), "the trace has its own", "--request-rate"),
     (("--trace", "T", "--traffic", 0), "not a factor", "--traffic"),
     (("--trace", "T", "--window", "0s"), "not a time", "--window"),
@@ -227,9 +214,6 @@ def test_points_of_an_engine_that_stops_to_prefill_have_no_law_of_a_step(trace) 
         sextant("capacity", "--trace", trace, *LIMITS, *ASKED, *source)
 
 
-# The sheet
-
-
 def test_only_an_slo_with_arrivals_has_windows() -> None:
     slo = SLO("x", ttft_ms=100.0, percentile=95, trace_id="t", window_s=0.0, goodput=0.9)
     assert slo.facts()["trace_id"] == "t"
@@ -248,13 +232,6 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
     assert missed_words(row) == "the only window met"
     assert missed_words(row | {"n_windows_missed": 1}) == "the only window missed"
     assert missed_words(row | {"n_windows": 3, "n_windows_missed": 1}) == "1 of 3 windows missed"
-    refused = {
-        "status": "refused",
-        "n_refused": 1,
-        "refused_share": 0.5,
-        "alone_limit": None,
-        "alone_ratio": None,
-        "gpu_profile_id": "1xg",
-        "is_gpu_measured": True,
-    }
+    refused = {"status": "refused", "n_refused": 1, "refused_share": 0.5, "alone_limit": None}
+    refused |= {"alone_ratio": None, "gpu_profile_id": "1xg", "is_gpu_measured": True}
     assert "1 request (up to 50 % of the requests of a window)" in profile_cells(refused)[-1]

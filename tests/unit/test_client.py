@@ -69,13 +69,6 @@ def ask_once(*pieces: bytes | float, close: bool = False, **options) -> Exchange
         return ask(server.url, **options)[0]
 
 
-def gaps_ms(outcome: Exchange) -> list[float]:
-    return np.diff(outcome.token_offsets_ms).tolist()
-
-
-# What comes back well
-
-
 def test_a_stream_is_counted_and_ordered_in_time():
     with StubServer(answer_tokens(0.02, 0.005)) as server:
         (outcome,) = ask(server.url, n_output=20)
@@ -156,9 +149,6 @@ def test_connection_close_is_obeyed():
     assert server.n_connections == 5
 
 
-# What goes wrong: an outcome, never an exception
-
-
 @pytest.mark.parametrize("status", ["500 Internal Server Error", "429 Too Many Requests"])
 def test_http_errors_are_told_with_their_text(status):
     body = b'{"error": "CUDA error: an illegal memory access"}'
@@ -171,14 +161,11 @@ def test_http_errors_are_told_with_their_text(status):
     assert server.n_connections == 1
 
 
-def test_closed_before_any_byte():
+def test_closed_before_any_byte_and_broken_chunks():
     with StubServer(playing(close=True)) as server:
-        outcomes = ask(server.url, n=2)
-    assert [outcome.status for outcome in outcomes] == ["connection_error"] * 2
-    assert all(outcome.sent_ns and outcome.error for outcome in outcomes)
-
-
-def test_broken_chunks_and_what_follows_them():
+        closed = ask(server.url, n=2)
+    assert [outcome.status for outcome in closed] == ["connection_error"] * 2
+    assert all(outcome.sent_ns and outcome.error for outcome in closed)
     broken, answers = b"zz\r\nnot a chunk\r\n", iter([True, False])
 
     async def answer(request, writer):
@@ -212,40 +199,33 @@ def test_a_timeout_ends_the_request_and_the_next_one_is_its_own():
     assert (second.status, second.output_tokens) == ("ok", 3)
 
 
-# What is sent
-
-
-def test_the_request_fixes_both_lengths_and_streams_usage():
+def test_the_request_fixes_both_lengths_streams_usage_and_never_shows_the_key():
     with StubServer(answer_tokens()) as server:
         ask(server.url, n_output=7)
     (request,) = server.requests
     assert request.head.startswith("POST /v1/completions HTTP/1.1\r\n")
+    assert "\r\nAuthorization: Bearer secret-key\r\n" in request.head
     body = request.json
     assert body["prompt"] == [101, 102, 103, 104]
     assert (body["min_tokens"], body["max_tokens"], body["ignore_eos"]) == (7, 7, True)
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert (body["model"], body["temperature"], body["stream"]) == ("m", 0, True)
-
-
-def test_the_api_key_is_sent_and_never_shown():
-    with StubServer(answer_tokens()) as server:
-        ask(server.url)
-    assert "\r\nAuthorization: Bearer secret-key\r\n" in server.requests[0].head
     target = Target("http://127.0.0.1:1", "m", "secret-key")
-    assert b"secret-key" in target.head
     assert "secret-key" not in repr(target) + str(target) + repr(prepare("m", "r", PROMPT, 3))
     assert b"Authorization" not in Target("http://a", "m").head
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", "", "http://h:x"])
-def test_a_base_url_that_is_none(url):
-    with pytest.raises(InputError, match=r"'base_url'.*http://HOST:PORT"):
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        *((url, r"'base_url'.*http://HOST:PORT") for url in ("127.0.0.1:8000", "ftp://host", "")),
+        *((url, r"'base_url'.*http://HOST:PORT") for url in ("http://", "http://h:x")),
+        ("http://me:secret-word@host", "user's name"),
+    ],
+)
+def test_a_base_url_that_is_none_is_refused_without_its_password(url, said):
+    with pytest.raises(InputError, match=said) as caught:
         Target(url, "m").address()
-
-
-def test_a_base_url_with_a_password_is_refused_and_not_repeated():
-    with pytest.raises(InputError, match="user's name") as caught:
-        Target("http://me:secret-word@host", "m").address()
     assert "secret-word" not in str(caught.value)
 
 
@@ -258,10 +238,7 @@ def test_a_wall_clock_that_steps_changes_nothing(monkeypatch):
     assert [outcome.status for outcome in outcomes] == ["ok"] * 3
     for outcome in outcomes:
         assert 20 <= outcome.token_offsets_ms[0] < 5000
-        assert min(gaps_ms(outcome)) > 0
-
-
-# TLS
+        assert min(np.diff(outcome.token_offsets_ms)) > 0
 
 
 @pytest.fixture(scope="module")
@@ -295,26 +272,18 @@ def test_a_file_that_holds_no_certificates(tmp_path):
             Target("https://host", "m", None, tmp_path / name).address()
 
 
-# Requests that are text, chats, and answers that may stop
-
-
-def asked_for(*options: object, **content) -> dict:
-    return json.loads(prepare("m", "r", *options, **content).body)
-
-
 def test_a_chat_and_a_prompt_as_text():
-    body = asked_for(Text("a b", 2), 7, form=Form(is_chat=True))
+    forms = (Form(is_chat=True), Form())
+    chat, prompt = (prepare("m", "r", Text("a b", 2), 7, form=form) for form in forms)
+    body = json.loads(chat.body)
     assert body["messages"] == [{"role": "user", "content": "a b"}] and "prompt" not in body
     assert (body["min_tokens"], body["ignore_eos"]) == (7, True)
-    assert asked_for(Text("a b", 2), 7)["prompt"] == "a b"
-    assert prepare("m", "r", Text("a b", 2), 7).input_tokens == 2
+    assert json.loads(prompt.body)["prompt"] == "a b" and prompt.input_tokens == 2
 
 
 @pytest.mark.parametrize("form", ["words", "exact", "cut"])
 def test_texts_have_the_tokens_that_are_asked_for(form):
-    words = {"<unk>": 0} | {
-        word: number for number, word in enumerate(["a", "b", "c", "d", "e"], 1)
-    }
+    words = {"<unk>": 0} | {word: number for number, word in enumerate("abcde", 1)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 

@@ -136,9 +136,6 @@ def test_requests_served_one_after_the_other_are_not_taken_for_independent():
     assert n_inside / n_draws >= 0.83
 
 
-# Decisions
-
-
 ASKED = SLO("s", nttft_ms=2.0, itl_ms=22.0, percentile=50, users=16)
 
 

@@ -27,10 +27,8 @@ SLOS = [
 
 
 def llm(layers: int) -> LLM:
-    parameters = layers * 12 * 2048**2
-    return LLM(
-        "llama", layers, 2048, 8192, 16, 16, 128, 32000, 2048, "float16", parameters, parameters
-    )
+    sizes, n = (layers, 2048, 8192, 16, 16, 128, 32000, 2048), layers * 12 * 2048**2
+    return LLM("llama", *sizes, "float16", n, n)
 
 
 LLMS = {f"m{layers}": llm(layers) for layers in (24, 32, 48, 64)}
@@ -79,12 +77,12 @@ def plain():
 def test_the_measured_optimum_by_hand():
     result = run("measured", slos=SLOS[:1])
     rows = result.recommendations.set_index("llm_id")
+    chosen = ["gpu_profile_id", "replicas", "usd_per_hour"]
     # m24 has 1.208e9 parameters: on `slow` its ITL is 4.83 ms (1 + u/16), below 20 ms even
     # at 16 users; its nTTFT 0.024 ms (1 + u/4). 3 replicas of 16 users carry 40.
-    names = ["gpu_profile_id", "replicas", "usd_per_hour"]
-    assert rows.loc["m24", names].tolist() == ["slow", 3, 3.0]
+    assert rows.loc["m24", chosen].tolist() == ["slow", 3, 3.0]
     # m64: 12.9 ms (1 + u/16) exceeds 20 ms at 16 users. 10 x 4 users, or 3 x 16 on `fast`.
-    assert rows.loc["m64", names].tolist() == ["fast", 3, 9.0]
+    assert rows.loc["m64", chosen].tolist() == ["fast", 3, 9.0]
     score = result.scores.iloc[0]
     assert (score["n_llms"], score["so_score"], score["overspend"]) == (4, 1.0, 0.0)
     assert result.predictions.empty
@@ -129,11 +127,8 @@ def test_every_fold_predicts_what_memory_allows_at_every_user_count(pilot):
     predictions = pilot[0].predictions
     chat = predictions[predictions["slo_id"] == "chat"]
     folds = chat.groupby("llm_id")["fold"].unique().str.join(",").to_dict()
-    assert folds == {"m24": "m24", "m32": "m32", "m48": "m48", "m64": "m64", "new": "all"}
-    sizes = chat.groupby("llm_id").size().to_dict()
-    assert sizes == {"m24": 6, "m32": 6, "m48": 6, "m64": 3, "new": 6}
-    options = pilot[0].candidates.set_index(["slo_id", "llm_id", "gpu_profile_id"])
-    assert options.loc[("chat", "m64", "slow"), "status"] == "does_not_fit"
+    assert folds == {name: name for name in LLMS} | {"new": "all"}
+    assert chat.groupby("llm_id").size().to_dict() == dict.fromkeys(folds, 6) | {"m64": 3}
     assert chat[["nttft_lo_ms", "nttft_hi_ms", "itl_lo_ms", "itl_hi_ms"]].isna().all(axis=None)
     grouped = chat.sort_values("users").groupby(["llm_id", "gpu_profile_id"])
     assert (grouped[["nttft_ms", "itl_ms"]].diff().dropna() >= 0).all(axis=None)
@@ -156,6 +151,8 @@ def test_an_slo_nobody_can_meet_is_left_out_and_says_how_far_off(pilot):
     score = pilot[0].scores.set_index("slo_id").loc["dream"]
     assert (score["n_llms"], score["n_left_out"]) == (0, 4)
     assert np.isnan(score["so_score"])
+    options = pilot[0].candidates.set_index(["slo_id", "llm_id", "gpu_profile_id"])
+    assert options.loc[("chat", "m64", "slow"), "status"] == "does_not_fit"
     options = pilot[0].candidates.query("slo_id == 'dream' and gpu_profile_id == 'fast'")
     assert (options["status"] == "too_slow").all()
     assert (options["limit_ratio"] > 1e6).all()
@@ -224,17 +221,19 @@ def test_an_llm_too_large_for_every_profile_is_listed_without_one():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "how", "message"),
     [
-        ({"llm_id": "other"}, "unknown 'other'"),
-        ({"gpu_profile_id": "other"}, "unknown 'other'"),
-        ({"users": np.nan}, "have no users.*--scenario-id"),
-        ({"users": 4}, r"more than one point.*select one workload"),
+        ({"llm_id": "other"}, {}, "unknown 'other'"),
+        ({"gpu_profile_id": "other"}, {}, "unknown 'other'"),
+        ({"users": np.nan}, {}, "have no users.*--scenario-id"),
+        ({"users": 4}, {}, r"more than one point.*select one workload"),
+        ({}, {"slos": []}, "no SLO"),
+        ({}, {"predictor": "oracle"}, r"unknown predictor 'oracle'.*llm_pilot"),
     ],
 )
-def test_points_that_cannot_be_understood_are_input_errors(change, message):
+def test_what_cannot_be_understood_is_an_input_error(change, how, message):
     with pytest.raises(InputError, match=message):
-        run("measured", points=POINTS.assign(**change))
+        run(**{"predictor": "measured", "points": POINTS.assign(**change)} | how)
 
 
 def test_a_source_without_any_point_has_empty_frames_and_a_note():
@@ -243,15 +242,6 @@ def test_a_source_without_any_point_has_empty_frames_and_a_note():
         assert result.recommendations.empty and result.candidates.empty
         assert result.scores["n_llms"].tolist() == [0, 0, 0]
     assert result.scores["note"].str.contains("there are 0").all()
-
-
-@pytest.mark.parametrize(
-    ("predictor", "slos", "words"),
-    [("measured", [], "no SLO"), ("oracle", SLOS, r"unknown predictor 'oracle'.*llm_pilot")],
-)
-def test_a_wrong_question_is_an_input_error(predictor, slos, words):
-    with pytest.raises(InputError, match=words):
-        run(predictor, slos=slos)
 
 
 def test_points_where_nothing_succeeded_are_counted_and_meet_no_limit():

@@ -46,9 +46,8 @@ def _ingest(
 
 
 def _write(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
-    path = tmp_path / name
-    path.write_bytes(text.encode())
-    return path
+    (tmp_path / name).write_bytes(text.encode())
+    return tmp_path / name
 
 
 def _sextant_rows(*rows: str, n_good: int = 200) -> str:
@@ -113,11 +112,11 @@ BAD_ROWS = {
     "201,10,\x015": "output_tokens: not a number",
 }
 BAD_CELLS = {
-    "temperature": ("-0.1", "below 0"),
-    "top_k": ("-2", "below -1"),
-    "is_greedy": ("perhaps", "neither true nor false"),
-    "batch_size": ("0", "below 1"),
-    "status": ("lost", "neither ok nor failed"),
+    "temperature": ("-0.1", "temperature: below 0"),
+    "top_k": ("-2", "top_k: below -1"),
+    "is_greedy": ("perhaps", "is_greedy: neither true nor false"),
+    "batch_size": ("0", "batch_size: below 1"),
+    "status": ("lost", "status: neither ok nor failed"),
 }
 BAD_LINES = {
     '{"timestamp": 5000, "input_length": 3': "no JSON object",
@@ -145,13 +144,8 @@ BAD_STAMPS = {
         ("mooncake", "t.jsonl", MOONCAKE, BAD_LINES),
         ("azure", "t.csv", AZURE, {f"{stamp},1,1": why for stamp, why in BAD_STAMPS.items()}),
         *(
-            (
-                "sextant",
-                "t.csv",
-                f"{SEXTANT},{column}\n0,10,5,\n",
-                {f"1,10,5,{cell}": f"{column}: {why}"},
-            )
-            for column, (cell, why) in BAD_CELLS.items()
+            ("sextant", "t.csv", f"{SEXTANT},{name}\n0,10,5,\n", {f"1,10,5,{cell}": why})
+            for name, (cell, why) in BAD_CELLS.items()
         ),
     ],
 )
@@ -167,23 +161,13 @@ def test_bad_rows_are_put_aside_with_their_lines(tmp_path, trace_format, name, h
     assert sum(report["n_rejected_by_reason"].values()) == len(bad)
 
 
-def test_ok_request_without_output_contradicts_itself(tmp_path):
-    rows = f"{SEXTANT},status\n0,10,5,ok\n1,10,0,ok\n2,10,0,failed\n3,10,4,failed\n4,10,0,\n"
-    trace, rejected, _ = _ingest(_write(tmp_path, rows), "sextant", max_rejected_fraction=0.5)
-    assert rejected["line"].tolist() == [3]
-    assert trace["status"].tolist() == ["ok", "failed", "failed", "failed"]
-
-
 def test_bound_on_bad_rows_is_inclusive_and_leaves_no_output(tmp_path):
     at_bound = _write(tmp_path, _sextant_rows("300,x,1", "301,,1", n_good=198))
     assert _ingest(at_bound, "sextant")[2]["n_rejected"] == 2
     for path in (tmp_path / "out").iterdir():
         path.unlink()
     above = _write(tmp_path, _sextant_rows("300,x,1", "301,,1", n_good=197))
-    message = (
-        r"trace\.csv: 2 of 199 rows are malformed \(line 199: input_tokens: not a number; "
-        r"line 200: input_tokens: missing value\)"
-    )
+    message = r"2 of 199 rows are malformed \(line 199: .*: not a number; line 200: .*: missing va"
     with pytest.raises(InputError, match=message):
         _ingest(above, "sextant")
     assert list((tmp_path / "out").iterdir()) == []
@@ -239,22 +223,24 @@ def test_a_trace_that_is_written_and_ingested_again_is_the_same(tmp_path_factory
 
 
 def test_parquet_rows_are_checked_too(tmp_path):
-    frame = pd.DataFrame(
-        {"arrival_s": [0.0, np.nan, 1.0], "input_tokens": [1.0, 1, 2.5], "output_tokens": 1}
-    )
     # pandas would store its NaN as null.
-    duckdb.sql(
-        "SELECT 'nan'::DOUBLE AS arrival_s, 1 AS input_tokens, 1 AS output_tokens"
-    ).write_parquet(str(tmp_path / "nan.parquet"))
+    nan = "SELECT 'nan'::DOUBLE AS arrival_s, 1 AS input_tokens, 1 AS output_tokens"
+    duckdb.sql(nan).write_parquet(str(tmp_path / "nan.parquet"))
     with pytest.raises(InputError, match="line 1: arrival_s: not finite"):
         _ingest(tmp_path / "nan.parquet", "sextant")
-    frame.to_parquet(tmp_path / "t.parquet")
+    frame = pd.DataFrame({"arrival_s": [0.0, np.nan, 1.0], "input_tokens": [1.0, 1, 2.5]})
+    frame.assign(output_tokens=1).to_parquet(tmp_path / "t.parquet")
     _, rejected, _ = _ingest(tmp_path / "t.parquet", "sextant", max_rejected_fraction=1.0)
     assert rejected["line"].tolist() == [2, 3]
-    assert rejected["reason"].tolist() == [
-        "arrival_s: missing value",
-        "input_tokens: not a whole number",
-    ]
+    reasons = ["arrival_s: missing value", "input_tokens: not a whole number"]
+    assert rejected["reason"].tolist() == reasons
+
+
+def test_ok_request_without_output_contradicts_itself(tmp_path):
+    rows = f"{SEXTANT},status\n0,10,5,ok\n1,10,0,ok\n2,10,0,failed\n3,10,4,failed\n4,10,0,\n"
+    trace, rejected, _ = _ingest(_write(tmp_path, rows), "sextant", max_rejected_fraction=0.5)
+    assert rejected["line"].tolist() == [3]
+    assert trace["status"].tolist() == ["ok", "failed", "failed", "failed"]
 
 
 @settings(max_examples=15, deadline=None)

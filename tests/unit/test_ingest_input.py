@@ -66,10 +66,8 @@ def test_one_stamp_of_a_wrong_clock_is_set_aside_and_spoils_nothing(tmp_path, st
     text = "\n".join(["arrival_s,input_tokens,output_tokens", *rows])
     trace, rejected, report = ingest(tmp_path, text, "sextant")
     assert trace["arrival_s"].tolist() == list(range(500))
-    assert (
-        rejected["reason"].tolist() == ["arrival: far in time from all other rows"]
-        and '"input_tokens":7' in rejected["raw"][0]
-    )
+    assert rejected["reason"].tolist() == ["arrival: far in time from all other rows"]
+    assert '"input_tokens":7' in rejected["raw"][0]
     assert (report["n_accepted"], report["n_failed"], report["n_moved"]) == (500, 0, 0)
 
 
@@ -90,28 +88,15 @@ def test_offsets_are_converted_to_utc(tmp_path):
 @pytest.mark.parametrize("block_bytes", [30, 4 << 20])
 @pytest.mark.parametrize(
     ("first", "other", "reason"),
-    [
-        (
-            "2023-11-16 10:00:00",
-            "2023-11-16 10:00:01Z",
-            "has a time zone, the first row's has none",
-        ),
-        (
-            "2023-11-16 10:00:00Z",
-            "2023-11-16 10:00:01",
-            "has no time zone, the first row's has one",
-        ),
-    ],
+    [("", "Z", "has a time zone, the first row's has none"), ("Z", "", "has no time zone, the f")],
 )
 def test_time_zones_mixed_are_set_aside(tmp_path, monkeypatch, first, other, reason, block_bytes):
     monkeypatch.setattr(reading, "BLOCK_BYTES", block_bytes)
-    text = _azure("not a time", first, other, first, other)
-    trace, rejected, _ = ingest(tmp_path, text, "azure")
-    assert rejected["reason"].tolist() == [
-        "TIMESTAMP: not a date and time",
-        f"TIMESTAMP: {reason}",
-        f"TIMESTAMP: {reason}",
-    ]
+    moments = [f"2023-11-16 10:00:00{zone}" for zone in (first, other) * 2]
+    trace, rejected, _ = ingest(tmp_path, _azure("not a time", *moments), "azure")
+    unreadable, *mixed = rejected["reason"]
+    assert unreadable == "TIMESTAMP: not a date and time" and len(mixed) == 2
+    assert all(each.startswith(f"TIMESTAMP: {reason}") for each in mixed)
     assert trace["request_id"].tolist() == ["3", "5"]
 
 
@@ -131,10 +116,12 @@ def test_header_in_another_order_in_any_dress(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [0.001, 0.5, 0.999, -9, -1])
-@pytest.mark.parametrize("ending", ["gz", "zst"])
+@pytest.mark.parametrize("ending", ["gz", "zst", "parquet"])
 def test_packed_file_cut_anywhere_is_refused(tmp_path, kept, ending):
-    text = "\n".join([BURSTGPT, *(f"{second},a,7,1,8,x" for second in range(50_000))]).encode()
-    packed = gzip.compress(text) if ending == "gz" else _zstd(text, tmp_path)
+    text = "\n".join([BURSTGPT, *(f"{second},a,7,1,8,x" for second in range(5_000))]).encode()
+    pd.DataFrame({"arrival_s": range(5_000)}).to_parquet(tmp_path / "whole")
+    whole = {"gz": gzip.compress(text), "zst": _zstd(text, tmp_path)}
+    packed = whole.get(ending) or (tmp_path / "whole").read_bytes()
     cut = packed[:kept] if kept < 0 else packed[: max(1, int(len(packed) * kept))]
     with pytest.raises(InputError, match=rf"t\.{ending}: cannot be read"):
         ingest(tmp_path, cut, "burstgpt", f"t.{ending}")
@@ -146,20 +133,16 @@ def test_packed_file_cut_anywhere_is_refused(tmp_path, kept, ending):
     [
         ("", "the file is empty"),
         ("\ufeff", "the file is empty"),
-        (AZURE, "the trace has no rows"),
         ("\ufeff" + AZURE + "\r\n", "the trace has no rows"),
         (AZURE + "\n\n  \n", "the trace has no rows"),
     ],
 )
 def test_empty_traces_packed_too(tmp_path, content, problem):
-    packed = {
-        "t.csv": content.encode(),
-        "t.gz": gzip.compress(content.encode()),
-        "t.zst": _zstd(content.encode(), tmp_path),
-    }
-    for name, data in packed.items():
+    data = content.encode()
+    packed = {"t.csv": data, "t.gz": gzip.compress(data), "t.zst": _zstd(data, tmp_path)}
+    for name, each in packed.items():
         with pytest.raises(InputError, match=problem):
-            ingest(tmp_path, data, "azure", name)
+            ingest(tmp_path, each, "azure", name)
 
 
 def test_bytes_that_are_no_utf8_are_found_in_any_block_and_column(tmp_path, monkeypatch):
@@ -178,15 +161,6 @@ def test_nul_bytes_and_endless_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1 << 20)
     with pytest.raises(InputError, match="a line is longer than 1 MiB"):
         ingest(tmp_path, AZURE + "\n" + "1" * (6 << 20), "azure")
-
-
-@pytest.mark.parametrize("kept", [0, 100, -1])
-def test_parquet_that_is_not_whole(tmp_path, kept):
-    frame = pd.DataFrame({"arrival_s": [0.0], "input_tokens": [1], "output_tokens": [1]})
-    frame.to_parquet(tmp_path / "whole.parquet")
-    content = (tmp_path / "whole.parquet").read_bytes()[:kept]
-    with pytest.raises(InputError, match=r"t\.parquet: cannot be read"):
-        ingest(tmp_path, content, "sextant", "t.parquet")
 
 
 @pytest.mark.parametrize(
@@ -217,29 +191,12 @@ def test_start_of_a_trace_with_a_clock_of_its_own(tmp_path, start_time, expected
         ("burstgpt", "2023-13-01", "is not a date-time"),
         ("burstgpt", "0001-01-01", "'0001-01-01' is not in the years 1700 to 2199. Fix: give"),
         ("burstgpt", "9999-12-31T23:00:00Z", "field 'start_time': .* not in the years 1700 to"),
+        ("burstgpt", "2023-11-16", "field 'start_time': the first row is 1e.12 s later"),
     ],
 )
 def test_start_time_that_is_none_or_not_needed(tmp_path, trace_format, start_time, message):
     with pytest.raises(InputError, match=message):
-        ingest(tmp_path, f"{BURSTGPT}\n5,a,7,1,8,x\n", trace_format, start_time=start_time)
-
-
-def test_a_first_row_beyond_the_calendar_is_named(tmp_path):
-    text = f"{BURSTGPT}\n1e12,a,7,1,8,x\n"
-    with pytest.raises(InputError, match=r"field 'start_time': the first row is 1e.12 s later"):
-        ingest(tmp_path, text, "burstgpt", start_time="2023-11-16")
-
-
-def test_lines_that_end_with_carriage_returns_alone_are_named(tmp_path):
-    text = f"{BURSTGPT}\r5,a,7,1,8,x\r6,a,7,1,8,x\r"
-    with pytest.raises(InputError, match=r"line 1: lines end with a carriage return alone. Fix"):
-        ingest(tmp_path, text, "burstgpt")
-    assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
-
-
-def test_an_endless_name_of_a_column_is_no_header(tmp_path):
-    with pytest.raises(InputError, match=r"line 1: no header .field larger"):
-        ingest(tmp_path, "a" * 200_000 + "\n1\n", "burstgpt")
+        ingest(tmp_path, f"{BURSTGPT}\n1e12,a,7,1,8,x\n", trace_format, start_time=start_time)
 
 
 @pytest.mark.parametrize("fraction", [float("nan"), -0.1, 1.01, float("inf")])
@@ -280,10 +237,7 @@ def test_nested_lines_are_set_aside_or_left_out_wherever_they_stand(tmp_path, de
         ("[]\n", "line 1: no JSON object"),
         (f"[{GOOD.strip().replace(chr(10), ',')}]", "line 1: no JSON object.*jq"),
         ("null\n", "line 1: no JSON object"),
-        (
-            GOOD.encode() + b'{"ts": 1700000099, "in": 1, "out": 1, "m": "\xe9"}\n',
-            "Line: 51: 'utf-8'",
-        ),
+        (GOOD.encode() + b'{"ts": 1700000099, "m": "\xe9"}\n', "Line: 51: 'utf-8'"),
         (b"\xff\xfe" + GOOD.encode("utf-16-le"), "Line: 1: 'utf-8'"),
         (GOOD.replace("1700000049", "5"), "the requests are of 53.9 years"),
         (GOOD.replace('"ts": 17', '"ts": 1' + "0" * 30 + "7"), r"of the year 3.17e\+31"),
@@ -293,6 +247,18 @@ def test_what_is_no_log_is_one_error(tmp_path, content, problem):
     with pytest.raises(InputError, match=problem):
         ingest(tmp_path, content, "columns", "t.jsonl", **MAPPED)
     assert not [*(tmp_path / "out").glob("*")]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (f"{BURSTGPT}\r5,a,7,1,8,x\r", "line 1: lines end with a carriage return alone. Fix"),
+        ("a" * 200_000 + "\n1\n", "line 1: no header .field larger"),
+    ],
+)
+def test_what_is_no_table_is_one_error(tmp_path, content, problem):
+    with pytest.raises(InputError, match=problem):
+        ingest(tmp_path, content, "burstgpt")
 
 
 def test_what_is_not_a_file_is_said(tmp_path):
@@ -308,15 +274,13 @@ def test_the_shortest_lines_come_in_parts(tmp_path, monkeypatch):
     content = b"1\n" * 100 + b"22222\n" * 3 + b"3"
     (tmp_path / "t").write_bytes(content)
     blocks = [*reading.read_blocks(tmp_path / "t")]
-    assert b"".join(blocks) == content + b"\n" and {*map(bytes.count, blocks, [b"\n"] * 99)} == {
-        7,
-        6,
-    }
+    assert b"".join(blocks) == content + b"\n"
+    assert {block.count(b"\n") for block in blocks} == {7, 6}
 
 
 def test_a_full_disk_and_a_kill_leave_no_file_that_looks_whole(tmp_path):
     source, out = tmp_path / "t.jsonl", tmp_path / "out"
-    source.write_text(GOOD * 20_000)
+    source.write_text(GOOD * 10_000)
     command = ["ingest", source, "--columns", MAPPED["columns"], "--out", out / "t.parquet"]
     run = "from sextant.cli.app import main; main()"
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
