@@ -40,21 +40,15 @@ def test_a_damaged_sheet_is_named(tmp_path: Path, levels: str) -> None:
     path = chosen_path(config(tmp_path))
     add_chosen(path, 1, {CELLS[0]: (1, 2)})
     path.write_text(path.read_text().replace("1,2", levels))
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"measured\.tsv.*levels"):
         chosen_cells(config(tmp_path), CELLS)
-    assert "measured.tsv" in str(caught.value)
-    assert "levels" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"workload_id": "other"}, {"scenario_id": "other"}, {"study": "burst"}]
-)
-def test_a_row_that_no_answer_rests_on_cannot_be_adaptive(wrong: dict) -> None:
-    row = Row(DECISION | {"choose": "adaptive"} | wrong, 7, "benchmarks.tsv")
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize("wrong", ["workload_id", "scenario_id", "study"])
+def test_a_row_that_no_answer_rests_on_cannot_be_adaptive(wrong: str) -> None:
+    row = Row(DECISION | {"choose": "adaptive", wrong: "burst"}, 7, "benchmarks.tsv")
+    with pytest.raises(InputError, match=f"benchmarks.tsv.*{wrong}"):
         check_adaptive([row], DECISION)
-    assert "benchmarks.tsv" in str(caught.value)
-    assert next(iter(wrong)) in str(caught.value)
 
 
 def test_a_chosen_cell_is_defined_by_its_own_levels(monkeypatch) -> None:

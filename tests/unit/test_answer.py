@@ -5,15 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sextant.load.answer import (
-    AT_ONCE,
-    FEWER_EVENTS,
-    MORE_EVENTS,
-    OTHER_INPUT,
-    OTHER_TEXT,
-    STOPPED,
-    AnswerReader,
-)
+from sextant.load import answer
 from sextant.load.client import Exchange, Piece
 from sextant.load.source import Form, Text, prepare
 
@@ -25,19 +17,15 @@ SENT_NS = 5_000_000_000
 def read(
     events: list[str], end: str = DONE, n: int = N, times_ms=None, parts: int = 1, **form
 ) -> Exchange:
-    """Read events that came 51 ms after the request and then each 10 ms, and the end with the
-    last; `parts` is how many are handed over.
-    """
+    """Read events of a known time, and the end with the last, handed over in `parts`."""
     prompt = Text("a" * 8, 8) if form.pop("is_text", False) else np.arange(8)
-    request = prepare("m", "r", prompt, n, form=Form(**form))
-    exchange = Exchange(request, 0, SENT_NS, SENT_NS)
+    exchange = Exchange(prepare("m", "r", prompt, n, form=Form(**form)), 0, SENT_NS, SENT_NS)
     exchange.sent_ns, exchange.http_status = SENT_NS, 200
     times_ms = times_ms or [TTFT_MS + ITL_MS * place for place in range(len(events))]
     times_ns = [SENT_NS + at_ms * 1_000_000 for at_ms in [*times_ms, times_ms[-1]]]
-    pieces: list[Piece] = list(
-        zip(times_ns, [text.encode() for text in [*events, end]], strict=True)
-    )
-    reader, size = AnswerReader(), -(-len(pieces) // parts)
+    texts = [text.encode() for text in [*events, end]]
+    pieces: list[Piece] = list(zip(times_ns, texts, strict=True))
+    reader, size = answer.AnswerReader(), -(-len(pieces) // parts)
     for first in range(0, len(pieces), size):
         reader.read((exchange, pieces[first : first + size], first + size >= len(pieces)))
     return exchange
@@ -60,41 +48,31 @@ def total(n_output: int = N, n_input: int = 8) -> str:
 
 
 SILENT = [None] * (N - 2)
+RISING, UNTOLD = counted(*range(1, N + 1)), counted(*[None] * N)
+TOLD = total() + DONE
 WELL = {
-    "usage rises with each event": (counted(*range(1, N + 1)), total() + DONE),
-    "usage at the end": (counted(*[None] * N), total() + DONE),
+    "usage rises with each event": (RISING, TOLD),
+    "usage at the end": (UNTOLD, TOLD),
     "usage with the last event": (counted(*[None] * (N - 1), N), DONE),
     "0 in the first, all at the end": (counted(0, *SILENT, N), DONE),
     "1 in the first, all at the end": (counted(1, *SILENT, N), DONE),
     "all in every event": (counted(*[N] * N), DONE),
     "each tenth event": (counted(*[None] * 9, 10, None, 12), DONE),
     "what was told is told again": (counted(*[0] * 9, 10, 10, 12), DONE),
-    "a comment": ([': "completion_tokens": 99\n\n' + e for e in counted(*range(1, N + 1))], DONE),
-    "another field": (["id: 9\nretry: 7\n" + e for e in counted(*range(1, N + 1))], DONE),
-    "a byte order mark": (["\ufeff" + event(n_output=1), *counted(*range(2, N + 1))], DONE),
-    "several data lines": (
-        [e.replace('"usage"', '\ndata: "usage"') for e in counted(*range(1, N + 1))],
-        DONE,
+    "a comment": ([': "completion_tokens": 99\n\n' + e for e in RISING], DONE),
+    "another field": (["id: 9\nretry: 7\n" + e for e in RISING], DONE),
+    "a byte order mark": (["\ufeff" + event(n_output=1), *RISING[1:]], DONE),
+    "data lines": ([e.replace('"usage"', '\ndata: "usage"') for e in RISING], DONE),
+    "data lines, usage at the end": (
+        [e.replace('"choices"', '\ndata:"choices"') for e in UNTOLD],
+        TOLD.replace('"usage"', '\ndata: "usage"'),
     ),
-    "several data lines, usage at the end": (
-        [e.replace('"choices"', '\ndata:"choices"') for e in counted(*[None] * N)],
-        total().replace('"usage"', '\ndata: "usage"') + DONE,
-    ),
-    "no blank lines": ([e[:-1] for e in counted(*range(1, N + 1))], DONE),
-    "CR LF": (
-        [e.replace("\n", "\r\n") for e in counted(*[None] * N)],
-        (total() + DONE).replace("\n", "\r\n"),
-    ),
-    "much after the end": (counted(*range(1, N + 1)), DONE + ": bye\n\n" * 99),
-    "an event that says only why it ended": (
-        counted(*[None] * N),
-        event("", finish_reason="length") + total() + DONE,
-    ),
-    "no text, for want of a tokenizer": ([event("") for _ in range(N)], total() + DONE),
-    "text like usage": (
-        [event('"completion_tokens": 99}\n\ndata: [DONE]', n) for n in range(1, N + 1)],
-        DONE,
-    ),
+    "no blank lines": ([e[:-1] for e in RISING], DONE),
+    "CR LF": ([e.replace("\n", "\r\n") for e in UNTOLD], TOLD.replace("\n", "\r\n")),
+    "much after the end": (RISING, DONE + ": bye\n\n" * 99),
+    "an event that says only why it ended": (UNTOLD, event("", finish_reason="length") + TOLD),
+    "no text, for want of a tokenizer": ([event("") for _ in range(N)], TOLD),
+    "text like usage": ([event(f'"usage": 9}}\n\n{DONE}', n + 1) for n in range(N)], DONE),
 }
 
 
@@ -115,7 +93,7 @@ def test_events_that_come_twice_are_spread_and_told(counts):
     twice = [e for e in counted(*counts) for _ in range(2)]
     times_ms = [TTFT_MS + ITL_MS * (place // 2) for place in range(2 * N)]
     exchange = read(twice, total() + DONE, times_ms=times_ms)
-    assert exchange.status == "ok" and exchange.oddities == [MORE_EVENTS]
+    assert exchange.status == "ok" and exchange.oddities == [answer.MORE_EVENTS]
     assert exchange.token_offsets_ms.tolist() == [TTFT_MS + ITL_MS * place for place in range(N)]
 
 
@@ -124,22 +102,22 @@ def test_two_tokens_in_an_event():
     assert (exchange.status, exchange.error) == ("incomplete", "5 of 12 output tokens")
     assert exchange.token_offsets_ms.tolist() == [51, 61, 61, 71, 71]
     timed = read(counted(None, None, None), total(5) + DONE, n=5)
-    assert timed.status == "ok" and timed.oddities == [FEWER_EVENTS]
+    assert timed.status == "ok" and timed.oddities == [answer.FEWER_EVENTS]
     assert timed.token_offsets_ms.tolist() == [51, 61, 71]
 
 
 def test_an_answer_that_a_proxy_held_back():
-    exchange = read(counted(*range(1, N + 1)), times_ms=[165] * N)
-    assert exchange.status == "ok" and exchange.oddities == [AT_ONCE]
+    exchange = read(RISING, times_ms=[165] * N)
+    assert exchange.status == "ok" and exchange.oddities == [answer.AT_ONCE]
     in_one_event = read(counted(N))
-    assert in_one_event.oddities == [FEWER_EVENTS]
+    assert in_one_event.oddities == [answer.FEWER_EVENTS]
     assert in_one_event.token_offsets_ms.tolist() == [51]
 
 
 @pytest.mark.parametrize("n_input", [0, 4, 9, -1, 10**12])
 def test_an_input_other_than_was_sent(n_input):
     exchange = read(counted(*range(1, N + 1), n_input=n_input))
-    assert exchange.status == "ok" and exchange.oddities == [OTHER_INPUT]
+    assert exchange.status == "ok" and exchange.oddities == [answer.OTHER_INPUT]
     assert exchange.input_tokens == 8  # so many ids were sent
 
 
@@ -159,7 +137,7 @@ def test_an_input_other_than_was_sent(n_input):
     ],
 )
 def test_what_breaks_off_after_the_last_token_has_failed(end, said):
-    exchange = read(counted(*range(1, N + 1)), end)
+    exchange = read(RISING, end)
     assert exchange.status == "incomplete" and said in exchange.error
 
 
@@ -189,7 +167,7 @@ def test_an_opening_event_of_a_chat_is_no_token(first, is_counted):
 
 def test_the_input_of_a_text_is_what_the_server_counts():
     exchange = read(counted(*range(1, N + 1), n_input=9), is_text=True)
-    assert exchange.status == "ok" and exchange.oddities == [OTHER_TEXT]
+    assert exchange.status == "ok" and exchange.oddities == [answer.OTHER_TEXT]
     assert exchange.input_tokens == 9
     untold = read(counted(*range(1, N + 1), n_input=0), is_text=True)
     assert untold.status == "incomplete" and "no usage" in untold.error
@@ -199,7 +177,7 @@ def test_an_answer_that_stops_early_has_failed_unless_it_may():
     events, end = counted(*[None] * 7), total(7) + DONE
     assert read(events, end).error == "7 of 12 output tokens"
     exchange = read(events, end, may_stop=True)
-    assert (exchange.status, exchange.oddities) == ("ok", [STOPPED])
+    assert (exchange.status, exchange.oddities) == ("ok", [answer.STOPPED])
     assert (exchange.output_tokens, len(exchange.token_offsets_ms)) == (7, 7)
     assert read([""], total(0) + DONE, may_stop=True).status == "incomplete"
 
@@ -209,5 +187,5 @@ def test_an_answer_that_stops_early_has_failed_unless_it_may():
 )
 def test_a_second_choice_was_not_asked_for(choices):
     other = f'data: {{"choices": [{choices}]}}\n\n'
-    exchange = read([other, *counted(*range(1, N + 1))])
+    exchange = read([other, *RISING])
     assert exchange.status == "incomplete" and "a second answer" in exchange.error

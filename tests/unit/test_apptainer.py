@@ -41,9 +41,8 @@ def log(tmp_path, monkeypatch):
 def test_a_server_runs_and_ends_inside_a_container(log, tmp_path, monkeypatch):
     monkeypatch.setenv("SEXTANT_VLLM_BIND", "/weights,/cache")
     spec = replace(GPU, model=tmp_path)
-    with VLLMServer(
-        spec, replace(SETTINGS, python=str(WRAPPER)), tmp_path / "server.log"
-    ) as server:
+    settings = replace(SETTINGS, python=str(WRAPPER))
+    with VLLMServer(spec, settings, tmp_path / "server.log") as server:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health") as answer:
             assert answer.status == 200
         running = psutil.Process(server.pids[0]).children(recursive=True)

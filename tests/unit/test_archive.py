@@ -80,12 +80,11 @@ def write_results(path: Path, rows: list[dict]) -> None:
 
 
 def write_manifest(folder: Path) -> None:
-    files = sorted((folder / "repo").rglob("results_*.csv"))
-    lines = [
-        f"{path.relative_to(folder / 'repo')},{hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for path in files
-    ]
-    (folder / "manifest.csv").write_text("\n".join(["# a comment", "path,sha256", *lines]) + "\n")
+    repo, lines = folder / "repo", ["# a comment", "path,sha256"]
+    for path in sorted(repo.rglob("results_*.csv")):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        lines.append(f"{path.relative_to(repo)},{digest}")
+    (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ def test_draws_ascend_follow_the_seed_and_begin_alike(process):
     assert times.tolist() == process.times(duration_s=100, seed=3).tolist()
     assert times.tolist() != process.times(duration_s=100, seed=4).tolist()
     assert process.times(n=300, seed=3).tolist() == process.times(n=400, seed=3)[:300].tolist()
+    assert arrivals_from_plain(arrivals_to_plain(process)) == process
     if process is not WINDOWS:  # which do not go on after their end
         longer = process.times(duration_s=250, seed=3)
         assert longer[: len(times)].tolist() == times.tolist() and len(longer) > len(times)
@@ -37,11 +38,6 @@ def test_draws_ascend_follow_the_seed_and_begin_alike(process):
 def test_the_mean_rate_is_what_the_process_says(process):
     n = np.mean([len(process.times(duration_s=700, seed=seed)) for seed in range(40)])
     assert n / 700 == pytest.approx(process.mean_rate_rps, rel=0.05)
-
-
-@pytest.mark.parametrize("process", ALL, ids=lambda process: process.kind)
-def test_a_process_comes_back_from_json(process):
-    assert arrivals_from_plain(arrivals_to_plain(process)) == process
 
 
 def test_a_profile_is_as_busy_in_each_bin_as_the_trace_and_ends_with_it():
@@ -81,10 +77,8 @@ def test_a_multiplied_trace_keeps_its_clock(times, factor, seed):
     counts = np.bincount((found // 300).astype(int), minlength=6)
     # Whole copies have each request; of the last one, some.
     assert np.all(counts <= most * own) and np.all(counts >= math.floor(factor) * own)
-    assert set(found[copy == 0]) <= set(times) and len(set(zip(place, copy, strict=True))) == len(
-        place
-    )
     kept = set(zip(place, copy, strict=True))
+    assert set(found[copy == 0]) <= set(times) and len(kept) == len(place)
     _, *more = multiplied(times, factor + 0.3, seed=seed)
     assert kept <= set(zip(*more, strict=True))
 
@@ -101,22 +95,17 @@ def test_times_of_a_coarse_clock_are_spread_within_its_steps(stamps, seed):
         assert np.all(found[:-1][np.diff(stamps) > 0] <= stamps[1:][np.diff(stamps) > 0])
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Rescaled(10.0, (0, 0), 20.0, 1.0),
-        lambda: Rescaled(10.0, (1, -1), 20.0, 1.0),
-        lambda: Mirrored((0.0,), (1.0, 2.0), (1,), (1.0,)),
-        lambda: Mirrored((), (), (), ()),
-    ],
-)
-def test_impossible_processes_are_refused(make):
-    with pytest.raises(InputError):
-        make()
+def test_impossible_processes_are_refused():
+    for counts in ((0, 0), (1, -1)):
+        with pytest.raises(InputError):
+            Rescaled(10.0, counts, 20.0, 1.0)
+    for windows in (((0.0,), (1.0, 2.0), (1,), (1.0,)), [()] * 4):
+        with pytest.raises(InputError):
+            Mirrored(*windows)
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 3.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_steady_process_is_one_gamma(alpha, seed):
     choice = _choose(Gamma(5.0, alpha).times(duration_s=3600, seed=seed))
     assert choice.model == "gamma" and choice.fits["gamma"].reason is None

@@ -144,9 +144,8 @@ def test_points_of_an_own_folder_count_without_ttft(tmp_path) -> None:
     points += "".join(f"mine,1xH100-80GB,{users},1500,250,90\n" for users in (8, 16, 32))
     (tmp_path / "points.csv").write_text(points)
     slo = SLO("s", tpot_ms=80, percentile=50, users=32)
-    sources = (str(tmp_path), "archive:inferencex")
-    asked = Question(slo, llm_id="mine", requests=TODAY, sources=sources)
-    asked = replace(asked, gpu_profile_ids=("1xH100-80GB",))
+    what = {"llm_id": "mine", "gpu_profile_ids": ("1xH100-80GB",), "requests": TODAY}
+    asked = Question(slo, **what, sources=(str(tmp_path), "archive:inferencex"))
     slow = recommended(asked)
     # 8 users were measured to break the limit.
     assert slow["replicas"] is None or slow["users_per_replica"] < 8

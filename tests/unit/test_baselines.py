@@ -20,12 +20,8 @@ from support import needs_baselines
 NOISY = rows_of(SIZES, noise=0.3)
 ROWS = rows_of(SIZES)
 UNSEEN, KNOWN = ROWS.of(["c"]), ROWS.without(["c"])
-TREES = {
-    "n_estimators": [2, 5],
-    "max_depth": [2, 30],
-    "bootstrap": [True, False],
-    "criterion": ["absolute_error", "friedman_mse", "poisson"],
-}
+TREES = {"n_estimators": [2, 5], "max_depth": [2, 30], "bootstrap": [True, False]}
+TREES |= {"criterion": ["absolute_error", "friedman_mse", "poisson"]}
 DEEP = {"n_estimators": 10, "max_depth": 30, "bootstrap": False, "criterion": "squared_error"}
 SLOW = [pytest.mark.slow, needs_baselines]
 
@@ -93,9 +89,6 @@ def test_the_same_seed_gives_the_same_bytes(kind) -> None:
     assert bytes_of(1) != bytes_of(2) or kind is LLMPilot
 
 
-# Forests
-
-
 def test_measurements_tell_paris_apart_what_facts_do_not_and_change_no_forest() -> None:
     rows = rows_of({"a": 1.0, "b": 1.1, "c": 8.0, "d": 8.8, "e": 9.0, "f": 1.2})
     rows.X["size"], rows.X["llm_type"] = 1.0, "same"
@@ -128,9 +121,6 @@ def test_a_row_has_its_llms_measurements_on_both_reference_profiles() -> None:
     assert own.first()["b"] == pytest.approx(2 * own.first()["a"])
 
 
-# LLM-Pilot
-
-
 def test_predictions_never_fall_with_more_users_though_the_data_do() -> None:
     X = NOISY.X
     pairs = X.drop_duplicates(["llm_id", "gpu_profile_id"]).drop(columns="users")
@@ -157,9 +147,6 @@ def test_points_near_the_limits_are_fitted_best() -> None:
     # 264), 0.024 and 0.67 where it is 500 ms (mean 483), for 10 ms is then far off.
     assert at_one_user(10.0).tolist() == pytest.approx([264] * 2, rel=0.1)
     assert at_one_user(500.0).tolist() == pytest.approx([483] * 2, rel=0.1)
-
-
-# Selecta
 
 
 @pytest.mark.slow

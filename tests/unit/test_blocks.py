@@ -8,18 +8,8 @@ import pandas as pd
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sextant.pages.blocks import (
-    Chart,
-    Document,
-    Facts,
-    Headline,
-    Note,
-    Section,
-    Table,
-    Widget,
-    as_json,
-    as_text,
-)
+from sextant.pages import blocks as made
+from sextant.pages.blocks import Chart, Document, Note, Section, Table, as_json, as_text
 from sextant.pages.page import as_page, write_page
 
 SVG = '<svg role="img" aria-label="A"></svg>'
@@ -28,10 +18,10 @@ OPTIONS = Table(["Price", "Chance", "Option"], [["6.9 USD/h", 0.97, "1 × H100"]
 ANSWER = Document(
     "A <title>",
     [
-        Headline("One replica."),
+        made.Headline("One replica."),
         Note("Doubtful.", "warning"),
         Note("Very.", "warning"),
-        Facts(["It serves 8 users.", ("USD a month", "5,022")]),
+        made.Facts(["It serves 8 users.", ("USD a month", "5,022")]),
         Section("Options", [OPTIONS, Chart(SVG, "A caption.", name="options/1")]),
         Section("Settings", [Table(["Setting", ""], [["seed", 1]])], is_detail=True),
         Section("Curves", [Chart(lambda: SVG)]),
@@ -56,29 +46,21 @@ def test_text_has_the_answer_first_and_tables_aligned():
 def test_text_is_wrapped_where_a_width_is_given():
     rows = [["a", "one two three four five six seven"]]
     document = Document("", [Note("word " * 9), Section("S", [Table((), rows, {0, 1})])])
-    assert as_text(document, 32).splitlines() == [
-        "word word word word word word",
-        "word word word",
-        "",
-        "S:",
-        "  a  one two three four five six",
-        "     seven",
-    ]
+    lines = ["word word word word word word", "word word word", "", "S:"]
+    table = ["  a  one two three four five six", "     seven"]
+    assert as_text(document, 32).splitlines() == lines + table
     assert as_text(document).splitlines()[-1] == "  a  one two three four five six seven"
 
 
 def test_a_page_shows_all_blocks_escaped():
     html = as_page(ANSWER)
     for part in (
-        "<title>A &lt;title&gt;</title>",
-        '<p class="lead">One replica.</p>',
-        "<li>Doubtful.</li>\n<li>Very.</li>",
+        *("<title>A &lt;title&gt;</title>", '<p class="lead">One replica.</p>'),
+        *("<li>Doubtful.</li>\n<li>Very.</li>", "<details><summary>Settings</summary>"),
         '<a href="#options">Options</a><a href="#curves">Curves</a></nav>',
         '<th scope="row">6.9 USD/h</th><td data-label="Chance" class="n">0.97</td>',
         f"<figure>{SVG}\n<figcaption>A caption.</figcaption>",
-        "<details><summary>Settings</summary>",
-        "<p>From &lt;here&gt;.</p>",
-        "a: SHA-256 <code>f00</code>",
+        *("<p>From &lt;here&gt;.</p>", "a: SHA-256 <code>f00</code>"),
     ):
         assert part in html
     assert html.count('class="warn"') == 1 and "script-src" not in html
@@ -88,10 +70,10 @@ def tags_of(text: str) -> list[tuple[str, list[str]]]:
     """Return tags and names of attributes of a page that has a text wherever data can stand."""
     table = Table([text, "B", text], [[text, 1, text]], {0, 2}, note=text)
     blocks = [
-        Headline(text),
+        made.Headline(text),
         Note(text, "warning"),
         Note(text, "soft", link=f"#{text}"),
-        Facts([text, (text, text)]),
+        made.Facts([text, (text, text)]),
         Section(text, [table, Chart(SVG, text, text), Section(text, [Note(text)])]),
         Section(text, [table], is_detail=True),
     ]
@@ -119,17 +101,15 @@ def test_no_text_opens_a_tag_or_an_attribute(text):
 
 
 def test_a_script_is_named_in_the_policy_of_its_page():
-    widgets = [Widget("<b>1</b>", "b { }", "go()"), Widget("<b>2</b>", "b { }", "go()")]
+    widgets = [made.Widget("<b>1</b>", "b { }", "go()"), made.Widget("<b>2</b>", "b { }", "go()")]
     html = as_page(Document("", widgets))
     assert html.count("<script>go()</script>") == html.count("b { }") == 1
     assert "script-src 'sha256-" in html and as_text(Document("", widgets)) == ""
 
 
-def test_json_has_null_for_what_is_no_number():
-    assert json.loads(as_json(ANSWER)) == {"value": None, "rows": [{"a": 1.0}, {"a": None}]}
-
-
 def test_files_of_a_page_replace_the_former_ones(tmp_path):
+    # JSON has null for what is no number.
+    assert json.loads(as_json(ANSWER)) == {"value": None, "rows": [{"a": 1.0}, {"a": None}]}
     figures = tmp_path / "figures"
     blocks = [Chart(SVG, name=name) for name in ("so scores", "so_Scores", "")]
     for name in ("old", "new"):

@@ -12,27 +12,21 @@ from sextant.experiment.scenarios import Burst
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.published import zipf_request_model
 from stub_server import StubServer, answer_tokens
+from support import wait_for
 
 
 def trial(rate_rps, kv_usage):
     return Trial(rate_rps, kv_usage, 0.0)
 
 
-class Linear:
-    """A server whose cache is used in proportion to the rate."""
-
-    def __init__(self, usage_per_rps):
-        self.usage_per_rps, self.rates = usage_per_rps, []
-
-    def __call__(self, rate_rps):
-        self.rates.append(rate_rps)
-        return trial(rate_rps, min(1.0, self.usage_per_rps * rate_rps))
+def linear(usage_per_rps):
+    """Return a server whose cache is used in proportion to the rate."""
+    return lambda rate_rps: trial(rate_rps, min(1.0, usage_per_rps * rate_rps))
 
 
 def test_the_first_rate_follows_from_littles_law():
-    server = Linear(0.1)
-    search = find_rate(server, single_kv_usage=0.05, single_request_s=2.0)
-    assert server.rates == pytest.approx([3.5])  # 7 in flight for 2 s each
+    search = find_rate(linear(0.1), single_kv_usage=0.05, single_request_s=2.0)
+    assert [each.rate_rps for each in search.trials] == pytest.approx([3.5])  # 7 for 2 s each
     assert search.rate_rps == pytest.approx(3.5)
     assert search.kv_usage_limits == (0.2, 0.5)
 
@@ -41,10 +35,7 @@ def test_the_first_rate_follows_from_littles_law():
     ("trials", "rate_rps"),
     [
         # Scaled by target over use, at most fourfold.
-        ([(2.0, 0.1)], 7.0),
-        ([(2.0, 0.7)], 1.0),
-        ([(2.0, 0.05)], 8.0),
-        ([(2.0, 0.0)], 8.0),
+        *(([(2.0, use)], rate) for use, rate in ((0.1, 7.0), (0.7, 1.0), (0.05, 8.0), (0, 8.0))),
         # Between two sides interpolated in logarithms.
         ([(4.0, 0.7), (1.0, 0.175)], 2.0),
         ([(1.0, 0.0), (9.0, 0.9)], 3.0),
@@ -65,35 +56,31 @@ def test_a_steep_server_is_searched_ten_times_and_the_closest_taken():
     assert search.rate_rps < 10.0
 
 
-def test_a_cache_that_one_request_fills_is_refused():
+def test_a_cache_that_one_request_or_no_rate_fills_is_refused_with_what_was_reached():
     with pytest.raises(InputError, match="one request alone uses 60% of the KV cache"):
-        find_rate(Linear(0.1), single_kv_usage=0.6, single_request_s=1.0)
-
-
-def test_a_cache_that_no_rate_fills_is_refused_with_what_was_reached():
+        find_rate(linear(0.1), single_kv_usage=0.6, single_request_s=1.0)
     with pytest.raises(InputError, match="10 trials came to 5% to 5%") as error:
         find_rate(lambda rate: trial(rate, 0.05), 0.01, 1.0)
     assert "smaller batch weight" in str(error.value)
 
 
 def test_no_rate_above_the_highest_is_tried():
-    server = Linear(0.001)
+    rates = []
     with pytest.raises(InputError, match="highest at 50 requests/s"):
-        find_rate(server, 0.0, 0.1, max_rate_rps=50.0)
-    assert server.rates == [10.0, 40.0, 50.0]
+        find_rate(lambda r: rates.append(r) or linear(0.001)(r), 0.0, 0.1, max_rate_rps=50.0)
+    assert rates == [10.0, 40.0, 50.0]
 
 
 def test_the_watch_leaves_out_what_is_not_available():
-    answers = iter([0.2, None, 0.4])
+    answers = iter([0.2, None, 0.4, OSError])
 
     def read():
-        answer = next(answers, OSError)
-        if answer is OSError:
+        if (answer := next(answers, None)) is OSError:
             raise OSError
         return answer
 
     with KVWatch(read, 0.01, time.monotonic_ns()) as watch:
-        time.sleep(0.2)
+        wait_for(lambda: len(watch.readings) == 2, "readings")
     assert [usage for _, usage in watch.readings] == [0.2, 0.4]
     first_s = watch.readings[0][0]
     assert watch.mean(0.0, 60.0) == pytest.approx(0.3)
@@ -102,7 +89,6 @@ def test_the_watch_leaves_out_what_is_not_available():
 
 
 MODEL = zipf_request_model(1.1, 1, 30, 10)
-ALL = Burst(levels=(1.0, 6.0), warmup_s=9.0, duration_s=9.0)
 
 
 @pytest.fixture
@@ -135,18 +121,15 @@ def test_phases_run_one_after_another_at_the_rate_that_was_found(quick_trials):
     assert all(end <= start for end, start in zip(ends, starts[1:], strict=False))
 
 
-def test_a_server_that_does_not_tell_its_use_is_refused(quick_trials):
-    with (
-        StubServer(answer_tokens()) as server,
-        pytest.raises(InputError, match="do not say how much of the KV cache"),
-    ):
-        phases(server, ALL, lambda: None)
-    assert server.requests == []
-
-
-def test_a_request_that_fails_alone_is_refused(quick_trials):
-    with (
-        StubServer(answer_tokens(ttft_s=5.0)) as server,
-        pytest.raises(InputError, match=r"served alone, failed: no end within 0\.2 s"),
-    ):
-        phases(server, ALL, lambda: 0.1, timeout_s=0.2)
+@pytest.mark.parametrize(
+    ("kv_usage", "told"),
+    [
+        (None, "do not say how much of the KV cache"),
+        (0.1, "alone, failed: no end within 0.2"),
+    ],
+)
+def test_a_server_that_tells_no_use_or_fails_one_request_is_refused(quick_trials, kv_usage, told):
+    plan = Burst(levels=(1.0, 6.0), warmup_s=9.0, duration_s=9.0)
+    with StubServer(answer_tokens(ttft_s=5.0)) as server, pytest.raises(InputError, match=told):
+        phases(server, plan, lambda: kv_usage, timeout_s=0.2)
+    assert bool(server.requests) == (kv_usage is not None)

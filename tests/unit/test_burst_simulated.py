@@ -10,15 +10,7 @@ import pytest
 from cells import blocks_of, column, request, study_data, text_of, write_cell
 from sextant.pages.blocks import Chart
 from sextant.points.run import ServerFacts
-from sextant.simulate import (
-    STATUS,
-    Requests,
-    Scheduler,
-    Simulation,
-    StepLaw,
-    simulate,
-    simulate_closed,
-)
+from sextant.simulate import STATUS, Requests, Scheduler, StepLaw, simulate, simulate_closed
 from sextant.studies.burst import analyse
 
 TRUTH = StepLaw(3, 2, 0.9, 4e-4, 0.15, 0, 1.5, request_ms=4)
@@ -35,38 +27,26 @@ def lengths(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return generator.integers(20, 400, n), generator.integers(5, 60, n)
 
 
-def rows_of(level: float, made: Simulation) -> Iterator[dict]:
+def rows_of(level, made) -> Iterator[dict]:
     """Yield what a cell has of simulated requests."""
     columns = (made.arrival_s, made.ttft_s, made.e2e_s, made.input_tokens, made.output_tokens)
     for status, values in zip(made.status, np.array(columns).T.tolist(), strict=True):
         due_s, ttft_s, e2e_s, inputs, outputs = values
-        is_ok = STATUS[status] == "ok"
-        yield request(
-            level,
-            scheduled_s=due_s,
-            sent_s=due_s,
-            first_token_s=due_s + ttft_s if is_ok else None,
-            last_token_s=due_s + e2e_s if is_ok else None,
-            token_offsets_ms=[],  # the simulator has no single tokens
-            output_tokens=outputs if is_ok else None,
-            input_tokens=inputs,
-            requested_input_tokens=inputs,
-            requested_output_tokens=outputs,
-            status=STATUS[status],
-        )
+        asked = {"requested_input_tokens": inputs, "requested_output_tokens": outputs}
+        asked |= {"scheduled_s": due_s, "sent_s": due_s, "input_tokens": inputs}
+        made = (due_s + ttft_s, due_s + e2e_s, outputs) if STATUS[status] == "ok" else [None] * 3
+        got = zip(("first_token_s", "last_token_s", "output_tokens"), made, strict=True)
+        # The simulator has no single tokens.
+        yield request(level, status=STATUS[status], token_offsets_ms=[], **asked, **dict(got))
 
 
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory):
     """A sweep of beta and a closed loop, as a server that follows `TRUTH` would answer them."""
     folder = tmp_path_factory.mktemp("cells")
-    loops = [
-        simulate_closed(
-            users, Requests.of(np.zeros(2000), *lengths(2000, 1)), SCHEDULER, TRUTH, duration_s=20
-        )
-        for users in (1, 2, 4, 8)
-    ]
-    users = [row for n, made in zip((1, 2, 4, 8), loops, strict=True) for row in rows_of(n, made)]
+    users, asked = [], Requests.of(np.zeros(2000), *lengths(2000, 1))
+    for n in (1, 2, 4, 8):
+        users += rows_of(n, simulate_closed(n, asked, SCHEDULER, TRUTH, duration_s=20))
     betas = np.repeat(np.linspace(0.5, 0.1, 9), EVERY)
     arrival_s = np.random.default_rng(2).gamma(0.5, betas).cumsum()
     limited = replace(SCHEDULER, timeout_s=TIMEOUT_S)
@@ -78,16 +58,9 @@ def cells(tmp_path_factory):
     ]
     phase = {"name": "beta", "rate_rps": 4.0, "mean_kv_cache_usage": 0.3, "settings": settings}
     levels = {BETA: {"phase": phase | {"n_per_change": EVERY}, "timeout_s": TIMEOUT_S}}
+    how = {"levels": levels, "kind": "burst", "scenario_id": "burst", "run": RUN}
     return (
-        write_cell(
-            folder / "burst",
-            [*rows_of(BETA, made)],
-            levels=levels,
-            kind="burst",
-            scenario_id="burst",
-            run=RUN,
-            **KEY,
-        ),
+        write_cell(folder / "burst", [*rows_of(BETA, made)], **how, **KEY),
         write_cell(folder / "users", users, scenario_id="users", run=RUN, **KEY),
     )
 

@@ -7,14 +7,8 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.simulate import Requests, Scheduler, StepLaw, simulate, simulate_closed
-from sextant.simulate.calibrated import (
-    calibrate,
-    closed_loop_requests,
-    law_of_steps,
-    measured_steps,
-    requests_of_points,
-)
+from sextant.simulate import Requests, Scheduler, StepLaw, calibrated, simulate, simulate_closed
+from sextant.simulate.calibrated import calibrate, law_of_steps, measured_steps
 from sextant.simulate.laws import Limits, Load, closed_loop, open_loop
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
@@ -34,16 +28,11 @@ def measured() -> pd.DataFrame:
     frames = []
     for users in (1, 2, 4, 8, 16):
         requests = Requests.of(np.zeros(4000), *lengths(4000))
-        result = simulate_closed(users, requests, SCHEDULER, TRUTH, duration_s=20)
-        frame = {
-            "users": users,
-            "input_tokens": result.input_tokens,
-            "output_tokens": result.output_tokens,
-            "sent_s": result.arrival_s,
-            "ttft_ms": 1e3 * result.ttft_s,
-            "e2e_ms": 1e3 * result.e2e_s,
-        }
-        frames.append(pd.DataFrame(frame))
+        made = simulate_closed(users, requests, SCHEDULER, TRUTH, duration_s=20)
+        frame = pd.DataFrame({"input_tokens": made.input_tokens, "users": users})
+        times = {"ttft_ms": 1e3 * made.ttft_s, "e2e_ms": 1e3 * made.e2e_s}
+        sent = {"output_tokens": made.output_tokens, "sent_s": made.arrival_s}
+        frames.append(frame.assign(**sent, **times))
     return pd.concat(frames)
 
 
@@ -59,9 +48,7 @@ def test_a_closed_loop_predicts_the_open_one(measured: pd.DataFrame) -> None:
     assert made.e2e_s.mean() == pytest.approx(real.e2e_s.mean(), rel=0.05)
 
 
-def test_draws_surround_the_law_and_hold_the_truth_and_else_the_prior(
-    measured: pd.DataFrame,
-) -> None:
+def test_draws_surround_the_law_and_hold_the_truth_and_else_the_prior(measured) -> None:
     noisy = measured.assign(e2e_ms=measured["e2e_ms"] * np.where(measured["users"] > 2, 0.3, 1))
     found = calibrate(noisy, SCHEDULER, 400, 1)
     assert np.abs(found.errors).max() > 0.1
@@ -81,12 +68,12 @@ def test_points_without_requests_are_enough(measured: pd.DataFrame) -> None:
     gaps_ms = (measured["e2e_ms"] - measured["ttft_ms"]) / (measured["output_tokens"] - 1)
     points = measured.assign(mean_itl_ms=gaps_ms).rename(columns={"ttft_ms": "mean_ttft_ms"})
     points = points.groupby("users", as_index=False).mean()
-    found = calibrate(requests_of_points(points), SCHEDULER, 2, 1)
+    found = calibrate(calibrated.requests_of_points(points), SCHEDULER, 2, 1)
     rates = np.array([3.0, 6.0])
     made, truth = (open_loop(law, LIMITS, LOAD, rates) for law in (found.law, TRUTH))
     assert made.e2e_ms == pytest.approx(truth.e2e_ms, rel=0.1)
     with pytest.raises(InputError, match="no point has users"):
-        requests_of_points(points.assign(mean_ttft_ms=np.nan))
+        calibrated.requests_of_points(points.assign(mean_ttft_ms=np.nan))
 
 
 def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:
@@ -95,7 +82,7 @@ def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:
     rows |= {"scheduled_s": [1.0, 2.0], "first_token_s": [1.5, 2.1], "last_token_s": [2.0, 3.0]}
     frame = pd.DataFrame(rows | {"status": ["ok", "timeout"]})
     frame.to_parquet(tmp_path / "requests.parquet")
-    (found,) = closed_loop_requests(tmp_path).to_dict("records")
+    (found,) = calibrated.closed_loop_requests(tmp_path).to_dict("records")
     assert (found["ttft_ms"], found["e2e_ms"], found["users"]) == pytest.approx((500, 1000, 2))
 
 

@@ -1,7 +1,6 @@
 """The contract of a measured cell: what is written is read back, and what is malformed is named."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,29 +12,8 @@ from cells import KEY, failed_request, request, write_cell
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.experiment.servers import Variant
-from sextant.points.cell_files import (
-    FORMAT_VERSION,
-    damaged_files,
-    from_json,
-    read_cell,
-    read_run,
-    read_tuning,
-    sealed,
-    to_json,
-    write_run,
-)
-from sextant.points.run import (
-    CellRun,
-    HostFacts,
-    HostGPU,
-    LeftOut,
-    LevelMedians,
-    LevelRun,
-    PublishedMedians,
-    Quantiles,
-    ServerFacts,
-    Stop,
-)
+from sextant.points import cell_files, run
+from sextant.points.cell_files import FORMAT_VERSION, read_run, read_tuning, sealed, write_run
 from sextant.points.verdict import FEASIBLE, Kind, Outcome, Verdict
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -52,67 +30,45 @@ NUMBERS = {
 }
 
 
-def whole_run(**changes: Any) -> CellRun:
+def whole_run(**changes: Any) -> run.CellRun:
     """Return a run with a value in every field."""
-    lag = Quantiles(0.1, 0.5, 2.0)
-    medians = LevelMedians(4.0, 12, 333.3, None)
-    level = LevelRun(
-        level=math.inf,
-        started_s=0.1,
-        duration_s=1 / 3,
-        n_warmup_requests=1,
-        n_cooldown_requests=2,
-        n_prepared_late=3,
-        n_unfinished=4,
-        client_lag_ms=lag,
-        send_lag_ms=lag,
-        lag_warning="late",
-        server_mean_itl_ms=20.5,
-        telemetry_warnings=("no NVML",),
-        host="node-1",
-        engine_version="0.32.0",
-        timeout_s=300.0,
-        times_since=NOW,
-        medians=medians,
-        phase={"name": "warm-up", "settings": [{"start_s": 0.0}]},
-        published_medians=PublishedMedians(5.5, 50.5),
-    )
+    lag, medians = run.Quantiles(0.1, 0.5, 2.0), run.LevelMedians(4.0, 12, 333.3, None)
+    level = {"level": math.inf, "started_s": 0.1, "duration_s": 1 / 3, "lag_warning": "late"}
+    level |= {"n_warmup_requests": 1, "n_cooldown_requests": 2, "n_prepared_late": 3}
+    level |= {"client_lag_ms": lag, "send_lag_ms": lag, "medians": medians, "n_unfinished": 4}
+    level |= {"server_mean_itl_ms": 20.5, "telemetry_warnings": ("no NVML",), "host": "node-1"}
+    level |= {"engine_version": "0.32.0", "timeout_s": 300.0, "times_since": NOW}
+    level |= {"phase": {"name": "warm-up", "settings": [{"start_s": 0.0}]}}
+    level |= {"published_medians": run.PublishedMedians(5.5, 50.5)}
+    command, devices, gpu = ("vllm", "serve"), ((0, "GPU-1"),), run.HostGPU("A", True)
+    stop = run.Stop(run.LevelMedians(4, 12, 333.0, 99.0), 100, 30, 2)
     facts: dict[str, Any] = {
         **KEY,
         "scenario": {"kind": "open_loop", "levels": [1, "inf"]},
         "variant": Variant("pair", 2, "shared", 4000, 2, 1.5),
         "verdict": FEASIBLE,
-        "batch_weight_tokens": 4000,
-        "server": ServerFacts(
-            "vllm", "0.32.0", "float16", ("vllm", "serve"), None, 30.5, ((0, "GPU-1"),), 4000
-        ),
-        "seed": 7,
-        "sampler": "joint",
-        "prompts": "a corpus",
-        "unsent_parameters": ("batch_size",),
-        "levels": (level, LevelRun(0.5)),
-        "left_out": LeftOut((8.0, math.inf), Stop(LevelMedians(4, 12, 333.0, 99.0), 100, 30, 2)),
-        "is_complete": False,
-        "interruption": "SIGTERM",
+        "server": run.ServerFacts("vllm", "1", "float16", command, None, 30.5, devices, 4000),
+        "levels": (run.LevelRun(**level), run.LevelRun(0.5)),
+        "left_out": run.LeftOut((8.0, math.inf), stop),
         "started_at": NOW,
-        "host": HostFacts(
-            "n", "Linux", "x × 2", "3.11", "550", "12.4", (HostGPU("A", True),), False
-        ),
+        "host": run.HostFacts("n", "Linux", "x × 2", "3.11", "550", "12.4", (gpu,), False),
         "definition": {"scenario": {"levels": [1, "inf"]}, "seed": 7},
-        "definition_sha256": "ab" * 32,
         "provenance": {"sextant_version": "1", "inputs_sha256": {"workload": "ef" * 32}},
     }
-    return CellRun(**facts | changes)
-
-
-# What is written is read
+    facts |= {"batch_weight_tokens": 4000, "seed": 7, "sampler": "joint", "prompts": "a corpus"}
+    facts |= {"unsent_parameters": ("batch_size",), "is_complete": False}
+    facts |= {"interruption": "SIGTERM", "definition_sha256": "ab" * 32}
+    return run.CellRun(**facts | changes)
 
 
 def test_every_field_of_a_run_comes_back(tmp_path: Path) -> None:
     folder = write_cell(tmp_path)
     write_run(folder, whole_run())
     assert read_run(folder) == whole_run()
-    assert damaged_files(folder) == {}
+    assert cell_files.damaged_files(folder) == {}
+    wrong: Any = "4000"  # the writer refuses what the reader would
+    with pytest.raises(ValueError, match="batch_weight_tokens"):
+        write_run(folder, replace(whole_run(), batch_weight_tokens=wrong))
     # A level has the name that sheets give it.
     assert [each["level"] for each in read_json(folder / "run.json")["levels"]] == ["inf", 0.5]
 
@@ -120,7 +76,7 @@ def test_every_field_of_a_run_comes_back(tmp_path: Path) -> None:
 def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
     rows = [request(1.0), request(1.0), failed_request(4.0)]
     readings = [{"level": 1.0, "replica": 0, "time_s": 0.5, "n_running": 2.0}]
-    cell = read_cell(write_cell(tmp_path, rows, server=readings, starts_s=(20.0, 30.5)))
+    cell = cell_files.read_cell(write_cell(tmp_path, rows, server=readings, starts_s=(20.0, 30.5)))
     assert cell.key == tuple(KEY.values())
     assert [level.level for level in cell.run.levels] == [1.0, 4.0]
     assert list(cell.requests(["level", "status"])["status"]) == ["ok", "ok", "timeout"]
@@ -128,14 +84,11 @@ def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
     assert [probe.duration_s for probe in cell.tuning.probes or ()] == [20.0, 30.5]
 
 
-# Verdicts
-
-
 @pytest.mark.parametrize("outcome", Outcome)
 @pytest.mark.parametrize("source", [None, "a paper"])
 def test_a_verdict_comes_back_and_says_its_numbers(outcome: Outcome, source: str | None) -> None:
     verdict = Verdict(outcome, NUMBERS[outcome], source)
-    assert from_json(Verdict, to_json(verdict)) == verdict
+    assert cell_files.from_json(Verdict, cell_files.to_json(verdict)) == verdict
     assert verdict.is_feasible == (outcome is Outcome.FEASIBLE) == (outcome.kind is Kind.FITS)
     assert verdict.reason.startswith(outcome.kind.value)
     assert all(f"{value}" in verdict.reason for value in NUMBERS[outcome].values())
@@ -144,22 +97,13 @@ def test_a_verdict_comes_back_and_says_its_numbers(outcome: Outcome, source: str
 
 @pytest.mark.parametrize(
     ("outcome", "numbers"),
-    [
-        (Outcome.FEASIBLE, {"kv_tokens": 1}),
-        (Outcome.WEIGHTS_TOO_LARGE, {"weight_gib": 1.0}),
-        (Outcome.NO_BATCH_WEIGHT_PASSED, {}),
-    ],
+    [(Outcome.FEASIBLE, {"kv_tokens": 1}), (Outcome.WEIGHTS_TOO_LARGE, {"weight_gib": 1.0})],
 )
-def test_a_verdict_has_the_numbers_of_its_outcome(
-    outcome: Outcome, numbers: Mapping[str, float]
-) -> None:
+def test_a_verdict_has_the_numbers_of_its_outcome(outcome: Outcome, numbers: dict) -> None:
     with pytest.raises(ValueError, match=f"verdict {outcome} has the numbers"):
         Verdict(outcome, numbers)
     with pytest.raises(ValueError, match=f"verdict {outcome} has the numbers"):
-        from_json(Verdict, {"outcome": outcome, "numbers": numbers, "source": None})
-
-
-# What is malformed
+        cell_files.from_json(Verdict, {"outcome": outcome, "numbers": numbers, "source": None})
 
 
 def changed(tmp_path: Path, name: str = "run.json", **values: Any) -> Path:
@@ -175,16 +119,13 @@ def changed(tmp_path: Path, name: str = "run.json", **values: Any) -> Path:
     ("values", "field"),
     [
         ({"llm_id": ...}, "llm_id"),
-        ({"llm_id": 7}, "llm_id"),
         ({"batch_weight_tokens": "4000"}, "batch_weight_tokens"),
         ({"batch_weight_tokens": 1.5}, "batch_weight_tokens"),
         ({"is_feasible": True}, "is_feasible"),
         ({"levels": [{"level": "many"}]}, "levels.0.level"),
         ({"levels": [{"level": 1, "duration_s": "1"}]}, "levels.0.duration_s"),
-        ({"levels": [{"level": -1}]}, "levels.0.level"),
         ({"levels": [{"level": 0}]}, "levels.0.level"),
         ({"levels": [{"level": 1e300}]}, "levels.0.level"),
-        ({"levels": [{"level": 1, "duration_s": -1.0}]}, "levels.0.duration_s"),
         ({"levels": [{"level": 1, "n_unfinished": -1}]}, "levels.0.n_unfinished"),
         ({"levels": {}}, "levels"),
         ({"verdict": {"outcome": "perhaps"}}, "verdict.outcome"),
@@ -198,7 +139,7 @@ def changed(tmp_path: Path, name: str = "run.json", **values: Any) -> Path:
     ],
 )
 def test_a_malformed_file_is_named_with_its_field(tmp_path: Path, values, field: str) -> None:
-    name, read = ("run.json", read_run)
+    name, read = "run.json", read_run
     if values.keys() <= {"probes", "memory"}:
         name, read, values = "tuning.json", read_tuning, values | {"content_sha256": ...}
     with pytest.raises(InputError) as caught:
@@ -226,9 +167,6 @@ def test_what_is_no_json_is_named(tmp_path: Path, old, new: str, field: str) -> 
         read_run(tmp_path)
 
 
-# Versions
-
-
 @pytest.mark.parametrize("version", [..., None, FORMAT_VERSION - 1, FORMAT_VERSION + 1, "2"])
 @pytest.mark.parametrize(("name", "read"), [("run.json", read_run), ("tuning.json", read_tuning)])
 def test_another_format_version_says_what_to_do(tmp_path: Path, version, name, read) -> None:
@@ -239,9 +177,3 @@ def test_another_format_version_says_what_to_do(tmp_path: Path, version, name, r
     assert f"{name}, field 'format_version'" in said
     assert f"this version of sextant reads {FORMAT_VERSION}" in said
     assert "Fix: read it with the version that wrote it, or delete it" in said
-
-
-def test_the_writer_refuses_what_the_reader_would(tmp_path: Path) -> None:
-    wrong: Any = "4000"
-    with pytest.raises(ValueError, match="batch_weight_tokens"):
-        write_run(write_cell(tmp_path), replace(whole_run(), batch_weight_tokens=wrong))

@@ -45,7 +45,7 @@ with job_log(Path(sys.argv[2]) / "job.log"):
 """
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def place(monkeypatch) -> Iterator[Path]:
     """A node's disk for scratch, where nothing may be left."""
     with tempfile.TemporaryDirectory(prefix="sx-") as folder:
@@ -80,7 +80,7 @@ def sent_s(path: Path, level: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_job_that_is_ended_under_load_goes_on_and_leaves_nothing(tmp_path, place, number, status):
+def test_a_job_that_is_ended_under_load_goes_on_and_leaves_nothing(tmp_path, number, status):
     job = start_job(tmp_path)
     kept = tmp_path / "out" / "partial"
     wait_for(lambda: (kept / "level-1" / "level.json").exists(), "no level ended")
@@ -101,7 +101,7 @@ def test_a_job_that_is_ended_under_load_goes_on_and_leaves_nothing(tmp_path, pla
     assert damaged_files(tmp_path / "out") == {}
 
 
-def test_a_job_that_is_ended_while_its_replicas_end_ends_them_all(tmp_path, place, monkeypatch):
+def test_a_job_that_is_ended_while_its_replicas_end_ends_them_all(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_ENDS_LATE", str(tmp_path / "ends"))
     pair = {"variant_id": "pair", "replicas": 2, "placement": "shared"}
     job = start_job(tmp_path, levels=[1], duration_s=0.2, memory_gib=1, variant=pair)
@@ -114,18 +114,14 @@ def test_a_job_that_is_ended_while_its_replicas_end_ends_them_all(tmp_path, plac
     assert not (tmp_path / "out" / ".lock").exists()
 
 
-def test_times_count_from_the_first_attempt_and_levels_name_their_host(
-    tmp_path, place, monkeypatch
-):
+def test_times_count_from_the_first_attempt_and_levels_name_their_host(tmp_path, monkeypatch):
     kept = interrupted(tmp_path, monkeypatch)
     began = read(kept / "level-1" / "level.json")["level"]["times_since"]
     time.sleep(1.0)
     outputs = measure(tmp_path, levels=(1, 2, 10))
-    took_s = (datetime.now(UTC) - datetime.fromisoformat(began)).total_seconds()
-    run = read(outputs.run)
-    assert datetime.fromisoformat(run["started_at"]) == datetime.fromisoformat(began).replace(
-        microsecond=0
-    )
+    since, run = datetime.fromisoformat(began), read(outputs.run)
+    took_s = (datetime.now(UTC) - since).total_seconds()
+    assert datetime.fromisoformat(run["started_at"]) == since.replace(microsecond=0)
     first, second, third = run["levels"]
     assert first["started_s"] + first["duration_s"] <= second["started_s"]
     assert third["started_s"] - second["started_s"] - second["duration_s"] > 1.0
@@ -136,26 +132,21 @@ def test_times_count_from_the_first_attempt_and_levels_name_their_host(
     assert {level["host"] for level in run["levels"]} == {run["host"]["name"]}
 
 
-def test_levels_of_other_hardware_or_time_limits_do_not_mix(tmp_path, place, monkeypatch, caplog):
-    interrupted(tmp_path, monkeypatch)
-    kept = sent_s(tmp_path / "out" / "partial" / "level-1" / "requests.parquet", 1)
-    with monkeypatch.context() as node:
-        node.setattr(cell_module, "hardware", lambda *_: "another CPU")
-        outputs = measure(tmp_path, levels=(1, 2, 10))
-    assert "level-1: it was measured on" in caplog.text
+@pytest.mark.parametrize("other", ["hardware", "limit"])
+def test_levels_of_other_hardware_or_time_limits_do_not_mix(tmp_path, monkeypatch, caplog, other):
+    kept = sent_s(interrupted(tmp_path, monkeypatch) / "level-1" / "requests.parquet", 1)
+    settings = replace(SETTINGS, request_timeout_s=7.0) if other == "limit" else SETTINGS
+    if other == "hardware":
+        monkeypatch.setattr(cell_module, "hardware", lambda *_: "another CPU")
+    outputs = measure(tmp_path, settings, levels=(1, 2, 10))
     assert not set(sent_s(outputs.requests, 1)) & set(kept)
-    (tmp_path / "limit").mkdir()
-    interrupted(tmp_path / "limit", monkeypatch)
-    kept = sent_s(tmp_path / "limit" / "out" / "partial" / "level-1" / "requests.parquet", 1)
-    outputs = measure(
-        tmp_path / "limit", replace(SETTINGS, request_timeout_s=7.0), levels=(1, 2, 10)
-    )
-    assert not set(sent_s(outputs.requests, 1)) & set(kept)
-    assert {level["timeout_s"] for level in read(outputs.run)["levels"]} == {7.0}
+    levels = read(outputs.run)["levels"]
+    assert {level["timeout_s"] for level in levels} == {settings.request_timeout_s}
+    assert ("level-1: it was measured on" in caplog.text) == (other == "hardware")
 
 
 @pytest.mark.parametrize("damaged", ["level", "probes"])
-def test_a_damaged_checkpoint_costs_what_is_damaged(tmp_path, place, monkeypatch, caplog, damaged):
+def test_a_damaged_checkpoint_costs_what_is_damaged(tmp_path, monkeypatch, caplog, damaged):
     kept = interrupted(tmp_path, monkeypatch)
     before = {n: sent_s(kept / f"level-{n}" / "requests.parquet", n) for n in (1, 2)}
     path = kept / "probes.jsonl" if damaged == "probes" else kept / "level-2" / "requests.parquet"
@@ -168,7 +159,7 @@ def test_a_damaged_checkpoint_costs_what_is_damaged(tmp_path, place, monkeypatch
     assert damaged_files(tmp_path / "out") == {}
 
 
-def test_a_second_job_takes_over_what_the_first_has_measured(tmp_path, place, caplog):
+def test_a_second_job_takes_over_what_the_first_has_measured(tmp_path, caplog):
     caplog.set_level("INFO")
     job = start_job(tmp_path)
     wait_for(lambda: (tmp_path / "out" / "partial" / "probes.jsonl").exists(), "no start")
@@ -180,7 +171,7 @@ def test_a_second_job_takes_over_what_the_first_has_measured(tmp_path, place, ca
     assert damaged_files(tmp_path / "out") == {}
 
 
-def test_a_second_job_of_another_definition_measures_when_the_first_has_ended(tmp_path, place):
+def test_a_second_job_of_another_definition_measures_when_the_first_has_ended(tmp_path):
     first = measure(tmp_path, levels=(1,), scenario=BATCH)
     assert len(read(first.run)["levels"]) == 2
     cell, outputs = prepare_cell(tmp_path, levels=(1,))
@@ -196,7 +187,7 @@ def test_a_second_job_of_another_definition_measures_when_the_first_has_ended(tm
     assert len(read(outputs.run)["levels"]) == 1
 
 
-def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, place, monkeypatch):
+def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, monkeypatch):
     write = write_json
 
     def refuse(path: Path, value: object) -> None:
@@ -214,46 +205,25 @@ def test_a_full_disk_keeps_the_levels_that_ended_and_says_what_to_do(tmp_path, p
     assert json.loads(outputs.run.read_text())["left_out"] is None
 
 
-# Jobs on GPUs of an NVML of our own. Only a process that starts with it has it.
-GPU_JOB = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from sextant.bench.cell import measure_cell
-from sextant.facts.gpu import Devices
-from sextant.base.job_log import job_log
-from sextant.base.job_log import Progress
-from test_cell import MEMORY_GIB, SETTINGS, prepare_cell
-with job_log(Path(sys.argv[2]) / "job.log"):
-    cell, outputs = prepare_cell(Path(sys.argv[2]), levels=(2, 10), duration_s=2.0)
-    cell = replace(cell, devices=Devices("gpu", 1, MEMORY_GIB))
-    measure_cell(cell, SETTINGS, outputs.folder, outputs.server_log, Progress("test", 1))
-"""
-
-
-def gpu_job(folder: Path) -> int:
-    tests = Path(__file__).parents[1]
-    return subprocess.run(
-        [sys.executable, "-c", GPU_JOB, str(Path(__file__).parent), str(folder)],
-        env=os.environ | {"PYTHONPATH": f"{tests}:{ROOT / 'scripts'}", "CUDA_VISIBLE_DEVICES": "1"},
-        stderr=subprocess.DEVNULL,
-    ).returncode
-
-
-def test_a_gpu_that_is_lost_is_told_and_the_next_run_goes_on(tmp_path, place, monkeypatch):
+def test_a_gpu_that_is_lost_is_told_and_the_next_run_goes_on(tmp_path, monkeypatch):
+    # Of an NVML of our own, which only a process has that starts with it.
     use_fake_nvml(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+
+    def gpu_job() -> int:
+        return start_job(tmp_path, levels=[2, 10], duration_s=2.0, kind="gpu").wait(PATIENCE_S)
+
     with monkeypatch.context() as lost:
         lost.setenv("FAKE_CRASH", "torch.AcceleratorError: CUDA error: GPU is lost")
         lost.setenv("FAKE_FAIL_AT", "9")
         lost.setenv("FAKE_NVML_LOST", "1:1.0")
-        assert gpu_job(tmp_path) == 1
+        assert gpu_job() == 1
     said = (tmp_path / "job.log").read_text()
     assert "CUDA error: GPU is lost" in said and "out of memory" not in said
     before = pd.read_parquet(tmp_path / "out" / "partial" / "level-2" / "telemetry.parquet")
     assert before["power_w"].max() == 200.0  # until it was lost
     assert not (tmp_path / "out" / "run.json").exists()
-    assert gpu_job(tmp_path) == 0
+    assert gpu_job() == 0
     run = read(tmp_path / "out" / "run.json")
     first, second = run["levels"]
     assert any("GPU is lost" in warning for warning in first["telemetry_warnings"])

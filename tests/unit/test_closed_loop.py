@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import stub_server
 from sextant.base.job_log import job_log
 from sextant.engine.http import Target
 from sextant.load.client import Connection
@@ -19,16 +20,7 @@ from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent
 from sextant.points.cell_files import REQUEST_SCHEMA
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
-from stub_server import (
-    DONE,
-    LAST_CHUNK,
-    STREAM_HEAD,
-    StubServer,
-    answer_tokens,
-    chunk,
-    event,
-    usage_alone,
-)
+from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk, event
 
 MODEL = RequestModel(
     pd.DataFrame({"input_tokens": [8, 30, 200], "output_tokens": [1, 3, 5], "count": [2, 3, 1]})
@@ -168,7 +160,7 @@ def test_a_request_carries_the_sampling_parameters_of_the_workload():
     assert unsent_parameters(model) == ["batch_size"]
 
 
-EMPTY = (DONE, event(0) + DONE, usage_alone(0) + DONE, usage_alone(2) + DONE)
+EMPTY = (DONE, event(0) + DONE, *(stub_server.usage_alone(n) + DONE for n in (0, 2)))
 
 
 def check_failures(result, status: str, users: int) -> None:

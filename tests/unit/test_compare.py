@@ -23,17 +23,11 @@ def requests(seed: int, *, ttft: float = 1.0, itl: float = 1.0, level: float = 4
         first_ms = ttft * 50 * rng.gamma(100, 0.01)
         gaps_ms = itl * 10 * rng.gamma(100, 0.01, N_TOKENS - 1)
         offsets_ms = np.cumsum([first_ms, *gaps_ms])
-        yield request(
-            level,
-            request_id=str(number),
-            sent_s=start_s,
-            scheduled_s=start_s,
-            first_token_s=start_s + first_ms / 1e3,
-            last_token_s=start_s + offsets_ms[-1] / 1e3,
-            token_offsets_ms=offsets_ms.tolist(),
-            output_tokens=N_TOKENS,
-        )
+        times = {"first_token_s": start_s + first_ms / 1e3, "token_offsets_ms": offsets_ms.tolist()}
+        times |= {"scheduled_s": start_s, "sent_s": start_s}
         start_s += offsets_ms[-1] / 1e3
+        times |= {"last_token_s": start_s, "output_tokens": N_TOKENS}
+        yield request(level, request_id=str(number), **times)
 
 
 def compare(*arguments, exit_code: int = 0) -> str:
@@ -86,9 +80,7 @@ def level_of(seed: int, n: int, pace: float = 0.0) -> tuple[pd.DataFrame, float]
 
 def n_different(n_pairs: int, n: int, pace: float = 0.0) -> int:
     """Return at how many pairs of equal levels a figure is called different."""
-    pairs = (
-        (level_of(2 * pair, n, pace), level_of(2 * pair + 1, n, pace)) for pair in range(n_pairs)
-    )
+    pairs = ([level_of(2 * pair + each, n, pace) for each in (0, 1)] for pair in range(n_pairs))
     return sum(any(row["is_real"] for row in compare_levels(*pair)) for pair in pairs)
 
 
@@ -129,8 +121,6 @@ def test_levels_of_one_run_only_and_other_ways_are_told(tmp_path):
     assert "only one of them is a load run" in said
 
 
-# Recommendations
-
 KEY = {"source": "measured", "slo_id": "chat", "llm_id": "m", "predictor": "measured"}
 SLO = {"slo_id": "chat", "nttft_ms": 100.0, "itl_ms": 50.0, "percentile": 50, "users": 20}
 
@@ -142,12 +132,8 @@ def option(profile: str, replicas: int, users: int, usd: float) -> dict:
 
 def store(path, *options: dict, itl_ms: float = 50.0):
     """Build a store whose options meet the SLO but those without replicas, cheapest first."""
-    chosen = {**options[0]}
-    rows = {
-        "slo": [SLO | {"itl_ms": itl_ms}],
-        "candidate": [{**each, "status": each.get("status", "meets")} for each in options],
-        "recommendation": [chosen],
-    }
+    rows = {"slo": [SLO | {"itl_ms": itl_ms}], "recommendation": [{**options[0]}]}
+    rows["candidate"] = [{"status": "meets"} | each for each in options]
     path.parent.mkdir(exist_ok=True)
     build_store(path, rows, {})
     return path

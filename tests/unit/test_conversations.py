@@ -19,6 +19,7 @@ def words() -> Tokenizer:
 
 def write(path, items, *, lines=False):
     text = "\n".join(map(json.dumps, items)) if lines else json.dumps(items)
+    text = text.replace("\\u2028", "\u2028")
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -31,20 +32,11 @@ def lengths(found):
     return found.requests[["input_tokens", "output_tokens"]].to_numpy().tolist()
 
 
-SHAREGPT = [
-    turns(
-        ("system", "be brief"),
-        ("human", "how are you"),
-        ("gpt", "well thanks"),
-        ("human", "and now"),
-        ("gpt", "still well"),
-    ),
-    turns(("human", "one"), ("gpt", "two three four")),
-]
-
-
 def test_each_response_is_a_request_with_the_conversation_before_it(tmp_path, words):
-    found = read_conversations(write(tmp_path / "c.json", SHAREGPT), words)
+    first = [("system", "be brief"), ("human", "how are you"), ("gpt", "well thanks")]
+    first += [("human", "and now"), ("gpt", "still well")]
+    items = [turns(*first), turns(("human", "one"), ("gpt", "two three four"))]
+    found = read_conversations(write(tmp_path / "c.json", items), words)
     assert lengths(found) == [[5, 2], [9, 2], [1, 3]]
     assert found.n_items == 2 and not any(found.n_empty.values())
 
@@ -58,10 +50,8 @@ CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"
         # Alpaca: instruction and input together.
         ([{"instruction": "add these", "input": "1 and 2", "output": "3"}], [[5, 1]]),
         ([{"instruction": "say hello", "input": "", "output": "hello you"}], [[2, 2]]),
-        (
-            [{"prompt": "a b", "response": "c"}, {"prompt": "d", "response": "e f"}],
-            [[2, 1], [1, 2]],
-        ),
+        ([{"prompt": "a\u2028b", "response": "c"}], [[2, 1]]),  # a line end within a text
+        ([{"prompt": "a \ud83d", "response": "c"}] * 2, [[2, 1]] * 2),  # half a surrogate pair
         ([{"prompt": "a b", "completion": "c"}], [[2, 1]]),
         ([{"messages": CHAT}], [[2, 1]]),
         # Turns of one side in a row are one.
@@ -73,17 +63,6 @@ def test_every_layout_is_read_as_an_array_and_as_lines(tmp_path, words, items, e
     path = write(tmp_path / "items.json", items, lines=lines)
     path.write_text("\ufeff" + path.read_text().replace("\n", "\r\n\r\n"), encoding="utf-8")
     assert lengths(read_conversations(path, words)) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['{"prompt": "a\u2028b", "response": "c"}\n', '[{"prompt": "a \\ud83d", "response": "b"}]'],
-    ids=["a line separator within a text", "half a surrogate pair"],
-)
-def test_texts_of_two_words_are_read(tmp_path, words, text):
-    path = tmp_path / "p.json"
-    path.write_text(text, encoding="utf-8")
-    assert lengths(read_conversations(path, words)) == [[2, 1]]
 
 
 def test_what_makes_no_request_is_counted(tmp_path, words):
@@ -99,29 +78,22 @@ def test_what_makes_no_request_is_counted(tmp_path, words):
     # Of the first item the input has what was said before.
     assert lengths(found) == [[3, 1], [1, 1]]
     assert found.n_items == 6
-    assert found.n_empty == {
-        "responses_without_text": 2,
-        "responses_without_prompt": 2,
-        "prompts_without_response": 1,
-        "requests_without_tokens": 0,
-    }
+    names = ("responses_without_text", "responses_without_prompt", "prompts_without_response")
+    counts = dict(zip(names, (2, 2, 1), strict=True)) | {"requests_without_tokens": 0}
+    assert found.n_empty == counts
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[{]", "line 1: not JSON"),
+        *[("[{]", "line 1: not JSON"), ("[[1]]", "item 1: not an object")],
         ('{"prompt": "a", "response": "b"}\n{oops}', "line 2: not JSON"),
-        ("[[1]]", "item 1: not an object"),
         ('[{"text": "a"}]', "item 1: neither turns nor a prompt"),
         ('[{"instruction": "a"}]', "field 'output': item 1: missing"),
         ('[{"prompt": "a", "response": 7}]', "field 'response': item 1: int instead of text"),
         ('{"prompt": ["a"], "response": "b"}', "line 1, field 'prompt': list instead of text"),
         ('[{"conversations": "a"}]', "field 'conversations': item 1: not a list of turns"),
-        (
-            '[{"conversations": []}, {"conversations": [{"from": "tool", "value": "a"}]}]',
-            "field 'from': item 2: a turn of 'tool'. Fix: use one of human",
-        ),
+        (json.dumps([turns(("tool", "a"))]), "'from': item 1: a turn of 'tool'. Fix: use one of"),
         ('[{"prompt": "a", "response": ""}]', "no prompt with a response in 1 items"),
         ("", "no prompt with a response in 0 items"),
     ],

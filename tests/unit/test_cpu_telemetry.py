@@ -15,11 +15,8 @@ from support import wait_for
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 IDLE = "import time; print(flush=True); time.sleep(60)"
 # A parent that does nothing and a child that holds 200 MB: the memory of both counts.
-FAMILY = (
-    "import subprocess, sys, time; "
-    "subprocess.Popen([sys.executable, '-c', "
-    "'held = bytearray(range(250)) * 800_000; import time; time.sleep(60)']).wait()"
-)
+HELD = "held = bytearray(range(250)) * 800_000; import time; time.sleep(60)"
+FAMILY = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', '{HELD}']).wait()"
 
 
 @pytest.fixture
@@ -67,10 +64,8 @@ def test_utilization_is_the_part_of_the_cores_in_use(child, clock, n_busy, n_cor
 
 
 def test_what_started_between_two_readings_counts(child, clock):
-    parent = child(
-        "import subprocess, sys; sys.stdin.readline(); "
-        f"subprocess.Popen([sys.executable, '-c', {BUSY!r}]).wait()"
-    )
+    start = f"subprocess.Popen([sys.executable, '-c', {BUSY!r}]).wait()"
+    parent = child(f"import subprocess, sys; sys.stdin.readline(); {start}")
     read = cpu_reader([parent.pid], 1)
     read()
     parent.stdin.close()

@@ -17,9 +17,7 @@ ONE, TWO = Devices("gpu", 1, 40.0), Devices("gpu", 2, 40.0)
 @pytest.mark.parametrize(
     ("visible", "devices", "picked"),
     [
-        ("3,5,7", TWO, (3, 5)),
-        ("3", ONE, (3,)),
-        (" 4 , 6 ", TWO, (4, 6)),
+        *[("3,5,7", TWO, (3, 5)), ("3", ONE, (3,)), (" 4 , 6 ", TWO, (4, 6))],
         ("GPU-8932f937,1", TWO, ("GPU-8932f937", 1)),
         ("MIG-4c60d78c,MIG-5", ONE, ("MIG-4c60d78c",)),
         (None, TWO, (0, 1)),
@@ -52,14 +50,12 @@ def test_too_few_gpus(visible):
         ({"SLURM_JOB_GPUS": "99"}, Devices("cpu", 1, 1.0), 1, "own", "1 devices .*needed, 0 here"),
     ],
 )
-def test_replicas_have_devices_of_their_own_or_share(
-    environ, devices, n_replicas, placement, found
-):
+def test_replicas_have_their_own_devices_or_share(environ, devices, n_replicas, placement, found):
     if isinstance(found, list):
         assert pick_devices(devices, n_replicas, placement, environ) == found
-        return
-    with pytest.raises(InputError, match=found):
-        pick_devices(devices, n_replicas, placement, environ)
+    else:
+        with pytest.raises(InputError, match=found):
+            pick_devices(devices, n_replicas, placement, environ)
 
 
 def test_cores_are_those_this_job_may_use(monkeypatch):
@@ -83,9 +79,7 @@ def test_cores_are_those_this_job_may_use(monkeypatch):
         ({"SLURM_JOB_ID": "17", "CUDA_VISIBLE_DEVICES": "1"}, (2, 4)),
     ],
 )
-def test_devices_of_a_slurm_job_choose_the_cores_that_stand_in_for_them(
-    monkeypatch, environ, picked
-):
+def test_devices_of_a_slurm_job_choose_the_cores_that_stand_in(monkeypatch, environ, picked):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {9, 4, 7, 2})
     assert pick_devices(Devices("cpu", 2, 1.0), environ=environ) == [picked]
 

@@ -8,12 +8,11 @@ from sextant.pages.blocks import as_text
 
 def test_a_machine_without_vllm_gpu_and_slurm(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {
-        check.name: check for check in check_machine(tmp_path / "python", tmp_path / "results")
-    }
+    checks = check_machine(tmp_path / "python", tmp_path / "results")
+    found = {check.name: check for check in checks}
     assert found["engine"].is_needed and str(tmp_path / "python") in (found["engine"].fix or "")
     assert found["SLURM"].result == "none" and not found["SLURM"].is_needed
-    text = as_text(machine_document(list(found.values())))
+    text = as_text(machine_document(checks))
     assert "missing  engine" in text and "absent   SLURM" in text
     assert "make .venv-vllm/.ready" in text
 

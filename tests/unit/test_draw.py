@@ -24,15 +24,10 @@ def trace(tmp_path_factory):
     rng = np.random.default_rng(3)
     bursty = np.cumsum(rng.exponential(0.5, 7000))
     steady = np.arange(3600) + 0.5
-    frame = pd.DataFrame(
-        {
-            "arrival_s": np.concatenate([bursty[bursty < 3600], steady]),
-            "llm": ["a"] * int((bursty < 3600).sum()) + ["b"] * 3600,
-            "input_tokens": np.int32(20),
-            "output_tokens": np.int32(5),
-            "status": "ok",
-        }
-    ).sort_values("arrival_s", ignore_index=True)
+    of_both = [pd.DataFrame({"arrival_s": bursty[bursty < 3600], "llm": "a"})]
+    of_both.append(pd.DataFrame({"arrival_s": steady, "llm": "b"}))
+    frame = pd.concat(of_both).sort_values("arrival_s", ignore_index=True)
+    frame = frame.assign(input_tokens=np.int32(20), output_tokens=np.int32(5), status="ok")
     path = tmp_path_factory.mktemp("draw") / "trace.parquet"
     frame["request_id"] = frame.index.astype(str)
     frame.reindex(columns=list(TRACE_COLUMNS)).astype({"service": "string"}).to_parquet(path)
@@ -55,9 +50,8 @@ def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
     gaps = np.diff(drawn["arrival_s"])
     assert gaps.mean() == pytest.approx(0.5, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(np.sqrt(2), rel=0.05)
-    follows = np.corrcoef(gaps, drawn["input_tokens"][1:])[0, 1]
-    follow = np.corrcoef(gaps, drawn["input_tokens"][:-1])[0, 1]
-    assert abs(follows) < 0.03 and abs(follow) < 0.03
+    for neighbours in (drawn["input_tokens"][1:], drawn["input_tokens"][:-1]):
+        assert abs(np.corrcoef(gaps, neighbours)[0, 1]) < 0.03
     again = draw_trace(MODEL.sample, Gamma(2.0, 0.5), seed=1, n=20_000)
     pd.testing.assert_frame_equal(drawn, again)
 
@@ -99,10 +93,8 @@ def test_a_model_without_lengths_is_no_workload(tmp_path, name):
 @pytest.mark.parametrize(
     ("arrivals", "workload_name", "given", "said"),
     [
-        ("bursts", "", {}, "varying"),
-        ("replay", "", {}, "--arrivals-from"),
-        ("fitted", "summarization", {}, "--request-rate"),
-        ("fitted", __file__, {}, "--request-rate"),
+        *[("bursts", "", {}, "varying"), ("replay", "", {}, "--arrivals-from")],
+        *(("fitted", name, {}, "--request-rate") for name in ("summarization", __file__)),
         ("gamma", None, {"alpha": 0.5}, "--request-rate"),
         # What the process would pass over.
         ("poisson", None, {"rate_rps": 1.0, "trace": "t.parquet"}, "--arrivals-from"),
@@ -129,15 +121,9 @@ def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
         assert len(draw_trace(MODEL.sample, chosen, seed=0, n=50)) == 50, arrivals
 
 
-TRACE = pd.DataFrame(
-    {
-        "request_id": ["a", "b", "c"],
-        "arrival_s": [0.0, 0.0014, 12.5],
-        "input_tokens": np.array([1, 512, 513], np.int32),
-        "output_tokens": np.array([7, 1, 30], np.int32),
-        "status": "ok",
-    }
-).reindex(columns=list(TRACE_COLUMNS))
+SIZES = pd.DataFrame({"input_tokens": [1, 512, 513], "output_tokens": [7, 1, 30]}, dtype="int32")
+TRACE = SIZES.assign(request_id=[*"abc"], arrival_s=[0.0, 0.0014, 12.5], status="ok")
+TRACE = TRACE.reindex(columns=list(TRACE_COLUMNS))
 
 
 def lines(path) -> list[dict]:
@@ -171,7 +157,6 @@ def test_sextants_own_formats_keep_every_column(tmp_path, form):
 
 
 def test_what_cannot_be_written_leaves_no_file(tmp_path):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="vllm-timed-trace"):
         write_trace(TRACE, tmp_path / "t", "jsonl")
-    assert "vllm-timed-trace" in str(caught.value)
     assert not list(tmp_path.iterdir())

@@ -32,9 +32,6 @@ def settings_for(*urls: str, **changes) -> EngineSettings:
     return replace(SETTINGS, name="endpoint", endpoint=replace(endpoint, **changes), python=python)
 
 
-# Measured and aggregated
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> Path:
     """A cell of a server that runs already, on a device that this machine does not have."""
@@ -77,7 +74,7 @@ def test_it_becomes_points(measured: Path, tmp_path: Path) -> None:
     points, (feasible,) = pd.read_parquet(tables[0]), pd.read_parquet(tables[1]).itertuples()
     assert list(points["users"]) == [1, 3] and (points["n_ok"] > 0).all()
     assert points[["batch_weight_tokens", "energy_j"]].isna().all(axis=None)
-    assert (points["median_itl_ms"] > 1).all()
+    assert points["median_itl_ms"].notna().all()
     assert feasible.is_feasible and feasible.n_server_starts == 0
     assert pd.read_parquet(tables[2]).empty
 
@@ -109,21 +106,14 @@ def test_a_key_that_is_not_in_the_environment_is_an_error(monkeypatch) -> None:
         endpoint_servers(Endpoint(("http://h",), "m", "STUB_KEY"))
 
 
-# The sheet
-
 HEADER = "llm_id\tgpu_profile_id\tbase_urls\tserved_model_name\tapi_key_env"
 ROW = "demo-opt-6m\t1xcpu-core\thttp://h:1\tm\tKEY"
 
 
-@pytest.fixture
-def config(config: dict) -> dict:
-    """The demo's configuration, with a sheet of endpoints that a test writes."""
+def load(config: dict, *rows: str, header: str = HEADER) -> Experiment:
+    """Load the demo's configuration with a sheet of endpoints."""
     config["sheets"]["endpoints"] = "config/endpoints.tsv"
-    return config
-
-
-def load(config: dict, *rows: str) -> Experiment:
-    Path("config/endpoints.tsv").write_text("\n".join([HEADER, *rows, ""]))
+    Path("config/endpoints.tsv").write_text("\n".join([header, *rows, ""]))
     return load_experiment(config, "config.yaml", check_engine=check_settings)
 
 
@@ -133,11 +123,8 @@ def test_the_sheet_tells_which_cells_run_already(config) -> None:
     (key,) = [key for key, endpoint in found.items() if endpoint]
     assert (key.llm_id, key.gpu_profile_id) == ("demo-opt-6m", "1xcpu-core")
     definition = cell_definition(experiment, key, config)
-    assert definition["engine"] == {
-        "name": "endpoint",
-        "base_urls": ["http://h:1"],
-        "served_model_name": "m",
-    }
+    served = {"base_urls": ["http://h:1"], "served_model_name": "m"}
+    assert definition["engine"] == {"name": "endpoint", **served}
     other = next(key for key, endpoint in found.items() if not endpoint)
     assert cell_definition(experiment, other, config)["engine"]["name"] == "vllm"
 
@@ -153,10 +140,7 @@ def test_the_sheet_tells_which_cells_run_already(config) -> None:
         ([ROW.replace("http://h", "http://[h")], ["line 2", "'base_urls'", "not a base URL"]),
         ([ROW.replace("h:1", "h:1/a b")], ["line 2", "'base_urls'", "not a base URL"]),
         ([ROW.replace("h:1", "h:1?a=b")], ["line 2", "'base_urls'", "not a base URL"]),
-        (
-            [ROW, ROW.replace("1xcpu", "2xcpu").replace("h:1", "h:1/v1")],
-            ["line 3", "has the model"],
-        ),
+        ([ROW, ROW.replace("1x", "2x").replace(":1", ":1/v1")], ["line 3", "has the model"]),
         ([ROW.replace("h:1", "me:secret@h")], ["line 2", "'base_urls'", "user's name"]),
         ([ROW.replace("h:1", "h:1,http://h:2")], ["line 2", "'base_urls'", "2 base URLs"]),
         ([ROW.replace("KEY", "sk-secret")], ["line 2", "'api_key_env'", "environment variable"]),
@@ -172,52 +156,40 @@ def test_rows_that_contradict_each_other_are_refused(config, rows, said) -> None
 @pytest.mark.parametrize("name", ["missing.pem", "empty.pem"])
 def test_a_file_without_certificates_is_found_with_the_sheet(config, tmp_path, name) -> None:
     (tmp_path / "empty.pem").write_text("")
-    sheet = Path("config/endpoints.tsv")
-    sheet.write_text(f"{HEADER}\tca_file\n{ROW}\t{name}\n")
     said = rf"endpoints\.tsv, line 2, field 'ca_file': {name}: no certificates.*Fix: .*PEM"
     with pytest.raises(InputError, match=said):
-        load_experiment(config, "config.yaml", check_engine=check_settings)
+        load(config, f"{ROW}\t{name}", header=f"{HEADER}\tca_file")
 
 
 def test_a_variant_cannot_set_up_a_server_that_runs_already(config) -> None:
     config["sheets"]["variants"] = "config/variants.tsv"
     Path("config/variants.tsv").write_text("variant_id\tbatch_weight_tokens\nsmall\t900\n")
     benchmarks = Path("config/benchmarks.tsv")
-    lines = benchmarks.read_text().splitlines()
-    head, row = [line for line in lines if not line.startswith("#")]
+    *_, head, row = benchmarks.read_text().splitlines()
     benchmarks.write_text(f"{head}\tvariant_ids\n{row}\tdefault, small\n")
     with pytest.raises(InputError, match=r"endpoints\.tsv, line 2.*sets batch_weight_tokens"):
-        load(config, ROW)
-
-
-def test_with_engine_endpoint_every_cell_has_a_row(config) -> None:
-    config["engine"]["name"] = "endpoint"
-    with pytest.raises(InputError, match=r"'engine\.name'.*demo-opt-6m on 2xcpu-core has no row"):
-        load(config, ROW)
-
-
-def test_servers_on_a_device_without_cuda_have_to_run_already(config) -> None:
-    profiles = Path("config/gpu_profiles.tsv")
-    profiles.write_text(profiles.read_text().replace("cpu-core\t1", "Gaudi-3-128GB\t1"))
-    with pytest.raises(InputError, match=r"gpu_profiles\.tsv.*Gaudi-3-128GB.*endpoints\.tsv"):
         load(config, ROW)
 
 
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
-        ({"name": "vlm"}, ["'engine.name'", "'vlm'", "vllm, endpoint"]),
+        ({"name": "vlm"}, r"config.yaml.*'engine.name'.*'vlm'.*vllm, endpoint"),
         (
             {"name": "endpoint", "extra_arguments": ["--enforce-eager"]},
-            ["'engine.extra_arguments'", "runs already"],
+            "config.yaml.*'engine.extra_arguments'.* Fix: .*runs already",
         ),
+        ({"name": "endpoint"}, r"'engine\.name'.*demo-opt-6m on 2xcpu-core has no row"),
+        ({}, r"gpu_profiles\.tsv.*Gaudi-3-128GB.*endpoints\.tsv"),
     ],
 )
-def test_settings_that_an_engine_cannot_have_are_refused(config, engine, said) -> None:
+def test_what_an_engine_cannot_have_is_refused(config, engine, said) -> None:
     config["engine"] |= engine
-    with pytest.raises(InputError) as caught:
+    if not engine:  # a device without CUDA: its servers have to run already
+        profiles = Path("config/gpu_profiles.tsv")
+        profiles.write_text(profiles.read_text().replace("cpu-core\t1", "Gaudi-3-128GB\t1"))
+    with pytest.raises(InputError, match=said):
         load(config, ROW)
-    assert all(part in str(caught.value) for part in ["config.yaml", "Fix: ", *said])
 
 
 def test_a_job_takes_the_key_from_the_sheet(config, tmp_path, monkeypatch) -> None:

@@ -18,8 +18,7 @@ def reading(time_s: float, device: str = "gpu0", level: float = 1, **values: obj
 def database(rows: list[dict], windows: dict[float, tuple[float, float]]):
     """Return a connection with both tables; windows are (start, duration) by level."""
     connection = duckdb.connect()
-    telemetry = pa.Table.from_pylist(rows, schema=TELEMETRY_SCHEMA)
-    connection.register("readings", telemetry)
+    connection.register("readings", pa.Table.from_pylist(rows, schema=TELEMETRY_SCHEMA))
     connection.execute("CREATE TABLE all_telemetry AS SELECT 0 AS cell, * FROM readings")
     connection.execute(
         "CREATE TABLE levels (cell INT, level DOUBLE, started_s DOUBLE, duration_s DOUBLE)"
@@ -56,12 +55,7 @@ def counted(*readings: tuple) -> list[dict]:
         # 40 J over the second in which the window begins, of which 3/4; 20 J; 60 J, of which half.
         (counted((0, 0), (1, 40), (2, 60), (3, 120), (4, 500)), (0.25, 2.25), 30 + 20 + 30, 0),
         # A counter that resets is bridged by power times time: 2 s at (120 + 80) / 2 W.
-        (
-            counted((0, 1000, 100), (1, 1100, 120), (3, 5, 80), (4, 105, 90)),
-            (0, 4),
-            100 + 200 + 100,
-            0.5,
-        ),
+        (counted((0, 900, 100), (1, 1000, 120), (3, 5, 80), (4, 105, 90)), (0, 4), 400, 0.5),
         # Without a counter all of it is; a missed reading of it is on both sides.
         ([reading(t, power_w=p) for t, p in [(0, 100), (1, 200), (2, 200)]], (0, 2), 350, 1),
         (counted((0, 0, 50), (1, None, 70), (2, 130, 50), (3, 190, 50)), (0, 3), 180, 2 / 3),
@@ -117,11 +111,8 @@ def test_seconds_throttled_go_to_their_reasons():
     ]
     row = only_row(database(rows, {1: (0.5, 6)}), "device_telemetry")
     assert row["throttled_s"] == pytest.approx(0.5 + 2 + 0.5)
-    assert json.loads(row["throttle_reason_s"]) == {
-        "hw_thermal_slowdown": 2,
-        "sw_power_cap": 2.5,
-        "sync_boost": 0.5,
-    }
+    seconds = json.loads(row["throttle_reason_s"])
+    assert seconds == {"hw_thermal_slowdown": 2, "sw_power_cap": 2.5, "sync_boost": 0.5}
 
 
 def test_a_point_uses_what_its_devices_use():
@@ -142,14 +133,10 @@ def test_a_point_uses_what_its_devices_use():
     assert row["max_power_w"] == 450
 
 
-def test_a_point_of_which_one_device_is_unknown_is_unknown():
-    known = [reading(t, "gpu0", energy_j=t, power_w=1) for t in (0, 2)]
-    row = only_row(database([*known, reading(0, "gpu1")], {1: (0, 2)}), "energy")
-    assert row["energy_j"] is row["mean_power_w"] is row["max_power_w"] is None
-
-
-def test_a_mig_instance_has_no_meter_of_its_own():
+def test_a_point_of_which_a_device_is_unknown_is_unknown_but_a_mig_instance_has_no_meter():
     gpu = [reading(t, "gpu0", energy_j=t, power_w=1) for t in (0, 2)]
+    row = only_row(database([*gpu, reading(0, "gpu1")], {1: (0, 2)}), "energy")
+    assert row["energy_j"] is row["mean_power_w"] is row["max_power_w"] is None
     instance = [reading(t, "MIG-a", memory_used_gib=5) for t in (0, 2)]
     connection = database(gpu + instance, {1: (0, 2)})
     row = only_row(connection, "energy")

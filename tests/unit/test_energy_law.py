@@ -19,6 +19,7 @@ FACTS = Facts(LLMS, PROFILES)
 TRUE = np.log([0.6, 0.3, 1.5])
 """Idle, memory and compute shares of TDP in these tests."""
 NOT_MEASURED = "Qwen__Qwen3-32B"
+SOURCES = ("archive:inferencex", "archive:mlenergy")
 
 
 def points(llm_ids=tuple(LLMS), profile_ids=("1xH100-80GB", "8xH100-80GB", "8xB200-180GB")):
@@ -72,9 +73,8 @@ def test_the_fit_finds_what_devices_draw_whatever_a_few_points_say():
 def test_llms_that_differ_and_architectures_that_are_new_widen_the_interval():
     frame = points()
     shifts = dict(zip(LLMS, (-0.4, -0.2, 0.0, 0.2, 0.4), strict=True))
-    differing = frame.assign(
-        energy_j_per_token=frame["energy_j_per_token"] * np.exp(frame["llm_id"].map(shifts))
-    )
+    joules = frame["energy_j_per_token"] * np.exp(frame["llm_id"].map(shifts))
+    differing = frame.assign(energy_j_per_token=joules)
     asked = points([DENSE], ["1xH100-80GB", "8xL40S-48GB"])
     itl_ms = np.tile(asked["itl_ms"].to_numpy(), (400, 1))
 
@@ -100,12 +100,8 @@ def test_a_device_without_tdp_is_neither_learned_from_nor_predicted():
 
 def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
     limits = SLO("asked", nttft_ms=1.0, itl_ms=1.0, percentile=50, users=16)
-    asked = Question(
-        limits,
-        llm_id="Qwen__Qwen3-8B",
-        sources=("archive:inferencex", "archive:mlenergy"),
-        requests=Requests(Length(500, 0.0), Length(500, 0.0)),
-    )
+    requests = Requests(Length(500, 0.0), Length(500, 0.0))
+    asked = Question(limits, llm_id="Qwen__Qwen3-8B", sources=SOURCES, requests=requests)
     found = explained(asked, "1xH100-80GB", 16)
     energy = found["energy"]
     # ML.ENERGY measured 0.25 J with 16 users and 640 output tokens.
@@ -121,14 +117,9 @@ def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
 
 def test_an_answer_has_the_energy_of_each_option():
     limits = SLO("asked", ttft_ms=1000.0, tpot_ms=40.0, percentile=95, users=64)
-    asked = Question(
-        limits,
-        llm_id="Qwen__Qwen3-32B",
-        sources=("archive:inferencex", "archive:mlenergy"),
-        gpu_profile_ids=("2xH100-80GB", "4xH100-80GB"),
-        requests=Requests(Length(1000, 0.0), Length(300, 0.0)),
-    )
-    found = recommended(asked)
+    requests = Requests(Length(1000, 0.0), Length(300, 0.0))
+    asked = Question(limits, llm_id="Qwen__Qwen3-32B", sources=SOURCES, requests=requests)
+    found = recommended(replace(asked, gpu_profile_ids=("2xH100-80GB", "4xH100-80GB")))
     for row in found["alternatives"]:
         assert row["energy_lo_j_per_token"] < row["energy_j_per_token"]
     chosen = {row["gpu_profile_id"]: row for row in found["alternatives"]}[found["gpu_profile_id"]]

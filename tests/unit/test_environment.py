@@ -28,9 +28,6 @@ def test_environment_yml_has_the_pins_of_pyproject() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text())
     (pip,) = (part["pip"] for part in environment["dependencies"] if isinstance(part, dict))
     assert set(pip) == pins(*LOCKS) == pins(*PROJECT["optional-dependencies"])
-
-
-def test_the_version_is_written_twice_and_alike() -> None:
     assert sextant.__version__ == PROJECT["version"]
 
 
@@ -41,16 +38,10 @@ def test_the_locks_have_every_pin_and_agree() -> None:
     for pin in locked("dev") | locked("baselines"):
         name, version = pin.split("==")
         assert versions.setdefault(name, version) == version, name
-
-
-def test_what_only_baselines_need_is_not_installed_for_all() -> None:
-    for name in ("jax", "jaxlib", "keras", "scikit-surprise"):
+    for name in ("jax", "jaxlib", "keras", "scikit-surprise"):  # what only baselines need
         assert not any(pin.startswith(f"{name}==") for pin in locked("dev"))
-
-
-def test_no_lock_names_a_place_it_was_made_in() -> None:
     for lock in (*LOCKS.values(), ROOT / "workflow" / "envs" / "vllm-cpu.lock"):
-        assert not re.search(r"--|://|file:", lock.read_text()), lock
+        assert not re.search(r"--|://|file:", lock.read_text()), f"{lock} names a place"
 
 
 def tracked(*patterns: str) -> list[Path]:

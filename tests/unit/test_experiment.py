@@ -49,14 +49,12 @@ def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():
     asked = OpenLoop(levels=(2.0,), duration_s=9.0, arrivals="fitted")
     sheet = "workloads.tsv"
     caps = {"max_input_tokens": 8, "max_output_tokens": 8}
-    talk = Row({"trace_id": "t", **caps}, 2, sheet)
-    short = Row({"use_case": "summarization", **caps}, 3, sheet)
-    rows = {"talk": talk, "short": short}
+    rows = {"talk": Row({"trace_id": "t", **caps}, 2, sheet)}
+    rows["short"] = Row({"use_case": "summarization", **caps}, 3, sheet)
     cells = [CellKey("llm", "gpu", name, "bursts") for name in rows]
     given: dict = {"scenarios": {"bursts": asked}, "workloads": rows, "adaptive": []}
     given["llm_facts"] = {"llm": SimpleNamespace(context_tokens=16)}
     loading._check_cells(SimpleNamespace(cells=cells[:1], **given))
-    with pytest.raises(
-        InputError, match=r"workloads\.tsv, line 3, field 'trace_id'.*'bursts' asks"
-    ):
+    told = r"workloads\.tsv, line 3, field 'trace_id'.*'bursts' asks"
+    with pytest.raises(InputError, match=told):
         loading._check_cells(SimpleNamespace(cells=cells, **given))

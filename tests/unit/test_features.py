@@ -18,15 +18,9 @@ T4 = GPU("T4", "gpu", "Turing", 16.0, 320.0, 65.0, 32.0, "data sheet")
 
 
 def matrix(llm_ids: list[str], types: list[str]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "llm_id": llm_ids,
-            "gpu_profile_id": "g",
-            "users": range(1, len(llm_ids) + 1),
-            "llm_type": types,
-            "size": 1.0,
-        }
-    )
+    frame = pd.DataFrame({"llm_id": llm_ids, "gpu_profile_id": "g"})
+    frame["users"] = range(1, len(llm_ids) + 1)
+    return frame.assign(llm_type=types, size=1.0)
 
 
 def targets(values: list[float]) -> pd.DataFrame:
@@ -36,10 +30,8 @@ def targets(values: list[float]) -> pd.DataFrame:
 def test_the_design_matrix_holds_the_facts_of_llm_and_profile():
     profiles = {"4xT4": GPUProfile("4xT4", T4, 4, 3.9)}
     features = computed_features({"opt": OPT, "llama": LLAMA}, profiles)
-    rows = pd.DataFrame(
-        {"llm_id": ["llama", "opt"], "gpu_profile_id": "4xT4", "users": [8, 16]}, index=[5, 3]
-    )
-    X = design_matrix(rows, features)
+    rows = pd.DataFrame({"llm_id": ["llama", "opt"], "users": [8, 16]}, index=[5, 3])
+    X = design_matrix(rows.assign(gpu_profile_id="4xT4"), features)
     assert X.index.tolist() == [5, 3]
     assert X["n_parameters"].tolist() == [1_000_000, 2_000_000]
     assert X["weight_bytes"].tolist() == [2_000_000, 8_000_000]
@@ -62,12 +54,9 @@ def test_published_features_keep_their_columns_order_and_add_what_a_profile_has(
     features = features_of_sheets(llms, gpus, profiles)
     assert features.llms.columns.tolist() == ["n_positions", "n_heads"]
     assert np.isnan(features.llms.loc["a", "n_positions"])
-    assert features.profiles.loc["4xT4"].to_dict() == {
-        "architecture": "Turing",
-        "memory_capacity_gb": 16.0,
-        "n_gpus": 4,
-        "memory_capacity_gb_total": 64.0,
-    }
+    own = {"architecture": "Turing", "memory_capacity_gb": 16.0, "n_gpus": 4}
+    whole = own | {"memory_capacity_gb_total": 64.0}
+    assert features.profiles.loc["4xT4"].to_dict() == whole
 
 
 def test_categories_become_means_of_the_other_fifths_and_precede_the_numbers():
@@ -119,20 +108,14 @@ class MeanTimes:
         self.trainings.append("".join(training.X["llm_id"].unique()))
         mean = training.y["nttft_ms"].mean()
         assert all(set(own.X["gpu_profile_id"]) == {WEAKEST, STRONGEST} for _, own in held_out)
-        return np.array(
-            [
-                [mape_error(own.y["nttft_ms"], setting["factor"] * mean) for setting in self.GRID]
-                for own, _ in held_out
-            ]
-        )
+        truths = [own.y["nttft_ms"] for own, _ in held_out]
+        guesses = [setting["factor"] * mean for setting in self.GRID]
+        return np.array([[mape_error(true, guess) for guess in guesses] for true in truths])
 
 
 def test_nested_choices_are_the_plain_choices_without_each_llm() -> None:
+    assert reference_profiles(PROFILES) == (WEAKEST, STRONGEST)
     rows, model = rows_of({"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}), MeanTimes()
     nested = choose_nested(model, rows, 1, lambda text: None)
     assert sorted(model.trainings) == ["ab", "ac", "ad", "bc", "bd", "cd"]  # each pair once
     assert nested == {llm_id: choose(MeanTimes(), rows.without([llm_id])) for llm_id in "abcd"}
-
-
-def test_the_reference_profiles_are_the_weakest_and_the_strongest() -> None:
-    assert reference_profiles(PROFILES) == (WEAKEST, STRONGEST)

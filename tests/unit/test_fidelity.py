@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sextant.base.errors import InputError
-from sextant.workload.fit import (
-    cumulative,
-    exact_fidelity,
-    ks_distance,
-    largest_difference,
-    spearman,
-)
+from sextant.workload import fit
+from sextant.workload.fit import cumulative, ks_distance, largest_difference, spearman
 from sextant.workload.request_model import ServedRequests, fit_request_model
 
 numbers = st.lists(st.integers(-5, 5), min_size=2, max_size=40)
@@ -49,11 +44,7 @@ def test_weighted_spearman_is_scipys_of_repeated_rows(rows):
 
 def test_constant_or_unknown_parameters_have_no_coefficient():
     frame = pd.DataFrame({"a": [1, 2, 3], "b": [7, 7, 7], "c": [None, None, 1.0]})
-    assert spearman(frame).isna().to_numpy().tolist() == [
-        [False, True, True],
-        [True, True, True],
-        [True, True, True],
-    ]
+    assert spearman(frame).isna().to_numpy().tolist() == [[False, True, True], *[[True] * 3] * 2]
     assert spearman(frame.head(0)).isna().all(axis=None)
     # A row without weight is none: what is left of `b` is constant.
     varied = pd.DataFrame({"a": [1, 2, 3], "b": [7, 7, 8]})
@@ -82,15 +73,11 @@ def test_cumulative_by_hand_and_thinned():
         cumulative([None, None])
 
 
-def _exact_fidelity(served, model):
-    trace = ServedRequests.of(served)
-    return exact_fidelity(trace.frame, trace.counts, model)
-
-
 def test_a_model_of_all_values_is_exact_and_independence_is_not():
     # Spearman's coefficient of five rows that go up together but for one swap is 0.9.
     served = pd.DataFrame({"input_tokens": [1, 2, 3, 4, 5], "output_tokens": [1, 2, 3, 5, 4]})
-    figures = _exact_fidelity(served, fit_request_model(served))
+    trace = ServedRequests.of(served)
+    figures = fit.exact_fidelity(trace.frame, trace.counts, fit_request_model(served))
     assert figures["ks"] == {"input_tokens": 0.0, "output_tokens": 0.0}
     assert figures["mean_ratio"] == pytest.approx({"input_tokens": 1.0, "output_tokens": 1.0})
     assert figures["spearman_trace"]["input_tokens"]["output_tokens"] == pytest.approx(0.9)

@@ -32,7 +32,7 @@ def option(name, n_gpus, served, load=100, gpu="A"):
     return Option(name, f"{n_gpus}x{gpu}", gpu, n_gpus, served, float(load))
 
 
-def packs(items, n_nodes, devices):
+def packs(items, n_nodes):
     """Whether replicas of these sizes fit on the nodes, by trying every node for each."""
     if not items:
         return True
@@ -52,28 +52,19 @@ def cheapest_split(by_gpu, pools):
     total = 0.0
     for gpu, items in by_gpu.items():
         own = [pool for pool in pools if pool.gpu_id == gpu]
-        costs = []
+        least = np.inf
         for split in product(range(len(own)), repeat=len(items)):
             cost = 0.0
             for place, pool in enumerate(own):
                 mine = [size for size, at in zip(items, split, strict=True) if at == place]
-                fitting = (
-                    n
-                    for n in range(pool.nodes + 1)
-                    if packs(mine, [pool.devices_per_node] * n, pool.devices_per_node)
-                )
-                n_nodes = next(fitting, None)
-                if n_nodes is None:
-                    cost = None
-                    break
-                paid = sum(mine) if pool.is_owned else n_nodes * pool.devices_per_node
-                cost += paid * pool.usd_per_hour
-            if cost is not None:
-                costs.append(cost)
-        if not costs:
-            return None
-        total += min(costs)
-    return total
+                size = pool.devices_per_node
+                fitting = (n for n in range(pool.nodes + 1) if packs(mine, [size] * n))
+                n_nodes = next(fitting, np.inf)
+                cost += (sum(mine) if pool.is_owned else n_nodes * size) * pool.usd_per_hour
+                cost += 0 if np.isfinite(n_nodes) else np.inf
+            least = min(least, cost)
+        total += least
+    return total if np.isfinite(total) else None
 
 
 def brute_force(demands, pools, options, risk):

@@ -10,34 +10,29 @@ from fake_nvml import use_fake_nvml, use_no_nvml
 from sextant.engine.devices import FreeMemory, limited_processes
 
 MIB = 2**20
-READ = """
-import sys
-from sextant.engine.devices import gpus
-selectors = [int(word) if word.isdigit() else word for word in sys.argv[1:]]
-print(gpus(selectors)())
-"""
 
 
-def free_bytes(*devices: str) -> str:
-    command = [sys.executable, "-c", READ, *devices]
+def free_bytes(*devices: int | str) -> str:
+    script = f"from sextant.engine.devices import gpus; print(gpus({[*devices]})())"
+    command = [sys.executable, "-c", script]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_the_fullest_gpu_counts(monkeypatch):
     use_fake_nvml(monkeypatch, mig=1)
     # Of 40 GiB a GPU uses 1.5, an instance 1.
-    assert free_bytes("0") == free_bytes("GPU-0") == str(38_912 * MIB + 512 * MIB)
+    assert free_bytes(0) == free_bytes("GPU-0") == str(38_912 * MIB + 512 * MIB)
     assert free_bytes("MIG-1-0") == str(39 * 1024 * MIB)
-    assert free_bytes("MIG-1-0", "0") == free_bytes("0")
+    assert free_bytes("MIG-1-0", 0) == free_bytes(0)
 
 
 def test_what_nvml_does_not_tell_is_unknown(monkeypatch, tmp_path):
     use_fake_nvml(monkeypatch, unsupported="MemoryInfo")
-    assert free_bytes("0") == "None"
+    assert free_bytes(0) == "None"
     monkeypatch.delenv("FAKE_NVML_UNSUPPORTED")
-    assert free_bytes("0", "7") == "None"  # there are two
+    assert free_bytes(0, 7) == "None"  # there are two
     use_no_nvml(monkeypatch, tmp_path)
-    assert free_bytes("0") == "None"
+    assert free_bytes(0) == "None"
 
 
 # A parent with two children, one of which takes 64 MiB, without touching them, when it is told.

@@ -18,13 +18,8 @@ LLMS = ROOT / "resources" / "llms"
 )
 def test_given_sizes_come_near_the_config(name: str) -> None:
     llm = load_llm(LLMS / f"{name}.json")
-    given = GivenSizes(
-        llm.n_parameters,
-        llm.n_layers,
-        llm.kv_bytes_per_token,
-        llm.n_flop_parameters,
-        llm.weight_bytes / 2**30,
-    ).llm()
+    sizes = (llm.n_parameters, llm.n_layers, llm.kv_bytes_per_token, llm.n_flop_parameters)
+    given = GivenSizes(*sizes, llm.weight_bytes / 2**30).llm()
     assert given.kv_bytes_per_token == llm.kv_bytes_per_token
     assert given.weight_bytes == pytest.approx(llm.weight_bytes, rel=1e-6)
     assert given.n_flop_parameters == llm.n_flop_parameters
@@ -36,9 +31,7 @@ def test_given_sizes_come_near_the_config(name: str) -> None:
 @pytest.mark.parametrize(
     ("weight_gib", "precision"), [(None, "bf16"), (130, "bf16"), (68, "fp8"), (38, "int4")]
 )
-def test_the_size_of_the_weights_tells_their_precision(
-    weight_gib: float | None, precision: str
-) -> None:
+def test_the_size_of_the_weights_tells_their_precision(weight_gib, precision: str) -> None:
     llm = GivenSizes(70e9, 80, 327_680, weight_gib=weight_gib).llm()
     assert precision_of(llm) == precision
     assert llm.weight_bytes / 2**30 == pytest.approx(weight_gib or 130.4, rel=0.01)
@@ -62,11 +55,9 @@ def test_sizes_that_no_llm_has_are_refused(sizes: tuple, field: str) -> None:
 
 def test_the_options_need_each_other() -> None:
     slo = SLO("asked", percentile=50, itl_ms=40, users=8)
-    given = AskedOptions(parameters=8e9, layers=32, kv_bytes_per_token=131_072).question(slo)
-    assert given.sizes == GivenSizes(8e9, 32, 131_072)
+    given = {"parameters": 8e9, "layers": 32, "kv_bytes_per_token": 131_072}
+    assert AskedOptions(**given).question(slo).sizes == GivenSizes(8e9, 32, 131_072)
     with pytest.raises(InputError, match="--layers"):
         AskedOptions(parameters=8e9).question(slo)
     with pytest.raises(InputError, match="--weight-gib"):
-        AskedOptions(
-            parameters=8e9, layers=32, kv_bytes_per_token=131_072, weight_gib=0.0
-        ).question(slo)
+        AskedOptions(**given, weight_gib=0.0).question(slo)

@@ -9,25 +9,19 @@ import pytest
 from fake_nvml import use_fake_nvml
 from sextant.engine.devices import hardware, is_mps_running
 
-PRINT = (
-    "import json; from sextant.engine.devices import host_facts; "
-    "from sextant.points.cell_files import to_json; print(json.dumps(to_json(host_facts())))"
-)
 
-
-def facts() -> dict:
-    done = subprocess.run([sys.executable, "-c", PRINT], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+def told(script: str) -> str:
+    command = [sys.executable, "-c", f"from sextant.engine.devices import *; {script}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_gpus_and_their_driver_are_named(monkeypatch):
     use_fake_nvml(monkeypatch, gpus=2, mig=1)
-    host = facts()
+    as_json = "from sextant.points.cell_files import to_json; import json; "
+    host = json.loads(told(f"{as_json}print(json.dumps(to_json(host_facts())))"))
     assert (host["gpu_driver"], host["cuda_version"]) == ("550.54.15", "12.4")
-    assert host["gpus"] == [
-        {"name": "Invented 0", "is_mig_enabled": False},
-        {"name": "Invented 1", "is_mig_enabled": True},
-    ]
+    gpus = [(each["name"], each["is_mig_enabled"]) for each in host["gpus"]]
+    assert gpus == [("Invented 0", False), ("Invented 1", True)]
     assert host["python"] == sys.version.split()[0] and "×" in host["processor"]
 
 
@@ -37,23 +31,17 @@ def test_a_pipe_without_its_daemon_leaves_mps_open(monkeypatch, tmp_path, has_pi
     if has_pipe:
         (tmp_path / "control").touch()
     assert is_mps_running() is is_running
-
-
-def test_the_mps_daemon_is_found(monkeypatch, tmp_path):
     daemon = tmp_path / "nvidia-cuda-mps-control"
     daemon.symlink_to("/bin/sleep")
     with subprocess.Popen([daemon, "60"]) as process:
-        try:
-            assert is_mps_running() is True
-        finally:
-            process.kill()
+        assert is_mps_running() is True
+        process.kill()
 
 
 def test_hardware_is_named_by_processor_and_the_jobs_gpus(monkeypatch):
     use_fake_nvml(monkeypatch, gpus=3)
-    script = "from sextant.engine.devices import hardware; print(hardware('gpu', [2, 'GPU-0', 7]))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    *processor, first, second, third = done.stdout.strip().split(", ")
+    said = told("print(hardware('gpu', [2, 'GPU-0', 7]))")
+    *processor, first, second, third = said.split(", ")
     assert "×" in "".join(processor)
     assert (first, second, third) == ("Invented 2", "Invented 0", "unknown GPU")
     assert hardware("cpu", [0, 1]) == ", ".join(processor)

@@ -93,11 +93,8 @@ def test_burstgpt_reads_both_headers_by_name(tmp_path):
 BAD_ROWS = {
     "201,x,5": "input_tokens: not a number",
     '201,"1,5",5': "input_tokens: not a number",
-    "201,NaN,5": "input_tokens: not finite",
-    "201,1e999,5": "input_tokens: not finite",
-    f"201,1{'0' * 400},5": "input_tokens: not finite",
-    "201,0,5": "input_tokens: below 1",
-    "201,-3,5": "input_tokens: below 1",
+    **{f"201,{n},5": "input_tokens: not finite" for n in ("NaN", "1e999", "1" + "0" * 400)},
+    **{f"201,{n},5": "input_tokens: below 1" for n in (0, -3)},
     "201,10,-1": "output_tokens: below 0",
     "201,10.5,5": "input_tokens: not a whole number",
     "201,2147483648,5": "input_tokens: above the 32-bit range",
@@ -191,21 +188,14 @@ def test_wrong_columns_and_formats(tmp_path, trace_format, text, message):
     assert not (tmp_path / "out" / "t.parquet").exists()
 
 
+TIMES = st.floats(0, 1e7).map(lambda value: round(value, 6))
+OK = st.tuples(st.just("ok"), *[st.integers(1, 2**31 - 1)] * 2)
+FAILED = st.tuples(st.just("failed"), *[st.integers(0, 9)] * 2)
+NAMES = st.sampled_from([None, "GPT-4", 'é, "x"'])
+
+
 @settings(max_examples=25, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.floats(0, 1e7).map(lambda value: round(value, 6)),
-            st.one_of(
-                st.tuples(st.just("ok"), st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1)),
-                st.tuples(st.just("failed"), st.integers(0, 9), st.integers(0, 9)),
-            ),
-            st.sampled_from([None, "GPT-4", 'é, "x"']),
-        ),
-        min_size=1,
-        max_size=9,
-    )
-)
+@given(st.lists(st.tuples(TIMES, OK | FAILED, NAMES), min_size=1, max_size=9))
 def test_a_trace_that_is_written_and_ingested_again_is_the_same(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("again")
     rows = sorted(rows, key=lambda row: row[0])
@@ -243,14 +233,11 @@ def test_ok_request_without_output_contradicts_itself(tmp_path):
     assert trace["status"].tolist() == ["ok", "failed", "failed", "failed"]
 
 
+ROWS = st.tuples(st.integers(0, 10**8), st.integers(-1, 3), st.integers(-1, 2**31), st.booleans())
+
+
 @settings(max_examples=15, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 10**8), st.integers(-1, 3), st.integers(-1, 2**31), st.booleans()),
-        min_size=1,
-        max_size=60,
-    )
-)
+@given(st.lists(ROWS, min_size=1, max_size=60))
 def test_every_row_is_accepted_or_rejected_once(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("rows")
     lines = [f"{ms},{i},{o}" + (",1" if wide else "") for ms, i, o, wide in rows]

@@ -252,17 +252,11 @@ OK_WORDS = ["200", "201", "204.0", "ok", "SUCCESS", "completed", "true", "True"]
 FAILED_WORDS = ["429", "500", "503.0", "302", "499", "error", "Failed", "timeout", "false"]
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([*OK_WORDS, *FAILED_WORDS, "lost", "0", "", None]),
-            st.sampled_from([None, 0, 3]),
-            st.sampled_from([None, 0, 5]),
-        ),
-        min_size=1,
-        max_size=40,
-    )
-)
+WORDS = st.sampled_from([*OK_WORDS, *FAILED_WORDS, "lost", "0", "", None])
+TOKENS = (st.sampled_from([None, 0, 3]), st.sampled_from([None, 0, 5]))
+
+
+@given(st.lists(st.tuples(WORDS, *TOKENS), min_size=1, max_size=40))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
 def test_every_request_is_ok_failed_or_malformed_by_its_status(tmp_path_factory, ending, rows):

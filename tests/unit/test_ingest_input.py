@@ -72,13 +72,8 @@ def test_one_stamp_of_a_wrong_clock_is_set_aside_and_spoils_nothing(tmp_path, st
 
 
 def test_offsets_are_converted_to_utc(tmp_path):
-    text = _azure(
-        "2023-11-16T10:00:00+02:00",  # 08:00:00 in UTC
-        "2023-11-16 08:00:01Z",
-        "2023-11-16 04:30:02-0330",
-        "2023-11-16 08:00:03 UTC",
-        "2023-11-16 18:00:04.5 +10",
-    )
+    moments = ["T10:00:00+02:00", " 08:00:01Z", " 04:30:02-0330", " 08:00:03 UTC"]
+    text = _azure(*(f"2023-11-16{each}" for each in (*moments, " 18:00:04.5 +10")))
     trace, rejected, report = ingest(tmp_path, text, "azure")
     assert trace["arrival_s"].tolist() == [0, 1, 2, 3, 4.5]
     assert rejected.empty

@@ -80,13 +80,9 @@ def family(tmp_path):
 
 @contextlib.contextmanager
 def kept(*command: str, cpus: str = "-", limit: str = "-"):
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", "sextant.base.keeper", cpus, limit, *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
+    words = [sys.executable, "-m", "sextant.base.keeper", cpus, limit, *command]
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    keeper = subprocess.Popen(words, **pipes, start_new_session=True, text=True)
     try:
         yield keeper
     finally:
@@ -98,13 +94,9 @@ def kept(*command: str, cpus: str = "-", limit: str = "-"):
 @contextlib.contextmanager
 def owned(*command: str):
     """Start an owner in a process group of its own; yield it and its keeper's id."""
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER, "-", "-", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        text=True,
-    )
+    words = [sys.executable, "-c", OWNER, "-", "-", *command]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    owner = subprocess.Popen(words, **pipes, start_new_session=True, text=True)
     try:
         yield owner, int(owner.stdout.readline())
     finally:
