@@ -75,15 +75,6 @@ def measured(workload: Path) -> Path:
     return out
 
 
-def test_lengths_are_exact_and_counted_by_the_server(measured: Path) -> None:
-    requests = pd.read_parquet(measured / "requests.parquet")
-    assert set(requests["level"]) == {1, 8}
-    assert set(requests["status"]) == {"ok"}
-    assert (requests["input_tokens"] == requests["requested_input_tokens"]).all()
-    assert (requests["output_tokens"] == requests["requested_output_tokens"]).all()
-    assert (requests["token_offsets_ms"].map(len) == requests["output_tokens"]).all()
-
-
 def test_the_clients_mean_itl_is_the_servers_own_at_eight_users(measured: Path) -> None:
     requests = pd.read_parquet(measured / "requests.parquet").query("level == 8")
     client_ms = np.concatenate([np.diff(offsets) for offsets in requests["token_offsets_ms"]])
@@ -99,14 +90,6 @@ def test_duration_is_the_wall_time_of_the_measured_requests(measured: Path) -> N
         rows = requests[requests["level"] == level["level"]]
         wall_s = rows["last_token_s"].max() - rows["sent_s"].min()
         assert level["duration_s"] == pytest.approx(wall_s, rel=0.01)
-
-
-def test_the_batch_weight_is_what_memory_holds(measured: Path) -> None:
-    tuning = json.loads((measured / "tuning.json").read_text())
-    assert tuning["verdict"]["outcome"] == "feasible"
-    assert tuning["batch_weight_tokens"] == tuning["memory"]["max_batch_weight_tokens"]
-    log = (measured / "server.log").read_text()
-    assert "num_gpu_blocks_override" in log
 
 
 def test_killing_the_job_leaves_no_process_behind(workload: Path) -> None:

@@ -379,11 +379,6 @@ def test_every_missing_size_is_named(load, name):
             load(left)
 
 
-def test_a_config_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"none\.json.*no such file"):
-        load_llm(tmp_path / "none.json")
-
-
 def _linear(block):
     return block | {"ffn": block["ffn"] | {"replace_with_linear": True}}
 

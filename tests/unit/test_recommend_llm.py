@@ -204,12 +204,8 @@ class Steady(JointPredictor):
         return np.repeat(self.mean_ms * scatter, len(X), axis=1)
 
 
-@pytest.fixture
-def registered(monkeypatch) -> None:
+def test_any_predictor_that_draws_can_be_asked_for_a_risk(monkeypatch) -> None:
     monkeypatch.setitem(PREDICTORS, "steady", Place("Steady", __name__))
-
-
-def test_any_predictor_that_draws_can_be_asked_for_a_risk(registered) -> None:
     asked = replace(ASKED, slo=replace(LIMITS, nttft_ms=1e4, itl_ms=1e4), predictor="steady")
     answer = recommended(replace(asked, risk=0.1))
     assert (answer["basis"], answer["predictor"]) == ("steady", "steady")
@@ -324,10 +320,9 @@ def test_on_the_frontier_more_money_buys_more_probability_and_nothing_is_overloa
         assert cheaper["usd_per_hour"] < dearer["usd_per_hour"]
         assert cheaper["probability_met"] < dearer["probability_met"]
     most = dict(zip(options["gpu_profile_id"], options["users_hi"], strict=True))
-    assert rows and all(row["users_per_replica"] <= most[row["gpu_profile_id"]] for row in rows)
-    likely = options.assign(probability_met=0.9)
-    for row in list_frontier(likely):
-        assert row["users_per_replica"] <= most[row["gpu_profile_id"]]
+    for some in (options, options.assign(probability_met=0.9)):
+        rows = list_frontier(some)
+        assert rows and all(row["users_per_replica"] <= most[row["gpu_profile_id"]] for row in rows)
 
 
 def test_of_each_profile_the_cheapest_safe_option_is_shown(made) -> None:

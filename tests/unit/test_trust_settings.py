@@ -10,6 +10,8 @@ from sextant.engine.registry import check_settings
 from sextant.engine.vllm_command import check_extra_arguments
 from sextant.experiment.loading import load_experiment
 
+SAMPLE = "azure-2023-conv-sample"
+
 
 def change(path: str, old: str, new: str) -> None:
     text = Path(path).read_text()
@@ -103,21 +105,56 @@ def test_weights_are_safetensors(config, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("llms", "demo-opt-6m\t", "a,b\t", ["llms.tsv, line 2", "'llm_id'", "selected"]),
-        ("llms", "demo-opt-6m\t", "Demo-Llama-16M\t", ["line 3", "'llm_id'", "looks alike"]),
-        ("gpu_profiles", "1xcpu-core\t", "1x,2x\t", ["line 2", "'gpu_profile_id'", "selected"]),
-        ("gpu_profiles", "cpu-core\t1", "../../secret\t1", ["line 2", "'gpu_id'"]),
-        ("scenarios", "users-1-8\t", "a.Server.1\t", ["line 2", "'scenario_id'", ".server"]),
-        ("traces", "azure-2023-conv-sample\t", "a.Rejected\t", ["line 2", "'trace_id'"]),
-        ("workloads", "conversation\t", "a\u200bb\t", ["line 2", "'workload_id'", "U+200B"]),
-        ("workloads", "conversation\t", "x" * 101 + "\t", ["'workload_id'", "101 characters"]),
+        ("llms", "demo-opt-6m\t", "a,b\t", "line 2|'llm_id'|selected"),
+        ("llms", "demo-opt-6m\t", "Demo-Llama-16M\t", "line 3|'llm_id'|looks alike"),
+        ("gpu_profiles", "1xcpu-core\t", "1x,2x\t", "line 2|'gpu_profile_id'|selected"),
+        ("gpu_profiles", "cpu-core\t1", "../../secret\t1", "line 2|'gpu_id'"),
+        ("scenarios", "users-1-8\t", "a.Server.1\t", "line 2|'scenario_id'|.server"),
+        ("traces", "azure-2023-conv-sample\t", "a.Rejected\t", "line 2|'trace_id'"),
+        ("workloads", "conversation\t", "a\u200bb\t", "line 2|'workload_id'|U+200B"),
+        ("workloads", "conversation\t", "x" * 101 + "\t", "'workload_id'|101 characters"),
+        # What sheets say of each other.
+        ("benchmarks", "*\t*", "nobody\t*", "line 2|'llm_ids'|'nobody'|demo-opt-6m"),
+        ("workloads", f"\t{SAMPLE}\t", "\tnone\t", "line 2|'trace_id'|'none'"),
+        ("workloads", "\tsummarization\t", "\tno\t", "line 3|'use_case'|'no'"),
+        ("workloads", "summarization\t\t", f"summarization\t{SAMPLE}\t", "'trace_id'|not both"),
+        ("workloads", "\t512\t", "\t4096\t", "line 2|'max_input_tokens'|2048"),
+        ("traces", "max_rejected_fraction", "start_time", "line 2|'start_time'|0.01"),
+        ("traces", "\tsextant\t", "\tcolumns\t", "line 2|'columns'|names no column"),
+        ("traces", f"resources/traces/{SAMPLE}", "nowhere", "line 2|'dataset'|nowhere.csv"),
+        ("gpu_profiles", "2xcpu-core\tcpu-core", "2xcpu-core\tH900", "line 3|H900.yaml"),
+        ("gpu_profiles", "\t0.08", "\t-1", "line 3|'usd_per_hour'"),
+        ("llms", "demo-opt-6m.json", "none.json", "none.json|no such file"),
+        ("llms", "6m.json\t", "6m.json\tnowhere", "line 2|'model'|'nowhere'"),
+        ("demo/slos", None, "", "is empty"),
     ],
 )
-def test_ids_that_cannot_work_are_refused(config, file: str, old: str, new: str, said) -> None:
-    change(f"config/{file}.tsv", old, new)
+def test_rows_that_cannot_work_are_refused(config, file: str, old: str | None, new: str, said):
+    sheet = Path(f"config/{file}.tsv")
+    text = sheet.read_text()
+    if old is None:  # all rows, below two lines of comment and the header
+        old = "".join(text.splitlines(keepends=True)[3:])
+    assert old in text
+    sheet.write_text(text.replace(old, new, 1))
     with pytest.raises(InputError) as caught:
         load_experiment(config)
-    for part in said:
+    for part in said.split("|"):
+        assert part in str(caught.value)
+    # An LLM's file is named in place of the sheet that names it.
+    assert sheet.name in str(caught.value) or "none.json" in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("sed", 1, "sed|unknown field"),
+        ("decision", {"workload_id": "conversation", "scenario_id": "none"}, "decision|users-1-8"),
+    ],
+)
+def test_fields_that_cannot_work_are_refused(config, field: str, value, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_experiment(config | {field: value})
+    for part in said.split("|"):
         assert part in str(caught.value)
 
 

@@ -1,17 +1,12 @@
 """The command line on the finished project: answers, formats, exit codes."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
 
-import pandas as pd
 import pytest
 
-from sextant.base.network import reserve_port
-from sextant.points.cell_files import read_run
-from support import FAKE_PYTHON, ROOT
+from support import ROOT
 
 
 @pytest.fixture
@@ -84,30 +79,6 @@ def test_show_prints_every_llm_and_where_the_report_is(sextant) -> None:
     for llm in ("llm-opt-6m", "llm-llama-16m", "llm-bigcode-21m", "llm-neox-34m"):
         assert llm in done.stdout
     assert "report/index.html" in done.stdout
-
-
-def test_load_measures_a_server_that_already_runs(sextant, finished, tmp_path) -> None:
-    held = reserve_port()
-    port = str(held.getsockname()[1])
-    fake = [str(FAKE_PYTHON), "--port", port, "--block-size", "16"]
-    server = subprocess.Popen(
-        [*fake, "--num-gpu-blocks-override", "9999"], env=os.environ | {"VLLM_API_KEY": "secret"}
-    )
-    options = ("--base-url", f"http://127.0.0.1:{port}", "--model", "m", "--users", "2")
-    workload = ("--workload", "results/workloads/conversation", "--out", str(tmp_path))
-    times = ("--duration", "1", "--warmup", "0.2")
-    try:
-        done = sextant("load", *options, *workload, *times, OPENAI_API_KEY="secret")
-    finally:
-        server.kill()
-        server.wait()
-    assert done.returncode == 0, done.stderr
-    requests = pd.read_parquet(tmp_path / "requests.parquet")
-    assert set(requests["status"]) == {"ok"}
-    (level,) = read_run(tmp_path).levels
-    assert (level.level, level.n_unfinished) == (2, 0) and level.duration_s >= 1
-    for file in tmp_path.iterdir():
-        assert b"secret" not in file.read_bytes()
 
 
 def _commands_of_readme() -> list[str]:

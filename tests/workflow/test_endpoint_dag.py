@@ -75,17 +75,6 @@ def test_it_is_recommended_and_reported(measured: Project) -> None:
     assert "1xA10-24GB" in found and found <= {"1xA10-24GB", None}
 
 
-def test_a_question_about_it_is_answered_from_its_points(measured: Project) -> None:
-    limits = ["--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000", "--decision", "paper"]
-    which = ["--llm", "llm-opt-6m", "--source", "measured"]
-    done = measured.sextant("recommend", *which, *limits)
-    assert done.returncode == 0, done.stderr
-    # Two users were measured at most, so four need two replicas of 1.01 USD an hour.
-    first = done.stdout.splitlines()[0]
-    assert first.startswith("llm-opt-6m: 2 replicas × 1xA10-24GB = 2.02 USD/h")
-    assert first.endswith("(measured)")
-
-
 def test_its_key_is_in_no_file(measured: Project) -> None:
     files = [path for path in measured.folder.rglob("*") if path.is_file()]
     assert not [path for path in files if KEY.encode() in path.read_bytes()]

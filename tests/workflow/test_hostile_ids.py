@@ -169,24 +169,6 @@ def test_the_command_line_answers_by_id(hostile, tmp_path) -> None:
         assert PROFILES[0] in done.stdout
 
 
-def test_the_page_of_an_answer_escapes_ids(hostile, tmp_path) -> None:
-    out = tmp_path / "answer.html"
-    limits = ("--users", "4", "--nttft-ms", "1000", "--itl-ms", "1000")
-    config = hostile.folder / "<b>evil"
-    config.mkdir()
-    source = hostile.folder / "resources/llms/demo-qwen2-26m.json"
-    (config / "config.json").write_text(source.read_text())
-    asked = ("--hf-config", str(config), "--database", "results/sextant.duckdb", *limits)
-    done = hostile.sextant("recommend", *asked, "--format", "html", "--out", str(out))
-    (config / "config.json").unlink()
-    config.rmdir()
-    assert done.returncode == 0, done.stderr
-    page = Page(out.read_text(encoding="utf-8"))
-    assert "<b>evil" in page.text
-    assert PROFILES[1] in page.text
-    assert not {tag for tag, _ in page.elements} & (ACTIVE - OWN)
-
-
 def test_a_download_lies_below_the_results_whatever_the_registry_calls_it(tmp_path) -> None:
     project = Project(tmp_path)
     name = "../evil $(x){y}<results>"
