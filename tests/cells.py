@@ -24,14 +24,8 @@ from support import ROOT
 
 SERVER = ServerFacts("vllm", "0.32.0", command=("vllm",))
 TOO_LARGE = Verdict(Outcome.WEIGHTS_TOO_LARGE, {"weight_gib": 9.0, "usable_gib": 8.0})
-KEY = {
-    "source": "measured",
-    "llm_id": "llm",
-    "gpu_profile_id": "1xGPU",
-    "workload_id": "w",
-    "scenario_id": "s",
-    "variant_id": "default",
-}
+KEY = {"source": "measured", "llm_id": "llm", "gpu_profile_id": "1xGPU"}
+KEY |= {"workload_id": "w", "scenario_id": "s", "variant_id": "default"}
 
 
 def request(level: float = 1.0, **values: Any) -> dict[str, Any]:
@@ -41,17 +35,12 @@ def request(level: float = 1.0, **values: Any) -> dict[str, Any]:
         "request_id": "r",
         "replica": 0,
         "user": 0,
-        "scheduled_s": 0.0,
-        "sent_s": 0.0,
-        "first_token_s": 0.1,
-        "last_token_s": 0.2,
-        "input_tokens": 10,
-        "output_tokens": 2,
-        "requested_input_tokens": 10,
-        "requested_output_tokens": 2,
         "status": "ok",
         "error": None,
-    } | values
+    }
+    row |= {"scheduled_s": 0.0, "sent_s": 0.0, "first_token_s": 0.1, "last_token_s": 0.2}
+    row |= {"input_tokens": 10, "output_tokens": 2}
+    row |= {"requested_input_tokens": 10, "requested_output_tokens": 2} | values
     if "token_offsets_ms" not in values and row["first_token_s"] is not None:
         times = (row["first_token_s"], row["last_token_s"])
         row["token_offsets_ms"] = [(time - row["sent_s"]) * 1e3 for time in times]
@@ -81,22 +70,11 @@ def write_cell(
     run: Mapping[str, Any] | None = None,
     **key: str,
 ) -> Path:
-    """Write a cell's five files and return its folder.
+    """Write a cell's five files and return its folder; what a row does not name is null.
 
-    Args:
-        folder: the cell's.
-        requests: rows of `requests.parquet`, see `request`.
-        server: rows of `server.parquet`.
-        telemetry: rows of `telemetry.parquet`; what a row does not name is null.
-        durations_s: duration by level; 10 s for a level that has requests and none here.
-        levels: further fields of a `LevelRun`, e.g. a burst's `phase`.
-        kind: of the scenario.
-        variant: fields of the server variant that differ from the default's.
-        batch_weight_tokens: what was tuned; None with a `verdict` other than feasible.
-        starts_s: duration of each server start; the last passed.
-        verdict: whether the cell is feasible, and why not.
-        run: other fields of its `CellRun`.
-        key: values of `KEY` that differ.
+    A level that has requests and no duration takes 10 s; `levels` has further fields of its
+    `LevelRun`, `run` of the `CellRun`, `variant` of the default, and `key` of `KEY`. The last of
+    the server starts passed.
     """
     names, durations_s, levels = KEY | key, durations_s or {}, levels or {}
     batch_weight_tokens = batch_weight_tokens if verdict.is_feasible else None
@@ -107,17 +85,10 @@ def write_cell(
         for name, schema in TABLES.items()
     }
     lag = Quantiles(median=0.1, p99=0.5, max=2.0)
+    shared = dict.fromkeys(("n_warmup_requests", "n_cooldown_requests", "n_prepared_late"), 0)
+    shared |= {"started_s": 0.0, "client_lag_ms": lag, "send_lag_ms": lag}
     level_runs = [
-        LevelRun(
-            level=level,
-            started_s=0.0,
-            duration_s=durations_s.get(level, 10.0),
-            n_warmup_requests=0,
-            n_cooldown_requests=0,
-            n_prepared_late=0,
-            client_lag_ms=lag,
-            send_lag_ms=lag,
-        )
+        LevelRun(level=level, duration_s=durations_s.get(level, 10.0), **shared)
         for level in all_levels
     ]
     facts = {
@@ -157,14 +128,7 @@ PROFILES = {
 def study_data(
     folder: Path, cells: Sequence[Path], llms: Iterable[str] = (), seed: int = 1
 ) -> StudyData:
-    """Aggregate cells as the pipeline does, and read them for a study on `PROFILES`.
-
-    Args:
-        folder: for the tables.
-        cells: from `write_cell`.
-        llms: names of files in `resources/llms` whose facts the study has.
-        seed: of what the analysis draws.
-    """
+    """Aggregate cells as the pipeline does; read them, and LLMs' facts, for a study."""
     tables = {name: folder / f"{name}.parquet" for name in ("point", "feasibility", "telemetry")}
     aggregate_points(cells, *tables.values())
     facts = {name: load_llm(ROOT / "resources" / "llms" / f"{name}.json") for name in llms}

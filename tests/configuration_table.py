@@ -4,17 +4,8 @@ from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM, precision_in_name, precision_of, served
 
 HEADER = (
-    "`config.json` of",
-    "family",
-    "weights",
-    "10⁹ parameters",
-    "GiB",
-    "KV bytes per token",
-    "state MiB",
-    "published 10⁹",
-    "active 10⁹",
-    "files GB",
-    "remark",
+    *("`config.json` of", "family", "weights", "10⁹ parameters", "GiB", "KV bytes per token"),
+    *("state MiB", "published 10⁹", "active 10⁹", "files GB", "remark"),
 )
 
 

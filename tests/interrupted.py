@@ -90,11 +90,7 @@ class InterruptedRun:
         return f"{named}; {n_cells} cells and {n_levels} levels of the next are measured"
 
     def kill(self, main: subprocess.Popen) -> float:
-        """Kill the main process; return the seconds until nothing of the run was left.
-
-        Raises:
-            AssertionError: something is left after minutes, also on a busy machine.
-        """
+        """Kill the main process; return the seconds until nothing of the run was left."""
         os.kill(main.pid, signal.SIGKILL)
         main.wait()
         killed_s = time.monotonic()
@@ -132,13 +128,7 @@ def scratch_place() -> tempfile.TemporaryDirectory:
 
 
 def essence(results: Path) -> dict[str, Any]:
-    """Return what two runs of the same have in common, whatever the clocks say.
-
-    Of every cell: its definition, the command but for port and model's folder, the tuning but
-    for memory readings and durations, the levels, and of scenarios with a number of requests
-    every request's id, lengths, tokens and status; of the workloads every byte; of the table of
-    points its keys and, where the number is fixed, how many requests went well.
-    """
+    """Return what two runs of the same have in common, whatever the clocks say."""
     cells = {
         str(path.parent.relative_to(results)): _cell(path.parent)
         for path in sorted((results / "benchmarks").rglob("run.json"))

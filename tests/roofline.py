@@ -22,18 +22,14 @@ WEAKEST, STRONGEST = "1xweak", "4xstrong"
 
 def rows_of(sizes: dict[str, float], noise: float = 0.0) -> Rows:
     """Return points of LLMs of these sizes: latency = size over speed, growing with users."""
-    X = pd.DataFrame(
-        [
-            (llm_id, profile_id, users, size, f"type-{llm_id}", np.nan, speed, profile_id, True)
-            for llm_id, size in sizes.items()
-            for profile_id, speed in SPEEDS.items()
-            for users in USERS
-        ],
-        columns=[
-            *("llm_id", "gpu_profile_id", "users"),
-            *("size", "llm_type", "unknown", "speed", "architecture", "is_decoder"),
-        ],
-    )
+    rows = [
+        (llm_id, profile_id, users, size, f"type-{llm_id}", np.nan, speed, profile_id, True)
+        for llm_id, size in sizes.items()
+        for profile_id, speed in SPEEDS.items()
+        for users in USERS
+    ]
+    columns = ["llm_id", "gpu_profile_id", "users", "size", "llm_type", "unknown", "speed"]
+    X = pd.DataFrame(rows, columns=[*columns, "architecture", "is_decoder"])
     load = X["size"] / X["speed"]
     y = pd.DataFrame(
         {

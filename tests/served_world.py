@@ -30,20 +30,10 @@ def decoder(n_layers: int, hidden: int, n_kv_heads: int = 0) -> LLM:
     """Return a dense decoder of this size, with 128 numbers a head."""
     heads = hidden // 128
     parameters = n_layers * 12 * hidden**2 + 32000 * hidden
-    return LLM(
-        llm_type="llama",
-        n_layers=n_layers,
-        hidden_size=hidden,
-        ffn_size=4 * hidden,
-        n_heads=heads,
-        n_kv_heads=n_kv_heads or heads,
-        head_dim=128,
-        vocab_size=32000,
-        context_tokens=4096,
-        dtype="float16",
-        n_parameters=parameters,
-        n_flop_parameters=parameters,
-    )
+    sizes = {"n_layers": n_layers, "hidden_size": hidden, "ffn_size": 4 * hidden}
+    sizes |= {"n_heads": heads, "n_kv_heads": n_kv_heads or heads, "head_dim": 128}
+    sizes |= {"n_parameters": parameters, "n_flop_parameters": parameters, "vocab_size": 32000}
+    return LLM(llm_type="llama", context_tokens=4096, dtype="float16", **sizes)
 
 
 LLMS = {
@@ -70,11 +60,7 @@ def facts(llms=LLMS, profiles=PROFILES, users=USERS, input_tokens=120.0, output_
 def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | None = None) -> Rows:
     """Return points of the law at its prior, with LLMs that differ a little, and noise.
 
-    Args:
-        X: fact rows.
-        noise: standard deviation of the logarithms.
-        seed: of LLMs' differences and noise.
-        slower: by `llm_id`, the logarithm by which all its times exceed the law's.
+    By LLM, `slower` has the logarithm by which all its times exceed the law's.
     """
     rng, design = np.random.default_rng(seed), BATCHING.design(X)
     phi = design.parameters(design.mean)

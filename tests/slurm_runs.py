@@ -42,7 +42,6 @@ def has_accounting(cluster: Cluster) -> bool:
 
 
 def kill_daemon(cluster: Cluster, name: str) -> None:
-    """End one of the cluster's daemons with SIGKILL."""
     os.kill(int((cluster.folder / f"{name}.pid").read_text()), signal.SIGKILL)
 
 
@@ -110,14 +109,9 @@ class Run:
         cells: Mapping[str, str],
         *arguments: str,
     ) -> None:
-        """Copy the project, unless it is there already, and start Snakemake.
+        """Copy the template, unless it is there already, and start Snakemake.
 
-        Args:
-            cluster: where to submit.
-            template: what is copied.
-            folder: place of the copy.
-            cells: scenario of each LLM to measure.
-            arguments: resources for --set-resources, then options of Snakemake.
+        `cells` has the scenario of each LLM to measure; the first of the arguments are resources.
         """
         self.cluster, self.folder, self.cells = cluster, folder, cells
         self.arguments, self.kept, self.log = arguments, {}, folder / "snakemake.log"
@@ -161,7 +155,6 @@ class Run:
             self.process.wait()
 
     def cell(self, llm: str) -> Path:
-        """Return the folder of an LLM's results."""
         return self.folder / self.place(llm)
 
     def place(self, llm: str) -> str:
@@ -182,7 +175,6 @@ class Run:
         return [state for job in self.jobs(llm) for state in history(self.cluster, job)]
 
     def memory(self, job: str) -> str:
-        """Return the memory that a job has asked for."""
         options = ["-X", "--noheader", "-P", f"-j{job}", "--format=ReqMem"]
         return self.cluster.output("sacct", *options).strip()
 

@@ -137,24 +137,13 @@ def test_a_job_out_of_memory_gets_more(storm: Run, calm: Run) -> None:
     assert_nothing_was_lost(storm, BIGCODE, calm)
 
 
-def submit(cluster: Cluster, *options: str) -> str:
-    """Submit somebody else's job; return its id."""
-    # A job that does not say how much memory it needs is given all that the node has.
-    common = ["--parsable", "--account=sextant", "--mem=100", "--output=/dev/null"]
-    return cluster.output("sbatch", *common, *options).strip()
-
-
-def kill_snakemake(run: Run) -> None:
-    run.kill()
-    run.unlock()
-
-
 def test_a_second_job_waits_for_the_first_whose_snakemake_was_killed(
     cluster: Cluster, template: Project, base: Path, calm: Run
 ) -> None:
     run = Run(cluster, template, base / "killed", {NEOX: "slow"})
     run.keep_level(NEOX)
-    kill_snakemake(run)
+    run.kill()
+    run.unlock()
     run.start()
     run.job(NEOX, n=2)
     assert history(cluster, run.job(NEOX)) == ["RUNNING"]
@@ -179,41 +168,14 @@ def test_a_job_without_a_device_is_refused(cluster: Cluster, template: Project, 
     assert not left_behind(run)
 
 
-def test_a_job_that_ends_before_the_next_run_leaves_it_nothing_to_do(
-    cluster: Cluster, template: Project, base: Path, calm: Run
-) -> None:
-    run = Run(cluster, template, base / "ended", {LLAMA: "rates"})
-    run.keep_level(LLAMA)
-    kill_snakemake(run)
-    wait_for(lambda: run.states(LLAMA) == ["COMPLETED"], "the job's end")
-    run.start()
-    assert "Nothing to be done" in run.end()
-    assert run.states(LLAMA) == ["COMPLETED"]
-    assert_nothing_was_lost(run, LLAMA, calm)
-
-
-def test_a_job_that_was_queued_meanwhile_measures_nothing_again(
-    cluster: Cluster, template: Project, base: Path, calm: Run
-) -> None:
-    run = Run(cluster, template, base / "queued", {OPT: "rates"})
-    run.keep_level(OPT)
-    blocking = submit(cluster, "--gres=gpu:h100:7", "--wrap=sleep 600")
-    kill_snakemake(run)
-    run.start()
-    # If the first has ended before the second was submitted, there is nothing left to do.
-    run.end()
-    cluster.output("scancel", blocking)
-    if len(run.jobs(OPT)) == 2:
-        assert "3 levels were measured by an earlier attempt" in run.job_log(OPT)
-    assert_nothing_was_lost(run, OPT, calm)
-
-
 def test_a_job_that_is_preempted_goes_on_later(
     cluster: Cluster, template: Project, base: Path, calm: Run
 ) -> None:
     run = Run(cluster, template, base / "preempted", {OPT: "rates"})
     run.keep_level(OPT)
-    submit(cluster, "--partition=urgent", "--gres=gpu:h100:8", "--wrap=sleep 3")
+    urgent = ["--account=sextant", "--partition=urgent", "--gres=gpu:h100:8", "--wrap=sleep 3"]
+    # A job that does not say how much memory it needs is given all that the node has.
+    cluster.output("sbatch", *urgent, "--mem=100", "--output=/dev/null")
     run.end()
     assert run.states(OPT) == ["PREEMPTED", "COMPLETED"]
     assert_nothing_was_lost(run, OPT, calm)

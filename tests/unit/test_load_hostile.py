@@ -161,9 +161,6 @@ def test_an_answer_that_was_not_asked_for_is_nobodys() -> None:
     assert len(rows) > 2 and all(row["token_offsets_ms"][0] >= 49 for row in rows)
 
 
-# Refused at once
-
-
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_the_first_answers_decide_whether_a_server_lets_us_in(
     tmp_path, monkeypatch, status
@@ -183,9 +180,6 @@ def test_the_first_answers_decide_whether_a_server_lets_us_in(
             sextant("load", "--base-url", server.url, *out, *lengths)
         assert len(server.requests) <= 8
     assert list((tmp_path / "out").iterdir()) == []
-
-
-# Keys
 
 
 def test_a_key_is_stripped_and_checked_and_never_shown(monkeypatch) -> None:
@@ -278,9 +272,6 @@ def test_a_version_is_optional_bounded_and_in_time(said, way, monkeypatch) -> No
         assert get(Target(server.url, "m"), "/v1/models", timeout_s=0.2)[0] in (None, 200)
     assert version in (None, "\\ud800", "?")
     json.dumps(version).encode()
-
-
-# Memory and its disk
 
 
 def test_what_was_read_is_let_go_of() -> None:

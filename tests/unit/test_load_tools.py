@@ -1,6 +1,5 @@
 """Results of other load clients as characterizations. vLLM's is one that it wrote (0.32)."""
 
-import copy
 import json
 import re
 from pathlib import Path
@@ -20,29 +19,16 @@ LLM = "Qwen/Qwen3-8B"
 SERVED = Served("1xH100-80GB", LLM, "vllm", "0.32.0")
 
 VLLM = {
-    "date": "20261123-051227",
-    "backend": "openai",
-    "model_id": "mock",
-    "num_prompts": 12,
-    "request_rate": "inf",
-    "max_concurrency": 4,
-    "duration": 3.978685109000253,
-    "completed": 12,
-    "failed": 0,
-    "total_input_tokens": 1536,
-    "total_output_tokens": 768,
-    "request_throughput": 3.016071810471905,
-    "output_throughput": 193.0285958702019,
-    "mean_ttft_ms": 60.93031091669824,
-    "median_ttft_ms": 52.12260000007518,
-    "p99_ttft_ms": 80.7881805204579,
-    "mean_tpot_ms": 20.03749234523716,
-    "median_tpot_ms": 20.010719460313137,
-    "p99_tpot_ms": 20.145834573328422,
-    "mean_itl_ms": 20.03749234523716,
-    "median_itl_ms": 19.999902000108705,
+    "date": "20261123-051227", "backend": "openai", "model_id": "mock", "num_prompts": 12,
+    "request_rate": "inf", "max_concurrency": 4, "duration": 3.978685109000253, "completed": 12,
+    "failed": 0, "total_input_tokens": 1536, "total_output_tokens": 768,
+    "request_throughput": 3.016071810471905, "output_throughput": 193.0285958702019,
+    "mean_ttft_ms": 60.93031091669824, "median_ttft_ms": 52.12260000007518,
+    "p99_ttft_ms": 80.7881805204579, "mean_tpot_ms": 20.03749234523716,
+    "median_tpot_ms": 20.010719460313137, "p99_tpot_ms": 20.145834573328422,
+    "mean_itl_ms": 20.03749234523716, "median_itl_ms": 19.999902000108705,
     "p99_itl_ms": 26.795256849982252,
-}
+}  # fmt: skip
 
 
 def told(value: float, *, p99: float | None = None) -> dict:
@@ -109,10 +95,6 @@ def imported(tool: str, folder: Path, *results: dict, served: Served = SERVED):
     return str(counts), points
 
 
-def changed(result: dict, **values) -> dict:
-    return copy.deepcopy(result) | values
-
-
 def test_a_result_of_vllm_bench(tmp_path):
     counts, points = imported("vllm-bench", tmp_path, VLLM)
     assert counts == "1 points of 1 measurements"
@@ -130,8 +112,7 @@ def test_a_result_of_vllm_bench(tmp_path):
 
 
 def test_a_rate_and_what_was_sent_at_once(tmp_path):
-    at_rate = changed(VLLM, request_rate=2.5, max_concurrency=None)
-    at_once = changed(VLLM, max_concurrency=None)
+    at_rate, at_once = (VLLM | {"max_concurrency": None} | it for it in ({"request_rate": 2.5}, {}))
     counts, points = imported("vllm-bench", tmp_path, at_rate, at_once)
     assert counts == "1 points of 2 measurements; 1 left out, with neither users nor a rate"
     assert points["request_rate_rps"].tolist() == [2.5] and "users" not in points
@@ -162,10 +143,10 @@ def test_a_result_of_aiperf(tmp_path):
     assert (point["users"], point["request_rate_rps"], point["n_failed"]) == (16, 1.45, 0)
     assert (point["mean_e2e_ms"], point["median_ttft_ms"]) == (2620, 75)
     assert (point["p99_tpot_ms"], point["measured_on"]) == (14, "2026-05-01")
-    other = changed(AIPERF, time_to_first_token={"unit": "fortnights", "avg": 1})
+    other = AIPERF | {"time_to_first_token": {"unit": "fortnights", "avg": 1}}
     with pytest.raises(InputError, match=r"0\.json, field 'ttft': unknown unit 'fortnights'"):
         imported("aiperf", tmp_path, other)
-    two = changed(AIPERF, input_config={"a": {"concurrency": 1}, "b": {"concurrency": 2}})
+    two = AIPERF | {"input_config": {"a": {"concurrency": 1}, "b": {"concurrency": 2}}}
     with pytest.raises(InputError, match="several values of concurrency"):
         imported("aiperf", tmp_path, two)
 

@@ -24,19 +24,10 @@ from support import ROOT
 PROFILE = "1xH100-80GB"
 PROFILES = {PROFILE: replace(profile_of_id(PROFILE), usd_per_hour=2.0)}
 POINT = {
-    "llm_id": "m",
-    "gpu_profile_id": PROFILE,
-    "users": 8,
-    "request_rate_rps": 16.16,
-    "input_tokens": 100.0,
-    "output_tokens": 21.0,
-    "median_ttft_ms": 30.0,
-    "median_itl_ms": 22.5,
-    "median_tpot_ms": 24.75,
-    "median_e2e_ms": 500.0,
-    "n_ok": 100,
-    "n_failed": 0,
-}
+    "llm_id": "m", "gpu_profile_id": PROFILE, "users": 8, "request_rate_rps": 16.16,
+    "input_tokens": 100.0, "output_tokens": 21.0, "median_ttft_ms": 30.0, "median_itl_ms": 22.5,
+    "median_tpot_ms": 24.75, "median_e2e_ms": 500.0, "n_ok": 100, "n_failed": 0,
+}  # fmt: skip
 
 
 def points(*rows: dict) -> pd.DataFrame:

@@ -18,20 +18,10 @@ LLAMA = load_llm(ROOT / "resources/llms/meta-llama__Llama-3.1-8B-Instruct.json")
 
 def llm(n_heads=64, n_kv_heads=64, weights_gib=8) -> LLM:
     """An LLM of round numbers: its KV cache takes 2 · 16 · kv_heads · 64 · 2 bytes a token."""
-    return LLM(
-        llm_type="llama",
-        n_layers=16,
-        hidden_size=4096,
-        ffn_size=1,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        head_dim=64,
-        vocab_size=1000,
-        context_tokens=4096,
-        dtype="float16",
-        n_parameters=weights_gib * 2**29,
-        n_flop_parameters=1,
-    )
+    heads = {"n_heads": n_heads, "n_kv_heads": n_kv_heads, "head_dim": 64}
+    sizes = {"n_layers": 16, "hidden_size": 4096, "ffn_size": 1, "vocab_size": 1000, **heads}
+    sizes |= {"n_parameters": weights_gib * 2**29, "n_flop_parameters": 1}
+    return LLM(llm_type="llama", context_tokens=4096, dtype="float16", **sizes)
 
 
 def gpus(n: int, memory_gib: float = 20.0) -> Devices:

@@ -12,14 +12,12 @@ from project import Project
 from sextant.answer.run_plan import (
     ASSUMED,
     Basis,
-    CellPlan,
     DryRun,
     Job,
     basis,
     cell_s,
     finished_cells,
     make_plan,
-    makespan_s,
     plan_document,
 )
 from sextant.base.sheets import read_configuration
@@ -66,14 +64,6 @@ LEVELS = {
 def test_how_long_a_level_is_planned(name: str) -> None:
     scenario, level, expected_s = LEVELS[name]
     assert scenario.planned_s(level, request_s=10) == expected_s
-
-
-def test_nodes_take_the_longest_cells_first() -> None:
-    key = CellKey("a", "p", "w", "s")
-    cells = [CellPlan(key, {}, 1, 1, "fits", seconds, 0, None) for seconds in (3, 5, 3, 4)]
-    assert makespan_s(cells, 1) == 15
-    assert makespan_s(cells, 2) == 8  # 5 + 3 and 4 + 3
-    assert makespan_s(cells, 9) == 5
 
 
 def test_what_does_not_fit_costs_nothing(project: Project) -> None:

@@ -22,16 +22,10 @@ DAY_S = 86_400.0
 
 
 def test_series_counts_requests_failures_and_tokens_in_each_bucket(tmp_path):
-    trace = pd.DataFrame(
-        {
-            "arrival_s": [0.0, 59.9, 60.0, 200.0, 240.0],
-            "llm": ["b", None, "b", "b", None],
-            "service": ["API", None, "API", "API", None],
-            "status": ["ok", "ok", "failed", "ok", "ok"],
-            "input_tokens": [1, 2, 4, 8, 16],
-            "output_tokens": [10, 20, 0, 80, 160],
-        }
-    )
+    trace = pd.DataFrame({"arrival_s": [0.0, 59.9, 60.0, 200.0, 240.0]})
+    names = {"llm": ["b", None, "b", "b", None], "service": ["API", None, "API", "API", None]}
+    tokens = {"input_tokens": [1, 2, 4, 8, 16], "output_tokens": [10, 20, 0, 80, 160]}
+    trace = trace.assign(status=["ok", "ok", "failed", "ok", "ok"], **names, **tokens)
     series = traffic_series(write_trace(tmp_path, trace), 60.0)
     assert series["llm"].fillna("none").tolist() == ["b"] * 5 + ["none"] * 5
     assert series["start_s"].tolist() == [0.0, 60.0, 120.0, 180.0, 240.0] * 2

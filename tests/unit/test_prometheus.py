@@ -51,14 +51,6 @@ def test_the_mean_itl_is_that_of_the_time_between_two_readings():
         assert http.mean_itl_ms(before, after, VLLM) is None
 
 
-def test_metrics_are_fetched(monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a cluster's proxy is not asked
-    monkeypatch.delenv("no_proxy", raising=False)
-    with StubServer(answer_text(TEXT)) as server:
-        assert http.fetch(server.url) == TEXT
-    assert server.requests[0].head.startswith("GET /metrics ")
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -75,12 +67,8 @@ def test_what_is_no_answer_is_an_os_error(answer):
 def test_gauges_of_several_engines_are_those_of_their_server():
     two_engines = TEXT + 'vllm:kv_cache_usage_perc{engine="1",model_name="sextant"} 0.4375\n'
     # Requests add up; a usage is a part of a cache, and both caches are of one size.
-    assert http.server_gauges(two_engines, VLLM) == {
-        "n_running": 7,
-        "n_waiting": 2,
-        "kv_cache_usage": 0.25,
-        "n_preemptions": 1,
-    }
+    found = http.server_gauges(two_engines, VLLM)
+    assert found == {"n_running": 7, "n_waiting": 2, "kv_cache_usage": 0.25, "n_preemptions": 1}
     assert set(http.server_gauges("other_metric 1\n", VLLM).values()) == {None}
 
 
@@ -94,11 +82,7 @@ def test_what_is_no_number_is_not_available():
 def test_an_engine_that_is_not_known_beforehand_is_told_by_its_metrics():
     known = [http.VLLM_METRICS, http.SGLANG_METRICS, http.TGI_METRICS]
     sglang = "sglang:num_running_reqs 3\nsglang:num_queue_reqs 1\nsglang:token_usage 0.25\n"
-    assert http.server_gauges(sglang, known) == {
-        "n_running": 3,
-        "n_waiting": 1,
-        "kv_cache_usage": 0.25,
-        "n_preemptions": None,
-    }
+    found = http.server_gauges(sglang, known)
+    assert found == {"n_running": 3, "n_waiting": 1, "kv_cache_usage": 0.25, "n_preemptions": None}
     assert http.server_gauges("tgi_batch_current_size 2\n", known)["n_running"] == 2
     assert http.mean_itl_ms("", "tgi_batch_current_size 2\n", known) is None

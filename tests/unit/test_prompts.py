@@ -38,12 +38,6 @@ def test_lengths_ids_and_uniqueness(lengths, vocab_size, seed):
         assert np.array_equal(prompt, again)
 
 
-def test_short_prompts_use_up_a_small_vocabulary_without_repeating():
-    # 20 ids are free, so 20 prompts of one token are every one of them.
-    prompts = RandomTokens(36).prompts([1] * 20, seed=0)
-    assert sorted(int(prompt[0]) for prompt in prompts) == list(range(16, 36))
-
-
 def test_prompts_of_a_text_are_runs_of_it(tokenizer):
     source = load_prompt_source(TEXT, tokenizer)
     text = TEXT.read_text()

@@ -17,25 +17,12 @@ MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 needs_mirror = pytest.mark.skipif(not MIRROR.is_dir(), reason="needs the mirror: SEXTANT_MIRROR")
 LLAMA, MOE = "meta-llama/Llama-3.1-70B", "openai/gpt-oss-120b"
 ROW = {
-    "id": "first",
+    "id": "first", "backend": "vllm", "backend_version": "0.19.0", "model_path": LLAMA,
     "silicon_data_source": "dump; silicon_concurrency=64; measured=2026-02-25T19:02:12Z",
-    "backend": "vllm",
-    "backend_version": "0.19.0",
-    "model_path": LLAMA,
-    "system": "h200_sxm",
-    "precision": "fp8",
-    "mode": "agg",
-    "isl": 1024,
-    "osl": 8192,
-    "gemm_quant_mode": "fp8",
-    "batch_size": 64,
-    "tp_size": 4,
-    "attention_dp_size": 1,
-    "moe_tp_size": 1,
-    "moe_ep_size": 1,
-    "silicon_ttft_ms": 150.5,
-    "silicon_tpot_ms": 20.0,
-}
+    "system": "h200_sxm", "precision": "fp8", "mode": "agg", "isl": 1024, "osl": 8192,
+    "gemm_quant_mode": "fp8", "batch_size": 64, "tp_size": 4, "attention_dp_size": 1,
+    "moe_tp_size": 1, "moe_ep_size": 1, "silicon_ttft_ms": 150.5, "silicon_tpot_ms": 20.0,
+}  # fmt: skip
 
 
 def inferencex(folder: Path, *changes: dict) -> pd.DataFrame:
@@ -52,21 +39,11 @@ def inferencex(folder: Path, *changes: dict) -> pd.DataFrame:
 
 def test_a_measurement_becomes_a_point(tmp_path) -> None:
     point = inferencex(tmp_path, {}).loc["first"].dropna().to_dict()
-    assert point == {
-        "llm_id": "meta-llama__Llama-3.1-70B",
-        "gpu_profile_id": "4xH200-141GB",
-        "engine_version": "0.19.0",
-        "precision": "fp8",
-        "tensor_parallel": 4,
-        "data_parallel": 1,
-        "expert_parallel": 1,
-        "users": 64,
-        "input_tokens": 1024,
-        "output_tokens": 8192,
-        "mean_ttft_ms": 150.5,
-        "mean_tpot_ms": 20,
-        "measured_on": "2026-02-25",
-    }
+    ids = {"llm_id": "meta-llama__Llama-3.1-70B", "gpu_profile_id": "4xH200-141GB"}
+    ids |= {"engine_version": "0.19.0", "precision": "fp8", "measured_on": "2026-02-25"}
+    layout = {"tensor_parallel": 4, "data_parallel": 1, "expert_parallel": 1}
+    load = {"users": 64, "input_tokens": 1024, "output_tokens": 8192}
+    assert point == ids | layout | load | {"mean_ttft_ms": 150.5, "mean_tpot_ms": 20}
     assert (tmp_path / "out" / "llms.tsv").read_text().splitlines() == [
         "llm_id\tconfig",
         "meta-llama__Llama-3.1-70B\t../llms/meta-llama__Llama-3.1-70B.json",
@@ -97,9 +74,7 @@ def test_how_many_devices_a_server_had(tmp_path) -> None:
         "dense": ["8xH200-141GB", 8, 1, 1],
     }
     assert set(points["users"]) == {64}
-    assert points["precision"].to_dict() == dict.fromkeys(
-        ("copies", "split", "shared"), "mxfp4"
-    ) | {"dense": "fp8"}
+    assert points["precision"].to_dict() == dict.fromkeys(layout, "mxfp4") | {"dense": "fp8"}
 
 
 def test_repeats_of_a_row_go_and_repeats_of_a_measurement_stay(tmp_path) -> None:
@@ -132,21 +107,11 @@ def test_what_is_no_such_table_is_an_error(tmp_path, change, told) -> None:
 
 
 SERVER = {
-    "model_id": LLAMA,
-    "architecture": "Dense Transformer",
-    "gpu_model": "H100",
-    "num_gpus": 2,
-    "data_parallel": 1,
-    "weight_precision": "bfloat16",
-    "avg_output_len": 600.5,
-    "max_num_seqs": 64,
-    "median_itl_ms": 20.0,
-    "p90_itl_ms": 30.0,
-    "p95_itl_ms": 35.0,
-    "p99_itl_ms": 50.0,
-    "output_throughput_tokens_per_sec": 3000.0,
-    "energy_per_token_joules": 0.25,
-}
+    "model_id": LLAMA, "architecture": "Dense Transformer", "gpu_model": "H100", "num_gpus": 2,
+    "data_parallel": 1, "weight_precision": "bfloat16", "avg_output_len": 600.5,
+    "max_num_seqs": 64, "median_itl_ms": 20.0, "p90_itl_ms": 30.0, "p95_itl_ms": 35.0,
+    "p99_itl_ms": 50.0, "output_throughput_tokens_per_sec": 3000.0, "energy_per_token_joules": 0.25,
+}  # fmt: skip
 
 
 def mlenergy(folder: Path, *servers: dict) -> str:

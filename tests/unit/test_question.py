@@ -120,9 +120,6 @@ def test_a_name_with_a_precision_that_the_config_lacks_is_said() -> None:
     assert named_otherwise(replace(ASKED, dtype="fp8"), "Mistral-7B-FP8", llm) == []
 
 
-# Prices and probes
-
-
 def table(folder: Path, text: str) -> Path:
     path = folder / "table.csv"
     path.write_text(text)
@@ -210,9 +207,6 @@ def test_a_probe_takes_any_latency(source, tmp_path, column, value, nttft_ms, it
         assert math.isnan(row[name]) if wanted is None else row[name] == pytest.approx(wanted)
 
 
-# Which characterization
-
-
 def test_without_a_store_the_shipped_characterization_answers(source) -> None:
     facts = source.facts()
     assert (facts["origin"], facts["source"]) == ("shipped", "archive:llm-pilot")
@@ -262,9 +256,6 @@ def test_a_source_that_cannot_answer_is_an_error(tmp_path, monkeypatch, change, 
         find_source(replace(ASKED, **change))
     both = replace(ASKED, sources=("archive:mlenergy", "archive:inferencex"))
     assert find_source(both).input_tokens == 1024
-
-
-# Memory
 
 
 def test_an_llm_that_fits_nowhere_is_an_error_that_names_the_largest_profile(source) -> None:

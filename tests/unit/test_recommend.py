@@ -50,17 +50,6 @@ def test_replicas_round_up(served, expected):
     assert size_replicas(200, served) == expected
 
 
-def two_profiles() -> pd.DataFrame:
-    return pd.concat(
-        [
-            latencies("m", "cheap", [(32, 10, 40), (64, 20, 55)]),  # 7 replicas, 7.0 USD
-            latencies("m", "dear", [(32, 10, 20), (128, 20, 50)]),  # 2 replicas, 5.0 USD
-            latencies("slow", "cheap", [(1, 150, 40), (2, 160, 45)]),
-            latencies("slow", "dear", [(1, 110, 75), (2, 160, 80)]),
-        ]
-    )
-
-
 def test_levels_that_are_no_powers_of_two_and_differ_between_profiles_decide():
     frame = pd.concat(
         [
@@ -70,22 +59,23 @@ def test_levels_that_are_no_powers_of_two_and_differ_between_profiles_decide():
         ignore_index=True,
     )
     rows = candidates(frame, ["m"], PROFILES, SLO_200)
-    replicas = rows.set_index("gpu_profile_id")["replicas"].dropna().to_dict()
-    assert replicas == {"cheap": 5, "dear": 3}
+    needed = rows.set_index("gpu_profile_id")["replicas"].dropna().to_dict()
+    assert needed == {"cheap": 5, "dear": 3}
     X = frame[["llm_id", "gpu_profile_id", "users"]]
     known = Draws(X, frame[["nttft_ms", "itl_ms"]].to_numpy(float)[None])
     options = weigh(known, PROFILES, SLO_200)
     met = options[options["probability_met"] == 1].groupby("gpu_profile_id")["replicas"].min()
-    assert met.to_dict() == {"cheap": 5, "dear": 3}
+    assert met.to_dict() == needed
     assert choose(options).iloc[0]["usd_per_hour"] == recommend(rows).iloc[0]["usd_per_hour"] == 5.0
 
 
 def test_a_rejected_profile_says_why_and_by_how_much():
-    feasible = {("slow", "cheap"), ("slow", "dear")}
-    rows = candidates(two_profiles(), ["slow"], PROFILES, SLO_200, feasible)
+    tried = {"cheap": [(1, 150, 40), (2, 160, 45)], "dear": [(1, 110, 75), (2, 160, 80)]}
+    frame = pd.concat(latencies("slow", name, rows) for name, rows in tried.items())
+    rows = candidates(frame, ["slow"], PROFILES, SLO_200, {("slow", name) for name in tried})
     table = rows.set_index("gpu_profile_id")
-    status = {"cheap": "too_slow", "dear": "too_slow", "empty": "does_not_fit"}
-    assert table["status"].to_dict() == status
+    said = {"cheap": "too_slow", "dear": "too_slow", "empty": "does_not_fit"}
+    assert table["status"].to_dict() == said
     ratios = table.loc["cheap", ["nttft_ratio", "itl_ratio", "limit_ratio"]]
     assert ratios.tolist() == [1.5, 0.8, 1.5]
     assert table.loc["dear", "limit_ratio"] == 1.5  # 75 ms over 50 ms
@@ -109,14 +99,10 @@ def test_the_percentile_chooses_the_columns():
 
 
 def test_a_percentile_that_a_source_lacks_is_estimated_from_the_nearest_that_it_has():
-    points = pd.DataFrame({"llm_id": "m", "gpu_profile_id": "cheap", "users": [1, 2]}).assign(
-        source=["old", "new"],
-        median_nttft_ms=[1.0, 2.0],
-        p90_nttft_ms=[4.0, np.nan],
-        p99_nttft_ms=[8.0, np.nan],
-        mean_itl_ms=[10.0, 20.0],
-        throughput_tok_s=1.0,
-    )
+    known = {"median_nttft_ms": [1, 2], "p90_nttft_ms": [4, np.nan], "p99_nttft_ms": [8, np.nan]}
+    points = pd.DataFrame({"users": [1, 2], "source": ["old", "new"], **known})
+    points = points.assign(llm_id="m", gpu_profile_id="cheap", mean_itl_ms=[10.0, 20.0])
+    points = points.assign(throughput_tok_s=1.0)
     first, second = at_percentile(points, (95, 99))[["nttft_ms", "itl_ms"]].to_numpy()
     # Between p90 and p99 on the normal scale, log-linear: (1.645 - 1.282) / (2.326 - 1.282).
     assert first == pytest.approx([4.0 * 2**0.348, 10 * 2.5], rel=1e-3)

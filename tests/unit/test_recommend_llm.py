@@ -65,9 +65,6 @@ def answer() -> dict:
     return recommended(ASKED)
 
 
-# From measurements
-
-
 def test_a_measured_llm_is_answered_from_its_points() -> None:
     answer = recommended(MEASURED)
     # 32 users were measured to meet the limits on one A100, and seven replicas serve 200.
@@ -99,9 +96,6 @@ def test_prices_and_profiles_on_offer_change_a_measured_answer(tmp_path) -> None
     assert "8 at a time as p4d.24xlarge, 1 of which cost 21.96 USD/h" in answer["text"]
     answer = recommended(replace(MEASURED, gpu_profile_ids=("1xA10-24GB",)))
     assert [row["gpu_profile_id"] for row in answer["alternatives"]] == ["1xA10-24GB"]
-
-
-# From a prediction
 
 
 def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
@@ -213,9 +207,6 @@ def test_any_predictor_that_draws_can_be_asked_for_a_risk(monkeypatch) -> None:
     assert "predicted by steady" in answer["text"]
     bolder = recommended(replace(asked, slo=replace(LIMITS, nttft_ms=1e4), risk=0.9))
     assert bolder["probability_met"] >= 0.1
-
-
-# Options
 
 
 def test_a_smaller_risk_never_costs_less(made) -> None:
@@ -362,9 +353,6 @@ def test_other_promises_are_decided_anew(made) -> None:
     assert rows["limits × 1.25"]["usd_per_hour"] <= chosen["usd_per_hour"]
 
 
-# Evidence
-
-
 def test_the_nearest_measurement_is_of_the_same_kind_and_size(made) -> None:
     first, second = find_nearest(made.subject, "1xA100-40GB", LIMITS)
     assert (first["llm_id"], first["users_per_replica"]) == ("llama-7b", 32)
@@ -387,9 +375,6 @@ def test_what_lies_outside_is_named(source, tmp_path) -> None:
         assert any(each.startswith(words) for each in outside), outside
 
 
-# The page
-
-
 def test_the_page_stands_alone_and_escapes_every_name() -> None:
     nasty = "<script>alert(1)</script>"
     answer = recommend_llm(ASKED)
@@ -404,9 +389,6 @@ def test_the_page_stands_alone_and_escapes_every_name() -> None:
         measured = recommend_llm(replace(MEASURED, slo=replace(LIMITS, itl_ms=itl_ms)))
         page = as_page(recommendation_document(measured))
         assert ("no GPU profile meets both limits" in page) == (itl_ms < 1)
-
-
-# The terms
 
 
 def test_the_terms_of_a_latency_add_up_to_it() -> None:

@@ -44,24 +44,11 @@ def point(llm_id: str, profile_id: str, users: int, itl_ms: float | None, **more
         for statistic in ("median", "p90", "p99")
         for name, value in (("ttft", 50.0), ("nttft", 0.5), ("itl", itl_ms), ("e2e", 900.0))
     }
-    return {
-        **SETTING,
-        "scenario_kind": "closed_loop",
-        "llm_id": llm_id,
-        "gpu_profile_id": profile_id,
-        "level": users,
-        "users": users,
-        "n_ok": 50,
-        "n_failed": 0,
-        "duration_s": 10.0,
-        "throughput_tok_s": 100.0 * users,
-        "client_lag_p99_ms": 0.1,
-        "send_lag_p99_ms": 0.1,
-        "mean_itl_ms": itl_ms,
-        "server_mean_itl_ms": itl_ms,
-        **latencies,
-        **more,
-    }
+    ids = {"llm_id": llm_id, "gpu_profile_id": profile_id, "level": users, "users": users}
+    ids |= {"scenario_kind": "closed_loop", "duration_s": 10.0, "n_ok": 50, "n_failed": 0}
+    latencies |= {"mean_itl_ms": itl_ms, "server_mean_itl_ms": itl_ms}
+    latencies |= {"client_lag_p99_ms": 0.1, "send_lag_p99_ms": 0.1}
+    return {**SETTING, **ids, "throughput_tok_s": 100.0 * users, **latencies, **more}
 
 
 def of_predictor(predictor: str, llm_id: str, profile_id: str | None, **more) -> dict:
@@ -221,10 +208,10 @@ def test_an_unmet_slo_names_the_nearest_profile_and_the_limit_it_misses(report):
     database, html, document = report
     row = answer_of(document, "slow")
     assert row["gpu_profile_id"] is None and row["alternatives"] == []
-    expected = {"gpu_profile_id": "large", "limit": "itl", "ratio": 1.8, "users": 1}
-    assert row["nearest_miss"] == expected
-    words = "nearest: large misses ITL by 1.8× with 1 user"
-    assert "No GPU profile meets this SLO; " + words in Page(html).text
+    miss = {"gpu_profile_id": "large", "limit": "itl", "ratio": 1.8, "users": 1}
+    assert row["nearest_miss"] == miss
+    words = "No GPU profile meets this SLO; nearest: large misses ITL by 1.8× with 1 user"
+    assert words in Page(html).text
     assert "none, ITL 1.8× its limit" in summary_text(database)
 
 
@@ -446,20 +433,17 @@ def long_sheet(n_slos: int) -> dict:
     rng = random.Random(0)
     slos = [
         {**SLO, "slo_id": f"slo-{i:02}", "nttft_ms": 1.0 + i % 2, "itl_ms": 20.0 + i // 2}
-        for i in range(n_slos)
+        for i in (3, *range(3), *range(4, n_slos))  # the first row is not the first by name
     ]
-    # The sheet's first row is not the first by name.
-    slos = [slos[3], *slos[:3], *slos[4:]]
     copied = {
         table: [{**row, "slo_id": slo["slo_id"]} for slo in slos for row in ROWS[table]]
         for table in ("recommendation", "candidate", "prediction", "score")
     }
-    for row in copied["score"]:
-        if row["predictor"] == "llm_pilot":
-            row |= {"success_rate": 0.5, "overspend": 0.25, "so_score": 0.6}
-    first, second, *_ = (row for row in copied["score"] if row["predictor"] == "llm_pilot")
-    first |= {"success_rate": 0.0, "overspend": None, "so_score": 0.0}
-    second |= {"success_rate": None, "overspend": None, "so_score": None, "n_llms": 0}
+    scores = [row for row in copied["score"] if row["predictor"] == "llm_pilot"]
+    for row in scores:
+        row |= {"success_rate": 0.5, "overspend": 0.25, "so_score": 0.6}
+    scores[0] |= {"success_rate": 0.0, "overspend": None, "so_score": 0.0}
+    scores[1] |= {"success_rate": None, "overspend": None, "so_score": None, "n_llms": 0}
     for rows in copied.values():
         # paris measures the reference profiles first.
         rows += [{**r, "predictor": "paris"} for r in rows if r["predictor"] == "llm_pilot"]
@@ -531,9 +515,6 @@ def test_many_profiles_make_a_matrix_of_marks(tmp_path):
     assert f"LLM 1x{EVIL} 2x{EVIL} 4x{EVIL} 1xA 2xA 4xA 1xB 2xB 4xB" in text
     assert "good ✗ – ✓ ✗ – ✓" in text
     assert "✓ can be served: 2. ✗ memory too small (Table III): 2. – omitted: software" in text
-
-
-# Figures
 
 
 def test_predictions_have_a_panel_per_llm_with_its_error():

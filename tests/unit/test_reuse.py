@@ -30,18 +30,11 @@ TALKS = [[7, 1], [7, 2], [7, 1, 3], [7, 2, 4], [9]]
 
 def mooncake(lists: list[list[int]], step_ms: int = 30_000, spare: int = 12) -> str:
     """Return a row of Mooncake a list of ids; the last block of each lacks `spare` tokens."""
-    return "".join(
-        json.dumps(
-            {
-                "timestamp": step_ms * number,
-                "input_length": BLOCK * len(ids) - spare,
-                "output_length": 3,
-                "hash_ids": ids,
-            }
-        )
-        + "\n"
-        for number, ids in enumerate(lists)
+    rows = (
+        {"timestamp": step_ms * n, "input_length": BLOCK * len(ids) - spare, "hash_ids": ids}
+        for n, ids in enumerate(lists)
     )
+    return "".join(json.dumps(row | {"output_length": 3}) + "\n" for row in rows)
 
 
 @pytest.fixture
@@ -62,9 +55,6 @@ def blocks_of(lists: list[list[int]]) -> TraceBlocks:
     ids = np.array([each for ids in lists for each in ids], np.int64)
     tokens = np.array([max(2 * len(ids), 1) for ids in lists])
     return TraceBlocks(np.arange(n) / 1.0, tokens, np.ones(n), ids, ends, 2)
-
-
-# Ingest
 
 
 def test_ids_stay_with_their_requests_when_rows_are_sorted(tmp_path):
@@ -91,9 +81,6 @@ def test_ids_that_cannot_be_are_set_aside(tmp_path, ids, reason):
     trace, rejected, _ = ingest(tmp_path, text, "mooncake", "t.jsonl")
     assert len(trace) == 2 and rejected["line"].tolist() == [3]
     assert rejected["reason"][0].startswith(reason)
-
-
-# The report
 
 
 @settings(deadline=None, max_examples=60)
@@ -149,9 +136,6 @@ def test_mooncakes_conversations_repeat_37_percent(tmp_path, mirror):
     assert found["by_cache"]["repeated_fraction"] == sorted(found["by_cache"]["repeated_fraction"])
 
 
-# Simulation
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1))
 def test_chains_promise_nothing_that_the_ids_do_not_hold(seed):
@@ -187,9 +171,6 @@ def test_simulations_find_what_a_traces_requests_share(talks):
     assert off["cached_fraction"] == 0 and on["ttft_ms"]["mean"] < off["ttft_ms"]["mean"]
     assert "Prefix caching is on: 36.3 % of the input tokens" in on["text"]
     assert "Prefix caching is off: 36.3 % of the input tokens" in off["text"]
-
-
-# Prompts
 
 
 @pytest.mark.parametrize("is_text", [False, True])

@@ -91,10 +91,3 @@ def test_published_features_tell_which_decoders_ran_padded() -> None:
     assert found == {"flash": "paged", "padded": "padded", "sibling": "padded", "unknown": "paged"}
     encoder = {"t5": replace(decoder(16, 2048), is_encoder_decoder=True, n_encoder_layers=16)}
     assert execution_classes(encoder, None) == {"t5": "encoder-decoder"}
-
-
-def test_effects_have_unique_names_and_only_touch_their_rows() -> None:
-    design = BATCHING.design(facts())
-    assert len(set(design.names)) == len(design.names)
-    column = design.columns[:, design.names.index(("launch", "gpu large"))]
-    assert column.sum() == sum(facts()["gpu_id"] == "large")

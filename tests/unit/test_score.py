@@ -29,33 +29,16 @@ def test_so_score_is_the_harmonic_mean(success_rate, overspend, expected):
 @pytest.fixture
 def judged() -> pd.DataFrame:
     """Five LLMs: two successes, too few replicas, no recommendation, nobody serves it."""
-    truth = pd.DataFrame(
-        [
-            ("best", "a", 50),  # 4 x 1 USD is the optimum
-            ("dear", "a", 25),  # 8 x 1 USD
-            ("dear", "b", 100),  # 2 x 6 USD
-            ("few", "a", 40),
-            ("none", "a", 200),
-            ("left_out", "a", 0),
-        ],
-        columns=["llm_id", "gpu_profile_id", "load_per_replica"],
-    )
-    optimum = pd.DataFrame(
-        {
-            "llm_id": ["best", "dear", "few", "none", "left_out"],
-            "usd_per_hour": [4.0, 8.0, 5.0, 1.0, None],
-        }
-    )
-    recommended = pd.DataFrame(
-        [
-            ("best", "a", 4, 4.0),
-            ("dear", "b", 2, 12.0),
-            ("few", "a", 4, 4.0),
-            ("none", None, None, None),
-            ("left_out", "a", 4, 4.0),
-        ],
-        columns=["llm_id", "gpu_profile_id", "replicas", "usd_per_hour"],
-    )
+    # Loads of a replica: best 4 x 1 USD, the optimum; dear 8 x 1 or 2 x 6 USD.
+    served = [("best", "a", 50), ("dear", "a", 25), ("dear", "b", 100), ("few", "a", 40)]
+    served += [("none", "a", 200), ("left_out", "a", 0)]
+    ids = ["llm_id", "gpu_profile_id"]
+    truth = pd.DataFrame(served, columns=[*ids, "load_per_replica"])
+    cheapest = {"best": 4.0, "dear": 8.0, "few": 5.0, "none": 1.0, "left_out": None}
+    optimum = pd.DataFrame({"llm_id": [*cheapest], "usd_per_hour": [*cheapest.values()]})
+    chosen = [("best", "a", 4, 4.0), ("dear", "b", 2, 12.0), ("few", "a", 4, 4.0)]
+    chosen += [("none", None, None, None), ("left_out", "a", 4, 4.0)]
+    recommended = pd.DataFrame(chosen, columns=[*ids, "replicas", "usd_per_hour"])
     return judge(recommended, truth, optimum, load=200).set_index("llm_id")
 
 

@@ -105,14 +105,11 @@ def test_a_trace_has_the_times_and_lengths_of_each_client(tmp_path):
     [
         ("{", "not a table of lengths"),
         ('{"0": {"input_tokens": "{5: 1.0}"}}', "KeyError 'output_tokens'"),
-        ('{"0": {"input_tokens": "{}", "output_tokens": "{}"}}', "no input_tokens of a request"),
         ('{"600": {"input_tokens": "{5: 1.0}"}}', "no input_tokens of a request at"),
         ('{"0": {"input_tokens": "{0: 1.0}"}}', "no input_tokens of a request"),
         ('{"0": {"input_tokens": "__import__()"}}', "malformed node"),
-        ('{"0": {"input_tokens": "{5: 0.5, 9.7: 0.5}"}}', "input_tokens are whole numbers"),
         ('{"0": {"input_tokens": "{3000000000: 1.0}"}}', "input_tokens are whole numbers"),
         ('{"0": {"input_tokens": "{5: 0.0}"}}', "the shares of input_tokens are below 0, all 0"),
-        ('{"0": {"input_tokens": "{5: 1.5, 9: -0.5}"}}', "the shares of input_tokens are below 0"),
         ('{"0": {"input_tokens": "{5: 1e999}"}}', "the shares of input_tokens are .* not finite"),
     ],
 )

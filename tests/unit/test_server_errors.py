@@ -67,11 +67,6 @@ def test_an_error_says_first_where_memory_ran_out_and_then_the_last_lines(crashe
     assert shown[-1] == "99" and "80" in shown and "79" not in shown
 
 
-def test_the_kernel_ends_a_server_that_takes_too_much(crashed, monkeypatch, kernel_counter):
-    monkeypatch.setenv("FAKE_KILLED", str(kernel_counter))
-    assert crashed("1").is_out_of_memory
-
-
 @pytest.mark.parametrize(("counted", "is_out_of_memory"), [(5, False), (6, True), (None, True)])
 def test_a_server_that_somebody_kills_lacked_no_memory(
     start, kernel_counter, counted, is_out_of_memory

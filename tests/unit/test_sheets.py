@@ -22,13 +22,6 @@ def sheet(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_cells_get_the_types_of_the_fields(tmp_path: Path) -> None:
-    (row,) = load_sheet(sheet(tmp_path, HEADER + "chat\t1.5\t20\t50\t16\n"), SLO, "slo_id")
-    assert row == {"slo_id": "chat", "nttft_ms": 1.5, "itl_ms": 20.0, "percentile": 50, "users": 16}
-    assert isinstance(row["users"], int)
-    assert isinstance(row["itl_ms"], float)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

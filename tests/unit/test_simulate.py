@@ -144,24 +144,6 @@ def test_a_request_alone_takes_its_steps(is_asynchronous: bool) -> None:
     assert found["utilisation"] == pytest.approx((15 + sum(decodes_ms)) / 1e3 / result.end_s)
 
 
-def test_asynchronous_scheduling_has_a_prompt_wait_for_one_step_more() -> None:
-    """The second request comes within the step 1 of the first: it joins step 3 instead of 2."""
-    requests = Requests.of([0.0, 0.001], [100, 100], [50, 1])
-    law = replace(LAW, request_ms=0, kv_token_ms=0)
-    later, sooner = (simulate(requests, Scheduler(1600, is_asynchronous=a), law) for a in (1, 0))
-    assert later.ttft_s[1] - sooner.ttft_s[1] == pytest.approx(10.1e-3)
-
-
-def test_the_prefix_used_last_stays_and_a_conversation_finds_its_answer_too() -> None:
-    inputs, outputs, turns = [160, 320, 480], [100, 100, 100], [260, 420, 580]
-    requests = Requests.of([0.0, 10.0, 20.0], inputs, outputs, [7, 7, 7], turns)
-    # 259 and 419 tokens are computed of the turns before: 16 and 26 full blocks.
-    assert simulate(requests, Scheduler(1600), LAW).cached_tokens.tolist() == [0, 256, 416]
-    requests = Requests.of([0.0, 1, 2, 3], [160] * 4, [1] * 4, [0, 1, 0, 1], [160] * 4)
-    small = simulate(requests, Scheduler(16 * 16), LAW)  # 15 blocks, prompts of 10
-    assert small.cached_tokens.tolist() == [0, 0, 80, 80]
-
-
 def test_users_send_the_next_request_when_the_last_is_answered() -> None:
     requests = Requests.of(np.zeros(500), np.full(500, 64), np.full(500, 20))
     result = simulate_closed(4, requests, Scheduler(100_000), LAW, duration_s=5.0, n_replicas=2)

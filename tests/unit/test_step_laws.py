@@ -23,10 +23,8 @@ from sextant.simulate import (
 from sextant.simulate.laws import (
     Limits,
     Load,
-    Means,
     broadcast,
     closed_loop,
-    match,
     open_loop,
     saturation_rps,
     step_laws,
@@ -81,23 +79,6 @@ def test_users_keep_littles_law() -> None:
 )
 def test_less_of_what_a_server_has_saturates_it_earlier(limits: Limits, load: Load) -> None:
     assert saturation_rps(GPU_LAW, limits, load) < 0.9 * saturation_rps(GPU_LAW, LIMITS, load)
-
-
-def test_matching_finds_the_terms_that_made_the_latencies() -> None:
-    truth = np.stack([GPU_LAW.array(), MOE_LAW.array()])
-    groups = [("floor_ms", "dense_ms", "expert_ms"), ("prefill_token_ms",), ("request_ms",)]
-    users = np.array([1.0, 8, 64])
-
-    def predict(law: StepLaw, near: np.ndarray | None = None) -> Means:
-        return closed_loop(law, LIMITS, LOAD, users, near)
-
-    start = truth.copy()
-    for group, factor in zip(groups, (0.7, 1.5, 2.0), strict=True):
-        start[:, [NAMES.index(name) for name in group]] *= factor
-    known = predict(broadcast(truth)).logs()
-    found = match(start, groups, (1, 1, 1), predict, known, 1e-3)
-    assert found.values == pytest.approx(truth, rel=0.02)
-    assert predict(broadcast(found.values)).logs() == pytest.approx(known, abs=1e-3)
 
 
 def fitted() -> tuple[Roofline, pd.DataFrame]:

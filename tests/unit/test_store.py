@@ -34,23 +34,18 @@ def draw_requests(rng: np.random.Generator, level: int, n: int) -> list[dict]:
         status = "ok" if rng.random() > 0.2 else str(rng.choice(["timeout", "connection_error"]))
         if status == "connection_error":
             offsets_ms = offsets_ms[:0]
-        rows.append(
-            {
-                "level": level,
-                "user": number % level,
-                "scheduled_s": sent_s,
-                "sent_s": sent_s,
-                "first_token_s": sent_s + offsets_ms[0] / 1e3 if len(offsets_ms) else None,
-                "last_token_s": sent_s + offsets_ms[-1] / 1e3 if len(offsets_ms) else None,
-                "token_offsets_ms": offsets_ms.tolist(),
-                "input_tokens": int(rng.integers(1, 500)) if len(offsets_ms) else None,
-                "output_tokens": len(offsets_ms) or None,
-                "requested_input_tokens": 1,
-                "requested_output_tokens": n_output,
-                "status": status,
-                "error": None if status == "ok" else "went wrong",
+        row = {"level": level, "user": number % level, "scheduled_s": sent_s, "sent_s": sent_s}
+        row |= {"status": status, "error": None if status == "ok" else "went wrong"}
+        row |= {"requested_input_tokens": 1, "requested_output_tokens": n_output}
+        row |= dict.fromkeys(("first_token_s", "last_token_s", "input_tokens", "output_tokens"))
+        if len(offsets_ms):
+            first_ms, *_, last_ms = *offsets_ms, offsets_ms[-1]
+            row |= {
+                "first_token_s": sent_s + first_ms / 1e3,
+                "last_token_s": sent_s + last_ms / 1e3,
             }
-        )
+            row |= {"input_tokens": int(rng.integers(1, 500)), "output_tokens": len(offsets_ms)}
+        rows.append(row | {"token_offsets_ms": offsets_ms.tolist()})
     return rows
 
 
@@ -58,27 +53,14 @@ def write_cell(
     folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), power=(), kind="closed_loop"
 ):
     """Write the files of a measured cell; without levels it does not fit."""
-    facts = {
-        float(level): {
-            "duration_s": 50.0 + min(level, 50.0),
-            "send_lag_ms": Quantiles(0.1, 0.2, 0.3),
-            "server_mean_itl_ms": None if level == 1 else 20.5,
-        }
-        for level in levels
-    }
-    return cells.write_cell(
-        folder,
-        requests,
-        telemetry=power,
-        levels=facts,
-        kind=kind,
-        batch_weight_tokens=4000,
-        starts_s=(20.0, 30.0),
-        verdict=FEASIBLE if levels else cells.TOO_LARGE,
-        llm_id=llm_id,
-        gpu_profile_id="1xA",
-        **KEY,
-    )
+    shared = {"send_lag_ms": Quantiles(0.1, 0.2, 0.3)}
+    facts = {float(it): {"duration_s": 50.0 + min(it, 50.0)} | shared for it in levels}
+    for level in facts:
+        facts[level]["server_mean_itl_ms"] = None if level == 1 else 20.5
+    tuned = {"batch_weight_tokens": 4000, "starts_s": (20.0, 30.0)}
+    tuned["verdict"] = FEASIBLE if levels else cells.TOO_LARGE
+    options = {"telemetry": power, "levels": facts, "kind": kind, "gpu_profile_id": "1xA"}
+    return cells.write_cell(folder, requests, llm_id=llm_id, **options, **tuned, **KEY)
 
 
 def aggregate(folder: Path, cells: list[Path]) -> dict[str, pd.DataFrame]:
@@ -90,9 +72,6 @@ def aggregate(folder: Path, cells: list[Path]) -> dict[str, pd.DataFrame]:
 def reading(level: int, device: str, time_s: float, energy_j=None, power_w=None) -> dict:
     values = {"energy_j": energy_j, "power_w": power_w, "utilization": 0.5}
     return {"level": level, "time_s": time_s, "device": device, **values}
-
-
-# Points
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -230,6 +209,12 @@ def test_a_rate_of_infinity_and_a_rate_below_one_are_levels(tmp_path):
     assert tables_of(tmp_path / "s.duckdb")["point"]["level"].tolist() == [0.5, float("inf")]
 
 
+def test_half_a_level_is_not_a_point(tmp_path):
+    rows, whole = [cells.request(1.0), cells.request(2.0)], {2.0: {"n_unfinished": 1}}
+    cell = cells.write_cell(tmp_path / "c", rows, levels=whole, run={"is_complete": False})
+    assert aggregate(tmp_path, [cell])["point"]["level"].tolist() == [1]
+
+
 def test_the_order_of_cells_does_not_matter(tmp_path):
     rng = np.random.default_rng(0)
     cells = [write_cell(tmp_path / n, n, draw_requests(rng, 4, 30)) for n in "cab"]
@@ -241,9 +226,6 @@ def test_the_order_of_cells_does_not_matter(tmp_path):
     origin = read_provenance(tmp_path / "first" / "point.parquet")
     assert len(origin["inputs_sha256"]) == 3
     assert origin["engine_versions"] == ["0.32.0"]
-
-
-# The database
 
 
 def tables_of(path: Path) -> dict[str, pd.DataFrame]:

@@ -31,9 +31,6 @@ def many(n: int, **values) -> list[dict]:
     return [request(1.0, request_id=str(place), **values) for place in range(n)]
 
 
-# The page
-
-
 def test_a_page_escapes_all_text_and_keeps_the_figures_as_they_are(tmp_path):
     table = Table(["<head>"], [["<cell>"]])
     section = part("<title>", "<text>\n\ntwo", SVG, table)
@@ -70,9 +67,6 @@ def test_doubts_about_points_come_before_the_findings(tmp_path):
     assert "llm on 1xGPU, w, s at 1)" in html
 
 
-# The numbers
-
-
 def test_numbers_are_what_json_can_say():
     value = {
         "frame": pd.DataFrame({"level": [1.0, math.inf], "x": [np.int64(3), math.nan]}),
@@ -88,9 +82,6 @@ def test_numbers_are_what_json_can_say():
     }
 
 
-# From cells to files
-
-
 def write(tmp_path, name: str, cells) -> dict:
     out = tmp_path / "out"
     tables = {table: out / f"{table}.parquet" for table in TABLES}
@@ -101,13 +92,8 @@ def write(tmp_path, name: str, cells) -> dict:
 
 def test_a_study_is_written_as_page_numbers_and_figures(tmp_path):
     cells = [
-        write_cell(
-            tmp_path / str(replicas),
-            many(20),
-            variant={"replicas": replicas},
-            variant_id=f"{replicas}-pods",
-        )
-        for replicas in (1, 2)
+        write_cell(tmp_path / str(n), many(20), variant={"replicas": n}, variant_id=f"{n}-pods")
+        for n in (1, 2)
     ]
     report = write(tmp_path, "pods", cells)
     assert (report["study"], report["title"]) == ("pods", "Throughput per pod")
@@ -159,9 +145,10 @@ def test_the_papers_table_gives_the_papers_figures():
 
 
 def test_throughput_is_divided_by_the_replicas_before_it_is_compared():
-    columns = ["replicas", "users", "throughput_tok_s"]
-    points = pd.DataFrame([(1, 4, 100.0), (2, 8, 220.0), (2, 4, 150.0)], columns=columns)
-    points = points.assign(**KEY, level=points["users"], n_ok=50, scenario_kind="closed_loop")
+    measured = {"replicas": [1, 2, 2], "users": [4, 8, 4], "throughput_tok_s": [100.0, 220, 150]}
+    points = pd.DataFrame(measured).assign(
+        **KEY, level=[4, 8, 4], n_ok=50, scenario_kind="closed_loop"
+    )
     nothing = pd.DataFrame()
     analysis = pods.analyse(StudyData(points, nothing, nothing, [], {}, {}))
     (setting,) = analysis.numbers["settings"]

@@ -9,7 +9,6 @@ import pytest
 from cells import TOO_LARGE, column, failed_request, request, study_data, text_of, write_cell
 from sextant.studies import replicas
 from sextant.studies.pareto import analyse, knee, opt_batch_sizes
-from sextant.studies.study import mean_blocks
 
 
 def batch(size: int, n: int, seconds: float, **values) -> list[dict]:
@@ -127,9 +126,6 @@ def test_rates_and_output_lengths_are_shown_with_latency_from_the_due_time(tmp_p
     assert column(section, "Requests/s asked") == ["2", "inf"]
 
 
-# Gains and knees
-
-
 @pytest.mark.parametrize(
     ("throughputs", "place"),
     [
@@ -144,9 +140,6 @@ def test_rates_and_output_lengths_are_shown_with_latency_from_the_due_time(tmp_p
 )
 def test_the_knee_is_where_doublings_stop_to_gain_enough(throughputs, place):
     assert knee([1, 2, 4, 8, 16][: len(throughputs)], throughputs) == place
-
-
-# Batch sizes
 
 
 def test_the_published_batch_sizes_come_out_if_requests_keep_no_more_than_their_mean():
@@ -166,19 +159,11 @@ def test_failed_requests_enter_no_latency_and_a_batch_that_served_none_is_left_o
     assert found["llms"]["one_device"].tolist() == ["one size only"]
 
 
-# Several servers on one device
-
-
 def steady(n: int, seconds: float, replica: int = 0, level: float = 2.0) -> list[dict]:
     """Return n requests one after another, each with 2 tokens in `seconds`."""
+    names = {"sent_s": 0.0, "first_token_s": 0.5, "last_token_s": 1.0}
     return [
-        request(
-            level,
-            replica=replica,
-            sent_s=place * seconds,
-            first_token_s=(place + 0.5) * seconds,
-            last_token_s=(place + 1) * seconds,
-        )
+        request(level, replica=replica, **{k: (place + at) * seconds for k, at in names.items()})
         for place in range(n)
     ]
 
@@ -191,23 +176,6 @@ def write(folder, n: int, rows, **values):
 
 def compared(tmp_path, *cells) -> pd.DataFrame:
     return replicas.analyse(study_data(tmp_path, cells)).numbers["compared"].set_index("replicas")
-
-
-def requests(*processing_s: float) -> pd.DataFrame:
-    """Return requests that end a second after each other."""
-    ended_s = np.arange(len(processing_s)) + 100.0
-    return pd.DataFrame({"sent_s": ended_s - processing_s, "last_token_s": ended_s})
-
-
-def test_a_block_has_as_many_requests_as_are_in_flight():
-    rows = requests(1, 3, 5, 7)
-    assert replicas.processing_blocks(rows, 1).tolist() == [1, 3, 5, 7]
-    assert replicas.processing_blocks(rows, 2).tolist() == [2, 6]
-    assert replicas.processing_blocks(rows, 4).tolist() == [4]
-    assert replicas.processing_blocks(rows, 100).tolist() == [4]
-    # No more than ten blocks.
-    assert replicas.processing_blocks(requests(*range(20)), 1).tolist()[:2] == [0.5, 2.5]
-    assert mean_blocks([1.0, 3.0]).tolist() == [1.0, 3.0]
 
 
 def test_a_ratio_and_its_interval_by_hand():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from cells import TOO_LARGE, request, study_data, text_of, write_cell
-from sextant.studies.workload_choice import analyse, bootstrap_ratio, takeaways
+from sextant.studies.workload_choice import analyse, takeaways
 
 LLM = "demo-opt-6m"  # 4 layers × 2 × 256 × 2 bytes: 4 KiB of KV cache a token
 
@@ -13,19 +13,12 @@ LLM = "demo-opt-6m"  # 4 layers × 2 × 256 × 2 bytes: 4 KiB of KV cache a toke
 def served(n, latency_s, inputs, level=4.0, outputs=4):
     """Requests one after another, each of some tokens spread over its latency."""
     offsets = (np.arange(1, outputs + 1) * latency_s * 1e3 / outputs).tolist()
-    return [
-        request(
-            level,
-            scheduled_s=start_s,
-            sent_s=start_s,
-            first_token_s=start_s + offsets[0] / 1e3,
-            last_token_s=start_s + latency_s,
-            token_offsets_ms=offsets,
-            input_tokens=inputs,
-            output_tokens=outputs,
-        )
-        for start_s in np.arange(n) * latency_s
-    ]
+    shared = {"token_offsets_ms": offsets, "input_tokens": inputs, "output_tokens": outputs}
+    rows = []
+    for start_s in np.arange(n) * latency_s:
+        times = {"first_token_s": start_s + offsets[0] / 1e3, "last_token_s": start_s + latency_s}
+        rows.append(request(level, scheduled_s=start_s, sent_s=start_s, **times, **shared))
+    return rows
 
 
 def cell(folder, use_case, weight, latency_s, inputs, *, kind="open_loop", n=40):
@@ -48,14 +41,14 @@ def cell(folder, use_case, weight, latency_s, inputs, *, kind="open_loop", n=40)
 def analysis(tmp_path):
     """Chat has long inputs and a larger cache helps it in batches only; texts gain in both."""
     cells = [
-        cell(tmp_path, "chat", 1024, 0.8, 500),
-        cell(tmp_path, "chat", 2048, 0.8, 500),
-        cell(tmp_path, "chat", 1024, 0.8, 500, kind="batch"),
-        cell(tmp_path, "chat", 2048, 0.4, 500, kind="batch"),
-        cell(tmp_path, "texts", 1024, 0.2, 20),
-        cell(tmp_path, "texts", 2048, 0.1, 20),
-        cell(tmp_path, "texts", 1024, 0.2, 20, kind="batch"),
-        cell(tmp_path, "texts", 2048, 0.1, 20, kind="batch"),
+        cell(tmp_path, name, weight, latency_s, inputs, kind=kind)
+        for name, inputs, kind, latencies_s in (
+            ("chat", 500, "open_loop", (0.8, 0.8)),
+            ("chat", 500, "batch", (0.8, 0.4)),
+            ("texts", 20, "open_loop", (0.2, 0.1)),
+            ("texts", 20, "batch", (0.2, 0.1)),
+        )
+        for weight, latency_s in zip((1024, 2048), latencies_s, strict=True)
     ]
     return analyse(study_data(tmp_path, cells, [LLM]))
 
@@ -89,33 +82,6 @@ def test_takeaways_are_judged_by_the_effects(analysis):
     assert effort == "Of 2 use cases better: chat and texts."
 
 
-def test_the_bootstrap_is_seeded_and_holds_the_ratio():
-    blocks, base = np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0])
-
-    def interval(first, second, is_paired=False):
-        return bootstrap_ratio(first, second, np.random.default_rng(1), is_paired=is_paired)
-
-    low, high = interval(blocks, base)
-    assert (low, high) == interval(blocks, base)
-    assert 0.6 < low < 2.0 < high < 6.0
-    # Twice as much in every block: paired, there is no doubt of it.
-    assert interval(blocks, base, is_paired=True) == pytest.approx((2.0, 2.0))
-    assert np.isnan(interval(base[:1], base)).all()
-
-
-def effect(workload_id, verdict, inference="best-effort"):
-    return {
-        "workload_id": workload_id,
-        "inference": inference,
-        "verdict": verdict,
-        "is_heaviest": True,
-    }
-
-
-def holds(points, effects):
-    return [each.holds for each in takeaways(points, pd.DataFrame(effects))]
-
-
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
@@ -125,10 +91,10 @@ def holds(points, effects):
     ],
 )
 def test_a_cache_that_always_helps_has_to_help_everywhere(analysis, verdicts, expected):
-    effects = [effect(name, each) for name, each in zip(("chat", "texts"), verdicts, strict=True)]
-    *_, critical, effort = holds(analysis.numbers["points"], effects)
-    assert effort is expected
-    assert critical is None
+    effects = pd.DataFrame({"workload_id": ["chat", "texts"], "verdict": verdicts})
+    effects = effects.assign(inference="best-effort", is_heaviest=True)
+    *_, critical, effort = takeaways(analysis.numbers["points"], effects)
+    assert (effort.holds, critical.holds) == (expected, None)
 
 
 def test_one_use_case_with_one_cache_tells_nothing(tmp_path):

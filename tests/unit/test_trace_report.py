@@ -16,7 +16,7 @@ from sextant.base.sheets import file_name
 from sextant.pages import charts
 from sextant.pages.page import json_path
 from sextant.report.trace_characterize import write_trace_report
-from sextant.report.trace_file import explained, sample_requests, value_counts
+from sextant.report.trace_file import explained
 from sextant.trace.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.arrivals import measure_arrivals
 from sextant.workload.fit import fit_workload
@@ -72,32 +72,18 @@ def months(tmp_path_factory) -> tuple[pd.DataFrame, dict, str]:
             start_s = np.repeat(hours * HOUR_S, counts)
             arrival_s = start_s + rng.uniform(0, HOUR_S, len(start_s))
             is_failed = np.arange(len(start_s)) % 5 < n_failed_of_5
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "arrival_s": arrival_s,
-                        "llm": llm,
-                        "service": service,
-                        "status": np.where(is_failed, "failed", "ok"),
-                        "input_tokens": rng.integers(1, 2000, len(start_s)),
-                        "output_tokens": np.where(is_failed, 0, rng.integers(1, 500, len(start_s))),
-                    }
-                )
-            )
+            given = {"arrival_s": arrival_s, "llm": llm, "service": service}
+            given["status"] = np.where(is_failed, "failed", "ok")
+            given["input_tokens"] = rng.integers(1, 2000, len(start_s))
+            given["output_tokens"] = np.where(is_failed, 0, rng.integers(1, 500, len(start_s)))
+            parts.append(pd.DataFrame(given))
     frame = pd.concat(parts).sort_values("arrival_s", ignore_index=True)
     frame.loc[0, "arrival_s"] = 0.0
     columns = {name: frame[name] for name in frame if name != "arrival_s"}
     origin = {"start_time": "2024-01-01"}
     trace = write_trace(folder / "months.parquet", frame["arrival_s"], origin, **columns)
-    write_json(
-        folder / "months.report.json",
-        {
-            "n_rejected": 3,
-            "n_rejected_by_reason": {"tokens: <b>no number</b>": 3},
-            "n_moved": 12,
-            "most_late_s": 5.0,
-        },
-    )
+    counted = {"n_rejected": 3, "n_rejected_by_reason": {"tokens: <b>no number</b>": 3}}
+    write_json(folder / "months.report.json", counted | {"n_moved": 12, "most_late_s": 5.0})
     return frame, *report(trace, fit(trace, folder / "workload"), is_drawn=True)
 
 
@@ -198,20 +184,12 @@ def test_a_coarse_clock_leaves_burstiness_unknown(tmp_path):
         ("same", [0] * 99, {}, {"burstiness": "at the same time", "traffic": "at one moment"}),
         ("regular", range(600), {}, {"burstiness": "all gaps are equal"}),
         ("flat", range(0, 600, 2), {"input_tokens": range(1, 301)}, {"parameters": "No two"}),
-        (
-            "failed",
-            range(50),
-            {"status": "failed", "output_tokens": 0},
-            {"lengths": "No request succeeded", "reliability": "100", "parameters": "No request"},
-        ),
-        (
-            "few",
-            [0, 50, 60, 200],
-            {"input_tokens": [1, 2, 3, 4], "output_tokens": [2, 1, 3, 4]},
-            {"parameters": "no more than chance"},
-        ),
+        ("failed", range(50), {"status": "failed", "output_tokens": 0},
+         {"lengths": "No request succeeded", "reliability": "100", "parameters": "No request"}),
+        ("few", [0, 50, 60, 200], {"input_tokens": [1, 2, 3, 4], "output_tokens": [2, 1, 3, 4]},
+         {"parameters": "no more than chance"}),
     ],
-)
+)  # fmt: skip
 def test_a_bare_trace_says_what_cannot_be_known(tmp_path, name, arrival_s, columns, said):
     trace = write_trace(tmp_path / f"{name}.parquet", list(arrival_s), **columns)
     workloads = [fit(trace, tmp_path / "workload")] if name in ("one", "few") else []
@@ -222,42 +200,12 @@ def test_a_bare_trace_says_what_cannot_be_known(tmp_path, name, arrival_s, colum
     assert figures(html) or name != "one"
 
 
-def test_fidelity_clips_the_trace_to_the_caps_of_the_workload(tmp_path):
-    trace = write_trace(tmp_path / "t.parquet", range(4), input_tokens=[10, 20, 30, 4000])
-    workload = fit(trace, tmp_path / "workload", max_input_tokens=30)
-    found, html = report(trace, workload)
-    assert found["fidelity"]["workload"]["caps"]["input_tokens"] == 30
-    assert found["fidelity"]["workload"]["ks"]["input_tokens"] == 0
-    assert "caps input_tokens at 30 (25 % of the requests have more)" in Page(html).text
-
-
 def test_a_workload_of_another_trace_is_named_so(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", range(4), origin={"inputs_sha256": {"source": "a"}})
     workload = fit(trace, tmp_path / "workload")
     assert "another trace" not in Page(report(trace, workload)[1]).text
     other = write_trace(tmp_path / "o.parquet", range(4), origin={"inputs_sha256": {"source": "b"}})
     assert "fitted to another trace" in Page(report(other, workload)[1]).text
-
-
-def test_a_sample_has_distinct_requests_that_did_not_fail(tmp_path):
-    status = np.where(np.arange(1000) % 4 == 0, "failed", "ok")
-    trace = write_trace(tmp_path / "t.parquet", range(1000), status=status)
-    names = ["request_id"]
-    drawn = [sample_requests(trace, names, 750, seed=seed, n_most=100) for seed in (0, 0, 1)]
-    numbers = [sample["request_id"].astype(int) for sample in drawn]
-    for own in numbers:
-        # 100 on average; a standard deviation is 9.
-        assert 60 < len(own) < 140
-        assert own.is_unique and own.is_monotonic_increasing and (own % 4 != 0).all()
-    assert numbers[0].equals(numbers[1]) and not numbers[0].equals(numbers[2])
-    assert len(sample_requests(trace, names, 750, seed=0)) == 750
-
-
-def test_value_counts_leave_failed_requests_out(tmp_path):
-    columns = {"status": ["ok", "ok", "ok", "failed"], "input_tokens": [5, 5, 3, 7]}
-    trace = write_trace(tmp_path / "t.parquet", range(4), **columns)
-    values, weights = value_counts(trace, "input_tokens")
-    assert (values.tolist(), weights.tolist()) == ([3, 5], [1, 2])
 
 
 def test_what_groups_explain_is_an_analysis_of_variance():
@@ -299,6 +247,8 @@ def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_show
     found, html = report(trace, whole, capped, coarse)
     distances = {name: own["ks"]["input_tokens"] for name, own in found["fidelity"].items()}
     assert list(distances) == ["whole", "<b>capped", "coarse"]
+    assert found["fidelity"]["<b>capped"]["caps"]["input_tokens"] == 100
+    assert "caps input_tokens at 100 (75 % of the requests have more)" in Page(html).text
     # Two bins stand for 200 distinct lengths each: half of a bin is off.
     assert distances["coarse"] == pytest.approx(0.25, abs=0.01)
     assert distances["whole"] < 0.02 and distances["<b>capped"] < 0.02
@@ -384,9 +334,6 @@ def test_no_page_takes_the_place_of_an_input(tmp_path, monkeypatch):
 
     refused("t.html", "t.json", r"t\.html: the output would replace an input\. Fix: give the page")
     refused("t.report.html", "t.report.json", r"t\.report\.json: the output would replace an input")
-    refused(
-        "p.html", "workload/arrivals.json", r"arrivals\.json: the output would replace an input"
-    )
     refused("p.html", "p.html", r"p\.html: the output would replace the page")
     refused("r.json", "r.json", r"r\.json: does not end in \.html")
     refused(".", ".json", r"\.: is a folder")

@@ -36,9 +36,6 @@ def path(tmp_path) -> Path:
     return tmp_path / "cell" / "tuning.partial.jsonl"
 
 
-# The record
-
-
 def test_probes_survive_as_they_were_unless_they_depended_on_something_else(path):
     record = ProbeRecord(path, {"model": "a"})
     record.add(FAILED)
@@ -76,9 +73,6 @@ def test_a_failure_under_load_replaces_the_pass_of_the_same_start(path):
     assert len(record.probes) == 4
 
 
-# The loop, on servers that hold a known weight
-
-
 class Fakes:
     """Starts servers that hold up to `limit` tokens, and notes what was done with them."""
 
@@ -106,14 +100,6 @@ class Fakes:
 
     def tune(self, record: ProbeRecord) -> int | None:
         return tune_and_load(LIMITS, record, self.start, self.check, self.load)
-
-
-def test_nothing_fits(path):
-    fakes, record = Fakes(limit=99), ProbeRecord(path, 1)
-    assert fakes.tune(record) is None
-    assert fakes.loaded == [] and fakes.checked == []
-    assert record.probes[-1].batch_weight_tokens == LIMITS.lowest_tokens
-    assert "CUDA out of memory." in record.probes[-1].detail
 
 
 def test_a_search_that_had_ended_costs_one_start_and_no_check(path):

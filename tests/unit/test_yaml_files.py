@@ -6,7 +6,6 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import read_yaml
-from sextant.facts.gpu import load_gpu
 from support import time_limit
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(
@@ -35,12 +34,6 @@ def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, name: str) -> None:
     with time_limit(20), pytest.raises(InputError, match=said) as caught:
         read_yaml(path)
     assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
-
-
-def test_a_gpu_file_of_aliases_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "X.yaml").write_text(f"gpu_id: X\nkind: gpu\n{BOMB}")
-    with time_limit(20), pytest.raises(InputError, match="aliases"):
-        load_gpu(tmp_path, "X")
 
 
 def test_keys_and_values_are_read_and_an_empty_file_has_none(tmp_path: Path) -> None:

@@ -36,14 +36,19 @@ def measured(folder: Path) -> Project:
 
 @pytest.fixture
 def project(finished: Project):
-    """The finished project; what a test changes is put back."""
-    kept = {
-        path: path.read_bytes()
-        for name in COPIED
-        for path in [finished.folder / name, *(finished.folder / name).rglob("*")]
-        if path.is_file()
-    }
+    """The finished project; what a test changes is put back, ages of files included."""
+    kept = {path: (path.stat(), path.read_bytes()) for path in inputs(finished)}
     yield finished
-    for path, content in kept.items():
-        if path.read_bytes() != content:
+    for path in inputs(finished):
+        if path not in kept:
+            path.unlink()
+    for path, (stat, content) in kept.items():
+        if not path.exists() or path.stat().st_mtime_ns != stat.st_mtime_ns:
             path.write_bytes(content)
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def inputs(project: Project) -> list[Path]:
+    found = [path for name in COPIED for path in (project.folder / name).rglob("*")]
+    found += [project.folder / name for name in COPIED]
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]

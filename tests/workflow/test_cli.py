@@ -56,23 +56,6 @@ def test_recommend_and_explain_from_what_ships(sextant, tmp_path) -> None:
     assert "with probability 0.999999999 or more" in done.stdout
 
 
-def test_evaluate_scores_a_sheet_of_ones_own(sextant, tmp_path) -> None:
-    slos = tmp_path / "slos.tsv"
-    slos.write_text("slo_id\tnttft_ms\titl_ms\tpercentile\tusers\na\t9\t9\t50\t4\nb\t9\t8\t90\t4\n")
-    done = sextant("evaluate", "--slos", str(slos), "--format", "json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert {row["predictor"] for row in result["predictors"]} == {
-        "roofline",
-        "llm_pilot",
-        "static_policy",
-    }
-    assert len(result["scenarios"]) == 6
-    for row in result["predictors"]:
-        scores = [s["so_score"] for s in result["scenarios"] if s["predictor"] == row["predictor"]]
-        assert row["so_score"] == pytest.approx(sum(scores) / 2)
-
-
 def test_show_prints_every_llm_and_where_the_report_is(sextant) -> None:
     done = sextant("show")
     assert done.returncode == 0, done.stderr

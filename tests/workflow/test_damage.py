@@ -68,21 +68,11 @@ def contents(project: Project, *folders: str) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in files if file.is_file()}
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
 def flipped(content: bytes) -> bytes:
     """Flip bits throughout: one alone may hit padding, which means nothing."""
-    changed = bytearray(content)
-    changed[16 :: max(len(content) // 50, 1)] = b"\x5a" * len(
-        changed[16 :: max(len(content) // 50, 1)]
-    )
+    changed, places = bytearray(content), slice(16, None, max(len(content) // 50, 1))
+    changed[places] = b"\x5a" * len(changed[places])
     return bytes(changed)
-
-
-def emptied(content: bytes) -> bytes:
-    return b""
 
 
 def damage(path: Path, how: Callable[[bytes], bytes]) -> None:
@@ -90,13 +80,10 @@ def damage(path: Path, how: Callable[[bytes], bytes]) -> None:
     path.write_bytes(how(path.read_bytes()))
 
 
-# Cells
-
-
 def test_damaged_cells_are_named_and_measured_again_and_no_other(measured: Project) -> None:
     bad, good = (f"{CELLS}/llm-{name}/{PLACE}" for name in ("opt-6m", "llama-16m"))
     before = contents(measured, good)
-    damage(measured.folder / bad / "requests.parquet", cut)
+    damage(measured.folder / bad / "requests.parquet", lambda content: content[:1000])
     said = refused(measured)
     assert "1 of 2 cells are damaged" in said
     assert f"{bad}: requests.parquet has" in said
@@ -106,39 +93,24 @@ def test_damaged_cells_are_named_and_measured_again_and_no_other(measured: Proje
     run(measured)
     assert planned(measured) == {}
     assert contents(measured, good) == before
-    assert sorted(path.name for path in (measured.folder / bad).iterdir() if path.is_dir()) == [
-        "damaged-1"
-    ]
-    points = tables(measured)["point"]
-    assert points.groupby("llm_id")["level"].apply(list).to_dict() == {
-        "llm-llama-16m": [1.0, 2.0],
-        "llm-opt-6m": [1.0, 2.0],
-    }
-
-
-# What is made of cells
+    folders = [path.name for path in (measured.folder / bad).iterdir() if path.is_dir()]
+    assert folders == ["damaged-1"]
+    levels = tables(measured)["point"].groupby("llm_id")["level"].apply(list)
+    assert levels.to_dict() == {f"llm-{name}": [1.0, 2.0] for name in ("llama-16m", "opt-6m")}
 
 
 MADE = {
-    "points": (
-        "results/points/measured/point.parquet",
-        cut,
-        {"aggregate_points": 1, **AFTER_POINTS},
-    ),
-    "scores": (
-        "results/predictions/measured/static_policy/score.parquet",
-        flipped,
-        AFTER_POINTS | {"evaluate_predictor": 1},
-    ),
-    "store": (STORE, emptied, {"build_store": 1, "write_report": 1}),
+    "points/measured/point.parquet": {"aggregate_points": 1, **AFTER_POINTS},
+    "predictions/measured/static_policy/score.parquet": AFTER_POINTS | {"evaluate_predictor": 1},
+    "sextant.duckdb": {"build_store": 1, "write_report": 1},
 }
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_damaged_is_deleted_and_made_again(measured: Project, name: str) -> None:
-    path, how, again = MADE[name]
+    path, again = f"results/{name}", MADE[name]
     before, cells = tables(measured), contents(measured, CELLS)
-    damage(measured.folder / path, how)
+    damage(measured.folder / path, flipped if "score" in name else lambda content: content[:500])
     said = refused(measured)
     assert f"{path}: " in said and "cannot be read" in said and "delete it and run" in said
     (measured.folder / path).unlink()
@@ -147,9 +119,6 @@ def test_what_is_damaged_is_deleted_and_made_again(measured: Project, name: str)
     for table, rows in tables(measured).items():
         pd.testing.assert_frame_equal(rows, before[table])
     assert contents(measured, CELLS) == cells
-
-
-# What cells are measured with
 
 
 @pytest.mark.parametrize(
@@ -176,9 +145,6 @@ def test_traces_and_workloads_are_made_again_and_no_cell_is_measured(
     for table, rows in tables(measured).items():
         pd.testing.assert_frame_equal(rows, before[table])
     assert contents(measured, CELLS) == cells
-
-
-# Two at once
 
 
 def test_a_second_snakemake_is_refused_and_harms_nothing(measured: Project) -> None:

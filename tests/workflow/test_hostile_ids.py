@@ -61,26 +61,27 @@ def test_no_key_of_a_server_is_in_any_file(hostile, tmp_path_factory) -> None:
         assert not [key for key in keys if key.encode() in content], path
 
 
-def query(project: Project, sql: str) -> set:
-    return set(project.query(sql))
-
-
 def test_the_store_has_the_ids_as_they_were_written(hostile) -> None:
+    query = hostile.query
     sql = "SELECT DISTINCT llm_id, gpu_profile_id, workload_id, scenario_id FROM point"
     cells = {(llm, profile, WORKLOAD, SCENARIO) for llm in LLMS for profile in PROFILES}
-    assert query(hostile, sql) == cells
-    assert query(hostile, "SELECT trace_id FROM trace") == {(TRACE,)}
+    assert set(query(sql)) == cells
+    assert query("SELECT trace_id FROM trace") == [(TRACE,)]
     workloads = {(WORKLOAD, TRACE), (USE_CASE, None)}
-    assert query(hostile, "SELECT workload_id, trace_id FROM workload") == workloads
-    assert query(hostile, "SELECT slo_id FROM slo") == {(name,) for name in SLOS}
-    found = query(hostile, "SELECT DISTINCT slo_id, llm_id FROM recommendation")
-    assert found == {(slo, llm) for slo in SLOS for llm in LLMS}
+    assert set(query("SELECT workload_id, trace_id FROM workload")) == workloads
+    assert set(query("SELECT slo_id FROM slo")) == {(name,) for name in SLOS}
+    assert set(query("SELECT DISTINCT slo_id, llm_id FROM recommendation")) == {
+        (slo, llm) for slo in SLOS for llm in LLMS
+    }
     point = pd.read_parquet(hostile.folder / "results/studies/replicas/point.parquet")
     assert set(point["variant_id"]) == {"default", VARIANT}
 
 
 def test_every_file_lies_where_results_lie_and_has_a_plain_name(hostile) -> None:
     assert os.listdir(hostile.folder.parent) == ["project"]  # noqa: PTH208
+    # Nothing was executed.
+    assert not [path for path in hostile.folder.rglob("*") if path.name == "owned"]
+    assert not Path("owned").exists()
     top = {path.name for path in hostile.folder.iterdir()}
     assert top - MADE == {
         *("Snakefile", "environment.yml", "workflow", "scripts", "config", "resources")
@@ -93,11 +94,6 @@ def test_every_file_lies_where_results_lie_and_has_a_plain_name(hostile) -> None
             assert re.fullmatch(r"[A-Za-z0-9._+~@-]+", path.name), path
     slurm_log = "_".join(map(file_name, (*LLMS[:1], PROFILES[0], WORKLOAD, SCENARIO, VARIANT)))
     assert len(slurm_log) < 255
-
-
-def test_nothing_was_executed(hostile) -> None:
-    assert not [path for path in hostile.folder.parent.rglob("*") if path.name == "owned"]
-    assert not Path("owned").exists()
 
 
 def test_a_second_run_has_nothing_to_do(hostile) -> None:

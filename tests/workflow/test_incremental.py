@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,21 +28,6 @@ PROFILES = ("1xcpu-core", "2xcpu-core")
 AFTER_POINTS = Counter(evaluate_predictor=4, build_store=1, write_report=1)
 AGGREGATED = Counter(aggregate_points=1) + AFTER_POINTS
 TRACE_PAGE = Counter(write_trace_report=1)
-
-
-@pytest.fixture
-def world(finished: Project) -> Iterator[Project]:
-    """The measured project; what a test changes is put back, ages of files included."""
-    files = [path for name in COPIED for path in _files(finished.folder / name)]
-    kept = {path: (path.stat(), path.read_bytes()) for path in files}
-    yield finished
-    for path in (path for name in COPIED for path in _files(finished.folder / name)):
-        if path not in kept:
-            path.unlink()
-    for path, (stat, content) in kept.items():
-        if not path.exists() or path.stat().st_mtime_ns != stat.st_mtime_ns:
-            path.write_bytes(content)
-            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def _files(place: Path) -> list[Path]:
@@ -163,9 +148,9 @@ COMBINED = [
 
 
 @pytest.mark.parametrize(("added", "twist"), COMBINED)
-def test_additions_run_just_what_they_must(world, added: tuple[str, ...], twist: str) -> None:
-    together(*(ADDITIONS[name] for name in added), TWISTS[twist])(world)
-    planned = jobs(world)
+def test_additions_run_just_what_they_must(project, added: tuple[str, ...], twist: str) -> None:
+    together(*(ADDITIONS[name] for name in added), TWISTS[twist])(project)
+    planned = jobs(project)
     assert planned.by_rule == expected_rules(added, twist)
     assert planned.cells() == expected_cells(added)
 
@@ -248,10 +233,10 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_runs_just_what_it_must(world, name: str) -> None:
+def test_a_change_runs_just_what_it_must(project, name: str) -> None:
     change, rules, cells = CHANGES[name]
-    change(world)
-    planned = jobs(world)
+    change(project)
+    planned = jobs(project)
     assert planned.by_rule == rules
     assert planned.cells() == cells
 
@@ -301,59 +286,58 @@ def test_every_room_has_a_module_in_the_table() -> None:
     "modules",
     [[each for each in EDITS if not EDITS[each]], *([each] for each in EDITS if EDITS[each])],
 )
-def test_an_edit_of_a_module_runs_just_what_imports_it(world, modules: list[str]) -> None:
-    together(*(edit(f"sextant/{module}") for module in modules))(world)
-    assert jobs(world).by_rule == EDITS[modules[0]]
+def test_an_edit_of_a_module_runs_just_what_imports_it(project, modules: list[str]) -> None:
+    together(*(edit(f"sextant/{module}") for module in modules))(project)
+    assert jobs(project).by_rule == EDITS[modules[0]]
 
 
-def test_an_edit_of_all_scripts_measures_nothing(world) -> None:
-    edit("*.py")(world)
-    assert jobs(world).by_rule == AGGREGATED | TRACE_PAGE
+def test_an_edit_of_all_scripts_measures_nothing(project) -> None:
+    edit("*.py")(project)
+    assert jobs(project).by_rule == AGGREGATED | TRACE_PAGE
 
 
-def test_a_row_that_comes_and_goes_changes_nothing(world) -> None:
-    before = {name: world.sheet(name).read_bytes() for name in ("llms", "demo/slos", "benchmarks")}
-    together(*ADDITIONS.values())(world)
-    assert jobs(world).cells() == expected_cells(tuple(ADDITIONS))
+def test_a_row_that_comes_and_goes_changes_nothing(project) -> None:
+    before = {
+        name: project.sheet(name).read_bytes() for name in ("llms", "demo/slos", "benchmarks")
+    }
+    together(*ADDITIONS.values())(project)
+    assert jobs(project).cells() == expected_cells(tuple(ADDITIONS))
     for name in ("llms", "gpu_profiles", "workloads", "benchmarks", "demo/slos"):
-        lines = world.sheet(name).read_text().splitlines(keepends=True)
-        world.sheet(name).write_text("".join(lines[:-1]))
-    assert {name: world.sheet(name).read_bytes() for name in before} == before
-    assert jobs(world).by_rule == Counter()
+        lines = project.sheet(name).read_text().splitlines(keepends=True)
+        project.sheet(name).write_text("".join(lines[:-1]))
+    assert {name: project.sheet(name).read_bytes() for name in before} == before
+    assert jobs(project).by_rule == Counter()
 
 
-def test_a_row_less_measures_nothing_again(world) -> None:
-    lines = world.sheet("llms").read_text().splitlines(keepends=True)
-    world.sheet("llms").write_text("".join(lines[:-1]))
-    assert jobs(world).by_rule == AGGREGATED
+def test_a_row_less_measures_nothing_again(project) -> None:
+    lines = project.sheet("llms").read_text().splitlines(keepends=True)
+    project.sheet("llms").write_text("".join(lines[:-1]))
+    assert jobs(project).by_rule == AGGREGATED
 
 
-def test_the_order_of_rows_and_the_names_of_sheets_measure_nothing(world) -> None:
-    header, *rows = world.sheet("llms").read_text().splitlines(keepends=True)
-    world.sheet("llms").write_text("".join([header, *reversed(rows)]))
-    assert jobs(world).by_rule == AFTER_POINTS
+def test_the_order_of_rows_and_the_names_of_sheets_measure_nothing(project) -> None:
+    header, *rows = project.sheet("llms").read_text().splitlines(keepends=True)
+    project.sheet("llms").write_text("".join([header, *reversed(rows)]))
+    assert jobs(project).by_rule == AFTER_POINTS
     for name in ("llms", "benchmarks", "scenarios", "workloads"):
-        world.sheet(name).rename(world.sheet(f"our-{name}"))
-        replace("config/config.yaml", f"config/{name}.tsv", f"config/our-{name}.tsv")(world)
-    assert jobs(world).by_rule == AFTER_POINTS
-
-
-@pytest.fixture
-def own(finished: Project, tmp_path: Path, monkeypatch) -> Project:
-    """A copy of the measured project that uses its own library, with the workload of a use case."""
-    project = finished.copy(tmp_path / "here")
-    NEW_WORKLOAD(project)
-    monkeypatch.setenv("PYTHONPATH", str(project.folder / "scripts"))
-    done = project.snakemake("--cores", "1", "results/workloads/short/requests.parquet")
-    assert done.returncode == 0, done.stderr
-    return project
+        project.sheet(name).rename(project.sheet(f"our-{name}"))
+        replace("config/config.yaml", f"config/{name}.tsv", f"config/our-{name}.tsv")(project)
+    assert jobs(project).by_rule == AFTER_POINTS
 
 
 MEASURES = {"ingest_trace", "fit_workload", "benchmark_cell"}
 
 
-def test_a_copied_project_measures_nothing(own: Project, tmp_path: Path, monkeypatch) -> None:
-    """Whether the copy keeps the dates of files (`cp -a`) or not (`cp -r`, `tar -m`)."""
+def test_a_copied_project_measures_nothing(finished: Project, tmp_path, monkeypatch) -> None:
+    """Whether the copy keeps the dates of files (`cp -a`) or not (`cp -r`, `tar -m`).
+
+    It uses its own library, and has the workload of a use case.
+    """
+    own = finished.copy(tmp_path / "here")
+    NEW_WORKLOAD(own)
+    monkeypatch.setenv("PYTHONPATH", str(own.folder / "scripts"))
+    done = own.snakemake("--cores", "1", "results/workloads/short/requests.parquet")
+    assert done.returncode == 0, done.stderr
     for name, copy_file in (("there", shutil.copy2), ("again", shutil.copyfile)):
         project = own.copy(tmp_path / name, copy_file)
         monkeypatch.setenv("PYTHONPATH", str(project.folder / "scripts"))
@@ -429,11 +413,11 @@ def test_results_stay_until_their_successors_are_whole(checkout: Project) -> Non
         ("workloads/conversation/requests.parquet", b"more", ALL_CELLS),
     ],
 )
-def test_another_content_of_a_workload_measures_its_cells(world, name, more, cells) -> None:
-    file = world.folder / "results" / name
+def test_another_content_of_a_workload_measures_its_cells(project, name, more, cells) -> None:
+    file = project.folder / "results" / name
     content, stat = file.read_bytes(), file.stat()
     file.write_bytes(content + more)
-    planned = jobs(world)
+    planned = jobs(project)
     file.write_bytes(content)
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert planned.cells() == cells

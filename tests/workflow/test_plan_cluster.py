@@ -90,9 +90,6 @@ def test_a_plan_is_made_beside_a_run(fresh: Project) -> None:
 
 
 def test_bad_input_gets_the_line_that_a_run_would_give(fresh: Project) -> None:
-    done = fresh.sextant("plan", "--configfile", "config/none.yaml")
-    assert done.returncode == 2
-    assert "none.yaml" in done.stderr
     sheet = fresh.sheet("llms")
     kept = sheet.read_text()
     sheet.write_text(kept.replace("llm_id", "llm", 1))
