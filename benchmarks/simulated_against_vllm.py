@@ -37,10 +37,11 @@ from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
-from sextant.load.source import ListedRequests, RandomIds
+from sextant.load.source import ListedRequests
 from sextant.simulate import Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
 from sextant.simulate.laws import Limits, Load, saturation_rps
+from sextant.workload.prompts import RandomTokens
 from support import ROOT
 
 CONFIG = ROOT / "resources" / "llms" / "demo-llama-16m.json"
@@ -107,7 +108,7 @@ class Client:
     def source(self) -> ListedRequests:
         self.n_levels += 1
         lengths = (self.rows["input_tokens"].to_numpy(), self.rows["output_tokens"].to_numpy())
-        return ListedRequests("sextant", *lengths, RandomIds(LLM.vocab_size), self.n_levels)
+        return ListedRequests("sextant", *lengths, RandomTokens(LLM.vocab_size), self.n_levels)
 
     def users(self, users: int, seconds: float) -> None:
         """Measure a level of the closed loop, and keep its requests as those of a cell."""

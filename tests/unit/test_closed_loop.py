@@ -16,7 +16,7 @@ from sextant.base.job_log import job_log
 from sextant.engine.http import Target
 from sextant.load.client import Connection
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import ListedRequests, RandomIds, RequestSource, unsent_parameters
+from sextant.load.source import ListedRequests, RequestSource, unsent_parameters
 from sextant.points.cell_files import REQUEST_SCHEMA
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
@@ -134,7 +134,7 @@ def test_bytes_do_not_depend_on_when_requests_were_encoded():
 
 
 def test_listed_requests_come_in_their_order_and_again():
-    source = ListedRequests("m", [4, 9], [2, 3], RandomIds(1000), seed=1)
+    source = ListedRequests("m", [4, 9], [2, 3], RandomTokens(1000), seed=1)
     requests = requests_of(source, 5, n_ahead=3)
     bodies = [json.loads(request.body) for request in requests]
     prompts = [tuple(body["prompt"]) for body in bodies]

@@ -25,7 +25,8 @@ from sextant.load.answer import OTHER_INPUT, AnswerReader
 from sextant.load.client import Exchange
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import ListedRequests, RandomIds, prepare
+from sextant.load.source import ListedRequests, prepare
+from sextant.workload.prompts import RandomTokens
 from stub_server import (
     DONE,
     LAST_CHUNK,
@@ -58,7 +59,7 @@ def row_of(exchange: Exchange) -> dict:
 
 
 def load(url: str, *, users: int = 1, duration_s: float = 0.3, key=None, n_output: int = 2):
-    source = ListedRequests("m", [4], [n_output], RandomIds(100), 0)
+    source = ListedRequests("m", [4], [n_output], RandomTokens(100), 0)
     return run_closed_loop([Target(url, "m", key)], source, users, duration_s, 5.0, 0)
 
 

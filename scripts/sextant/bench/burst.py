@@ -24,9 +24,8 @@ from sextant.experiment.scenarios import Burst
 from sextant.load.measure import LevelResult
 from sextant.load.run import check_descriptors
 from sextant.load.schedules import first_connections, run_open_loop
-from sextant.load.source import ListedRequests
+from sextant.load.source import ListedRequests, Prompts
 from sextant.workload.generators import child_seed
-from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel
 
 log = logging.getLogger(__name__)
@@ -85,10 +84,8 @@ def find_rate(
 
     The first rate follows from Little's law, by one request alone: it takes `single_request_s` and
     uses `single_kv_usage`, 0 if it is too short to be seen. `try_rate` loads the server at a rate
-    (requests/s), `max_rate_rps` at most, and `next_rate` chooses the next, until 30 to 40% are
-    used, or for 10 trials of which the closest counts.
-
-    Raises InputError: one request alone uses more than 50% of the cache, or no trial 20 to 50%.
+    (requests/s), until 30 to 40% are used, or for 10 trials of which the closest counts. Raises
+    InputError: one request alone uses more than 50% of the cache, or no trial 20 to 50%.
     """
     if single_kv_usage > KV_USAGE_LIMITS[1]:
         problem = f"one request alone uses {single_kv_usage:.0%} of the KV cache"
@@ -123,8 +120,8 @@ def find_rate(
 def next_rate(trials: Sequence[Trial]) -> float:
     """Return the rate to try after these trials, the last of which missed the target.
 
-    Between a trial below and one above the target, ln(rate) is interpolated in ln(use). Else the
-    rate of the last is scaled by target over use, at most fourfold.
+    Between trials below and above the target, ln(rate) is interpolated in ln(use). Else the rate of
+    the last is scaled by target over use, at most fourfold.
     """
     below = max((t for t in trials if t.kv_usage < TARGET_KV_USAGE), key=_usage, default=None)
     above = min((t for t in trials if t.kv_usage >= TARGET_KV_USAGE), key=_usage, default=None)
@@ -177,7 +174,7 @@ class KVWatch:
 def run_phases(
     targets: Sequence[Target],
     model: RequestModel,
-    prompts: PromptSource,
+    prompts: Prompts,
     scenario: Burst,
     timeout_s: float,
     epoch_ns: int,
@@ -187,11 +184,8 @@ def run_phases(
     """Find the rate, then run the warm-up and the scenario's other phases, one a step.
 
     Outputs have the distribution of `model`, inputs follow Zipf's law within its bounds; no two
-    phases get the same prompts. The same seed gives the same requests for the same rate.
-
-    Yields what `run.json` says of a phase, and what it measured; the level is its number. Keys:
-    `name, rate_rps` (the warm-up's), `n_requests, mean_kv_cache_usage, settings` (see `Load`),
-    those of `Load.facts`, and for the warm-up `search` and `is_within_limits`.
+    phases get the same prompts. The same seed gives the same requests for the same rate. Yields
+    what `run.json` says of a phase, and what it measured; the level is its number.
 
     Raises InputError: the servers do not say how much of the cache is used, a request served alone
     fails, or as of `find_rate`.

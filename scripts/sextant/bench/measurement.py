@@ -29,11 +29,11 @@ from sextant.experiment.servers import EngineSettings, Variant
 from sextant.facts.gpu import Devices
 from sextant.load.measure import LevelResult
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
-from sextant.load.source import RequestSource, unsent_parameters
+from sextant.load.source import Prompts, RequestSource, unsent_parameters
 from sextant.points import cell_files
 from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
-from sextant.workload.prompts import PromptSource, RandomTokens, load_prompt_source
+from sextant.workload.prompts import RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
 
 log = logging.getLogger(__name__)
@@ -115,11 +115,11 @@ class Checkpoint:
                 return f"it was measured on {machine}"
             cell_files.from_json(LevelRun, entry["level"])
             tables = [level / name for name in entry["files"]]
-            return (
-                None if cell_files.file_facts(tables) == entry["files"] else "its files are damaged"
-            )
+            if cell_files.file_facts(tables) == entry["files"]:
+                return None
         except (OSError, ValueError, TypeError, KeyError):
-            return "its files are damaged"
+            pass
+        return "its files are damaged"
 
     def save(
         self, level: LevelRun, batch_weight_tokens: int | None, tables: dict[str, pa.Table]
@@ -130,9 +130,8 @@ class Checkpoint:
         for path, table in paths.items():
             write_parquet(path, table, {})
         entry = {"batch_weight_tokens": batch_weight_tokens, "level": cell_files.to_json(level)}
-        write_json(
-            folder / "level.json", {"key": self._key, "files": cell_files.file_facts(paths)} | entry
-        )
+        entry |= {"key": self._key, "files": cell_files.file_facts(paths)}
+        write_json(folder / "level.json", entry)
 
     def levels(self, batch_weight_tokens: int | None) -> list[LevelRun]:
         """Return the levels that were measured at this batch weight, in order."""
@@ -150,11 +149,6 @@ class Checkpoint:
 
     def _folder_of(self, level: LevelRun) -> Path:
         return self.folder / f"level-{scenarios.level_to_json(level.level)}"
-
-    def forget_levels(self) -> None:
-        """Drop all levels: their batch weight did not hold."""
-        for folder in self.folder.glob("level-*"):
-            shutil.rmtree(folder)
 
 
 @dataclass
@@ -213,9 +207,8 @@ def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop |
     """Return why more users need not be measured, None as long as they must.
 
     They need not where both medians at the last level, users ascending, exceed the limits of a
-    closed loop (`stop_nttft_ms`, `stop_itl_ms`) by its `stop_factor` of 1 or more: more users wait
-    longer, so no larger level can meet either limit. A level with fewer than 10 served requests, or
-    without one of the medians, decides nothing.
+    closed loop by its `stop_factor`: more users wait longer, so no larger level can meet either. A
+    level with fewer than 10 served requests, or without one of the medians, decides nothing.
     """
     if not isinstance(scenario, ClosedLoop) or not levels:
         return None
@@ -243,7 +236,13 @@ class Measurement:
         self.cell, self.settings, self.record = cell, settings, record
         self.kept, self.progress = kept, progress
         self.model, self._vocab_size = load_request_model(cell.workload_path), vocab_size
-        self._scenarios = _scenarios(cell)
+        # Arrivals of a workload are read before any server starts.
+        self._scenarios: dict[float, Scenario] = dict.fromkeys(cell.scenario.levels, cell.scenario)
+        if isinstance(scenario := cell.scenario, OpenLoop) and isinstance(scenario.arrivals, str):
+            for level in scenario.levels:
+                own = scenario.with_arrivals_of(cell.workload_path.parent, level)
+                self._scenarios[level], kind = own, getattr(own.arrivals, "kind", None)
+                log.info("level %g: %s arrivals (%s)", level, scenario.arrivals, kind)
         self._epoch_ns = time.monotonic_ns()
         self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
         self._metric_names = ENGINES[settings.name].metric_names
@@ -284,7 +283,7 @@ class Measurement:
         else:
             self._measure_levels(prompts)
 
-    def _measure_levels(self, prompts: PromptSource) -> None:
+    def _measure_levels(self, prompts: Prompts) -> None:
         cell, record = self.cell, self.record
         known = {run.level for run in record.levels}
         for number, level in enumerate(cell.scenario.levels):
@@ -299,17 +298,16 @@ class Measurement:
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
             name = self._targets[0].model
             source = RequestSource(name, self.model, prompts, seed, cell.sampler)
-            load = (self._targets, source, self._timeout_s, self._epoch_ns)
+            load = (self._scenarios[level], level, self._targets, source, self._timeout_s)
             with self._watch(level) as watcher:
                 begin = partial(self._note_metrics, level)
-                result = measure_level(
-                    self._scenarios[level], level, *load, seed=seed, before=begin
-                )
+                result = measure_level(*load, self._epoch_ns, seed=seed, before=begin)
                 self._keep(level, result, watcher.stop())
 
-    def _measure_phases(self, scenario: Burst, prompts: PromptSource) -> None:
+    def _measure_phases(self, scenario: Burst, prompts: Prompts) -> None:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
-        self.kept.forget_levels()
+        for folder in self.kept.folder.glob("level-*"):
+            shutil.rmtree(folder)
         self.record.levels.clear()
         limits = (self._timeout_s, self._epoch_ns, self.cell.seed, self._kv_usage)
         phases = run_phases(self._targets, self.model, prompts, scenario, *limits)
@@ -332,14 +330,10 @@ class Measurement:
 
     def _watch(self, level: float) -> Watcher:
         servers, kind = self._servers, self.cell.devices.kind
-        plan = WatchPlan(
-            kind=kind,
-            devices=tuple(dict.fromkeys(i for s in servers for i in s.device_indices)),
-            pids=tuple(pid for s in servers for pid in s.pids) if kind == "cpu" else (),
-            server_urls=tuple(target.base_url for target in self._targets),
-            metric_names=self._metric_names,
-            dcgm_url=self.settings.dcgm_url,
-        )
+        devices = tuple(dict.fromkeys(i for s in servers for i in s.device_indices))
+        pids = tuple(pid for s in servers for pid in s.pids) if kind == "cpu" else ()
+        urls = tuple(target.base_url for target in self._targets)
+        plan = WatchPlan(kind, devices, pids, urls, self._metric_names, self.settings.dcgm_url)
         return Watcher(plan, self._epoch_ns, level)
 
     def _metrics(self, level: float) -> str:
@@ -358,11 +352,7 @@ class Measurement:
         self._before = self._metrics(level)
 
     def _keep(
-        self,
-        level: float,
-        result: LevelResult,
-        watched: Watched,
-        phase: dict[str, Any] | None = None,
+        self, level: float, result: LevelResult, watched: Watched, phase: dict | None = None
     ) -> None:
         """Keep a level that is whole: its entry in `run.json`, and its rows."""
         after, medians = self._metrics(level), None
@@ -389,22 +379,7 @@ class Measurement:
         self.record.levels.append(run)
 
 
-def _scenarios(cell: Cell) -> dict[float, Scenario]:
-    """Return the scenario of each level: arrivals of a workload have the level's rate.
-
-    Raises InputError, before any server starts, if the workload has no such arrivals.
-    """
-    scenario = cell.scenario
-    found: dict[float, Scenario] = dict.fromkeys(scenario.levels, scenario)
-    if isinstance(scenario, OpenLoop) and isinstance(scenario.arrivals, str):
-        for level in scenario.levels:
-            found[level] = own = scenario.with_arrivals_of(cell.workload_path.parent, level)
-            kind = getattr(own.arrivals, "kind", None)
-            log.info("level %g: %s arrivals (%s)", level, scenario.arrivals, kind)
-    return found
-
-
-def _prompts(cell: Cell, vocab_size: int) -> tuple[PromptSource, str]:
+def _prompts(cell: Cell, vocab_size: int) -> tuple[Prompts, str]:
     """Return what makes a cell's prompts, and its name; without a tokenizer they are random."""
     tokenizer = Path(cell.model or "") / "tokenizer.json"
     if cell.prompts and cell.model and tokenizer.is_file():

@@ -2,8 +2,7 @@
 
 After LLM-Pilot, section III-C2, which bisects. A start costs minutes, so `next_weight` also uses
 what each start reports: the memory left at the peak of its load, what a failed allocation lacked,
-and what vLLM's own profiling left for the KV cache. It is a pure function of the probes so far, and
-so goes on from a record. Only a weight that passed a probe, by its corner cases, is ever chosen.
+and what vLLM's own profiling left for the KV cache.
 """
 
 import hashlib
@@ -21,10 +20,9 @@ import numpy as np
 from sextant.base.files import atomic_path
 from sextant.engine.protocol import Server, ServerError
 from sextant.load.schedules import run_open_loop
-from sextant.load.source import ListedRequests
+from sextant.load.source import ListedRequests, Prompts
 from sextant.points.cell_files import from_json, to_json
 from sextant.points.verdict import MemoryFacts, Probe
-from sextant.workload.prompts import PromptSource
 from sextant.workload.request_model import RequestModel
 
 log = logging.getLogger(__name__)
@@ -59,10 +57,9 @@ class WeightRange:
 def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
     """Return the batch weight to probe next, None when the search has ended.
 
-    It starts at the upper bound from memory facts, which often works, and ends well when its last
-    probe passed: that server is the one to load. So the last start goes to the best weight that
-    passed, or to the lowest if none has. More starts than are given follow only where a weight that
-    had passed fails later, under load or started again.
+    It starts at the upper bound from memory facts, which often works. The server of its last probe
+    is the one to load: the last start goes to the best weight that passed, or to the lowest. More
+    starts than are given follow only where a weight that had passed fails later.
     """
     if not probes:
         return limits.highest_tokens
@@ -143,11 +140,10 @@ class _Evidence:
     def _estimate(self) -> tuple[float, float] | None:
         """Return the least and the most that the largest weight may be, by the memory left at the
         best one; None if unknown.
-
-        A token takes at least its KV cache. What the load takes besides grows with the weight too,
-        but ever less, since batches reach their caps: at most in proportion, and at most as steeply
-        as between two weights that passed.
         """
+        # A token takes at least its KV cache. What the load takes besides grows with the weight,
+        # but ever less, since batches reach their caps: at most in proportion, and at most as
+        # steeply as between two weights that passed.
         known = [
             (probe.batch_weight_tokens, probe.memory.free_bytes, probe.memory.idle_free_bytes)
             for probe in self.passed
@@ -251,7 +247,7 @@ def corner_cases(
 def check_corner_cases(
     servers: Sequence[Server],
     cases: Sequence[CornerCase],
-    prompts: PromptSource,
+    prompts: Prompts,
     seed: int,
     timeout_s: float,
 ) -> None:
@@ -321,10 +317,10 @@ def tune_and_load(
 ) -> int | None:
     """Search the batch weight; load the servers that passed the last probe and return their weight.
 
-    Servers that run out of memory under load have not passed: the search goes on. A search that
-    ended in an earlier attempt, which `record` knows, costs one start, of the weight it chose.
-    `start` starts the servers of a cell with a weight, `check` puts its corner cases on them.
-    None if no weight works. Raises ServerError: a server failed for another reason than memory.
+    Servers that run out of memory under load have not passed: the search goes on. One that ended in
+    an earlier attempt (`record`) costs one start. `start` starts a cell's servers with a weight,
+    `check` puts its corner cases on them. None if no weight works. Raises ServerError: a server
+    failed for another reason than memory.
     """
     while True:
         weight = untried = next_weight(record.probes, limits)

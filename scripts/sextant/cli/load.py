@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from sextant.engine.http import Target
     from sextant.experiment.scenarios import Scenario
-    from sextant.load.source import Source, Text, Texts
-    from sextant.workload.prompts import PromptSource
+    from sextant.load.source import Prompts, Source, Text
 
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _DURATION_S, _WARMUP_S, _COOLDOWN_S = 120.0, 10.0, 5.0
@@ -237,13 +236,14 @@ class RequestOptions:
 
     def _fixed(self, model: str, lengths: list[int], is_text: bool) -> Content:
         """Return requests of one length; without texts this loads no library of data frames."""
-        from sextant.load.source import ListedRequests, RandomIds
+        from sextant.load.source import ListedRequests
+        from sextant.workload.prompts import RandomTokens
 
         if len(lengths) < 2:
             fix = "give both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
         refuse(self, "requests of given lengths do not use it", *_OF_A_WORKLOAD)
-        prompts = self._texts(is_text) or RandomIds(self.vocab_size)
+        prompts = self._texts(is_text) or RandomTokens(self.vocab_size)
         inputs, outputs = lengths
 
         def source_of(seed: int) -> ListedRequests:
@@ -254,14 +254,15 @@ class RequestOptions:
 
     def _replayed(self, model: str, trace: Path, is_text: bool) -> Content:
         """Return the requests of a trace."""
-        from sextant.load.source import FIRST_TOKEN_ID, N_WORDS, RandomIds, ReplayedRequests, Texts
+        from sextant.load.source import N_WORDS, ReplayedRequests, Texts
+        from sextant.workload.prompts import FIRST_TOKEN_ID, RandomTokens
         from sextant.workload.shared_blocks import read_blocks
 
         refuse(self, "requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
         blocks, texts = read_blocks(trace), self._texts(is_text)
         # The input of a failed request may not be known.
         blocks = replace(blocks, input_tokens=blocks.input_tokens.clip(1))
-        below = N_WORDS if is_text else RandomIds(self.vocab_size).n_ids
+        below = N_WORDS if is_text else RandomTokens(self.vocab_size).n_ids
 
         def prompt_of(request: int, *seed: int) -> "np.ndarray | Text":
             drawn = blocks.draws(request, below, *seed).astype("int32")
@@ -300,7 +301,7 @@ class RequestOptions:
             source_of, Path(workload).stem, facts, sampler="joint", unsent_parameters=unsent
         )
 
-    def _texts(self, is_text: bool) -> "PromptSource | Texts | None":
+    def _texts(self, is_text: bool) -> "Prompts | None":
         """Return what makes prompts from or as text, None for random token ids."""
         if not (self.tokenizer or is_text):
             return None

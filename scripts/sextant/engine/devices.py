@@ -4,7 +4,6 @@ import contextlib
 import os
 import platform
 import re
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -36,18 +35,16 @@ def pick_devices(
 ) -> list[tuple[int | str, ...]]:
     """Return the devices of each replica: the first ones that this job may use.
 
-    GPUs are indices or UUIDs, as `CUDA_VISIBLE_DEVICES` has them; on a CPU they are cores. Where
-    SLURM has given a job devices for a profile of kind `cpu`, core n belongs to device n, so that
-    jobs side by side on a node share none. With the placement `own` each replica has devices of its
-    own, with `shared` all have the same.
-
-    Raises InputError: the job has fewer devices than the replicas need, SLURM has given it none, or
-    a replica would need several MIG instances, of which a process can use only one.
+    GPUs are indices or UUIDs, as `CUDA_VISIBLE_DEVICES` has them; on a CPU they are cores. With the
+    placement `own` each replica has devices of its own, with `shared` all have the same. Raises
+    InputError: the job has fewer devices than the replicas need, SLURM has given it none, or a
+    replica would need several MIG instances, of which a process can use only one.
     """
     available: Sequence[int | str]
     if devices.kind == "cpu":
         available = cores = sorted(os.sched_getaffinity(0))
-        # The step's devices are the job's; a scheduler may have cleared the job's variable.
+        # Core n belongs to SLURM's device n, so that jobs side by side on a node share none. The
+        # step's devices are the job's; a scheduler may have cleared the job's variable.
         if granted := environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS"):
             indices = map(int, granted.split(","))
             available = [cores[index] for index in indices if index < len(cores)]
@@ -128,10 +125,8 @@ class FreeMemory(threading.Thread):
 
 
 def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
-    """Return a reader of what the process with the most data, below `pid`, leaves of a limit.
-
-    `VmData` of /proc (proc_pid_status(5)) is what RLIMIT_DATA (getrlimit(2)) counts: private
-    writable memory, whether it was touched or not.
+    """Return a reader of what the process with the most data, below `pid`, leaves of a limit: of
+    `VmData` (proc_pid_status(5)), which RLIMIT_DATA (getrlimit(2)) counts.
     """
 
     def read() -> int | None:
@@ -147,10 +142,7 @@ def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
 
 
 def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
-    """Return a reader of the memory left on the fullest of these GPUs (indices or UUIDs).
-
-    Without NVML, or where it does not report memory, it is unknown.
-    """
+    """Return a reader of the memory left on the fullest of these GPUs, None if NVML cannot say."""
 
     def read() -> int | None:
         with contextlib.suppress(pynvml.NVMLError):
@@ -190,7 +182,7 @@ def host_facts() -> "HostFacts":
         name=platform.node(),
         system=platform.platform(),
         processor=_processor(),
-        python=sys.version.split()[0],
+        python=platform.python_version(),
         is_mps_running=is_mps_running(),
     )
     try:
@@ -199,15 +191,13 @@ def host_facts() -> "HostFacts":
     except pynvml.NVMLError:
         return machine
     cuda = _or_none(pynvml.nvmlSystemGetCudaDriverVersion)
+    names = [_or_none(pynvml.nvmlDeviceGetName, handle) for handle in handles]
     return replace(
         machine,
         gpu_driver=_or_none(pynvml.nvmlSystemGetDriverVersion),
         # 12040 is CUDA 12.4.
         cuda_version=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        gpus=tuple(
-            HostGPU(_or_none(pynvml.nvmlDeviceGetName, handle), _is_mig_enabled(handle))
-            for handle in handles
-        ),
+        gpus=tuple(map(HostGPU, names, map(_is_mig_enabled, handles))),
     )
 
 
@@ -248,9 +238,9 @@ def is_mps_running() -> bool | None:
     """Return whether CUDA's Multi-Process Service runs here; None where its pipe is there but no
     daemon: it may have ended, or run outside of this container.
     """
-    for process in psutil.process_iter(["name"]):
-        # Linux cuts names off after 15 characters unless it may be asked for the command.
-        if (process.info["name"] or "").startswith(_MPS_DAEMON[:15]):
-            return True
+    names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
+    # Linux cuts names off after 15 characters unless it may be asked for the command.
+    if any(name.startswith(_MPS_DAEMON[:15]) for name in names):
+        return True
     pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control"
     return None if pipe.exists() else False

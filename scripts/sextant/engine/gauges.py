@@ -31,34 +31,21 @@ HTTP_PERIOD_S = 1.0
 # Over less time a quotient of CPU times would be noise.
 _SHORTEST_INTERVAL_S = 0.1
 _LAST_READING_S = 2.0
-# Bits of nvmlClocksEventReasons, in words.
-_REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
+# Bits of nvmlClocksEventReasons in words, from the lowest on.
+_REASONS = (
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost"),
+    *("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"),
+    *("display_clock_setting", "board_limit", "reliability"),
+)
 # A device or driver that gives this answer once will give it again.
 _UNSUPPORTED = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    pynvml.NVML_ERROR_DEPRECATED,
+    *(pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND),
+    *(pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_INVALID_ARGUMENT),
+    *(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, pynvml.NVML_ERROR_DEPRECATED),
 }
 _LOST = {
-    pynvml.NVML_ERROR_GPU_IS_LOST,
-    pynvml.NVML_ERROR_GPU_NOT_FOUND,
-    pynvml.NVML_ERROR_RESET_REQUIRED,
-    pynvml.NVML_ERROR_UNINITIALIZED,
+    *(pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND),
+    *(pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_UNINITIALIZED),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
 }
 _DCGM = {"sm_active": "DCGM_FI_PROF_SM_ACTIVE", "sm_occupancy": "DCGM_FI_PROF_SM_OCCUPANCY"}
@@ -107,8 +94,7 @@ def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
     """Return a reader of the CPU time and memory that processes and all below them use.
 
     `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
-    the first and where that is less than 0.1 s ago; `memory_used_gib` is the sum of resident sets.
-    The reader raises SeriesEndedError when none of the processes is left.
+    the first and where that is less than 0.1 s ago. SeriesEndedError: no process is left.
     """
     known_s: dict[tuple[int, float], float] | None = None
     known_at_s = 0.0
@@ -146,8 +132,9 @@ def _throttling(handle: object) -> Row:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except pynvml.NVMLError_FunctionNotFound:  # a driver before 535 knows the older name
         bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    single = [1 << position for position in range(bits.bit_length()) if bits >> position & 1]
-    return {"throttle_reasons": ",".join(_REASONS.get(bit, hex(bit)) for bit in single)}
+    places = [place for place in range(bits.bit_length()) if bits >> place & 1]
+    known = dict(enumerate(_REASONS))
+    return {"throttle_reasons": ",".join(known.get(place, hex(1 << place)) for place in places)}
 
 
 def _utilization(handle: object) -> Row:
@@ -200,8 +187,9 @@ class Gpu:
 
     def has_labels(self, labels: dict[str, str]) -> bool:
         """Return whether DCGM's labels are this device's: its UUID, or its index without one."""
-        instance = labels.get("GPU_I_ID") or None
-        if instance != (None if self.instance_id is None else str(self.instance_id)):
+        if labels.get("GPU_I_ID", "") != (
+            "" if self.instance_id is None else str(self.instance_id)
+        ):
             return False
         if self.uuid and labels.get("UUID"):
             return labels["UUID"] == self.uuid
@@ -214,9 +202,8 @@ def open_gpus(selectors: Sequence[int | str], warn: Warn) -> tuple[list[Gpu], li
     """
     gpus, unknown = dict[str, Gpu](), dict[int | str, Gpu]()
     for selector in selectors:
-        is_index = isinstance(selector, int)
-        name = f"gpu{selector}" if is_index else str(selector)
-        unknown[selector] = Gpu(name, None, [], None if is_index else name)
+        uuid = None if isinstance(selector, int) else selector
+        unknown[selector] = Gpu(uuid or f"gpu{selector}", None, [], uuid)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -247,8 +234,8 @@ def _open(selector: int | str, warn: Warn) -> list[Gpu]:
 def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
     """Return a reader of `sm_active` and `sm_occupancy` (fractions) of these devices.
 
-    `url` is the exporter's, with or without `/metrics`. Without an answer there are no rows;
-    the first such failure, and the first answer without these fields, give a warning.
+    `url` is the exporter's, with or without `/metrics`. The first failure, and the first answer
+    without these fields, give a warning.
     """
     base_url = url.removesuffix("/").removesuffix("/metrics")
     warned: set[str] = set()

@@ -34,9 +34,8 @@ class Target:
     """Where requests go, below the base URL."""
 
     def address(self) -> tuple[str, int, ssl.SSLContext | None]:
-        """Return host, port and the TLS context (None for plain HTTP).
-
-        Raises InputError: a URL of another kind, or no certificates in `ca_file`.
+        """Return host, port and the TLS context (None for plain HTTP). Raises InputError: a URL of
+        another kind, or no certificates in `ca_file`.
         """
         host, port = host_and_port(self.base_url)
         return host, port, self._tls
@@ -61,8 +60,7 @@ class Target:
 def api_key_of(variable: str, field: str) -> str | None:
     """Return the API key that an environment variable holds, None if it is not set or empty.
 
-    White space around it, as of a file's last line, does not belong to it. Raises InputError for
-    what no header can hold; the key is in no message.
+    White space around it does not belong to it. Raises InputError for what no header can hold.
     """
     key = os.environ.get(variable, "").strip()
     if not all("!" <= letter <= "~" for letter in key):
@@ -77,8 +75,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self.body, self.is_whole = b"", False
-        self.may_end_with_connection = False
-        self._has_length = False
+        self.may_end_with_connection = self._has_length = False
         self.parser = httptools.HttpResponseParser(self)
 
     def on_header(self, name: bytes, _: bytes) -> None:
@@ -180,10 +177,8 @@ def total(text: str, name: str | None) -> float | None:
 
 
 def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | None]:
-    """Return a server's queue and KV cache use, over its engines.
-
-    `kv_cache_usage` is a fraction, hence the mean of the engines; the others are their sum. Of the
-    `known` names the first whose number of running requests is in the text count.
+    """Return a server's queue and KV cache use: `kv_cache_usage`, a fraction, is the mean of its
+    engines, the others are their sum. Of the `known` names the first that the text has count.
     """
     names = _names_in(text, known)
     usage = [value for _, value in samples(text, names.kv_cache_usage)]

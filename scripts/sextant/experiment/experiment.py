@@ -16,15 +16,10 @@ from typing import Any
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, read_json, sha256_file
 from sextant.base.sheets import Row, file_name, load_sheet
+from sextant.experiment import servers
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst, Scenario, plain
-from sextant.experiment.servers import (
-    Endpoint,
-    Variant,
-    engine_facts,
-    engine_settings,
-    without_defaults,
-)
+from sextant.experiment.servers import Endpoint, Variant
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellRow, ChosenCellRow
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
@@ -36,6 +31,7 @@ _MAX_CELL_NAME_CHARACTERS = 230
 Ids = Mapping[str, Collection[str]]
 """The ids that each sheet defines, by the name of the sheet."""
 _COLUMNS = ("round", "llm_id", "gpu_profile_id", "levels")
+_ORIGIN = ("use_case", "input_tokens", "output_tokens")
 ADAPTIVE = "adaptive"
 """What `choose` is in rows whose cells are chosen."""
 
@@ -58,11 +54,8 @@ class CellKey:
 
 
 def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKey, ...]]:
-    """Return the cells of each study; None is the study of rows that name none.
-
-    Those of adaptive rows are under what they have as `choose`.
-
-    Raises InputError if an id is unknown, or a cell's name is too long for a file.
+    """Return the cells of each study; None is that of rows which name none, `ADAPTIVE` of adaptive
+    rows. Raises InputError if an id is unknown, or a cell's name is too long for a file.
     """
     cells: dict[str | None, dict[CellKey, None]] = {}
     for row in rows:
@@ -119,9 +112,8 @@ Chosen = dict[CellKey, tuple[int, ...]]
 
 
 def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str]) -> None:
-    """Check the adaptive ones of these rows: cells are chosen for the answers of `decision`.
-
-    Raises InputError: a row has another workload or scenario, a study or a variant.
+    """Raise InputError if an adaptive row, whose cells are chosen for the answers of `decision`,
+    has another workload or scenario, a study or a variant.
     """
     other = ", or leave `choose` empty to measure all cells"
     for row in (row for row in rows if row.get("choose") == ADAPTIVE):
@@ -141,10 +133,7 @@ def chosen_path(config: Mapping[str, Any]) -> Path:
 
 
 def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Chosen:
-    """Return the cells that were chosen of these candidates; others of the sheet do not count.
-
-    Raises InputError: the sheet is damaged.
-    """
+    """Return which of these candidates were chosen; InputError: the sheet of these is damaged."""
     path = chosen_path(config)
     if not candidates or not path.exists():
         return {}
@@ -229,14 +218,9 @@ class Experiment:
 def cell_definition(
     experiment: Experiment, key: CellKey, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return everything that a cell's measurement depends on, as plain data.
-
-    Prices, SLOs, limits of time and the path of the interpreter are not in it.
-    """
+    """Return all that a cell's measurement depends on: no price, SLO or limit of time."""
     llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
     scenario, devices = experiment.scenario(key), experiment.profiles[key.gpu_profile_id].devices
-    is_burst = isinstance(scenario, Burst)
-    mirrored = {"windows_sha256": sha256_once(WINDOWS_FILE)} if is_burst else {}
     made_from: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
     if "prompts" in workload:
         made_from["prompts_sha256"] = sha256_once(workload["prompts"])
@@ -250,9 +234,8 @@ def cell_definition(
             "sha256": trace_sha256(experiment, workload["trace_id"]),
         }
     else:
-        origin = ("use_case", "input_tokens", "output_tokens")
-        made_from |= {name: workload[name] for name in origin if name in workload}
-    return {
+        made_from |= {name: workload[name] for name in _ORIGIN if name in workload}
+    definition = {
         "source": config["source"],
         **asdict(key),
         "config_path": llm["config"],
@@ -261,14 +244,16 @@ def cell_definition(
         "max_input_tokens": workload["max_input_tokens"],
         "max_output_tokens": workload["max_output_tokens"],
         "scenario": plain(scenario),
-        "variant": without_defaults(experiment.variants[key.variant_id]),
+        "variant": servers.without_defaults(experiment.variants[key.variant_id]),
         "seed": config["seed"],
         "sampler": workload.get("sampler", "joint"),
         "prompts": workload.get("prompts"),
         "workload": made_from,
-        "engine": engine_facts(engine_settings(config, experiment.endpoint(key))),
-        **mirrored,
+        "engine": servers.engine_facts(servers.engine_settings(config, experiment.endpoint(key))),
     }
+    if isinstance(scenario, Burst):
+        definition["windows_sha256"] = sha256_once(WINDOWS_FILE)
+    return definition
 
 
 def trace_sha256(experiment: Experiment, trace_id: str) -> str:
@@ -322,8 +307,8 @@ def is_workload_of(
     """Return whether a workload was made by its row of the sheet; None if that is not known."""
     row = experiment.workloads[workload_id]
     recorded = _facts(folder / "arrivals.json").get("fit", {})
-    origin = ("use_case", "input_tokens", "output_tokens", "max_input_tokens", "max_output_tokens")
-    asked = {name: row[name] for name in origin if name in row}
+    names = (*_ORIGIN, "max_input_tokens", "max_output_tokens")
+    asked = {name: row[name] for name in names if name in row}
     if "trace_id" in row:
         source = {"source": trace_sha256(experiment, row["trace_id"])}
         asked |= {"n_bins": row.get("n_bins", N_BINS), "seed": seed, "inputs_sha256": source}

@@ -7,27 +7,12 @@ from typing import Any
 
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, check, load_sheet
-from sextant.experiment import sheets
+from sextant.experiment import experiment as of_cells
+from sextant.experiment import servers, sheets
 from sextant.experiment.downloads import load_registry
-from sextant.experiment.experiment import (
-    ADAPTIVE,
-    Experiment,
-    archived_cells,
-    cells_of_studies,
-    check_adaptive,
-    check_known,
-    chosen_cells,
-)
+from sextant.experiment.experiment import ADAPTIVE, CellKey, Experiment, check_known
 from sextant.experiment.scenarios import scenario_from_row
-from sextant.experiment.servers import (
-    ENDPOINT,
-    EngineSettings,
-    Variant,
-    VariantRow,
-    check_endpoint,
-    engine_settings,
-    load_endpoints,
-)
+from sextant.experiment.servers import ENDPOINT, EngineSettings, Variant, engine_settings
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.facts.llm import load_llm
@@ -129,7 +114,7 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
     for key in (*experiment.cells, *experiment.adaptive):
         gpu = experiment.profiles[key.gpu_profile_id].gpu
         if endpoint := experiment.endpoint(key):
-            check_endpoint(endpoint, experiment.variants[key.variant_id], path)
+            servers.check_endpoint(endpoint, experiment.variants[key.variant_id], path)
         elif gpu.kind == "accelerator":
             problem = f"servers on {gpu.gpu_id} cannot be started: neither CUDA nor ROCm drives it"
             fix = "start them yourself and name them in endpoints.tsv, or leave the profile out"
@@ -183,7 +168,7 @@ SHEETS: dict[str, tuple[type, str | None]] = {
 }
 """What the rows of each sheet may hold, and the column of their ids."""
 _MORE_SHEETS: dict[str, tuple[type, str]] = {
-    "variants": (VariantRow, "variant_id"),
+    "variants": (servers.VariantRow, "variant_id"),
     "supply": (sheets.SupplyRow, "pool_id"),
     "demands": (sheets.DemandRow, "demand_id"),
 }
@@ -218,9 +203,8 @@ def load_experiment(
         name: [] if archive and name in _NOT_OF_ARCHIVES else load_sheet(paths[name], kind, key)
         for name, (kind, key) in SHEETS.items()
     }
-    for row in rows["traces"]:
-        if "columns" in row:
-            row["columns"] = columns_given(row["columns"])
+    for row in (row for row in rows["traces"] if "columns" in row):
+        row["columns"] = columns_given(row["columns"])
     by_id = {
         name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
     }
@@ -229,14 +213,23 @@ def load_experiment(
     variants = {DEFAULT_VARIANT: Variant()}
     variants |= {row["variant_id"]: Variant(**row) for row in rows["variants"]}
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
-    check_adaptive(rows["benchmarks"], config["decision"])
-    studies = cells_of_studies(rows["benchmarks"], ids)
+    of_cells.check_adaptive(rows["benchmarks"], config["decision"])
+    studies = of_cells.cells_of_studies(rows["benchmarks"], ids)
     candidates = studies.pop(ADAPTIVE, ())
     asked = dict.fromkeys(cell for cells in studies.values() for cell in cells)
     adaptive = tuple(cell for cell in candidates if cell not in asked)
-    chosen = chosen_cells(config, adaptive)
+    chosen = of_cells.chosen_cells(config, adaptive)
     asked |= dict.fromkeys(chosen)
+    cells: Collection[CellKey] = asked
+    if archive:
+        cells = of_cells.archived_cells(archive["cells"], ids, config["decision"])
     slos = {row["slo_id"]: slo_of(row, paths["slos"], row.line) for row in rows["slos"]}
+    profiles = dict[str, GPUProfile]()
+    for name, row in by_id["gpu_profiles"].items():
+        try:
+            profiles[name] = profile_from_row(row, load_gpu(config["gpus"], row["gpu_id"]))
+        except InputError as error:
+            raise row.error(f"profile {name}: {error}", "gpu_id", None) from None
     experiment = Experiment(
         traces=by_id["traces"],
         workloads=by_id["workloads"],
@@ -246,19 +239,15 @@ def load_experiment(
             llm_id: load_llm(row["config"], config["engine"]["dtype"])
             for llm_id, row in by_id["llms"].items()
         },
-        profiles={
-            row["gpu_profile_id"]: _profile(row, config["gpus"]) for row in rows["gpu_profiles"]
-        },
+        profiles=profiles,
         scenarios={
-            row["scenario_id"]: scenario_from_row(row, paths["scenarios"])
-            for row in rows["scenarios"]
+            name: scenario_from_row(row, paths["scenarios"])
+            for name, row in by_id["scenarios"].items()
         },
         variants=variants,
         slos={name: slo for name, slo in slos.items() if slo.trace_id is None},
         trace_slos={name: slo for name, slo in slos.items() if slo.trace_id is not None},
-        cells=tuple(
-            archived_cells(archive["cells"], ids, config["decision"]) if archive else asked
-        ),
+        cells=tuple(cells),
         adaptive=adaptive,
         chosen=chosen,
         studies={study: cells for study, cells in studies.items() if study},
@@ -267,7 +256,7 @@ def load_experiment(
             name: load_sheet(path, *_FEATURES[name])
             for name, path in config.get("features", {}).items()
         },
-        endpoints={} if archive else load_endpoints(paths.get("endpoints")),
+        endpoints={} if archive else servers.load_endpoints(paths.get("endpoints")),
         demands=rows["demands"],
         supply=rows["supply"],
     )
@@ -282,10 +271,3 @@ def check_config(config: Mapping[str, Any], file: str | Path) -> None:
     if len(given) == 1:
         problem, fix = f"{min(given)} alone is given", "give the sheets of demands and of supply"
         raise InputError(problem, file=file, field="sheets", fix=fix)
-
-
-def _profile(row: Row, folder: str) -> GPUProfile:
-    try:
-        return profile_from_row(row, load_gpu(folder, row["gpu_id"]))
-    except InputError as error:
-        raise row.error(f"profile {row['gpu_profile_id']}: {error}", "gpu_id", None) from None

@@ -16,13 +16,8 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import Row, check, hints_of
 from sextant.experiment.servers import without_defaults
 from sextant.experiment.sheets import ScenarioRow
+from sextant.workload import trace_arrivals
 from sextant.workload.generators import Arrivals, AtOnce, Gamma
-from sextant.workload.trace_arrivals import (
-    NAMES,
-    arrivals_at_rate,
-    arrivals_from_plain,
-    arrivals_to_plain,
-)
 
 BURST_TIMEOUT_S = 30.0
 """BurstGPT's limit on a request (section V-C)."""
@@ -132,8 +127,8 @@ class OpenLoop(Scenario):
             _refuse("cooldown_s", "a number of requests is measured whole", "leave it out")
         if not isinstance(self.arrivals, str):
             return
-        if self.arrivals not in NAMES:
-            _refuse("arrivals", f"unknown arrivals {self.arrivals!r}", f"use {', '.join(NAMES)}")
+        if self.arrivals not in (names := trace_arrivals.NAMES):
+            _refuse("arrivals", f"unknown arrivals {self.arrivals!r}", f"use {', '.join(names)}")
         if self.burstiness != 1:
             _refuse("burstiness", "a workload's arrivals have their own", "leave it out")
         if math.inf in self.levels:
@@ -144,7 +139,8 @@ class OpenLoop(Scenario):
         """Return the scenario with a workload's arrivals (its folder) at a level, if it asks so."""
         if not isinstance(self.arrivals, str):
             return self
-        return replace(self, arrivals=arrivals_at_rate(workload, self.arrivals, level))
+        own = trace_arrivals.arrivals_at_rate(workload, self.arrivals, level)
+        return replace(self, arrivals=own)
 
     def arrivals_at(self, level: float) -> Arrivals:
         """Return the arrival process of a level."""
@@ -179,7 +175,7 @@ class Batch(Scenario):
         return math.ceil((self.n_requests or level) / level)
 
     def planned_s(self, level: float, request_s: float) -> float:
-        """Return the seconds that the requests take in waves as wide as those in flight."""
+        """Return the seconds that the requests take, in waves as wide as those in flight."""
         return self.warmup_s + self.n_waves(level) * request_s
 
 
@@ -228,9 +224,9 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
     for name, field in known.items():
         if field.default is MISSING and name not in given:
             _refuse(name, "it is missing", f"a scenario of kind {chosen.kind} needs it")
-    given["levels"] = tuple(float(level) for level in given["levels"])
+    given["levels"] = tuple(map(float, given["levels"]))
     if isinstance(given.get("arrivals"), Mapping):
-        given["arrivals"] = arrivals_from_plain(given["arrivals"])
+        given["arrivals"] = trace_arrivals.arrivals_from_plain(given["arrivals"])
     return chosen(**given)
 
 
@@ -248,7 +244,7 @@ def as_json(scenario: Scenario) -> dict[str, Any]:
     values = {field.name: getattr(scenario, field.name) for field in fields(scenario)}
     values["levels"] = [level_to_json(level) for level in scenario.levels]
     if isinstance(arrivals := values.get("arrivals"), Arrivals):
-        values["arrivals"] = arrivals_to_plain(arrivals)
+        values["arrivals"] = trace_arrivals.arrivals_to_plain(arrivals)
     return {"kind": scenario.kind, **values}
 
 

@@ -61,15 +61,11 @@ class VariantRow(Variant):
 
 
 def without_defaults(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults.
-
-    Definitions hold only these, so that a new field makes no measurement stale.
+    """Return the fields of a dataclass that differ from their defaults: definitions hold only
+    these, so that a new field makes no measurement stale.
     """
-    return {
-        field.name: getattr(value, field.name)
-        for field in fields(value)
-        if getattr(value, field.name) != field.default
-    }
+    given = {field: getattr(value, field.name) for field in fields(value)}
+    return {field.name: each for field, each in given.items() if each != field.default}
 
 
 @dataclass(frozen=True)
@@ -89,10 +85,8 @@ class Endpoint:
 
 
 def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
-    """Read the sheet of endpoints by LLM and GPU profile; without a path there are none.
-
-    Raises InputError: a base URL that is not one, two rows for a pair or for one server, or a
-    `ca_file` without certificates.
+    """Read the sheet of endpoints by LLM and GPU profile; without a path there are none. Raises
+    InputError: a base URL that is not one, two rows for a pair or a server, no certificates.
     """
     endpoints: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
@@ -154,8 +148,7 @@ def engine_settings(config: Mapping[str, Any], endpoint: Endpoint | None = None)
 
 def engine_facts(settings: EngineSettings) -> dict[str, Any]:
     """Return the settings that a measurement depends on, as plain data."""
-    endpoint = settings.endpoint
-    if endpoint:
+    if endpoint := settings.endpoint:
         urls, name = list(endpoint.base_urls), endpoint.served_model_name
         return {"name": settings.name, "base_urls": urls, "served_model_name": name}
     facts = {name: getattr(settings, name) for name in _FACTS}

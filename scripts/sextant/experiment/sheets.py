@@ -215,30 +215,19 @@ class ChosenCellRow:
     """numbers of users, ascending, separated by commas"""
 
 
-def _with_fields(base: type, fields: dict[str, tuple[Any, str]]) -> type:
-    """Return a dataclass with further fields: their types and what they mean."""
-    given = [(name, Annotated[it, Field(description=text)]) for name, (it, text) in fields.items()]
-    name, doc = base.__name__.strip("_"), {"__doc__": base.__doc__}
-    return make_dataclass(name, given, bases=(base,), namespace=doc, frozen=True, kw_only=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LlmFeatureRow:
-    """Features that came with a characterization: each row is one LLM, as its publisher says."""
-
-    llm_id: SelectableId
-    """an LLM of llms.tsv"""
-    n_positions: PositiveInt | None = None
-    """length of the positions in tokens; empty if not given"""
-    relative_attention_max_distance: PositiveInt | None = None
-    """largest relative position with a bucket of its own; empty without relative attention"""
-    relative_attention_n_buckets: PositiveInt | None = None
-    """buckets of relative positions; empty without relative attention"""
-    note: str | None = None
-    """what looks wrong in the row; not a feature"""
-
-
+_RELATIVE = "relative_attention"
 _LLM_FEATURES = {
+    "llm_id": (SelectableId, "an LLM of llms.tsv"),
+    "n_positions": (PositiveInt, "length of the positions in tokens; empty if not given"),
+    f"{_RELATIVE}_max_distance": (
+        PositiveInt,
+        "largest relative position with a bucket of its own; empty without relative attention",
+    ),
+    f"{_RELATIVE}_n_buckets": (
+        PositiveInt,
+        "buckets of relative positions; empty without relative attention",
+    ),
+    "note": (str, "what looks wrong in the row; not a feature"),
     "is_flash_attention": (_Flag, "1 if it was served with flash attention, else 0"),
     "n_parameters_billion": (PositiveFloat, "billions of parameters, as published"),
     "is_encoder_decoder": (_Flag, "1 for an encoder-decoder, 0 for a decoder alone"),
@@ -248,8 +237,10 @@ _LLM_FEATURES = {
     "dtype": (Dtype, "data type of the published weights"),
     "vocabulary_size": (PositiveInt, "entries of the vocabulary"),
 }
-LlmFeatureRow = _with_fields(_LlmFeatureRow, _LLM_FEATURES)
 _GPU_FEATURES = {
+    "gpu_id": (GpuId, "a device type with a facts file resources/gpus/<gpu_id>.yaml"),
+    "architecture": (str, "the maker's name of the architecture, e.g. Ampere"),
+    "note": (str, "what looks wrong in the row; not a feature"),
     "n_tensor_cores": (NonNegativeInt, "tensor cores"),
     "n_rt_cores": (NonNegativeInt, "ray-tracing cores"),
     "n_cuda_cores": (NonNegativeInt, "CUDA cores"),
@@ -273,19 +264,19 @@ _GPU_FEATURES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _GpuFeatureRow:
-    """Features that came with a characterization: each row is one device type."""
+def _feature_row(name: str, doc: str, fields: dict[str, tuple[Any, str]]) -> type:
+    """Return a dataclass of fields, by their types and what they mean."""
+    may_lack = ("n_positions", f"{_RELATIVE}_max_distance", f"{_RELATIVE}_n_buckets", "note")
+    given: list[Any] = [
+        (field, Annotated[it, Field(description=text)], *[None] * (field in may_lack))
+        for field, (it, text) in fields.items()
+    ]
+    doc = f"Features that came with a characterization: each row is one {doc}."
+    return make_dataclass(name, given, namespace={"__doc__": doc}, frozen=True, kw_only=True)
 
-    gpu_id: GpuId
-    """a device type with a facts file resources/gpus/<gpu_id>.yaml"""
-    architecture: str
-    """the maker's name of the architecture, e.g. Ampere"""
-    note: str | None = None
-    """what looks wrong in the row; not a feature"""
 
-
-GpuFeatureRow = _with_fields(_GpuFeatureRow, _GPU_FEATURES)
+LlmFeatureRow = _feature_row("LlmFeatureRow", "LLM, as its publisher says", _LLM_FEATURES)
+GpuFeatureRow = _feature_row("GpuFeatureRow", "device type", _GPU_FEATURES)
 
 
 @dataclass(frozen=True, kw_only=True)

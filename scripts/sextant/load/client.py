@@ -70,8 +70,7 @@ class Connection(asyncio.Protocol):
     """A keep-alive connection to one replica that carries one request at a time.
 
     `timeout_s` limits a request from its start, connecting included. `keep` takes the parts of
-    answers as they come; `on_end` is called as soon as a request has ended, before its answer was
-    read: its `status` is then what the connection knows.
+    answers as they come; `on_end` is called as soon as a request has ended, before it was read.
     """
 
     def __init__(

@@ -88,18 +88,14 @@ class LagWatch:
     def __init__(self) -> None:
         self.lags_ms = array("f")
         self._due_ns = time.monotonic_ns() + _PERIOD_NS
-        self._alarm = Alarm(self._tick)
-        self._alarm.set(self._due_ns, _PERIOD_NS)
+        self.alarm = Alarm(self._tick)
+        self.alarm.set(self._due_ns, _PERIOD_NS)
 
     def _tick(self) -> None:
         now_ns = time.monotonic_ns()
         while self._due_ns <= now_ns:  # moments that a long stall passed over were late too
             self.lags_ms.append((now_ns - self._due_ns) / 1e6)
             self._due_ns += _PERIOD_NS
-
-    def stop(self) -> None:
-        """Record no more."""
-        self._alarm.close()
 
 
 @dataclass
@@ -245,20 +241,17 @@ class Load(ABC):
         if self._is_refused and exchange.http_status in _REFUSALS:
             where = self.targets[exchange.replica].base_url
             problem = f"{where} refuses the requests: {exchange.error}"
-            self._break_off(InputError(problem, field="api_key_env", fix=_FIX))
+            self._broken = InputError(problem, field="api_key_env", fix=_FIX)
         self._is_refused = self._is_refused and exchange.status != "ok"
-        if not exchange.is_measured:
-            return
-        try:
-            self.log.add(exchange)
-        except InputError as error:
-            self._break_off(error)
-        if exchange.sent_ns:
-            self._send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
-
-    def _break_off(self, why: InputError) -> None:
-        self._broken = self._broken or why
-        self._break.set()
+        if exchange.is_measured:
+            try:
+                self.log.add(exchange)
+            except InputError as error:
+                self._broken = self._broken or error
+            if exchange.sent_ns:
+                self._send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
+        if self._broken:
+            self._break.set()
 
     async def _run(self, level: float) -> None:
         """Run the load to its end, or until it is broken off."""
@@ -273,7 +266,7 @@ class Load(ABC):
             task.cancel()
         for task in done:
             task.result()
-        watch.stop()
+        watch.alarm.close()
         self.close()
 
     async def _show_progress(self, level: float) -> None:

@@ -28,10 +28,7 @@ from sextant.points.verdict import FEASIBLE, Tuning
 def write_load(
     out: Path, run: CellRun, results: Sequence[LevelResult], limits_ms: Mapping[str, float]
 ) -> Document:
-    """Write the results of a load to the folder `out`; return their summary.
-
-    `limits_ms` are those of goodput.
-    """
+    """Write the results of a load to the folder `out`; return their summary."""
     summary = summary_document(summarise_load(run, [it.log for it in results], limits_ms))
     batches = chain.from_iterable(result.batches() for result in results)
     requests = pa.RecordBatchReader.from_batches(REQUEST_SCHEMA, batches)
@@ -52,18 +49,13 @@ def summarise_load(
     of its own gaps, which is its TPOT), `tpot_ms` and `e2e_ms`.
     """
     is_due = not KINDS[run.scenario_kind].has_users
+    pairs = zip(run.levels, logs, strict=True)
     return {
-        "llm_id": run.llm_id,
-        "gpu_profile_id": run.gpu_profile_id,
-        "engine": run.engine,
+        **{name: getattr(run, name) for name in ("llm_id", "gpu_profile_id", "engine")},
         "scenario": dict(run.scenario),
-        "prompts": run.prompts,
-        "is_complete": run.is_complete,
+        **{name: getattr(run, name) for name in ("prompts", "is_complete")},
         "limits_ms": dict(limits_ms),
-        "levels": [
-            _summarise_level(log, level, limits_ms, is_due)
-            for level, log in zip(run.levels, logs, strict=True)
-        ],
+        "levels": [_summarise_level(log, level, limits_ms, is_due) for level, log in pairs],
     }
 
 
@@ -137,12 +129,12 @@ def summary_document(facts: Mapping[str, Any]) -> Document:
             load = plural(int(level["level"]), "user")
         answered = f"{plural(level['n_ok'], 'answer')} in {number(level['duration_s'])} s"
         latencies = [[label, *map(number, level[name].values())] for name, label in SHOWN.items()]
-        parts: list[Block] = [
-            Headline(answered),
+        table, rates = (
             Table(["", "mean", *STATISTICS], latencies),
-            Facts(_rate_rows(level, facts["limits_ms"])),
-            *map(Note, _notes(level)),
-        ]
-        blocks.append(Section(load, parts))
+            _rate_rows(level, facts["limits_ms"]),
+        )
+        blocks.append(
+            Section(load, [Headline(answered), table, Facts(rates), *map(Note, _notes(level))])
+        )
     where = f"{facts['llm_id']} on {facts['gpu_profile_id']}, {facts['engine'] or 'endpoint'}."
     return Document(f"{facts['llm_id']}: load", blocks, facts, where, provenance())

@@ -53,8 +53,8 @@ def measure_level(
     """Warm servers up and load them at one level of a scenario other than `burst`.
 
     Requests are spread evenly over the replicas; `timeout_s` limits each, `epoch_ns` is zero of all
-    times on the monotonic clock, `seed` is of the arrivals. `before` is called after the warm-up.
-    Raises as `Load.measure`, and InputError where not so many connections may be opened.
+    times, `seed` is of the arrivals. `before` is called after the warm-up. Raises as
+    `Load.measure`, and InputError where not so many connections may be opened.
     """
     # At least: a rate's connections depend on the server.
     n_connections = 1 if isinstance(scenario, OpenLoop) else int(level)
@@ -121,9 +121,8 @@ def _stop(number: int, _: object) -> None:
 
 @contextmanager
 def stoppable(handler: Any = _stop) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM raise `Stopped`, so that what was measured can be written.
-
-    Others are ignored: they would end the writing.
+    """Let the first SIGINT or SIGTERM raise `Stopped`, so that what was measured can be written;
+    others are ignored.
     """
     before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
@@ -148,10 +147,9 @@ def load_server(
     """Load servers with each level of a scenario, and write a cell to `out`.
 
     `source_of` makes a level's requests from its seed; `seed` is of the arrivals and of the first
-    level's requests. `subject` are fields of its `CellRun`; the `definition` has what its answers
-    need (see `sextant.points.measured`). Returns the summary, with the goodput within `limits_ms`
-    of each request, and what ended the load too early: then the cell is written as not complete.
-    Raises InputError: no level can run; nothing is written.
+    level's requests. `subject` are fields of its `CellRun`. Returns the summary, with the goodput
+    within `limits_ms` of each request, and what ended the load too early: then the cell is written
+    as not complete. Raises InputError: no level can run; nothing is written.
     """
     out.mkdir(parents=True, exist_ok=True)
     # A folder that cannot be written to fails before the load.

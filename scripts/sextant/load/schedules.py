@@ -35,10 +35,9 @@ def run_closed_loop(
 ) -> LevelResult:
     """Load replicas with `users` concurrent users; user i sends to replica i modulo their number.
 
-    Requests that start within `duration_s` are measured and run to their end, so every row is a
-    whole request and output tokens over the level's `duration_s` is the throughput. The
-    ramp-down counts: make `duration_s` long against one request. Until the measured ones have
-    ended, but no longer than `cooldown_s`, users send requests that are not measured.
+    Requests that start within `duration_s` are measured and run to their end: the ramp-down counts,
+    so make it long against one request. Until the measured ones have ended, but no longer than
+    `cooldown_s`, users send requests that are not measured.
     """
     source.prepare(max(_PREPARED_AT_LEAST, _PREPARED_PER_USER * users))
     load = _ClosedLoop(targets, source, timeout_s)
@@ -189,9 +188,8 @@ class _OpenLoop(Load):
 
     def _is_over(self) -> bool:
         """Whether nothing is left to send: a cool-down ends with the last measured request."""
-        if self._next >= len(self._due_ns):
-            return True
-        return self._next >= self._last and not self.n_in_flight
+        is_late = self._next >= self._last and not self.n_in_flight
+        return is_late or self._next >= len(self._due_ns)
 
     def _send(self, due_ns: int) -> None:
         place, self._next = self._next, self._next + 1
@@ -201,15 +199,12 @@ class _OpenLoop(Load):
         ready_ns = max(due_ns, self._rooms_ns.popleft())
         exchange = self.take(place, due_ns, ready_ns, left_out)
         self._n_under_way += 1
-        self._free_connection(place % len(self.targets)).start(exchange)
-
-    def _free_connection(self, replica: int) -> Connection:
-        idle = self._idle[replica]
-        if idle and time.monotonic_ns() - idle[-1].idle_since_ns < _MOST_IDLE_NS:
-            return idle.pop()
-        while idle:  # those below rested even longer
-            idle.pop().close()
-        return self.connection(replica)
+        idle = self._idle[place % len(self.targets)]
+        if idle and time.monotonic_ns() - idle[-1].idle_since_ns >= _MOST_IDLE_NS:
+            while idle:  # those below rested even longer
+                idle.pop().close()
+        connection = idle.pop() if idle else self.connection(place % len(self.targets))
+        connection.start(exchange)
 
     def on_end(self, connection: Connection, exchange: Exchange) -> None:
         self._rooms_ns.append(exchange.ended_ns)

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sextant.base.errors import InputError
+from sextant.workload.prompts import CorpusTokens, as_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from sextant.workload.prompts import PromptSource
     from sextant.workload.request_model import RequestModel
     from sextant.workload.shared_blocks import TraceBlocks
 
 _SAMPLING = ("temperature", "top_k", "top_p")
 # Requests drawn at once, after the first ones.
 _BLOCK = 64
-FIRST_TOKEN_ID = 16
-"""Ids below are left alone: tokenizers keep padding, start and end markers there."""
 # Common words, of which most vocabularies have each as one token.
 _WORDS = (
     "the and that have with this from they will would there their what about which when make "
@@ -82,9 +79,8 @@ def prepare(
     sampling: Mapping[str, float] | None = None,
     form: Form = Form(),
 ) -> PreparedRequest:
-    """Encode a request of exact input and output length, unless its answer may stop.
-
-    `sampling` holds `temperature`, `top_k` and `top_p` where they are not greedy.
+    """Encode a request of exact input and output length, unless its answer may stop; `sampling`
+    holds `temperature`, `top_k` and `top_p` where they are not greedy.
     """
     is_text = isinstance(prompt, Text)
     content = prompt.text if isinstance(prompt, Text) else np.asarray(prompt).tolist()
@@ -128,10 +124,7 @@ class Source(ABC):
         self._n_calls = 0
 
     def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
-        """Encode `n_ahead` requests and keep so many ready; what earlier calls left is dropped.
-
-        At most `n_most` will be taken in all; None for no end.
-        """
+        """Begin anew: encode `n_ahead` requests and keep so many ready, of `n_most` to be taken."""
         self._n_calls += 1
         self._coming, self._ready = self._requests(n_ahead), deque[PreparedRequest]()
         self._n_ahead, self._n_left = n_ahead, n_most
@@ -228,9 +221,8 @@ class ListedRequests(Source):
 class ReplayedRequests(Source):
     """Requests of a trace in its order; then from the first again, with other prompts.
 
-    Prompts begin alike as far as the inputs of the trace do: within a level, since each level has
-    a seed of its own. A request that failed in the trace asks for one token. The prompt of a
-    request is `prompt_of(request, *seed)`.
+    Prompts of a level begin alike as far as the inputs of the trace do: `prompt_of(request, *seed)`
+    is the prompt of a request. One that failed in the trace asks for one token.
     """
 
     def __init__(
@@ -250,26 +242,6 @@ class ReplayedRequests(Source):
             yield prompt, max(int(self._blocks.output_tokens[request]), 1), {}
 
 
-class RandomIds:
-    """Prompts of random token ids, as `workload.prompts.RandomTokens` makes them, but without data
-    frames, which would double the client's memory. Of 4 tokens and more, no two are alike.
-    """
-
-    def __init__(self, vocab_size: int) -> None:
-        if vocab_size <= FIRST_TOKEN_ID:
-            fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
-            raise InputError(f"a vocabulary of {vocab_size}", field="vocab_size", fix=fix)
-        self.n_ids = vocab_size - FIRST_TOKEN_ID
-
-    def prompts(
-        self, lengths: Sequence[int] | np.ndarray, seed: int | np.random.SeedSequence
-    ) -> list[np.ndarray]:
-        """Return a prompt per length; same seed, same prompts."""
-        rng, n_tokens = np.random.default_rng(seed), int(np.sum(lengths))
-        ids = rng.integers(self.n_ids, size=n_tokens, dtype=np.int32) + FIRST_TOKEN_ID
-        return np.split(ids, np.cumsum(lengths)[:-1])
-
-
 def unsent_parameters(model: "RequestModel") -> list[str]:
     """Return the parameters of a workload that a request to the server cannot carry."""
     sent = {"input_tokens", "output_tokens", "is_greedy", *_SAMPLING}
@@ -279,11 +251,11 @@ def unsent_parameters(model: "RequestModel") -> list[str]:
 class Texts:
     """Prompts that a tokenizer turns into exactly as many tokens as are asked for.
 
-    They are cut from `ids` where given, else drawn from common words. Without a tokenizer a word
-    stands for a token: how many there were is for the server to say.
+    They are cut from `ids` where given, else drawn from common words, one for a token where there
+    is no tokenizer.
     """
 
-    def __init__(self, tokenizer: "Tokenizer | None", ids: "PromptSource | None" = None) -> None:
+    def __init__(self, tokenizer: "Tokenizer | None", ids: CorpusTokens | None = None) -> None:
         self._tokenizer, self._ids = tokenizer, ids
 
     def prompts(
@@ -294,8 +266,6 @@ class Texts:
         Raises InputError: no text of exactly so many tokens was found.
         """
         if self._ids is not None and self._tokenizer is not None:
-            from sextant.workload.prompts import as_text
-
             cut = self._ids.prompts(lengths, seed)
             return [Text(as_text(self._tokenizer, ids), len(ids)) for ids in cut]
         rng = np.random.default_rng(seed)
@@ -305,8 +275,6 @@ class Texts:
         """Return a prompt of as many tokens as `words`, numbers below `N_WORDS`."""
         text, length = " ".join(np.array(_WORDS.split())[words]), len(words)
         if self._tokenizer is not None:
-            from sextant.workload.prompts import as_text
-
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids[:length]
             text = as_text(self._tokenizer, np.array(ids))
         return Text(text, length)

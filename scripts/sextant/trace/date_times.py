@@ -83,9 +83,7 @@ def _moment(text: str) -> tuple[int | None, int]:
 
 
 def parse_time(text: str) -> tuple[int, bool]:
-    """Return nanoseconds since 1970 of an ISO 8601 date-time (UTC with a zone), and whether it has
-    one. Raises ValueError.
-    """
+    """Return nanoseconds since 1970 of an ISO 8601 date-time, and whether it has a zone."""
     moment = datetime.fromisoformat(text)
     epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
     return (moment - epoch) // timedelta(microseconds=1) * 1000, moment.tzinfo is not None
@@ -95,7 +93,7 @@ def check_start_time(
     start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
 ) -> None:
     """Refuse a `start_time` that is no ISO 8601 date-time of the years 1700 to 2199, or for a
-    format that has its own. `file` and `row` say where it is written, if that is a sheet.
+    format that has its own. `file` and `row` are those of a sheet.
     """
     problem, fix = None, "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     if form.is_datetime:
@@ -113,10 +111,8 @@ def check_start_time(
 def check_first_tick(
     source: str | Path, first_tick: float, form: TraceFormat, start_time: str | None
 ) -> None:
-    """Refuse a first arrival that is no plausible time in the unit of its source.
-
-    A log's numbers that would be a date from 2001 to 2096 in another unit have that unit, unless
-    `start_time` says that they do not count from 1970. No clock shows more than a century.
+    """Refuse a first arrival that is no plausible time in the unit of its source: a log's numbers
+    that would be a date from 2001 to 2096 in another unit have that unit.
     """
     if form.is_datetime or start_time is not None:
         return
@@ -146,10 +142,8 @@ def _is_date(since_1970_s: float) -> bool:
 def start_facts(
     first_tick: float, form: TraceFormat, start_time: str | None, is_zoned: bool | None
 ) -> dict[str, Any]:
-    """Return `start_time`, the moment of `arrival_s` = 0, and `first_tick_s`.
-
-    `first_tick` is the first row's arrival in the source's unit, `start_time` when the source's
-    clock shows zero. See `job.ingest_trace` for what is returned.
+    """Return `start_time` and `first_tick_s` (see `job.ingest_trace`); `first_tick` is that of the
+    first row in the source's unit, `start_time` when the clock of the source shows zero.
     """
     if form.is_datetime:
         begin_ns, first_tick_s = int(first_tick), None

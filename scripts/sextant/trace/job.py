@@ -60,10 +60,9 @@ def ingest_trace(
     """Normalise a trace to Parquet; write its malformed rows and a report, too.
 
     A request without an output token is `failed`, unless the source has a status of its own; a
-    failed request needs no tokens. One without an id gets its line number. Blank lines are counted,
-    but are no rows. Report and provenance carry `start_time`, the date-time of `arrival_s` = 0 (in
-    UTC where a zone is known, null if unknown), and `first_tick_s`, what the source's clock shows
-    then (null for date-times).
+    failed request needs no tokens. One without an id gets its line number. Report and provenance
+    carry `start_time`, the date-time of `arrival_s` = 0 (in UTC where a zone is known, null if
+    unknown), and `first_tick_s`, what the source's clock shows then (null for date-times).
 
     Args:
         source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant` and `columns`, Parquet.
@@ -71,12 +70,11 @@ def ingest_trace(
             may be the path of a mapping file) and `time_unit`.
         trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. Of a source
             that is not, `n_moved` rows were late, by `most_late_s` at most.
-        rejected_out: `line` (a CSV's header is line 1; Parquet's first row is 1), `reason` and
-            `raw` of malformed rows, and of rows whose time is far from all others (line null).
+        rejected_out: `line` (from 1, a CSV's header included), `reason` and `raw` of malformed
+            rows, and of rows whose time is far from all others (line null).
         report_out: JSON with what this function returns.
         max_rejected_fraction: largest share of malformed rows that is tolerated.
-        start_time: ISO 8601 date-time at which the source's clock shows zero, where arrivals
-            are numbers.
+        start_time: ISO 8601 date-time at which the source's clock shows zero.
         ignore_unknown: leave columns out that the format does not know; the report names them.
         max_rate_rps: highest mean rate that is believed; a wrong unit of time shows in it.
 
@@ -130,10 +128,7 @@ def ingest_trace(
 
 
 def _check_counts(
-    source: Path,
-    counts: Mapping[str, Any],
-    shown: list[tuple[int, str]],
-    max_rejected_fraction: float,
+    source: Path, counts: dict[str, Any], shown: list[tuple[int, str]], max_rejected_fraction: float
 ) -> None:
     if counts["n_read"] == 0:
         raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
@@ -142,8 +137,8 @@ def _check_counts(
         return
     where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
     problem = f"{counts['n_rejected']:,} of {counts['n_read']:,} rows are malformed ({where})"
-    fix = "correct them, or raise max_rejected_fraction (`--max-rejected-fraction`), now "
-    fix += f"{max_rejected_fraction:g}"
+    fix = "correct them, or raise max_rejected_fraction (`--max-rejected-fraction`), "
+    fix += f"now {max_rejected_fraction:g}"
     if NO_STATUS in where:
         fix += f"; a status is one of {STATUSES}"
     if not counts["n_accepted"] and "not a number" in where:
@@ -171,9 +166,8 @@ class Output:
     def __init__(self, trace: Path, rejected: Path, form: formats.TraceFormat) -> None:
         self._path, self._form = trace, form
         self._trace = _writer(trace, form.schema)
-        self._rejected = pq.ParquetWriter(
-            rejected, REJECTED, compression="zstd", store_schema=False
-        )
+        settings: dict[str, Any] = {"compression": "zstd", "store_schema": False}
+        self._rejected = pq.ParquetWriter(rejected, REJECTED, **settings)
         self.first_tick: float = math.nan  # an int for date-times
         self.is_zoned: bool | None = None
         self.shown: list[tuple[int, str]] = []
@@ -204,7 +198,12 @@ class Output:
             return
         if not self._accepted["n_accepted"]:
             self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
-        arrival_s = _elapsed(rows.tick, self.first_tick) / self._form.units_per_s
+        tick, first = rows.tick, self.first_tick
+        elapsed = tick - first
+        if tick.dtype == np.int64:  # five centuries of nanoseconds need all bits of both directions
+            after, before = elapsed.view(np.uint64), (first - tick).view(np.uint64)
+            elapsed = np.where(tick >= first, after.astype(float), -before.astype(float))
+        arrival_s = elapsed / self._form.units_per_s
         before_s = self._accepted["duration_s"] or 0.0
         self._is_sorted &= bool(np.all(np.diff(arrival_s, prepend=before_s) >= 0))
         self._accepted["duration_s"] = arrival_s[-1].item()
@@ -241,9 +240,8 @@ class Output:
             found = f"""SELECT min(arrival_s), count(*) FILTER (late_s > 0), max(late_s) FROM (
                 SELECT arrival_s, max(arrival_s) OVER (ORDER BY file_row_number) - arrival_s
                 AS late_s FROM {rows} WHERE {is_near})"""
-            start_s, self._accepted["n_moved"], self._accepted["most_late_s"] = database.execute(
-                found
-            ).fetchall()[0]
+            start_s, *moved = database.execute(found).fetchall()[0]
+            self._accepted |= dict(zip(("n_moved", "most_late_s"), moved, strict=True))
             in_order = f"""SELECT * EXCLUDE (file_row_number)
                 REPLACE (arrival_s - {start_s!r} AS arrival_s)
                 FROM {rows} WHERE {is_near} ORDER BY arrival_s, file_row_number"""
@@ -287,12 +285,3 @@ def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         store_schema=False,  # so that readers get plain texts
         write_page_checksum=True,
     )
-
-
-def _elapsed(tick: np.ndarray, first: float) -> np.ndarray:
-    """Return the ticks less the first one, in the source's unit; no difference overflows."""
-    if tick.dtype != np.int64:
-        return tick - first
-    # Five centuries of nanoseconds need all bits of both directions.
-    after, before = (tick - first).view(np.uint64), (first - tick).view(np.uint64)
-    return np.where(tick >= first, after.astype(float), -before.astype(float))

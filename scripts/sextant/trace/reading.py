@@ -1,8 +1,7 @@
 """A source read to rows: text in blocks of whole lines, Parquet in batches of rows.
 
 Arrow parses a block of CSV at once; one in which it is unclear where a cell ends is split line by
-line. Cells are then typed column by column and judged (`rules`). No source is held in memory as a
-whole.
+line. Cells are then typed column by column and judged (`rules`).
 """
 
 import csv
@@ -23,16 +22,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sextant.base.errors import InputError
+from sextant.trace import trace_format
 from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_times
 from sextant.trace.rules import Cells, Judge, Rows
-from sextant.trace.trace_format import (
-    BLANK,
-    CODED_COLUMNS,
-    COLUMN_TYPES,
-    HASH_IDS,
-    NEEDED_COLUMNS,
-    TraceFormat,
-)
+from sextant.trace.trace_format import BLANK, COLUMN_TYPES, HASH_IDS, TraceFormat
 
 BATCH_ROWS = 100_000
 """Rows of a Parquet file that are checked at a time."""
@@ -50,9 +43,8 @@ _QUOTED_LINE, _NEXT_CELL = re.compile(f"{_CELL}(?:,{_CELL})*"), re.compile(f",{_
 
 
 def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
-    """Yield the rows of a source; the names of columns that are left out go into `ignored`.
-
-    Raises InputError: a file that cannot be read, or columns that are missing, unknown or twice.
+    """Yield the rows of a source; names of columns that are left out go into `ignored`. Raises
+    InputError: a file that cannot be read, or columns that are missing, unknown or twice.
     """
     try:
         if source.suffix == ".parquet" and not form.is_jsonl:
@@ -63,8 +55,7 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
                 for batch in stored.iter_batches(BATCH_ROWS):
                     table = _flat(pa.Table.from_batches([batch]))
                     columns = {
-                        target: table[column].combine_chunks()
-                        for target, column in judge.sources.items()
+                        it: table[name].combine_chunks() for it, name in judge.sources.items()
                     }
                     cells = _typed(columns, form, np.full(len(table), None))
                     yield judge.rows(cells, partial(_raw_rows, batch))
@@ -105,10 +96,8 @@ def _lines_of(text: bytes) -> list[str]:
 
 
 def read_blocks(source: Path) -> Iterator[bytes]:
-    """Yield the text of a file (`.gz` and `.zst` too), cut at ends of lines, without its BOM.
-
-    Each block ends in a newline. Raises InputError if a line is longer than `MAX_LINE_BYTES`,
-    OSError if the file is cut short or not what its ending says.
+    """Yield the text of a file (`.gz` and `.zst` too) in blocks of lines, without its BOM. Raises
+    InputError if a line is too long, OSError if the file is cut short or not what its ending says.
     """
     with pa.input_stream(source, compression="detect") as stream:
         block = rest = b""
@@ -259,7 +248,7 @@ def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | 
         is_kept = np.equal(line_faults, np.array(None)).astype(bool)
         places = pa.array(np.cumsum(is_kept) - 1, mask=~is_kept)
         columns = {name: column.take(places) for name, column in columns.items()}
-    if all(columns[name].null_count > len(faults) for name in NEEDED_COLUMNS):
+    if all(columns[name].null_count > len(faults) for name in trace_format.NEEDED_COLUMNS):
         # Arrow reads a blank line as a row of nulls.
         for place, line in enumerate(_lines_of(text)):
             if not line.strip():
@@ -364,7 +353,7 @@ def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.n
             column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
         if wanted == pa.int64():
             typed[name], zones = read_date_times(column)
-        elif name in CODED_COLUMNS:
+        elif name in trace_format.CODED_COLUMNS:
             typed[name] = column.dictionary_encode()
         else:
             typed[name] = column if column.type == wanted else _read_texts(column, wanted)

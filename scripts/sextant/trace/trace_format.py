@@ -19,7 +19,6 @@ from sextant.base.sheets import check, read_yaml
 MAX_INT32 = 2**31 - 1
 MAX_SPAN_S = 1e8
 """A trace of more than three years has a wrong time in it."""
-
 TRACE_COLUMNS = {
     "request_id": pa.string(),
     "arrival_s": pa.float64(),
@@ -53,11 +52,8 @@ COLUMN_TYPES = TRACE_COLUMNS | {HASH_IDS: pa.list_(pa.int64())}
 NEEDED_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 # Lowest sensible value of a number; 0 for all others. Engines write top_k = -1 for "no limit".
 MINIMUM = {"input_tokens": 1, "batch_size": 1, "top_k": -1}
-
 BLANK = "blank line"
 """The reason of a line that holds nothing: it is not a row, neither accepted nor rejected."""
-
-
 FORMATS_FILE = PROJECT / "resources" / "traces" / "formats.yaml"
 MAPPED = "columns"
 """The format of a source whose columns the user names."""

@@ -37,13 +37,10 @@ JUDGED = (*(f"dispersion_{scale}s" for scale in SCALES_S), BUSIEST)
 MIN_JUDGED_BINS = 20
 """Bins from which on a model's dispersion is compared with the trace's. A variance of n counts has
 a relative standard deviation of √(2 / (n - 1)): 141% for 2 bins, 32% for 20."""
-
 Measures = dict[str, float | None]
 """By name: `gap_cv`, coefficient of variation of the gaps; of the counts in bins of each scale with
 two whole ones `dispersion_<scale>s`, variance over mean (1: Poisson); `busiest_<scale>s`,
 requests of the fullest bin."""
-
-
 MODELS = {
     "gamma": "one Gamma process",
     "rescaled": "a rate profile with Gamma gaps",
@@ -69,9 +66,8 @@ _MANY, _FAR = 30, 0.3
 def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between ascending arrivals, by maximum likelihood.
 
-    Equal stamps say that the trace's clock is coarse. Then all gaps are counted in its steps
-    (`clock_step`) and fitted by the likelihood of those counts; else they are exact. The fit is
-    tested where a mean gap has `gamma.FAR` steps or more, on at most some million gaps.
+    Equal stamps say that the trace's clock is coarse: then all gaps are counted in its steps
+    (`clock_step`), and the fit is tested only where a mean gap has `gamma.FAR` or more.
     """
     gaps = np.diff(arrival_s)
     n_gaps, n_zero, duration = len(gaps), int(np.count_nonzero(gaps == 0)), float(gaps.sum())
@@ -119,10 +115,9 @@ def hidden(step_s: float, what: str) -> str:
 def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float | None]:
     """Return ascending times without a coarse clock's steps, and the step (s) of such a clock.
 
-    A clock cuts times down to its stamps. Requests of one stamp that were sent together would find
-    a queue that never was: they are spread over the step at random, in their order, and none comes
-    after the next stamp. None, and the times as they are: fewer than `MIN_EQUAL` gaps are 0, or the
-    step is below `COARSE_S`.
+    Requests of one stamp would find a queue that never was: they are spread over the step at
+    random, in their order, and none comes after the next stamp. None, and the times as they are:
+    fewer than `MIN_EQUAL` gaps are 0, or the step is below `COARSE_S`.
     """
     gaps = np.diff(times)
     if np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any():
@@ -138,12 +133,11 @@ def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float 
 
 def clock_step(gaps: np.ndarray, end_s: float) -> float:
     """Return the greatest step (s) of which all gaps are whole numbers; the least gap where there
-    is none.
+    is none. Some of `gaps` (s) are above 0; times up to `end_s` have `gamma.MAX_STEPS` steps.
 
     Euclid's algorithm: the remainder takes the place of the step until there is none. Clocks jitter
     and decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged, and a
-    step is taken to be the roundest number that it may be. Some of `gaps` (s) are above 0; times up
-    to `end_s` are precise to that / `gamma.MAX_STEPS`.
+    step is taken to be the roundest number that it may be.
     """
     gaps = gaps[gaps > 0]
     step_s = least = max(float(gaps.min()), end_s / gamma.MAX_STEPS)
@@ -190,7 +184,7 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
     end_s = float(times[-1]) if duration_s is None else duration_s
     has_cv = len(gaps) >= 2 and gaps.any()
     measures: Measures = {"gap_cv": float(gaps.std(ddof=1) / gaps.mean()) if has_cv else None}
-    binned, binned_s = count_seconds(times), 1
+    binned, binned_s = np.bincount(times.astype(np.int64)), 1
     for scale_s in SCALES_S:
         if scale_s > binned_s:
             binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
@@ -203,11 +197,6 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
             dispersion = float(counts.var(ddof=1)) / mean if mean else None
             measures[f"dispersion_{scale_s}s"] = dispersion
     return measures
-
-
-def count_seconds(times: np.ndarray) -> np.ndarray:
-    """Return the arrivals of each second up to the last one."""
-    return np.bincount(times.astype(np.int64))
 
 
 class Fit(NamedTuple):
@@ -237,11 +226,10 @@ class ArrivalChoice(NamedTuple):
 def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -> ArrivalChoice:
     """Return the simplest model whose samples are as bursty as the trace, else a replay.
 
-    A model passes if the medians over its samples are within 10% of the trace in the dispersion at
-    every scale of `MIN_JUDGED_BINS` bins or more, and in the busiest minute; where the trace's
-    measure is no more than chance gives a steady Gamma process, if the model's is no more either.
-    The profile is always fitted, so that a scenario may ask for it. `times` ascend from 0, `gamma`
-    is the fit to all their gaps. Raises InputError as `measure_arrivals`.
+    A model passes if the medians over its samples are within 10% of the trace in each of `JUDGED`;
+    where the trace's measure is no more than chance gives a steady Gamma process, if the model's is
+    no more either. The profile is always fitted: a scenario may ask for it. `times` ascend from 0,
+    `gamma` is the fit to all their gaps. Raises InputError as `measure_arrivals`.
     """
     trace, n = measure_arrivals(times), len(times)
     if n < 3 or gamma.rate_rps is None:
@@ -287,13 +275,9 @@ class _Judge:
         return int(self._duration_s // int(name.rpartition("_")[2][:-1]))
 
     def _sample(self, process: Arrivals, n: int, first: int = 0) -> list[Measures]:
-        samples = []
-        for number in range(first, n):
-            seed = child_seed(self._seed, number)
-            drawn = process.times(duration_s=self._duration_s, seed=seed)
-            if len(drawn):
-                samples.append(measure_arrivals(drawn, self._duration_s))
-        return samples
+        seeds = (child_seed(self._seed, number) for number in range(first, n))
+        drawn = (process.times(duration_s=self._duration_s, seed=seed) for seed in seeds)
+        return [measure_arrivals(times, self._duration_s) for times in drawn if len(times)]
 
     def learn_chance(self, steady: Gamma) -> list[Measures]:
         """Learn which measures chance alone gives steady traffic; return those of the samples."""
@@ -361,9 +345,8 @@ def measure_words(name: str) -> str:
     if name == "gap_cv":
         return "the coefficient of variation of the gaps"
     what, _, scale = name.rpartition("_")
-    seconds = int(scale[:-1])
-    over = f"{seconds} s" if seconds < 60 else f"{seconds // 60} min"
-    over = "1 h" if seconds == 3600 else over
+    over = scale[:-1] + " s"
+    over = {"60 s": "1 min", "300 s": "5 min", "1200 s": "20 min", "3600 s": "1 h"}.get(over, over)
     if what == "busiest":
         return f"the number of requests in the busiest {over}"
     return f"the {what} of counts over {over}"
@@ -375,7 +358,7 @@ def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
     If none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
     dispersion of the counts nearest to the trace's over all scales.
     """
-    end_s, per_second, judged = float(times[-1]), count_seconds(times), []
+    end_s, per_second, judged = float(times[-1]), np.bincount(times.astype(np.int64)), []
     named = {scale: trace.get(f"dispersion_{scale}s") for scale in SCALES_S}
     scales = {scale: value for scale, value in named.items() if value}
     for bin_s in _BINS_S:
@@ -396,7 +379,7 @@ def _best_shape(
     """Return the shape of the gaps, and how far the worst dispersion is off (|ln ratio|)."""
     edges = np.minimum(np.arange(len(counts) + 1) * bin_s, end_s)
     expected = np.concatenate([[0.0], np.cumsum(counts, dtype=float)])
-    parts: list[tuple[float, float, float]] = []
+    parts = []
     for scale_s, dispersion in scales.items():
         whole = np.diff(np.interp(np.arange(int(end_s // scale_s) + 1) * scale_s, edges, expected))
         parts.append((whole.mean(), whole.var(ddof=1) / whole.mean(), dispersion))
@@ -429,9 +412,8 @@ def relative_errors(truth: Mapping[str, float | None], model: Measures) -> Measu
     """Return model / truth - 1 of each measure; None where there is nothing to compare."""
     errors: Measures = {}
     for name, value in truth.items():
-        other = model.get(name)
-        if value is None or other is None:
-            errors[name] = None
-        else:
-            errors[name] = other / value - 1 if value else (0.0 if other == value else None)
+        other = None if value is None else model.get(name)
+        errors[name] = other / value - 1 if value and other is not None else None
+        if value == 0 and other == 0:
+            errors[name] = 0.0
     return errors

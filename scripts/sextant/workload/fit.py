@@ -38,24 +38,17 @@ def fit_workload(
     `requests_out` (`requests.parquet`) has one row per joint bin of at most `n_bins` a parameter,
     `arrivals_out` (`arrivals.json`) the arrival models, `validation_out` the figures that are
     returned. Beside `arrivals_out`, `arrivals.parquet` keeps the trace's own times; those of a
-    coarse clock are spread over its steps. Requests above a cap (tokens) are cut to it and counted.
-    Failed requests take part in the arrivals only. `seed` is of the samples that arrival models are
-    judged by.
+    coarse clock are spread over its steps. Requests above a cap (tokens) are cut to it and counted;
+    failed ones take part in the arrivals only. `seed` is of the samples that models are judged by.
 
-    `requests_out` and `arrivals_out` depend on the trace's source and the parameters alone, not on
-    version or commit, so that edits of the code leave benchmarks alone.
-
-    Raises InputError: a cap below 1, no request to fit, or arrivals out of order.
+    All but `validation_out` depends on the trace's source and the parameters alone, so that edits
+    of the code leave benchmarks alone. Raises InputError: a cap below 1, no request to fit, or
+    arrivals out of order.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     request_model.check_caps(caps)
-    facts = {
-        "inputs_sha256": read_provenance(trace).get("inputs_sha256", {}),
-        "max_input_tokens": max_input_tokens,
-        "max_output_tokens": max_output_tokens,
-        "n_bins": n_bins,
-        "seed": seed,
-    }
+    facts = {"inputs_sha256": read_provenance(trace).get("inputs_sha256", {})}
+    facts |= {**{f"max_{name}": cap for name, cap in caps.items()}, "n_bins": n_bins, "seed": seed}
     served = request_model.ServedRequests.of(trace, caps)
     requests = served.fit(n_bins)
     validation: dict[str, Any] = {
@@ -109,9 +102,8 @@ def write_workload(
 ) -> dict[str, Any]:
     """Write the files of `fit_workload` for a model that comes without a trace (`origin`).
 
-    Its load is given when it is run: a rate for latency-critical inference, everything at once for
-    best effort (Papaioannou and Doudali). `arrivals.json` has no parameters, `arrivals.parquet` no
-    row.
+    Its load is given when it is run (Papaioannou and Doudali): a rate, or everything at once.
+    `arrivals.json` has no parameters, `arrivals.parquet` no row.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     capped, clipped_fraction = cap_model(model, caps)
@@ -172,10 +164,9 @@ def exact_fidelity(
     """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
 
     `traced` has the combinations of the trace's parameters (NaN: null), `counts` the requests of
-    each. Returns by parameter `ks` and `mean_ratio`, the model's mean over the trace's;
-    `spearman_trace`, `spearman_model`, coefficients (None: a parameter is constant);
-    `spearman_difference`, the largest: `joint` that of the model, `independent` that of independent
-    parameters.
+    each. Returns by parameter `ks` and `mean_ratio`, the model's mean over the trace's; the
+    coefficients `spearman_trace` and `spearman_model` (None: a parameter is constant); the largest
+    `spearman_difference`, of the model (`joint`) and of `independent` parameters.
     """
     frame, weights = model.frame[model.parameters], model.weights
     of_trace, of_model = spearman(traced, counts), spearman(frame, weights)
@@ -203,10 +194,8 @@ def ks_distance(
     weights_a: np.ndarray | None = None,
     weights_b: np.ndarray | None = None,
 ) -> float:
-    """Return the Kolmogorov-Smirnov distance: the largest difference of two cumulative shares.
-
-    `a` (n,) and `b` (m,) are numbers, booleans or nulls, of equal weight by default. A null counts
-    as a value below all others. Raises InputError: one of them is empty.
+    """Return the Kolmogorov-Smirnov distance of (n,) and (m,) numbers, booleans or nulls, which
+    count as values below all others. Raises InputError: one of the two is empty.
     """
     (values_a, shares_a), (values_b, shares_b) = (
         _cumulative_shares(np.where(np.isnan(numbers), -np.inf, numbers), weights)
@@ -224,7 +213,7 @@ def cumulative(
     """Return a cumulative distribution to draw: `value`, and `fraction` of values up to it.
 
     Nulls are left out. Of more distinct values than `max_points`, those nearest to equal steps of
-    the fraction are kept, the lowest and the highest among them. Raises InputError: no value.
+    the fraction are kept. Raises InputError: no value.
     """
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
@@ -238,10 +227,8 @@ def cumulative(
 
 
 def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataFrame:
-    """Return Spearman's rank correlation of each pair of columns; NaN: one of the two is constant.
-
-    A row of weight w (1 by default) counts as w equal rows, with mid-ranks. A pair uses the rows
-    where both are known.
+    """Return Spearman's rank correlation of each pair of columns, of the rows where both are known;
+    NaN: one of the two is constant. A row of weight w (1 by default) counts as w equal rows.
     """
     names = list(frame.columns)
     row_weights = np.ones(len(frame)) if weights is None else np.asarray(weights, float)
@@ -252,7 +239,11 @@ def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataF
         for column, place_b in enumerate(places[: row + 1]):
             is_known = (place_a >= 0) & (place_b >= 0) & (row_weights > 0)
             own = row_weights[is_known]
-            a, b = (_centred_ranks(place[is_known], own) for place in (place_a, place_b))
+            # Mid-ranks less the mean rank, by the place of a value and its weight.
+            pair = [place[is_known] for place in (place_a, place_b)]
+            masses = [np.bincount(place, own) for place in pair]
+            ranks = [np.cumsum(mass) - mass / 2 - mass.sum() / 2 for mass in masses]
+            a, b = (rank[place] for rank, place in zip(ranks, pair, strict=True))
             spread = np.sum(own * a**2) * np.sum(own * b**2)
             # A constant has all its ranks at their mean, 0, exactly.
             if spread:
@@ -262,16 +253,9 @@ def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataF
     return pd.DataFrame(matrix, index=names, columns=names)
 
 
-def _centred_ranks(place: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return each row's mid-rank less the mean rank, by the place of its value and its weight."""
-    mass = np.bincount(place, weights)
-    return (np.cumsum(mass) - mass / 2 - mass.sum() / 2)[place]
-
-
 def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None:
-    """Return the largest difference of two matrices of coefficients, None if there is no pair.
-
-    Pairs for which `truth` has none are left out; where only `other` has none, it is 0.
+    """Return the largest difference of two matrices of coefficients, None without any in `truth`;
+    where only `other` has none, it is 0.
     """
     differences = (truth - other.fillna(0.0)).to_numpy()
     off_diagonal = differences[~np.eye(len(truth), dtype=bool)]

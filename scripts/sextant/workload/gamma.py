@@ -1,11 +1,9 @@
 """Gamma distributions by maximum likelihood, for one sample or for many at once.
 
-`fit_gamma` is for exact gaps, `fit_steps` for gaps that a coarse clock shows as whole steps. A
-clock of step h cuts each time to the last multiple of h. A gap of x steps whose first request lies
-anywhere within its step is shown as d steps with probability 1 - |x - d| if that is positive. With
-f the density of a Gamma distribution with shape α and scale β (in steps), P(d) = ∫ (1 - |x - d|)
-f(x) dx from d - 1 to d + 1: by Gauss's quadrature where f is smooth across two steps, else by
-second differences of the integrated distribution function.
+`fit_gamma` is for exact gaps, `fit_steps` for gaps that a coarse clock shows as whole steps: it
+cuts each time to the last step. A gap of x steps whose first request lies anywhere within its step
+is shown as d steps with probability 1 - |x - d| if that is positive. With f the density of a Gamma
+distribution (shape α, scale β in steps), P(d) = ∫ (1 - |x - d|) f(x) dx from d - 1 to d + 1.
 """
 
 import itertools
@@ -63,8 +61,8 @@ def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaF
     """Fit a Gamma distribution to each group, by the number, sum and sum of logarithms of its
     values.
 
-    The shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln), the scale is mean / α. The
-    intervals come from the Fisher information of s on a log scale (docs/workloads.md).
+    The shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln); the intervals come from the
+    Fisher information of s on a log scale (docs/workloads.md).
     """
     n, total, log_total = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(value, float)) for value in (n, total, log_total))
@@ -140,9 +138,7 @@ def ks_distance(
 
 
 class StepCounts(NamedTuple):
-    """How often each number of steps occurs among the gaps of some groups: one entry for each
-    distinct number of a group, ascending, one group after the other.
-    """
+    """How often each number of steps occurs among the gaps of groups, one after the other."""
 
     steps: np.ndarray
     n_gaps: np.ndarray
@@ -189,11 +185,9 @@ def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> n
 
 
 def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return P(d) = H(d - 1) - 2 H(d) + H(d + 1), H being the integral of the Gamma CDF F.
-
-    H(x) = x F(x; α, β) - αβ F(x; α + 1, β). In the upper tail 1 - F takes the place of F (and the
-    sign turns), so that small probabilities keep their digits.
-    """
+    """Return P(d) = H(d - 1) - 2 H(d) + H(d + 1), H being the integral of the Gamma CDF F."""
+    # H(x) = x F(x; α, β) - αβ F(x; α + 1, β). In the upper tail 1 - F takes the place of F (and the
+    # sign turns), so that small probabilities keep their digits.
     probability = np.empty(len(steps))
     is_upper = steps > alpha * beta
     for own, sign, cdf in (
@@ -212,9 +206,9 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
 def fit_steps(counts: StepCounts) -> GammaFits:
     """Fit a Gamma distribution to each group's gaps; `beta` is in steps.
 
-    The shape maximises the likelihood, the mean being the gaps' own. Its interval is that of so
-    many exact gaps as have this curvature in ln α. NaN where the steps hide the shape: where the
-    likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest.
+    The mean is the gaps' own. The shape's interval is that of so many exact gaps as have this
+    curvature of the likelihood in ln α. NaN where the steps hide the shape: where the likelihood
+    of α·√10 or of α/√10 is above exp(-1.92) of the largest.
     """
     n = counts.sums(1.0)
     mean = counts.sums(counts.steps) / n
@@ -243,10 +237,8 @@ def fit_steps(counts: StepCounts) -> GammaFits:
 def _log_likelihood(
     near: StepCounts, far: np.ndarray, alpha: np.ndarray, mean: np.ndarray
 ) -> np.ndarray:
-    """Return the log likelihood of each group, for its shape and its mean in steps.
-
-    Gaps of `FAR` steps and more count as exact: three sums suffice, `far`: their number, their
-    steps, the logarithms of these.
+    """Return the log likelihood of each group, for its shape and its mean in steps; `far` are the
+    number of gaps of `FAR` steps and more, the sum of their steps, and that of the logarithms.
     """
     (n_far, total, log_total), beta = far, mean / alpha
     of_far = (alpha - 1) * log_total - total / beta

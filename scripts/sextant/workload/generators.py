@@ -51,9 +51,6 @@ class Arrivals(ABC):
             fix = "give n, the number of requests, or duration_s"
             raise InputError("the arrivals have no end", field="n", fix=fix)
         check_positive(**given)
-        if n is not None and n != int(n):
-            fix = "give the number of requests"
-            raise InputError(f"{n} is not a whole number", field="n", fix=fix)
         most = MAX_REQUESTS + 1 if n is None else int(n)
         end_s = math.inf if duration_s is None else float(duration_s)
         # Without a rate the number of requests in a duration is not known.
@@ -78,13 +75,13 @@ class Arrivals(ABC):
     @property
     def mean_rate_rps(self) -> float:
         """Requests per second on average; 0 if that is not known."""
-        return 0.0
+        return getattr(self, "rate_rps", 0.0)
 
     @abstractmethod
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         """Yield the arrivals part after part: those before `end_s`, or the first `most`, or more.
 
-        Without `n` and `duration_s` the end is infinite and `most` above `MAX_REQUESTS`.
+        Of arrivals to their own end, that is infinite and `most` above `MAX_REQUESTS`.
         """
 
 
@@ -98,11 +95,6 @@ class Constant(Arrivals):
     def __post_init__(self) -> None:
         check_positive(rate_rps=self.rate_rps)
 
-    @property
-    def mean_rate_rps(self) -> float:
-        """Return requests per second."""
-        return self.rate_rps
-
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         n_drawn = min(most, math.ceil(min(end_s * self.rate_rps, most)) + 1)
         yield np.arange(n_drawn) / self.rate_rps
@@ -112,8 +104,7 @@ class Constant(Arrivals):
 class Gamma(Arrivals):
     """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
 
-    Time 0 is any moment of a process that has long been running: the first arrival is the rest of a
-    gap that is under way. A longer run of the same seed begins with the same arrivals.
+    Time 0 is any moment of a process that has long been running: a gap is under way.
     """
 
     kind = "gamma"
@@ -124,11 +115,6 @@ class Gamma(Arrivals):
 
     def __post_init__(self) -> None:
         check_positive(rate_rps=self.rate_rps, alpha=self.alpha)
-
-    @property
-    def mean_rate_rps(self) -> float:
-        """Return requests per second on average."""
-        return self.rate_rps
 
     def scaled(self, rate_factor: float) -> Arrivals:
         """Return the process at another rate."""
@@ -153,8 +139,7 @@ class Varying(Arrivals):
     """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
 
     After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u, with u
-    the seconds passed (`over="time"`) or the steps taken (`over="steps"`). It is an error if one of
-    them reaches 0.
+    the seconds passed (`over="time"`) or the steps taken (`over="steps"`).
     """
 
     kind = "varying"
@@ -233,12 +218,10 @@ class Mirrored(Arrivals):
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         rng, kinds = np.random.default_rng(seed), self.is_weibull or (False,) * len(self.alpha)
-        windows = zip(
-            self.start_s, self.duration_s, self.n_requests, self.alpha, kinds, strict=True
-        )
+        columns = (self.start_s, self.duration_s, self.n_requests, self.alpha, kinds)
         # In units of the mean gap, where all windows have the pace 1.
         wait = _rest_of_gap(rng, self.alpha[0], is_weibull=kinds[0])
-        for begin_s, own_s, units, shape, is_weibull in windows:
+        for begin_s, own_s, units, shape, is_weibull in zip(*columns, strict=True):
             if begin_s >= end_s:
                 break
             points = np.array([wait])
@@ -257,10 +240,8 @@ class Mirrored(Arrivals):
 
 @dataclass(frozen=True)
 class Rescaled(Arrivals):
-    """Gamma gaps in operational time, which runs as fast as a trace's requests came.
-
-    Operational time is the number of requests expected so far: counts of the trace in bins, a
-    steady pace within each bin (Cinlar's time change of a point process).
+    """Gamma gaps in operational time, the number of requests expected so far: counts of a trace in
+    bins, a steady pace within each (Cinlar's time change of a point process).
     """
 
     kind = "rescaled"
@@ -279,7 +260,7 @@ class Rescaled(Arrivals):
 
     @property
     def mean_rate_rps(self) -> float:
-        """Return requests per second on average."""
+        """Requests per second on average."""
         return sum(self.counts) / self.end_s
 
     def scaled(self, rate_factor: float) -> Arrivals:
@@ -304,11 +285,9 @@ class Rescaled(Arrivals):
 
 
 def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = False) -> float:
-    """Draw how long a gap of mean 1 still lasts, seen at any moment.
-
-    A moment falls into a gap the more easily the longer it is: gaps weighted by length are
-    Gamma-distributed with shape + 1 (of a Weibull gap its power of the shape is).
-    """
+    """Draw how long a gap of mean 1 still lasts, seen at any moment."""
+    # A moment falls into a gap the more easily the longer it is: gaps weighted by length are
+    # Gamma-distributed with shape + 1 (of a Weibull gap its power of the shape is).
     if not is_weibull:
         return rng.random() * rng.gamma(shape + 1, 1 / shape)
     whole = rng.gamma(1 + 1 / shape) ** (1 / shape)
@@ -322,10 +301,8 @@ def multiplied(
 
     The first copy is the trace itself. Each further one is shifted by up to `SHIFT_S` either way,
     around within each block of `block_s`, so that every block has its requests times the factor. Of
-    the last copy requests stay at random; a larger factor has all requests of a smaller one.
-
-    Returns (m,) times, ascending; (m,) the place in `arrival_s` that each is a copy of; (m,) the
-    number of the copy, from 0 on.
+    the last copy requests stay at random. Returns (m,) times, ascending; (m,) the place in
+    `arrival_s` that each is a copy of; (m,) the number of the copy, from 0 on.
     """
     check_positive(rate_factor=factor)
     n_copies = math.ceil(factor)
@@ -352,8 +329,7 @@ def multiplied(
 def check_positive(**numbers: float) -> None:
     """Refuse what is not above 0, or not finite; only a duration may be infinite."""
     for name, value in numbers.items():
-        is_end = name == "duration_s"
-        if not (value > 0 and (is_end or math.isfinite(value))):
+        if not value > 0 or (math.isinf(value) and name != "duration_s"):
             fix = "give a finite number above 0"
             raise InputError(f"{value} is out of range", field=name, fix=fix)
 

@@ -1,8 +1,8 @@
 """A trace over time, per LLM and service: traffic, failures, and how bursty it is.
 
-DuckDB counts requests and tokens in buckets of time without holding the trace. Where the trace's
-provenance has a `start_time` (ISO 8601), buckets are aligned to its clock's midnight, else to the
-trace's start. Burstiness is a Gamma fit of each window (BurstGPT, IV-A.1).
+Where the trace's provenance has a `start_time` (ISO 8601), buckets of time are aligned to its
+clock's midnight, else to the trace's start. Burstiness is a Gamma fit of each window (BurstGPT,
+IV-A.1).
 """
 
 import itertools
@@ -65,9 +65,8 @@ def traffic_series(
 
     Returns one row per value of the columns `by` (null is one) and bucket, empty ones too: `by`,
     `start_s` (from the trace's start; below 0 for a first bucket that began earlier), `moment` (its
-    date and time, NaT where unknown), `is_whole` (False: the trace covers only a part of it),
-    `n_requests`, `n_failed`, `input_tokens`, `output_tokens`. Raises InputError: no duration, no
-    request, or too many buckets.
+    date and time, NaT where unknown), `is_whole` (False: the trace covers a part of it) and the
+    `_MEASURES`. Raises InputError: no duration, no request, or too many buckets.
     """
     if not bucket_s > 0:
         raise InputError(f"buckets of {bucket_s} s", field="bucket_s", fix="give more than 0 s")
@@ -111,10 +110,10 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
     """Describe the traffic of each hour of the day (BurstGPT, III-D, Fig. 10-13) that the trace
     covers whole.
 
-    Returns rows ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all days) and
-    `hour` (0 to 23): `is_clock_known` (False: hours count from the trace's start, without
-    weekdays), `n_hours` observed, and the `_mean`, `_q1`, `_median` and `_q3` of `requests`,
-    `input_tokens` and `output_tokens` per hour. Raises InputError as `traffic_series`.
+    Rows are ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all days), `hour`.
+    They have `is_clock_known` (False: hours count from the trace's start, without weekdays),
+    `n_hours` observed, and the `_mean`, `_q1`, `_median` and `_q3` of `requests`, `input_tokens`
+    and `output_tokens` per hour. Raises InputError as `traffic_series`.
     """
     hours = traffic_series(trace, HOUR_S)
     is_known = bool(hours["moment"].notna().any())
@@ -143,10 +142,9 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
 def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
     """Return the share of failed requests per bucket, outliers marked (BurstGPT, III-E, Fig. 14).
 
-    An outlier is as in a box plot: more than 1.5 interquartile ranges from the quartiles of the
-    same LLM and service. Returns `llm`, `service`, `start_s`, `moment` (see `traffic_series`),
-    `n_requests`, `n_failed`, `failure_fraction` (NaN: fewer than `MIN_REQUESTS`, not judged) and
-    `is_outlier`.
+    Returns `llm`, `service`, `start_s`, `moment` (see `traffic_series`), `n_requests`, `n_failed`,
+    `failure_fraction` (NaN: fewer than `MIN_REQUESTS`, not judged) and `is_outlier`: more than 1.5
+    interquartile ranges from the quartiles of the same LLM and service.
     """
     series = traffic_series(trace, bucket_s)
     share = series["n_failed"] / series["n_requests"].clip(lower=1)
@@ -156,16 +154,14 @@ def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
     reach = 1.5 * (high - low)
     share = series["failure_fraction"]
     series["is_outlier"] = (share < low - reach) | (share > high + reach)
-    counts = ["n_requests", "n_failed", "failure_fraction", "is_outlier"]
-    return series[[*GROUP, "start_s", "moment", *counts]]
+    return series.drop(columns=["is_whole", "input_tokens", "output_tokens"])
 
 
 def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
     """Return the figures of `failure_series`: one row per LLM and service.
 
-    They are `llm`, `service`, `n_requests`, `n_failed` and `failure_fraction` of all buckets;
-    `n_buckets` judged and `n_too_few`; of the judged shares `mean`, `q1`, `median`, `q3`, and
-    `n_outliers`.
+    They are `n_requests`, `n_failed`, `failure_fraction` of all buckets; `n_buckets` judged and
+    `n_too_few`; of the judged shares `mean`, `q1`, `median`, `q3`, and `n_outliers`.
     """
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]
@@ -184,8 +180,7 @@ def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
 def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
     """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
 
-    Windows begin at midnight where the start time is known, else at the trace's start; those that
-    it covers in part do not count. From zero there is no doubling: such rises are counted apart.
+    Windows that the trace covers in part do not count; rises from zero are counted apart.
 
     Returns one row per LLM and service: `llm`, `service`, `n_doublings`, `n_from_zero`, and
     `per_day` and `per_workday` (Monday to Friday): doublings over the days observed, in parts too
@@ -218,8 +213,8 @@ def read_arrivals(trace: str | Path) -> np.ndarray:
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
     """Fit a Gamma distribution to the gaps of every window, per LLM and service.
 
-    A window's gaps are those between two of its own requests, failed ones too. Where a group has
-    equal stamps anywhere, its gaps are counted in steps of its clock (see `arrivals.fit_arrivals`).
+    Gaps are those between two requests of a window, counted in steps of a group's clock if it is
+    coarse (see `arrivals.fit_arrivals`).
 
     Returns one row per group and window, empty ones too: `llm`, `service` (null is a group),
     `start_s`, `duration_s` (the last window ends with the trace), `clock_step_s` (NaN: no equal

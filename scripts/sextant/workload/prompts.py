@@ -8,14 +8,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-from tokenizers import Tokenizer
 
 from sextant.base.errors import InputError
 from sextant.workload.generators import Seed
+
+if TYPE_CHECKING:  # the load client, which needs none of them, imports this module
+    import pandas as pd
+    from tokenizers import Tokenizer
 
 FIRST_TOKEN_ID = 16
 """Ids below are left alone: tokenizers keep padding, start and end markers there."""
@@ -39,33 +41,23 @@ _SPEAKERS = {
 _EXPECTED = "conversations, messages, instruction and output, or prompt and response"
 
 
-class PromptSource(Protocol):
-    """What makes the prompts of a workload."""
-
-    def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
-        """Return an int32 array of token ids per length, in their order, each one different."""
-        ...
-
-
 class RandomTokens:
-    """Prompts of ids drawn uniformly from [16, vocab_size), for a server without a tokenizer.
-
-    No two prompts of a call are equal, so that a prefix cache cannot answer one with another's
-    work. Prompts of different calls differ if their seeds do, except by chance.
+    """Prompts of ids drawn uniformly from [16, vocab_size). No two of a call are equal, so that no
+    prefix cache answers one with another's work; nor, but by chance, are those of other seeds.
     """
 
     def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
+        self.n_ids = vocab_size - FIRST_TOKEN_ID
+        if self.n_ids <= 0:
+            fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
+            raise InputError(f"a vocabulary of {vocab_size}", field="vocab_size", fix=fix)
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
-        """Return a prompt per length; same seed, same prompts.
+        """Return an int32 array of ids per length; same seed, same prompts.
 
         Raises InputError: a length below 1, or a vocabulary that cannot tell so many prompts apart.
         """
-        n_ids, lengths = self._vocab_size - FIRST_TOKEN_ID, _checked(lengths)
-        if n_ids <= 0:
-            fix = f"give the LLM's vocabulary, above {FIRST_TOKEN_ID}"
-            raise InputError(f"a vocabulary of {self._vocab_size}", field="vocab_size", fix=fix)
+        n_ids, lengths = self.n_ids, _checked(lengths)
         fix = "use longer prompts or a larger vocabulary"
         for length, n_prompts in zip(*np.unique(lengths, return_counts=True), strict=True):
             if length < 64 and n_prompts > n_ids ** int(length):
@@ -75,12 +67,13 @@ class RandomTokens:
         drawn = np.arange(len(lengths))
         for _ in range(_MAX_ROUNDS):
             own, n = lengths[drawn], int(lengths[drawn].sum())
-            tokens = rng.integers(FIRST_TOKEN_ID, self._vocab_size, n, dtype=np.int32)
+            tokens = rng.integers(n_ids, size=n, dtype=np.int32) + FIRST_TOKEN_ID
             for place, prompt in zip(drawn, np.split(tokens, np.cumsum(own)[:-1]), strict=False):
                 prompts[place] = prompt
-            seen: dict[bytes, int] = {}
-            ids = enumerate(prompt.tobytes() for prompt in prompts)
-            repeated = [place for place, key in ids if seen.setdefault(key, place) != place]
+            seen: dict[tuple[int, bytes], int] = {}
+            # Longer ones that begin alike are the same: the keys stay small.
+            keys = enumerate((len(prompt), prompt[:64].tobytes()) for prompt in prompts)
+            repeated = [place for place, key in keys if seen.setdefault(key, place) != place]
             if not repeated:
                 return prompts
             drawn = np.array(repeated)
@@ -88,11 +81,10 @@ class RandomTokens:
 
 
 class CorpusTokens:
-    """Prompts that are runs of a text's tokens, from seeded places.
+    """Prompts that are runs of a text's tokens, from seeded places; the text is a ring.
 
-    No two prompts that a source ever makes begin with the same 16 tokens, so that no block of a
-    prefix cache serves two. Shorter ones, which fill no block, differ within a call. Where a run is
-    taken, the next one is used; the text is a ring.
+    No two that a source ever makes begin with the same 16 tokens, so that no block of a prefix
+    cache serves two. Shorter ones, which fill no block, differ within a call.
     """
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
@@ -110,39 +102,36 @@ class CorpusTokens:
 
         Raises InputError: a length below 1 or above the text's, or no unused run is left.
         """
-        lengths = _checked(lengths)
+        lengths, short, prompts = _checked(lengths), set[bytes](), list[np.ndarray]()
         if len(lengths) and lengths.max() > self.n_tokens:
             problem = f"a prompt of {lengths.max()} tokens from a text of {self.n_tokens}"
             fix = "give a longer text, or cap the workload's inputs"
             raise InputError(problem, field="input_tokens", fix=fix)
         starts = np.random.default_rng(seed).integers(self.n_tokens, size=len(lengths))
-        short: set[bytes] = set()
-        return [
-            self._unused(length, start, short if length < _BLOCK_TOKENS else self._used)
-            for length, start in zip(lengths.tolist(), starts.tolist(), strict=True)
-        ]
-
-    def _unused(self, length: int, start: int, used: set[bytes]) -> np.ndarray:
-        for place in range(start, start + self.n_tokens):
-            first = place % self.n_tokens
-            key = self._ring[first : first + min(length, _BLOCK_TOKENS)].tobytes()
-            if key not in used:
-                used.add(key)
-                return self._ring[first : first + length].copy()
-        problem = f"no unused prompt of {length} tokens is left in a text of {self.n_tokens}"
-        fix = "give a longer text, or random token ids as prompts"
-        raise InputError(problem, field="input_tokens", fix=fix)
+        for length, start in zip(lengths.tolist(), starts.tolist(), strict=True):
+            used = short if length < _BLOCK_TOKENS else self._used
+            for place in range(start, start + self.n_tokens):
+                first = place % self.n_tokens
+                key = self._ring[first : first + min(length, _BLOCK_TOKENS)].tobytes()
+                if key not in used:  # where a run is taken, the next one serves
+                    used.add(key)
+                    prompts.append(self._ring[first : first + length].copy())
+                    break
+            else:
+                problem = f"no unused prompt of {length} tokens is left in a text of "
+                fix = "give a longer text, or random token ids as prompts"
+                raise InputError(f"{problem}{self.n_tokens}", field="input_tokens", fix=fix)
+        return prompts
 
 
 def load_prompt_source(
-    path: str | Path, tokenizer: Tokenizer | str | Path, *, vocab_size: int | None = None
+    path: str | Path, tokenizer: "Tokenizer | str | Path", *, vocab_size: int | None = None
 ) -> CorpusTokens:
     """Read the text that prompts are cut from, and tokenize it without special tokens.
 
-    `path` is plain text (UTF-8), or a prompt/response file (`.json`, `.jsonl`; see
-    `read_conversations`), of which the prompts are taken. With `vocab_size` the LLM must have every
-    token of the text. Raises InputError: a file that is missing, malformed or without text, or a
-    tokenizer of another LLM.
+    `path` is plain text (UTF-8), or a prompt/response file (`.json`, `.jsonl`), of which the
+    prompts are taken. Raises InputError: a file that is missing, malformed or without text, or one
+    with a token beyond `vocab_size`.
     """
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
@@ -163,19 +152,18 @@ def load_prompt_source(
     return CorpusTokens(tokens)
 
 
-def _encoded(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int]]:
+def _encoded(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[list[int]]:
     for first in range(0, len(texts), _AT_ONCE):
         batch = texts[first : first + _AT_ONCE]
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
             yield encoding.ids
 
 
-def as_text(tokenizer: Tokenizer, token_ids: np.ndarray) -> str:
+def as_text(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
     """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`.
 
-    A run cut out of a text need not encode to the same tokens by itself, nor do random ids: where
-    their number differs, the end is cut off or continued with " a". Special tokens that a server
-    adds come on top. Raises InputError: the number could not be brought to agree.
+    Neither a run cut out of a text nor random ids need encode to as many by themselves: then the
+    end is cut off or continued with " a". Raises InputError: no text of so many was found.
     """
     wanted = len(token_ids)
     text = tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
@@ -201,10 +189,8 @@ def _checked(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     return lengths
 
 
-def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json`, without truncation or padding. Raises InputError:
-    it cannot be read.
-    """
+def load_tokenizer(tokenizer: "Tokenizer | str | Path") -> "Tokenizer":
+    """Return the tokenizer of a `tokenizer.json`; InputError: it cannot be read."""
     if not isinstance(tokenizer, str | Path):
         return tokenizer
     path = Path(tokenizer)
@@ -212,6 +198,8 @@ def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
     fix = "give the tokenizer.json of the LLM's repository"
     if not path.is_file():
         raise InputError("there is no tokenizer", file=path, fix=fix)
+    from tokenizers import Tokenizer
+
     try:
         loaded = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
@@ -225,7 +213,7 @@ def load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
 class ConversationLengths(NamedTuple):
     """The requests of a prompt/response file, and what of it makes no request."""
 
-    requests: pd.DataFrame
+    requests: "pd.DataFrame"
     """One row per request: `input_tokens`, `output_tokens`."""
     n_items: int
     n_empty: Mapping[str, int]
@@ -233,14 +221,17 @@ class ConversationLengths(NamedTuple):
     prompt without text), `prompts_without_response`, `requests_without_tokens`."""
 
 
-def read_conversations(path: str | Path, tokenizer: Tokenizer | str | Path) -> ConversationLengths:
+def read_conversations(
+    path: str | Path, tokenizer: "Tokenizer | str | Path"
+) -> ConversationLengths:
     """Count the tokens of prompts and responses in a file, for `fit_request_model`.
 
-    Each response is one request, whose input is the whole conversation before it; turns of one side
-    that follow each other are one. Chat template and special tokens do not count. Raises
-    InputError: no such file, an item in none of these forms (named with its number and field), or
-    no request.
+    Each response is one request, whose input is the whole conversation before it, without chat
+    template and special tokens; turns of one side that follow each other are one. Raises
+    InputError: no such file, an item in none of the forms, or no request.
     """
+    import pandas as pd
+
     items = list(_read_turns(Path(path)))
     texts = [text for turns in items for _, text in turns]
     counts = map(len, _encoded(load_tokenizer(tokenizer), texts))

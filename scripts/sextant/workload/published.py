@@ -21,18 +21,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_parquet
 from sextant.base.sheets import read_yaml
 from sextant.trace.trace_format import MAX_INT32
-from sextant.workload.request_model import (
-    BOOLEANS,
-    INTEGERS,
-    N_BINS,
-    PARAMETERS,
-    WEIGHT_COLUMNS,
-    RequestModel,
-    bin_starts,
-    in_bins,
-    independent_model,
-    typed,
-)
+from sextant.workload import request_model
+from sextant.workload.request_model import PARAMETERS, WEIGHT_COLUMNS, RequestModel, in_bins
 
 ALIASES = {
     "input_token_count": "input_tokens",
@@ -45,9 +35,8 @@ ALIASES = {
 USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"
 _TAIL = 1e-9
 """Probability beyond which the geometric distribution is cut off."""
+_HIGHEST = {"top_p": 1.0 + 1e-9}  # the mean of many ones may be a rounding error above
 # A request has tokens on both sides; engines write top_k = -1 for "no limit".
-# The mean of many ones may be a rounding error above.
-_HIGHEST = {"top_p": 1.0 + 1e-9}
 _LOWEST = {"input_tokens": 1, "output_tokens": 1, "batch_size": 1, "top_k": -1}
 Tokens = Sequence[int] | np.ndarray
 CONFIDENCE = 0.95
@@ -63,10 +52,9 @@ MAX_TOKENS = 10_000_000
 def load_request_model(path: str | Path) -> RequestModel:
     """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram.
 
-    A histogram (Parquet) has a value per parameter, named as in `PARAMETERS` or `ALIASES`, and
-    `count` or `probability`. Any set of parameters will do; bins keep their order. Raises
-    InputError: no such file, a column that is unknown, twice or has an impossible value, or
-    impossible weights.
+    A histogram (Parquet) has a value of any of `PARAMETERS`, named so or as in `ALIASES`, and
+    `count` or `probability`. Raises InputError: no such file, a column that is unknown, twice or
+    has an impossible value, or impossible weights.
     """
     path = Path(path)
     path = path / "requests.parquet" if path.is_dir() else path
@@ -98,13 +86,13 @@ def load_request_model(path: str | Path) -> RequestModel:
         problem = "the weights have no sum" if total else "all weights are zero"
         fix = "give counts or probabilities, at least one of them above 0"
         raise InputError(problem, file=path, field=weights[0], fix=fix)
-    columns = {name: typed(frame[name]) for name in names} | {weights[0]: frame[weights[0]]}
-    return RequestModel(pd.DataFrame(columns))
+    typed = {name: request_model.typed(frame[name]) for name in names}
+    return RequestModel(pd.DataFrame(typed | {weights[0]: frame[weights[0]]}))
 
 
 def _check_values(column: pd.Series, path: Path) -> None:
     known = column if column.name in WEIGHT_COLUMNS else column.dropna()
-    if column.name in BOOLEANS:
+    if column.name in request_model.BOOLEANS:
         is_sound, wanted = known.isin([True, False]), "true or false"
     else:
         lowest, highest = _LOWEST.get(column.name, 0), _HIGHEST.get(column.name, np.inf)
@@ -113,7 +101,7 @@ def _check_values(column: pd.Series, path: Path) -> None:
         numbers = pd.Series(np.nan, known.index) if is_text else known
         is_sound = numbers.between(lowest, highest) & np.isfinite(numbers)
         wanted = f"a number from {lowest} to {highest}".replace(" to inf", " on")
-        if column.name in INTEGERS:
+        if column.name in request_model.INTEGERS:
             is_sound &= (numbers % 1 == 0) & (numbers <= MAX_INT32)
             wanted = f"a whole number from {lowest} to {MAX_INT32}"
     if not is_sound.all():
@@ -159,8 +147,6 @@ def _shipped() -> dict[str, Any]:
 
 def load_use_case(name: str) -> UseCase:
     """Build the workload of a shipped use case from its published figures; nothing is random.
-
-    `resources/workloads/use_cases.yaml` says which figures are published and which shapes inferred.
     Raises InputError: no such use case.
     """
     shipped = _shipped()
@@ -168,10 +154,10 @@ def load_use_case(name: str) -> UseCase:
         fix = f"use one of {', '.join(use_case_names())}"
         raise InputError(f"there is no use case '{name}'", file=USE_CASES_FILE, fix=fix)
     sides = [shipped["use_cases"][name][side] for side in ("input_tokens", "output_tokens")]
-    lengths = (in_bins(*_distribution(figures), N_BINS) for figures in sides)
+    lengths = (in_bins(*_distribution(figures), request_model.N_BINS) for figures in sides)
     cited = [figures.get(key) for figures in sides for key in ("source", "conversion")]
     sources = tuple(shipped["sources"][key] for key in dict.fromkeys(filter(None, cited)))
-    return UseCase(independent_model(*lengths), sources)
+    return UseCase(request_model.independent_model(*lengths), sources)
 
 
 def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -225,12 +211,10 @@ def fit_zipf(
 ) -> ZipfFit:
     """Fit a bounded Zipf distribution to lengths, whole numbers, by maximum likelihood.
 
-    Theta is where the model's mean of ln x is the lengths'; docs/workloads.md has the equations and
-    the limits. `lowest` (1 or more) and `highest` are by default the smallest and the largest
-    length; the interval takes them as known. `counts` has the occurrences of each of `tokens`.
-
-    Raises InputError: a length that is not a whole number, or too few distinct ones within the
-    bounds.
+    Theta is where the model's mean of ln x is the lengths' (docs/workloads.md). `lowest` (1 or
+    more) and `highest` are by default the smallest and the largest length. `counts` has the
+    occurrences of each of `tokens`. Raises InputError: a length that is not a whole number, or too
+    few distinct ones within the bounds.
     """
     values, weights = _weighted_lengths(tokens, counts)
     lowest = int(values[0]) if lowest is None else int(lowest)
@@ -282,11 +266,9 @@ def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
 def zipf_request_model(
     theta: float, lowest: int, highest: int, output_tokens: int | Tokens
 ) -> RequestModel:
-    """Return a request model with Zipf input lengths (BurstGPT, IV-B) and given output lengths.
-
-    `output_tokens` is one length for all, or lengths whose distribution the outputs take,
-    independently of the inputs. Each parameter has at most 256 values: neighbouring lengths are
-    merged.
+    """Return a request model with Zipf input lengths (BurstGPT, IV-B) and, independent of them,
+    outputs of one length or of the distribution of some. Neighbouring lengths are merged, so that
+    each side has at most 256.
     """
     outputs, counts = _weighted_lengths(np.atleast_1d(output_tokens), None)
     if outputs[0] < 1:
@@ -294,22 +276,22 @@ def zipf_request_model(
         raise InputError(f"an output of {outputs[0]} tokens", field="output_tokens", fix=fix)
     probabilities = zipf_probabilities(theta, lowest, highest)
     inputs = in_bins(np.arange(lowest, highest + 1), probabilities, N_ZIPF_BINS)
-    return independent_model(inputs, in_bins(outputs, counts / counts.sum(), N_ZIPF_BINS))
+    drawn = in_bins(outputs, counts / counts.sum(), N_ZIPF_BINS)
+    return request_model.independent_model(inputs, drawn)
 
 
 def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 20) -> pd.DataFrame:
-    """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8).
+    """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8), of
+    about equally many requests each that did not fail.
 
-    There are at most `n_bins`, of about equally many requests each. Leave failed requests out.
-
-    Returns one row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it),
+    There is one row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it),
     `n`, and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
     """
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
     order = np.argsort(inputs, kind="stable")
     inputs, outputs = inputs[order], outputs[order]
     distinct, counts = np.unique(inputs.astype(np.int64), return_counts=True)
-    starts = bin_starts(counts, n_bins)
+    starts = request_model.bin_starts(counts, n_bins)
     rows = []
     for low, high in zip(distinct[starts], distinct[np.append(starts[1:], 0) - 1], strict=True):
         inside = outputs[(inputs >= low) & (inputs <= high)]
@@ -321,8 +303,8 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
 def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray, np.ndarray]:
     given = np.asarray(tokens, float)
     if not np.all((given == np.rint(given)) & (given >= 0)):  # NaN is unequal to itself
-        fix, problem = "drop missing and failed requests first", "not all are whole numbers of 0 "
-        raise InputError(problem + "or more", field="tokens", fix=fix)
+        problem, fix = "not all are whole numbers of 0 or more", "drop missing and failed requests "
+        raise InputError(problem, field="tokens", fix=f"{fix}first")
     weights = np.ones(len(given)) if counts is None else np.asarray(counts, float)
     values, place = np.unique(given[weights > 0], return_inverse=True)
     if not len(values):

@@ -4,6 +4,7 @@ It is fitted to the requests of a trace that did not fail. DuckDB counts them: a
 in memory.
 """
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading, write_parquet
-from sextant.trace.trace_format import parquet_rows, require_trace
+from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload.generators import Seed, child_seed
 
 PARAMETERS = (
@@ -255,6 +256,7 @@ def _served(trace: Trace) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]
         file, rows, given = Path(trace), parquet_rows(trace), None
     with duckdb.connect() as database, reading(file or "", duckdb.Error, fix=MAKE_TRACE_AGAIN):
         database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
+        database.execute(f"SET temp_directory = {sql_text(tempfile.gettempdir())}")
         if given is not None:
             database.register("given", given)
         succeeded = "status IS DISTINCT FROM 'failed'" if "status" in stored else "true"
