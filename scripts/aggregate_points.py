@@ -1,7 +1,4 @@
-"""Summarise the cells of a source.
-
-Inputs: each cell's files. Outputs: tables point, feasibility, telemetry.
-"""
+"""Summarise the cells of a source: their files become tables point, feasibility, telemetry."""
 
 from pathlib import Path
 
@@ -11,10 +8,6 @@ from sextant.points.summarize import aggregate_points
 
 with job_log(snakemake.log[0]):
     cells = [Path(run).parent for run in snakemake.input.runs]
-    aggregate_points(
-        cells,
-        Path(snakemake.output.point),
-        Path(snakemake.output.feasibility),
-        Path(snakemake.output.telemetry),
-    )
+    tables = [Path(snakemake.output[name]) for name in ("point", "feasibility", "telemetry")]
+    aggregate_points(cells, *tables)
     drop_checkpoints(cells)

@@ -1,7 +1,4 @@
-"""Judge a predictor on held-out LLMs and recommend for all.
-
-Inputs: points, feasibility, sheets. Outputs: tables prediction, candidate, recommendation, score.
-"""
+"""Judge a predictor on held-out LLMs and recommend for all, by points, feasibility and sheets."""
 
 from sextant.base.job_log import job_log
 from sextant.decide.evaluate import evaluate_files, read_task

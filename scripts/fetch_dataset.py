@@ -1,7 +1,4 @@
-"""Fetch a data set of the registry, from `SEXTANT_MIRROR` if it is set, else by URL.
-
-Output: the file, verified by its SHA-256.
-"""
+"""Fetch a data set of the registry, from `SEXTANT_MIRROR` if it is set, else by URL."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""Fit a workload to a trace, or make one from a use case that ships or of one length.
-
-Input: a normalised trace, or nothing. Outputs: request and arrival
-model, fidelity.
-"""
+"""Fit a workload to a trace, or make one from a use case that ships or of one length."""
 
 from sextant.base.job_log import job_log
 from sextant.workload.fit import fit_workload, write_fixed_lengths, write_use_case
@@ -17,17 +13,8 @@ with job_log(snakemake.log[0]) as log:
     elif "input_tokens" in row:
         write_fixed_lengths(row["input_tokens"], row["output_tokens"], *files, **caps)
     else:
-        figures = fit_workload(
-            snakemake.input.trace,
-            *files,
-            **caps,
-            n_bins=row.get("n_bins", N_BINS),
-            seed=snakemake.params.seed,
-        )
-        log.info(
-            "%s: of %d requests the caps touch %d inputs and %d outputs",
-            row["workload_id"],
-            figures["n_requests"],
-            figures["n_clipped_input"],
-            figures["n_clipped_output"],
-        )
+        caps |= {"n_bins": row.get("n_bins", N_BINS), "seed": snakemake.params.seed}
+        figures = fit_workload(snakemake.input.trace, *files, **caps)
+        counts = [figures[name] for name in ("n_requests", "n_clipped_input", "n_clipped_output")]
+        said = "%s: of %d requests the caps touch %d inputs and %d outputs"
+        log.info(said, row["workload_id"], *counts)

@@ -1,7 +1,4 @@
-"""Give the devices of a cluster to demands at the lowest cost.
-
-Inputs: points, feasibility, sheets, traces. Outputs: table fleet, a page, the same as JSON.
-"""
+"""Give the devices of a cluster to demands at the lowest cost: a table, a page, JSON."""
 
 from sextant.answer.fleet_document import plan_files
 from sextant.base.job_log import job_log

@@ -1,8 +1,4 @@
-"""Find the replicas that keep an SLO under the traffic of a trace or at a rate, by simulation.
-
-Inputs: points, feasibility, the trace or the workload, sheets. Outputs: table capacity, a page, the
-same as JSON.
-"""
+"""Find the replicas that keep an SLO under a trace or at a rate: a table, a page, JSON."""
 
 from sextant.answer.capacity_document import size_files
 from sextant.base.job_log import job_log

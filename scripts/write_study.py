@@ -1,8 +1,4 @@
-"""Analyse the cells of a study.
-
-Inputs: every file of the study's cells, of which `runs` are their `run.json`. Outputs: its rows of
-the tables `point`, `feasibility` and `telemetry`; `html`, a page; `json`, its numbers; `figures`.
-"""
+"""Analyse the cells of a study, of which `runs` are `run.json`: tables, a page, JSON, figures."""
 
 from pathlib import Path
 

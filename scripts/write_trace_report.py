@@ -1,8 +1,4 @@
-"""Characterize a trace, and the workloads fitted to it.
-
-Inputs: `trace`, ingest's `report` of it, and `validation` of each workload (there may be none),
-whose folder also has its arrival model. Outputs: `html`, a page, and `json`, the same as data.
-"""
+"""Characterize a trace and the workloads fitted to it, by `validation` in the folder of each."""
 
 from pathlib import Path
 

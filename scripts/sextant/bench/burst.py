@@ -35,12 +35,9 @@ KV_USAGE_LIMITS = (0.2, 0.5)
 """Mean use of the cache that a warm-up has to have."""
 _CLOSE_ENOUGH = (0.3, 0.4)
 MAX_TRIALS = 10
-_MAX_FACTOR = 4.0
-"""Most that a rate changes by while only one side of the target is known."""
-_TRIAL_SHARE, _SHORTEST_TRIAL_S = 0.05, 3.0
-"""Duration of a trial, as a share of the warm-up's, and at least."""
-_SETTLING_SHARE = 1 / 3
-"""The first third of a trial, while the server fills, is not judged."""
+_MAX_FACTOR = 4.0  # by which a rate changes while only one side of the target is known
+_TRIAL_SHARE, _SHORTEST_TRIAL_S = 0.05, 3.0  # of the warm-up's duration
+_SETTLING_SHARE = 1 / 3  # of a trial, while the server fills, is not judged
 _MAX_REQUESTS_PER_TRIAL = 20_000
 _usage = attrgetter("kv_usage")
 

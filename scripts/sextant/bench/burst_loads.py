@@ -1,8 +1,8 @@
 """The loads of BurstGPT's case study (V): mirrored windows, and sweeps of alpha, beta and theta.
 
-Times are seconds from a load's start. A sweep goes through `N_SETTINGS` settings, a change after
-each `n_requests` of the scenario. The paper gives the shapes of its sweeps (alpha falls and rises
-as a quadratic, beta falls linearly, theta rises) and the 200 requests; their ends are ours.
+Times are seconds from a load's start. The paper gives the shapes of its sweeps (alpha falls and
+rises as a quadratic, beta falls linearly, theta rises) and the 200 requests between two of the
+`N_SETTINGS` settings; their ends are ours.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,10 @@ from sextant.workload.trace_arrivals import mirrored
 
 N_SETTINGS = 9
 LOWEST_SHARE = 0.25
-"""Lowest alpha and beta of their sweeps, as a share of the warm-up's. With beta as it is, a
-quarter of alpha is four times the rate, from a third of the KV cache to more than all of it."""
+"""Lowest alpha and beta of their sweeps, as a share of the warm-up's: four times the rate, from a
+third of the KV cache to more than all of it."""
 THETA, HIGHEST_THETA_RISE = 1.1, 0.8
-"""Zipf exponent of the inputs, as in Table III, and how far its sweep rises; outputs are the
-workload's."""
+"""Zipf exponent of the inputs, as in Table III, and how far its sweep rises."""
 N_PER_CHANGE = 200
 """Requests from one change of a sweep to the next, where the scenario does not say."""
 RATE_FACTORS = {"conversation": 1.0, "api": 2.0}
@@ -113,10 +112,8 @@ def _mirrored(
     first_s = windows["start_s"].min()
     lasting_s = (windows["start_s"] + windows["duration_s"]).max() - first_s
     time_factor = float(scenario.duration_s / lasting_s)
-    scaled = windows.assign(
-        start_s=(windows["start_s"] - first_s) * time_factor,
-        duration_s=windows["duration_s"] * time_factor,
-    )
+    start_s = (windows["start_s"] - first_s) * time_factor
+    scaled = windows.assign(start_s=start_s, duration_s=windows["duration_s"] * time_factor)
     share = rate_factor * rate_rps * scenario.duration_s / windows["n_requests"].sum()
     times = mirrored(scaled, beta_factor=1 / share, seed=child_seed(seed, 0))
     arrival_s = times if len(times) else np.zeros(1)

@@ -13,15 +13,9 @@ from sextant.base.errors import InputError
 from sextant.base.files import remove
 from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
+from sextant.bench import measurement as measuring
 from sextant.bench import tuning
-from sextant.bench.measurement import (
-    Cell,
-    Checkpoint,
-    Measurement,
-    Record,
-    cell_from_definition,
-    write_results,
-)
+from sextant.bench.measurement import Cell, Checkpoint, Measurement, Record
 from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_and_load
 from sextant.engine.devices import hardware, pick_cores, pick_devices
 from sextant.engine.protocol import Server, ServerSpec
@@ -42,10 +36,9 @@ def measure_cell(
 ) -> None:
     """Measure a cell and write its files to its folder; an infeasible cell is a result too.
 
-    What is finished is kept in `partial/` until the results have been read (`drop_checkpoints`):
-    an interrupted measurement goes on from there. Raises ServerError: a server failed for a reason
-    other than memory; InputError: the context does not hold the longest request, the machine lacks
-    the devices or the disk, or a server that should run already does not answer.
+    What is finished is kept in `partial/`, from where an interrupted measurement goes on. Raises
+    ServerError: a server failed for a reason other than memory; InputError: the context does not
+    hold the longest request, the machine lacks devices or disk, or a server does not answer.
     """
     longest_tokens = cell.longest_request_tokens
     # What counts is the type that is served, not the one the weights were published in.
@@ -104,7 +97,7 @@ def _measure(
             depends_on = [cell.definition_sha256, machine]
             probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
             _tune_and_load(measurement, probes, server_log, specs, llm, feasibility)
-        write_results(cell, folder, record, feasibility, kept)
+        measuring.write_results(cell, folder, record, feasibility, kept)
 
 
 def _tune_and_load(
@@ -117,9 +110,8 @@ def _tune_and_load(
 ) -> None:
     """Search the batch weight; measure on the servers that passed the last probe."""
     cell, settings, record = measurement.cell, measurement.settings, measurement.record
-    lengths = tuning.request_lengths(
-        measurement.model, cell.max_input_tokens, cell.max_output_tokens
-    )
+    caps = cell.max_input_tokens, cell.max_output_tokens
+    lengths = tuning.request_lengths(measurement.model, *caps)
 
     def start(weight: int) -> AbstractContextManager[Sequence[Server]]:
         number = len(probes.probes) + 1
@@ -199,7 +191,10 @@ def run_job(
 ) -> None:
     """Measure the cell that `definition` describes, logging to `logs`."""
     with job_log(logs["job"]):
-        cell, folder = cell_from_definition(definition, workload), Path(outputs["run"]).parent
+        cell, folder = (
+            measuring.cell_from_definition(definition, workload),
+            Path(outputs["run"]).parent,
+        )
         # Not by the definition, which holds no name of a key.
         endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
         settings = engine_settings(config, endpoints.get((cell.llm_id, cell.gpu_profile_id)))

@@ -2,7 +2,5 @@
 
 In go an `EngineSettings` and, for servers that are started here, a `ServerSpec` each. Out come
 `Server`s that answer, and that end for certain if they were started here. Read `protocol` first,
-then `registry`, `endpoint`, and `vllm` (with `vllm_command`: command line and log). `devices` picks
-what servers run on, watches their memory and describes the machine; `http` asks them. `watcher`
-starts a process a level, which reads devices and servers (`gauges`).
+then `endpoint` and `vllm`. `watcher` starts a process a level, which reads `gauges`.
 """

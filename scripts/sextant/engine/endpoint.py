@@ -17,14 +17,11 @@ class EndpointEngine:
     """Servers that are measured, and neither started, tuned nor stopped."""
 
     starts_servers = False
-    metric_names: tuple[http.MetricNames, ...] = (
-        http.VLLM_METRICS,
-        http.SGLANG_METRICS,
-        http.TGI_METRICS,
-    )
+    metric_names: tuple[http.MetricNames, ...]
+    metric_names = (http.VLLM_METRICS, http.SGLANG_METRICS, http.TGI_METRICS)
 
     def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
-        """Check that nothing is asked for that only a start can give; see `Engine.check`."""
+        """Check that nothing is asked for that only a start can give."""
         if settings.extra_arguments:
             fix = "remove them: the server runs already"
             problem = "an endpoint takes no arguments"

@@ -94,10 +94,8 @@ class _Answer:
 def get(
     target: Target, path: str, *, timeout_s: float = GET_TIMEOUT_S, most_bytes: int = 64 << 10
 ) -> tuple[int | None, str]:
-    """Return status and body of `path` below a server's base URL, without its API key; None
-    without a whole answer of at most `most_bytes` within `timeout_s`.
-
-    No proxy and no redirect is followed: an API key goes nowhere else.
+    """Return status and body of `path` below a server's base URL, without its API key; None without
+    a whole answer in these limits. No proxy and no redirect: an API key goes nowhere else.
     """
     end_s, answer, n_bytes = time.monotonic() + timeout_s, _Answer(), 0
     host, port, tls = target.address()

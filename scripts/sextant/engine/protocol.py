@@ -69,9 +69,7 @@ class ServerError(RuntimeError):
 
 @dataclass
 class Server:
-    """A server that answers `/v1/completions`: as it is here, one that somebody else started, of
-    whose memory, devices and log nothing is known. An engine that starts servers knows more.
-    """
+    """A server that answers `/v1/completions`: here, one that somebody else started."""
 
     target: Target
     command: list[str] | None = None
@@ -139,6 +137,6 @@ class Engine(Protocol):
         """Return servers that are ready when the context begins and have ended after it.
 
         There is a server per spec; an engine that starts none gets no specs. The first logs to
-        `log_path`, the others to `<stem>.<n><suffix>`. Raises ServerError: one did not start, for
-        want of memory or another reason; InputError: a setting is wrong, which shows only now.
+        `log_path`, the others to `<stem>.<n><suffix>`. Raises ServerError: one did not start;
+        InputError: a setting is wrong, which shows only now.
         """

@@ -8,16 +8,12 @@ from sextant.engine.protocol import Engine
 from sextant.engine.vllm import VLLM
 from sextant.experiment.servers import ENDPOINT, EngineSettings
 
-ENGINES: dict[str, Engine] = {
-    "vllm": VLLM(),
-    ENDPOINT: EndpointEngine(),
-}
+ENGINES: dict[str, Engine] = {"vllm": VLLM(), ENDPOINT: EndpointEngine()}
 
 
 def check_settings(settings: EngineSettings, file: str | Path) -> list[str]:
-    """Check the `engine` part of a configuration; return warnings.
-
-    Raises InputError: an unknown engine, or a setting that it cannot have.
+    """Check the `engine` part of a configuration; return warnings. Raises InputError: an unknown
+    engine, or a setting that it cannot have.
     """
     if settings.name not in ENGINES:
         fix = f"use one of {', '.join(ENGINES)}"

@@ -59,10 +59,8 @@ class VLLMServer(Server):
         self.stop()
 
     def start(self) -> None:
-        """Start the server and wait until it is healthy.
-
-        Raises ServerError: it died, was not healthy in time, or another server answers in its
-        place; InputError: the interpreter is missing.
+        """Start the server and wait until it is healthy. ServerError: it died, was not healthy in
+        time, or another server answers in its place; InputError: the interpreter is missing.
         """
         if not shutil.which(self.settings.python):
             fix = "run 'make .venv-vllm/.ready', or set engine.python in the configuration"
@@ -107,14 +105,13 @@ class VLLMServer(Server):
     def stop(self) -> None:
         """End the server; returns when no process of it is left."""
         self.let_go()
-        if self._keeper is None:
-            return
-        try:
-            self._keeper.wait()
-        finally:
-            self._keeper.wait()  # a signal that ends the job may have ended the wait above
-            remove_key(self._log, self.api_key)
-            self._held_port.close()
+        if self._keeper is not None:
+            try:
+                self._keeper.wait()
+            finally:
+                self._keeper.wait()  # a signal that ends the job may have ended the wait above
+                remove_key(self._log, self.api_key)
+                self._held_port.close()
 
     def let_go(self) -> None:
         """Have the server end, which takes it a moment (`stop`)."""
@@ -160,7 +157,8 @@ class VLLMServer(Server):
     def _wait_until_healthy(self, deadline_s: float) -> None:
         while time.monotonic() < deadline_s:
             if not self.is_alive():
-                raise self.error(f"the server ended with status {self._returncode}")
+                status = self._keeper.returncode if self._keeper else None
+                raise self.error(f"the server ended with status {status}")
             if self.is_healthy():
                 # It takes our key and no other, or somebody else's would be measured.
                 keys = (self.api_key, "another key")
@@ -171,13 +169,8 @@ class VLLMServer(Server):
                     raise self.error(f"another server answers on port {self.port}")
             time.sleep(0.1)
         problem = f"the server was not healthy within {self.settings.start_timeout_s:g} s"
-        raise self.error(
-            f"{problem}. Fix: raise engine.start_timeout_s, unless its log has an error"
-        )
-
-    @property
-    def _returncode(self) -> int | None:
-        return self._keeper.returncode if self._keeper else None
+        fix = "raise engine.start_timeout_s, unless its log has an error"
+        raise self.error(f"{problem}. Fix: {fix}")
 
     def is_healthy(self) -> bool:
         """Return whether the engine behind the API server says that it is well."""
@@ -198,7 +191,7 @@ class VLLMServer(Server):
         text = self._log_text()
         sign = vllm_command.out_of_memory_sign(f"{text}\n{message}")
         killed = vllm_command.killed_sign(text)
-        if not self._is_stopped and not self.is_alive() and self._returncode == 256 - 9:
+        if not self._is_stopped and self._keeper and self._keeper.poll() == 256 - 9:
             killed = "the server was killed (SIGKILL)"
         if sign is None and killed:
             # For want of memory, if the kernel says so or does not count.
@@ -244,10 +237,8 @@ class VLLM:
     def serve(
         self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
     ) -> Iterator[list[VLLMServer]]:
-        """Start a server per spec; see `Engine.serve`.
-
-        Servers on the same devices start one after another: each looks at the memory that is
-        free while it starts.
+        """Start a server per spec (see `Engine.serve`); of those on the same devices one after the
+        other, since each looks at the memory that is free while it starts.
         """
         logs = [log_path.with_suffix(f".{n}{log_path.suffix}") for n in range(1, len(specs))]
         pairs = zip(specs, [log_path, *logs], strict=True)

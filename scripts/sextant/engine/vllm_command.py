@@ -32,10 +32,8 @@ def n_blocks(spec: ServerSpec, settings: EngineSettings) -> int:
 
 
 def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
-    """Return the server's command line.
-
-    The batch weight becomes `--num-gpu-blocks-override`: vLLM admits requests until its
-    KV blocks are used up, so their number times the block size is the most tokens in flight.
+    """Return the server's command line. The batch weight becomes `--num-gpu-blocks-override`: vLLM
+    admits requests until its KV blocks, each of some tokens, are used up.
     """
     blocks, switches = n_blocks(spec, settings), ["skip-tokenizer-init"]
     arguments = {
@@ -95,10 +93,8 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
 
 
 def _make_scratch(folder: Path) -> None:
-    """Make the folders that a server writes to, with a link to vLLM's facts of its model classes.
-
-    Those take it 10 s or more to compute. Only these small files can be shared: vLLM writes them
-    atomically and checks their hash.
+    """Make the folders that a server writes to, with a link to vLLM's facts of its model classes,
+    which take it 10 s or more to compute; it writes them atomically and checks their hash.
     """
     for name in ("cache", "tmp", "config"):
         (folder / name).mkdir(exist_ok=True)
@@ -115,10 +111,8 @@ _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[str]:
-    """Check `engine.extra_arguments`; return those that let a server run code of others.
-
-    vLLM also takes `_` for `-`, `--name=value` and any beginning of a name that is unique. Raises
-    InputError for an argument that would change what the pipeline itself decides.
+    """Check `engine.extra_arguments`; return those that let a server run code of others. Raises
+    InputError for one that would change what the pipeline itself decides.
     """
     for argument in arguments:
         for name in _names(argument, _INSTEAD):
@@ -126,15 +120,14 @@ def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[st
             problem = f"{given!r} sets {name}, which is the pipeline's to set"
             field, fix = "engine.extra_arguments", _INSTEAD[name]
             raise InputError(problem, file=file, field=field, fix=fix)
-    return [
-        argument
-        for argument, following in zip_longest(arguments, arguments[1:], fillvalue="")
-        if _names(argument, DATA_SHEET["code_options"]) or _loads_code(argument, following)
-    ]
+    pairs, code = zip_longest(arguments, arguments[1:], fillvalue=""), DATA_SHEET["code_options"]
+    return [each for each, next_ in pairs if _names(each, code) or _loads_code(each, next_)]
 
 
 def _names(argument: str, options: Iterable[str]) -> list[str]:
-    """Return the options that an argument may mean, none if it is a value or another option."""
+    """Return the options that an argument may mean: vLLM takes `_` for `-`, `--name=value` and any
+    beginning of a name.
+    """
     found = re.match(r"(--?)([^=.]+)", argument)
     if not found:
         return []
@@ -161,10 +154,9 @@ def _loads_code(argument: str, following: str) -> bool:
 
 
 def _has_code(value: Any, key: str = "") -> bool:
-    if isinstance(value, dict):
-        return any(_has_code(part, name) for name, part in value.items())
-    if isinstance(value, list):
-        return any(_has_code(part, key) for part in value)
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else ((key, part) for part in value)
+        return any(_has_code(part, name) for name, part in parts)
     is_text = isinstance(value, str) and value != ""
     return is_text and (key.endswith("plugin") or bool(_QUALIFIED_NAME.fullmatch(value)))
 
@@ -215,11 +207,9 @@ def failed_allocation(text: str) -> tuple[int, int | None] | None:
 
 
 def profiled_blocks(text: str) -> int | None:
-    """Return the KV blocks that vLLM's profiling would have made, of the worker with the least.
-
-    None where vLLM did not profile: on a CPU it only repeats the number it was given.
-    """
+    """Return the KV blocks that vLLM's profiling would have made, of the worker with the least."""
     found = _TEXTS["profiled_blocks"].findall(text)
+    # Without profiling, on a CPU, it only repeats the number it was given.
     return min((int(own) for own, given in found if int(own) != int(given)), default=None)
 
 

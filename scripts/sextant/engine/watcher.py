@@ -57,8 +57,8 @@ class Watched:
 class Watcher:
     """A process that watches one level; a context manager, so that it always ends.
 
-    It is entered when every source was read once, so that counters are whole, or after `limit_s`.
-    Telemetry never fails a measurement: what cannot be read is a warning of `stop`.
+    It is entered when every source was read once, or after `limit_s`. Telemetry never fails a
+    measurement: what cannot be read is a warning of `stop`.
     """
 
     def __init__(
@@ -137,16 +137,12 @@ class Watcher:
 
 
 def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
-    """Return the table of JSON lines, without a last line that a killed process did not finish.
-
-    What a line lacks is null; `level` is that of all rows.
-    """
+    """Return the table of JSON lines, without a last one that a killed process did not finish."""
     whole = lines[: lines.rfind(b"\n") + 1]
     if not whole:
         return schema.empty_table()
-    options = pa.json.ParseOptions(
-        explicit_schema=pa.schema([field for field in schema if field.name != "level"])
-    )
+    given = pa.schema([field for field in schema if field.name != "level"])
+    options = pa.json.ParseOptions(explicit_schema=given)
     rows = pa.json.read_json(pa.BufferReader(whole), parse_options=options)
     rows = rows.append_column("level", pa.repeat(pa.scalar(float(level)), len(rows)))
     return rows.select(schema.names).cast(schema)

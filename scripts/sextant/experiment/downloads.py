@@ -47,11 +47,6 @@ class Dataset:
         """Name of the file, as its publisher gave it."""
         return Path(self.mirror_path).name
 
-    @property
-    def has_manifest(self) -> bool:
-        """Whether the files in the archive have checksums instead of the archive itself."""
-        return self.sha256.endswith(".csv")
-
 
 def load_registry(path: str | Path) -> dict[str, Dataset]:
     """Read the registry, keyed by `dataset_id`; raise InputError if it is malformed."""
@@ -62,9 +57,8 @@ def load_registry(path: str | Path) -> dict[str, Dataset]:
 def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
     """Download a data set's file to `out_path`, or copy it from a `mirror`'s folder, once.
 
-    The checksum is verified before the file gets its name: `out_path` is either right or absent.
-    An archive with a manifest is verified when it is read. Raises InputError: the mirror lacks the
-    file, the download fails, or the bytes differ.
+    `out_path` is either right or absent; an archive with a manifest is verified when it is read.
+    Raises InputError: the mirror lacks the file, the download fails, or the bytes differ.
     """
     source = dataset.url if mirror is None else str(Path(mirror) / dataset.mirror_path)
     with atomic_path(out_path) as temporary:
@@ -77,7 +71,7 @@ def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = No
             fix = "put the file there, or unset the mirror to download it"
             problem = f"the mirror has no {dataset.dataset_id}"
             raise InputError(problem, file=source, fix=fix) from None
-        digest = dataset.sha256 if dataset.has_manifest else sha256_file(temporary)
+        digest = dataset.sha256 if dataset.sha256.endswith(".csv") else sha256_file(temporary)
         if digest != dataset.sha256:
             problem = f"SHA-256 is {digest}, the registry has {dataset.sha256}"
             fix = "fetch it again; if its publisher changed it, add a row with a new id"

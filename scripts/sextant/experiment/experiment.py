@@ -1,7 +1,7 @@
 """An experiment: what a configuration and its sheets ask for, its cells and their definitions.
 
-The last functions say whether files on disk were made from what the sheets ask for, by contents: a
-checkout, a copy or an archive gives files new dates, and Snakemake's records do not travel along.
+The last functions say by contents whether files were made from what the sheets ask for: a copy has
+new dates, and Snakemake's records do not travel along.
 """
 
 import hashlib

@@ -44,12 +44,12 @@ def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: s
             if name in row:
                 check_known(row[name], known, row, name)
     _check_cells(experiment)
-    for row in experiment.llms.values():
-        if "model" in row and not Path(row["model"]).is_dir():
+    for row in (row for row in experiment.llms.values() if "model" in row):
+        if not Path(row["model"]).is_dir():
             fix = "give the folder of the weights, or leave the cell empty for random ones"
             raise row.error(f"{row['model']!r} is not a folder", "model", fix)
         # To unpickle other weights than safetensors would run their code.
-        if "model" in row and not any(Path(row["model"]).glob("*.safetensors")):
+        if not any(Path(row["model"]).glob("*.safetensors")):
             fix = "fetch or convert the weights as safetensors; pickled ones (.bin, .pt) are not "
             raise row.error(f"{row['model']!r} has no *.safetensors", "model", f"{fix}loaded")
 
@@ -187,9 +187,8 @@ def load_experiment(
 ) -> Experiment:
     """Read and check everything that a configuration names; paths are relative to here.
 
-    `known_predictors` are the names that `predictors` may hold, `check_engine` checks the engine's
-    settings and returns warnings; None leaves them unchecked. InputError names the first file, line
-    and field that is wrong, before anything runs.
+    `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked, as
+    it does names of predictors. InputError names the first file, line and field that is wrong.
     """
     check_config(config, file)
     for name in config["predictors"]:
@@ -224,7 +223,7 @@ def load_experiment(
     if archive:
         cells = of_cells.archived_cells(archive["cells"], ids, config["decision"])
     slos = {row["slo_id"]: slo_of(row, paths["slos"], row.line) for row in rows["slos"]}
-    profiles = dict[str, GPUProfile]()
+    profiles, dtype = dict[str, GPUProfile](), config["engine"]["dtype"]
     for name, row in by_id["gpu_profiles"].items():
         try:
             profiles[name] = profile_from_row(row, load_gpu(config["gpus"], row["gpu_id"]))
@@ -235,10 +234,7 @@ def load_experiment(
         workloads=by_id["workloads"],
         llms=by_id["llms"],
         # Weights and KV cache have the type they are served in, whatever was published.
-        llm_facts={
-            llm_id: load_llm(row["config"], config["engine"]["dtype"])
-            for llm_id, row in by_id["llms"].items()
-        },
+        llm_facts={name: load_llm(row["config"], dtype) for name, row in by_id["llms"].items()},
         profiles=profiles,
         scenarios={
             name: scenario_from_row(row, paths["scenarios"])

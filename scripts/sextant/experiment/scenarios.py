@@ -1,7 +1,4 @@
-"""How load is put on a server: one dataclass for each kind of scenario.
-
-Sheets, definitions, studies and the command line build the same types, which check themselves.
-"""
+"""How load is put on a server: one dataclass, which checks itself, for each kind of scenario."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ class Scenario:
     level_words: ClassVar[str]
     """What a level counts."""
     has_users: ClassVar[bool] = False
-    """Whether users wait for answers. Then a latency counts from when a request was sent; else
-    from when it was due."""
+    """Whether users wait: then a latency counts from when a request was sent, else was due."""
     _has_whole_levels: ClassVar[bool] = True
     _slow_share: ClassVar[float] = 0.0
     """Of the time limit: what each request that others wait for is allowed to take."""
@@ -110,8 +106,7 @@ class OpenLoop(Scenario):
     burstiness: float = 1.0
     """Shape of the Gamma gaps; 1 is Poisson."""
     arrivals: Arrivals | str | None = None
-    """Another arrival process, or the name of one of the workload's (`trace_arrivals.NAMES`), which
-    `with_arrivals_of` finds; the level is its mean rate."""
+    """Another process, or the name of one of the workload's, which `with_arrivals_of` finds."""
     max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
@@ -212,9 +207,8 @@ def _refuse(field: str, problem: str, fix: str) -> None:
 
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
-    """Build a scenario from its kind and fields; `levels` are numbers or texts.
-
-    Raises InputError: a field that its kind does not use or lacks, or an impossible value.
+    """Build a scenario from its kind and fields; `levels` are numbers or texts. Raises InputError:
+    a field that its kind does not use or lacks, or an impossible value.
     """
     chosen = KINDS[values["kind"]]
     given = {name: value for name, value in values.items() if name != "kind"}

@@ -1,8 +1,7 @@
 """Reads tokens and their times from an answer's server-sent events, in parts of bounded size.
 
 Token counts are the server's own (`usage`). A token's time is that of the event which counts it, if
-usage rises with each event; otherwise events are timed, of which there may be fewer or more than
-tokens: then the exchange's `oddities` say so.
+usage rises with each event; otherwise events are timed, and `oddities` say if they are not as many.
 """
 
 import re
@@ -93,9 +92,8 @@ class _Reading:
 
 
 class AnswerReader:
-    """Turns parts of answers, which may come in turns, into tokens of their exchanges.
-
-    `keys` are API keys that servers were sent, which they may repeat in what they say of an error.
+    """Turns parts of answers, which may come in turns, into tokens of their exchanges; `keys` are
+    API keys, which a server may repeat in what it says of an error.
     """
 
     def __init__(self, keys: Collection[str | None] = ()) -> None:
@@ -257,7 +255,6 @@ def _read_event(exchange: Exchange, reading: _Reading, event: _Event, at_ns: int
 
 
 def _time_tokens(exchange: Exchange, reading: _Reading) -> None:
-    """Time the tokens by usage if it rises with each event, else by events."""
     n_tokens = min(exchange.output_tokens or 0, exchange.request.output_tokens)
     times_ns = _usage_times_ns(reading, n_tokens) or _event_times_ns(exchange, reading, n_tokens)
     if times_ns:

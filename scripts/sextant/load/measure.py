@@ -144,10 +144,7 @@ class LevelInterrupted(KeyboardInterrupt):
 
 
 class Load(ABC):
-    """A way to put load on servers. Takes what connections give, and reads it when there is time.
-
-    Each request ends within `timeout_s` of when it is sent.
-    """
+    """A way to put load on servers. What connections give is read when there is time."""
 
     def __init__(self, targets: Sequence[Target], source: Source, timeout_s: float) -> None:
         self.log, self.targets = RequestLog(), targets
@@ -283,10 +280,8 @@ class Load(ABC):
     def measure(self, level: float, epoch_ns: int, warmup_s: float = 0.0) -> LevelResult:
         """Put the load on the servers and return what was measured; a level of 0 stands for none.
 
-        Raises:
-            LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then.
-            InputError: the server refuses the first request (HTTP 401, 403 or 404), or the disk of
-                temporary files is full.
+        Raises LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then;
+        InputError: the server refuses the first request (HTTP 401, 403 or 404), or a disk is full.
         """
         # A connection a request in flight: the usual 1,024 would fail what a server could serve.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -305,7 +300,10 @@ class Load(ABC):
         if self._broken:
             raise self._broken
         measured_ns = (self._started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)
-        lags = _quantiles(self._lags_ms), _quantiles(self._send_lags_ms)
+        lag, send_lag = (
+            Quantiles(*np.quantile(each, (0.5, 0.99, 1)).tolist()) if len(each) else Quantiles()
+            for each in (np.asarray(self._lags_ms, float), np.asarray(self._send_lags_ms, float))
+        )
         odd = self.log.oddities.items()
         run = LevelRun(
             level=float(level),
@@ -315,39 +313,29 @@ class Load(ABC):
             n_cooldown_requests=self._n_left_out["cooldown"],
             n_prepared_late=self._source.n_prepared_late,
             n_unfinished=self.n_in_flight,
-            client_lag_ms=lags[0],
-            send_lag_ms=lags[1],
+            client_lag_ms=lag,
+            send_lag_ms=send_lag,
             answer_warnings=tuple(f"{n} of {self.log.n_ok} answers: {it}" for it, n in odd),
             host=platform.node(),
         )
         result = LevelResult(run, self.log, epoch_ns)
-        warning = lag_warning(*lags, result.median("itl_ms"), result.median("ttft_ms"))
+        warning = lag_warning(lag, send_lag, *map(result.median, ("itl_ms", "ttft_ms")))
         result.run = replace(run, lag_warning=warning)
         if interrupt:
             raise LevelInterrupted(interrupt, result)
         return result
 
 
-def _quantiles(values_ms: array) -> Quantiles:
-    if not values_ms:
-        return Quantiles()
-    return Quantiles(*np.quantile(np.asarray(values_ms, float), (0.5, 0.99, 1)).tolist())
-
-
 def lag_warning(
     client: Quantiles, send: Quantiles, median_itl_ms: float | None, median_ttft_ms: float | None
 ) -> str | None:
-    """Return a warning if the client's own lag could have shaped the result, else None.
-
-    The rule: p99 of the event loop's lag is above a tenth of the median ITL, or p99 of the lag
-    of sending above a tenth of the median TTFT.
+    """Return a warning if the client's own lag could have shaped the result: p99 of the loop's lag
+    is above a tenth of the median ITL, or p99 of the lag of sending above that of the TTFT.
     """
+    pairs = ("client", client.p99, "ITL", median_itl_ms), ("send", send.p99, "TTFT", median_ttft_ms)
     found = [
         f"{name} lag of {lag_ms:.2g} ms (p99) against the median {of} of {latency_ms:.3g} ms"
-        for name, lag_ms, of, latency_ms in (
-            ("client", client.p99, "ITL", median_itl_ms),
-            ("send", send.p99, "TTFT", median_ttft_ms),
-        )
+        for name, lag_ms, of, latency_ms in pairs
         if lag_ms is not None and latency_ms is not None and lag_ms > SHAPING_FRACTION * latency_ms
     ]
     late = "the load client was late and could have shaped the result: "

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LENGTH_BYTES = 4
-# Of a piece: 4 MiB of times.
-_MOST_TOKENS, _MOST_ROWS = 1 << 20, 1 << 15
-_MOST_SORTED = 1 << 21
-"""Values that are sorted in memory."""
+_MOST_TOKENS, _MOST_ROWS = 1 << 20, 1 << 15  # of a piece: 4 MiB of times
+_MOST_SORTED = 1 << 21  # values in memory
 _COLUMNS = (
     *("request_id", "replica", "user", "scheduled_s", "sent_s", "first_token_s", "last_token_s"),
     *("input_tokens", "output_tokens", "requested_input_tokens", "requested_output_tokens"),
@@ -93,9 +91,8 @@ class RequestLog:
         for rows in self._pieces():
             *values, offsets = zip(*rows, strict=True)
             columns: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
-            for name in _COLUMNS:
-                if name.endswith("_s"):
-                    columns[name] = [(at - epoch_ns) / 1e9 if at else None for at in columns[name]]
+            for name in (name for name in _COLUMNS if name.endswith("_s")):
+                columns[name] = [(at - epoch_ns) / 1e9 if at else None for at in columns[name]]
             columns |= {"level": [level] * len(rows), "token_offsets_ms": offsets}
             arrays = [_array(columns[field.name], field.type) for field in REQUEST_SCHEMA]
             yield pa.record_batch(arrays, schema=REQUEST_SCHEMA)
@@ -125,9 +122,8 @@ class RequestLog:
     def statistics(
         self, name: str, fractions: Mapping[str, float], *, is_due: bool
     ) -> dict[str, float | None]:
-        """Return the mean and the named quantiles of one of the `latencies`, None without any.
-
-        Those of more than two million tokens are of a random sample of so many.
+        """Return the mean and the named quantiles of one of the `latencies`, None without any; of
+        more than two million tokens those of a random sample of so many.
         """
         rng, kept, total, n = np.random.default_rng(0), list[np.ndarray](), 0.0, 0
         share = min(1.0, _MOST_SORTED / max(1, self.n_tokens))

@@ -1,8 +1,7 @@
 """One ingest: from the source to the trace, the lines set aside and the report.
 
-No step holds the trace in memory. A log merged from several servers is late by seconds, files put
-one after another are sorted only in parts: DuckDB sorts what is not in order, on disk where it is
-long.
+No step holds the trace in memory. Logs merged from several servers, or put one after another, are
+not in order: DuckDB sorts them, on disk where they are long.
 """
 
 import json

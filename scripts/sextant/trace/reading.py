@@ -27,8 +27,7 @@ from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_t
 from sextant.trace.rules import Cells, Judge, Rows
 from sextant.trace.trace_format import BLANK, COLUMN_TYPES, HASH_IDS, TraceFormat
 
-BATCH_ROWS = 100_000
-"""Rows of a Parquet file that are checked at a time."""
+BATCH_ROWS = 100_000  # of a Parquet file that are checked at a time
 BLOCK_BYTES = 4 << 20
 """Text that is checked at a time. It bounds the memory, and sets the trace's row groups."""
 BLOCK_LINES = 1 << 18

@@ -99,10 +99,8 @@ class Judge:
             for is_fault, what in _faults(target, cells, has_failed)
         ]
         if self.form.block_tokens and trace_format.HASH_IDS in cells.columns:
-            n_ids = (
-                pc.list_value_length(cells.columns[trace_format.HASH_IDS]).fill_null(0).to_numpy()
-            )
-            is_more = n_ids > np.ceil(inputs / self.form.block_tokens)
+            lengths = pc.list_value_length(cells.columns[trace_format.HASH_IDS])
+            is_more = lengths.fill_null(0).to_numpy() > np.ceil(inputs / self.form.block_tokens)
             is_more &= ~(has_failed & (inputs == 0))
             faults.append((is_more, f"{trace_format.HASH_IDS}: more than the blocks of the input"))
         if "status" in self.sources:

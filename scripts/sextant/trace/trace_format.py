@@ -135,11 +135,8 @@ def sql_text(value: object) -> str:
 
 
 def parquet_rows(path: str | Path, *, has_row_number: bool = False) -> str:
-    """Return the SQL relation of one Parquet file's rows, whatever its path looks like.
-
-    DuckDB would take `*`, `?` and `[` for patterns, `~` for a home, and a folder `status=failed`
-    for a column. `file_row_number` is added if asked for.
-    """
+    """Return the SQL relation of one Parquet file's rows, with `file_row_number` if asked for."""
+    # DuckDB would take `*`, `?`, `[` for patterns, `~` for a home, `status=failed/` for a column.
     literal = re.sub(r"([*?\[])", r"[\1]", str(Path(path).absolute()))
     number = ", file_row_number = true" if has_row_number else ""
     return f"read_parquet({sql_text(literal)}, hive_partitioning = false{number})"
@@ -180,15 +177,11 @@ def named_format(
 ) -> TraceFormat:
     """Return the format of a publisher, or for the name `columns` that of a log of your own.
 
-    Args:
-        name: of `published_formats`, or `columns`; the other arguments are of `columns` alone.
-        source: JSON lines where it ends in `.jsonl`, `.ndjson` or `.json` (and `.gz`, `.zst`).
-        columns: `arrival=ts,input_tokens=usage.prompt_tokens,...`, a column of the trace and
-            the source's name of it (a dot leads into an object or a struct); or a mapping
-            file's content.
-        time_unit: a name in `TIME_UNITS`, `s` by default; a mapping file has its own.
-
-    Raises InputError: no such format, columns that the format does not need, or no such mapping.
+    Of `columns` alone are the other arguments: `source` (JSON lines by its ending, `.gz` and `.zst`
+    too), `columns` (`arrival=ts,input_tokens=usage.prompt_tokens,...`, a column of the trace and
+    the source's name of it, where a dot leads into an object; or a mapping file's content) and
+    `time_unit`, a name in `TIME_UNITS`, `s` by default. Raises InputError: no such format, columns
+    that the format does not need, or no such mapping.
     """
     if name == MAPPED:
         return _mapped_format(columns or "", time_unit, source)

@@ -1,17 +1,10 @@
 """Workloads: what is asked of a server, and when.
 
 In: a normalised trace, or requests without one (a use case, a published histogram, a text file).
-Out: a workload's folder, with `requests.parquet` (a joint histogram of request parameters),
-`arrivals.json` (models of when they come, one of them chosen), `arrivals.parquet` (the trace's own
-times) and `validation.json` (how faithful all are); and requests, arrivals and prompts drawn from
-it, by a seed.
+Out: a workload's folder (docs/workloads.md), and requests, arrivals and prompts drawn by a seed.
 
-To read, in order:
-
-- workloads: `fit`, of a trace or without one, and how faithful they are.
-- requests: `request_model`, fitted to a trace, or read and built by `published`; `prompts`;
-  `shared_blocks`, which prompts of a trace begin alike.
-- arrivals: `generators` and `trace_arrivals` draw them; `arrivals`, with `gamma`, measures a
-  trace's, fits them and takes the simplest model that will do.
-- a trace over time: `profiles`. Traces drawn from workloads: `draw`.
+Read `fit` first; then `request_model`, `published`, `prompts` and `shared_blocks` (which prompts of
+a trace begin alike) for requests; `generators` and `trace_arrivals`, which draw arrivals, and
+`arrivals`, with `gamma`, which measures and fits those of a trace. `profiles` shows a trace over
+time, `draw` draws traces.
 """

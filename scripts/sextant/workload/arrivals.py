@@ -16,14 +16,12 @@ from sextant.workload import gamma
 from sextant.workload.generators import ArrivalModel, Arrivals, Gamma, Rescaled, Seed, child_seed
 
 MIN_GAPS = 2
-OFF_GRID = 0.05
-"""Steps that a gap may be off a whole number of them."""
+OFF_GRID = 0.05  # steps that a gap may be off a whole number of them
 COARSE_S = 0.01
 """Least step of a clock whose stamps are spread: steps of engines take about as long."""
 MIN_EQUAL = 10
 """Least gaps of zero that show a coarse clock: fewer may be requests that came together."""
-_SHORT = 10
-"""Most steps of gaps of which a step's length is averaged."""
+_SHORT = 10  # most steps of gaps of which a step's length is averaged
 _MOST_TESTED = 1 << 20
 ALL_AT_ONCE = "all requests arrive at the same time"
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
@@ -47,19 +45,16 @@ MODELS = {
     "replay": "a replay of the trace",
 }
 """In the order in which they are tried; in words."""
-REACH = 0.1
-"""Largest relative error of a judged measure."""
-_MAX_BINS = 20_000
-"""Most bins of a profile: `arrivals.json` stays small."""
+REACH = 0.1  # largest relative error of a judged measure
+_MAX_BINS = 20_000  # of a profile: `arrivals.json` stays small
 MIN_PER_BIN = 10.0
 """Fewest requests of a profile's mean bin: with fewer the profile would be a replay."""
 _BINS_S = (600, 300, 120, 60, 30, 20, 10, 5, 2, 1)
 _ALPHAS = (0.02, 100.0)
 _MOST_SAMPLES, _FEWEST_SAMPLES = 21, 3
+# To draw for a model's samples: of long traces chance is small and samples are few.
 _SAMPLED_REQUESTS = 2_000_000
-"""Requests to draw for a model's samples: of long traces chance is small and samples are few."""
-_Z_99, _TAIL = 2.58, 0.005
-"""What chance reaches in 99% of steady traffic."""
+_Z_99, _TAIL = 2.58, 0.005  # what chance reaches in 99% of steady traffic
 _MANY, _FAR = 30, 0.3
 
 

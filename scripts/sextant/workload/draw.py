@@ -58,7 +58,7 @@ def open_workload(name: str | Path) -> RequestModel:
 
 def with_zipf_inputs(model: RequestModel, theta: float) -> RequestModel:
     """Return a model whose inputs follow Zipf's law instead (BurstGPT, IV-B), between its shortest
-    and longest input; outputs keep their distribution, independently.
+    and longest; outputs keep their distribution.
     """
     inputs = model.frame["input_tokens"]
     outputs = model.sample(_ZIPF_OUTPUTS, seed=0)["output_tokens"].to_numpy()
@@ -92,9 +92,8 @@ ARRIVALS: dict[str, Callable[..., generators.Arrivals]] = {
 def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> generators.Arrivals:
     """Return the arrival process that the options of a command describe.
 
-    `name` is one of `ARRIVALS`, `workload` a folder for `fitted`. Of the parameters `given`, None
-    means absent. Raises InputError: an unknown process, or a parameter that it lacks, does not know
-    or refuses.
+    `name` is one of `ARRIVALS`, `workload` a folder for `fitted`; None of the `given` is absent.
+    Raises InputError: an unknown process, or a parameter that it lacks, does not know or refuses.
     """
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"
@@ -127,11 +126,8 @@ def draw_trace(
     n: int | None = None,
     duration_s: float | None = None,
 ) -> pd.DataFrame:
-    """Draw requests and their arrivals, in the trace contract's columns; at most `n`, none after
-    `duration_s`.
-
-    The two come from independent streams of `seed`; times are rounded to nanoseconds. `requests`
-    draws as `RequestModel.sample` does. Raises InputError: nothing ends the process.
+    """Draw requests (as `RequestModel.sample` does) and their arrivals, from independent streams of
+    `seed`, in the trace contract's columns. Raises InputError: nothing ends the process.
     """
     request_seed, arrival_seed = np.random.SeedSequence(seed).spawn(2)
     if n is None and duration_s is None and not arrivals.ends_itself:
@@ -153,20 +149,19 @@ def draw_service(
 ) -> pd.DataFrame:
     """Draw the requests of a service: arrivals and lengths of each client by its own windows.
 
-    Inputs and outputs are independent of each other, as the tables have them. There are at most `n`
-    requests, in `duration_s` from the tables' start (None: as long as they last), in the trace
-    contract's columns: `llm` is the folder's name, `service` the client. Raises InputError: no such
-    files, a malformed one, or no request in that time.
+    There are at most `n` requests, in `duration_s` from the tables' start (None: as long as they
+    last), in the trace contract's columns: `llm` is the folder's name, `service` the client. Raises
+    InputError: no such files, a malformed one, or no request in that time.
     """
     folder, end_s = Path(folder), math.inf if duration_s is None else duration_s
     if not is_service(folder):
         fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
         raise InputError(f"there is no {_SERVICE_FILES}", file=folder, fix=fix)
-    read = {
-        path.name.removesuffix("-trace.csv"): _read_client(path, end_s)
+    clients = {
+        path.name.removesuffix("-trace.csv"): client
         for path in sorted(folder.glob(_SERVICE_FILES))
+        if (client := _read_client(path, end_s)) is not None
     }
-    clients = {name: client for name, client in read.items() if client is not None}
     if not clients:
         problem = f"no client sends a request in the first {end_s:g} s"
         raise InputError(problem, file=folder, fix="give another time")
@@ -181,10 +176,9 @@ def draw_service(
         duration_s = float(starts[order][place]) + _WINDOW_S if place < len(order) else None
     parts = []
     for number, (name, client) in enumerate(clients.items()):
-        arrival_s = client.times(
-            duration_s=duration_s, seed=generators.child_seed(seed, 2 * number)
-        )
-        rng = np.random.default_rng(generators.child_seed(seed, 2 * number + 1))
+        own_seeds = [generators.child_seed(seed, 2 * number + of) for of in range(2)]
+        arrival_s = client.times(duration_s=duration_s, seed=own_seeds[0])
+        rng = np.random.default_rng(own_seeds[1])
         lengths = _draw_lengths(folder / f"{name}-dataset.json", arrival_s, rng)
         parts.append(pd.DataFrame({"arrival_s": arrival_s, "service": name, **lengths}))
     drawn = pd.concat(parts).sort_values("arrival_s", kind="stable", ignore_index=True)[:n]
@@ -221,12 +215,10 @@ def _read_client(path: Path, end_s: float) -> generators.Mirrored | None:
     lasting_s = np.append(lasting_s, lasting_s[-1] if len(lasting_s) else _WINDOW_S)
     n_requests = np.multiply(rates, lasting_s).tolist()
     n_kept = int(np.searchsorted(starts, end_s))
+    if not any(n_requests[:n_kept]):
+        return None
     columns = (starts, lasting_s.tolist(), n_requests, shapes, kinds)
-    return (
-        generators.Mirrored(*(column[:n_kept] for column in columns))
-        if any(n_requests[:n_kept])
-        else None
-    )
+    return generators.Mirrored(*(column[:n_kept] for column in columns))
 
 
 def _draw_lengths(
@@ -267,10 +259,8 @@ def check_format(form: str, out: str | Path) -> None:
 
 
 def write_trace(trace: pd.DataFrame, out: str | Path, form: str, **origin: Any) -> None:
-    """Write requests, in the order of arrival, for a load tool; docs/workloads.md has the formats.
-
-    `form` is one of `FORMATS`; `origin` is for the provenance of a Parquet file. No two requests
-    share a block id, so that no prefix cache answers one with another's work.
+    """Write requests, in the order of arrival, in one of `FORMATS` (docs/workloads.md); `origin` is
+    for a Parquet file. No two share a block id, so that no prefix cache serves two.
     """
     check_format(form, out)
     if form == "parquet":

@@ -25,8 +25,7 @@ MIN_REQUESTS = 10
 """Fewest requests of a bucket whose failures are judged: one failure is then at most 10%."""
 MAX_BUCKETS = 10_000_000
 """Most buckets or windows of all groups together: a trace with more has a wrong time in it."""
-DAY_S = 86_400.0
-HOUR_S = 3600.0
+DAY_S, HOUR_S = 86_400.0, 3600.0
 _MEASURES = {
     "n_requests": "count(*)",
     "n_failed": "count(*) FILTER (status = 'failed')",
@@ -42,8 +41,7 @@ MIN_GAPS = 30
 TOO_FEW = f"fewer than {MIN_GAPS} gaps"
 MAX_GROUPS = 1000
 """Most pairs of LLM and service, null among them: each is read by itself."""
-_AT_ONCE = 1 << 20
-"""Requests whose windows are fitted at a time, or those of one window."""
+_AT_ONCE = 1 << 20  # requests whose windows are fitted at a time, or those of one window
 _FITTED = ("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s", "cv", "ks")
 
 

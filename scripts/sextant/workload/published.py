@@ -1,7 +1,7 @@
 """Request models from files or published figures: workloads, histograms, use cases, Zipf's law.
 
-LLM-Pilot's authors published theirs with fmperf (`tgis_hist64`). All its values are kept as
-published; docs/workloads.md says what they mean, and what our client sends for them.
+LLM-Pilot's authors published theirs with fmperf (`tgis_hist64`); docs/workloads.md says what its
+values mean.
 """
 
 import hashlib
@@ -33,17 +33,14 @@ ALIASES = {
 }
 """Names of published histograms -> the trace contract's."""
 USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"
-_TAIL = 1e-9
-"""Probability beyond which the geometric distribution is cut off."""
+_TAIL = 1e-9  # probability beyond which the geometric distribution is cut off
 _HIGHEST = {"top_p": 1.0 + 1e-9}  # the mean of many ones may be a rounding error above
 # A request has tokens on both sides; engines write top_k = -1 for "no limit".
 _LOWEST = {"input_tokens": 1, "output_tokens": 1, "batch_size": 1, "top_k": -1}
 Tokens = Sequence[int] | np.ndarray
 CONFIDENCE = 0.95
-N_ZIPF_BINS = 256
-"""Most values per parameter of a Zipf request model."""
-_STEEPEST = 1e6
-"""Steepest |theta| looked for: beyond it all but 2^-64 of the lengths would be one value."""
+N_ZIPF_BINS = 256  # most values per parameter
+_STEEPEST = 1e6  # |theta|: beyond it all but 2^-64 of the lengths would be one value
 _PERCENTILES = {"p10": 10, "p25": 25, "median": 50, "p75": 75, "p90": 90}
 MAX_TOKENS = 10_000_000
 """Longest length of a Zipf law, which has a probability for each; longer ones are mistakes."""
@@ -122,12 +119,10 @@ def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
 
 
 class UseCase(NamedTuple):
-    """A use case of LLMs as a workload."""
+    """A use case of LLMs: independent lengths, and citations of the figures they are made from."""
 
     model: RequestModel
-    """Input and output lengths, independent of each other, up to 64 values each."""
     sources: tuple[str, ...]
-    """Citations of the figures that the lengths are made from."""
 
 
 def use_case_names() -> list[str]:
@@ -195,9 +190,8 @@ class ZipfFit:
     lowest: int
     highest: int
     n: int
-    """Lengths within the bounds, which the fit is to."""
+    """Lengths within the bounds, which the fit is to; those outside are left out."""
     n_outside: int
-    """Lengths outside of them, left out."""
     ks: float
     """Largest distance between the lengths' and the model's distribution functions."""
 

@@ -22,13 +22,8 @@ from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload.generators import Seed, child_seed
 
 PARAMETERS = (
-    "input_tokens",
-    "output_tokens",
-    "batch_size",
-    "is_greedy",
-    "temperature",
-    "top_k",
-    "top_p",
+    *("input_tokens", "output_tokens", "batch_size"),
+    *("is_greedy", "temperature", "top_k", "top_p"),
 )
 """Columns of a trace that describe a request to the server."""
 INTEGERS = frozenset({"input_tokens", "output_tokens", "batch_size", "top_k"})
@@ -67,8 +62,7 @@ class RequestModel:
         """Draw `n` independent requests: one row each, a column per parameter.
 
         The sampler `joint` draws whole joint bins; `independent`, the ablation of LLM-Pilot (V-A),
-        each parameter from its own marginal distribution and stream. Raises InputError: no such
-        sampler, or `n` below 0.
+        each parameter by itself. Raises InputError: no such sampler, or `n` below 0.
         """
         if n < 0:
             raise InputError(f"{n} requests", field="n", fix="give 0 or more")
@@ -87,9 +81,7 @@ class RequestModel:
         return pd.DataFrame(drawn)
 
     def save(self, path: str | Path, origin: Mapping[str, Any]) -> None:
-        """Write the model as `requests.parquet`, with `origin` in its metadata; read, it draws the
-        same.
-        """
+        """Write the model as `requests.parquet`, with `origin` in its metadata."""
         table = pa.Table.from_pandas(self.frame, preserve_index=False)
         # pandas leaves its own version in the metadata.
         write_parquet(path, table.replace_schema_metadata(None), origin)
@@ -114,9 +106,7 @@ def check_caps(caps: Mapping[str, int | None]) -> None:
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
     """Cut values, `counts` of each in their order, into at most `n_bins` runs of about equal count.
-
-    Returns the index of each run's first value, of a cut whose most crowded run is smallest; a
-    value that alone is more frequent has a run of its own.
+    Returns the index of each run's first value, of a cut whose most crowded run is smallest.
     """
     if len(counts) <= n_bins:
         return np.arange(len(counts))
@@ -159,15 +149,13 @@ def in_bins(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge neighbouring lengths into at most `n_bins` bins of about equal probability.
 
-    A bin's value is the mean of what is in it, rounded; a length that is frequent by itself keeps a
-    bin of its own. `values` ascend, as do the lengths that are returned with their probabilities.
+    `values` ascend, as do the bins' rounded means, which are returned with their probabilities.
     """
     starts = bin_starts(np.rint(probabilities * 1e12).astype(np.int64), n_bins)
     mass = np.add.reduceat(probabilities, starts)
     sums = np.add.reduceat(probabilities * values, starts)
     is_kept = mass > 0
-    means = np.rint(sums[is_kept] / mass[is_kept]).astype(np.int32)
-    return means, mass[is_kept]
+    return np.rint(sums[is_kept] / mass[is_kept]).astype(np.int32), mass[is_kept]
 
 
 def independent_model(
@@ -175,14 +163,12 @@ def independent_model(
 ) -> RequestModel:
     """Return the request model of independent lengths: distinct ones and their probabilities."""
     (input_tokens, p_input), (output_tokens, p_output) = inputs, outputs
-    frame = pd.DataFrame(
-        {
-            "input_tokens": np.repeat(input_tokens, len(output_tokens)).astype(np.int32),
-            "output_tokens": np.tile(output_tokens, len(input_tokens)).astype(np.int32),
-            "probability": np.outer(p_input, p_output).ravel(),
-        }
-    )
-    return RequestModel(frame)
+    columns = {
+        "input_tokens": np.repeat(input_tokens, len(output_tokens)).astype(np.int32),
+        "output_tokens": np.tile(output_tokens, len(input_tokens)).astype(np.int32),
+        "probability": np.outer(p_input, p_output).ravel(),
+    }
+    return RequestModel(pd.DataFrame(columns))
 
 
 @dataclass(frozen=True)
@@ -206,21 +192,20 @@ class ServedRequests:
             over = "".join(f", count(*) FILTER ({name} > {cap})" for name, cap in capped.items())
             _, *n_over = database.execute(f"SELECT count(*){over} FROM served").fetchall()[0]
             # A cap that is null leaves a value as it is.
-            columns = ", ".join(
-                f"least({name}, {capped.get(name, 'NULL')})::DOUBLE AS {name}" for name in names
+            columns = "".join(
+                f"least({name}, {capped.get(name, 'NULL')})::DOUBLE AS {name}, " for name in names
             )
-            frame = database.execute(
-                f"SELECT {columns}, count(*) AS n FROM served GROUP BY ALL ORDER BY ALL NULLS LAST"
-            ).df()
+            query = f"SELECT {columns} count(*) AS n FROM served GROUP BY ALL ORDER BY ALL"
+            frame = database.execute(f"{query} NULLS LAST").df()
         n_clipped = dict.fromkeys(caps or {}, 0) | dict(zip(capped, n_over, strict=True))
         return cls(frame[names], frame["n"].to_numpy(), n_failed, n_clipped)
 
     def fit(self, n_bins: int = N_BINS) -> RequestModel:
         """Return the joint histogram.
 
-        Each parameter is cut into at most `n_bins` intervals of about equal count; truth values are
-        never merged. A request's value becomes the mean of the requests in its interval, whole
-        numbers rounded, halves up (docs/workloads.md says why not its centre).
+        Each parameter is cut into at most `n_bins` intervals of about equal count. A request's
+        value becomes the mean of those in its interval, whole numbers rounded, halves up
+        (docs/workloads.md says why not its centre).
         """
         if n_bins < 1:
             raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
@@ -238,10 +223,9 @@ class ServedRequests:
             found = np.searchsorted(starts, place, side="right") - 1
             bins[name] = np.where(place >= 0, found, len(starts))
         joint = bins.groupby(list(means), as_index=False)["count"].sum()
-        columns = {
-            name: typed(pd.Series(own[joint[name]], name=name)) for name, own in means.items()
-        }
-        return RequestModel(pd.DataFrame(columns).assign(count=joint["count"]))
+        columns = (pd.Series(own[joint[name]], name=name) for name, own in means.items())
+        frame = pd.DataFrame({column.name: typed(column) for column in columns})
+        return RequestModel(frame.assign(count=joint["count"]))
 
 
 @contextmanager
@@ -273,9 +257,7 @@ def _served(trace: Trace) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]
 
 
 def served_requests(trace: Trace) -> pd.DataFrame:
-    """Return the requests that did not fail: a typed column per parameter that is ever known.
-    Raises InputError: none succeeded.
-    """
+    """Return the requests that did not fail, by the parameters ever known; InputError: none."""
     with _served(trace) as (database, names, _):
         frame = database.execute(f"SELECT {', '.join(names)} FROM served").df()
     return pd.DataFrame({name: typed(frame[name]) for name in frame})

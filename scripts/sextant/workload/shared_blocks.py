@@ -79,8 +79,7 @@ class TraceBlocks:
 
         Shared prefixes are a tree, a chain one way through it, to where no two requests go on
         alike. A request is on the chain of the last one that had the last block which it shares;
-        the first one on the chain along which most go on from there. What two chains begin with
-        alike counts in each.
+        the first one on the chain along which most go on from there.
         """
         node, place = self.prefixes(), self.place
         count = np.bincount(node, minlength=1)
@@ -110,11 +109,8 @@ class TraceBlocks:
         return chain, np.minimum(n_shared * self.block_tokens, self.input_tokens)
 
     def draws(self, request: int, below: int, *seed: int) -> np.ndarray:
-        """Return what a prompt of a request is made of, (its input tokens,) numbers from 0 to
-        `below`.
-
-        Of the same `seed`, two requests have the same numbers as far as their ids are the same; all
-        others are independent.
+        """Return what a prompt of a request is made of: (its input tokens,) numbers below `below`,
+        for the same `seed` the same as another's as far as their ids are, else independent.
         """
         place = np.arange(self.input_tokens[request])
         own = self.ids[self.ends[request - 1] if request else 0 : self.ends[request]]
@@ -126,9 +122,7 @@ class TraceBlocks:
 
 
 def read_blocks(trace: str | Path) -> TraceBlocks:
-    """Read the lengths and block ids of a normalised trace, about 100 bytes for a block. Raises
-    InputError: not such a trace, or it does not say of what blocks.
-    """
+    """Read the lengths and block ids of a normalised trace; InputError: its blocks have no size."""
     require_trace(trace)
     wanted = ["arrival_s", "input_tokens", "output_tokens"]
     has_ids = HASH_IDS in pq.read_schema(trace).names

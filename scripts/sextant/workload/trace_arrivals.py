@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sextant.base import files
 from sextant.base.errors import InputError
-from sextant.base.files import (
-    MAKE_TRACE_AGAIN,
-    MAKE_WORKLOAD_AGAIN,
-    PROVENANCE_KEY,
-    atomic_path,
-    read_object,
-    read_parquet,
-)
+from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_parquet
 from sextant.workload import generators
 
 if TYPE_CHECKING:
@@ -85,9 +79,7 @@ class Replay(_OfTrace):
 
 @dataclass(frozen=True)
 class Recorded(generators.Arrivals):
-    """The times that a workload's folder keeps of its trace, replayed; for a longer time again, one
-    mean gap after the last.
-    """
+    """The times of its trace that a workload's folder keeps, replayed as often as there is time."""
 
     kind = "recorded"
     ends_itself = True
@@ -108,6 +100,7 @@ class Recorded(generators.Arrivals):
         times, begin_s = _ascending(table, self.file, MAKE_WORKLOAD_AGAIN), 0.0
         if self.rate_factor != 1:
             times = generators.multiplied(times, self.rate_factor)[0]
+        # Again from one mean gap after the last on.
         span_s = float(times[-1]) * (1 + 1 / max(len(times) - 1, 1))
         is_endless = math.isinf(end_s) and most > generators.MAX_REQUESTS
         while begin_s < (span_s if is_endless else end_s) or not begin_s:
@@ -151,11 +144,9 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1).
 
     Each window keeps its duration and shape and has its counted rate, divided by `beta_factor`
-    (docs/workloads.md says why not the fitted scale). One without a fit, alpha null, is Poisson.
-
-    `windows` are rows of `profiles.fit_windows` of one LLM and service, or have their columns
-    `start_s` (ascending), `duration_s`, `n_requests` and `alpha`. Times count from the first row's
-    start. Raises InputError: too many requests.
+    (docs/workloads.md says why not the fitted scale). `windows` have `start_s` (ascending; times
+    count from the first), `duration_s`, `n_requests` and `alpha` (null: Poisson), as those of
+    `profiles.fit_windows`. Raises InputError: too many requests.
     """
     start_s, lasting_s, n_requests, alpha = (
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
@@ -199,11 +190,14 @@ def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str
     import pyarrow.parquet as pq
 
     path = Path(arrivals_out).with_name(TIMES_FILE)
-    metadata = {PROVENANCE_KEY: json.dumps(origin).encode()}
+    metadata = {files.PROVENANCE_KEY: json.dumps(origin).encode()}
     schema = pa.schema([("arrival_s", pa.float64())], metadata)
     options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": False}
     options["column_encoding"] = {"arrival_s": "BYTE_STREAM_SPLIT"}
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, **options) as writer:
+    with (
+        files.atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, schema, **options) as writer,
+    ):
         writer.write_table(pa.table([times], schema=schema))
     return path
 
@@ -211,23 +205,19 @@ def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str
 def arrivals_to_json(
     model: generators.ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
 ) -> dict[str, Any]:
-    """Return what `arrivals.json` holds: one Gamma fit, the models, and where they come from.
-
-    `choice` has `model`, `why` and `models` (see `fit.fit_workload`); None: there is no trace.
+    """Return what `arrivals.json` holds: a Gamma fit, a choice (`model`, `why` and `models`; None:
+    there is no trace), and where they come from.
     """
     choice = choice or {"model": None, "why": model.reason, "models": {}}
     return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
 
 
 def load_arrivals(path: str | Path) -> generators.ArrivalModel:
-    """Read the Gamma fit from a workload's folder or its `arrivals.json`.
-
-    Raises InputError: there is no such file, or a field is missing or malformed.
+    """Read the Gamma fit from a workload's folder or its `arrivals.json`. Raises InputError: there
+    is no such file, or a field is missing or malformed.
     """
-    stored = read_stored(path)
-    return generators.ArrivalModel(
-        **{name: stored[name] for name in generators.ArrivalModel.__dataclass_fields__}
-    )
+    stored, names = read_stored(path), generators.ArrivalModel.__dataclass_fields__
+    return generators.ArrivalModel(**{name: stored[name] for name in names})
 
 
 def read_stored(path: str | Path) -> dict[str, Any]:
@@ -237,7 +227,7 @@ def read_stored(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError("there is no arrival model", file=path, fix="fit the workload first")
     fix = MAKE_WORKLOAD_AGAIN
-    stored = read_object(path, fix=fix)
+    stored = files.read_object(path, fix=fix)
     facts = stored.setdefault("fit", {})
     if not isinstance(facts, dict):
         raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
@@ -258,10 +248,8 @@ def read_stored(path: str | Path) -> dict[str, Any]:
 
 
 def fitted_arrivals(folder: str | Path, name: str = FITTED) -> generators.Arrivals:
-    """Return the arrivals of a workload (its folder), which `times` draws.
-
-    `name` is one of `NAMES`; all but `fitted` are used whether they passed or not. Raises
-    InputError: the workload has no such arrivals (it says why), or its files are malformed.
+    """Return the arrivals of a workload's folder by one of `NAMES`, whether they passed or not.
+    Raises InputError: the workload has no such arrivals, or its files are malformed.
     """
     folder = Path(folder)
     if name not in NAMES:
@@ -291,9 +279,8 @@ def _without(folder: Path, name: str, why: str) -> InputError:
 
 
 def arrivals_at_rate(folder: str | Path, name: str, rate_rps: float) -> generators.Arrivals:
-    """Return the arrivals of a workload at another mean rate (see `Arrivals.scaled`).
-
-    Raises InputError: as `fitted_arrivals`, or all its requests arrive at once.
+    """Return the arrivals of a workload at another mean rate (see `Arrivals.scaled`). Raises
+    InputError: as `fitted_arrivals`, or all its requests arrive at once.
     """
     own_rps = load_arrivals(folder).rate_rps
     if not own_rps:
