@@ -89,7 +89,7 @@ def test_an_archive_with_a_manifest_is_left_to_its_import(tmp_path, dataset):
     row = ROW.replace(DIGEST, "resources/d/manifest.csv")
     assert not dataset.sha256.endswith(".csv")
     packed = load_registry(_registry(tmp_path, HEADER, row))["d"]
-    assert packed.has_manifest
+    assert packed.sha256.endswith(".csv")
     fetch(replace(packed, url=dataset.url), tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_bytes() == CONTENT
 

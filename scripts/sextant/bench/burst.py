@@ -115,10 +115,9 @@ def find_rate(
 
 
 def next_rate(trials: Sequence[Trial]) -> float:
-    """Return the rate to try after these trials, the last of which missed the target.
-
-    Between trials below and above the target, ln(rate) is interpolated in ln(use). Else the rate of
-    the last is scaled by target over use, at most fourfold.
+    """Return the rate to try after these trials, the last of which missed the target. Between
+    trials below and above the target, ln(rate) is interpolated in ln(use). Else the rate of the
+    last is scaled by target over use, at most fourfold.
     """
     below = max((t for t in trials if t.kv_usage < TARGET_KV_USAGE), key=_usage, default=None)
     above = min((t for t in trials if t.kv_usage >= TARGET_KV_USAGE), key=_usage, default=None)
@@ -181,11 +180,9 @@ def run_phases(
     """Find the rate, then run the warm-up and the scenario's other phases, one a step.
 
     Outputs have the distribution of `model`, inputs follow Zipf's law within its bounds; no two
-    phases get the same prompts. The same seed gives the same requests for the same rate. Yields
-    what `run.json` says of a phase, and what it measured; the level is its number.
-
-    Raises InputError: the servers do not say how much of the cache is used, a request served alone
-    fails, or as of `find_rate`.
+    phases get the same prompts. Yields what `run.json` says of a phase, and what it measured; the
+    level is its number. Raises InputError: the servers do not say how much of the cache is used, a
+    request served alone fails, or as of `find_rate`.
     """
     if kv_usage() is None:
         problem = "the servers do not say how much of the KV cache is used"

@@ -52,10 +52,9 @@ class Load:
 def phase_load(
     phase: int, scenario: Burst, rate_rps: float, model: RequestModel, seed: int
 ) -> Load:
-    """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate.
-
-    `model` gives the outputs' distribution, and the inputs' bounds. Same seed, same load; every
-    phase has a stream of its own. InputError: the table of windows is missing or lacks a service.
+    """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate. `model` gives
+    the outputs' distribution, and the inputs' bounds. Same seed, same load; every phase has a
+    stream of its own. InputError: the table of windows is missing or lacks a service.
     """
     own_seed, alpha = child_seed(seed, phase), scenario.burstiness
     beta_s, last = 1 / (alpha * rate_rps), N_SETTINGS - 1
@@ -133,9 +132,8 @@ def _mirrored(
 
 
 def read_windows(path: Path, service: str) -> pd.DataFrame:
-    """Return a service's windows in the order of time; raise InputError if there is none.
-
-    The table has `service` (conversation, api), `start_s`, `duration_s`, `n_requests`, `alpha`.
+    """Return a service's windows in the order of time; raise InputError if there is none. The table
+    has `service` (conversation, api), `start_s`, `duration_s`, `n_requests`, `alpha`.
     """
     try:
         table = pd.read_csv(path, sep="\t", comment="#")

@@ -124,10 +124,9 @@ class _Evidence:
         return is_bracketed or self.highest_possible() <= weight * (1 + TOLERANCE - _READING_ERROR)
 
     def highest_possible(self) -> int:
-        """Return the largest weight that may work.
-
-        What was left is better evidence than what an allocation lacked: fragmented memory fails
-        early, and a host's allocator does not say what was free.
+        """Return the largest weight that may work. What was left is better evidence than what an
+        allocation lacked: fragmented memory fails early, and a host's allocator does not say what
+        was free.
         """
         if self.estimate:
             bounds = [int(self.estimate[1])]
@@ -223,9 +222,8 @@ def request_lengths(
 def corner_cases(
     batch_weight_tokens: int, lengths: RequestLengths, max_num_seqs: int
 ) -> list[CornerCase]:
-    """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2.
-
-    No output is so short that its request would end before the others have begun.
+    """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2. No
+    output is so short that its request would end before the others have begun.
     """
     least_in, mean_in, most_in = lengths.input_tokens
     least_out, mean_out, most_out = lengths.output_tokens
@@ -302,7 +300,6 @@ class ProbeRecord:
         log.info("batch weight %d tokens: %s", probe.batch_weight_tokens, probe.outcome)
 
     def _write(self) -> None:
-        """Write all probes again: never more than a handful, and never half of them."""
         lines = [json.dumps({"key": self._key, **to_json(probe)}) + "\n" for probe in self.probes]
         with atomic_path(self.path) as path:
             path.write_text("".join(lines))

@@ -1,9 +1,9 @@
 """The process that watches a level: processor time, NVML, DCGM and servers, each in a thread.
 
 Run as `python -m sextant.engine.gauges` with the plan (`watcher.WatchPlan`) as the first line of
-standard input. Rows go, a JSON object a line, to the files that the plan names; warnings to
-standard error. A line on standard output says that every source was read once. The process ends
-when standard input closes, hence when its parent ends, in whatever way.
+standard input. Rows go, a JSON object a line, to the files of the plan. A line on standard output
+says that every source was read once. The process ends when standard input closes, hence when its
+parent ends.
 """
 
 import contextlib
@@ -92,7 +92,6 @@ def _write_rows(file: int, rows: Sequence[dict]) -> None:
 
 def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
     """Return a reader of the CPU time and memory that processes and all below them use.
-
     `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
     the first and where that is less than 0.1 s ago. SeriesEndedError: no process is left.
     """
@@ -232,10 +231,9 @@ def _open(selector: int | str, warn: Warn) -> list[Gpu]:
 
 
 def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
-    """Return a reader of `sm_active` and `sm_occupancy` (fractions) of these devices.
-
-    `url` is the exporter's, with or without `/metrics`. The first failure, and the first answer
-    without these fields, give a warning.
+    """Return a reader of `sm_active` and `sm_occupancy` (fractions) of these devices. `url` is the
+    exporter's, with or without `/metrics`. The first failure, and the first answer without these
+    fields, give a warning.
     """
     base_url = url.removesuffix("/").removesuffix("/metrics")
     warned: set[str] = set()

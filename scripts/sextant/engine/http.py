@@ -58,9 +58,8 @@ class Target:
 
 
 def api_key_of(variable: str, field: str) -> str | None:
-    """Return the API key that an environment variable holds, None if it is not set or empty.
-
-    White space around it does not belong to it. Raises InputError for what no header can hold.
+    """Return the API key that an environment variable holds, None if it is not set or empty. White
+    space around it does not belong to it. Raises InputError for what no header can hold.
     """
     key = os.environ.get(variable, "").strip()
     if not all("!" <= letter <= "~" for letter in key):

@@ -55,10 +55,9 @@ class Watched:
 
 
 class Watcher:
-    """A process that watches one level; a context manager, so that it always ends.
-
-    It is entered when every source was read once, or after `limit_s`. Telemetry never fails a
-    measurement: what cannot be read is a warning of `stop`.
+    """A process that watches one level; a context manager, so that it always ends. It is entered
+    when every source was read once, or after `limit_s`. Telemetry never fails a measurement: what
+    cannot be read is a warning of `stop`.
     """
 
     def __init__(

@@ -56,7 +56,6 @@ def load_registry(path: str | Path) -> dict[str, Dataset]:
 
 def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
     """Download a data set's file to `out_path`, or copy it from a `mirror`'s folder, once.
-
     `out_path` is either right or absent; an archive with a manifest is verified when it is read.
     Raises InputError: the mirror lacks the file, the download fails, or the bytes differ.
     """

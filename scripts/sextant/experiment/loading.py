@@ -186,7 +186,6 @@ def load_experiment(
     check_engine: CheckEngine | None = None,
 ) -> Experiment:
     """Read and check everything that a configuration names; paths are relative to here.
-
     `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked, as
     it does names of predictors. InputError names the first file, line and field that is wrong.
     """

@@ -194,9 +194,7 @@ class Load(ABC):
         return Exchange(self._source.take(), user, scheduled_ns, ready_ns, not left_out)
 
     def keep(self, part: Part) -> None:
-        """Take a part of an answer, to read it later; a short answer is read at once, so that its
-        user knows whether it is good.
-        """
+        """Take a part of an answer, to read it later; a short answer, or an error, at once."""
         exchange, pieces, is_last = part
         if is_last and exchange.is_measured:
             self.n_in_flight -= 1
@@ -279,7 +277,6 @@ class Load(ABC):
 
     def measure(self, level: float, epoch_ns: int, warmup_s: float = 0.0) -> LevelResult:
         """Put the load on the servers and return what was measured; a level of 0 stands for none.
-
         Raises LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then;
         InputError: the server refuses the first request (HTTP 401, 403 or 404), or a disk is full.
         """

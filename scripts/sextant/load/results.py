@@ -1,7 +1,4 @@
-"""The result of a load run as the files of a cell, with a summary of each level.
-
-The summary has latencies, rates, goodput, and why requests failed.
-"""
+"""The result of a load run as the files of a cell, with a summary of each level."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -43,10 +40,9 @@ def write_load(
 def summarise_load(
     run: CellRun, logs: Sequence[RequestLog], limits_ms: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return what a load came to as JSON has it.
-
-    `limits_ms` are those of each request for goodput, of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean
-    of its own gaps, which is its TPOT), `tpot_ms` and `e2e_ms`.
+    """Return what a load came to as JSON has it. `limits_ms` are those of each request for goodput,
+    of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of its own gaps, which is its TPOT), `tpot_ms` and
+    `e2e_ms`.
     """
     is_due = not KINDS[run.scenario_kind].has_users
     pairs = zip(run.levels, logs, strict=True)

@@ -121,9 +121,7 @@ def _stop(number: int, _: object) -> None:
 
 @contextmanager
 def stoppable(handler: Any = _stop) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM raise `Stopped`, so that what was measured can be written;
-    others are ignored.
-    """
+    """Let the first SIGINT or SIGTERM raise `Stopped`, and ignore others: results get written."""
     before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield

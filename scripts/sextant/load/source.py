@@ -219,10 +219,9 @@ class ListedRequests(Source):
 
 
 class ReplayedRequests(Source):
-    """Requests of a trace in its order; then from the first again, with other prompts.
-
-    Prompts of a level begin alike as far as the inputs of the trace do: `prompt_of(request, *seed)`
-    is the prompt of a request. One that failed in the trace asks for one token.
+    """Requests of a trace in its order; then from the first again, with other prompts. Prompts of a
+    level begin alike as far as the inputs of the trace do: `prompt_of(request, *seed)` is the
+    prompt of a request. One that failed in the trace asks for one token.
     """
 
     def __init__(
@@ -249,10 +248,9 @@ def unsent_parameters(model: "RequestModel") -> list[str]:
 
 
 class Texts:
-    """Prompts that a tokenizer turns into exactly as many tokens as are asked for.
-
-    They are cut from `ids` where given, else drawn from common words, one for a token where there
-    is no tokenizer.
+    """Prompts that a tokenizer turns into exactly as many tokens as are asked for. They are cut
+    from `ids` where given, else drawn from common words, one for a token where there is no
+    tokenizer.
     """
 
     def __init__(self, tokenizer: "Tokenizer | None", ids: CorpusTokens | None = None) -> None:
@@ -261,9 +259,8 @@ class Texts:
     def prompts(
         self, lengths: Sequence[int] | np.ndarray, seed: int | np.random.SeedSequence
     ) -> list[Text]:
-        """Return a prompt per length; same seed, same prompts.
-
-        Raises InputError: no text of exactly so many tokens was found.
+        """Return a prompt per length; same seed, same prompts. Raises InputError: no text of
+        exactly so many tokens was found.
         """
         if self._ids is not None and self._tokenizer is not None:
             cut = self._ids.prompts(lengths, seed)

@@ -65,8 +65,8 @@ def ingest_trace(
 
     Args:
         source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant` and `columns`, Parquet.
-        trace_format: a publisher's, or `columns`; see `named_format`, also for `columns` (which
-            may be the path of a mapping file) and `time_unit`.
+        trace_format: a publisher's, or `columns`; see `named_format`. `columns` may be the path
+            of a mapping file.
         trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. Of a source
             that is not, `n_moved` rows were late, by `most_late_s` at most.
         rejected_out: `line` (from 1, a CSV's header included), `reason` and `raw` of malformed

@@ -59,9 +59,8 @@ _MANY, _FAR = 30, 0.3
 
 
 def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
-    """Fit a Gamma distribution to the gaps between ascending arrivals, by maximum likelihood.
-
-    Equal stamps say that the trace's clock is coarse: then all gaps are counted in its steps
+    """Fit a Gamma distribution to the gaps between ascending arrivals, by maximum likelihood. Equal
+    stamps say that the trace's clock is coarse: then all gaps are counted in its steps
     (`clock_step`), and the fit is tested only where a mean gap has `gamma.FAR` or more.
     """
     gaps = np.diff(arrival_s)
@@ -163,9 +162,8 @@ def clock_step(gaps: np.ndarray, end_s: float) -> float:
 
 
 def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Measures:
-    """Return the measures of ascending times, in bins up to `duration_s` (the last arrival).
-
-    Raises InputError: nothing arrives, or times out of order.
+    """Return the measures of ascending times, in bins up to `duration_s` (the last arrival). Raises
+    InputError: nothing arrives, or times out of order.
     """
     gaps = np.diff(times)
     is_sound = times.min(initial=0.0) >= 0 and times.max(initial=0.0) < MAX_SPAN_S
@@ -348,9 +346,8 @@ def measure_words(name: str) -> str:
 
 
 def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
-    """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula.
-
-    If none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
+    """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula. If
+    none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
     dispersion of the counts nearest to the trace's over all scales.
     """
     end_s, per_second, judged = float(times[-1]), np.bincount(times.astype(np.int64)), []

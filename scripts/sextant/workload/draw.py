@@ -90,10 +90,9 @@ ARRIVALS: dict[str, Callable[..., generators.Arrivals]] = {
 
 
 def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> generators.Arrivals:
-    """Return the arrival process that the options of a command describe.
-
-    `name` is one of `ARRIVALS`, `workload` a folder for `fitted`; None of the `given` is absent.
-    Raises InputError: an unknown process, or a parameter that it lacks, does not know or refuses.
+    """Return the arrival process that the options of a command describe. `name` is one of
+    `ARRIVALS`, `workload` a folder for `fitted`; None of the `given` is absent. Raises InputError:
+    an unknown process, or a parameter that it lacks, does not know or refuses.
     """
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"

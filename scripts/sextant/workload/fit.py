@@ -100,9 +100,8 @@ def write_workload(
     max_input_tokens: int | None = None,
     max_output_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Write the files of `fit_workload` for a model that comes without a trace (`origin`).
-
-    Its load is given when it is run (Papaioannou and Doudali): a rate, or everything at once.
+    """Write the files of `fit_workload` for a model that comes without a trace (`origin`). Its load
+    is given when it is run (Papaioannou and Doudali): a rate, or everything at once.
     `arrivals.json` has no parameters, `arrivals.parquet` no row.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
@@ -210,10 +209,9 @@ def ks_distance(
 def cumulative(
     values: ArrayLike, weights: np.ndarray | None = None, max_points: int = 512
 ) -> pd.DataFrame:
-    """Return a cumulative distribution to draw: `value`, and `fraction` of values up to it.
-
-    Nulls are left out. Of more distinct values than `max_points`, those nearest to equal steps of
-    the fraction are kept. Raises InputError: no value.
+    """Return a cumulative distribution to draw: `value`, and `fraction` of values up to it. Nulls
+    are left out. Of more distinct values than `max_points`, those nearest to equal steps of the
+    fraction are kept. Raises InputError: no value.
     """
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)

@@ -38,10 +38,9 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class GammaFits:
-    """Gamma distributions fitted to groups of values: each field has one entry per group.
-
-    `alpha` (shape) and `beta` (scale, in the values' unit) maximise the likelihood, `_lo` and `_hi`
-    bound their 95% intervals. NaN: fewer than 2 values, a value of zero, or all equal.
+    """Gamma distributions fitted to groups of values: each field has one entry per group. `alpha`
+    (shape) and `beta` (scale, in the values' unit) maximise the likelihood, `_lo` and `_hi` bound
+    their 95% intervals. NaN: fewer than 2 values, a value of zero, or all equal.
     """
 
     alpha: np.ndarray
@@ -117,9 +116,8 @@ def _root(s: np.ndarray, alpha: np.ndarray, n: np.ndarray | None = None) -> np.n
 def ks_distance(
     values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.ndarray
 ) -> np.ndarray:
-    """Return each group's Kolmogorov-Smirnov distance from its Gamma distribution.
-
-    `values` has one group after the other, `n` (1 or more) of each, in any order within a group.
+    """Return each group's Kolmogorov-Smirnov distance from its Gamma distribution. `values` has one
+    group after the other, `n` (1 or more) of each, in any order within a group.
     """
     ends, parts = np.cumsum(n), []
     cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1], CHUNK)) + 1)

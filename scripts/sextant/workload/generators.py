@@ -40,10 +40,8 @@ class Arrivals(ABC):
     def times(
         self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
     ) -> np.ndarray:
-        """Return when requests arrive: float64 seconds from 0, ascending.
-
-        There are at most `n`, all before `duration_s`. Raises InputError: no end, or more than
-        `MAX_REQUESTS` requests.
+        """Return when requests arrive: float64 seconds from 0, ascending. There are at most `n`,
+        all before `duration_s`. Raises InputError: no end, or more than `MAX_REQUESTS` requests.
         """
         ends = {"n": n, "duration_s": duration_s}
         given = {name: end for name, end in ends.items() if end is not None}
@@ -80,7 +78,6 @@ class Arrivals(ABC):
     @abstractmethod
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         """Yield the arrivals part after part: those before `end_s`, or the first `most`, or more.
-
         Of arrivals to their own end, that is infinite and `most` above `MAX_REQUESTS`.
         """
 
@@ -102,9 +99,8 @@ class Constant(Arrivals):
 
 @dataclass(frozen=True)
 class Gamma(Arrivals):
-    """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
-
-    Time 0 is any moment of a process that has long been running: a gap is under way.
+    """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A). Time 0 is any moment of a
+    process that has long been running: a gap is under way.
     """
 
     kind = "gamma"
@@ -136,10 +132,9 @@ def poisson(rate_rps: float) -> Gamma:
 
 @dataclass(frozen=True)
 class Varying(Arrivals):
-    """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
-
-    After every `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u, with u
-    the seconds passed (`over="time"`) or the steps taken (`over="steps"`).
+    """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2). After every
+    `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u, with u the seconds
+    passed (`over="time"`) or the steps taken (`over="steps"`).
     """
 
     kind = "varying"
@@ -191,10 +186,9 @@ class AtOnce(Arrivals):
 
 @dataclass(frozen=True)
 class Mirrored(Arrivals):
-    """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1).
-
-    A gap that is under way at the end of a window goes on in the next one at that one's pace, so
-    that no window begins with an arrival. A window without a request stays silent.
+    """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1). A gap that
+    is under way at the end of a window goes on in the next one at that one's pace, so that no
+    window begins with an arrival. A window without a request stays silent.
     """
 
     kind = "mirrored"

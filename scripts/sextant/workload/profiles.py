@@ -156,10 +156,9 @@ def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
 
 
 def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the figures of `failure_series`: one row per LLM and service.
-
-    They are `n_requests`, `n_failed`, `failure_fraction` of all buckets; `n_buckets` judged and
-    `n_too_few`; of the judged shares `mean`, `q1`, `median`, `q3`, and `n_outliers`.
+    """Return the figures of `failure_series`: one row per LLM and service. They are `n_requests`,
+    `n_failed`, `failure_fraction` of all buckets; `n_buckets` judged and `n_too_few`; of the judged
+    shares `mean`, `q1`, `median`, `q3`, and `n_outliers`.
     """
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]
@@ -178,11 +177,9 @@ def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
 def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
     """Count how often requests at least double from one window to the next (BurstGPT, Fig. 5).
 
-    Windows that the trace covers in part do not count; rises from zero are counted apart.
-
-    Returns one row per LLM and service: `llm`, `service`, `n_doublings`, `n_from_zero`, and
-    `per_day` and `per_workday` (Monday to Friday): doublings over the days observed, in parts too
-    (NaN below one day, or where the weekday is not known).
+    Windows that the trace covers in part do not count; rises from zero are counted apart. Returns
+    one row per LLM and service: `llm`, `service`, `n_doublings`, `n_from_zero`, and `per_day` and
+    `per_workday` (Monday to Friday), doublings over the days observed (NaN below one day).
     """
     series = traffic_series(trace, 60.0 * minutes)
     whole = series["n_requests"].where(series["is_whole"])
@@ -211,8 +208,7 @@ def read_arrivals(trace: str | Path) -> np.ndarray:
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
     """Fit a Gamma distribution to the gaps of every window, per LLM and service.
 
-    Gaps are those between two requests of a window, counted in steps of a group's clock if it is
-    coarse (see `arrivals.fit_arrivals`).
+    Gaps of a coarse clock are counted in its steps (see `arrivals.fit_arrivals`).
 
     Returns one row per group and window, empty ones too: `llm`, `service` (null is a group),
     `start_s`, `duration_s` (the last window ends with the trace), `clock_step_s` (NaN: no equal

@@ -53,9 +53,8 @@ class RandomTokens:
             raise InputError(f"a vocabulary of {vocab_size}", field="vocab_size", fix=fix)
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
-        """Return an int32 array of ids per length; same seed, same prompts.
-
-        Raises InputError: a length below 1, or a vocabulary that cannot tell so many prompts apart.
+        """Return an int32 array of ids per length; same seed, same prompts. Raises InputError: a
+        length below 1, or a vocabulary that cannot tell so many prompts apart.
         """
         n_ids, lengths = self.n_ids, _checked(lengths)
         fix = "use longer prompts or a larger vocabulary"
@@ -81,10 +80,9 @@ class RandomTokens:
 
 
 class CorpusTokens:
-    """Prompts that are runs of a text's tokens, from seeded places; the text is a ring.
-
-    No two that a source ever makes begin with the same 16 tokens, so that no block of a prefix
-    cache serves two. Shorter ones, which fill no block, differ within a call.
+    """Prompts that are runs of a text's tokens, from seeded places; the text is a ring. No two that
+    a source ever makes begin with the same 16 tokens, so that no block of a prefix cache serves
+    two. Shorter ones, which fill no block, differ within a call.
     """
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
@@ -98,9 +96,8 @@ class CorpusTokens:
         self._used: set[bytes] = set()
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
-        """Return a prompt per length. The same calls of a new source give the same prompts.
-
-        Raises InputError: a length below 1 or above the text's, or no unused run is left.
+        """Return a prompt per length. The same calls of a new source give the same prompts. Raises
+        InputError: a length below 1 or above the text's, or no unused run is left.
         """
         lengths, short, prompts = _checked(lengths), set[bytes](), list[np.ndarray]()
         if len(lengths) and lengths.max() > self.n_tokens:
@@ -160,10 +157,9 @@ def _encoded(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[list[int]]:
 
 
 def as_text(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
-    """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`.
-
-    Neither a run cut out of a text nor random ids need encode to as many by themselves: then the
-    end is cut off or continued with " a". Raises InputError: no text of so many was found.
+    """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`. Neither
+    a run cut out of a text nor random ids need encode to as many by themselves: then the end is cut
+    off or continued with " a". Raises InputError: no text of so many was found.
     """
     wanted = len(token_ids)
     text = tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)

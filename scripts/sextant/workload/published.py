@@ -141,9 +141,7 @@ def _shipped() -> dict[str, Any]:
 
 
 def load_use_case(name: str) -> UseCase:
-    """Build the workload of a shipped use case from its published figures; nothing is random.
-    Raises InputError: no such use case.
-    """
+    """Build the workload of a shipped use case; InputError: there is none of that name."""
     shipped = _shipped()
     if name not in shipped["use_cases"]:
         fix = f"use one of {', '.join(use_case_names())}"

@@ -1,7 +1,6 @@
 """The request model: a joint histogram of all request parameters (LLM-Pilot, III-B).
 
-It is fitted to the requests of a trace that did not fail. DuckDB counts them: a trace is not held
-in memory.
+DuckDB counts the requests of a trace that did not fail, without holding the trace in memory.
 """
 
 import tempfile
@@ -39,10 +38,9 @@ Trace: TypeAlias = pd.DataFrame | str | Path
 
 @dataclass(frozen=True)
 class RequestModel:
-    """A sparse joint histogram over request parameters.
-
-    `frame` has one row per non-empty joint bin: a value per parameter (its bin's mean; null is a
-    bin of its own) and `count`, or `probability` for a model published without counts.
+    """A sparse joint histogram over request parameters. `frame` has one row per non-empty joint
+    bin: a value per parameter (its bin's mean; null is a bin of its own) and `count`, or
+    `probability` for a model published without counts.
     """
 
     frame: pd.DataFrame
@@ -59,10 +57,9 @@ class RequestModel:
         return self.frame[name].to_numpy(float)
 
     def sample(self, n: int, *, seed: Seed, sampler: str = "joint") -> pd.DataFrame:
-        """Draw `n` independent requests: one row each, a column per parameter.
-
-        The sampler `joint` draws whole joint bins; `independent`, the ablation of LLM-Pilot (V-A),
-        each parameter by itself. Raises InputError: no such sampler, or `n` below 0.
+        """Draw `n` independent requests: one row each, a column per parameter. The sampler `joint`
+        draws whole joint bins; `independent`, the ablation of LLM-Pilot (V-A), each parameter by
+        itself. Raises InputError: no such sampler, or `n` below 0.
         """
         if n < 0:
             raise InputError(f"{n} requests", field="n", fix="give 0 or more")
@@ -147,9 +144,8 @@ def typed(column: pd.Series) -> pd.Series:
 def in_bins(
     values: np.ndarray, probabilities: np.ndarray, n_bins: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Merge neighbouring lengths into at most `n_bins` bins of about equal probability.
-
-    `values` ascend, as do the bins' rounded means, which are returned with their probabilities.
+    """Merge neighbouring lengths into at most `n_bins` bins of about equal probability. `values`
+    ascend, as do the bins' rounded means, which are returned with their probabilities.
     """
     starts = bin_starts(np.rint(probabilities * 1e12).astype(np.int64), n_bins)
     mass = np.add.reduceat(probabilities, starts)

@@ -1,8 +1,7 @@
 """Which requests of a trace begin with the same tokens: the block ids (`hash_ids`) of its inputs.
 
-A source writes an id for each block of an input, of its tokens alone (Qwen-Bailian) or of these and
-all before (Mooncake). Here inputs share the blocks up to the first id that differs, which is what a
-server's prefix cache can serve.
+An id is of the block's tokens alone (Qwen-Bailian) or of these and all before (Mooncake). Here
+inputs share the blocks up to the first id that differs, as in a server's prefix cache.
 """
 
 from dataclasses import dataclass
