@@ -237,9 +237,8 @@ def _find_rate(run: Run, scenario: Burst, model: RequestModel, seed: int) -> Rat
         return Trial(n / duration_s, usage or 0.0, result.log.n_failed / n)
 
     sample = steady_load(scenario, 100.0, model, 10.0, child_seed(seed, 0))
-    inputs, outputs = (
-        np.rint([it.mean()]).astype(int) for it in (sample.input_tokens, sample.output_tokens)
-    )
+    lengths = sample.input_tokens, sample.output_tokens
+    inputs, outputs = (np.rint([each.mean()]).astype(int) for each in lengths)
     alone = Load(np.zeros(1), inputs, outputs, [])
     run(alone)  # a server's first request is slower than all that follow
     result, watch = run(alone, readings_per_s=20.0)

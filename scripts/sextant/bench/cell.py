@@ -150,11 +150,9 @@ def server_specs(
     cell: Cell, llm: LLM, model: Path, scratch: Path, batch_weight_tokens: int
 ) -> list[ServerSpec]:
     """Return what the servers of a cell are, one a replica."""
-    variant = cell.variant
-    places = pick_devices(cell.devices, variant.replicas, variant.placement)
-    cores: list[tuple[int, ...] | None] = [None] * variant.replicas
-    if variant.cpu_cores:
-        cores = list(pick_cores(variant.cpu_cores, variant.replicas, variant.placement))
+    variant, shared = cell.variant, (cell.variant.replicas, cell.variant.placement)
+    places = pick_devices(cell.devices, *shared)
+    cores = [*pick_cores(n, *shared)] if (n := variant.cpu_cores) else [None] * variant.replicas
     return [
         ServerSpec(
             model=model,

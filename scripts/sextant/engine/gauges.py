@@ -145,6 +145,7 @@ def _memory(handle: object) -> Row:
     return {"memory_used_gib": pynvml.nvmlDeviceGetMemoryInfo(handle).used / GIB}
 
 
+_OF_GPU = pynvml.NVML_TEMPERATURE_GPU
 # In the order of reading: power and energy are closest to the row's time.
 _WHOLE_GPU: tuple[Callable[[object], Row], ...] = (
     lambda gpu: {"power_w": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3},
@@ -152,9 +153,7 @@ _WHOLE_GPU: tuple[Callable[[object], Row], ...] = (
     _utilization,
     _memory,
     lambda gpu: {"sm_clock_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)},
-    lambda gpu: {
-        "temperature_c": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)
-    },
+    lambda gpu: {"temperature_c": pynvml.nvmlDeviceGetTemperature(gpu, _OF_GPU)},
     _throttling,
 )
 

@@ -61,13 +61,12 @@ def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKe
     for row in rows:
         for name in ("workload", "scenario"):
             check_known(row[f"{name}_id"], ids[f"{name}s"], row, f"{name}_id")
-        chosen = itertools.product(
-            _selected(row, "llm_ids", ids["llms"]),
-            _selected(row, "gpu_profile_ids", ids["gpu_profiles"]),
-            [row["workload_id"]],
-            [row["scenario_id"]],
-            _selected(row, "variant_ids", ids["variants"]),
+        llms, profiles, variants = (
+            _selected(row, f"{name}_ids", ids[f"{name}s"])
+            for name in ("llm", "gpu_profile", "variant")
         )
+        load = [row["workload_id"]], [row["scenario_id"]]
+        chosen = itertools.product(llms, profiles, *load, variants)
         for cell in (CellKey(*place) for place in chosen):
             if len(cell.folder) > (most := _MAX_CELL_NAME_CHARACTERS):
                 problem = f"the names of {cell.folder} have {len(cell.folder)} characters"

@@ -15,11 +15,8 @@ from sextant.pages.wording import plural
 
 ENDPOINT = "endpoint"
 """Name of their engine."""
-# What a measurement of servers that are started here depends on.
-_FACTS = (
-    *("name", "dtype", "block_size_tokens", "max_num_seqs", "memory_utilization"),
-    *("max_server_starts", "extra_arguments"),
-)
+# What a measurement of servers that are started here depends on, beside further arguments.
+_FACTS = ("name", "dtype", "block_size_tokens", "max_num_seqs", "memory_utilization")
 
 
 @dataclass(frozen=True)
@@ -70,16 +67,13 @@ def without_defaults(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where an LLM is served on a GPU profile."""
+    """Where an LLM is served on a GPU profile; fields are as in `EndpointRow`."""
 
     base_urls: tuple[str, ...]
     """One per replica; replicas share the requests evenly."""
     served_model_name: str
-    """What the servers call the LLM."""
     api_key_env: str | None = None
-    """Environment variable that holds the API key; None if no key is sent."""
     ca_file: Path | None = None
-    """Certificates (PEM) to trust for https in place of the system's."""
     line: int | None = None
     """Where the sheet has it, for messages."""
 
@@ -151,5 +145,5 @@ def engine_facts(settings: EngineSettings) -> dict[str, Any]:
     if endpoint := settings.endpoint:
         urls, name = list(endpoint.base_urls), endpoint.served_model_name
         return {"name": settings.name, "base_urls": urls, "served_model_name": name}
-    facts = {name: getattr(settings, name) for name in _FACTS}
+    facts = {name: getattr(settings, name) for name in (*_FACTS, "max_server_starts")}
     return facts | {"extra_arguments": list(settings.extra_arguments)}

@@ -127,8 +127,7 @@ class Source(ABC):
         """Begin anew: encode `n_ahead` requests and keep so many ready, of `n_most` to be taken."""
         self._n_calls += 1
         self._coming, self._ready = self._requests(n_ahead), deque[PreparedRequest]()
-        self._n_ahead, self._n_left = n_ahead, n_most
-        self.n_prepared_late = 0
+        self._n_ahead, self._n_left, self.n_prepared_late = n_ahead, n_most, 0
         while self.top_up():
             pass
 

@@ -68,10 +68,9 @@ def _moment(text: str) -> tuple[int | None, int]:
     minute, second = (int(part or 0) for part in parts)
     is_midnight = hour == "24" and not minute and not second  # of the day that follows
     try:
-        date = datetime(int(year), int(month), int(day)) + timedelta(days=is_midnight)
-        moment = date.replace(
-            hour=0 if is_midnight else int(hour or 0), minute=minute, second=second
-        )
+        own_hour = 0 if is_midnight else int(hour or 0)
+        moment = datetime(int(year), int(month), int(day), own_hour, minute, second)
+        moment += timedelta(days=is_midnight)
     except ValueError:
         return None, UNKNOWN
     if sign:
@@ -118,8 +117,7 @@ def check_first_tick(
         return
     units = {name: per_s for name, per_s in TIME_UNITS.items() if name != "iso"}
     first_s = first_tick / form.units_per_s
-    since_1970 = (n for n, per_s in units.items() if _is_date(first_tick / per_s))
-    likely = next(since_1970, None)
+    likely = next((name for name, per_s in units.items() if _is_date(first_tick / per_s)), None)
     is_other = form.is_log and likely not in (None, form.time_unit)
     if first_s < _EPOCH_S[1] and not is_other:
         return

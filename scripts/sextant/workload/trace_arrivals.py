@@ -158,13 +158,11 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     return generators.Mirrored(*columns).times(seed=seed)
 
 
-PROCESSES: dict[str, type[generators.Arrivals]] = {
-    process.kind: process
-    for process in (
-        *(generators.Constant, generators.Gamma, generators.Varying, generators.AtOnce),
-        *(generators.Mirrored, generators.Rescaled, Recorded, Replay, Windows),
-    )
-}
+_ALL: tuple[type[generators.Arrivals], ...] = (
+    *(generators.Constant, generators.Gamma, generators.Varying, generators.AtOnce),
+    *(generators.Mirrored, generators.Rescaled, Recorded, Replay, Windows),
+)
+PROCESSES = {process.kind: process for process in _ALL}
 
 
 def arrivals_to_plain(process: generators.Arrivals) -> dict[str, Any]:
