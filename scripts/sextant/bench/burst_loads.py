@@ -26,8 +26,7 @@ LOWEST_SHARE = 0.25
 third of the KV cache to more than all of it."""
 THETA, HIGHEST_THETA_RISE = 1.1, 0.8
 """Zipf exponent of the inputs, as in Table III, and how far its sweep rises."""
-N_PER_CHANGE = 200
-"""Requests from one change of a sweep to the next, where the scenario does not say."""
+N_PER_CHANGE = 200  # requests from one change of a sweep to the next, by default
 RATE_FACTORS = {"conversation": 1.0, "api": 2.0}
 """Mean rate of the mirrored loads over the warm-up's. The paper's beta stays low under the load of
 the API, below the warm-up's, but not by a published number."""

@@ -37,8 +37,7 @@ from sextant.workload.prompts import RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
 
 log = logging.getLogger(__name__)
-_MIN_REQUESTS = 10
-"""Fewest served requests whose medians decide. A level with fewer does not stop the sweep."""
+_MIN_REQUESTS = 10  # fewest served requests whose medians may stop the sweep
 
 
 @dataclass(frozen=True)

@@ -26,19 +26,15 @@ from sextant.points.verdict import MemoryFacts, Probe
 from sextant.workload.request_model import RequestModel
 
 log = logging.getLogger(__name__)
-# Starts are not spent on weights closer than this to the largest that works.
-TOLERANCE = 0.02
+TOLERANCE = 0.02  # starts are not spent on weights closer than this to the largest that works
 # An estimate is aimed at from below by this much; the rest of the tolerance is for its error.
 _MARGIN = 0.014
-# Where to aim between the least and the most that an estimate allows.
-_OPTIMISM = 0.7
-# By how much an estimate of the largest weight may be wrong.
-_READING_ERROR = 0.003
+_OPTIMISM = 0.7  # where to aim between the least and the most that an estimate allows
+_READING_ERROR = 0.003  # by how much an estimate of the largest weight may be wrong
 # Without an estimate: where to look below the bound that a failed allocation set, and below a
 # weight that failed though it had passed its corner cases, which say no more about it.
 _BOUND_GUESS = 0.7
-# Enough tokens to decode a few times after the prefill has filled the KV cache.
-_SHORT_OUTPUT_TOKENS = 4
+_SHORT_OUTPUT_TOKENS = 4  # enough to decode a few times after the prefill
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from sextant.base.files import atomic_path, sha256_file
 from sextant.base.sheets import Id, load_sheet
 
 TIMEOUT_S = 60
-MAX_BYTES = 64 * 2**30
-"""No download is larger; one that does not end would fill the disk before its checksum is known."""
+MAX_BYTES = 64 * 2**30  # a download that does not end would fill the disk
 _AT_ONCE_BYTES = 2**20
 
 

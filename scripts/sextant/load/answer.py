@@ -19,8 +19,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ERROR_EXCERPT_BYTES = 300
 # What a terminal that shows an error would obey.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_MAX_LINE_BYTES = 1 << 20
-"""Far above any event; what a server sends without an end of line is not kept."""
+_MAX_LINE_BYTES = 1 << 20  # far above any event; more without an end of line is not kept
 _MOST_TOKENS = 2**31 - 1
 _UNKNOWN = -1
 _BROKEN_OFF = ("error", "abort")

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from sextant.pages.blocks import Document
 
 log = logging.getLogger(__name__)
-LEVEL_SEED_STRIDE = 1_000_003
-"""Seeds of levels lie far apart: no prompt of one level comes again in another."""
+LEVEL_SEED_STRIDE = 1_000_003  # far apart: no prompt of one level comes again in another
 # What a level needs beside its connections: the event loop, timers, the telemetry's pipes.
 _OWN_DESCRIPTORS = 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

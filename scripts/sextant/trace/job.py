@@ -38,8 +38,7 @@ _LEAST_FAR_S = 86_400.0
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
 _NOT_CODED = (*_NUMBERS, "request_id", formats.HASH_IDS)
 _BATCH_ROWS = 100_000
-_MEMORY = "300MB"
-"""Of a sort; what does not fit into it goes to the disk."""
+_MEMORY = "300MB"  # of a sort; what does not fit into it goes to the disk
 
 
 def ingest_trace(

@@ -30,8 +30,7 @@ from sextant.trace.trace_format import BLANK, COLUMN_TYPES, HASH_IDS, TraceForma
 BATCH_ROWS = 100_000  # of a Parquet file that are checked at a time
 BLOCK_BYTES = 4 << 20
 """Text that is checked at a time. It bounds the memory, and sets the trace's row groups."""
-BLOCK_LINES = 1 << 18
-"""Most lines of a block: the shortest lines take many times their bytes."""
+BLOCK_LINES = 1 << 18  # of a block: the shortest lines take many times their bytes
 MAX_LINE_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
 _TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)

@@ -32,17 +32,14 @@ FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace")
 """What `write_trace` writes. The first two are Sextant's own trace contract."""
 MOONCAKE_BLOCK_TOKENS = 512
 """Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""
-VLLM_BLOCK_TOKENS = 16
-"""The same in vLLM's `timed_trace`, by default."""
-_ZIPF_OUTPUTS = 100_000
-"""Outputs drawn to stand for a model's distribution where inputs follow Zipf's law."""
+VLLM_BLOCK_TOKENS = 16  # the same in vLLM's `timed_trace`, by default
+_ZIPF_OUTPUTS = 100_000  # drawn to stand for a model's distribution
 _SERVICE_FILES = "chunk-*-trace.csv"
 _LENGTHS = ("input_tokens", "output_tokens")
 _FAMILIES = {"gamma": False, "weibull": True}
 _N_CELLS = 6
 _LINE = ("timestamp", "input_length", "output_length", "hash_ids")
-_WINDOW_S = 600.0
-"""Of a client with one window only."""
+_WINDOW_S = 600.0  # of a client with one window only
 
 
 def open_workload(name: str | Path) -> RequestModel:

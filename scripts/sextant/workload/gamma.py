@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-Z_95 = 1.959963984540054
-"""The 97.5% quantile of the standard normal distribution."""
+Z_95 = 1.959963984540054  # the 97.5% quantile of the standard normal distribution
 MIN_SPREAD = 1e-12
 """Least ln(mean) - mean(ln) that is not taken for rounding: a CV of about 1.4e-6."""
 FAR = 1000
@@ -29,11 +28,9 @@ _TRIANGLE_WEIGHTS = np.concatenate([_OUTER_WEIGHTS[::-1], [0.3267753212739748], 
 DETERMINED = 10.0
 """A shape is determined if shapes that differ by this factor are unlikely: the estimate times its
 root, and over it."""
-_LOG_STEP = 3e-3
-"""Distance in ln α of the three points that give the likelihood's slope and curvature."""
+_LOG_STEP = 3e-3  # in ln α, of the three points that give the likelihood's slope and curvature
 _LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e3
-CHUNK = 1 << 16
-"""Values that are judged at a time; what they need then stays in a core's cache."""
+CHUNK = 1 << 16  # values that are judged at a time, so that they stay in a core's cache
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ _MEASURES = {
     "output_tokens": "coalesce(sum(output_tokens), 0)",
 }
 _QUARTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
-WINDOW_S = 1200.0
-"""BurstGPT's window: 20 minutes (III-B, IV-A.1)."""
+WINDOW_S = 1200.0  # BurstGPT's window (III-B, IV-A.1)
 MIN_GAPS = 30
 """Fewest gaps that are fitted. With 30 the 95% interval of alpha covers as often as it says
 (with 10 in 93%, with 5 in 91% of draws); it is then about 0.6 to 1.5 times the estimate."""

@@ -22,10 +22,8 @@ if TYPE_CHECKING:  # the load client, which needs none of them, imports this mod
 FIRST_TOKEN_ID = 16
 """Ids below are left alone: tokenizers keep padding, start and end markers there."""
 _MAX_ROUNDS = 100
-_BLOCK_TOKENS = 16
-"""Tokens that a prefix cache shares at least (vLLM's smallest block)."""
-_AT_ONCE = 10_000
-"""Texts that are tokenized at a time."""
+_BLOCK_TOKENS = 16  # that a prefix cache shares at least (vLLM's smallest block)
+_AT_ONCE = 10_000  # texts that are tokenized at a time
 _EMPTY = ("responses_without_text", "responses_without_prompt", "prompts_without_response",
           "requests_without_tokens")  # fmt: skip
 _MAX_REPAIRS = 20

@@ -28,8 +28,7 @@ PARAMETERS = (
 INTEGERS = frozenset({"input_tokens", "output_tokens", "batch_size", "top_k"})
 BOOLEANS = frozenset({"is_greedy"})
 N_BINS = 64
-_MEMORY = "300MB"
-"""Of counting a trace; what does not fit into it goes to the disk."""
+_MEMORY = "300MB"  # of counting a trace; what does not fit into it goes to the disk
 WEIGHT_COLUMNS = ("count", "probability")
 SAMPLERS = ("joint", "independent")
 Trace: TypeAlias = pd.DataFrame | str | Path
