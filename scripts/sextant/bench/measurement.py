@@ -149,6 +149,11 @@ class Checkpoint:
     def _folder_of(self, level: LevelRun) -> Path:
         return self.folder / f"level-{scenarios.level_to_json(level.level)}"
 
+    def forget_levels(self) -> None:
+        """Drop all levels: their batch weight did not hold."""
+        for folder in self.folder.glob("level-*"):
+            shutil.rmtree(folder)
+
 
 @dataclass
 class Record:
@@ -305,8 +310,7 @@ class Measurement:
 
     def _measure_phases(self, scenario: Burst, prompts: Prompts) -> None:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
-        for folder in self.kept.folder.glob("level-*"):
-            shutil.rmtree(folder)
+        self.kept.forget_levels()
         self.record.levels.clear()
         limits = (self._timeout_s, self._epoch_ns, self.cell.seed, self._kv_usage)
         phases = run_phases(self._targets, self.model, prompts, scenario, *limits)
