@@ -29,8 +29,8 @@ from sextant.answer.recommend import recommend_llm
 from sextant.answer.source import Source, find_source
 from sextant.decide.decision import FAIR, LISTED, SAFE
 from sextant.facts.slo import SLO
+from sextant.pages.blocks import chance, odds, shown_chance
 from sextant.pages.page import as_page
-from sextant.pages.wording import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
 from sextant.predict import PREDICTORS, JointPredictor, Place
 from sextant.predict.roofline import Roofline

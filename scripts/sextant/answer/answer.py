@@ -11,8 +11,23 @@ from sextant.base.files import Row
 from sextant.decide.decision import FAIR, SAFE
 from sextant.facts import gpu
 from sextant.facts.slo import METRICS, limits_of, worst_limit
-from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table, Widget
-from sextant.pages.wording import chance, number, odds, per_second, percent, plural, shown_chance
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Facts,
+    Headline,
+    Note,
+    Section,
+    Table,
+    Widget,
+    chance,
+    number,
+    odds,
+    per_second,
+    percent,
+    plural,
+    shown_chance,
+)
 from sextant.predict import MEASURED
 
 if TYPE_CHECKING:

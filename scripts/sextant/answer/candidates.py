@@ -35,7 +35,7 @@ from sextant.facts.gpu import (
 )
 from sextant.facts.llm import LLM, kv_precision_of
 from sextant.facts.slo import Latencies
-from sextant.pages.wording import listed
+from sextant.pages.blocks import listed
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, Facts, execution_classes
 from sextant.points.verdict import Outcome, Verdict
 from sextant.predict import JointPredictor

@@ -16,7 +16,7 @@ from sextant.answer.step_laws import LLMLaws, Settings, find_laws
 from sextant.answer.traffic import demand_notes, multiplied_demand
 from sextant.base.errors import InputError
 from sextant.decide.sizing import draws_needed, fewest_replicas
-from sextant.pages.wording import DAY_S, HOUR_S, plural
+from sextant.pages.blocks import DAY_S, HOUR_S, plural
 
 RISK = 0.1
 N_DRAWS = 32

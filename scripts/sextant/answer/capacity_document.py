@@ -21,9 +21,26 @@ from sextant.decide.sizing import MOST_REPLICAS
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import METRICS, SLO, limits_of
 from sextant.pages import blocks as page_blocks
-from sextant.pages import wording
-from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.wording import chance, number, percent, plural
+from sextant.pages.blocks import (
+    HOUR_S,
+    Block,
+    Chart,
+    Document,
+    Facts,
+    Headline,
+    Note,
+    Section,
+    Table,
+    chance,
+    duration_words,
+    listed,
+    number,
+    per_second,
+    percent,
+    plural,
+    rate_words,
+    time_unit,
+)
 from sextant.points.measured import load_run
 
 Answer = Mapping[str, Any]
@@ -107,7 +124,7 @@ def _timeline(answer: Answer) -> str:
     demand, timeline = answer["demand"], answer["timeline"]
     fixed, by_slot = timeline["fixed"], timeline["scheduled_replicas"]
     start = demand["start_time"] and demand["start_time"].replace("T", " ")
-    unit_s, since = wording.time_unit(demand["duration_s"], start)
+    unit_s, since = time_unit(demand["duration_s"], start)
     end = demand["duration_s"] / unit_s
 
     def steps(name: str, starts_s: Sequence[float], values: Sequence[Any]) -> Curve:
@@ -163,7 +180,7 @@ def _windows_words(slo: Answer) -> str:
     """Return e.g. `in every window of 5 minutes`."""
     if slo["window_s"] is None:
         return "over the whole time"
-    return f"in every window of {wording.duration_words(slo['window_s'])}"
+    return f"in every window of {duration_words(slo['window_s'])}"
 
 
 def _asked(answer: Answer) -> str:
@@ -181,11 +198,11 @@ def _asked(answer: Answer) -> str:
     words.append(f"at most {percent(slo['max_failed'])} of them refused or timed out")
     return (
         f"for {demand['name']}: {plural(demand['n_requests'], 'request')} in "
-        f"{wording.duration_words(demand['duration_s'])} ("
-        f"{wording.rate_words(demand['rate_rps'])}; {wording.listed(most)}{gaps}), "
+        f"{duration_words(demand['duration_s'])} ("
+        f"{rate_words(demand['rate_rps'])}; {listed(most)}{gaps}), "
         f"{number(demand['mean_input_tokens'])} input and "
         f"{number(demand['mean_output_tokens'])} output tokens on average,\n"
-        f"so that {wording.listed(words)}, {_windows_words(slo)}"
+        f"so that {listed(words)}, {_windows_words(slo)}"
     )
 
 
@@ -223,7 +240,7 @@ def _why(row: Answer) -> str:
     rate = row["rate_at_slo_rps"]
     serves = "one replica serves them at any rate"
     if rate is not None:
-        serves = f"a replica serves {wording.per_second(rate)}"
+        serves = f"a replica serves {per_second(rate)}"
     if row["status"] == "too_many":
         return f"{serves}: it takes more than {MOST_REPLICAS:,} replicas, which is not simulated"
     low, high = row["replicas_lo"], row["replicas_hi"]
@@ -257,7 +274,7 @@ def missed_words(row: Answer) -> str:
 def _change_lines(answer: Answer) -> list[str]:
     """Return what a failed replica does, what more traffic does, and what a schedule saves."""
     lost, growth, start = answer["failure"], answer["growth"], answer["demand"]["start_time"]
-    back = wording.duration_words(lost["back_s"] - lost["at_s"])
+    back = duration_words(lost["back_s"] - lost["at_s"])
     minutes, seconds = divmod(round(lost["at_s"]), 60)
     when = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} after its start"
     if start is not None:
@@ -275,7 +292,7 @@ def _change_lines(answer: Answer) -> list[str]:
 
 def _schedule_line(row: Answer) -> str:
     counts = row["replicas"]
-    slot = "the hour" if row["slot_s"] == wording.HOUR_S else wording.duration_words(row["slot_s"])
+    slot = "the hour" if row["slot_s"] == HOUR_S else duration_words(row["slot_s"])
     if len(counts) == 1:
         return f"by {slot}: the traffic is no longer than that, so nothing can be saved"
     state = "all windows met"
@@ -287,7 +304,7 @@ def _schedule_line(row: Answer) -> str:
     hours, fixed_hours = number(row["replica_hours"]), number(row["fixed_replica_hours"])
     return (
         f"by {slot}: {number(min(counts))} to {plural(max(counts), 'replica')}, {hours} replica "
-        f"hours instead of {fixed_hours}, with {wording.duration_words(row['startup_s'])} to start "
+        f"hours instead of {fixed_hours}, with {duration_words(row['startup_s'])} to start "
         f"one: {saved}; {state}"
     )
 

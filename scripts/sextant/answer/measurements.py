@@ -27,8 +27,18 @@ from sextant.experiment import experiment as chosen_cells
 from sextant.experiment.experiment import CellKey, Chosen, Experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.wording import number, percent, plural
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Facts,
+    Headline,
+    Note,
+    Section,
+    Table,
+    number,
+    percent,
+    plural,
+)
 from sextant.points.cell_files import read_run
 from sextant.points.frame import (
     IDENTIFIERS,

@@ -22,8 +22,7 @@ from sextant.decide.decision import FAIR, SAFE, MeasuredDraws
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
 from sextant.facts.gpu import GIB
 from sextant.facts.slo import worst_limit
-from sextant.pages.blocks import Widget
-from sextant.pages.wording import chance, percent, plural
+from sextant.pages.blocks import Widget, chance, percent, plural
 from sextant.points.frame import judged
 from sextant.predict import MEASURED, JointPredictor
 

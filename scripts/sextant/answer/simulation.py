@@ -9,8 +9,18 @@ from sextant.answer.question import Question
 from sextant.answer.step_laws import Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
-from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
-from sextant.pages.wording import duration_words, number, percent, plural
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Headline,
+    Note,
+    Section,
+    Table,
+    duration_words,
+    number,
+    percent,
+    plural,
+)
 from sextant.points.metrics import SHOWN, STATISTICS
 from sextant.simulate import (
     OK,

@@ -21,7 +21,7 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import METRICS, SLO
-from sextant.pages.wording import listed, percent, plural
+from sextant.pages.blocks import listed, percent, plural
 from sextant.points.characterization import (
     DEFAULT_SOURCES,
     FILE,

@@ -14,7 +14,7 @@ from sextant.answer.question import Requests
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of
-from sextant.pages.wording import duration_words, percent
+from sextant.pages.blocks import duration_words, percent
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock

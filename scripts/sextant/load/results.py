@@ -13,9 +13,19 @@ from sextant.experiment.scenarios import KINDS
 from sextant.facts.slo import MAX_FAILED
 from sextant.load.measure import LevelResult
 from sextant.load.rows import RequestLog
-from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Facts,
+    Headline,
+    Note,
+    Section,
+    Table,
+    number,
+    percent,
+    plural,
+)
 from sextant.pages.page import write_page
-from sextant.pages.wording import number, percent, plural
 from sextant.points.cell_files import REQUEST_SCHEMA, write_cell
 from sextant.points.metrics import SHOWN, STATISTICS, meets_limits
 from sextant.points.run import CellRun, LevelRun

@@ -16,8 +16,18 @@ from markupsafe import Markup, escape
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, write_json
 from sextant.base.sheets import file_name
-from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Widget
-from sextant.pages.wording import number, percent, plural
+from sextant.pages.blocks import (
+    Block,
+    Chart,
+    Document,
+    Headline,
+    Note,
+    Section,
+    Widget,
+    number,
+    percent,
+    plural,
+)
 
 _TEMPLATES = Path(__file__).parent
 _LONGEST_NAME = 100

@@ -17,8 +17,17 @@ from sextant.experiment.scenarios import KINDS
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
-from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
-from sextant.pages.wording import number, percent, plural
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Facts,
+    Note,
+    Section,
+    Table,
+    number,
+    percent,
+    plural,
+)
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_store
 from sextant.points.store import open_store
 from sextant.predict import MEASURED

@@ -8,9 +8,8 @@ import pandas as pd
 
 from sextant.base.files import Row, group_by
 from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages.blocks import Chart
+from sextant.pages.blocks import Chart, number, percent, plural
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
-from sextant.pages.wording import number, percent, plural
 from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
 from sextant.predict import MEASURED
 from sextant.report.answers import TARGET_NAMES, Tables, marked, prediction_pairs

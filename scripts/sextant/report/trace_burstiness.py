@@ -10,9 +10,21 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.files import jsonable
-from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
+from sextant.pages.blocks import (
+    Block,
+    Chart,
+    Headline,
+    Note,
+    Section,
+    Table,
+    duration_words,
+    listed,
+    number,
+    percent,
+    plural,
+    time_unit,
+)
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
-from sextant.pages.wording import duration_words, listed, number, percent, plural, time_unit
 from sextant.report.trace_file import MAX_SHOWN, FittedWorkload, rows_of
 from sextant.workload.arrivals import (
     ALL_AT_ONCE,

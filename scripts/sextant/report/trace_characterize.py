@@ -8,9 +8,21 @@ import numpy as np
 
 from sextant.base.files import MAKE_TRACE_AGAIN, provenance, read_json
 from sextant.base.sheets import id_of
-from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Headline,
+    Note,
+    Section,
+    Table,
+    duration_words,
+    listed,
+    number,
+    percent,
+    plural,
+    rate_words,
+)
 from sextant.pages.page import check_outputs, write_page
-from sextant.pages.wording import duration_words, listed, number, percent, plural, rate_words
 from sextant.report import trace_burstiness, trace_lengths, trace_traffic
 from sextant.report.trace_file import (
     MAX_SHOWN,

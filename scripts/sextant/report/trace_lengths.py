@@ -11,9 +11,19 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable, read_provenance
 from sextant.base.sheets import file_name
-from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
+from sextant.pages.blocks import (
+    Block,
+    Chart,
+    Headline,
+    Note,
+    Section,
+    Table,
+    listed,
+    number,
+    percent,
+    plural,
+)
 from sextant.pages.charts import Axis, Curve, Panel, cumulative_curve, matrix_figure, panels_figure
-from sextant.pages.wording import listed, number, percent, plural
 from sextant.report.trace_file import FittedWorkload, explained, value_counts
 from sextant.workload.fit import cumulative, spearman
 from sextant.workload.gamma import Z_95

@@ -8,9 +8,21 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.files import jsonable
-from sextant.pages.blocks import Block, Chart, Headline, Section, Table
+from sextant.pages.blocks import (
+    DAY_S,
+    HOUR_S,
+    Block,
+    Chart,
+    Headline,
+    Section,
+    Table,
+    duration_words,
+    number,
+    percent,
+    plural,
+    time_unit,
+)
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
-from sextant.pages.wording import DAY_S, HOUR_S, duration_words, number, percent, plural, time_unit
 from sextant.report.trace_file import MAX_SHOWN, explained, rows_of
 from sextant.workload.profiles import (
     failure_series,

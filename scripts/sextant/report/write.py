@@ -14,9 +14,20 @@ from sextant.base.sheets import file_name
 from sextant.decide.headroom import measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.blocks import (
+    Block,
+    Document,
+    Facts,
+    Headline,
+    Note,
+    Section,
+    Table,
+    chance,
+    number,
+    percent,
+    plural,
+)
 from sextant.pages.page import write_page
-from sextant.pages.wording import chance, number, percent, plural
 from sextant.points.metrics import POINT_LABELS, SETTING, warnings
 from sextant.points.verdict import Kind, Outcome
 from sextant.predict import MEASURED

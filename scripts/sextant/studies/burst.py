@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.pages.blocks import Section
+from sextant.pages.blocks import Section, number, percent
 from sextant.pages.charts import Axis, Curve, Panel
-from sextant.pages.wording import number, percent
 from sextant.points.cell_files import MeasuredCell
 from sextant.simulate import STATUS, Requests, Scheduler, simulate
 from sextant.simulate.calibrated import calibrate, closed_loop_requests

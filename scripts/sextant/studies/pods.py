@@ -6,9 +6,8 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Table
+from sextant.pages.blocks import Table, percent, plural
 from sextant.pages.charts import Axis, Panel
-from sextant.pages.wording import percent, plural
 from sextant.studies.study import (
     SETTING,
     Analysis,

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Section, Table
+from sextant.pages.blocks import Section, Table, listed, number, plural
 from sextant.pages.charts import Axis, Curve, Panel
-from sextant.pages.wording import listed, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies.study import (
     SETTING,
