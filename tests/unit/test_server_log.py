@@ -38,13 +38,18 @@ ONE_REQUEST = (
         OLD_CUDA,
         CPU,
         ONE_REQUEST,
+        ONE_REQUEST.replace("models's", "model's"),
+        "OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 MiB')",
         "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 requests.",
         "RuntimeError: CUDA error: out of memory",
+        "RuntimeError: CUDA driver error: out of memory",
         "torch.AcceleratorError: CUDA error: cudaErrorMemoryAllocation",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "vm-0:392:494 [2] enqueue.cc:43 NCCL WARN Cuda failure 2 'out of memory'",
+        "NCCL WARN Cuda failure 'out of memory'",
         "NCCL WARN Failed to CUDA calloc 6291456 bytes",
         "terminate called after throwing an instance of 'std::bad_alloc'",
+        "  what():  std::bad_alloc",
         "MemoryError",
         "(EngineCore pid=9) ERROR 11-21 19:31:14 [core.py:98] MemoryError",
         "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 9.1 GiB for an array",
@@ -56,8 +61,10 @@ ONE_REQUEST = (
         "RuntimeError: unable to mmap 536870912 bytes from file </dev/shm/x>: (12)",
         "ImportError: libfoo.so: failed to map segment from shared object",
         "ValueError: No available memory for the cache blocks. Try increasing",
-        "ValueError: Available memory on node 0 (0.50/23.00 GiB) on kv cache allocation is less",
-        "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens",
+        "ValueError: Available memory on node 0 (0.50/23.00 GiB) on kv cache allocation is less "
+        "than requested memory for kv (2.00 GiB).",
+        "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens "
+        "that can be stored in KV cache (2048).",
         "[ 12.3] Out of memory: Killed process 5692 (VLLM::Worker)",
     ],
 )
@@ -95,12 +102,16 @@ def test_a_disk_without_room_is_no_lack_of_memory():
         "capture, consider decreasing `gpu_memory_utilization` or switching to eager mode.",
         "CUDA graphs can take additional 1~3 GiB memory per GPU. If you are running out of memory, "
         "consider decreasing `gpu_memory_utilization` or enforcing eager mode.",
+        "If OOM'ed, check the difference of initial free memory between the current run and",
+        "Without it, this may require lowering --gpu-memory-utilization to avoid OOM.",
         # Other failures, also of things that are called memory or resources.
         "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072, "
         "Hardware limit: 101376.",
         "ValueError: Free memory on device (3.2/39.4 GiB) on startup is less than desired GPU "
         "memory utilization (0.9, 35.5 GiB).",
+        "api_server.py: error: unrecognized arguments: --no-such-option",
         "OSError: [Errno 28] No space left on device",
+        "ValueError: Model architectures ['Foo'] are not supported for now.",
         "FileNotFoundError: [Errno 2] No such file or directory: '/models/x/config.json'",
         "Worker proc VllmWorker-0 died unexpectedly (exit code: -11), shutting down executor.",
         "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy  # its parts load at first use
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
@@ -155,6 +154,8 @@ def load_use_case(name: str) -> UseCase:
 
 def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return lengths and their probabilities: log-normal by its quantiles, else geometric."""
+    import scipy  # here, and below: jobs that only name a use case start without it
+
     if "median" not in figures:
         words = figures.get("mean_words", 0.0) * figures.get("tokens_per_word", 1.0)
         shape = scipy.stats.geom(1 / figures.get("mean", words))
@@ -208,6 +209,8 @@ def fit_zipf(
     occurrences of each of `tokens`. Raises InputError: a length that is not a whole number, or too
     few distinct ones within the bounds.
     """
+    import scipy
+
     values, weights = _weighted_lengths(tokens, counts)
     lowest = int(values[0]) if lowest is None else int(lowest)
     highest = int(values[-1]) if highest is None else int(highest)
@@ -250,6 +253,8 @@ def _logs(lowest: int, highest: int) -> np.ndarray:
 
 def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
     """Return the probability of each length lowest … highest under the bounded Zipf law."""
+    import scipy
+
     if not np.isfinite(theta):
         raise InputError(f"theta of {theta}", field="theta", fix="give a number, for example 1.1")
     return scipy.special.softmax(-theta * _logs(lowest, highest))
