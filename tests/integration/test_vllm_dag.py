@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -32,7 +31,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Project:
     header = "gpu_profile_id gpu_id n_gpus usd_per_hour"
     project.write_sheet("gpu_profiles", header, ("1xcpu-core", "cpu-core", 1, 0.04))
     header = "scenario_id kind levels warmup_s duration_s"
-    scenario = ("users-1-8", "closed_loop", ",".join(map(str, LEVELS)), 0.5, 5)
+    scenario = ("users-1-8", "closed_loop", ",".join(map(str, LEVELS)), 0.5, 2)
     project.write_sheet("scenarios", header, scenario)
     done = project.snakemake("--cores", "2")
     assert done.returncode == 0, done.stderr
@@ -57,17 +56,6 @@ def test_lengths_are_those_that_were_asked_for_and_counted_by_the_server(demo: P
     assert (requests["input_tokens"] == requests["requested_input_tokens"]).all()
     assert (requests["output_tokens"] == requests["requested_output_tokens"]).all()
     assert (requests["token_offsets_ms"].map(len) == requests["output_tokens"]).all()
-
-
-def test_the_client_measures_what_the_server_says_of_itself(demo: Project) -> None:
-    for path in demo.folder.glob("results/benchmarks/measured/**/run.json"):
-        requests = pd.read_parquet(path.with_name("requests.parquet"))
-        for level in json.loads(path.read_text())["levels"]:
-            rows = requests[requests["level"] == level["level"]]
-            wall_s = rows["last_token_s"].max() - rows["sent_s"].min()
-            assert level["duration_s"] == pytest.approx(wall_s, rel=0.01)
-        gaps_ms = np.concatenate([np.diff(offsets) for offsets in rows["token_offsets_ms"]])
-        assert gaps_ms.mean() == pytest.approx(level["server_mean_itl_ms"], rel=0.1)
 
 
 def test_the_batch_weight_is_what_memory_holds(demo: Project) -> None:
