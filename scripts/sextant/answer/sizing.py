@@ -23,7 +23,6 @@ from sextant.simulate import (
     OK,
     SHORTEST_S,
     Requests,
-    Router,
     Scheduler,
     Simulation,
     StepLaw,
@@ -107,13 +106,11 @@ def simulated_server(
     schedulers: Sequence[Scheduler],
     laws: Sequence[StepLaw],
     prefix_hit_rate: float = 0.0,
-    router: Router = "round_robin",
 ) -> Server:
     """Return a server that is simulated step by step, each draw with its own law and KV cache.
 
     The most likely of `schedulers` and `laws` comes first, then draws. `prefix_hit_rate` is the
-    share of each request's input that all have in common. The `router` is not used where the
-    replica of each request is given.
+    share of each request's input that all have in common.
     """
 
     def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
@@ -124,7 +121,7 @@ def simulated_server(
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         parts: list[tuple[np.ndarray | slice, Simulation]] = []
         if isinstance(replicas, int):
-            made = one(requests_of(demand), n_replicas=replicas, router=router)
+            made = one(requests_of(demand), n_replicas=replicas)
             parts.append((slice(None), made))
         else:
             for replica in np.unique(replicas[replicas != NOBODY]):

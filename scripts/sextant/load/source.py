@@ -124,7 +124,7 @@ class Source(ABC):
         self._n_calls = 0
 
     def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
-        """Begin anew: encode `n_ahead` requests and keep so many ready, of `n_most` to be taken."""
+        """Start again: encode `n_ahead` requests, keep so many ready, of `n_most` to be taken."""
         self._n_calls += 1
         self._coming, self._ready = self._requests(n_ahead), deque[PreparedRequest]()
         self._n_ahead, self._n_left, self.n_prepared_late = n_ahead, n_most, 0

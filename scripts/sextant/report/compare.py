@@ -1,7 +1,7 @@
 """What differs: between two load runs beyond chance, or between the recommendations of two stores.
 
 Each load run is cut into blocks of as many successive answers. If the runs are alike, it makes no
-difference which blocks belong to which: the blocks are dealt out anew many times, and a figure
+difference which blocks belong to which: the blocks are dealt out again many times, and a figure
 differs if its distance, in standard errors, is beyond the largest one of any figure of the level in
 all but 5% of the deals (a studentized permutation test, Westfall and Young's maximum). So one level
 in twenty shows a difference where nothing differs. What differs from one start of a server to the
