@@ -12,6 +12,7 @@ import pytest
 from project import Project
 from support import wait_for
 
+pytestmark = pytest.mark.slow
 CHOSEN = Path("results/adaptive/measured.tsv")
 HEADER = "llm_ids gpu_profile_ids workload_id scenario_id choose"
 MEASURE = ("measure", "--budget-hours", "1")
@@ -84,7 +85,6 @@ def test_cells_measured_before_count(finished, tmp_path) -> None:
     assert cells(project) == before
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_same_choice(tmp_path) -> None:
     project = adaptive(tmp_path / "killed")
     code = "from sextant.cli.app import main; main()"

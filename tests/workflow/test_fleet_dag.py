@@ -9,6 +9,7 @@ from forked_snakemake import dry_run, run
 from html_page import Page
 from project import Project
 
+pytestmark = pytest.mark.slow
 DEMANDS = "demand_id team {} itl_ms percentile users trace_id priority"
 SUPPLY = "pool_id gpu_id nodes devices_per_node kind usd_per_hour"
 PAGE = "results/fleet/measured/index.html"

@@ -372,6 +372,7 @@ def test_contents_decide_in_a_fresh_checkout(checkout: Project) -> None:
     assert set(jobs(checkout).by_rule) >= MEASURES
 
 
+@pytest.mark.slow
 def test_results_stay_until_their_successors_are_whole(checkout: Project) -> None:
     """Also where the run is killed while it measures again, and where it fails."""
     replace("resources/llms/demo-opt-6m.json", '"ffn_dim": 1024', '"ffn_dim": 2048')(checkout)

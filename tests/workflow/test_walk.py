@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from stub_server import StubServer, answer_endpoint
 from support import ROOT
 
@@ -60,6 +62,7 @@ def check(step: Step, printed: list[str]) -> None:
     assert re.fullmatch(pattern, found), f"{step.command}\n{found}"
 
 
+@pytest.mark.slow
 def test_every_command_of_the_walk_prints_what_the_page_says(tmp_path):
     (tmp_path / "resources").symlink_to(ROOT / "resources")
     assert len(steps()) > 6
