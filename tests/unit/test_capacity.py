@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sextant.answer import capacity
+from sextant.answer import demand as demands
 from sextant.answer import sizing as sizes
 from sextant.answer.capacity import CapacityQuestion, Terms, after_failure, find_schedule
 from sextant.answer.demand import Demand, Outcome, Target, judge
@@ -47,9 +48,8 @@ def one_at_a_time(service_s: float = SERVICE_S, spread: float = 0.0):
         own_s, free_s = service_s * (1 + spread * draw), {}
         ends = np.full(asked.n, np.nan)
         for place, (start, replica) in enumerate(zip(asked.arrival_s, taken, strict=True)):
-            if replica != sizes.NOBODY:
-                ends[place] = max(free_s.get(replica, 0.0), start) + own_s
-                free_s[replica] = ends[place]
+            ends[place] = max(free_s.get(replica, 0.0), start) + own_s
+            free_s[replica] = ends[place]
         e2e_s = ends - asked.arrival_s
         lengths = asked.input_tokens, asked.output_tokens
         counts = np.zeros((asked.n_windows(window_s), 2))
@@ -189,6 +189,30 @@ def test_replicas_are_those_that_the_busiest_window_needs() -> None:
     # Over the whole time p95 hides the busy window less: 5 of 6 requests are in it.
     traffic, all_at_once = TraceTraffic(asked, None), within(1.0, window_s=None)
     assert size_by_simulation(SERVER, traffic, all_at_once, 0.9).replicas == 3
+
+
+def test_of_many_requests_the_busiest_windows_are_tried_first(monkeypatch) -> None:
+    quiet, run, sizes_run = np.arange(0, 6000, 5.0), one_at_a_time(), []
+    asked = demand(np.sort([*quiet, *np.arange(1200, 1500, 0.2)]), 6000.0)
+
+    def counted(demand, replicas, draw, window_s) -> Outcome:
+        sizes_run.append(demand.n)
+        return run(demand, replicas, draw, window_s)
+
+    traffic, server = TraceTraffic(asked, 300.0), Server(PROFILE, counted)
+    whole = size_by_simulation(server, traffic, within(1.0), 0.9)
+    monkeypatch.setattr(demands, "MANY", 1000)
+    monkeypatch.setattr(demands, "PEAK", 1650)
+    n_whole = sizes_run.count(asked.n)
+    assert size_by_simulation(server, traffic, within(1.0), 0.9).needs == whole.needs == [3]
+    # Three and four replicas are tried on all; the window before the busiest one counts.
+    assert sizes_run.count(asked.n) - n_whole == 2 < n_whole and 60 + 1560 in sizes_run
+    # A window of few requests that come at once is missed by three replicas, and found.
+    is_in = (asked.arrival_s >= 3000) & (asked.arrival_s < 3300)
+    burst = replace(asked, arrival_s=np.where(is_in, 3000.0, asked.arrival_s))
+    (need,) = size_by_simulation(server, TraceTraffic(burst, 300.0), within(1.0), 0.9).needs
+    assert not server.judge(burst, int(need), within(1.0)).n_missed
+    assert need > 3 and server.judge(burst, int(need) - 1, within(1.0)).n_missed == 1
 
 
 def test_a_replica_bears_the_rate_at_which_it_is_busy_all_the_time() -> None:

@@ -135,10 +135,13 @@ def test_arrivals_at_a_rate_need_no_trace() -> None:
     assert found["demand"]["name"] == "given lengths with Gamma gaps of shape 0.3"
 
 
-@pytest.mark.parametrize("lengths", [(900, 200), ("p50:900,p99:4000", "p50:150,p99:700")])
-def test_recommend_and_capacity_give_a_rate_the_same_answer(lengths) -> None:
-    given = ("--request-rate", 40, "--input-tokens", lengths[0], "--output-tokens", lengths[1])
-    given = (*given, "--ttft-ms", "p95:3000", "--tpot-ms", "p50:40", *ASKED[:4], "--format", "json")
+LENGTHS = ("--input-tokens", "p50:900,p99:4000", "--output-tokens", "p50:150,p99:700")
+
+
+@pytest.mark.parametrize("requests", [LENGTHS, ("--workload", "summarization")])
+def test_recommend_and_capacity_give_a_rate_the_same_answer(requests) -> None:
+    given = ("--request-rate", 40, *requests, "--ttft-ms", "p95:3000", "--tpot-ms", "p50:40")
+    given = (*given, *ASKED[:4], "--format", "json")
     quick, whole = (json.loads(sextant(name, *given)) for name in ("recommend", "capacity"))
     assert quick["arrivals"] == "poisson" and "Requests arrive at random" in quick["text"]
     same = ("gpu_profile_id", "replicas", "usd_per_hour", "probability_met")

@@ -26,7 +26,7 @@ WRONG = {
     "recommend --userss 4": "No such option: --userss .*--users.* Fix: see sextant recommend",
     "recommend --decision foo": "field '--decision': 'foo' is not one of 'utility', 'paper'",
     "recommend --users 1 --itl-ms 1": "one LLM is needed",
-    "recommend --llm x --users 1 --itl-ms 1": r"unknown LLM 'x'.*first \(`make demo`\)",
+    "recommend --llm x --users 1 --itl-ms 1": r"has no LLM 'x'.*\(--hf-config\).*`make demo`",
     f"recommend {LLM} --users 4 --input-tokens 9 --output-tokens 1 --ttft-ms 9 --tpot-ms 9": (
         "'--tpot-ms': requests with an output of 1 token have no time between tokens"
     ),

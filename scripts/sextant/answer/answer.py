@@ -378,7 +378,8 @@ def load_lines(answer: Data) -> list[str]:
     shown = plural(latency["users"], "user")
     if answer["slo"].get("users") is None:
         shown = f"{per_second(latency['load'])}, about {shown} at once"
-    serves = f"meets {limits_words(answer)} up to {per_second(latency['load_median'])}"
+    most = per_second(latency["load_median"])
+    serves = f"meets {limits_words(answer)} up to {most} by the likeliest law"
     if "users_median" in latency:
         most = plural(latency["users_median"], "user")
         serves = f"meets {limits_words(answer)} with {most} (90% interval {_interval(latency)})"

@@ -19,6 +19,8 @@ WINDOW_S = 300.0
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 _PREFIX = ("prefix_id", "prefix_tokens")
 _BURSTS_S = (1, 10, 60)
+MANY, PEAK = 20_000, 5_000
+"""Of more requests than `MANY` the busiest windows, of `PEAK` requests, are simulated first."""
 _MOST_SUMMED = 64  # gaps that are drawn one by one
 
 
@@ -105,6 +107,16 @@ class Demand:
         arrival_s = part.arrival_s - start_s
         return replace(part, arrival_s=arrival_s, duration_s=end_s - start_s)
 
+    def peak(self, window_s: float | None) -> "Demand":
+        """Return the requests of the busiest windows alone where there are many, else all."""
+        if window_s is None or self.n <= MANY:
+            return self
+        window = np.floor(self.arrival_s / window_s).astype(int)
+        columns = np.ones(self.n), self.input_tokens, self.output_tokens
+        sums = {name: np.bincount(window, each) for name, each in zip("nio", columns, strict=True)}
+        windows = busiest_windows(pd.DataFrame(sums), PEAK)
+        return self if windows is None else self.at(np.isin(window, windows))
+
     def busiest(self, span_s: float) -> tuple[float, int]:
         """Return the start and the requests of the fullest bin, as `arrival_measures` has them."""
         counts = np.bincount((self.arrival_s // span_s).astype(int))
@@ -128,6 +140,26 @@ class Demand:
             "longest_request_tokens": int((self.input_tokens + self.output_tokens).max()),
             "busiest": {f"{span_s}s": self.busiest(span_s)[1] for span_s in _BURSTS_S},
         }
+
+
+def busiest_windows(load: pd.DataFrame, most: float) -> tuple[int, ...] | None:
+    """Return the windows of the most requests or tokens, each with the one before it, in which
+    queues build up: of `most` requests together, or one; None for all.
+
+    `load` has a row per window, its number as the index: requests, then tokens of each side.
+    """
+    n = load.iloc[:, 0]
+    if n.sum() <= most:
+        return None
+    ranked = (load / load.max()).max(axis=1).sort_values(ascending=False, kind="stable")
+    kept, total = set[int](), 0
+    for place in ranked.index:
+        more = {place - 1, place} - kept
+        total += sum(n.get(each, 0) for each in more)
+        if kept and total > most:
+            break
+        kept |= more
+    return tuple(int(each) for each in sorted(kept))
 
 
 class Traffic(Protocol):

@@ -160,6 +160,8 @@ class Question:
     """Precision of the weights, one of `sextant.facts.llm.PRECISIONS`, or a data type."""
     kv_dtype: str | None = None
     requests: Requests | None = None  # lengths; those of the source's workload if None
+    workload: str | None = None
+    """Where these lengths are from: a request rate is simulated with its requests."""
     engine: str | None = None  # what serves; that of most points if None
     max_model_len: int | None = None  # tokens that the longest request may have
     prefix_hit_rate: float = 0.0  # share of the input that prefill finds in the cache
@@ -264,9 +266,14 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         return llm_id, served(question.sizes.llm(), *asked)
     if llm_id not in known.llms:
         if config is None:
-            first = "" if PIPELINE_STORE.is_file() else "run the pipeline first (`make demo`), "
-            fix = f"{first}use one of {', '.join(known.llms)}, or --hf-config"
-            raise InputError(f"unknown LLM {llm_id!r}", field="--llm", fix=fix)
+            fix = (
+                "give its config.json (--hf-config) for a prediction, or one that was measured: "
+                f"{', '.join(known.llms)}"
+            )
+            if not PIPELINE_STORE.is_file():
+                fix += "; those of the demo are known after `make demo`"
+            problem = f"{known.source} has no LLM {llm_id!r}"
+            raise InputError(problem, field="--llm", fix=fix)
         usual: str | None = next(iter(known.llms.values())).dtype
         if any(each.dtype is None for each in known.descriptions):  # each LLM has its own
             usual = None

@@ -204,7 +204,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
 
     rows = predicted.list_profiles(made, options, risk, chosen)
     more = {
-        **({"arrivals": "poisson"} if arrivals else {}),
+        **({"arrivals": "poisson" if arrivals.traffic.alpha == 1 else "gamma"} if arrivals else {}),
         "decision": question.decision,
         # Only some sources say how their LLMs were executed.
         "execution": subject.execution[llm_id] if source.known.features else None,

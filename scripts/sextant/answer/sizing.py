@@ -31,7 +31,6 @@ from sextant.simulate import (
 )
 from sextant.simulate.laws import Limits, Load, saturation_rps
 
-NOBODY = -1  # in place of a replica: the request is refused
 Replicas = int | np.ndarray
 """How many replicas take requests in turn, or the replica of each request."""
 Run = Callable[[Demand, Replicas, int, float | None], Outcome]
@@ -124,7 +123,7 @@ def simulated_server(
             made = one(requests_of(demand), n_replicas=replicas)
             parts.append((slice(None), made))
         else:
-            for replica in np.unique(replicas[replicas != NOBODY]):
+            for replica in np.unique(replicas):
                 places = np.flatnonzero(replicas == replica)
                 parts.append((places, one(requests_of(demand.at(places)))))
         (ttft_s, e2e_s), is_ok = np.full((2, demand.n), np.nan), np.zeros(demand.n, bool)
@@ -394,10 +393,18 @@ def _need(
     if most == 1 or affordable < 1:
         return 1 if most == 1 else np.inf
     demand = traffic.drawn(draw)
+    # What fails in the busiest windows fails; few numbers of replicas are tried on all requests.
+    peak = demand.peak(target.window_s)
+
+    @cache
+    def meets_peak(replicas: int) -> bool:
+        return not server.judge(peak, replicas, target, draw).n_missed
 
     @cache
     def meets(replicas: int) -> bool:
-        return not server.judge(demand, replicas, target, draw).n_missed
+        if not meets_peak(replicas):
+            return False
+        return peak is demand or not server.judge(demand, replicas, target, draw).n_missed
 
     def meets_alone() -> bool:
         return not server.judge_alone(demand, target, draw)[0].n_missed
@@ -407,6 +414,8 @@ def _need(
     is_alike = np.ptp(demand.input_tokens) == np.ptp(demand.output_tokens) == 0
     if is_alike and np.isinf(most) and start < far and not meets(start) and not meets_alone():
         return np.inf  # one request shows it
+    if peak is not demand:
+        start = fewest_replicas(meets_peak, start, far) or start
     if (found := fewest(start, far)) is not None:
         return found
     if far == affordable:
@@ -421,14 +430,16 @@ def rate_at_slo(
 ) -> float | None:
     """Return the mean rate at which replicas just meet the target, None if at no rate.
 
-    The gaps of the traffic are stretched, and the windows with them: each keeps its requests.
+    The gaps of the traffic are stretched, and the windows with them: each keeps its requests. Of
+    many requests those of the busiest windows stand for all.
     """
+    peak = demand.peak(target.window_s)
 
     def meets(rate_rps: float) -> bool:
         factor = rate_rps / demand.rate_rps
         window_s = target.window_s and target.window_s / factor
         stretched = replace(target, window_s=window_s and max(window_s, 1.0))
-        return not server.judge(demand.at_speed(factor), replicas, stretched).n_missed
+        return not server.judge(peak.at_speed(factor), replicas, stretched).n_missed
 
     return largest_rate(meets, start_rps)
 

@@ -250,13 +250,12 @@ def _calibrate_to_points(
 
 @dataclass(frozen=True)
 class Arrivals:
-    """How the replicas of each GPU profile serve requests that arrive at random (Poisson)."""
+    """How the replicas of each GPU profile serve requests that arrive at random."""
 
     servers: Mapping[str, Server]
     unknown: Mapping[str, str]  # why other profiles have no law of a step
     model: Roofline  # what the laws are from
-    requests: Requests
-    seed: int
+    traffic: SteadyTraffic  # at any rate
     confidence: float  # the probability to find replicas for
     most_usd_per_hour: float | None = None
     """Options that cost more are of no use, and few are likely to be of any; None: all count."""
@@ -272,7 +271,6 @@ class Arrivals:
     ) -> "Arrivals":
         """Fit the laws of a step. Raises InputError where the points have none at all."""
         question, profiles = subject.question, subject.profiles
-        lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
         wanted = SAFE if question.risk is None else 1 - question.risk
         n_draws, few = max(N_DRAWS, draws_needed(wanted) - 1), most_usd_per_hour is not None
         model = model or fit_medians(subject)
@@ -284,7 +282,8 @@ class Arrivals:
             name: simulated_server(profiles[name], each.schedulers, each.laws, hit_rate)
             for name, each in laws.items()
         }
-        return cls(servers, unknown, model, lengths, question.seed, wanted, most_usd_per_hour)
+        traffic = _steady_traffic(subject)
+        return cls(servers, unknown, model, traffic, wanted, most_usd_per_hour)
 
     def needed(
         self, slo: SLO, profile_ids: Sequence[str], *, is_brief: bool = False
@@ -341,11 +340,25 @@ class Arrivals:
         return min((found or 0.0) / replicas, bound.rate_rps if bound else np.inf)
 
     def _traffic(self, slo: SLO) -> SteadyTraffic:
-        return SteadyTraffic("given lengths", lengths_of(self.requests), slo.load, 1.0, self.seed)
+        return replace(self.traffic, rate_rps=slo.load, _drawn={})
 
     def is_near(self, slo: SLO) -> bool:
         """Return whether further draws could change the answer (`sizing.is_near`)."""
         return sizing.is_near([*self.known[slo, False].values()], self.confidence)
+
+
+def _steady_traffic(subject: Subject) -> SteadyTraffic:
+    """Return what arrives, at a rate of 1/s: as `sextant capacity` has it, Poisson where the
+    workload has no steady arrivals of its own.
+    """
+    question = subject.question
+    lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
+    if question.workload is None:
+        return SteadyTraffic("given lengths", lengths_of(lengths), 1.0, 1.0, question.seed)
+    from sextant.answer.traffic import traffic_at_rate  # few questions name a workload
+
+    made = traffic_at_rate(1.0, question.workload, None, first_seed=question.seed)
+    return made.steady() or SteadyTraffic(made.name, made.requests, 1.0, 1.0, question.seed)
 
 
 def is_harder(slo: SLO, other: SLO) -> bool:
@@ -363,12 +376,15 @@ def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tu
     headroom as `measure_headroom` has it.
     """
     name, replicas, usd = (chosen[n] for n in ("gpu_profile_id", "replicas", "usd_per_hour"))
-    found = arrivals.latencies(slo, name, replicas)
+    found, needs = arrivals.latencies(slo, name, replicas), arrivals.needed(slo, [name])[name]
+    is_met = (needs <= replicas).to_numpy()
     users = max(round(float(np.median(found.pop("in_flight")))), 1)
     latency: Row = {"users": users}
     most, limits = arrivals.most_rps(slo, name, replicas), []
     for metric, limit in slo.limits.items():
-        low, median, high = np.quantile(found[metric], [INTERVAL[0], 0.5, INTERVAL[1]])
+        # Where these replicas are enough because a lesser device's are, no latency is above it.
+        values = np.where(is_met, np.minimum(found[metric], limit.limit_ms), found[metric])
+        low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
         ends = {f"{metric}_ms": median, f"{metric}_lo_ms": low, f"{metric}_hi_ms": high}
         latency |= ends | {f"{metric}_ratio": median / limit.limit_ms}
         row = {"metric": metric, **limit._asdict(), "latency_ms": median, "lo_ms": low}
@@ -382,7 +398,7 @@ def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tu
         "requests_per_s": each,
         "checked_at_users": None,
     }
-    left, needs = replicas - 1, arrivals.needed(slo, [name])[name]
+    left = replicas - 1
     enough = probability_of((needs <= left).sum(), len(needs))
     without = {"replicas": left, "load": left * most, "is_kept": bool(enough >= SAFE)}
     return latency, {
@@ -403,7 +419,9 @@ def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tu
 def rate_notes(arrivals: Arrivals, slo: SLO, is_near: bool) -> list[str]:
     """Return how the rate was sized, and whether more draws could change the answer."""
     n = arrivals.n_draws(slo)
-    text = f"Requests arrive at random (Poisson), simulated over {n} draws of law and traffic"
+    alpha = arrivals.traffic.alpha
+    how = "Poisson" if alpha == 1 else f"Gamma gaps of shape {alpha:.3g}, those of the workload"
+    text = f"Requests arrive at random ({how}), simulated over {n} draws of law and traffic"
     if is_near or arrivals.is_near(slo):
         command = f"`sextant capacity --request-rate {slo.load:.4g} --draws {4 * N_DRAWS}`"
         text += f": the decision is near, and a longer run could change it ({command})"

@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pandas as pd
 
-from sextant.answer.demand import COLUMNS, Demand, SteadyTraffic, lengths_of
+from sextant.answer.demand import COLUMNS, Demand, SteadyTraffic, busiest_windows, lengths_of
 from sextant.answer.question import Requests
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
@@ -144,7 +144,8 @@ def demand_of_trace(
         counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
         n_failed = int(counts["n_failed"].sum())
         counts = counts[counts["n"] > 0]
-        windows = _busiest_windows(counts, MOST_REQUESTS / max(factor, 1.0))
+        load = counts.set_index("place")[["n", "inputs", "outputs"]]
+        windows = busiest_windows(load, MOST_REQUESTS / max(factor, 1.0))
         kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
         query = f"""SELECT {", ".join(COLUMNS)}, file_row_number AS row FROM {of_group}
             AND status = 'ok' {kept} ORDER BY arrival_s, row"""
@@ -183,23 +184,6 @@ _COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
     sum(input_tokens) FILTER (status = 'ok') AS inputs,
     sum(output_tokens) FILTER (status = 'ok') AS outputs,
     min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
-
-
-def _busiest_windows(counts: pd.DataFrame, most: float) -> tuple[int, ...] | None:
-    """Return the windows to simulate, of `most` requests together or one; None for all."""
-    if counts["n"].sum() <= most:
-        return None
-    n = counts.set_index("place")["n"]
-    load = counts.set_index("place")[["n", "inputs", "outputs"]]
-    ranked = (load / load.max()).max(axis=1).sort_values(ascending=False, kind="stable")
-    kept, total = set[int](), 0
-    for place in ranked.index:
-        more = {place - 1, place} - kept
-        total += sum(n.get(each, 0) for each in more)
-        if kept and total > most:
-            break
-        kept |= more
-    return tuple(int(each) for each in sorted(kept))
 
 
 def multiplied_demand(demand: Demand, factor: float, block_s: float | None = None) -> Demand:

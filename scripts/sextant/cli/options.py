@@ -273,6 +273,7 @@ class AskedOptions(StoreOptions):
             sizes=sizes,
             probe=self.probe,
             requests=self.requests(),
+            workload=self.workload,
             is_strict=self.strict,
             **{name: getattr(self, name) for name in _SERVED},
             **self.measurements(),
