@@ -1,5 +1,7 @@
 """Eq. 1-3 on examples computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -148,14 +150,16 @@ def test_room_price_and_loss_of_users_by_hand():
     assert found["usd_per_month"] == pytest.approx(5329)
     by_hand = 7.3 / 3600 / (4 * 3 / 2.1) / 201 * 1e6
     assert found["usd_per_million_tokens"] == pytest.approx(by_hand)
+    ten = measure_headroom(CURVE, replace(LIMITS, users=10), replicas=3, usd_per_hour=7.3)
+    assert ten["users_per_replica"] == 4 and ten["requests_per_s"] == pytest.approx(10 / 2.1)
     lines = headroom_lines(found, LIMITS.facts())
     assert "A replica gets 3 users (judged at 4, the next load tried); 90% intervals" in lines[1]
     none = {"lo_ms": None, "hi_ms": None}
     unknown = found | {"limits": [row | none for row in found["limits"]]}
     assert headroom_lines(unknown, LIMITS.facts())[1].endswith("the next load tried):")
     assert lines[2] == (
-        "  TTFT 100 ms (90 to 120), limit 500 ms at p50: 80 % of room; at least 32 users, the most "
-        "that was tried (20 more than asked)"
+        "  TTFT 100 ms (90 to 120), limit 500 ms at p50: 80 % of room; at least 32 users, as no "
+        "more than 8 users a replica were tried (20 more than asked)"
     )
     assert lines[-1] == "If one replica is lost, the SLO is still kept: the 3 left carry 12 users."
 

@@ -226,7 +226,9 @@ def room_words(row: Data, slo: Data) -> str:
     room, more = row["headroom"], row["load"] - _load(slo)
     state = f"{percent(room)} of room" if room >= 0 else f"{percent(-room)} above it"
     least = "at least " if row["is_most_tried"] else "up to "
-    beyond = ", the most that was tried" if row["is_most_tried"] else ""
+    beyond = ""
+    if row["is_most_tried"]:
+        beyond = f", as no more than {plural(row['most_users_tried'], 'user')} a replica were tried"
     by = "as asked"
     if round(more, 9):
         by = f"{number(abs(float(more)))} {'more' if more > 0 else 'fewer'} than asked"

@@ -20,10 +20,10 @@ def measure_headroom(
     `users_per_replica` share a replica; its latencies are those at `level_users`, the next load
     that the curve has. `limits` has of each limit `metric, limit_ms, percentile, latency_ms, lo_ms,
     hi_ms` (90% interval, None: not known), `headroom` (1 - latency / limit), `load` (the most that
-    the replicas carry within it) and `is_most_tried` (no more was tried). `load` and
-    `is_most_tried` beside them are of all limits, `is_open` says that a latency has no upper
-    end, so that a probability is a lower bound; `without_one` is the same of one replica
-    less, with `is_kept`, None of a single replica. `usd_per_month` is of 730 hours,
+    the replicas carry within it) and `is_most_tried` (no more was tried than `most_users_tried` a
+    replica). `load` and `is_most_tried` beside them are of all limits, `is_open` says that a
+    latency has no upper end, so that a probability is a lower bound; `without_one` is the same of
+    one replica less, with `is_kept`, None of a single replica. `usd_per_month` is of 730 hours,
     `usd_per_million_tokens` of input and output alike, at `requests_per_s`: `rate_rps`, else the
     SLO's rate, what was measured at that level, or by Little's law; None where requests' lengths
     are not known.
@@ -55,6 +55,7 @@ def measure_headroom(
             "headroom": 1 - values[level] / limit_ms,
             "load": replicas * float(carried[:n_met].max(initial=0)),
             "is_most_tried": n_met == len(users),
+            "most_users_tried": int(users[-1]),
         }
         limits.append({name: _known(value) for name, value in row.items()})
     of_one, left = float(carried[:most].max(initial=0)), replicas - 1
@@ -65,7 +66,7 @@ def measure_headroom(
     if not of_level > 0:
         e2e_ms = slo.request_ms(at[TARGETS].to_numpy(float), lengths[level])
         of_level = 1e3 * float(at["users"]) / float(e2e_ms)
-    rate = rate_rps or slo.request_rate_rps or replicas * of_level * each / users[level]
+    rate = rate_rps or slo.request_rate_rps or slo.load * of_level / users[level]
     return {
         "users_per_replica": int(each),
         "level_users": int(users[level]),
