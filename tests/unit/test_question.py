@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.answer.candidates import find_candidates, read_probe, subject_of
+from sextant.answer.candidates import find_candidates, read_probe, read_question, subject_of
 from sextant.answer.question import (
     Length,
     Question,
@@ -97,6 +97,7 @@ def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() ->
     ):
         made, said = as_measured(replace(asked, llm_id=llm_id), known)
         assert made.dtype == dtype and told in said[0]
+        assert read_question(replace(asked, llm_id=llm_id.replace("__", "/"))).llm_id == llm_id
     one_way = known.points["precision"].where(known.points["llm_id"] != llm_id, "fp8")
     known = replace(known, points=known.points.assign(precision=one_way))
     made, said = as_measured(replace(asked, llm_id=llm_id), known)

@@ -28,6 +28,8 @@ def test_an_open_loop_has_latencies_rates_and_intervals() -> None:
     low, high = found["intervals"]["itl_ms"]["mean"]
     assert low < high
     assert found["n_requests"] < found["load"]["n_requests"]
+    one = run("--input-tokens", "1000", "--output-tokens", "1", *RATE, "--format", "json")
+    assert json.loads(one)["itl_ms"]["mean"] is None
 
 
 def test_prompts_that_repeat_are_found_in_the_cache_unless_it_is_off() -> None:

@@ -27,6 +27,9 @@ WRONG = {
     "recommend --decision foo": "field '--decision': 'foo' is not one of 'utility', 'paper'",
     "recommend --users 1 --itl-ms 1": "one LLM is needed",
     "recommend --llm x --users 1 --itl-ms 1": r"has no LLM 'x'.*\(--hf-config\).*`make demo`",
+    "recommend --llm google/gemma-3-27b-it --users 1 --itl-ms 1": (
+        r"Fix: give .*llms/google__gemma-3-27b-it.json \(--hf-config\)"
+    ),
     f"recommend {LLM} --users 4 --input-tokens 9 --output-tokens 1 --ttft-ms 9 --tpot-ms 9": (
         "'--tpot-ms': requests with an output of 1 token have no time between tokens"
     ),

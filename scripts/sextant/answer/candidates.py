@@ -359,6 +359,8 @@ def read_question(
     check(question)
     source = find_source(question)
     known = source.known
+    if (in_file := (question.llm_id or "").replace("/", "__")) in known.llms:
+        question = replace(question, llm_id=in_file)  # as files name an id of Hugging Face
     question, notes = as_measured(question, known)
     notes += _price_notes(question, known.profiles)
     llm_id, llm = named_llm(question, known)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -247,14 +248,14 @@ def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dic
     the load over the most that the replicas carry within the limits, at median latencies.
     """
     name, users, lengths = chosen["gpu_profile_id"], latency["users"], made.lengths[0]
-    rate = made.slo.request_rate_rps or chosen["replicas"] * latency["requests_per_s"]
+    rate = made.slo.request_rate_rps or made.slo.load / users * latency["requests_per_s"]
     share = None  # of a request's device time that its prefill takes
     if (explain := getattr(made.model, "explain", None)) is not None:
         row: pd.Series = explain(made.subject.rows_at(made.model, [users], [name])).iloc[0]
         if {"prefill_ms", "itl_batch", *_STEP} <= set(row.index):
             # A step of decode is shared by the requests of its batch.
             step_ms = row[_STEP].sum() + row.get("overlap_ms", 0.0)
-            decode_ms = lengths[1] * step_ms / max(row["itl_batch"], 1.0)
+            decode_ms = (lengths[1] > 1) * lengths[1] * step_ms / max(row["itl_batch"], 1.0)
             share = float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))
     prices = token_prices(chosen["usd_per_hour"], rate, lengths, share)
     most = latency["load_median"] * chosen["replicas"]
@@ -494,7 +495,10 @@ def _ratios(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, np.ndarr
 
 def list_changes(forecast: Forecast, decision: str, risk: float | None) -> list[Row]:
     """Return what would be chosen for other SLOs."""
-    slos = {name: forecast.slo.scaled(**change) for name, change in _CHANGES.items()}
+    slos = {}
+    for name, change in _CHANGES.items():
+        with suppress(InputError):  # beyond what an SLO may ask for
+            slos[name] = forecast.slo.scaled(**change)
     return [
         {"change": name, **choose_option(forecast, forecast.options(slo), slo, decision, risk)}
         for name, slo in slos.items()

@@ -266,10 +266,9 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         return llm_id, served(question.sizes.llm(), *asked)
     if llm_id not in known.llms:
         if config is None:
-            fix = (
-                "give its config.json (--hf-config) for a prediction, or one that was measured: "
-                f"{', '.join(known.llms)}"
-            )
+            config = llms.shipped_config(llm_id.replace("/", "__"))
+            fix = f"give {config or 'its config.json'} (--hf-config) for a prediction, or "
+            fix += f"one that was measured: {', '.join(known.llms)}"
             if not PIPELINE_STORE.is_file():
                 fix += "; those of the demo are known after `make demo`"
             problem = f"{known.source} has no LLM {llm_id!r}"

@@ -284,9 +284,9 @@ def simulate(
         sent = simulation.Sent(
             demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes)
         )
-    question = replace(
-        asked.question(MEDIANS, gpu_profile_ids=(given.gpu_profile,)), requests=lengths
-    )
+    any_limit = replace(MEDIANS, itl_ms=None)  # outputs of one token have no ITL
+    question = asked.question(any_limit, gpu_profile_ids=(given.gpu_profile,))
+    question = replace(question, requests=lengths)
     settings = server.of()
     has_none = given.warmup.strip() in ("0", "0s")
     warmup_s = 0.0 if has_none else _seconds(given.warmup, "--warmup")

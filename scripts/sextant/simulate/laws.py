@@ -366,7 +366,7 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
     known = known.reshape(-1, n_users, 2)
     alone = {name: values[::n_users] for name, values in facts.items()}
     start = _unscaled(phi[::n_users], alone, np.exp(known[:, 0, 0]))
-    load = Load(X["input_tokens"].iloc[0], X["output_tokens"].iloc[0])
+    load = Load(X["input_tokens"].iloc[0], max(X["output_tokens"].iloc[0], 2.0))
     limits = Limits(1e6, 8192.0, 1e12)
 
     def predict(law: StepLaw, near: Near) -> Means:
