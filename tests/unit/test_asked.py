@@ -182,11 +182,11 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     profiles = {name: source.known.profiles[name] for name in asked.gpu_profile_ids}
     _, llm = named_llm(asked, source.known)
     far, engine, *_ = outside_basis(asked, source, llm, lengths, profiles)
-    assert far.startswith("2000 input tokens, where") and engine.startswith("the engine vllm")
-    with pytest.raises(InputError, match=r"'--input-tokens'.*2000 input tokens.*--strict"):
+    assert far.startswith("2,000 input tokens, where") and engine.startswith("the engine vllm")
+    with pytest.raises(InputError, match=r"'--input-tokens'.*2,000 input tokens.*--strict"):
         recommended(replace(asked, is_strict=True))
     answer = recommended(asked)
-    assert answer["warnings"][0].startswith("Outside of what archive:llm-pilot measured: 2000")
+    assert answer["warnings"][0].startswith("Outside of what archive:llm-pilot measured: 2,000")
     assert answer["text"].splitlines()[1:3].count(answer["warnings"][0]) == 1
 
 

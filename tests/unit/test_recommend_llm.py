@@ -111,6 +111,7 @@ def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
     assert np.dot(usd, tokens) * served == pytest.approx(answer["usd_per_hour"])
     assert cost["split"] == "time" and 0 < cost["utilisation"] <= 1.001
     assert answer["replicas"] * answer["users_per_replica"] >= 200
+    assert any(each.startswith("No lengths were given: the ans") for each in answer["warnings"])
     latency = answer["latency"]
     assert latency["users"] == answer["users_per_replica"] <= latency["checked_at_users"]
     for target in ("nttft", "itl"):
@@ -351,6 +352,9 @@ def test_other_promises_are_decided_anew(made) -> None:
     assert len(rows) == 4
     assert rows["twice the load"]["usd_per_hour"] >= chosen["usd_per_hour"]
     assert rows["limits × 1.25"]["usd_per_hour"] <= chosen["usd_per_hour"]
+    # What no SLO may ask for is left out.
+    most = replace(made, slo=replace(LIMITS, users=10**8))
+    assert "twice the load" not in {row["change"] for row in list_changes(most, "paper", None)}
 
 
 def test_the_nearest_measurement_is_of_the_same_kind_and_size(made) -> None:

@@ -12,7 +12,7 @@ from sextant.answer import predicted
 from sextant.answer.answer import Answer, Option, deployment
 from sextant.answer.candidates import Asked, read_question, subject_of
 from sextant.answer.predicted import Fitted, Forecast, fit_to, forecast_of
-from sextant.answer.question import Question, answers_from_points, make_predictor
+from sextant.answer.question import Question, answers_from_points, is_measured, make_predictor
 from sextant.answer.source import estimates, judgements, named_otherwise, outside_basis, warning
 from sextant.answer.step_laws import Arrivals, expect, rate_notes
 from sextant.base.errors import InputError
@@ -162,6 +162,11 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
     fitted = fit_to(model, subject, slo)
     made = forecast_of(model, fitted, subject, slo)
+    if question.requests is None and not is_measured(llm_id, source.known):
+        inputs, outputs = made.lengths[0]
+        text = f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
+        text += f"{outputs:.0f} output tokens, those of {source.known.source}. "
+        notes = [f"{text}Give --input-tokens and --output-tokens, or --workload.", *notes]
     notes = [*warning(clauses, source), *notes]
     if question.prefix_hit_rate and not subject.is_cache_used(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
@@ -311,7 +316,7 @@ def _expect(made: Forecast, chosen: Row, options: pd.DataFrame) -> tuple[Row, Ro
         "checked_at_users": int(tried[tried >= users].min()) if (tried >= users).any() else None,
     }
     curve, usd = curve.assign(request_rate_rps=np.nan), chosen["usd_per_hour"]
-    rate = slo.request_rate_rps or replicas * row["requests_per_s"]
+    rate = slo.request_rate_rps or slo.load / users * row["requests_per_s"]
     return latency, measure_headroom(curve, slo, replicas, usd, rate)
 
 

@@ -398,7 +398,7 @@ def longest_of(question: Question, source: Source) -> int:
     return source.longest_request_tokens
 
 
-_FAR = 10  # lengths beyond this many times the measured ones are outside of the basis
+_FAR = 2  # lengths beyond this many times the measured ones are outside of the basis
 _SIXTEEN_BIT = {"fp16": "bf16", "bf16": "fp16"}  # these are of one speed and size
 _OF_TARGET = {"nttft_ms": {"ttft", "nttft", "e2e"}, "itl_ms": {"itl", "tpot", "e2e"}}
 """The limits that each of the two predicted latencies decides."""
@@ -443,7 +443,7 @@ def outside_basis(
     for side, (name, factor) in zip(_SIDES, beyond(source, lengths).items(), strict=True):
         if factor > _FAR:
             ends = f"{points[name].min():.0f} to {points[name].max():.0f}"
-            text = f"{lengths[name]:.0f} {side} tokens, where {ends} were measured"
+            text = f"{plural(round(lengths[name]), f'{side} token')}, where {ends} were measured"
             found.append((f"--{side}-tokens", text))
     engines = sorted(points["engine"].dropna().unique())
     if question.engine is not None and question.engine not in engines:
