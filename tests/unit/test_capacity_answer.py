@@ -151,6 +151,12 @@ def test_recommend_and_capacity_give_a_rate_the_same_answer(requests) -> None:
         for each in (quick, whole)
     )
     assert of_quick == of_whole
+    # Neither the other candidates nor who asks changes it.
+    alone = json.loads(sextant("recommend", *given, "--gpu-profiles", whole["gpu_profile_id"]))
+    assert [alone[name] for name in same] == [whole[name] for name in same]
+    (twice,) = [row for row in quick["sensitivity"] if row["change"] == "twice the load"]
+    asked = json.loads(sextant("recommend", *given, "--request-rate", 80))
+    assert [twice[name] for name in same] == [asked[name] for name in same]
     paper = json.loads(sextant("recommend", *given, "--decision", "paper"))
     assert paper["replicas"] and paper["usd_per_hour"] <= quick["usd_per_hour"]
 

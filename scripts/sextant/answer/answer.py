@@ -144,6 +144,17 @@ def deployment(option: Data) -> str:
     return f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
 
 
+def chosen_words(answer: Data) -> str:
+    """Return the deployment that an answer recommends, and whether its GPU was never measured."""
+    rows = {row["gpu_profile_id"]: row for row in answer["alternatives"]}
+    is_known = rows[answer["gpu_profile_id"]].get("is_gpu_measured", True)
+    return deployment(answer) + ("" if is_known else " (GPU never measured)")
+
+
+def _chance_words(option: Data) -> str:
+    return f"{deployment(option)}, probability {chance(option['probability_met'])}"
+
+
 def slo_line(slo: Data) -> str:
     """Return the load and the latency limits in one line."""
     limits = limits_of(slo)
@@ -332,7 +343,7 @@ def headline(answer: Data) -> str:
         elif answer.get("nearest_miss") is not None:
             none = f"no option is likely to meet {limits_words(answer)}"
         return f"{answer['llm_id']}: {none} ({how})"
-    text = f"{answer['llm_id']}: {deployment(answer)}"
+    text = f"{answer['llm_id']}: {chosen_words(answer)}"
     if (probability := answer["probability_met"]) is not None:
         text += f"; meets {limits_words(answer)} with probability {chance(probability)}"
     return f"{text} ({how})"
@@ -349,7 +360,7 @@ def caution(answer: Data) -> list[str]:
             users = f" with {plural(miss['users_per_replica'], 'user')} a replica"
         limit = limits_of(answer["slo"])[name]
         return [
-            f"Nearest: {deployment(miss)}, probability {chance(miss['probability_met'])}. "
+            f"Nearest: {_chance_words(miss)}. "
             f"{METRICS[name]} breaks its limit: {number(miss[f'{name}_ms'])} ms{users}, "
             f"where {limit.limit_ms:g} ms at p{limit.percentile} is asked for.",
             f"With {limits_words(answer, 'a limit')} {miss['fair_factor']:.3g} times as high its "
@@ -436,14 +447,18 @@ def _reasons(answer: Data) -> list[Block]:
     profiles, beaten = split_beaten(rows)
     others = [row for row in split_beaten([*rows, *unmeasured])[0] if row in unmeasured]
     changes = [
-        f"{row['change']}: {deployment(row) if row['gpu_profile_id'] else 'no option'}"
+        f"{row['change']}: {_chance_words(row) if row['gpu_profile_id'] else 'no option'}"
         for row in answer["sensitivity"]
     ]
     again = "another" if answer["has_probe"] else "a"
     changes.append(f"{again} measurement on {answer['best_probe']} would tell most (--probe)")
+    # The cheapest, or those up to the one beyond the answer.
+    chosen = answer["gpu_profile_id"], answer["replicas"]
+    names = [(row["gpu_profile_id"], row["replicas"]) for row in answer["options"]]
+    first = max(names.index(chosen) + 2 - _N_OPTIONS, 0) if chosen in names else 0
     price = Table(
         ["Price", "Probability", "Option"],
-        [*map(_option, answer["options"])],
+        [*map(_option, answer["options"][first:])],
         {0, 1, 2},
         has_header_in_text=False,
         n_rows_in_text=_N_OPTIONS,

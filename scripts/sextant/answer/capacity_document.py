@@ -173,7 +173,7 @@ def _headline(answer: Answer) -> str:
         wanted = f"with probability {1 - answer['risk']:.10g} or more"
         return f"{llm_id}: no GPU profile meets the SLO {window} {wanted}"
     sure = "by the likeliest law" if met is None else f"with probability {chance(met)}"
-    return f"{llm_id}: {shared.deployment(answer)}; meets the SLO {window} {sure} (simulated)"
+    return f"{llm_id}: {shared.chosen_words(answer)}; meets the SLO {window} {sure} (simulated)"
 
 
 def _windows_words(slo: Answer) -> str:

@@ -9,6 +9,7 @@ from sextant.answer.predicted import energy, forecast, learned
 from sextant.answer.question import Question, answers_from_points
 from sextant.answer.source import estimates, outside_basis, warning
 from sextant.base.files import Row, frame_rows
+from sextant.facts.llm import memory_of
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, TARGETS, at_percentile
 from sextant.predict.roofline import Roofline
@@ -54,6 +55,11 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document
     model = Roofline(slo, {**known.profiles, **profiles}, question.seed)
     made = forecast(model, subject, slo)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
+    # A fit may take the memory for larger than it is.
+    memory = memory_of(llm, profiles[gpu_profile_id].devices, source.memory_utilization, "vllm")
+    length = sum(subject.mean_lengths.values())
+    row["capacity_requests"] = min(row["capacity_requests"], memory.kv_tokens(length) / length)
+    row["itl_batch"] = min(row["itl_batch"], max(row["capacity_requests"], 1))
     measured = None
     if answers_from_points(question, llm_id, known):
         points = at_percentile(known.points, slo.percentiles, slo.first_token)
@@ -98,7 +104,7 @@ def _explanation(facts: Row) -> Document:
         Headline(f"{place}, {facts['users_per_replica']} users a replica, p{facts['percentile']}"),
         *(Note(line, "warning") for line in facts["warnings"]),
         Note(
-            f"About {facts['itl_batch']:.1f} requests share a step; the server holds "
+            f"About {facts['itl_batch']:.1f} requests share a step; the KV cache holds "
             f"{facts['capacity_requests']:.0f} at once."
         ),
         table(

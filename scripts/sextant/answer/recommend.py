@@ -28,9 +28,8 @@ from sextant.predict import MEASURED, JointPredictor
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _STEADY = (
-    "The rate is taken as a steady load, {how}. Requests that arrive "
-    "at random may need more replicas: `sextant capacity --request-rate {rate_rps:.4g}` simulates "
-    "them."
+    "The rate is taken as a steady load, {how}. Requests that arrive at random may need more "
+    "replicas: `sextant capacity` with the same options simulates them."
 )
 
 
@@ -334,7 +333,7 @@ def _answer(
     question, llm, warnings = asked.question, asked.llm, [*notes]
     if question.slo.request_rate_rps is not None and "arrivals" not in more:
         how = "as measured" if basis == MEASURED else "by Little's law at median latencies"
-        warnings.append(_STEADY.format(how=how, rate_rps=question.slo.request_rate_rps))
+        warnings.append(_STEADY.format(how=how))
     own = {
         "source": asked.source.known.source,
         "slo_id": question.slo.slo_id,

@@ -1,6 +1,6 @@
 """How many replicas a GPU profile needs, by simulation, and how certain that is."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -243,8 +243,7 @@ def size_profiles(
         return found
 
     n_draws = max(each.n_draws for each in servers.values())
-    might = {name: each.profile.n_gpus * _might(each.profile) for name, each in servers.items()}
-    order = sorted(servers, key=lambda name: float(np.prod(might[name])))
+    order = sorted(servers, key=lambda name: float(np.prod(might(servers[name].profile))))
     if not brief_draws:
         found = sized(n_draws, order, {})
         return {name: found[name] for name in servers}
@@ -272,14 +271,17 @@ def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
     return any(low < high and low <= surest for low, high in ends)
 
 
-def _might(profile: GPUProfile) -> np.ndarray:
+def might(profile: GPUProfile) -> np.ndarray:
+    """Return memory (GiB), bandwidth (GB/s) and TFLOPS (16 bits) of all GPUs together."""
     gpu = profile.gpu
-    return np.array([gpu.memory_gib, gpu.memory_bandwidth_gb_s, gpu.dense_16bit_tflops])
+    each = [gpu.memory_gib, gpu.memory_bandwidth_gb_s, gpu.dense_16bit_tflops]
+    return profile.n_gpus * np.array(each)
 
 
 def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
-    """Return whether a profile has as much memory, bandwidth and FLOPS, on as many GPUs or more."""
-    is_enough = profile.n_gpus >= other.n_gpus and bool((_might(profile) >= _might(other)).all())
+    """Return whether a profile has no fewer GPUs, each of no less memory, bandwidth and FLOPS."""
+    n, of_other = profile.n_gpus, other.n_gpus
+    is_enough = n >= of_other and bool((might(profile) / n >= might(other) / of_other).all())
     return is_enough and profile.gpu.kind == other.gpu.kind
 
 
@@ -304,30 +306,17 @@ def size_by_simulation(
     Args:
         server, traffic, target: one replica, what arrives, and what has to hold.
         confidence: the probability.
-        worse: profiles that this one is at least as good as; those of fewer GPUs count where its
-            most likely law needs no more than theirs: a small LLM may be slower on more GPUs.
+        worse: profiles that this one is at least as good as. They count where its most likely law
+            needs no more than theirs: a small LLM may be slower on more GPUs.
         least: replicas that there are in any case.
         most_usd_per_hour: more replicas than this pays for are not tried, and count as none.
         has_rate: whether to find the rate that each replica serves.
         n_draws: how many draws to take; all that the server has by default.
         known: what fewer draws gave.
     """
-    n_draws, n_gpus = n_draws or server.n_draws, server.profile.n_gpus
+    n_draws = n_draws or server.n_draws
     if known is not None and not known.needs:
         return known
-
-    def fewest(sizings: Iterable[Sizing]) -> np.ndarray:
-        """Return the fewest replicas that any of them needs, by draw; infinite of others."""
-        found = np.full(n_draws, np.inf)
-        for each in sizings:
-            own = np.array(each.needs[:n_draws])
-            found[: len(own)] = np.minimum(found[: len(own)], own)
-        return found
-
-    worse = [each for each in worse if each.needs]
-    most = fewest(each for each in worse if each.server.profile.n_gpus == n_gpus)
-    if not has_rate and (most == 1).all():
-        return _answered(Sizing(server, "meets", {}, 0), most, confidence, least)
     demand = traffic.drawn(0)
     affordable = int(min(most_usd_per_hour / server.profile.usd_per_hour, MOST_REPLICAS))
     if known is None:
@@ -337,8 +326,6 @@ def size_by_simulation(
         ratios = alone.worst_ratio(target)
         sizing = Sizing(server, "meets", ratios, n_failed, float(shares.max()))
         if alone.n_missed or n_failed == n_requests:  # no number of replicas is enough
-            if np.isfinite(most).any():
-                return _answered(sizing, most, confidence, least)
             is_refused = n_failed == n_requests or n_failed > target.max_failed * n_requests
             return replace(sizing, status="refused" if is_refused else "too_slow")
         bound = server.bound(demand)
@@ -346,7 +333,7 @@ def size_by_simulation(
         start = max(int(np.ceil(demand.rate_rps / served_rps)), 1)
         if start > min(MOST_REPLICAS, _HOPELESS * affordable):
             return replace(sizing, status="too_many", rate_rps=served_rps, binds="limits")
-        first = _need(server, traffic, target, start, affordable, most[0], 0)
+        first = _need(server, traffic, target, start, affordable, np.inf, 0)
         if has_rate and np.isfinite(first):
             found = rate_at_slo(server, demand, target, demand.rate_rps, int(first))
             rate, binds = (found or demand.rate_rps) / first, "limits"
@@ -357,7 +344,11 @@ def size_by_simulation(
     else:
         sizing, done = known, [*known.needs]
         start = int(min(done)) if np.isfinite(done).any() else 1
-    most = np.minimum(most, fewest(each for each in worse if done[0] <= each.needs[0]))
+    most = np.full(n_draws, np.inf)
+    for each in worse:
+        if each.needs and done[0] <= each.needs[0]:
+            own = np.array(each.needs[:n_draws])
+            most[: len(own)] = np.minimum(most[: len(own)], own)
     start = int(done[0]) if np.isfinite(done[0]) else start
     need = partial(_need, server, traffic, target, start, affordable)
     rest = range(len(done), n_draws)

@@ -13,12 +13,20 @@ from sextant.answer.candidates import Subject, read_question, subject_of
 from sextant.answer.demand import SteadyTraffic, Target, judge, lengths_of
 from sextant.answer.predicted import fit_to
 from sextant.answer.question import Length, Question, Requests, make_predictor
-from sextant.answer.sizing import Server, Sizing, rate_at_slo, simulated_server, size_profiles
+from sextant.answer.sizing import (
+    Server,
+    Sizing,
+    is_as_good,
+    might,
+    rate_at_slo,
+    simulated_server,
+    size_profiles,
+)
 from sextant.answer.source import Source, named_otherwise, outside_basis, warning
 from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.decision import SAFE
-from sextant.decide.sizing import draws_needed, probability_of
+from sextant.decide.sizing import draws_needed, probability_of, ruled_out
 from sextant.facts.gpu import HOURS_PER_MONTH, GPUProfile, token_prices
 from sextant.facts.llm import LLM, memory_of
 from sextant.facts.slo import SLO, worst_limit
@@ -34,7 +42,8 @@ _UNMEASURED = "it was not measured there, and the law of a step on GPUs says not
 N_DRAWS = 32
 """Of the law and the traffic, beside the likeliest law; more where the risk needs more. Of 17 days
 that all meet an SLO one more in four may miss it."""
-FEW_DRAWS = 17  # for what the answer does not rest on, as what would change it
+_BATCH = 32
+"""Requests that share a step where laws are compared."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +183,16 @@ def server_laws(
     bare = replace(subject, serving=subject.serving._replace(prefix_hit_rate=0.0))
 
     def drawn(names: tuple[str, ...], n: int) -> dict[str, list[StepLaw]]:
-        keys = pd.DataFrame([(subject.llm_id, name, 1) for name in names], columns=KEYS)
-        found = step_laws(fitted, bare.asked(fitted, keys, profiles), n, seed)
+        # A draw of a device says something of better ones, whether it is a candidate or not.
+        lesser = () if n == 0 or are_few_drawn else _lesser(subject, [profiles[x] for x in names])
+        every = {**{each.gpu_profile_id: each for each in lesser}, **profiles}
+        known = [*names, *(each.gpu_profile_id for each in lesser)]
+        keys = pd.DataFrame([(subject.llm_id, name, 1) for name in known], columns=KEYS)
+        found = step_laws(fitted, bare.asked(fitted, keys, every), n, seed)
+        coupled = _coupled(dict(zip(known, found, strict=True)), every, subject.lengths[0])
         of = {}
-        for name, values in zip(names, found, strict=True):
+        for name in names:
+            values = coupled[name]
             if probe is not None:
                 own = probe[(probe["gpu_profile_id"] == name) & probe[TARGETS].notna().any(axis=1)]
                 values = _calibrate_to_probe(values, own, schedulers[name], seed)
@@ -198,6 +213,50 @@ def server_laws(
             of_steps = DrawnLaws(found[0], n_draws, partial(drawn_alone, name))
         laws[name] = ServerLaws(of_steps, [schedulers[name]] * (1 + n_draws))
     return laws, unknown
+
+
+def _lesser(subject: Subject, profiles: Sequence[GPUProfile]) -> list[GPUProfile]:
+    """Return the measured GPU profiles that serve the LLM, none of the candidates, and that one of
+    these is at least as good as.
+    """
+    source = subject.source
+    known = {
+        name: each
+        for name, each in source.known.profiles.items()
+        if name not in subject.profiles and any(is_as_good(own, each) for own in profiles)
+    }
+    asked = source.longest_request_tokens, source.memory_utilization
+    excluded = ruled_out(subject.llm, known, *asked)
+    return [each for name, each in known.items() if name not in excluded]
+
+
+def _coupled(
+    laws: Mapping[str, np.ndarray], profiles: Mapping[str, GPUProfile], lengths: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return laws, (1 + draws, terms) of each GPU profile, coupled so that in no draw a device
+    differs for the worse from its likeliest law where a lesser one does not.
+
+    Each draw's law stays whole: it is its own, or differs from the likeliest as that of the lesser
+    device does, whichever takes less time for a request of these mean lengths in a batch.
+    """
+    inputs, outputs = lengths
+
+    def time_ms(values: np.ndarray) -> Any:
+        law = StepLaw(*values.T)
+        prompt = law.prefill_token_ms * inputs + law.prefill_pair_ms * inputs**2 / 2
+        context = _BATCH * (inputs + outputs / 2)
+        return prompt + outputs / _BATCH * law.step_ms(0, _BATCH, context, 0)
+
+    ratios: dict[str, np.ndarray] = {}
+    for name in sorted(laws, key=lambda name: float(np.prod(might(profiles[name])))):
+        likely = laws[name][:1]
+        own = np.divide(laws[name], likely, out=np.ones_like(laws[name]), where=likely > 0)
+        for other, ratio in ratios.items():
+            if is_as_good(profiles[name], profiles[other]):
+                is_less = time_ms(likely * ratio) < time_ms(likely * own)
+                own = np.where(is_less[:, None], ratio, own)
+        ratios[name] = own
+    return {name: laws[name][:1] * ratio for name, ratio in ratios.items()}
 
 
 def fit_medians(subject: Subject) -> Roofline:
@@ -293,7 +352,7 @@ class Arrivals:
         Briefly (`size_profiles`) for what the answer does not rest on.
         """
         if (slo, is_brief) not in self.known:
-            few = FEW_DRAWS if is_brief else 0 if self.most_usd_per_hour is None else 1 + N_DRAWS
+            few = 1 + N_DRAWS if is_brief or self.most_usd_per_hour is not None else 0
             # Else the answer is that of a question by itself.
             asked = reversed(self.known.items()) if is_brief else ()
             harder = (found for (other, _), found in asked if is_harder(other, slo))
@@ -308,7 +367,7 @@ class Arrivals:
                 has_rate=False,
             )
         found = self.known[slo, is_brief]
-        n_draws = max((len(each.needs) for each in found.values()), default=0) or FEW_DRAWS
+        n_draws = max((len(each.needs) for each in found.values()), default=0) or 1 + N_DRAWS
         needs = {name: found[name].needs if name in found else () for name in profile_ids}
         never = [np.inf] * n_draws
         return pd.DataFrame({name: np.array(each or never) for name, each in needs.items()})
@@ -423,6 +482,8 @@ def rate_notes(arrivals: Arrivals, slo: SLO, is_near: bool) -> list[str]:
     how = "Poisson" if alpha == 1 else f"Gamma gaps of shape {alpha:.3g}, those of the workload"
     text = f"Requests arrive at random ({how}), simulated over {n} draws of law and traffic"
     if is_near or arrivals.is_near(slo):
-        command = f"`sextant capacity --request-rate {slo.load:.4g} --draws {4 * N_DRAWS}`"
-        text += f": the decision is near, and a longer run could change it ({command})"
+        text += (
+            ": the decision is near, and a longer run could change it (`sextant capacity` with the "
+            f"same options and --draws {4 * N_DRAWS})"
+        )
     return [f"{text}."]

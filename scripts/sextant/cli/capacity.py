@@ -314,6 +314,9 @@ def _users(users: int, traffic: TrafficOptions, asked: AskedOptions) -> "Sent":
     def draw(n: int) -> Requests:
         frame = sample(n, seed=asked.seed)
         inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
-        return Requests.of(np.zeros(n), inputs, np.maximum(outputs, 1))
+        # Users are met amid their first answers: else those of equal requests stay in step.
+        left = np.ones(n)
+        left[:users] = np.random.default_rng(asked.seed).random(min(users, n))
+        return Requests.of(np.zeros(n), inputs, np.ceil(left * np.maximum(outputs, 1)))
 
     return Sent(name, draw, _seconds(traffic.duration or "1h", "--duration"), users)

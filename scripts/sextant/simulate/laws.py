@@ -359,8 +359,10 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
     known[:, 0] += np.log(facts["input_tokens"])
     in_memory = np.exp(phi[:, chunked.INDEX["memory"]]) * facts["requests_that_fit"]
     known[facts["users"] > np.maximum(_UNCROWDED * in_memory, 1), 0] = np.nan
-    # What a law misses is common to all loads of a configuration, as far as it is smooth.
-    errors = posterior.draw_errors(X, n_draws, seed).reshape(n_draws, n_rows, n_users, 2)
+    # What a law misses is common to all loads of a configuration, as far as it is smooth; drawn
+    # alike for all GPU profiles, it does not make a better one worse.
+    errors = posterior.draw_errors(X.assign(gpu_profile_id=""), n_draws, seed)
+    errors = errors.reshape(n_draws, n_rows, n_users, 2)
     known = known.reshape(n_laws, n_rows, n_users, 2)
     known[1:] += errors.mean(axis=2, keepdims=True)
     known = known.reshape(-1, n_users, 2)

@@ -187,6 +187,7 @@ _PRECISION = _SHARES | {"flops": 0.15, "expert_flops": 0.15}
 _ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15}
 _VERSION = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _LLM = {"ttft_offset": 0.1, "itl_offset": 0.08}
+_SUPPORT = {"ttft_offset": 0.15, "itl_offset": 0.1}
 _DEPLOYMENT = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
 
@@ -205,6 +206,9 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     version = X["engine"] + " " + X["engine_version"]
     yield from levels(version, "version", _VERSION, dict.fromkeys(version, "version"))
     yield from levels(X["llm_id"], "llm", _LLM, dict.fromkeys(X["llm_id"], "llm"))
+    # How well a version of an engine supports an LLM: its kernels and defaults for it.
+    support = X["llm_id"] + "|" + version
+    yield from levels(support, "support", _SUPPORT, dict.fromkeys(support, "support"))
     deployment = deployments(X)
     yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))
 

@@ -27,7 +27,7 @@ _FREEDOM = 4.0
 _START_NOISE = (0.15, 0.10)
 _LEAST_NOISE = 0.02
 _NUMBERS_AT_ONCE = 8192
-_PRIOR_WEIGHT = {"llm": 3.0, "version": 8.0, "pair": 8.0}
+_PRIOR_WEIGHT = {"llm": 3.0, "support": 6.0, "version": 8.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
 
 
@@ -211,7 +211,8 @@ class Posterior(NamedTuple):
                 continue
             # The name of a new effect without the LLM's, on which nothing may depend.
             kind, _, rest = name[1].partition(" ")
-            nameless = {"llm": "llm ", "pair": f"pair {rest.rpartition('|')[2]}"}
+            nameless = {"llm": "llm "}
+            nameless |= {each: f"{each} {rest.rpartition('|')[2]}" for each in ("pair", "support")}
             anonymous = f"{name[0]} {nameless.get(kind, name[1])}"
             group = design.groups[column]
             unit = normal(seed, anonymous, n)
