@@ -16,7 +16,13 @@ from sextant.answer.capacity import CapacityQuestion, Terms, after_failure, find
 from sextant.answer.demand import Demand, Outcome, Target, judge
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.sizing import Server, simulated_server, size_by_simulation
-from sextant.answer.traffic import DrawnTraffic, TraceTraffic, demand_of_trace, traffic_at_rate
+from sextant.answer.traffic import (
+    DrawnTraffic,
+    TraceTraffic,
+    demand_notes,
+    demand_of_trace,
+    traffic_at_rate,
+)
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
 from sextant.decide.sizing import fewest_replicas, largest_rate
@@ -142,6 +148,7 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
     assert (found.n_failed, found.duration_s, found.name) == (1, 60.0, "t")
     assert found.start_time == datetime(2024, 5, 6, 10) and found.n_of_trace is None
     assert demand_of_trace(file, window_s=10, llm="a").n == 2
+    assert demand_notes(found.at_speed(4), None) == ["Time runs 4 times as fast (--speed)."]
     for llm in ("b", "c"):
         with pytest.raises(InputError, match="of its requests succeeded") as error:
             demand_of_trace(file, window_s=10, llm=llm)

@@ -244,3 +244,6 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
     refused = {"status": "refused", "n_refused": 1, "refused_share": 0.5, "alone_limit": None}
     refused |= {"alone_ratio": None, "gpu_profile_id": "1xg", "is_gpu_measured": True}
     assert "1 request (up to 50 % of the requests of a window)" in profile_cells(refused)[-1]
+    one = refused | {"status": "meets", "replicas": 1, "replicas_lo": 1, "replicas_hi": 1}
+    one |= {"rate_at_slo_rps": None, "binds": None, "usd_per_hour": 1.0, "probability_met": 0.9}
+    assert profile_cells(one)[-1].endswith("at any rate; 90% interval 1 replica")

@@ -248,6 +248,14 @@ def test_rates_and_durations_that_no_service_has_are_asked_about(tmp_path):
         ingest(*of(10_000_000), **columns)
 
 
+def test_failed_requests_without_tokens_need_their_status(tmp_path):
+    text = "t,in,out,code\n0,5,2,200\n1,,,429\n2,7,3,200\n"
+    columns = "arrival=t,input_tokens=in,output_tokens=out"
+    with pytest.raises(InputError, match=r"1 of 3 rows are malformed .*status=COLUMN"):
+        ingest(tmp_path, text, "columns", columns=columns, max_rejected_fraction=0.1)
+    assert ingest(tmp_path, text, "columns", columns=f"{columns},status=code")[2]["n_failed"] == 1
+
+
 OK_WORDS = ["200", "201", "204.0", "ok", "SUCCESS", "completed", "true", "True"]
 FAILED_WORDS = ["429", "500", "503.0", "302", "499", "error", "Failed", "timeout", "false"]
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from sextant.answer.answer import headroom_lines, loss_words, next_words
+from sextant.answer.source import estimates
 from sextant.decide.decision import choose, weigh
 from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, recommend, size_replicas, u_max
@@ -113,6 +114,9 @@ def test_a_percentile_that_a_source_lacks_is_estimated_from_the_nearest_that_it_
         "nttft_ms": ["median_nttft_ms", "p90_nttft_ms", "p99_nttft_ms"],
         "itl_ms": ["mean_itl_ms"],
     }
+    mixed = points.assign(p95_nttft_ms=[7.0, np.nan])
+    (said,) = estimates(mixed, SLO("s", nttft_ms=9.0, percentile=95, users=1))
+    assert said.startswith("Some points lack the p95 of the TTFT: there it is estimated from the m")
 
 
 def test_a_limit_of_ttft_is_compared_with_ttft_where_lengths_differ():

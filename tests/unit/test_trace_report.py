@@ -226,9 +226,7 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path):
         require_trace(tmp_path / "none.parquet")
     text = tmp_path / "text.parquet"
     text.write_text("no Parquet")
-    with pytest.raises(
-        InputError, match=r"text\.parquet: cannot be read .*Fix: ingest the trace again"
-    ):
+    with pytest.raises(InputError, match=r"text\.parquet: this is no .*Fix: .*`sextant ingest`"):
         require_trace(text)
     with pytest.raises(InputError, match="no rows"):
         require_trace(write_trace(tmp_path / "empty.parquet", []))

@@ -297,14 +297,17 @@ def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Docu
     """Return a recommendation for a person; with a widget its page answers again when changed."""
     data = answer.data
     top = [*caution(data), *data["warnings"]]
-    far = data.get("contradictions", ())
-    top += [
-        f"Measured {METRICS[row['latency']]} of {row['measured_ms']:.3g} ms on "
-        f"{row['gpu_profile_id']} with {plural(row['users'], 'user')} is far from the law "
-        f"({row['predicted_ms']:.3g} ms, 90% interval {row['low_ms']:.3g} to "
-        f"{row['high_ms']:.3g}): it counts there and nearby, and the intervals are wider."
-        for row in far[:_N_CONTRADICTIONS]
-    ]
+    far, limits = data.get("contradictions", ()), limits_of(data["slo"])
+    for row in far[:_N_CONTRADICTIONS]:
+        name, times = "TPOT" if "tpot" in limits and "itl" not in limits else "ITL", 1.0
+        if row["latency"] == "nttft":
+            name, times = "TTFT", data["serving"]["input_tokens"]
+        ms = [times * row[f"{each}_ms"] for each in ("measured", "predicted", "low", "high")]
+        top.append(
+            f"Measured {name} of {ms[0]:.3g} ms on {row['gpu_profile_id']} with "
+            f"{plural(row['users'], 'user')} is far from the law ({ms[1]:.3g} ms, 90% interval "
+            f"{ms[2]:.3g} to {ms[3]:.3g}): it counts there and nearby, and the intervals are wider."
+        )
     if (more := len(far) - _N_CONTRADICTIONS) > 0:
         top.append(f"{plural(more, 'more measurement')} like that.")
     blocks: list[Block] = [Headline(headline(data)), *(Note(line, "warning") for line in top)]
@@ -426,7 +429,7 @@ def _evidence_lines(answer: Data) -> list[str]:
     lines = []
     for row in answer["evidence"]:
         alike = "" if row["is_executed_alike"] else f", executed otherwise ({row['execution']})"
-        most = plural(row["users_per_replica"], "user")
+        most = plural(row["users_per_replica"], "user") if row["users_per_replica"] else "no user"
         if row["users_per_replica"] == row["most_users_tried"]:
             most += " (no more were tried)"
         engine = " ".join(row[name] for name in ("engine", "engine_version") if row[name])

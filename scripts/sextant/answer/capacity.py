@@ -16,7 +16,7 @@ from sextant.answer.step_laws import LLMLaws, Settings, find_laws
 from sextant.answer.traffic import demand_notes, multiplied_demand
 from sextant.base.errors import InputError
 from sextant.decide.sizing import draws_needed, fewest_replicas
-from sextant.pages.blocks import DAY_S, HOUR_S, plural
+from sextant.pages.blocks import DAY_S, HOUR_S, percent, plural
 
 RISK = 0.1
 N_DRAWS = 32
@@ -336,10 +336,12 @@ def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[s
             f"Only the busiest windows of {demand.name} are simulated, {demand.n:,} of "
             f"{demand.n_of_trace:,} requests, each with the window before it."
         )
-    if demand.n_failed:
+    if n := demand.n_failed:
+        n_ok = (demand.n_of_trace or demand.n) / demand.factor
         warnings.append(
-            f"{plural(demand.n_failed, 'request')} of {demand.name} failed there and are left out: "
-            "their lengths are not known."
+            f"{plural(n, 'request')} of {demand.name} ({percent(n / (n + n_ok))}) failed there and "
+            "are left out: their lengths are not known. "
+            f"`--traffic {demand.factor * (1 + n / n_ok):.4g}` counts them."
         )
     if asked.target.window_s and demand.duration_s < 2 * asked.target.window_s:
         warnings.append(

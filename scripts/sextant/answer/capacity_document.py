@@ -251,7 +251,11 @@ def _why(row: Answer) -> str:
     binds = f" ({_BINDS[row['binds']]})" if row["binds"] in _BINDS else ""
     if high is None:
         return f"{serves}{binds}; {number(low)} or more replicas, none is enough in 5% of the draws"
-    return f"{serves}{binds}; 90% interval {number(low)} to {plural(high, 'replica')}"
+    return f"{serves}{binds}; 90% interval {_span(low, high)}"
+
+
+def _span(low: int, high: int) -> str:
+    return f"{number(low)} to {plural(high, 'replica')}" if low < high else plural(high, "replica")
 
 
 def missed_words(row: Answer) -> str:
@@ -303,7 +307,7 @@ def _schedule_line(row: Answer) -> str:
         saved = "saves nothing: starting takes as much"
     hours, fixed_hours = number(row["replica_hours"]), number(row["fixed_replica_hours"])
     return (
-        f"by {slot}: {number(min(counts))} to {plural(max(counts), 'replica')}, {hours} replica "
+        f"by {slot}: {_span(min(counts), max(counts))}, {hours} replica "
         f"hours instead of {fixed_hours}, with {duration_words(row['startup_s'])} to start "
         f"one: {saved}; {state}"
     )

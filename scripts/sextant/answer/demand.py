@@ -52,6 +52,7 @@ class Demand:
     clock_step_s: float | None = None
     """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
     factor: float = 1.0  # how many times the trace's requests these are
+    speed: float = 1.0  # how many times as fast as in the trace they arrive
     gaps: Gaps | None = None  # in place of `arrival_s`: these are requests of one of the replicas
 
     @property
@@ -71,7 +72,8 @@ class Demand:
     def at_speed(self, speed: float) -> "Demand":
         """Return the same requests `speed` times as fast: all gaps are divided by it."""
         arrival_s, duration_s = self.arrival_s / speed, self.duration_s / speed
-        return replace(self, arrival_s=arrival_s, duration_s=duration_s)
+        speed *= self.speed
+        return replace(self, arrival_s=arrival_s, duration_s=duration_s, speed=speed)
 
     def of_one(self, replicas: int) -> "Demand":
         """Return what one of so many replicas that take turns gets of requests with `gaps`.

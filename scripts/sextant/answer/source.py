@@ -20,7 +20,7 @@ from sextant.answer.question import (
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
-from sextant.facts.slo import METRICS, SLO
+from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import listed, percent, plural
 from sextant.points.characterization import (
     DEFAULT_SOURCES,
@@ -508,12 +508,15 @@ def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
 
 
 def _estimate(what: str, percentile: int, columns: Sequence[str]) -> list[str]:
-    known = [name.split("_")[0] for name in columns]
+    own, known = PERCENTILE_PREFIX[percentile], [name.split("_")[0] for name in columns]
     if percentile == 50 and set(known) <= {"mean", "median"}:
         return []
-    how = f"estimated from the {' or '.join(known)} with a factor of other sources"
-    if known == ["p90", "p99"]:
+    others = [name for name in known if name != own]
+    how = f"estimated from the {' or '.join(others)} with a factor of other sources"
+    if others == ["p90", "p99"]:
         how = "interpolated between p90 and p99"
+    if own in known:
+        return [f"Some points lack the p{percentile} of {what}: there it is {how}."]
     return [f"The p{percentile} of {what} is not among the points: it is {how}."]
 
 

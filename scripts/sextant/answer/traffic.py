@@ -230,4 +230,6 @@ def demand_notes(demand: Demand, has_prefix_caching: bool | None) -> list[str]:
         how = how if demand.factor > 1 else "they are drawn at random"
         times = f"{demand.factor:g} times the requests of {demand.name} arrive"
         notes.append(f"{times}, on the same clock: {how}.")
+    if demand.speed != 1:
+        notes.append(f"Time runs {demand.speed:g} times as fast (--speed).")
     return notes

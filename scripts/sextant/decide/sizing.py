@@ -109,7 +109,7 @@ def ruled_out(
     """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot."""
     if llm.context_tokens < longest_request_tokens:
         limit = f"the longest request's {longest_request_tokens}"
-        reason = f"its context of {llm.context_tokens} tokens is below {limit}"
+        reason = f"the LLM's context of {llm.context_tokens} tokens is below {limit}"
         return dict.fromkeys(profiles, reason)
     verdicts = {
         name: assess(llm, each.devices, memory_utilization, longest_request_tokens, engine).verdict

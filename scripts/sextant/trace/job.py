@@ -112,7 +112,7 @@ def ingest_trace(
             output.write(rows)
         output.put_in_order()
         counts = output.counts()
-        _check_counts(source, counts, output.shown, max_rejected_fraction)
+        _check_counts(source, counts, output.shown, max_rejected_fraction, form)
         date_times.check_first_tick(source, output.first_tick, form, start_time)
         _check_rate(source, counts["n_accepted"], counts["duration_s"], max_rate_rps)
         start = date_times.start_facts(output.first_tick, form, start_time, output.is_zoned)
@@ -126,7 +126,11 @@ def ingest_trace(
 
 
 def _check_counts(
-    source: Path, counts: dict[str, Any], shown: list[tuple[int, str]], max_rejected_fraction: float
+    source: Path,
+    counts: dict[str, Any],
+    shown: list[tuple[int, str]],
+    max_rejected_fraction: float,
+    form: formats.TraceFormat,
 ) -> None:
     if counts["n_read"] == 0:
         raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
@@ -139,6 +143,8 @@ def _check_counts(
     fix += f"now {max_rejected_fraction:g}"
     if NO_STATUS in where:
         fix += f"; a status is one of {STATUSES}"
+    if form.is_log and "missing value" in where and "status" not in form.columns.values():
+        fix += "; where failed requests lack tokens, map the column that says so (status=COLUMN)"
     if not counts["n_accepted"] and "not a number" in where:
         fix += "; for arrivals that are date-times give --columns with --time-unit iso"
     raise InputError(problem, file=source, fix=fix)

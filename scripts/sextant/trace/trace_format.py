@@ -120,6 +120,10 @@ def require_trace(path: str | Path) -> pq.ParquetFile:
     if not Path(path).is_file():
         raise InputError("there is no such file", file=path, fix=fix)
     with reading(path, fix=MAKE_TRACE_AGAIN):
+        with Path(path).open("rb") as file:
+            if not b"PAR1".startswith(file.read(4)):
+                fix = "make one of a log with `sextant ingest`"
+                raise InputError("this is no normalised trace", file=path, fix=fix)
         stored = pq.ParquetFile(path, page_checksum_verification=True)
     for name in TRACE_COLUMNS:
         if name not in stored.schema_arrow.names:
