@@ -1,6 +1,7 @@
 """Questions in a person's units: load, lengths, limits; and what was measured of the LLM itself."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -192,7 +193,10 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
 
 def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
     asked = Question(LIMITS, hf_config=LLAMA, requests=TODAY, sources=("archive:inferencex",))
-    (told, *_) = explained(asked, "1xA100-80GB", 100_000)["warnings"]
+    facts = explained(asked, "1xA100-80GB", 100_000)
+    # 72 GB hold 16 GB of weights, and 131,072 bytes of each of 1,625 tokens of a request.
+    assert 200 < facts["itl_batch"] == facts["capacity_requests"] < 56e9 / 131_072 / 1_625
+    (told, *_) = facts["warnings"]
     assert "A100-80GB, where B200-180GB, " in told
     assert "100,000 users a replica, where up to" in told
     names = ("1xA100-80GB", "2xA100-80GB")
@@ -225,7 +229,9 @@ def test_a_question_of_today_is_answered_from_measurements_of_today() -> None:
     assert known | other == answer | other
     # Named, it may be the answer, which says so.
     named = replace(asked, slo=rate, gpu_profile_ids=("1xH100-PCIe-80GB",))
-    assert "measured: H100-PCIe-80GB, where B200-180GB, " in recommended(named)["warnings"][0]
+    answer = recommended(named)
+    assert "measured: H100-PCIe-80GB, where B200-180GB, " in answer["warnings"][0]
+    assert re.search(r"H100-PCIe-80GB = .*\(GPU never measured\);", answer["text"].splitlines()[0])
     told = explained(asked, "1xH100-80GB", 16)
     assert told["itl_ms"] == pytest.approx(sum(t["ms"] for t in told["itl"]) * told["itl_factor"])
 

@@ -151,6 +151,8 @@ def test_recommend_and_capacity_give_a_rate_the_same_answer(requests) -> None:
         for each in (quick, whole)
     )
     assert of_quick == of_whole
+    row = f"{quick['usd_per_hour']:.2f} USD/h  {quick['probability_met']:.2f}  {quick['replicas']}"
+    assert f"  {row} × {quick['gpu_profile_id']}" in quick["text"]
     # Neither the other candidates nor who asks changes it.
     alone = json.loads(sextant("recommend", *given, "--gpu-profiles", whole["gpu_profile_id"]))
     assert [alone[name] for name in same] == [whole[name] for name in same]

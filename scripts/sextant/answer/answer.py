@@ -146,8 +146,9 @@ def deployment(option: Data) -> str:
 
 def chosen_words(answer: Data) -> str:
     """Return the deployment that an answer recommends, and whether its GPU was never measured."""
-    rows = {row["gpu_profile_id"]: row for row in answer["alternatives"]}
-    is_known = rows[answer["gpu_profile_id"]].get("is_gpu_measured", True)
+    name = answer["gpu_profile_id"]
+    own = [row for row in answer["alternatives"] if row["gpu_profile_id"] == name]
+    is_known = all(row.get("is_gpu_measured", True) for row in own)
     return deployment(answer) + ("" if is_known else " (GPU never measured)")
 
 
