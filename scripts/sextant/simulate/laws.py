@@ -431,6 +431,10 @@ def told_by_probe(
     known = np.log(np.concatenate([np.atleast_1d(ttft_ms), np.atleast_1d(itl_ms)]))
     errors = np.random.default_rng(seed).normal(0, _NOISE, (len(laws), len(known)))
     errors[0] = 0
+    # A draw that takes a request for free would need a scale without end.
+    place = NAMES.index("request_ms")
+    laws = laws.copy()
+    laws[:, place] = np.maximum(laws[:, place], laws[0, place])
     return match(laws, _PROBED, _PROBED_SD, predict, known + errors, _NOISE).values
 
 
