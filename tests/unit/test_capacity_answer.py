@@ -15,6 +15,7 @@ from sextant.base.errors import InputError
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
 from sextant.facts.slo import SLO
+from sextant.pages.blocks import chance
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT
 
@@ -151,8 +152,8 @@ def test_recommend_and_capacity_give_a_rate_the_same_answer(requests) -> None:
         for each in (quick, whole)
     )
     assert of_quick == of_whole
-    row = f"{quick['usd_per_hour']:.2f} USD/h  {quick['probability_met']:.2f}  {quick['replicas']}"
-    assert f"  {row} × {quick['gpu_profile_id']}" in quick["text"]
+    shown = chance(quick["probability_met"]), f"{quick['replicas']} × {quick['gpu_profile_id']}"
+    assert f"  {quick['usd_per_hour']:.2f} USD/h  {shown[0]}  {shown[1]}\n" in quick["text"]
     # Neither the other candidates nor who asks changes it.
     alone = json.loads(sextant("recommend", *given, "--gpu-profiles", whole["gpu_profile_id"]))
     assert [alone[name] for name in same] == [whole[name] for name in same]

@@ -100,7 +100,7 @@ def test_a_device_with_more_of_everything_is_never_predicted_slower():
 
 def test_new_llms_and_versions_may_differ_much_as_some_known_ones_do():
     """Student's t: half of them are close to the law, and yet one in a hundred is far from it."""
-    for parameter in ("llm ttft_offset", "version itl_offset"):
+    for parameter in ("support ttft_offset", "version itl_offset"):
         assert parameter in MODEL.posterior_.spread
     one = rows([DENSE], ["8xH100-80GB"], users=[8], engine_version="0.99")
     drawn = np.log(MODEL.sample(one)[:, 0, 1])

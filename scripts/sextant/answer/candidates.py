@@ -295,18 +295,19 @@ class Subject:
         medians = self.source.known.points.groupby("source")[LENGTHS].median()
         shared = medians.reindex(points["source"]).set_axis(points.index)
         own = points[LENGTHS].where(points["source"].isin(self.source.fixed), shared)
-        return points[[*KEYS, *SERVING]].join(own)
+        return points[["source", *KEYS, *SERVING]].join(own)
 
     def asked(
         self, model: JointPredictor, keys: pd.DataFrame, profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
-        """Return the design matrix of `keys` for the asked servers.
+        """Return the design matrix of `keys` for the asked servers, as most points are measured.
 
         Where `keys` have lengths, those are the requests'; else they are the asked ones.
         """
         facts = Facts(self.llms, profiles, self.source.known.features)
         own = keys[[name for name in LENGTHS if name in keys]]
-        return model.design(keys[KEYS].assign(**self.serving.columns()).assign(**own), facts)
+        served = self.serving.columns() | {"source": self.source.known.points["source"].mode()[0]}
+        return model.design(keys[KEYS].assign(**served).assign(**own), facts)
 
     def is_cache_used(self, model: JointPredictor) -> bool:
         """Return whether a model's predictions can depend on the prefix cache."""

@@ -184,9 +184,10 @@ _KV_UNSTATED = {"memory": 0.5, "kv_bandwidth": 0.3}
 _SHARES = dict.fromkeys(("launch", "bandwidth", "expert_bandwidth"), 0.1)
 _ARCHITECTURE = _SHARES | {"flops": 0.2, "expert_flops": 0.2}
 _PRECISION = _SHARES | {"flops": 0.15, "expert_flops": 0.15}
-_ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15}
+_ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15, "behind": 0.7}
+# Who measured, with which client, and whether all users start at once.
+_SOURCE = {"ttft_offset": 0.2, "behind": 0.7}
 _VERSION = {"ttft_offset": 0.1, "itl_offset": 0.05}
-_LLM = {"ttft_offset": 0.1, "itl_offset": 0.08}
 _SUPPORT = {"ttft_offset": 0.15, "itl_offset": 0.1}
 _DEPLOYMENT = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
@@ -203,9 +204,9 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     yield from levels(X["architecture"], "architecture", _ARCHITECTURE, {})
     yield from levels(X["served_precision"], "precision", _PRECISION, {})
     yield from levels(X["engine"], "engine", _ENGINE, {})
+    yield from levels(X["source"], "source", _SOURCE, {})
     version = X["engine"] + " " + X["engine_version"]
     yield from levels(version, "version", _VERSION, dict.fromkeys(version, "version"))
-    yield from levels(X["llm_id"], "llm", _LLM, dict.fromkeys(X["llm_id"], "llm"))
     # How well a version of an engine supports an LLM: its kernels and defaults for it.
     support = X["llm_id"] + "|" + version
     yield from levels(support, "support", _SUPPORT, dict.fromkeys(support, "support"))
@@ -237,10 +238,12 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
 
     Args:
         keys: identifiers, users, mean `input_tokens, output_tokens` and whatever `SERVING` has,
-            one row a point; `prefix_hit_rate` is the share of the input that is cached, 0 without.
+            one row per point; `prefix_hit_rate` is the share of the input that is cached, 0
+            without; `source` is who measured, no effect without.
         facts: facts of the LLMs and GPU profiles that `keys` names.
     """
-    keys = keys.reindex(columns=[*dict.fromkeys([*keys, *SERVING, "prefix_hit_rate"])])
+    names = dict.fromkeys([*keys, *SERVING, "prefix_hit_rate", "source"])
+    keys = keys.reindex(columns=[*names])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
     pairs = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
     pairs = [*pairs.itertuples(index=False, name=None)]
@@ -268,6 +271,7 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         **keys[IDENTIFIERS],
         users=keys["users"].astype(float),
         **texts[["engine", "engine_version"]],
+        source=keys["source"].astype(object),
         is_kv_unstated=(texts["kv_precision"] == "").astype(float),
         **lengths,
         requests_that_fit=[

@@ -112,7 +112,7 @@ def levels(
     names: pd.Series, kind: str, spread: Mapping[str, float], groups: Mapping[str, str]
 ) -> Iterator[Effect]:
     """Yield an effect on each parameter of `spread` for each name; `groups` names their groups."""
-    for name in sorted(names.unique()):
+    for name in sorted(names.dropna().unique()):
         values = (names == name).to_numpy(float)
         for parameter, sd in spread.items():
             group = f"{groups[name]} {parameter}" if groups else ""
