@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
 
+from sextant.answer.step_laws import _coupled
 from sextant.base.errors import InputError
 from sextant.points.frame import Facts
 from sextant.predict import Rows
@@ -150,3 +151,17 @@ def test_a_probe_tells_what_the_deployment_adds() -> None:
     assert told[0, 0] == pytest.approx(GPU_LAW.floor_ms, rel=0.02)
     # A measurement has an error, and so the draws differ.
     assert 0.005 < np.log(told[1:, 0]).std() < 0.05
+
+
+def test_draws_are_coupled_so_that_a_better_device_is_no_worse_against_its_likeliest_law():
+    names, rng = ("1xH100-80GB", "1xH200-141GB", "8xH200-141GB"), np.random.default_rng(3)
+    drawn = {name: GPU_LAW.array() * np.exp(0.3 * rng.standard_normal((9, 1))) for name in names}
+    found = _coupled(drawn, PROFILES, np.array([1000.0, 200.0]))
+    ratios = {name: found[name][:, 0] / found[name][0, 0] for name in names}
+    own = {name: drawn[name][:, 0] / drawn[name][0, 0] for name in names}
+    assert found["1xH100-80GB"] == pytest.approx(drawn["1xH100-80GB"])
+    better = np.minimum(own["1xH100-80GB"], own["1xH200-141GB"])
+    assert ratios["1xH200-141GB"] == pytest.approx(better)
+    assert ratios["8xH200-141GB"] == pytest.approx(np.minimum(better, own["8xH200-141GB"]))
+    # Laws stay whole: each term of a draw moves as the others do.
+    assert np.ptp(found["8xH200-141GB"][:, 4] / found["8xH200-141GB"][:, 0]) < 1e-12
