@@ -106,7 +106,7 @@ ADDITIONS: dict[str, Change] = {
 TWISTS: dict[str, Change] = {
     "nothing": nothing,
     "another price": replace("config/gpu_profiles.tsv", "\t0.08", "\t0.16"),
-    "another SLO": replace("config/demo/slos.tsv", "chat\t1.5", "chat\t1.75"),
+    "another SLO": replace("config/demo/slos.tsv", "chat\t3", "chat\t3.5"),
     "an edit of the whole library": edit("sextant/**/*.py"),
 }
 SUBSETS = [

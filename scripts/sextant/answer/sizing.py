@@ -222,36 +222,38 @@ def size_profiles(
     needs no more replicas than one that it is at least as good as (`is_as_good`), nor than for a
     `harder` question of no less load and no looser limits.
 
-    With `brief_draws` no more than these are taken, or as many as the confidence needs, and those
-    are left without `needs` that miss the target by the likeliest law, or cost no less by it than
-    one that meets the target with this confidence.
+    With `brief_draws` no more than these are taken, or as many as the confidence needs. Profiles
+    are left out of which one replica costs more than an answer of this confidence, and are without
+    `needs` where they miss the target by the likeliest law or cost more by it than such an answer.
     """
+    found: dict[str, Sizing] = {}
 
-    def sized(n: int, order: Sequence[str], known: Mapping[str, Sizing]) -> dict[str, Sizing]:
-        found: dict[str, Sizing] = {}
-        most_usd = np.inf
-        for name in order:
-            own = servers[name].profile
-            if brief_draws and n > 1 and own.usd_per_hour * known[name].needs[0] >= most_usd:
-                continue
-            worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
-            worse += [harder[name]] if name in harder else []
-            asked = servers[name], traffic, target, confidence, worse
-            found[name] = size_by_simulation(*asked, known=known.get(name), n_draws=n, **how)
-            if n > 1:
-                most_usd = min(most_usd, found[name].usd_per_hour or np.inf)
-        return found
+    def sized(name: str, n: int, known: Sizing | None = None) -> Sizing:
+        own = servers[name].profile
+        worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
+        worse += [harder[name]] if name in harder else []
+        asked = servers[name], traffic, target, confidence, worse
+        return size_by_simulation(*asked, known=known, n_draws=n, **how)
 
     n_draws = max(each.n_draws for each in servers.values())
-    order = sorted(servers, key=lambda name: float(np.prod(might(servers[name].profile))))
     if not brief_draws:
-        found = sized(n_draws, order, {})
+        for name in sorted(servers, key=lambda name: float(np.prod(might(servers[name].profile)))):
+            found[name] = sized(name, n_draws)
         return {name: found[name] for name in servers}
-    likeliest = sized(1, order, {})
-    usd = {name: each.usd_per_hour for name, each in likeliest.items() if each.usd_per_hour}
     n_few = min(max(brief_draws, draws_needed(confidence)), n_draws)
-    found = sized(n_few, sorted(usd, key=usd.__getitem__), likeliest)
-    return {name: found.get(name, replace(likeliest[name], needs=())) for name in servers}
+    likeliest: dict[str, Sizing] = {}
+    most_usd = np.inf
+    price = {name: each.profile.usd_per_hour for name, each in servers.items()} | {"": np.inf}
+    for name in sorted(price, key=price.__getitem__):
+        # What costs no more than this one by the likeliest law may be an answer.
+        usd = {each: of.usd_per_hour or np.inf for each, of in likeliest.items()}
+        for other in sorted(usd.keys() - found.keys(), key=lambda each: (usd[each], each)):
+            if usd[other] <= min(price[name], most_usd) and np.isfinite(usd[other]):
+                found[other] = sized(other, n_few, likeliest[other])
+                most_usd = min(most_usd, found[other].usd_per_hour or np.inf)
+        if name and price[name] <= most_usd:
+            likeliest[name] = sized(name, 1)
+    return {name: found.get(name, replace(each, needs=())) for name, each in likeliest.items()}
 
 
 def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
