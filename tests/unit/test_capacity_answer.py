@@ -23,6 +23,7 @@ SAMPLE = ROOT / "resources" / "traces" / "azure-2023-conv-sample.csv"
 LLM = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
 ASKED = ("--hf-config", LLM, "--gpu-profiles", "1xH100-80GB,1xH200-141GB", "--draws", 3)
 LIMITS = ("--ttft-ms", "p95:1000", "--itl-ms", "p95:50", "--window", "60s")
+LENGTHS = ("--input-tokens", "p50:900,p99:4000", "--output-tokens", "p50:150,p99:700")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -134,9 +135,6 @@ def test_arrivals_at_a_rate_need_no_trace() -> None:
     assert found["demand"]["gap_cv"] == pytest.approx(0.3**-0.5, rel=0.1)
     assert 1000 < found["demand"]["mean_input_tokens"] < 1300 and found["replicas"] >= 1
     assert found["demand"]["name"] == "given lengths with Gamma gaps of shape 0.3"
-
-
-LENGTHS = ("--input-tokens", "p50:900,p99:4000", "--output-tokens", "p50:150,p99:700")
 
 
 @pytest.mark.parametrize(

@@ -163,5 +163,4 @@ def test_draws_are_coupled_so_that_a_better_device_is_no_worse_against_its_likel
     better = np.minimum(own["1xH100-80GB"], own["1xH200-141GB"])
     assert ratios["1xH200-141GB"] == pytest.approx(better)
     assert ratios["8xH200-141GB"] == pytest.approx(np.minimum(better, own["8xH200-141GB"]))
-    # Laws stay whole: each term of a draw moves as the others do.
     assert np.ptp(found["8xH200-141GB"][:, 4] / found["8xH200-141GB"][:, 0]) < 1e-12
