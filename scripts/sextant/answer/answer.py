@@ -520,8 +520,8 @@ def beaten_notes(rows: Sequence[Data], risk: float | None) -> list[Note]:
     names = ", ".join(f"{row['gpu_profile_id']} ({row['usd_per_hour']:.2f} USD/h)" for row in rows)
     wanted = SAFE if risk is None else 1 - risk
     text = (
-        f"Left out, because at probability {wanted:.10g}, or as near as they come to it, one of "
-        f"the above is as likely and costs no more: {names}."
+        "Left out, as one of the above is no dearer and no less likely (with replicas for "
+        f"probability {wanted:.10g}, or the most likely number): {names}."
     )
     return [Note(text, "soft")] if names else []
 
