@@ -520,8 +520,8 @@ def beaten_notes(rows: Sequence[Data], risk: float | None) -> list[Note]:
     names = ", ".join(f"{row['gpu_profile_id']} ({row['usd_per_hour']:.2f} USD/h)" for row in rows)
     wanted = SAFE if risk is None else 1 - risk
     text = (
-        "Left out, as one of the above is no dearer and no less likely (with replicas for "
-        f"probability {wanted:.10g}, or the most likely number): {names}."
+        "Left out, because an option above costs no more and is at least as likely (each priced "
+        f"for probability {wanted:.10g}, or for the highest that it reaches): {names}."
     )
     return [Note(text, "soft")] if names else []
 

@@ -243,16 +243,22 @@ def size_profiles(
     n_few = min(max(brief_draws, draws_needed(confidence)), n_draws)
     likeliest: dict[str, Sizing] = {}
     most_usd = np.inf
-    price = {name: each.profile.usd_per_hour for name, each in servers.items()} | {"": np.inf}
-    for name in sorted(price, key=price.__getitem__):
-        # What costs no more than this one by the likeliest law may be an answer.
-        usd = {each: of.usd_per_hour or np.inf for each, of in likeliest.items()}
-        for other in sorted(usd.keys() - found.keys(), key=lambda each: (usd[each], each)):
-            if usd[other] <= min(price[name], most_usd) and np.isfinite(usd[other]):
-                found[other] = sized(other, n_few, likeliest[other])
-                most_usd = min(most_usd, found[other].usd_per_hour or np.inf)
-        if name and price[name] <= most_usd:
+
+    def take_draws(below_usd: float) -> None:
+        """Take those of the profiles that cost no more than this by the likeliest law."""
+        nonlocal most_usd
+        usd = {n: of.usd_per_hour for n, of in likeliest.items() if n not in found}
+        for usd_per_hour, name in sorted((cost, name) for name, cost in usd.items() if cost):
+            if usd_per_hour <= min(below_usd, most_usd):
+                found[name] = sized(name, n_few, likeliest[name])
+                most_usd = min(most_usd, found[name].usd_per_hour or np.inf)
+
+    for name in sorted(servers, key=lambda name: servers[name].profile.usd_per_hour):
+        price = servers[name].profile.usd_per_hour
+        take_draws(price)
+        if price <= most_usd:
             likeliest[name] = sized(name, 1)
+    take_draws(np.inf)
     return {name: found.get(name, replace(each, needs=())) for name, each in likeliest.items()}
 
 

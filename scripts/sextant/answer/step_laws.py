@@ -184,9 +184,8 @@ def server_laws(
 
     def drawn(names: tuple[str, ...], n: int) -> dict[str, list[StepLaw]]:
         # A draw of a device says something of better ones, whether it is a candidate or not.
-        lesser = () if n == 0 or are_few_drawn else _lesser(subject, [profiles[x] for x in names])
-        every = {**{each.gpu_profile_id: each for each in lesser}, **profiles}
-        known = [*names, *(each.gpu_profile_id for each in lesser)]
+        lesser = {} if n == 0 or are_few_drawn else _lesser(subject, [profiles[x] for x in names])
+        every, known = {**lesser, **profiles}, [*names, *lesser]
         keys = pd.DataFrame([(subject.llm_id, name, 1) for name in known], columns=KEYS)
         found = step_laws(fitted, bare.asked(fitted, keys, every), n, seed)
         coupled = _coupled(dict(zip(known, found, strict=True)), every, subject.lengths[0])
@@ -215,7 +214,7 @@ def server_laws(
     return laws, unknown
 
 
-def _lesser(subject: Subject, profiles: Sequence[GPUProfile]) -> list[GPUProfile]:
+def _lesser(subject: Subject, profiles: Sequence[GPUProfile]) -> dict[str, GPUProfile]:
     """Return the measured GPU profiles that serve the LLM, none of the candidates, and that one of
     these is at least as good as.
     """
@@ -227,7 +226,7 @@ def _lesser(subject: Subject, profiles: Sequence[GPUProfile]) -> list[GPUProfile
     }
     asked = source.longest_request_tokens, source.memory_utilization
     excluded = ruled_out(subject.llm, known, *asked)
-    return [each for name, each in known.items() if name not in excluded]
+    return {name: each for name, each in known.items() if name not in excluded}
 
 
 def _coupled(

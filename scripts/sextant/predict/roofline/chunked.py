@@ -242,8 +242,7 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
             without; `source` is who measured, no effect without.
         facts: facts of the LLMs and GPU profiles that `keys` names.
     """
-    names = dict.fromkeys([*keys, *SERVING, "prefix_hit_rate", "source"])
-    keys = keys.reindex(columns=[*names])
+    keys = keys.reindex(columns=[*dict.fromkeys([*keys, *SERVING, "prefix_hit_rate", "source"])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
     pairs = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
     pairs = [*pairs.itertuples(index=False, name=None)]

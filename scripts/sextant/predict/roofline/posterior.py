@@ -211,8 +211,8 @@ class Posterior(NamedTuple):
                 continue
             # The name of a new effect without the LLM's, on which nothing may depend.
             kind, _, rest = name[1].partition(" ")
-            nameless = {"llm": "llm "}
-            nameless |= {each: f"{each} {rest.rpartition('|')[2]}" for each in ("pair", "support")}
+            rest = rest.rpartition("|")[2]
+            nameless = {"llm": "llm ", "pair": f"pair {rest}", "support": f"support {rest}"}
             anonymous = f"{name[0]} {nameless.get(kind, name[1])}"
             group = design.groups[column]
             unit = normal(seed, anonymous, n)
