@@ -17,8 +17,8 @@ from sextant.base.errors import InputError
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
 from sextant.predict import Rows
 from sextant.predict.roofline import Roofline
+from sextant.predict.step_laws import step_laws
 from sextant.simulate import Requests, Scheduler, StepLaw, simulate_closed
-from sextant.simulate.laws import step_laws
 
 CONFIGURATION = [
     *("llm_id", "gpu_profile_id", "engine_version", "served_precision", "kv_precision"),

@@ -14,8 +14,9 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,8 +29,10 @@ from sextant.predict import Rows
 from sextant.predict.roofline import Roofline, chunked
 from sextant.predict.roofline.chunked import chunked_rows
 from sextant.predict.roofline.posterior import columns_of
+from sextant.predict.step_laws import step_laws
 from sextant.simulate import NAMES, Requests, Scheduler, StepLaw, simulate
-from sextant.simulate.laws import Limits, Load, open_loop, saturation_rps, step_laws, told_by_probe
+from sextant.simulate.calibrated import told_by_probe
+from sextant.simulate.means import Limits, Load, open_loop, saturation_rps
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCE = "archive:inferencex"
@@ -100,8 +103,7 @@ class Study(NamedTuple):
     @property
     def kv_tokens(self) -> np.ndarray:
         phi = np.tile(PRIOR_MEAN, (len(self.X), 1))
-        held = self.X["input_tokens"] + self.X["output_tokens"] / 2
-        return chunked.terms(phi, self.facts)["capacity_requests"] * held.to_numpy()
+        return np.asarray(chunked.limits_of(phi, self.facts).kv_tokens)
 
     def rows_of(self, llm_id: str, *, is_held_out: bool = True) -> np.ndarray:
         is_it = (self.stages["model"] == llm_id).to_numpy()
@@ -141,14 +143,17 @@ def laws(scales: np.ndarray, facts: dict[str, np.ndarray]) -> StepLaw:
     phi = np.tile(PRIOR_MEAN + PRIOR_SD * scales, (n, 1))
     phi[:, index["expert_bandwidth"]] += phi[:, index["bandwidth"]]
     phi[:, index["expert_flops"]] += phi[:, index["flops"]]
-    parts = chunked.step_parts(phi, facts)
+    law = chunked.step_law(phi, facts)
     for name in ("flops", "expert_flops"):
         phi[:, index[name]] = np.log(chunked.PARAMETERS[name].prior)
-    prefill = chunked.step_parts(phi, facts)
-    parts |= {name: prefill[name] for name in ("prefill_token_ms", "prefill_pair_ms")}
-    parts["prompt_step_ms"] = facts["n_layers"] * np.exp(phi[:, index["prompt_launch"]])
-    parts["request_ms"] = np.exp(phi[:, index["prompt"]])
-    return StepLaw(**{name: parts[name] for name in NAMES})
+    prefill = chunked.step_law(phi, facts)
+    own: dict[str, Any] = {
+        "prefill_token_ms": prefill.prefill_token_ms,
+        "prefill_pair_ms": prefill.prefill_pair_ms,
+        "prompt_step_ms": facts["n_layers"] * np.exp(phi[:, index["prompt_launch"]]),
+        "request_ms": np.exp(phi[:, index["prompt"]]),
+    }
+    return replace(law, **own)
 
 
 def fit(study: Study, rows: np.ndarray) -> np.ndarray:

@@ -40,7 +40,7 @@ from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import ListedRequests
 from sextant.simulate import Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
-from sextant.simulate.laws import Limits, Load, saturation_rps
+from sextant.simulate.means import Limits, Load, saturation_rps
 from sextant.workload.prompts import RandomTokens
 from support import ROOT
 

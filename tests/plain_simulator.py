@@ -1,8 +1,8 @@
 """The simulation again, as plain as it can be: each step, each request and each block by itself.
 
 It judges `sextant.simulate`, with which it shares nothing but the law of a step. The rules are
-those of vLLM V1's scheduler; each block of the KV cache has a hash, users and a place in the free
-list.
+those of vLLM V1's scheduler, and of others where it is told so; each block of the KV cache has a
+hash, users and a place in the free list.
 """
 
 from collections import deque
@@ -30,6 +30,7 @@ class Job:
     status: str = "pending"
     preemptions: int = 0
     cached: int = 0
+    promised: int = 0
 
     @property
     def tokens(self) -> int:
@@ -128,6 +129,8 @@ class Replica:
                 self.leave(job)
         for job in [job for job in self.present if job.deadline_s <= now_s]:
             self.give_up(job)
+        if self.scheduler.prompts_first and self.prompts(now_s):
+            return
         budget, has_preempted = self.scheduler.max_num_batched_tokens, False
         chunks: dict[Job, int] = {}
         position = 0
@@ -142,23 +145,58 @@ class Replica:
                 chunks[job] = n
                 budget -= n
             position += 1
-        while budget and self.queue and not has_preempted:
+        if not (has_preempted or self.scheduler.prompts_first):
+            budget = self.admit(now_s, chunks, budget)
+        assert budget >= 0
+        ended: list[Job] = []
+        self.ended.append(ended)
+        self.step(now_s, chunks, ended)
+
+    def admit(self, now_s: float, chunks: dict[Job, int], budget: int) -> int:
+        while budget and self.queue:
             job = self.queue[0]
             cached = self.cache.cached(job)
+            promised = self.promise(job, len(cached))
+            in_all = promised + sum(other.promised for other in self.running)
             if (
                 job.reaches_s > now_s
                 or len(self.running) == self.scheduler.max_num_seqs
                 or not self.cache.fits(job, cached, job.tokens)
+                or (self.scheduler.reserved_share and in_all > self.scheduler.n_blocks)
             ):
                 break
             self.running.append(self.queue.popleft())
             self.cache.hold(job, cached)
+            job.promised = promised
             job.cached = job.computed if not job.preemptions else job.cached
             chunks[job] = min(job.tokens - job.computed, budget)
             budget -= chunks[job]
             self.cache.grow(job, chunks[job])
-        assert budget >= 0
-        self.step(now_s, chunks)
+        return budget
+
+    def promise(self, job: Job, n_cached: int) -> int:
+        share, size = self.scheduler.reserved_share, self.scheduler.block_tokens
+        tokens = job.input + max(job.generated, int(share * job.output))
+        shared = min(job.prefix[1], job.input - 1) // size
+        return -(-tokens // size) - min(n_cached, shared)
+
+    def prompts(self, now_s: float) -> bool:
+        """Run a step of prompts alone, which is no plan of its own for those that decode."""
+        chunks: dict[Job, int] = {}
+        budget = self.scheduler.max_num_batched_tokens
+        partial = [j for j in self.running if j.status == "pending" and not j.is_decoding]
+        for job in partial:
+            n = min(job.tokens - job.computed, budget)
+            if not self.cache.fits(job, [], job.computed + n):
+                return False
+            self.cache.grow(job, n)
+            chunks[job] = n
+            budget -= n
+        self.admit(now_s, chunks, budget)
+        if chunks:
+            self.ended.appendleft([])
+            self.step(now_s, chunks, self.ended[-1])
+        return bool(chunks)
 
     def preempt(self) -> None:
         job = self.running.pop()
@@ -184,9 +222,7 @@ class Replica:
         self.running.remove(job)
         self.present.remove(job)
 
-    def step(self, now_s: float, chunks: dict[Job, int]) -> None:
-        ended: list[Job] = []
-        self.ended.append(ended)
+    def step(self, now_s: float, chunks: dict[Job, int], ended: list[Job]) -> None:
         if not chunks:
             self.plan_s = max(now_s, self.free_s)
             return

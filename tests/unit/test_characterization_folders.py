@@ -75,6 +75,15 @@ def test_points_have_all_columns_with_defaults_and_what_follows_from_others(fold
     assert set(points["source"]) == {"archive:mine"}
 
 
+def test_points_that_no_memory_holds_are_left_out_and_named(folder) -> None:
+    # A tiny LLM's cache of 24 GB holds less than a hundred million requests that decode.
+    change(folder, "points.csv", ",500,200,1,20,30,c", ",500,200,100000000,20,30,c")
+    known = load_folder(folder)
+    assert known.points["run_id"].tolist() == ["a", "b"]
+    (said,) = known.left_out
+    assert said.startswith("archive:mine: 1 point of tiny on 1xL4-24GB is left out: more requests")
+
+
 def test_each_row_gives_a_latency_in_its_own_columns(folder) -> None:
     (folder / "points.csv").write_text(
         "llm_id,gpu_profile_id,input_tokens,output_tokens,users,mean_ttft_ms,median_ttft_ms,"
@@ -288,7 +297,7 @@ def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> No
     rows = [summary(*each) for each in known_sources([folder])]
     shipped = ("inferencex", "inferencex-other-engines", "llm-pilot", "mlenergy", "nvidia-perf")
     assert [row["source"] for row in rows] == [f"archive:{name}" for name in (*shipped, "mine")]
-    assert [row["n_points"] for row in rows] == [1144, 601, 528, 378, 664, 3]
+    assert [row["n_points"] for row in rows] == [1144, 601, 528, 378, 661, 3]
     assert json.loads(sextant("characterizations", folder, "--json")) == rows
     assert f"archive:mine ({folder})" in sextant("characterizations", folder)
 

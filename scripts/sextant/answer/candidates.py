@@ -24,6 +24,7 @@ from sextant.answer.source import (
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.decide.sizing import ruled_out
+from sextant.facts.engine import DEFAULT_ENGINE
 from sextant.facts.gpu import (
     GPUProfile,
     PriceRow,
@@ -33,7 +34,7 @@ from sextant.facts.gpu import (
     profile_of_id,
     providers,
 )
-from sextant.facts.llm import LLM, kv_precision_of
+from sextant.facts.llm import LLM, Memory, kv_precision_of, memory_of
 from sextant.facts.slo import Latencies
 from sextant.pages.blocks import listed
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, Facts, execution_classes
@@ -257,6 +258,17 @@ class Subject:
     def candidates(self) -> list[str]:
         """The profiles that its memory facts allow."""
         return [name for name in self.profiles if name not in self.excluded]
+
+    @property
+    def engine(self) -> str:
+        """What is asked to serve it."""
+        return self.serving.engine or DEFAULT_ENGINE
+
+    def memory(self, profile_id: str) -> Memory:
+        """Return what is where in the memory of a candidate."""
+        # A source says what share its vLLM servers were given.
+        share = self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
+        return memory_of(self.llm, self.profiles[profile_id].devices, share, self.engine)
 
     @property
     def mean_lengths(self) -> dict[str, float]:

@@ -9,7 +9,6 @@ from sextant.answer.predicted import energy, forecast, learned
 from sextant.answer.question import Question, answers_from_points
 from sextant.answer.source import estimates, outside_basis, warning
 from sextant.base.files import Row, frame_rows
-from sextant.facts.llm import memory_of
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, TARGETS, at_percentile
 from sextant.predict.roofline import Roofline
@@ -56,7 +55,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document
     made = forecast(model, subject, slo)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
     # A fit may take the memory for larger than it is.
-    memory = memory_of(llm, profiles[gpu_profile_id].devices, source.memory_utilization, "vllm")
+    memory = subject.memory(gpu_profile_id)
     length = sum(subject.mean_lengths.values())
     row["capacity_requests"] = min(row["capacity_requests"], memory.kv_tokens(length) / length)
     row["itl_batch"] = min(row["itl_batch"], max(row["capacity_requests"], 1))

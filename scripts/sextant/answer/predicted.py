@@ -28,7 +28,7 @@ from sextant.decide.decision import (
 from sextant.facts.gpu import GIB, GPUProfile, token_prices
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, are_alike, worst_limit
-from sextant.pages.blocks import shown_chance
+from sextant.pages.blocks import chance, shown_chance
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, judged
 from sextant.predict import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows
@@ -330,9 +330,10 @@ def energy(
     }
 
 
+_LOOSER = "limits × 1.25"
 _CHANGES = {
     "limits × 0.8": {"limits": 0.8},
-    "limits × 1.25": {"limits": 1.25},
+    _LOOSER: {"limits": 1.25},
     "half the load": {"load": 0.5},
     "twice the load": {"load": 2.0},
 }
@@ -502,6 +503,18 @@ def list_changes(forecast: Forecast, decision: str, risk: float | None) -> list[
     return [
         {"change": name, **choose_option(forecast, forecast.options(slo), slo, decision, risk)}
         for name, slo in slos.items()
+    ]
+
+
+def cliff(changes: Sequence[Row], chosen: Row) -> list[str]:
+    """Return what to say where limits a quarter looser (`list_changes`) halve the price."""
+    usd = chosen["usd_per_hour"]
+    return [
+        f"Limits a quarter looser cost half or less: {row['replicas']} × {row['gpu_profile_id']} = "
+        f"{row['usd_per_hour']:.2f} USD/h, with probability {chance(row['probability_met'])}."
+        for row in changes
+        if row["change"] == _LOOSER and usd and row["gpu_profile_id"]
+        if 2 * row["usd_per_hour"] <= usd
     ]
 
 

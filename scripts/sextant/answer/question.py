@@ -12,6 +12,7 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.facts import llm as llms
+from sextant.facts.engine import stops_to_prefill
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, GivenSizes, served
 from sextant.facts.slo import SLO
@@ -313,7 +314,7 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
     """
     own = known.points[known.points["llm_id"] == llm_id]
     engines = own["engine"].dropna()
-    has_steps = len(engines) > 0 and bool((engines != llms.STOPPING_ENGINE).all())
+    has_steps = len(engines) > 0 and not any(map(stops_to_prefill, engines))
     if question.slo.request_rate_rps is not None and has_steps:
         return False
     is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)

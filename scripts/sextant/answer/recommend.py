@@ -207,6 +207,8 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         return what_if_widget(of_draws(made.draws, prices, slo, own), risk)
 
     rows = predicted.list_profiles(made, options, risk, chosen)
+    changes = predicted.list_changes(made, question.decision, risk)
+    notes += predicted.cliff(changes, chosen)
     more = {
         **({"arrivals": "poisson" if arrivals.traffic.alpha == 1 else "gamma"} if arrivals else {}),
         "decision": question.decision,
@@ -222,7 +224,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         "energy": energy,
         "contradictions": made.own.contradictions() if made.own else [],
         "outside": clauses,
-        "sensitivity": predicted.list_changes(made, question.decision, risk),
+        "sensitivity": changes,
         "best_probe": decision.best_probe(made.draws, subject.profiles, [slo]),
     }
     return _answer(

@@ -36,7 +36,7 @@ from sextant.simulate import (
     simulate_closed,
     summarise,
 )
-from sextant.simulate.laws import Limits, Load, saturation_rps
+from sextant.simulate.means import Limits, Load, saturation_rps
 
 _MOST_REQUESTS = 10_000_000
 _RATES = {

@@ -29,7 +29,7 @@ from sextant.simulate import (
     on_threads,
     simulate,
 )
-from sextant.simulate.laws import Limits, Load, saturation_rps
+from sextant.simulate.means import Limits, Load, saturation_rps
 
 Replicas = int | np.ndarray
 """How many replicas take requests in turn, or the replica of each request."""

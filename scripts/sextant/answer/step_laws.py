@@ -27,14 +27,16 @@ from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.decision import SAFE
 from sextant.decide.sizing import draws_needed, probability_of, ruled_out
+from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import HOURS_PER_MONTH, GPUProfile, token_prices
-from sextant.facts.llm import LLM, memory_of
+from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO, worst_limit
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
 from sextant.predict import INTERVAL
 from sextant.predict.roofline import Roofline
+from sextant.predict.step_laws import step_laws
 from sextant.simulate import Scheduler, StepLaw, on_threads
-from sextant.simulate.laws import Load, step_laws, told_by_probe
+from sextant.simulate.means import Load
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
@@ -48,20 +50,31 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of vLLM's scheduler, under vLLM's own names, and how long a client waits."""
+    """Settings of the scheduler, under vLLM's names, and how long a client waits."""
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
+    max_num_seqs: int | None = None  # by default the engine's
+    max_num_batched_tokens: int | None = None  # the same
     timeout_s: float = float("inf")
     has_prefix_caching: bool = True
 
-    def scheduler(self, kv_tokens: int, longest_tokens: int) -> Scheduler:
+    def scheduler(
+        self,
+        kv_tokens: int,
+        longest_tokens: int,
+        engine: str = DEFAULT_ENGINE,
+        engine_version: str | None = None,
+    ) -> Scheduler:
         """Return the scheduler over a KV cache of this size. Raises InputError as it does."""
+        sheet = scheduler_sheet(engine, engine_version or "")
+        sequences, tokens = self.max_num_seqs, self.max_num_batched_tokens
         made = Scheduler(
             kv_tokens,
-            self.max_num_seqs,
-            self.max_num_batched_tokens,
+            sheet.max_num_seqs if sequences is None else sequences,
+            sheet.max_num_batched_tokens if tokens is None else tokens,
             has_prefix_caching=self.has_prefix_caching,
+            is_asynchronous=sheet.is_asynchronous,
+            reserved_share=sheet.reserved_share,
+            prompts_first=sheet.prompts_first,
             timeout_s=self.timeout_s,
         )
         return replace(made, max_model_len=min(longest_tokens, made.longest))
@@ -203,9 +216,9 @@ def server_laws(
 
     schedulers, length = {}, sum(subject.mean_lengths.values())
     for name in on_gpu:
-        utilization = subject.source.memory_utilization
-        memory = memory_of(subject.llm, profiles[name].devices, utilization, "vllm")
-        schedulers[name] = settings.scheduler(memory.kv_tokens(length), longest)
+        kv_tokens = subject.memory(name).kv_tokens(length)
+        version = subject.serving.engine_version
+        schedulers[name] = settings.scheduler(kv_tokens, longest, subject.engine, version)
     for name, found in drawn(tuple(on_gpu), 0 if are_few_drawn else n_draws).items():
         of_steps: Sequence[StepLaw] = found
         if are_few_drawn:
@@ -280,6 +293,8 @@ def _calibrate_to_probe(
     """Return laws that also give what a probe measured on their GPU profile."""
     if probe.empty:
         return laws
+    from sextant.simulate.calibrated import told_by_probe  # few questions have a probe
+
     inputs, outputs, users = (probe[name].to_numpy(float) for name in (*LENGTHS, "users"))
     known = {"ttft_ms": probe["nttft_ms"] * inputs, "itl_ms": probe["itl_ms"]}
     load = Load(inputs, outputs.clip(min=2))

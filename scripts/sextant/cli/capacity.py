@@ -83,12 +83,12 @@ class KeepOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """vLLM's settings, under its own names."""
+    """The engine's settings, under vLLM's names."""
 
-    max_num_seqs: int = 256
-    """vLLM's max_num_seqs."""
-    max_num_batched_tokens: int = 8192
-    """vLLM's max_num_batched_tokens."""
+    max_num_seqs: int | None = None
+    """vLLM's max_num_seqs; the engine's default otherwise (vLLM: 256)."""
+    max_num_batched_tokens: int | None = None
+    """vLLM's max_num_batched_tokens; the engine's default otherwise (8,192)."""
     timeout_s: float = float("inf")
     """Seconds after which a client gives up; never by default."""
     prefix_caching: bool = True

@@ -11,7 +11,6 @@ what is left: feasibility, the batch weight, the law, simulations and answers us
 import math
 import re
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -19,8 +18,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import check, read_yaml
+from sextant.base.sheets import check
 from sextant.facts import llm_families, llm_hybrids
+from sextant.facts.engine import DEFAULT_ENGINE, memory_sheet, scheduler_sheet, stops_to_prefill
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm_config import DTYPE_BYTES as DTYPE_BYTES
 from sextant.facts.llm_config import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized, read_config
@@ -343,9 +343,6 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
     return replace(plain, **quantized(QUANTIZED[precision], parts))
 
 
-STOPPING_ENGINE = "tgis"  # it stops to prefill, and keeps to no share of the memory that is known
-
-
 class Memory(NamedTuple):
     """What is where in the memory of all devices of a replica, in bytes."""
 
@@ -385,38 +382,41 @@ def memory_of(
 
     Weights and KV heads are shared out over the devices; with fewer heads than devices each has
     one, and MLA's latent vector is on every device. A server may use the share `utilization`, by
-    default vLLM's, of which `engine` takes some itself (without a data sheet, as vLLM); None: an
+    default the engine's or vLLM's, of which it takes some itself (`facts.engine`); engine None: an
     upper bound. `data_parallel` copies of attention have weights and requests of their own.
     """
-    n, total, sheet = devices.n_gpus, devices.memory_bytes, _engine_sheet()
-    share = sheet["utilization"] if utilization is None else utilization
+    n, total = devices.n_gpus, devices.memory_bytes
+    weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes
+    is_bound = engine is None or stops_to_prefill(engine)
+    name = DEFAULT_ENGINE if engine is None or is_bound else engine
+    sheet, plan = memory_sheet(name), scheduler_sheet(name)
+    share = sheet.utilization if utilization is None else utilization
     usable = total * share
     if devices.kind == "cpu":
         n = 1  # cores share one memory
-    elif engine not in (None, STOPPING_ENGINE):
+    elif not is_bound:
         # The activations of the largest step on each GPU: of a layer, or of sampling. A layer holds
         # two hidden states, and gate, up and their product, of which each GPU has a part; in a
         # mixture of experts a further hidden state, and these, per expert that a token uses.
         used = llm.n_experts_per_token
         widths = (2 + used) * llm.hidden_size + (used or 1) * 3 * llm.ffn_size / n
-        layer = sheet["batched_tokens"] * widths * DTYPE_BYTES[llm.dtype]
-        sampling = sheet["sequences"] * llm.vocab_size * sheet["sampler_bytes"]
+        layer = plan.max_num_batched_tokens * widths * DTYPE_BYTES[llm.dtype]
+        sampling = plan.max_num_seqs * llm.vocab_size * sheet.sampler_bytes
+        own = sheet.framework_gib * GIB + max(layer, sampling) * sheet.has_activations
         seen = total - n * devices.reserved_gib * GIB
-        usable = min(seen * share, seen - n * sheet["graphs_gib"] * GIB)
-        usable -= n * (sheet["framework_gib"] * GIB + max(layer, sampling))
+        left = seen - n * sheet.graphs_gib * GIB
+        if sheet.is_of_free:
+            usable = weights + share * max(left - n * own - weights, 0.0)
+        else:
+            usable = min(seen * share, left) - n * own
     copies = n / min(n, data_parallel * (1 if llm.kv_latent_size else llm.n_kv_heads))
     windowed = llm.sliding_kv_bytes_per_token
     return Memory(
         device_bytes=total,
         usable_bytes=max(usable, 0.0),
-        weight_bytes=llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes,
+        weight_bytes=weights,
         token_bytes=max(llm.kv_bytes_per_token - windowed, 0.0) * copies,
         window_token_bytes=windowed * copies,
         window_tokens=llm.sliding_window_tokens,
         state_bytes=float(llm.state_bytes_per_request),
     )
-
-
-@cache
-def _engine_sheet() -> dict[str, float]:
-    return dict(read_yaml(PROJECT / "resources" / "engines" / "vllm.yaml")["memory"])

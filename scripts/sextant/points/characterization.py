@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import pandas as pd
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -17,7 +18,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.experiment import sheets as row_types
 from sextant.facts.gpu import GPUS, GPUProfile, Price, gpu_path, load_gpu, profile_from_row
-from sextant.facts.llm import LLM, load_llm
+from sextant.facts.llm import LLM, load_llm, memory_of, served
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
 from sextant.points.frame import (
     IDENTIFIERS,
@@ -394,7 +395,16 @@ def load_folder(folder: str | Path) -> Characterization:
     (llms, unknown), profiles = _llms(folder, about), _profiles(folder)
     points = _points(folder, about, [*llms, *unknown], profiles)
     n_of, is_known = points["llm_id"].value_counts(), points["llm_id"].isin(list(llms))
-    points = points[is_known].reset_index(drop=True)
+    points = points[is_known]
+    impossible = _impossible(points, llms, profiles)
+    of = points[impossible].groupby(IDENTIFIERS).size()
+    impossible_notes = [
+        f"{about.source}: {n} {'points' if n > 1 else 'point'} of {llm_id} on {profile_id} "
+        f"{'are' if n > 1 else 'is'} left out: more requests decode at once than all of its memory "
+        "holds, even with 4 bits a number of the KV cache"
+        for (llm_id, profile_id), n in of.items()
+    ]
+    points = points[~impossible].reset_index(drop=True)
     setting = {name: getattr(about, name) for name in ("source", "workload_id", "scenario_id")}
     features = None
     if about.llm_features and about.gpu_features:
@@ -411,9 +421,12 @@ def load_folder(folder: str | Path) -> Characterization:
         feasibility=_feasibility(folder, about, points, unknown).assign(**setting),
         longest_request_tokens=None,
         descriptions=(about,),
-        left_out=tuple(
-            f"{about.source}: {llm_id} is left out with {n_of.get(llm_id, 0)} points: {error}"
-            for llm_id, error in unknown.items()
+        left_out=(
+            *(
+                f"{about.source}: {llm_id} is left out with {n_of.get(llm_id, 0)} points: {error}"
+                for llm_id, error in unknown.items()
+            ),
+            *impossible_notes,
         ),
     )
 
@@ -493,6 +506,27 @@ def _points(
     except InputError as error:
         raise error.at(file=path) from None
     return points.reset_index(drop=True)
+
+
+def _impossible(
+    points: pd.DataFrame, llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]
+) -> pd.Series:
+    """Tell which points cannot be: more decode, by Little's law, than any memory plan holds."""
+    statistic = [
+        points[f"mean_{name}_ms"].fillna(points[f"median_{name}_ms"]) for name in ("ttft", "itl")
+    ]
+    (ttft_ms, itl_ms), later = statistic, (points["output_tokens"] - 1).clip(lower=0)
+    decoding = points["users"].astype(float) * itl_ms * later / (ttft_ms + itl_ms * later)
+    tokens = points["input_tokens"] + points["output_tokens"] / 2
+    served_as = [*IDENTIFIERS, "precision"]
+    most = pd.Series(np.inf, points.index)
+    for (llm_id, profile_id, precision), rows in points.groupby(served_as, dropna=False):
+        llm = served(llms[llm_id], None if pd.isna(precision) else precision, "fp8")
+        memory = memory_of(llm, profiles[profile_id].devices, utilization=1.0)
+        if memory.kv_bytes > 0:  # else the facts of its weights are wrong, and say nothing
+            half = [memory.request_bytes(length) / 2 for length in tokens[rows.index]]
+            most[rows.index] = memory.kv_bytes / np.array(half)
+    return decoding > most
 
 
 def _refuse_rows(

@@ -103,6 +103,10 @@ class Scheduler:
     """vLLM: `enable_prefix_caching`."""
     is_asynchronous: bool = True
     """vLLM: `async_scheduling`. A step is planned while the one before it runs."""
+    reserved_share: float = 0.0
+    """Of its output, for which a request has to find memory when it joins (TensorRT-LLM: 1)."""
+    prompts_first: bool = False
+    """Steps with prompts have no decodes (SGLang)."""
     timeout_s: float = float("inf")
     """When a client gives up, from the request's arrival on."""
 

@@ -16,7 +16,19 @@ from scipy.optimize import nnls
 
 from sextant.base.errors import InputError
 from sextant.simulate import NAMES, Requests, Scheduler, StepLaw, simulate_closed
-from sextant.simulate.laws import Group, Limits, Load, Means, Near, broadcast, closed_loop, match
+from sextant.simulate.means import (
+    STEP_TERMS,
+    Group,
+    Limits,
+    Load,
+    Means,
+    Near,
+    Values,
+    broadcast,
+    closed_loop,
+    match,
+    open_loop,
+)
 
 _ALONE = ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms", "request_ms")
 _GROUPS: tuple[Group, ...] = (("floor_ms", "dense_ms"), *((name,) for name in _ALONE))
@@ -32,6 +44,11 @@ _OF_POINT = 10
 """Requests a user that a point counts for: as many as load tests send."""
 _SIZES = 4
 """Parts into which the requests of one user alone fall, by input tokens."""
+
+
+_PROBED: tuple[Group, ...] = (("request_ms",), STEP_TERMS)
+_PROBED_SD = (1.5, 0.2)
+"""What a deployment adds to a request is not known before; the times of steps are, up to this."""
 
 
 class CalibratedLaws(NamedTuple):
@@ -106,8 +123,8 @@ def calibrate(
             law, prior_sd = replace(of_steps, request_ms=law.request_ms), _OF_STEPS_SD
     start = law.array()[None]
 
-    def predict(law: StepLaw, near: Near = None) -> Means:
-        return closed_loop(law, limits, load, users, near)
+    def predict(law: StepLaw, *_: object) -> Means:
+        return closed_loop(law, limits, load, users)
 
     bias = np.zeros_like(known)
     for _ in range(_ROUNDS):
@@ -129,6 +146,49 @@ def calibrate(
     for column, group in enumerate(_GROUPS):
         draws[:, [NAMES.index(name) for name in group]] *= np.exp(moved[:, [column]])
     return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
+
+
+def told_by_probe(
+    laws: np.ndarray,
+    scheduler: Scheduler,
+    load: Load,
+    *,
+    users: Values = 1.0,
+    request_rate_rps: Values | None = None,
+    ttft_ms: Values,
+    itl_ms: Values,
+    seed: int = 0,
+) -> np.ndarray:
+    """Return laws that give what loads of a deployment were measured to take.
+
+    Two scales are found: of what the deployment adds to a request, and of all parts of a step.
+    Values may be arrays, one per measurement.
+
+    Args:
+        laws: the most likely one, then draws, shape (laws, terms).
+        scheduler: the server's settings.
+        load: the requests.
+        users: of a load test, or
+        request_rate_rps: of an open loop.
+        ttft_ms: measured; NaN if it is not known.
+        itl_ms: the same.
+        seed: of the errors of measurement, which each draw has of its own.
+    """
+    limits = Limits.of(scheduler)
+
+    def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
+        if request_rate_rps is None:
+            return closed_loop(law, limits, load, np.atleast_1d(users))
+        return open_loop(law, limits, load, np.atleast_1d(request_rate_rps), near)
+
+    known = np.log(np.concatenate([np.atleast_1d(ttft_ms), np.atleast_1d(itl_ms)]))
+    errors = np.random.default_rng(seed).normal(0, _LEAST_NOISE, (len(laws), len(known)))
+    errors[0] = 0
+    # A draw that takes a request for free would need a scale without end.
+    place = NAMES.index("request_ms")
+    laws = laws.copy()
+    laws[:, place] = np.maximum(laws[:, place], laws[0, place])
+    return match(laws, _PROBED, _PROBED_SD, predict, known + errors, _LEAST_NOISE).values
 
 
 def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:

@@ -1,4 +1,5 @@
-"""The simulation, compiled: vLLM's rules of what a step computes, in O(1) a step.
+"""The simulation, compiled: what a step computes, by vLLM's rules and those by which SGLang and
+TensorRT-LLM differ (`Scheduler`), in O(1) a step.
 
 `run_open` and `run_closed` send requests to replicas, `advance` makes a replica's plans, and
 `decode_only` those that only decode: most of all, so they take a loop of their own, with the
@@ -31,7 +32,12 @@ def window_of(w: World, now_s: float) -> int:
 def decode_only(w: World, r: int, until_s: float) -> None:
     """Make the plans of a replica that only decode, up to the first other one or a time."""
     s = w.replicas[r]
-    if s.partial != NONE or s.n_decodes == 0 or (s.preempted != NONE and not s.is_blocked):
+    if (
+        s.partial != NONE
+        or s.n_decodes == 0
+        or s.n_paused > 0
+        or (s.preempted != NONE and not s.is_blocked)
+    ):
         return
     # No client gives up before, and nobody joins.
     if s.oldest != NONE:
@@ -112,6 +118,8 @@ def _plan(w: World, r: int, now_s: float) -> None:
     if not math.isinf(w.timeout_s):
         _give_up(w, r, now_s)
     s.is_blocked = False
+    if w.prompts_first and _prompts(w, r, now_s):
+        return
     n_preemptions = s.n_preemptions
     # Decodes take the blocks that they need; the newest are preempted until there are enough.
     column = s.plan % w.block_tokens
@@ -129,7 +137,7 @@ def _plan(w: World, r: int, now_s: float) -> None:
         else:
             first = s.partial
             prompt_tokens, pairs = _chunk(w, r, first, budget)
-    while prompt_tokens < budget and s.n_preemptions == n_preemptions:
+    while not w.prompts_first and prompt_tokens < budget and s.n_preemptions == n_preemptions:
         i = tables.first_waiting(w, r)
         if i == NONE or not _admit(w, r, i, now_s):
             break
@@ -141,6 +149,46 @@ def _plan(w: World, r: int, now_s: float) -> None:
     else:
         s.plan_s = max(now_s, s.free_s)
     s.plan += 1
+
+
+@compiled
+def _prompts(w: World, r: int, now_s: float) -> bool:
+    """Run a step of prompts alone, if any may be computed; decodes wait for it."""
+    s = w.replicas[r]
+    budget, first, prompt_tokens, pairs = w.max_num_batched_tokens, NONE, 0, 0.0
+    if s.partial != NONE:
+        i, q = s.partial, w.requests[s.partial]
+        n = min(q.input + q.generated - q.computed, budget)
+        needed = tables.blocks_of(w, q.computed + n) - tables.blocks_of(w, q.computed)
+        if needed > w.n_blocks - s.used:
+            return False  # decodes go on, until there is room
+        first = i
+        prompt_tokens, pairs = _chunk(w, r, i, budget)
+    while prompt_tokens < budget and s.partial == NONE:
+        i = tables.first_waiting(w, r)
+        if i == NONE or not _admit(w, r, i, now_s):
+            break
+        n, of_chunk = _chunk(w, r, i, budget - prompt_tokens)
+        prompt_tokens, pairs = prompt_tokens + n, pairs + of_chunk
+        first = i if first == NONE else first
+    if prompt_tokens == 0:
+        return False
+    start_s = max(now_s, s.free_s)
+    s.paused_s += (s.n_counted - s.n_paused) * s.free_s
+    s.n_paused = s.n_counted
+    law = w.law  # in the order of `StepLaw`'s fields
+    took_ms = law[0] + law[6] + w.weights_ms[prompt_tokens]
+    took_ms += law[4] * prompt_tokens + law[5] * pairs
+    end_s = _run(w, r, start_s, took_ms)
+    while first != NONE and first != s.partial:
+        # It decodes in the plan that is still to come.
+        following = w.requests[first].newer
+        _sample_first(w, r, first, end_s, s.plan - 1)
+        q = w.requests[first]
+        if q.end_plan < s.plan:
+            _answered(w, r, first, end_s)
+        first = following
+    return True
 
 
 @compiled
@@ -163,6 +211,8 @@ def _admit(w: World, r: int, i: int, now_s: float) -> bool:
     hit, free = tables.cached_of(w, r, i)
     needed = tables.blocks_of(w, q.input + q.generated) - hit + free
     s.is_blocked = s.n_running == w.max_num_seqs or needed > w.n_blocks - s.used
+    if w.reserved_share > 0:
+        s.is_blocked |= s.promised + tables.promised_to(w, i, hit) > w.n_blocks
     if s.is_blocked:
         return False
     tables.start_running(w, r, i, hit)
@@ -255,6 +305,29 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
     floor_ms = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
     body_ms = w.weights_ms[prompt_tokens + s.n_decodes] + prefill_ms
     took_ms = floor_ms + body_ms + law[2] * s.n_decodes + law[3] * s.context
+    end_s = _run(w, r, start_s, took_ms)
+    if s.n_paused > 0:  # counted with their mean gap
+        _count_gaps(w, r, end_s, end_s - s.paused_s / s.n_paused, s.n_paused)
+    if s.n_counted > s.n_paused:
+        _count_gaps(w, r, end_s, end_s - before_s, s.n_counted - s.n_paused)
+    s.n_paused, s.paused_s = 0, 0.0
+    while first != NONE and first != s.partial:
+        _sample_first(w, r, first, end_s, s.plan)
+        first = w.requests[first].newer
+    # The requests whose last token this step has sampled.
+    i = w.ends[r, s.plan & (w.ends.shape[1] - 1)].first
+    while i != NONE:
+        q = w.requests[i]
+        if q.start_plan < s.plan:
+            _leave_decodes(w, r, i, q.input + q.output - 1)
+        _answered(w, r, i, end_s)
+        i = q.end_after
+
+
+@compiled
+def _run(w: World, r: int, start_s: float, took_ms: float) -> float:
+    """Have the engine run a step; return when it ends."""
+    s = w.replicas[r]
     end_s = start_s + 1e-3 * took_ms
     s.free_s = end_s
     s.plan_s = start_s if w.lag == 2 else end_s
@@ -263,21 +336,16 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
     if start_s >= s.counted_from_s:
         s.busy_s += end_s - start_s
         s.kv_block_s += s.used * (end_s - start_s)
-    if s.n_counted > 0:
-        _count_gaps(w, r, end_s, end_s - before_s, s.n_counted)
-    while first != NONE and first != s.partial:
-        _sample_first(w, r, first, end_s)
-        first = w.requests[first].newer
-    # The requests whose last token this step has sampled.
-    i = w.ends[r, s.plan & (w.ends.shape[1] - 1)].first
-    while i != NONE:
-        q = w.requests[i]
-        q.last_s = end_s
-        q.status = OK if end_s <= q.deadline_s else TIMEOUT
-        if q.start_plan < s.plan:
-            _leave_decodes(w, r, i, q.input + q.output - 1)
-        _send_next(w, r, i, end_s)
-        i = q.end_after
+    return end_s
+
+
+@compiled
+def _answered(w: World, r: int, i: int, now_s: float) -> None:
+    """Note that a request has its last token."""
+    q = w.requests[i]
+    q.last_s = now_s
+    q.status = OK if now_s <= q.deadline_s else TIMEOUT
+    _send_next(w, r, i, now_s)
 
 
 @compiled
@@ -288,16 +356,16 @@ def _count_gaps(w: World, r: int, now_s: float, gap_s: float, n: int) -> None:
 
 
 @compiled
-def _sample_first(w: World, r: int, i: int, end_s: float) -> None:
-    """Sample the first token after a prompt; the request decodes from the next plan on."""
+def _sample_first(w: World, r: int, i: int, end_s: float, plan: int) -> None:
+    """Sample the first token after a prompt; it decodes from the plan after this one on."""
     s, q = w.replicas[r], w.requests[i]
     if q.generated == 0:
         q.first_s = end_s
     elif q.is_counted:
         _count_gaps(w, r, end_s, end_s - q.last_s, 1)
     q.generated += 1
-    q.start_plan = s.plan
-    q.end_plan = s.plan + q.output - q.generated
+    q.start_plan = plan
+    q.end_plan = plan + q.output - q.generated
     slot = q.end_plan & (w.ends.shape[1] - 1)
     last = w.ends[r, slot].last
     q.end_before, q.end_after = last, NONE
@@ -306,11 +374,11 @@ def _sample_first(w: World, r: int, i: int, end_s: float) -> None:
     else:
         w.requests[last].end_after = i
     w.ends[r, slot].last = i
-    if q.end_plan > s.plan:
+    if q.end_plan > plan:
         s.n_decodes += 1
         s.n_counted += q.is_counted
         s.context += q.computed
-        w.crossing[r, (s.plan + 1 - q.computed) % w.block_tokens] += 1
+        w.crossing[r, (plan + 1 - q.computed) % w.block_tokens] += 1
 
 
 @compiled
@@ -318,6 +386,9 @@ def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
     s, q = w.replicas[r], w.requests[i]
     s.n_decodes -= 1
     s.n_counted -= q.is_counted
+    if s.n_paused > s.n_counted:
+        s.paused_s *= s.n_counted / s.n_paused
+        s.n_paused = s.n_counted
     s.context -= tokens
     w.crossing[r, (q.start_plan + 1 - q.computed) % w.block_tokens] -= 1
 

@@ -64,6 +64,8 @@ REQUEST = _fields(
     # Where it is: tokens with keys and values, generated tokens; the plans that sampled its first
     # token since it was admitted and its last one.
     "computed generated start_plan end_plan "
+    # Blocks that it may need until its end, beside those of its prefix.
+    "promised "
     # Lists: of arrivals, of the running ones, of those that end in the same plan.
     "next_arrival older newer end_before end_after",
 )
@@ -71,17 +73,20 @@ REPLICA = _fields(
     # When the next step is planned, and when the engine is free to run it.
     "plan_s free_s "
     # After the warm-up: busy, blocks in use times seconds, sum of the gaps that count.
-    "counted_from_s busy_s kv_block_s gap_sum_s",
+    "counted_from_s busy_s kv_block_s gap_sum_s "
+    # When those that wait for prompts had their last tokens, summed.
+    "paused_s",
     "plan steps n_preemptions n_assigned n_left most_blocks n_gaps "
     # The running ones: how many, the last admitted, the one whose prompt is computed in part; and
     # whether no other may join before one of them leaves.
     "n_running newest partial is_blocked "
-    # Decodes: how many, of how many the gaps count, and tokens that they have in the cache.
-    "n_decodes n_counted context "
+    # Decodes: how many, of how many the gaps count, tokens that they have in the cache, how many of
+    # those counted wait for prompts.
+    "n_decodes n_counted context n_paused "
     # The queue: preempted ones, newest first, then arrivals; and the next who may give up.
     "preempted waiting last_arrival oldest "
-    # Blocks: in use, and free ones that hold nothing of use.
-    "used blank",
+    # Blocks: in use, free ones that hold nothing of use, and those promised to running requests.
+    "used blank promised",
 )
 END = _fields("", "first last")
 """Requests that end in the same plan, as a list."""
@@ -116,6 +121,8 @@ class World(NamedTuple):
     lag: int
     """Plans between a request's last token and the one that knows of it: 2 if asynchronous."""
     has_prefix_caching: bool
+    reserved_share: float
+    prompts_first: bool
     request_s: float
     window_s: float
     timeout_s: float
@@ -167,6 +174,8 @@ def make_world(
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         lag=2 if scheduler.is_asynchronous else 1,
         has_prefix_caching=scheduler.has_prefix_caching,
+        reserved_share=float(scheduler.reserved_share),
+        prompts_first=scheduler.prompts_first,
         request_s=law.request_ms * 1e-3,
         window_s=float(window_s),
         timeout_s=float(scheduler.timeout_s),
@@ -241,6 +250,7 @@ def stop_running(w: World, r: int, i: int) -> None:
     else:
         s.newest = q.older
     s.n_running -= 1
+    s.promised -= q.promised
 
 
 @compiled
@@ -304,6 +314,14 @@ def cache_depths(prefix: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.n
 def blocks_of(w: World, tokens: int) -> int:
     """Return the blocks that hold so many tokens."""
     return (tokens + w.block_tokens - 1) // w.block_tokens
+
+
+@compiled
+def promised_to(w: World, i: int, hit: int) -> int:
+    """Return the blocks that a request may need until its end, beside cached ones of its prefix."""
+    q = w.requests[i]
+    tokens = q.input + max(q.generated, int(w.reserved_share * q.output))
+    return blocks_of(w, tokens) - min(hit, q.shared)
 
 
 @compiled
@@ -387,6 +405,8 @@ def start_running(w: World, r: int, i: int, hit: int) -> None:
         w.requests[s.newest].newer = i
     s.newest = i
     s.n_running += 1
+    q.promised = promised_to(w, i, hit)
+    s.promised += q.promised
     of_group = min(hit, q.shared)
     if q.group != NONE:
         group = r * w.n_groups + q.group

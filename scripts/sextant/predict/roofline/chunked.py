@@ -1,18 +1,23 @@
-"""The law of engines that mix chunks of prompts into decode steps: vLLM V1, SGLang, TensorRT-LLM.
+"""The law of engines that batch continuously: vLLM V1, SGLang, TensorRT-LLM.
 
-docs/predictor.md derives it. Parameters are logarithms. Times are in milliseconds; bytes, FLOPs
+It says what a step takes (`step_law`); the closed form (`simulate.means`) says what the users of a
+load test see of it under the engine's scheduler. docs/predictor.md derives it. Parameters are logarithms. Times are in milliseconds; bytes, FLOPs
 and tokens are those of the whole LLM, divided here among the devices of a replica.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from sextant.facts.engine import scheduler_sheet, stops_to_prefill
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.llm import LLM, STOPPING_ENGINE, Memory, memory_of, precision_of, served
+from sextant.facts.llm import LLM, Memory, memory_of, precision_of, served
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Facts
 from sextant.predict.roofline.posterior import Columns, Effect, Law, Parameter, levels
+from sextant.simulate import StepLaw
+from sextant.simulate.means import Limits, Load, closed_loop
 
 PARAMETERS = {
     "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
@@ -29,15 +34,11 @@ PARAMETERS = {
     "link": Parameter("share of the link's bandwidth; above 1: sums in the switch", 1.2, 0.3),
     "sequence": Parameter("host and sampling time of a sequence in a step, ms", 0.02, 0.7),
     "prompt": Parameter("time of a prompt before and after its step, ms", 5.0, 0.5),
-    "prompt_launch": Parameter("floor of a layer in a step with a prompt, ms", 0.4, 0.4),
-    "prompt_weights": Parameter("times that a prompt reads the weights", 1.0, 0.3),
-    "mixed": Parameter("share of other prompts' time that a decoding request sees", 1.0, 0.15),
-    "mixed_weights": Parameter("share of their reads of further experts", 0.3, 0.5),
-    "wait": Parameter("steps until a prompt joins the batch", 1.5, 0.3),
-    "behind": Parameter("share of all other users' prompts that a prompt waits for", 0.06, 0.3),
-    "behind_growth": Parameter("exponent of the other users in that", 1.0, 0.05),
+    "prompt_launch": Parameter("the same for each layer, ms", 0.4, 0.4),
+    "wait": Parameter("wait for the steps under way over that at random arrivals", 1.0, 0.3),
+    "wave": Parameter("odds that a prompt waits for another's, not its decodes", 0.064, 0.3),
     "memory": Parameter("requests in the KV cache over those of mean length that fit", 0.9, 0.2),
-    "queue": Parameter("time in the queue over that of a full batch in turn", 0.5, 0.7),
+    "queue": Parameter("wait of users beyond the memory over that of a load that lasts", 1.0, 0.3),
     "ttft_offset": Parameter("statistic of TTFT over this law", 1.0, 0.2),
     "itl_offset": Parameter("statistic of ITL over this law", 1.0, 0.05),
 }
@@ -46,6 +47,8 @@ INDEX = {name: position for position, name in enumerate(NAMES)}
 ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
 """Those of `terms` that add up to the mean ITL."""
 _EXPERTS_AT_REFERENCE = 8.0
+_UNLIMITED = 1e6
+"""Sequences: no source says how many a server was allowed."""
 
 
 def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
@@ -58,116 +61,98 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
         phi: logarithms of the parameters, shape (rows, parameters), in `NAMES`' order.
         facts: columns of `chunked_rows`, shape (rows,).
     """
-    value = dict(zip(NAMES, np.exp(phi).T, strict=True))
-    users = facts["users"]
-    capacity = value["memory"] * facts["requests_that_fit"]
-    # Users beyond the memory wait, but they preempt too: more memory is never slower.
-    others = np.maximum(users - 1, 0.0)
-    decode = _decode(users, value, facts)
-    step = sum(decode.values())
-    prompt, all_weights = _prompt(value, facts)
-    further = np.maximum(all_weights - _weights(users, value, facts), 0)
-    mixed = others * (value["mixed"] * prompt + value["mixed_weights"] * further)
-    itl = step + mixed / facts["output_tokens"]
-    # A prompt takes its products or the reading of the weights, whichever is longer.
-    turn = np.hypot(prompt, value["prompt_weights"] * all_weights)
-    behind = value["behind"] * others ** value["behind_growth"] * turn
-    crowd = np.logaddexp(0, 8 * (users / capacity - 1)) / 8 * (1 - 1 / users)
-    return decode | {
-        "other_prompts_ms": mixed / facts["output_tokens"],
-        "prefill_ms": turn + facts["n_layers"] * value["prompt_launch"] + value["prompt"],
-        "batching_ms": value["wait"] * itl * others / users,
-        "queueing_ms": behind + value["queue"] * crowd * facts["output_tokens"] * itl,
-        "itl_batch": users,
-        "capacity_requests": capacity,
+    law, limits, load = step_law(phi, facts), limits_of(phi, facts), load_of(facts)
+    found = closed_loop(law, limits, load, facts["users"])
+    context = load.input_tokens + load.output_tokens / 2
+    step = {
+        "launch_ms": law.floor_ms + np.zeros(len(phi)),
+        "weights_ms": law.weights_ms(found.seen),
+        "kv_ms": law.kv_token_ms * context * found.seen,
+        "sequences_ms": law.sequence_ms * found.seen,
+    }
+    return step | {
+        "other_prompts_ms": found.itl_ms - sum(step.values()),
+        "prefill_ms": found.own_ms,
+        "batching_ms": found.waiting_ms,
+        "queueing_ms": found.ttft_ms - found.own_ms - found.waiting_ms,
+        "itl_batch": found.seen,
+        "capacity_requests": limits.most_decoding(load),
     }
 
 
-def step_parts(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
-    """Return the terms of `simulate.StepLaw` that this law has, each (rows,).
+def load_of(facts: Columns) -> Load:
+    """Return the requests of each row."""
+    tokens, cached = facts["input_tokens"], 1 - facts["prefill_share"]
+    return Load(tokens, np.maximum(facts["output_tokens"], 2.0), tokens * cached)
 
-    `sequence_ms` and `kv_token_ms` are those at the rows' mean lengths; `request_ms` is that of a
-    prompt alone beyond its products and weights. `mixed` is a prompt's time among decodes over that
-    alone.
+
+def limits_of(phi: np.ndarray, facts: Columns) -> Limits:
+    """Return what the server of each row admits, and how its load test sends requests."""
+    value = dict(zip(NAMES, np.exp(phi).T, strict=True))
+    wave = value["wave"] / (1 + value["wave"])
+    return Limits(
+        _UNLIMITED,
+        facts["batched_tokens"],
+        value["memory"] * facts["kv_tokens"],
+        facts["is_asynchronous"],
+        facts["reserved_share"],
+        facts["prompts_first"],
+        wave,
+        value["wait"],
+        value["queue"],
+    )
+
+
+def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
+    """Return the laws of a step of rows, each term (rows,).
+
+    Terms that grow with a request's length are those at its mean length.
     """
     value = dict(zip(NAMES, np.exp(phi).T, strict=True))
-    one, every = np.ones(len(phi)), np.full(len(phi), np.inf)
-    decode = _decode(one, value, facts)
-    share = facts["experts_per_token"] / np.maximum(facts["n_experts"], 1)
-    all_weights = _weights(every, value, facts)
-    # One token touches its own experts alone.
-    expert_ms = (all_weights - decode["weights_ms"]) / (1 - share)
-    length = np.maximum(facts["input_tokens"], 2)
-    each = _prompt(value, {**facts, "prefill_share": one, "input_tokens": length})[0] / length
-    first = _prompt(value, {**facts, "prefill_share": one, "input_tokens": one})[0]
-    pair_ms = (each - first) / ((length - 1) / 2)
-    return {
-        "floor_ms": decode["launch_ms"],
-        "dense_ms": all_weights - expert_ms,
-        "expert_ms": expert_ms,
-        "expert_share": share,
-        "touch": value["touch"],
-        "sequence_ms": decode["sequences_ms"],
-        "kv_token_ms": decode["kv_ms"] / (facts["input_tokens"] + facts["output_tokens"] / 2),
-        "prefill_token_ms": first - pair_ms / 2,
-        "prefill_pair_ms": pair_ms,
-        "request_ms": facts["n_layers"] * value["prompt_launch"] + value["prompt"],
-        "mixed": value["mixed"],
-    }
+    n_gpus, layers = facts["n_gpus"], facts["n_layers"]
+    routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
+    syncs = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
+    # The cache is split by heads, which are never divided.
+    kv_bytes = facts["kv_bytes_per_token"] / np.minimum(
+        n_gpus, facts["kv_parts"] * facts["data_parallel"]
+    )
+    context = facts["input_tokens"] + facts["output_tokens"] / 2
+    kv_speed = facts["bytes_per_ms"] * value["kv_bandwidth"]
+    reduction = reduction_ms(facts) / value["link"]
+    # Each of the replicas of attention multiplies its own requests: no less in all.
+    decoded = facts["attention_ms"] * facts["data_parallel"] + facts["dense_ms"]
+    prefilled = facts["attention_ms"] + facts["dense_ms"]
+    experts = facts["expert_ms"] / value["expert_flops"]
+    decode_token, prompt_token = (
+        (products / value["flops"] + experts) / n_gpus for products in (decoded, prefilled)
+    )
+    # The state of layers without attention is read and written in every step.
+    state = 2 * facts["state_bytes"] / n_gpus / kv_speed
+    dense = (facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]) / n_gpus
+    speed = facts["bytes_per_ms"]
+    visits = layers * facts["n_experts"] / facts["expert_parallel"] * value["expert_visit"]
+    share: Any = facts["experts_per_token"] / np.maximum(facts["n_experts"], 1)
+    # A token looks back on half of the prompt on average, of layers with a window on less.
+    tokens = np.maximum(facts["input_tokens"], 1.0)
+    seen = _kept_tokens(tokens, facts) / tokens
+    return StepLaw(
+        floor_ms=layers * (value["launch"] + routing) + syncs,
+        dense_ms=dense / value["bandwidth"] / speed,
+        sequence_ms=value["sequence"] + reduction + decode_token + state,
+        kv_token_ms=_kept_tokens(context, facts) * kv_bytes / kv_speed / context,
+        prefill_token_ms=prompt_token + reduction,
+        prefill_pair_ms=facts["pair_ms"] * seen / n_gpus / value["attention_flops"],
+        expert_ms=facts["expert_bytes"] / n_gpus / value["expert_bandwidth"] / speed + visits,
+        expert_share=share,
+        touch=value["touch"],
+        request_ms=layers * value["prompt_launch"] + value["prompt"],
+    )
 
 
 def _kept_tokens(tokens: np.ndarray, facts: Columns) -> np.ndarray:
     """Return the tokens that attention looks back on, a mean over the layers."""
     sliding = facts["sliding_share"]
     return (1 - sliding) * tokens + sliding * np.minimum(tokens, facts["window_tokens"])
-
-
-def _decode(batch: np.ndarray, value: Columns, facts: Columns) -> dict[str, np.ndarray]:
-    """Return the parts of a decode step of this batch."""
-    n_gpus, layers = facts["n_gpus"], facts["n_layers"]
-    routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
-    syncs = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
-    context = _kept_tokens(facts["input_tokens"] + facts["output_tokens"] / 2, facts)
-    speed = facts["bytes_per_ms"] * value["kv_bandwidth"]
-    # The cache is split by heads, which are never divided.
-    kv_bytes = facts["kv_bytes_per_token"] / np.minimum(
-        n_gpus, facts["kv_parts"] * facts["data_parallel"]
-    )
-    # Each of the replicas of attention multiplies its own requests: no less in all.
-    products = facts["attention_ms"] * facts["data_parallel"] + facts["dense_ms"]
-    products = products / value["flops"] + facts["expert_ms"] / value["expert_flops"]
-    each = value["sequence"] + reduction_ms(facts) / value["link"] + products / n_gpus
-    return {
-        "launch_ms": layers * (value["launch"] + routing) + syncs,
-        "weights_ms": _weights(batch, value, facts),
-        # The state of layers without attention is read and written in every step.
-        "kv_ms": batch * (context * kv_bytes + 2 * facts["state_bytes"] / n_gpus) / speed,
-        "sequences_ms": batch * each,
-    }
-
-
-def _weights(tokens: np.ndarray, value: Columns, facts: Columns) -> np.ndarray:
-    """Return the time to read the weights that so many tokens touch."""
-    n_gpus, n_experts = facts["n_gpus"], facts["n_experts"]
-    share = facts["experts_per_token"] / np.maximum(n_experts, 1)
-    touched = 1 - (1 - share) ** (np.maximum(tokens, 1) ** value["touch"])
-    dense = (facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]) / n_gpus
-    experts = facts["expert_bytes"] * touched / n_gpus
-    visits = facts["n_layers"] * n_experts * touched / facts["expert_parallel"]
-    reading = dense / value["bandwidth"] + experts / value["expert_bandwidth"]
-    return reading / facts["bytes_per_ms"] + value["expert_visit"] * visits
-
-
-def _prompt(value: Columns, facts: Columns) -> tuple[np.ndarray, np.ndarray]:
-    """Return the time of a prompt's products and sums, and that to read all weights it touches."""
-    n_gpus, tokens = facts["n_gpus"], facts["input_tokens"] * facts["prefill_share"]
-    linear = (facts["attention_ms"] + facts["dense_ms"]) / value["flops"]
-    linear = (linear + facts["expert_ms"] / value["expert_flops"]) / n_gpus
-    # A token looks back on half of the prompt, on average.
-    seen = _kept_tokens(facts["input_tokens"], facts) / 2
-    attention = facts["pair_ms"] * seen / n_gpus / value["attention_flops"]
-    each = linear + attention + reduction_ms(facts) / value["link"]
-    return tokens * each, _weights(tokens, value, facts)
 
 
 def reduction_ms(facts: Columns) -> np.ndarray:
@@ -182,11 +167,18 @@ _LATENT = {"launch": 0.2, "kv_bandwidth": 0.3}
 # Who does not state the precision of the KV cache may well have halved it.
 _KV_UNSTATED = {"memory": 0.5, "kv_bandwidth": 0.3}
 _SHARES = dict.fromkeys(("launch", "bandwidth", "expert_bandwidth"), 0.1)
-_ARCHITECTURE = _SHARES | {"flops": 0.2, "expert_flops": 0.2}
+_ARCHITECTURE = _SHARES | {
+    "flops": 0.2,
+    "expert_flops": 0.2,
+    # Kernels of new architectures are young, and hosts are faster.
+    "launch": 0.14,
+    "sequence": 0.2,
+    "prompt_launch": 0.2,
+}
 _PRECISION = _SHARES | {"flops": 0.15, "expert_flops": 0.15}
-_ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15, "behind": 0.7}
+_ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15, "wave": 0.7, "memory": 0.2}
 # Who measured, with which client, and whether all users start at once.
-_SOURCE = {"ttft_offset": 0.2, "behind": 0.7}
+_SOURCE = {"ttft_offset": 0.2, "wave": 0.7, "wait": 0.3, "queue": 0.3}
 _VERSION = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _SUPPORT = {"ttft_offset": 0.15, "itl_offset": 0.1}
 _DEPLOYMENT = {"ttft_offset": 0.1, "itl_offset": 0.04}
@@ -259,13 +251,14 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     )
     lengths = keys[LENGTHS].astype(float).fillna(UNKNOWN_TOKENS)
     held = lengths["input_tokens"] + lengths["output_tokens"] / 2
-    servers = [*zip(pairs, data_parallel, strict=True)]
+    servers = [*zip(pairs, texts["engine"], data_parallel, strict=True)]
     memory = {
-        (pair, replicas): memory_of(
-            llms[pair], facts.profiles[pair[1]].devices, engine="vllm", data_parallel=replicas
+        (pair, engine, replicas): memory_of(
+            llms[pair], facts.profiles[pair[1]].devices, engine=engine, data_parallel=replicas
         )
-        for pair, replicas in dict.fromkeys(servers)
+        for pair, engine, replicas in dict.fromkeys(servers)
     }
+    schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"])]
     return known.assign(
         **keys[IDENTIFIERS],
         users=keys["users"].astype(float),
@@ -273,10 +266,14 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         source=keys["source"].astype(object),
         is_kv_unstated=(texts["kv_precision"] == "").astype(float),
         **lengths,
-        requests_that_fit=[
-            free_bytes(memory[key]) / memory[key].request_bytes(tokens)
+        kv_tokens=[
+            free_bytes(memory[key]) / memory[key].request_bytes(tokens) * tokens
             for key, tokens in zip(servers, held, strict=True)
         ],
+        batched_tokens=[float(each.max_num_batched_tokens) for each in schedulers],
+        is_asynchronous=[float(each.is_asynchronous) for each in schedulers],
+        reserved_share=[each.reserved_share for each in schedulers],
+        prompts_first=[float(each.prompts_first) for each in schedulers],
         prefill_share=1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
         data_parallel=data_parallel,
         # Attention that is replicated leaves each device whole experts.
@@ -374,7 +371,7 @@ def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> dict[str, np.ndarra
 
 
 CHUNKED = Law(chunked_rows, PARAMETERS, terms, ITL_TERMS, effects, _tree_columns, freedom=2.0)
-"""Engines that mix chunks of prompts into decode steps, on GPUs."""
+"""Engines that batch continuously, on GPUs."""
 
 
 def is_chunked(keys: pd.DataFrame, facts: Facts) -> np.ndarray:
@@ -385,4 +382,5 @@ def is_chunked(keys: pd.DataFrame, facts: Facts) -> np.ndarray:
     """
     named = keys["engine"] if "engine" in keys else pd.Series(None, keys.index, dtype=object)
     on_gpus = [facts.profiles[name].gpu.kind != "cpu" for name in keys["gpu_profile_id"]]
-    return (named.notna() & (named != "") & (named != STOPPING_ENGINE)).to_numpy() & on_gpus
+    is_chunked = [bool(name) and not stops_to_prefill(name) for name in named.fillna("")]
+    return np.array(is_chunked, bool) & on_gpus

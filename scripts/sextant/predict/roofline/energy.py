@@ -39,7 +39,7 @@ _MIN_LLMS = 2
 # Times at the device's peaks: every share is 1, and nothing takes time that moves nothing.
 _PEAK_SHARES = {
     *("bandwidth", "expert_bandwidth", "kv_bandwidth", "flops", "expert_flops", "attention_flops"),
-    *("touch", "mixed", "memory", "behind_growth", "link"),
+    *("touch", "link"),
 }
 _AT_PEAK = np.array([0.0 if name in _PEAK_SHARES else -np.inf for name in chunked.NAMES])
 _SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
@@ -51,14 +51,19 @@ def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     Arguments are those of `chunked.chunked_rows`.
     """
     X = chunked.chunked_rows(keys, facts)
-    parts = chunked.terms(np.tile(_AT_PEAK, (len(X), 1)), columns_of(X))
+    of = columns_of(X)
+    law, users = chunked.step_law(np.tile(_AT_PEAK, (len(X), 1)), of), of["users"]
+    inputs, outputs = of["input_tokens"], of["output_tokens"]
+    context = users * (inputs + outputs / 2)
+    prompt_ms = law.prefill_token_ms + law.prefill_pair_ms * inputs / 2
+    prompt_ms = prompt_ms * inputs * of["prefill_share"]
     tdp_w = [facts.profiles[name].gpu.tdp_w for name in X["gpu_profile_id"]]
     return X[["users", "n_gpus", "architecture"]].assign(
         # LLMs of one shape say nothing new of each other.
         shape=X[_SHAPE].astype(str).agg(" ".join, axis=1),
         tdp_w=np.array(tdp_w, float),
-        read_ms=parts["weights_ms"] + parts["kv_ms"],
-        product_ms=parts["sequences_ms"] + parts["other_prompts_ms"],
+        read_ms=law.weights_ms(users) + law.kv_token_ms * context,
+        product_ms=law.sequence_ms * users + (users - 1) * prompt_ms / outputs,
     )
 
 

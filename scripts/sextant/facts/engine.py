@@ -1,0 +1,63 @@
+"""What is known of engines: how they share out memory and schedule (`resources/engines/*.yaml`)."""
+
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+from sextant import PROJECT
+from sextant.base.sheets import read_yaml
+
+_FOLDER = PROJECT / "resources" / "engines"
+DEFAULT_ENGINE = "vllm"  # what an engine without a data sheet is taken for
+
+
+class EngineMemory(NamedTuple):
+    """What a server takes of each GPU."""
+
+    utilization: float  # share of the memory, by default
+    is_of_free: bool  # whether that is a share of what the weights leave, and not of all
+    framework_gib: float
+    graphs_gib: float  # CUDA graphs
+    has_activations: bool  # whether the share has to hold the largest step's
+    sampler_bytes: int  # of a sequence and a word of the vocabulary, while a step is sampled
+
+
+class EngineScheduler(NamedTuple):
+    """How an engine plans steps, by default."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    is_asynchronous: bool  # a step is planned while the one before it runs
+    prompts_first: bool  # steps with prompts have no decodes
+    reserved_share: float  # of the output, for which a request has to find memory when it joins
+
+
+def stops_to_prefill(engine: str) -> bool:
+    """Return whether an engine lets all requests wait for a prompt that joins them, as TGIS."""
+    return bool(_sheet(engine).get("stops_to_prefill", False))
+
+
+@cache
+def memory_sheet(engine: str) -> EngineMemory:
+    """Return what a server of an engine takes of each GPU."""
+    return EngineMemory(**_sheet(engine)["memory"])
+
+
+@cache
+def scheduler_sheet(engine: str, version: str = "") -> EngineScheduler:
+    """Return how a version of an engine schedules; without one, the newest that is known."""
+    values = dict(_sheet(engine)["scheduler"])
+    for since, changed in values.pop("since", {}).items():
+        if not _numbers(version) or _numbers(version) >= _numbers(since):
+            values |= changed
+    return EngineScheduler(**values)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
+
+
+@cache
+def _sheet(engine: str) -> dict[str, Any]:
+    path = _FOLDER / f"{engine}.yaml"
+    return dict(read_yaml(path if path.is_file() else _FOLDER / f"{DEFAULT_ENGINE}.yaml"))

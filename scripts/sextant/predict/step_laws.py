@@ -1,0 +1,75 @@
+"""Step laws of configurations that nobody need have measured, from the predictor's fit.
+
+The law of chunked prefill says what a step takes (`chunked.step_law`); what the statistic, the
+trees and the error of a draw say beyond it scales its terms, until the closed form at one to many
+users gives the predictor's own latencies.
+"""
+
+from dataclasses import astuple
+
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from sextant.base.errors import InputError
+from sextant.predict.roofline import Roofline, chunked
+from sextant.predict.roofline.posterior import columns_of
+from sextant.simulate import NAMES, StepLaw
+from sextant.simulate.means import STEP_TERMS, Group, Limits, Load, Means, closed_loop, match
+
+_USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
+_GROUPS: tuple[Group, ...] = (
+    ("floor_ms", "dense_ms", "expert_ms"),
+    ("sequence_ms", "kv_token_ms"),
+    ("prefill_token_ms", "prefill_pair_ms"),
+    ("request_ms",),
+)
+_PRIOR_SD = (0.5, 0.5, 0.5, 1.0)
+_NOISE = 0.02
+"""How well a scaled law has to give the predictor's latencies, in logarithms."""
+
+
+def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) -> np.ndarray:
+    """Return the step laws of configurations, shape (rows, 1 + draws, terms), in `NAMES`' order.
+
+    The first law of each has the most likely parameters, the others those of draws.
+
+    The rows are as `predictor.design` gives them, of any users; their lengths are the means of the
+    requests. InputError where the predictor was fitted to engines that stop to prefill.
+    """
+    posterior = predictor.posterior_
+    if posterior.law is not chunked.CHUNKED:
+        problem = "its points are of an engine that stops to prefill"
+        fix = "name a source of engines with chunked prefill, e.g. --source archive:inferencex"
+        raise InputError(f"no step can be simulated: {problem}", fix=fix)
+    n_rows, n_users, n_laws = len(rows), len(_USERS), 1 + n_draws
+    X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
+    X = X.assign(users=np.tile(_USERS, n_rows))
+    likely, _, correction = predictor.most_likely(X)
+    with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
+        drawn = posterior.draw_parameters(X, n_draws, seed)
+    phi = np.concatenate([likely[None], drawn]).reshape(-1, likely.shape[1])
+    facts = {name: np.tile(values, n_laws) for name, values in columns_of(X).items()}
+    known = posterior.law.predict_log(phi, facts) + np.tile(correction, (n_laws, 1))
+    known[:, 0] += np.log(facts["input_tokens"])
+    # What a law misses is common to all loads of a configuration, as far as it is smooth; drawn
+    # alike for all GPU profiles, it does not make a better one worse.
+    errors = posterior.draw_errors(X.assign(gpu_profile_id=""), n_draws, seed)
+    errors = errors.reshape(n_draws, n_rows, n_users, 2)
+    known = known.reshape(n_laws, n_rows, n_users, 2)
+    known[1:] += errors.mean(axis=2, keepdims=True)
+    known = known.reshape(-1, n_users, 2)
+    alone, at = {name: values[::n_users] for name, values in facts.items()}, phi[::n_users]
+    law = chunked.step_law(at, alone)
+    start = np.stack([np.broadcast_to(term, len(at)) for term in astuple(law)], axis=1)
+    start[:, [NAMES.index(name) for name in STEP_TERMS]] *= np.exp(at[:, [-1]])
+    load, limits = chunked.load_of(alone), chunked.limits_of(at, alone)
+    columns = [[np.broadcast_to(v, len(at))[:, None] for v in each] for each in (load, limits)]
+
+    def predict(law: StepLaw, places: np.ndarray, _: object) -> Means:
+        here = [[values[places] for values in each] for each in columns]
+        return closed_loop(law, Limits(*here[1]), Load(*here[0]), _USERS)
+
+    both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
+    values = match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values
+    return values.reshape(n_laws, n_rows, len(NAMES)).swapaxes(0, 1)
