@@ -35,6 +35,17 @@ class Load(NamedTuple):
         return np.maximum(np.asarray(self.input_tokens) - self.cached_tokens, 1.0)
 
     @property
+    def context_tokens(self) -> np.ndarray:
+        """Tokens in the cache of a request that decodes, on average."""
+        return np.asarray(self.input_tokens) + np.asarray(self.output_tokens) / 2
+
+    @property
+    def pairs(self) -> np.ndarray:
+        """Pairs of a computed token of the prompt and one that it looks back on."""
+        cached = np.asarray(self.cached_tokens)
+        return (np.asarray(self.input_tokens) ** 2 - cached**2) / 2
+
+    @property
     def later_tokens(self) -> np.ndarray:
         """Output tokens after the first."""
         return np.asarray(self.output_tokens) - 1
@@ -76,7 +87,7 @@ class Limits(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Means at a steady load, times in ms; NaN where no queue lasts (the server is saturated)."""
+    """Means at a steady load, times in ms; NaN where a rate saturates the server."""
 
     ttft_ms: np.ndarray
     itl_ms: np.ndarray
@@ -188,8 +199,7 @@ def _step_parts(
     new = load.new_tokens
     steps = new / np.maximum(np.asarray(limits.max_num_batched_tokens) - decoding, 1.0)
     n_chunks = np.maximum(steps, 1.0)
-    read = decoding * (load.input_tokens + np.asarray(load.output_tokens) / 2)
-    pairs = (np.asarray(load.input_tokens) ** 2 - np.asarray(load.cached_tokens) ** 2) / 2
+    read, pairs = decoding * load.context_tokens, load.pairs
     decode_ms = law.step_ms(0, decoding, read, 0)
     mixed_ms = law.step_ms(new / n_chunks, decoding, read, pairs / n_chunks)
     alone_ms = law.step_ms(new / n_chunks, 0, 0, pairs / n_chunks)
@@ -201,10 +211,8 @@ def _backlog_ms(law: StepLaw, limits: Limits, load: Load, decoding: np.ndarray) 
     """Return what each prompt takes where so many wait that the steps are full of them."""
     beside = np.where(limits.prompts_first, 0.0, decoding)
     budget = np.maximum(np.asarray(limits.max_num_batched_tokens) - beside, 1.0)
-    read = beside * (load.input_tokens + np.asarray(load.output_tokens) / 2)
-    pairs = (np.asarray(load.input_tokens) ** 2 - np.asarray(load.cached_tokens) ** 2) / 2
     steps = load.new_tokens / budget
-    return steps * law.step_ms(budget, beside, read, pairs / steps)
+    return steps * law.step_ms(budget, beside, beside * load.context_tokens, load.pairs / steps)
 
 
 def _alone_ms(
@@ -216,8 +224,7 @@ def _alone_ms(
     steps: np.ndarray,
 ) -> np.ndarray:
     """Return what a prompt takes, with the steps that it is computed in, from `_step_parts`."""
-    context = load.input_tokens + (load.later_tokens + 1) / 2
-    of_others_ms = decode_ms - law.sequence_ms - law.kv_token_ms * context
+    of_others_ms = decode_ms - law.sequence_ms - law.kv_token_ms * load.context_tokens
     beside_ms = np.where(limits.prompts_first, 0.0, np.maximum(steps, 1) * of_others_ms)
     return law.request_ms + beside_ms + prompt_ms
 

@@ -1,8 +1,9 @@
 """The law of engines that batch continuously: vLLM V1, SGLang, TensorRT-LLM.
 
 It says what a step takes (`step_law`); the closed form (`simulate.means`) says what the users of a
-load test see of it under the engine's scheduler. docs/predictor.md derives it. Parameters are logarithms. Times are in milliseconds; bytes, FLOPs
-and tokens are those of the whole LLM, divided here among the devices of a replica.
+load test see of it under the engine's scheduler. docs/predictor.md derives it. Parameters are
+logarithms. Times are in milliseconds; bytes, FLOPs and tokens are those of the whole LLM, divided
+here among the devices of a replica.
 """
 
 from collections.abc import Iterator
@@ -63,11 +64,10 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """
     law, limits, load = step_law(phi, facts), limits_of(phi, facts), load_of(facts)
     found = closed_loop(law, limits, load, facts["users"])
-    context = load.input_tokens + load.output_tokens / 2
     step = {
         "launch_ms": law.floor_ms + np.zeros(len(phi)),
         "weights_ms": law.weights_ms(found.seen),
-        "kv_ms": law.kv_token_ms * context * found.seen,
+        "kv_ms": law.kv_token_ms * load.context_tokens * found.seen,
         "sequences_ms": law.sequence_ms * found.seen,
     }
     return step | {
