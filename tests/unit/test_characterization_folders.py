@@ -81,7 +81,7 @@ def test_points_that_no_memory_holds_are_left_out_and_named(folder) -> None:
     known = load_folder(folder)
     assert known.points["run_id"].tolist() == ["a", "b"]
     (said,) = known.left_out
-    assert said.startswith("archive:mine: 1 point of tiny on 1xL4-24GB is left out: more requests")
+    assert said.startswith("archive:mine: 1 point of tiny on 1xL4-24GB is left out as wrong: more")
 
 
 def test_each_row_gives_a_latency_in_its_own_columns(folder) -> None:

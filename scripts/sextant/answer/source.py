@@ -18,6 +18,7 @@ from sextant.answer.question import (
     is_measured,
 )
 from sextant.base.errors import InputError
+from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
@@ -359,12 +360,15 @@ def named_otherwise(question: Question, llm_id: str, llm: LLM) -> list[str]:
     ]
 
 
+_USUAL_SHARE = 0.1
+
+
 def serving_of(question: Question, source: Source) -> Serving:
     """Return what the question says, filled in with what is usual in the source.
 
-    The engine is that of most points, its version the newest one that was measured. Lengths are
-    those that the LLM itself was measured with, if its points are of one workload; else the
-    source's.
+    The engine is that of most points, its version the newest one that a tenth of its points are of:
+    a few, or a nightly build, say little of others. Lengths are those that the LLM itself was
+    measured with, if its points are of one workload; else the source's.
     """
     points, requests = source.known.points, question.requests
     if requests is None:
@@ -373,7 +377,8 @@ def serving_of(question: Question, source: Source) -> Serving:
         requests = Requests(*(Length(mean, 0.0) for mean in means))
     engines = points["engine"].dropna()
     engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
-    versions = points.loc[points["engine"] == engine, "engine_version"].dropna().unique()
+    shares = points.loc[points["engine"] == engine, "engine_version"].value_counts(normalize=True)
+    versions = shares[shares >= min(_USUAL_SHARE, shares.max())].index
     newest = max(versions, key=lambda text: [*map(int, re.findall(r"[0-9]+", text))], default=None)
     precisions = question.precision, question.kv_precision
     return Serving(requests, engine, newest, *precisions, question.prefix_hit_rate)
@@ -448,7 +453,10 @@ def outside_basis(
     engines = sorted(points["engine"].dropna().unique())
     if question.engine is not None and question.engine not in engines:
         known = ", ".join(engines) or "an engine that is not named"
-        found.append(("--engine", f"the engine {question.engine}, where {known} was measured"))
+        what = f"the engine {question.engine}"
+        if not is_known_engine(question.engine):
+            what += f" (scheduled as {DEFAULT_ENGINE}: resources/engines does not know it)"
+        found.append(("--engine", f"{what}, where {known} was measured"))
     found += _outside_llms(source, llm)
     gpu_ids = {each.gpu.gpu_id for each in profiles.values()}
     if unmeasured := sorted(gpu_ids - source.gpu_ids):

@@ -32,6 +32,11 @@ class EngineScheduler(NamedTuple):
     reserved_share: float  # of the output, for which a request has to find memory when it joins
 
 
+def is_known_engine(engine: str) -> bool:
+    """Return whether an engine has a data sheet."""
+    return (_FOLDER / f"{engine}.yaml").is_file()
+
+
 def stops_to_prefill(engine: str) -> bool:
     """Return whether an engine lets all requests wait for a prompt that joins them, as TGIS."""
     return bool(_sheet(engine).get("stops_to_prefill", False))
@@ -59,5 +64,5 @@ def _numbers(version: str) -> list[int]:
 
 @cache
 def _sheet(engine: str) -> dict[str, Any]:
-    path = _FOLDER / f"{engine}.yaml"
-    return dict(read_yaml(path if path.is_file() else _FOLDER / f"{DEFAULT_ENGINE}.yaml"))
+    name = engine if is_known_engine(engine) else DEFAULT_ENGINE
+    return dict(read_yaml(_FOLDER / f"{name}.yaml"))

@@ -400,8 +400,8 @@ def load_folder(folder: str | Path) -> Characterization:
     of = points[impossible].groupby(IDENTIFIERS).size()
     impossible_notes = [
         f"{about.source}: {n} {'points' if n > 1 else 'point'} of {llm_id} on {profile_id} "
-        f"{'are' if n > 1 else 'is'} left out: more requests decode at once than all of its memory "
-        "holds, even with 4 bits a number of the KV cache"
+        f"{'are' if n > 1 else 'is'} left out as wrong: more requests would decode than the "
+        "GPUs' memory holds, even with a KV cache of 4 bits a number"
         for (llm_id, profile_id), n in of.items()
     ]
     points = points[~impossible].reset_index(drop=True)

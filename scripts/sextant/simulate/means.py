@@ -82,7 +82,9 @@ class Limits(NamedTuple):
         # Those that decode hold half of their answers' memory on average.
         held = np.maximum(self.reserved_share, 0.5) * (later + 1)
         in_memory = self.kv_tokens / (load.input_tokens + held)
-        in_steps = self.max_num_batched_tokens * (later / (later + load.new_tokens))
+        # Steps of decodes alone have room for all.
+        mixed = self.max_num_batched_tokens * (later / (later + load.new_tokens))
+        in_steps = np.where(self.prompts_first, np.inf, mixed)
         return np.minimum(self.max_num_seqs, in_memory).clip(max=in_steps)
 
 
