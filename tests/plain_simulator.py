@@ -1,8 +1,8 @@
 """The simulation again, as plain as it can be: each step, each request and each block by itself.
 
 It judges `sextant.simulate`, with which it shares nothing but the law of a step. The rules are
-those of vLLM V1's scheduler, and of others where it is told so; each block of the KV cache has a
-hash, users and a place in the free list.
+those of vLLM V1's scheduler; `prompts_first` is SGLang's, `reserved_share` TensorRT-LLM's. Each
+block of the KV cache has a hash, users and a place in the free list.
 """
 
 from collections import deque
@@ -181,7 +181,7 @@ class Replica:
         return -(-tokens // size) - min(n_cached, shared)
 
     def prompts(self, now_s: float) -> bool:
-        """Run a step of prompts alone, which is no plan of its own for those that decode."""
+        """Run a step of prompts alone, if there are any; decodes wait for it."""
         chunks: dict[Job, int] = {}
         budget = self.scheduler.max_num_batched_tokens
         partial = [j for j in self.running if j.status == "pending" and not j.is_decoding]

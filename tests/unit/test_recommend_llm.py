@@ -17,6 +17,7 @@ from sextant.answer.candidates import subject_of
 from sextant.answer.predicted import (
     Forecast,
     choose_option,
+    cliff,
     find_nearest,
     find_safest,
     forecast,
@@ -355,6 +356,16 @@ def test_other_promises_are_decided_anew(made) -> None:
     # What no SLO may ask for is left out.
     most = replace(made, slo=replace(LIMITS, users=10**8))
     assert "twice the load" not in {row["change"] for row in list_changes(most, "paper", None)}
+
+
+def test_an_answer_says_where_looser_limits_halve_the_price(made) -> None:
+    (row,) = [row for row in list_changes(made, "utility", 0.1) if row["change"] == "limits × 1.25"]
+    usd = row["usd_per_hour"]
+    (said,) = cliff([row], row | {"usd_per_hour": 2 * usd})
+    assert said.startswith(f"Limits a quarter looser cost half or less: {row['replicas']} × ")
+    assert f" = {usd:.2f} USD/h, with probability " in said
+    assert cliff([row], row | {"usd_per_hour": 1.9 * usd}) == []
+    assert cliff([row], row | {"usd_per_hour": None}) == []
 
 
 def test_the_nearest_measurement_is_of_the_same_kind_and_size(made) -> None:

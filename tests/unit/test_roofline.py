@@ -1,5 +1,7 @@
 """The predictor `roofline` in a world that obeys its law, so that the truth is known."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from sextant.decide.decision import best_probe
 from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.facts.slo import SLO
 from sextant.points.frame import TARGETS, Facts
-from sextant.predict import Draws
+from sextant.predict import Draws, roofline
 from sextant.predict.folds import Task
 from sextant.predict.roofline import Roofline, fit_or_restore
 from sextant.predict.roofline.batching import BATCHING
@@ -109,6 +111,13 @@ def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
     fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING.without(["tiny"]), None)
     fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING, HELD_OUT.on([*PROFILES][:1]))
     assert len([*(tmp_path / "sextant").iterdir()]) == 4
+    # Other equations of load tests give another fit.
+    (tmp_path / "other.py").write_text("other")
+    closed_form = roofline._CLOSED_FORM
+    assert [Path(each).name for each in closed_form] == ["__init__.py", "means.py"]
+    monkeypatch.setattr(roofline, "_CLOSED_FORM", (closed_form[0], str(tmp_path / "other.py")))
+    fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING, None)
+    assert len([*(tmp_path / "sextant").iterdir()]) == 5
 
 
 def test_llms_that_differ_more_leave_more_doubt_and_one_can_be_taken_away() -> None:

@@ -1,6 +1,5 @@
 """What an answer rests on: characterizations, the servers they know, and what lies outside."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from sextant.answer.question import (
     is_measured,
 )
 from sextant.base.errors import InputError
-from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine
+from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine, version_numbers
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
@@ -379,7 +378,7 @@ def serving_of(question: Question, source: Source) -> Serving:
     engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
     shares = points.loc[points["engine"] == engine, "engine_version"].value_counts(normalize=True)
     versions = shares[shares >= min(_USUAL_SHARE, shares.max())].index
-    newest = max(versions, key=lambda text: [*map(int, re.findall(r"[0-9]+", text))], default=None)
+    newest = max(versions, key=version_numbers, default=None)
     precisions = question.precision, question.kv_precision
     return Serving(requests, engine, newest, *precisions, question.prefix_hit_rate)
 

@@ -53,13 +53,14 @@ def scheduler_sheet(engine: str, version: str = "") -> EngineScheduler:
     """Return how a version of an engine schedules; without one, the newest that is known."""
     values = dict(_sheet(engine)["scheduler"])
     for since, changed in values.pop("since", {}).items():
-        if not _numbers(version) or _numbers(version) >= _numbers(since):
+        if not version_numbers(version) or version_numbers(version) >= version_numbers(since):
             values |= changed
     return EngineScheduler(**values)
 
 
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version)[:3]]
+def version_numbers(version: str) -> list[int]:
+    """Return the numbers of a version, by which it is older or newer than others."""
+    return [int(part) for part in re.findall(r"[0-9]+", version)]
 
 
 @cache

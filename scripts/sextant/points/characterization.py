@@ -20,6 +20,7 @@ from sextant.experiment import sheets as row_types
 from sextant.facts.gpu import GPUS, GPUProfile, Price, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm, memory_of, served
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
+from sextant.pages.blocks import plural
 from sextant.points.frame import (
     IDENTIFIERS,
     LATENCIES,
@@ -399,7 +400,7 @@ def load_folder(folder: str | Path) -> Characterization:
     impossible = _impossible(points, llms, profiles)
     of = points[impossible].groupby(IDENTIFIERS).size()
     impossible_notes = [
-        f"{about.source}: {n} {'points' if n > 1 else 'point'} of {llm_id} on {profile_id} "
+        f"{about.source}: {plural(n, 'point')} of {llm_id} on {profile_id} "
         f"{'are' if n > 1 else 'is'} left out as wrong: more requests would decode than the "
         "GPUs' memory holds, even with a KV cache of 4 bits a number"
         for (llm_id, profile_id), n in of.items()

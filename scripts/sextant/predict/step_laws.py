@@ -28,8 +28,7 @@ _PRIOR_SD = (0.5, 0.5, 0.5, 1.0)
 _NOISE = 0.02
 """How well a scaled law has to give the predictor's latencies, in logarithms."""
 _UNCROWDED = 0.5
-"""Share of the requests that the memory holds up to which the TTFT counts: what the statistic makes
-of a queue is no time of a step or a request."""
+"""Share of the requests that the memory holds. Above it users queue: TTFT says little of steps."""
 
 
 def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) -> np.ndarray:
@@ -55,8 +54,6 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
     facts = {name: np.tile(values, n_laws) for name, values in columns_of(X).items()}
     known = posterior.law.predict_log(phi, facts) + np.tile(correction, (n_laws, 1))
     known[:, 0] += np.log(facts["input_tokens"])
-    most = chunked.limits_of(phi, facts).most_decoding(chunked.load_of(facts))
-    known[facts["users"] > np.maximum(_UNCROWDED * most, 1), 0] = np.nan
     # What a law misses is common to all loads of a configuration, as far as it is smooth; drawn
     # alike for all GPU profiles, it does not make a better one worse.
     errors = posterior.draw_errors(X.assign(gpu_profile_id=""), n_draws, seed)
@@ -69,6 +66,8 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
     start = np.stack([np.broadcast_to(term, len(at)) for term in astuple(law)], axis=1)
     start[:, [NAMES.index(name) for name in STEP_TERMS]] *= np.exp(at[:, [-1]])
     load, limits = chunked.load_of(alone), chunked.limits_of(at, alone)
+    uncrowded = np.maximum(_UNCROWDED * limits.most_decoding(load), 1)
+    known[..., 0][uncrowded[:, None] < _USERS] = np.nan
     columns = [[np.broadcast_to(v, len(at))[:, None] for v in each] for each in (load, limits)]
 
     def predict(law: StepLaw, places: np.ndarray, _: object) -> Means:

@@ -201,17 +201,22 @@ def _step_parts(
     new = load.new_tokens
     steps = new / np.maximum(np.asarray(limits.max_num_batched_tokens) - decoding, 1.0)
     n_chunks = np.maximum(steps, 1.0)
-    read, pairs = decoding * load.context_tokens, load.pairs
-    decode_ms = law.step_ms(0, decoding, read, 0)
-    mixed_ms = law.step_ms(new / n_chunks, decoding, read, pairs / n_chunks)
-    alone_ms = law.step_ms(new / n_chunks, 0, 0, pairs / n_chunks)
-    added_ms = np.where(limits.prompts_first, alone_ms, mixed_ms - decode_ms)
-    return n_chunks * added_ms, decode_ms, steps
+    beside = _beside(limits, decoding)
+    decode_ms = law.step_ms(0, decoding, decoding * load.context_tokens, 0)
+    chunk_ms = law.step_ms(
+        new / n_chunks, beside, beside * load.context_tokens, load.pairs / n_chunks
+    )
+    return n_chunks * (chunk_ms - np.where(limits.prompts_first, 0.0, decode_ms)), decode_ms, steps
+
+
+def _beside(limits: Limits, decoding: np.ndarray) -> np.ndarray:
+    """Return the sequences that decode in a step with prompts."""
+    return np.where(limits.prompts_first, 0.0, decoding)
 
 
 def _backlog_ms(law: StepLaw, limits: Limits, load: Load, decoding: np.ndarray) -> np.ndarray:
     """Return what each prompt takes where so many wait that the steps are full of them."""
-    beside = np.where(limits.prompts_first, 0.0, decoding)
+    beside = _beside(limits, decoding)
     budget = np.maximum(np.asarray(limits.max_num_batched_tokens) - beside, 1.0)
     steps = load.new_tokens / budget
     return steps * law.step_ms(budget, beside, beside * load.context_tokens, load.pairs / steps)

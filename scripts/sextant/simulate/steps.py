@@ -137,13 +137,8 @@ def _plan(w: World, r: int, now_s: float) -> None:
         else:
             first = s.partial
             prompt_tokens, pairs = _chunk(w, r, first, budget)
-    while not w.prompts_first and prompt_tokens < budget and s.n_preemptions == n_preemptions:
-        i = tables.first_waiting(w, r)
-        if i == NONE or not _admit(w, r, i, now_s):
-            break
-        n, of_chunk = _chunk(w, r, i, budget - prompt_tokens)
-        prompt_tokens, pairs = prompt_tokens + n, pairs + of_chunk
-        first = i if first == NONE else first
+    if not w.prompts_first and s.n_preemptions == n_preemptions:
+        first, prompt_tokens, pairs = _join(w, r, now_s, budget, first, prompt_tokens, pairs)
     if sequences + prompt_tokens > 0:
         _step(w, r, now_s, prompt_tokens, pairs, first)
     else:
@@ -164,31 +159,38 @@ def _prompts(w: World, r: int, now_s: float) -> bool:
             return False  # decodes go on, until there is room
         first = i
         prompt_tokens, pairs = _chunk(w, r, i, budget)
-    while prompt_tokens < budget and s.partial == NONE:
+    first, prompt_tokens, pairs = _join(w, r, now_s, budget, first, prompt_tokens, pairs)
+    if prompt_tokens == 0:
+        return False
+    start_s = max(now_s, s.free_s)
+    s.paused_s += (s.n_counted - s.n_paused) * s.free_s
+    s.n_paused = s.n_counted
+    end_s = _run(w, r, start_s, _step_ms(w, prompt_tokens, pairs, 0, 0))
+    while first != NONE and first != s.partial:
+        # It decodes in the plan that is still to come.
+        _sample_first(w, r, first, end_s, s.plan - 1)
+        if w.requests[first].end_plan < s.plan:
+            _answered(w, r, first, end_s)
+        first = w.requests[first].newer
+    return True
+
+
+@compiled
+def _join(
+    w: World, r: int, now_s: float, budget: int, first: int, prompt_tokens: int, pairs: float
+) -> tuple[int, int, float]:
+    """Have who waits join a step, with chunks of prompts, while tokens, slots and blocks last.
+
+    Takes and returns what is planned: the first request of a prompt, prompt tokens, their pairs.
+    """
+    while prompt_tokens < budget:
         i = tables.first_waiting(w, r)
         if i == NONE or not _admit(w, r, i, now_s):
             break
         n, of_chunk = _chunk(w, r, i, budget - prompt_tokens)
         prompt_tokens, pairs = prompt_tokens + n, pairs + of_chunk
         first = i if first == NONE else first
-    if prompt_tokens == 0:
-        return False
-    start_s = max(now_s, s.free_s)
-    s.paused_s += (s.n_counted - s.n_paused) * s.free_s
-    s.n_paused = s.n_counted
-    law = w.law  # in the order of `StepLaw`'s fields
-    took_ms = law[0] + law[6] + w.weights_ms[prompt_tokens]
-    took_ms += law[4] * prompt_tokens + law[5] * pairs
-    end_s = _run(w, r, start_s, took_ms)
-    while first != NONE and first != s.partial:
-        # It decodes in the plan that is still to come.
-        following = w.requests[first].newer
-        _sample_first(w, r, first, end_s, s.plan - 1)
-        q = w.requests[first]
-        if q.end_plan < s.plan:
-            _answered(w, r, first, end_s)
-        first = following
-    return True
+    return first, prompt_tokens, pairs
 
 
 @compiled
@@ -300,12 +302,7 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
     s = w.replicas[r]
     s.context += s.n_decodes
     start_s, before_s = max(now_s, s.free_s), s.free_s
-    law = w.law  # in the order of `StepLaw`'s fields
-    prefill_ms = law[4] * prompt_tokens + law[5] * pairs
-    floor_ms = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
-    body_ms = w.weights_ms[prompt_tokens + s.n_decodes] + prefill_ms
-    took_ms = floor_ms + body_ms + law[2] * s.n_decodes + law[3] * s.context
-    end_s = _run(w, r, start_s, took_ms)
+    end_s = _run(w, r, start_s, _step_ms(w, prompt_tokens, pairs, s.n_decodes, s.context))
     if s.n_paused > 0:  # counted with their mean gap
         _count_gaps(w, r, end_s, end_s - s.paused_s / s.n_paused, s.n_paused)
     if s.n_counted > s.n_paused:
@@ -322,6 +319,16 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
             _leave_decodes(w, r, i, q.input + q.output - 1)
         _answered(w, r, i, end_s)
         i = q.end_after
+
+
+@compiled
+def _step_ms(w: World, prompt_tokens: int, pairs: float, sequences: int, context: int) -> float:
+    """Return the time of a step, as `StepLaw.step_ms` has it."""
+    law = w.law  # in the order of `StepLaw`'s fields
+    prefill_ms = law[4] * prompt_tokens + law[5] * pairs
+    floor_ms = law[0] + (law[6] if prompt_tokens > 0 else 0.0)
+    body_ms = w.weights_ms[prompt_tokens + sequences] + prefill_ms
+    return floor_ms + body_ms + law[2] * sequences + law[3] * context
 
 
 @compiled

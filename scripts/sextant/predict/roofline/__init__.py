@@ -19,12 +19,14 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from sextant import simulate
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, import_without
 from sextant.points.frame import LENGTHS, TARGETS, Facts
 from sextant.predict import JointPredictor, Rows
 from sextant.predict.roofline.chunked import CHUNKED, deployments, is_chunked
 from sextant.predict.roofline.posterior import Fit, Law, Posterior, columns_of, fit, prior
+from sextant.simulate import means
 
 _CLIP = 0.5
 """Largest correction of a logarithm: beyond it the law is trusted more."""
@@ -274,6 +276,8 @@ def _law_of(X: pd.DataFrame) -> Law:
 
 
 _MOST_KEPT = 32
+_CLOSED_FORM = simulate.__file__, means.__file__
+"""What the law's equations for load tests are written in, beside this folder."""
 
 
 def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> None:
@@ -285,7 +289,7 @@ def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> 
     """
     libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
     digest = sha256(f"{model.seed} {libraries}".encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in (*sorted(Path(__file__).parent.glob("*.py")), *map(Path, _CLOSED_FORM)):
         digest.update(source.read_bytes())
     for rows in (training, references):
         for frame in () if rows is None else rows:

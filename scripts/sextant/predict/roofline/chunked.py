@@ -37,7 +37,7 @@ PARAMETERS = {
     "prompt": Parameter("time of a prompt before and after its step, ms", 5.0, 0.5),
     "prompt_launch": Parameter("the same for each layer, ms", 0.4, 0.4),
     "wait": Parameter("wait for the steps under way over that at random arrivals", 1.0, 0.3),
-    "wave": Parameter("odds that a prompt waits for another's, not its decodes", 0.064, 0.3),
+    "wave": Parameter("odds that a prompt is waited for, not seen while decoding", 0.064, 0.3),
     "memory": Parameter("requests in the KV cache over those of mean length that fit", 0.9, 0.2),
     "queue": Parameter("wait of users beyond the memory over that of a load that lasts", 1.0, 0.3),
     "ttft_offset": Parameter("statistic of TTFT over this law", 1.0, 0.2),
