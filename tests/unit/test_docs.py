@@ -35,7 +35,7 @@ def page(name: str) -> str:
 
 def test_the_documents_stay_short() -> None:
     # All words together have a ceiling in pyproject.toml.
-    assert len(page("docs/results.md").split()) <= 1900
+    assert len(page("docs/results.md").split()) <= 2100
     assert len(page("README.md").splitlines()) <= 110
     assert len(DOCUMENTS) <= 12
 

@@ -199,6 +199,9 @@ def source_line(answer: Data) -> str:
             words.append(f"{asked['prefix_hit_rate']:.0%} of the input cached")
         names = {"engine": "{}", "precision": "{} weights", "kv_precision": "{} KV cache"}
         words += [template.format(asked[name]) for name, template in names.items() if asked[name]]
+        if asked.get("speculative"):
+            drafts = plural(asked["draft_tokens"], "draft token")
+            words.append(f"speculation by {asked['speculative']} with {drafts}")
         text += f" Asked: {', '.join(words)}."
     if answer.get("execution") is not None:
         text += f" {answer['llm_id']} is taken to be executed as {answer['execution']}."
@@ -472,10 +475,34 @@ def _reasons(answer: Data) -> list[Block]:
         Section("Price against probability", [price]),
         Section("GPU profiles", [_profile_table(profiles), *beaten_notes(beaten, answer["risk"])]),
         Section("On GPUs that nobody measured", [unknown]),
+        Section("Other ways to serve it", [_ways_table(answer["ways"])]),
+        Section("Speculative decoding", [_drafting_table(answer)]),
         Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
         Section("Nearest measurements", [Facts(_evidence_lines(answer))]),
         Section("What would change the answer", [Facts(changes)]),
     ]
+
+
+def _ways_table(rows: Sequence[Data]) -> Table:
+    header = ["Price", "Probability", "Option", "How", "Risk"]
+    cells = [[*_option(row), row["way"], row["risk"]] for row in rows]
+    return Table(header, cells, {0, 1, 2, 3, 4}, has_header_in_text=False)
+
+
+def _drafting_table(answer: Data) -> Table:
+    header = ["Draft tokens", "Tokens a step", "Gain in requests/s", "Probability of a gain"]
+    rows = [
+        [
+            row["draft_tokens"],
+            f"{row['accepted_length']:.2f}",
+            f"{percent(row['gain'])} ({percent(row['gain_lo'])} to {percent(row['gain_hi'])})",
+            chance(row["probability_gain"]),
+        ]
+        for row in answer["drafting"]
+    ]
+    method = rows and answer["drafting"][0]["method"]
+    where = f"{method} on {answer['gpu_profile_id']}, at the load of a replica; 90% interval"
+    return Table(header, rows, {0, 1, 2, 3}, note=where if rows else "")
 
 
 def _profile_table(rows: Sequence[Data]) -> Table:

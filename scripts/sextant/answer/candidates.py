@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from sextant.answer.question import Question, check, named_llm
+from sextant.answer.question import Question, check, named_llm, speculated
 from sextant.answer.source import (
     Serving,
     Source,
@@ -20,6 +20,7 @@ from sextant.answer.source import (
     find_source,
     longest_of,
     serving_of,
+    speculation_of,
 )
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
@@ -34,7 +35,7 @@ from sextant.facts.gpu import (
     profile_of_id,
     providers,
 )
-from sextant.facts.llm import LLM, Memory, kv_precision_of, memory_of
+from sextant.facts.llm import LLM, Memory, Speculating, kv_precision_of, memory_of
 from sextant.facts.slo import Latencies
 from sextant.pages.blocks import listed
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, Facts, execution_classes
@@ -321,6 +322,14 @@ class Subject:
         served = self.serving.columns() | {"source": self.source.known.points["source"].mode()[0]}
         return model.design(keys[KEYS].assign(**served).assign(**own), facts)
 
+    def undrafted(self) -> "Subject":
+        """Return the LLM without speculation, as points of sources are."""
+        if not isinstance(self.llm, Speculating):
+            return self
+        plain: dict[str, Any] = dict.fromkeys(speculation_of(self.llm))
+        llms = {**self.llms, self.llm_id: self.llm.undrafted}
+        return replace(self, llms=llms, serving=self.serving._replace(**plain))
+
     def is_cache_used(self, model: JointPredictor) -> bool:
         """Return whether a model's predictions can depend on the prefix cache."""
         bare = replace(self, serving=self.serving._replace(prefix_hit_rate=0.0))
@@ -339,6 +348,7 @@ class Subject:
 class Asked(NamedTuple):
     """A question with all that it names."""
 
+    given: Question  # as it was put
     question: Question  # in the precisions in which its LLM was measured, unless it says others
     llm_id: str
     llm: LLM
@@ -370,7 +380,7 @@ def read_question(
         InputError: an option is wrong, or names something that is not known.
     """
     check(question)
-    source = find_source(question)
+    given, source = question, find_source(question)
     known = source.known
     if (in_file := (question.llm_id or "").replace("/", "__")) in known.llms:
         question = replace(question, llm_id=in_file)  # as files name an id of Hugging Face
@@ -384,7 +394,7 @@ def read_question(
         if not profiles:
             problem = f"{known.source} has points of none of these GPUs"
             raise InputError(problem, field="--measured-only", fix="leave it out, or name others")
-    return Asked(question, llm_id, llm, source, profiles, notes)
+    return Asked(given, question, llm_id, llm, source, profiles, notes)
 
 
 def subject_of(
@@ -399,7 +409,8 @@ def subject_of(
         InputError: no profile can serve it.
     """
     known, serving = source.known, serving_of(question, source)
-    measured = set(known.points["llm_id"])
+    measured, llm = set(known.points["llm_id"]), speculated(question, llm_id, llm)
+    serving = serving._replace(**speculation_of(llm))
     llms = {name: facts for name, facts in known.llms.items() if name in measured} | {llm_id: llm}
     if serving.kv_precision is None and (question.hf_config or llm_id not in measured):
         serving = serving._replace(kv_precision=kv_precision_of(llm))

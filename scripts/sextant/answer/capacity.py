@@ -67,9 +67,10 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
         raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
     demand, target = asked.traffic.drawn(0), asked.target
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
+    profiles = offer.asked.profiles
     servers = {
         name: simulated_server(
-            offer.profiles[name],
+            profiles[name],
             each.schedulers,
             each.laws,
             asked.question.prefix_hit_rate,
@@ -87,26 +88,32 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
     def rank(row: dict[str, Any]) -> tuple[Any, ...]:
         """Return what rows are sorted by: the cheaper, the likelier, fewer devices."""
         replicas, chance = row["replicas"] or 0, row["probability_met"] or 0.0
-        n_devices = replicas * offer.profiles[row["gpu_profile_id"]].n_gpus
+        n_devices = replicas * profiles[row["gpu_profile_id"]].n_gpus
         order = row["usd_per_hour"] or 0.0, -chance, n_devices, row["gpu_profile_id"]
         return (row["replicas"] is None, *order)
 
     rows.sort(key=rank)
-    chosen, more = rows[0], {"rate_at_slo_rps": None, "demand": demand.facts()}
+    chosen: dict[str, Any] = rows[0]
+    more: dict[str, Any] = {"rate_at_slo_rps": None, "demand": demand.facts()}
     if chosen["replicas"]:
         more["rate_at_slo_rps"] = chosen["rate_at_slo_rps"]
-        more |= _changes(sizings[chosen["gpu_profile_id"]], asked)
+        sizing = sizings[chosen["gpu_profile_id"]]
+        more |= _changes(sizing, asked)
+        if asked.question.speculative:
+            drafted = _with_drafts(sizing, asked, offer, more["schedule"])
+            if drafted is not None:
+                return answer_capacity(drafted, notes)
     return Answer(
-        llm_id=offer.llm_id,
+        llm_id=offer.asked.llm_id,
         basis="simulated",
         chosen=Option.of(chosen) if chosen["replicas"] else Option(),
         alternatives=rows,
         slo=asked.question.slo.facts() | target.facts(),
         risk=asked.risk,
-        source=offer.source,
-        profiles=offer.profiles.values(),
+        source=offer.asked.source,
+        profiles=profiles.values(),
         warnings=[*notes, *offer.warnings, *_warnings(demand, asked, offer)],
-        serving=offer.facts,
+        serving=offer.subject.serving.facts(),
         more=more,
     )
 
@@ -174,6 +181,34 @@ def _changes(sizing: Sizing, asked: CapacityQuestion) -> dict[str, Any]:
         "schedule": schedule,
         "timeline": timeline,
     }
+
+
+def _with_drafts(
+    sizing: Sizing, asked: CapacityQuestion, offer: LLMLaws, schedule: dict[str, Any]
+) -> CapacityQuestion | None:
+    """Add to the slots of a schedule what speculation is worth in each (`ways.draft_by_load`).
+
+    Returns the question with the length of the draft that is best at the busiest time, where it
+    does not say one and another than that of the answer is.
+    """
+    from sextant.answer.ways import draft_by_load  # few questions speculate
+
+    demand, slot_s = asked.traffic.drawn(0), asked.terms.slot_s
+    outcome = sizing.server.run(demand, sizing.count, 0, None)
+    slots = np.minimum(demand.arrival_s // slot_s, len(schedule["replicas"]) - 1).astype(int)
+    busy_s = np.bincount(slots, np.nan_to_num(outcome.e2e_s), len(schedule["replicas"]))
+    names, rows = [row["slot"] for row in schedule["by_slot"]], schedule["by_slot"]
+    users = [
+        max(busy_s[place :: len(names)]) / slot_s / sizing.count for place in range(len(names))
+    ]
+    found = draft_by_load(offer, sizing.server.profile.gpu_profile_id, users)
+    for row, best in zip(rows, found, strict=True):
+        row |= {name: best[name] for name in ("draft_tokens", "gain", "probability_gain")}
+    schedule["drafting"] = found[int(np.argmax(users))]
+    question, longest = asked.question, schedule["drafting"]["draft_tokens"]
+    if question.draft_tokens is not None or longest in (0, 1):
+        return None
+    return replace(asked, question=replace(question, draft_tokens=longest))
 
 
 def _windows(judged: Judged) -> dict[str, Any]:

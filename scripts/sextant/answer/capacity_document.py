@@ -100,12 +100,14 @@ def _sections(answer: Answer) -> list[Block]:
         (plural(row["replicas"], "replica"), _price(row), _chance(row), missed_words(row))
         for row in answer["neighbours"]
     ]
-    header = ["Replicas", "Price", "Probability", "Windows"]
-    counts = Table(header, neighbours, {0, 3}, has_header_in_text=False)
+    columns = ["Replicas", "Price", "Probability", "Windows"]
+    counts = Table(columns, neighbours, {0, 3}, has_header_in_text=False)
     how = "the likeliest law" if answer["probability_met"] is None else "a draw that needs so many"
     # A row where the number changes says as much as one for each hour.
-    runs = groupby(answer["schedule"]["by_slot"], key=lambda row: row["replicas"])
-    slots = [[next(run)["slot"], replicas] for replicas, run in runs]
+    names = ["replicas", "draft_tokens"][: 1 + ("draft_tokens" in answer["schedule"]["by_slot"][0])]
+    runs = groupby(answer["schedule"]["by_slot"], key=lambda row: [row[name] for name in names])
+    slots = [[next(run)["slot"], *numbers] for numbers, run in runs]
+    header = ["From", "Replicas", "Best draft tokens"][: 1 + len(names)]
     return [
         Section("Timeline", [Chart(lambda: _timeline(answer), caption)]),
         *blocks,
@@ -113,7 +115,7 @@ def _sections(answer: Answer) -> list[Block]:
         Section(
             f"With {shared.deployment(answer)}, by {how}", [counts, Facts(_change_lines(answer))]
         ),
-        Section("Schedule", [Table(["From", "Replicas"], slots)], is_detail=len(slots) < 2),
+        Section("Schedule", [Table(header, slots)], is_detail=len(slots) < 2),
     ]
 
 
@@ -291,7 +293,20 @@ def _change_lines(answer: Answer) -> list[str]:
         f"a replica fails in the busiest minute ({when}), back after {back}: {missed_words(lost)}",
         f"traffic × {growth['factor']:g}: {missed_words(growth)}; {enough}",
         _schedule_line(answer["schedule"]),
+        *_drafting_lines(answer["schedule"].get("drafting")),
     ]
+
+
+def _drafting_lines(busiest: Answer | None) -> list[str]:
+    """Return what speculation is worth at the busiest time, where it is asked about."""
+    if busiest is None:
+        return []
+    if not busiest["draft_tokens"]:
+        return ["speculation does not pay at the busiest time: leave it out"]
+    pays = f"{percent(busiest['gain'])} more requests/s of as many users"
+    drafts = f"{plural(busiest['draft_tokens'], 'draft token')}"
+    sure = f"with probability {chance(busiest['probability_gain'])}"
+    return [f"speculation pays at the busiest time: {drafts}, {pays}, {sure}"]
 
 
 def _schedule_line(row: Answer) -> str:

@@ -47,7 +47,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document
     """
     question = replace(question, gpu_profile_ids=(gpu_profile_id,))
     asked = read_question(question, need_prices=False, field="--gpu-profile")
-    question, llm_id, llm, source, profiles, notes = asked
+    _, question, llm_id, llm, source, profiles, notes = asked
     known, slo = source.known, question.slo
     subject = subject_of(question, llm_id, llm, source, profiles)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles, users)

@@ -33,6 +33,7 @@ from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, judged
 from sextant.predict import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore
+from sextant.predict.roofline.chunked import CHUNKED
 
 if TYPE_CHECKING:
     from sextant.answer.step_laws import Arrivals
@@ -148,7 +149,16 @@ def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
         fit_or_restore(model, training, references)
     else:
         model.fit(training, references)
+    if subject.serving.speculative and not has_steps(model):
+        problem = "speculation is known of the law of continuous batching alone"
+        fix = "leave it out, or use --predictor roofline --source archive:inferencex"
+        raise InputError(problem, field="--speculative", fix=fix)
     return Fitted(latencies, profiles)
+
+
+def has_steps(model: JointPredictor) -> bool:
+    """Return whether a fitted model has the law of a step of engines that batch continuously."""
+    return type(model) is Roofline and model.posterior_.law is CHUNKED
 
 
 def forecast(model: JointPredictor, subject: Subject, slo: SLO) -> Forecast:
@@ -215,7 +225,11 @@ def _calibrate(
     near = near[near[TARGETS].notna().any(axis=1) | frame.is_refused(near, slo)]
     columns = [*KEYS, *TARGETS, *own, "failed_share"]
     parts = [near[columns].assign(**subject.mean_lengths, e2e_ms=np.nan)]
-    parts += [alike(probe)] if probe is not None else []
+    if probe is not None:
+        # Points of sources are without speculation, a probe is as asked.
+        parts = [alike(probe)] if subject.serving.speculative else [*parts, alike(probe)]
+    else:
+        subject = subject.undrafted()
     points = pd.concat(parts, ignore_index=True)
     if points.empty:
         return None

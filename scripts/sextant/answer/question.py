@@ -129,6 +129,8 @@ def _of_workload(name: str) -> Requests:
 
 
 DECISIONS = ("utility", "paper")
+SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
+"""Fields of a question on speculative decoding."""
 GIVEN_NAME = "given-sizes"  # the name of an LLM of which only sizes are given
 
 
@@ -164,6 +166,11 @@ class Question:
     workload: str | None = None
     """Where these lengths are from: a request rate is simulated with its requests."""
     engine: str | None = None  # what serves; that of most points if None
+    speculative: str | None = None  # what drafts, one of `sextant.facts.speculation.METHODS`
+    draft_tokens: int | None = None
+    acceptance: float | None = None
+    """Share of the draft tokens that is accepted, or the accepted length."""
+    draft_config: Path | None = None  # config.json of the LLM that drafts
     max_model_len: int | None = None  # tokens that the longest request may have
     prefix_hit_rate: float = 0.0  # share of the input that prefill finds in the cache
     is_strict: bool = False  # refuse what lies outside of what was measured
@@ -182,7 +189,8 @@ class Question:
     @property
     def is_of_other_servers(self) -> bool:
         """Whether it asks for requests or settings other than those that were measured."""
-        return bool(self.requests or self.engine or self.max_model_len or self.prefix_hit_rate)
+        given = self.requests, self.engine, self.max_model_len, self.prefix_hit_rate
+        return any(given) or self.speculative is not None
 
     @property
     def assumptions(self) -> list[str]:
@@ -212,6 +220,13 @@ def check(question: Question) -> None:
         fix = "give a share of the input from 0 to below 1, e.g. 0.5"
         problem = f"{question.prefix_hit_rate} is not a share"
         raise InputError(problem, field="--prefix-hit-rate", fix=fix)
+    for name in SPECULATION:
+        if question.speculative is None and getattr(question, name) is not None:
+            field, fix = f"--{name.replace('_', '-')}", "name what drafts: --speculative mtp"
+            raise InputError("nothing drafts", field=field, fix=fix)
+    if question.acceptance is not None and question.draft_tokens is None:
+        problem, fix = "acceptance depends on the length of the draft", "give --draft-tokens too"
+        raise InputError(problem, field="--acceptance", fix=fix)
     longest, requests = question.max_model_len, question.requests
     if longest is not None and longest < 1:
         fix = "give the tokens of the longest request"
@@ -291,6 +306,17 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
         fix = "leave it out, or describe the LLM with --hf-config"
         raise InputError(problem, field=f"--{given[0].replace('_', '-')}", fix=fix)
     return llm_id, llm
+
+
+def speculated(question: Question, llm_id: str, llm: LLM) -> LLM:
+    """Return an LLM as the question has it speculate. Raises InputError as `speculating` does."""
+    if question.speculative is None:
+        return llm
+    from sextant.facts.speculation import speculating  # few questions need it
+
+    config, n = question.draft_config, question.draft_tokens or 1
+    draft = llms.load_llm(llms.config_file(config)) if config else None
+    return speculating(llm, llm_id, question.speculative, n, question.acceptance, draft)
 
 
 def id_of(question: Question) -> str:

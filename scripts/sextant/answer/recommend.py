@@ -20,13 +20,16 @@ from sextant.base.files import Row, frame_rows
 from sextant.decide import decision
 from sextant.decide.decision import FAIR, SAFE, MeasuredDraws
 from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
-from sextant.facts.gpu import GIB
+from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.llm import served
 from sextant.facts.slo import worst_limit
-from sextant.pages.blocks import Widget, chance, percent, plural
+from sextant.pages.blocks import Widget, chance, percent, plural, shown_chance
 from sextant.points.frame import judged
 from sextant.predict import MEASURED, JointPredictor
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
+_OF_A_WAY = 3
+"""GPU profiles that are simulated for each other way to serve."""
 _STEADY = (
     "The rate is taken as a steady load, {how}. Requests that arrive at random may need more "
     "replicas: `sextant capacity` with the same options simulates them."
@@ -58,7 +61,7 @@ def recommend_llm(question: Question) -> Answer:
 
 def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
     """Size the replicas by what was measured of the LLM itself."""
-    question, llm_id, _, source, profiles, _ = asked
+    _, question, llm_id, _, source, profiles, _ = asked
     known, slo = source.known, question.slo
     points = known.points[known.points["llm_id"] == llm_id]
     points = points[points["gpu_profile_id"].isin(profiles)]
@@ -153,9 +156,15 @@ def _at_risk(
     return chosen, rows
 
 
-def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]) -> Answer:
-    """Weigh price against probability over joint draws of the latencies."""
-    question, llm_id, llm, source, profiles, _ = asked
+def _answer_from_draws(
+    asked: Asked, model: JointPredictor, notes: Sequence[str], gains: Sequence[Row] = ()
+) -> Answer:
+    """Weigh price against probability over joint draws of the latencies.
+
+    `gains` of speculation are those that chose the length of the draft, where the question does not
+    say it.
+    """
+    _, question, llm_id, llm, source, profiles, _ = asked
     risk, slo = question.risk, question.slo
     subject = subject_of(question, llm_id, llm, source, profiles)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
@@ -186,8 +195,20 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
             latency, headroom = _expect(made, chosen, options)
         costs = predicted.cost(made, chosen, latency)
         energy = predicted.energy(made, power, profile_id, latency["users"])
+    if latency and question.speculative:
+        from sextant.answer.ways import drafting_gains, drafting_notes  # few questions speculate
+
+        place = profile_id, latency["users"]
+        gains = gains or drafting_gains(asked, model, subject, *place)
+        if question.draft_tokens is None and gains and (best := gains[0]["draft_tokens"]) != 1:
+            longer = asked._replace(question=replace(question, draft_tokens=best))
+            return _answer_from_draws(longer, model, notes, gains)
+        notes = [*notes, *drafting_notes(question, gains)]
     unmeasured, lines = _unmeasured(asked, model, fitted, chosen, arrivals)
-    notes += lines
+    notes = [*notes, *lines]
+    others: list[Row] = []
+    if question.decision == "utility" and predicted.has_steps(model):
+        others = _other_ways(asked, model, fitted, made, chosen, latency)
     if arrivals:
         # Without a recommendation: whether a longer run could make one.
         gap = abs(options["probability_met"].max() - FAIR) * (arrivals.n_draws(slo) + 1)
@@ -217,6 +238,8 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         "has_probe": question.probe is not None,
         "options": predicted.list_frontier(options, risk),
         "unmeasured": unmeasured,
+        "drafting": [*gains],
+        "ways": others,
         "nearest_miss": None if profile_id else predicted.find_nearest_miss(made, options),
         "safest": predicted.find_safest(options, chosen),
         "latency": latency,
@@ -262,27 +285,13 @@ def _unmeasured(
 
     They are weighed by themselves, so that the answer does not depend on them.
     """
-    question, llm_id, llm, source, _, _ = asked
-    name = chosen["gpu_profile_id"]
-    most_usd = chosen["usd_per_hour"] if arrivals and name else np.inf
-    profiles = {
-        each: own for each, own in asked.unmeasured().items() if own.usd_per_hour < most_usd
-    }
-    if not profiles:
+    question, name = asked.question, chosen["gpu_profile_id"]
+    below_usd = chosen["usd_per_hour"] if arrivals and name else np.inf
+    profiles = {n: each for n, each in asked.unmeasured().items() if each.usd_per_hour < below_usd}
+    options = _weighed(asked, question, profiles, model, fitted, arrivals, below_usd)
+    if options is None:
         return [], []
-    try:
-        subject = subject_of(question, llm_id, llm, source, profiles)
-    except InputError:  # none has the memory
-        return [], []
-    made = forecast_of(model, fitted, subject, question.slo)
-    if arrivals:
-        made = _simulated(made, most_usd_per_hour=most_usd, model=arrivals.model)
-    options = made.options()
-    # As likely as the answer, or as anybody wants.
-    wanted = FAIR if name is None else min(SAFE, chosen["probability_met"])
-    (best,) = frame_rows(
-        decision.choose(options, 1 - wanted if question.risk is None else question.risk)
-    )
+    best = _as_likely(options, chosen, question.risk)
     rows = predicted.list_frontier(options[options["probability_met"] >= FAIR], question.risk)
     if best["usd_per_hour"] is None or (name and best["usd_per_hour"] >= chosen["usd_per_hour"]):
         return rows, []
@@ -292,6 +301,82 @@ def _unmeasured(
         "it before you rent it (--probe); --measured-only leaves such GPUs out."
     )
     return rows, [line]
+
+
+def _weighed(
+    asked: Asked,
+    question: Question,
+    profiles: Mapping[str, GPUProfile],
+    model: JointPredictor,
+    fitted: Fitted,
+    arrivals: Arrivals | None,
+    most_usd: float,
+    most_drawn: int | None = None,
+) -> pd.DataFrame | None:
+    """Return the options for a question like the asked one; None where no profile can serve."""
+    if not profiles:
+        return None
+    llm = served(asked.llm, question.precision, question.kv_precision)
+    try:
+        subject = subject_of(question, asked.llm_id, llm, asked.source, profiles)
+    except InputError:  # none has the memory
+        return None
+    made = forecast_of(model, fitted, subject, question.slo)
+    if arrivals:
+        how: dict[str, Any] = {"most_usd_per_hour": most_usd, "most_drawn": most_drawn}
+        made = _simulated(made, model=arrivals.model, **how)
+    return made.options()
+
+
+def _as_likely(options: pd.DataFrame, chosen: Row, risk: float | None) -> Row:
+    """Return the cheapest option as likely as the answer, or as anybody wants; fields are None
+    where there is none.
+    """
+    wanted = FAIR if chosen["gpu_profile_id"] is None else min(SAFE, chosen["probability_met"])
+    return frame_rows(decision.choose(options, 1 - wanted if risk is None else risk))[0]
+
+
+def _other_ways(
+    asked: Asked,
+    model: JointPredictor,
+    fitted: Fitted,
+    made: Forecast,
+    chosen: Row,
+    latency: Row | None,
+) -> list[Row]:
+    """Return the ways to serve that are cheaper than the answer, or likelier where it is unsure.
+
+    Each is an option, cheapest first, and `way`, `risk`.
+    """
+    question, usd = asked.question, chosen["usd_per_hour"] or np.inf
+    was, arrivals = chosen["probability_met"] or 0.0, made.arrivals
+    # At the answer's price only what makes an unsure one likelier is of use.
+    profiles = {
+        name: each
+        for name, each in asked.profiles.items()
+        if each.usd_per_hour < usd or (was < SAFE and each.usd_per_hour == usd)
+    }
+    if not profiles:
+        return []
+    from sextant.answer import ways  # not where nothing can be cheaper
+
+    tried = ways.ways_of(asked.given, asked.llm)
+    if latency and question.speculative is None:
+        place = chosen["gpu_profile_id"], latency["users"]
+        gains = ways.drafting_gains(asked, model, made.subject, *place)
+        if gains and gains[0]["probability_gain"] > FAIR:
+            tried.append(ways.speculation(gains[0]["draft_tokens"]))
+    found: list[Row] = []
+    for way in tried:
+        able = ways.profiles_of(profiles, way)
+        options = _weighed(asked, way.of(question), able, model, fitted, arrivals, usd, _OF_A_WAY)
+        best = None if options is None else _as_likely(options, chosen, question.risk)
+        if best is None or best["usd_per_hour"] is None or best["usd_per_hour"] > usd:
+            continue
+        is_likelier = shown_chance(best["probability_met"]) > shown_chance(was)
+        if best["usd_per_hour"] < usd or is_likelier:
+            found.append({**Option.of(best)._asdict(), "way": way.name, "risk": way.risk})
+    return sorted(found, key=lambda row: (row["usd_per_hour"], -row["probability_met"]))
 
 
 def _expect(made: Forecast, chosen: Row, options: pd.DataFrame) -> tuple[Row, Row]:

@@ -138,7 +138,7 @@ def simulate_llm(
             notes.insert(0, text.format(offered, served))
     drawn = on_threads(one, schedulers[1:], laws[1:])
     facts = {
-        "llm_id": offer.llm_id,
+        "llm_id": offer.asked.llm_id,
         "gpu_profile_id": gpu_profile_id,
         "replicas": replicas,
         "router": router,
@@ -159,8 +159,8 @@ def simulate_llm(
         "scheduler": asdict(schedulers[0]),
         "law": asdict(laws[0]),
         "warnings": [*notes, *offer.warnings],
-        "characterization": offer.source.facts(),
-        "serving": offer.facts,
+        "characterization": offer.asked.source.facts(),
+        "serving": offer.subject.serving.facts(),
         "seed": question.seed,
     }
     return dict(jsonable(facts))

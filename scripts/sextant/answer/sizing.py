@@ -214,6 +214,7 @@ def size_profiles(
     harder: Mapping[str, Sizing] = MappingProxyType({}),
     *,
     brief_draws: int = 0,
+    most_drawn: int | None = None,
     **how: Any,
 ) -> dict[str, Sizing]:
     """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
@@ -224,7 +225,8 @@ def size_profiles(
 
     With `brief_draws` no more than these are taken, or as many as the confidence needs. Profiles
     are left out of which one replica costs more than an answer of this confidence, and are without
-    `needs` where they miss the target by the likeliest law or cost more by it than such an answer.
+    `needs` where they miss the target by the likeliest law or cost more by it than such an answer,
+    or where `most_drawn` others cost less by it.
     """
     found: dict[str, Sizing] = {}
 
@@ -249,13 +251,14 @@ def size_profiles(
         nonlocal most_usd
         usd = {n: of.usd_per_hour for n, of in likeliest.items() if n not in found}
         for usd_per_hour, name in sorted((cost, name) for name, cost in usd.items() if cost):
-            if usd_per_hour <= min(below_usd, most_usd):
+            if usd_per_hour <= min(below_usd, most_usd) and len(found) < (most_drawn or np.inf):
                 found[name] = sized(name, n_few, likeliest[name])
                 most_usd = min(most_usd, found[name].usd_per_hour or np.inf)
 
     for name in sorted(servers, key=lambda name: servers[name].profile.usd_per_hour):
         price = servers[name].profile.usd_per_hour
-        take_draws(price)
+        if most_drawn is None:
+            take_draws(price)
         if price <= most_usd:
             likeliest[name] = sized(name, 1)
     take_draws(np.inf)

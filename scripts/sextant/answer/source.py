@@ -19,7 +19,7 @@ from sextant.answer.question import (
 from sextant.base.errors import InputError
 from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine, version_numbers
 from sextant.facts.gpu import GIB, GPUProfile
-from sextant.facts.llm import LLM, kv_precision_of, precision_in_name, precision_of
+from sextant.facts.llm import LLM, Speculating, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import listed, percent, plural
 from sextant.points.characterization import (
@@ -297,6 +297,9 @@ class Serving(NamedTuple):
     precision: str | None
     kv_precision: str | None
     prefix_hit_rate: float
+    speculative: str | None = None  # what drafts
+    draft_tokens: int | None = None
+    accepted_length: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return what an answer says of it."""
@@ -307,6 +310,17 @@ class Serving(NamedTuple):
     def columns(self) -> dict[str, Any]:
         """Return what the keys of a design matrix say of it."""
         return {**dict.fromkeys(SERVING), **self.facts()}
+
+
+def speculation_of(llm: LLM) -> dict[str, Any]:
+    """Return what a `Serving` says of how an LLM speculates; nothing where it does not."""
+    if not isinstance(llm, Speculating):
+        return {}
+    return {
+        "speculative": llm.method,
+        "draft_tokens": llm.draft_tokens,
+        "accepted_length": llm.accepted_length,
+    }
 
 
 def as_measured(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer import sizing
-from sextant.answer.candidates import Subject, read_question, subject_of
+from sextant.answer.candidates import Asked, Subject, read_question, subject_of
 from sextant.answer.demand import SteadyTraffic, Target, judge, lengths_of
 from sextant.answer.predicted import fit_to
 from sextant.answer.question import Length, Question, Requests, make_predictor
@@ -22,14 +22,13 @@ from sextant.answer.sizing import (
     simulated_server,
     size_profiles,
 )
-from sextant.answer.source import Source, named_otherwise, outside_basis, warning
+from sextant.answer.source import named_otherwise, outside_basis, warning
 from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.decision import SAFE
 from sextant.decide.sizing import draws_needed, probability_of, ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import HOURS_PER_MONTH, GPUProfile, token_prices
-from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO, worst_limit
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
 from sextant.predict import INTERVAL
@@ -109,19 +108,17 @@ class ServerLaws(NamedTuple):
 class LLMLaws:
     """An LLM, and how its replicas work on each candidate."""
 
-    llm_id: str
-    llm: LLM
-    source: Source
-    profiles: Mapping[str, GPUProfile]  # the candidates
+    asked: Asked
+    subject: Subject
+    model: Roofline  # what the laws are from
     laws: Mapping[str, ServerLaws]  # of the profiles that can serve it
     excluded: Mapping[str, str]  # why the others cannot
     longest_tokens: int  # requests with more tokens, input and output, are refused
-    facts: dict[str, Any]  # the requests and servers that are asked about
     warnings: list[str]
 
     def is_measured(self, profile_id: str) -> bool:
         """Return whether the source has points of this type of GPU."""
-        return self.profiles[profile_id].gpu.gpu_id in self.source.gpu_ids
+        return self.asked.profiles[profile_id].gpu.gpu_id in self.asked.source.gpu_ids
 
 
 def find_laws(
@@ -136,19 +133,18 @@ def find_laws(
             engines that stop to prefill.
     """
     asked = read_question(question, need_prices=need_prices)
-    question, llm_id, llm, source, profiles, notes = asked
+    _, question, llm_id, llm, source, profiles, notes = asked
     subject = subject_of(question, llm_id, llm, source, profiles)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
-    laws, unknown = server_laws(subject, settings, n_draws)
+    model = fit_medians(subject)
+    laws, unknown = server_laws(subject, settings, n_draws, model)
     return LLMLaws(
-        llm_id,
-        llm,
-        source,
-        profiles,
+        asked,
+        subject,
+        model,
         laws,
         {**subject.excluded, **unknown},
         _longest(subject),
-        subject.serving.facts(),
         [*warning(clauses, source), *notes, *named_otherwise(question, llm_id, llm)],
     )
 
@@ -162,7 +158,7 @@ def server_laws(
     subject: Subject,
     settings: Settings,
     n_draws: int,
-    model: Roofline | None = None,
+    model: Roofline,
     *,
     are_few_drawn: bool = False,
 ) -> tuple[dict[str, ServerLaws], dict[str, str]]:
@@ -172,7 +168,7 @@ def server_laws(
         subject: the LLM and the candidates; its question names the predictor, probe and seed.
         settings: of the scheduler.
         n_draws: beside the likeliest law.
-        model: as `fit_medians` returns it, which is called without one.
+        model: as `fit_medians` returns it.
         are_few_drawn: whether most candidates are judged by their likeliest law alone: then each
             one's draws are fitted by themselves when they are needed, else all at once.
 
@@ -180,7 +176,7 @@ def server_laws(
         InputError: the predictor, or the engines that were measured, have no law of a step.
     """
     profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
-    fitted, probe = model or fit_medians(subject), subject.probe
+    fitted, probe = model, subject.probe
     # The law of chunked prefill is that of GPUs: cores have their own points alone.
     on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
     on_gpu = [name for name in subject.candidates if name not in on_cpu]
@@ -332,6 +328,7 @@ class Arrivals:
     confidence: float  # the probability to find replicas for
     most_usd_per_hour: float | None = None
     """Options that cost more are of no use, and few are likely to be of any; None: all count."""
+    most_drawn: int | None = None  # of these, how many GPU profiles are worth draws; None: all
     known: dict[tuple[SLO, bool], dict[str, Sizing]] = field(default_factory=dict)
     """What was found already, by the question and whether it was answered briefly."""
 
@@ -341,6 +338,7 @@ class Arrivals:
         subject: Subject,
         most_usd_per_hour: float | None = None,
         model: Roofline | None = None,
+        most_drawn: int | None = None,
     ) -> "Arrivals":
         """Fit the laws of a step. Raises InputError where the points have none at all."""
         question, profiles = subject.question, subject.profiles
@@ -356,7 +354,7 @@ class Arrivals:
             for name, each in laws.items()
         }
         traffic = _steady_traffic(subject)
-        return cls(servers, unknown, model, traffic, wanted, most_usd_per_hour)
+        return cls(servers, unknown, model, traffic, wanted, most_usd_per_hour, most_drawn)
 
     def needed(
         self, slo: SLO, profile_ids: Sequence[str], *, is_brief: bool = False
@@ -377,6 +375,7 @@ class Arrivals:
                 self.confidence,
                 next(harder, {}),
                 brief_draws=few,
+                most_drawn=self.most_drawn,
                 most_usd_per_hour=self.most_usd_per_hour or np.inf,
                 has_rate=False,
             )

@@ -174,7 +174,8 @@ _SIZES = {
     "weight_gib": "weight_gib",
 }
 """Fields of `GivenSizes` by option; the first three are needed."""
-_SERVED = ("engine", "dtype", "kv_dtype", "max_model_len", "prefix_hit_rate")
+_SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
+_SERVED = ("engine", "dtype", "kv_dtype", "max_model_len", "prefix_hit_rate", *_SPECULATION)
 _FIELDS: dict[str | None, str] = {
     "request_rate_rps": "--request-rate",
     **{name.replace("_ms", "_percentile"): option_of(name) for name in _LIMITS},
@@ -240,6 +241,14 @@ class AskedOptions(StoreOptions):
     """Precision of the weights: fp32, fp16, bf16, fp8, nvfp4, mxfp4, int4, int8."""
     kv_dtype: str | None = None
     """Precision of the KV cache, e.g. fp8; the checkpoint's, or 16 bits, else."""
+    speculative: str | None = None
+    """Speculative decoding: mtp, eagle3, ngram or draft-model."""
+    draft_tokens: int | None = None
+    """Tokens of a draft; 1 to 5 are tried by default."""
+    acceptance: float | None = None
+    """Share of draft tokens accepted (0.7), or tokens of a step (2.1); of similar LLMs else."""
+    draft_config: Path | None = None
+    """config.json of the LLM that drafts."""
     max_model_len: int | None = None
     """Tokens that the longest request may have."""
     prefix_hit_rate: float = 0.0

@@ -10,7 +10,7 @@ what is left: feasibility, the batch weight, the law, simulations and answers us
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -179,6 +179,22 @@ class LLM:
     @property
     def _kv_number_bytes(self) -> float:
         return _KV_DTYPE_BYTES[self.kv_dtype or self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculating(LLM):
+    """An LLM whose steps verify drafts (`facts.speculation`)."""
+
+    method: str  # what drafts
+    draft_tokens: int
+    accepted_length: float  # mean tokens that a step emits, the LLM's own included
+    accepted_sd: float  # standard deviation of the logarithm of the accepted draft tokens
+    draft: LLM | None  # what runs on the GPUs to draft; None: nothing does
+
+    @property
+    def undrafted(self) -> LLM:
+        """The LLM without speculation."""
+        return LLM(**{each.name: getattr(self, each.name) for each in fields(LLM)})
 
 
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
@@ -387,6 +403,8 @@ def memory_of(
     """
     n, total = devices.n_gpus, devices.memory_bytes
     weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes
+    draft = llm.draft if isinstance(llm, Speculating) else None
+    weights += draft.weight_bytes if draft else 0
     is_bound = engine is None or stops_to_prefill(engine)
     name = DEFAULT_ENGINE if engine is None or is_bound else engine
     sheet, plan = memory_sheet(name), scheduler_sheet(name)
@@ -411,11 +429,12 @@ def memory_of(
             usable = min(seen * share, left) - n * own
     copies = n / min(n, data_parallel * (1 if llm.kv_latent_size else llm.n_kv_heads))
     windowed = llm.sliding_kv_bytes_per_token
+    of_draft = draft.kv_bytes_per_token if draft else 0
     return Memory(
         device_bytes=total,
         usable_bytes=max(usable, 0.0),
         weight_bytes=weights,
-        token_bytes=max(llm.kv_bytes_per_token - windowed, 0.0) * copies,
+        token_bytes=max(llm.kv_bytes_per_token - windowed + of_draft, 0.0) * copies,
         window_token_bytes=windowed * copies,
         window_tokens=llm.sliding_window_tokens,
         state_bytes=float(llm.state_bytes_per_request),

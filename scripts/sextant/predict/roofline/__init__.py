@@ -24,7 +24,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, import_without
 from sextant.points.frame import LENGTHS, TARGETS, Facts
 from sextant.predict import JointPredictor, Rows
-from sextant.predict.roofline.chunked import CHUNKED, deployments, is_chunked
+from sextant.predict.roofline.chunked import CHUNKED, deployments, fill_undrafted, is_chunked
 from sextant.predict.roofline.posterior import Fit, Law, Posterior, columns_of, fit, prior
 from sextant.simulate import means
 
@@ -186,7 +186,8 @@ class Roofline(JointPredictor):
             fix = "build the store again from its measurements"
             raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
         if references is not None and len(references.X):
-            X, y = pd.concat([X, references.X]), pd.concat([y, references.y])
+            X = fill_undrafted(pd.concat([X, references.X]))
+            y = pd.concat([y, references.y])
         law, y_ms = _law_of(X), y[TARGETS].to_numpy(float)
         if X.empty:
             self.posterior_, self.residuals_ = prior(law), Residuals(law, [])

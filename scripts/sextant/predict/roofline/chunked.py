@@ -6,7 +6,7 @@ logarithms. Times are in milliseconds; bytes, FLOPs and tokens are those of the 
 here among the devices of a replica.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,11 @@ import pandas as pd
 
 from sextant.facts.engine import scheduler_sheet, stops_to_prefill
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.llm import LLM, Memory, memory_of, precision_of, served
+from sextant.facts.llm import LLM, Memory, Speculating, memory_of, precision_of, served
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Facts
 from sextant.predict.roofline.posterior import Columns, Effect, Law, Parameter, levels
 from sextant.simulate import StepLaw
-from sextant.simulate.means import Limits, Load, closed_loop
+from sextant.simulate.means import Limits, Load, Values, closed_loop
 
 PARAMETERS = {
     "launch": Parameter("floor of a layer in a step, CUDA graphs on, ms", 0.06, 0.15),
@@ -40,6 +40,8 @@ PARAMETERS = {
     "wave": Parameter("odds that a prompt is waited for, not seen while decoding", 0.064, 0.3),
     "memory": Parameter("requests in the KV cache over those of mean length that fit", 0.9, 0.2),
     "queue": Parameter("wait of users beyond the memory over that of a load that lasts", 1.0, 0.3),
+    "draft": Parameter("time of a draft's pass beyond its layers over that expected", 1.0, 0.0),
+    "acceptance": Parameter("accepted draft tokens over those expected", 1.0, 0.0),
     "ttft_offset": Parameter("statistic of TTFT over this law", 1.0, 0.2),
     "itl_offset": Parameter("statistic of ITL over this law", 1.0, 0.05),
 }
@@ -48,6 +50,8 @@ INDEX = {name: position for position, name in enumerate(NAMES)}
 ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
 """Those of `terms` that add up to the mean ITL."""
 _EXPERTS_AT_REFERENCE = 8.0
+_DRAFT_MS = 0.3
+"""Of a draft's pass beyond its layers: launches and choices of tokens outside of CUDA graphs."""
 _UNLIMITED = 1e6
 """Sequences: no source says how many a server was allowed."""
 
@@ -106,9 +110,34 @@ def limits_of(phi: np.ndarray, facts: Columns) -> Limits:
 def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
     """Return the laws of a step of rows, each term (rows,).
 
-    Terms that grow with a request's length are those at its mean length.
+    Terms that grow with a request's length are those at its mean length. With speculation a step of
+    decode is that of one output token: its time over the tokens that it emits.
     """
     value = dict(zip(NAMES, np.exp(phi).T, strict=True))
+    if "draft_tokens" not in facts:
+        return StepLaw(**_step_terms(value, facts, 1.0))
+    drafted = facts["draft_tokens"]
+    law = _step_terms(value, facts, 1.0 + drafted)
+    of_draft = {name: facts.get(f"draft_{name}", values) for name, values in facts.items()}
+    # The host sees to a sequence once in a step.
+    draft = _step_terms({**value, "sequence": 0.0}, of_draft, 1.0)
+    draft["floor_ms"] = draft["floor_ms"] + _DRAFT_MS * value["draft"] * (of_draft["n_layers"] > 0)
+    accepted = (facts["accepted_length"] - 1) * value["acceptance"]
+    emitted = 1 + np.minimum(accepted, drafted)
+    each = ("floor_ms", "dense_ms", "sequence_ms", "kv_token_ms", "expert_ms")
+    # A step with prompts takes a whole floor, not that of a token.
+    whole = law["floor_ms"] + law["dense_ms"] + law["expert_ms"]
+    of_token = {
+        **{name: (law[name] + drafted * draft[name]) / emitted for name in each},
+        **{n: law[n] + draft[n] for n in ("prefill_token_ms", "prefill_pair_ms")},
+        "expert_share": 1 - (1 - law["expert_share"]) ** ((1 + drafted) ** law["touch"]),
+        "request_ms": law["request_ms"] + (1 - 1 / emitted) * whole,
+    }
+    return StepLaw(**{**law, **of_token})
+
+
+def _step_terms(value: Mapping[str, Any], facts: Columns, verified: Values) -> dict[str, Any]:
+    """Return the terms of steps in which a sequence that decodes has so many tokens verified."""
     n_gpus, layers = facts["n_gpus"], facts["n_layers"]
     routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
     syncs = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
@@ -135,10 +164,10 @@ def step_law(phi: np.ndarray, facts: Columns) -> StepLaw:
     # A token looks back on half of the prompt on average, of layers with a window on less.
     tokens = np.maximum(facts["input_tokens"], 1.0)
     seen = _kept_tokens(tokens, facts) / tokens
-    return StepLaw(
+    return dict(
         floor_ms=layers * (value["launch"] + routing) + syncs,
         dense_ms=dense / value["bandwidth"] / speed,
-        sequence_ms=value["sequence"] + reduction + decode_token + state,
+        sequence_ms=value["sequence"] + verified * (reduction + decode_token + state),
         kv_token_ms=_kept_tokens(context, facts) * kv_bytes / kv_speed / context,
         prefill_token_ms=prompt_token + reduction,
         prefill_pair_ms=facts["pair_ms"] * seen / n_gpus / value["attention_flops"],
@@ -181,6 +210,7 @@ _ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15, "wave": 0.7, "memory": 0.2}
 _SOURCE = {"ttft_offset": 0.2, "wave": 0.7, "wait": 0.3, "queue": 0.3}
 _VERSION = {"ttft_offset": 0.1, "itl_offset": 0.05}
 _SUPPORT = {"ttft_offset": 0.15, "itl_offset": 0.1}
+_DRAFT_SD = 0.5
 _DEPLOYMENT = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
 
@@ -190,6 +220,9 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     for name, spread in kinds.items():
         rows = X[f"is_{name.replace(' ', '_')}"].to_numpy(float)
         yield from (Effect(parameter, name, rows, sd) for parameter, sd in spread.items())
+    if "accepted_sd" in X:
+        yield Effect("acceptance", "drafts", X["accepted_sd"].to_numpy(float), 1.0)
+        yield Effect("draft", "drafts", (X["draft_tokens"] > 0).to_numpy(float), _DRAFT_SD)
     yield Effect("sync", "replicated", (X["data_parallel"] > 1).to_numpy(float), 0.2)
     for parameter in ("sync", "sequence"):
         yield Effect(parameter, "doubling", np.log2(X["n_gpus"].to_numpy(float)), 0.1)
@@ -243,6 +276,8 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         pair, profile = (llm_id, profile_id, precision, kv_precision), facts.profiles[profile_id]
         llms[pair] = served(facts.llms[llm_id], precision or None, kv_precision or None)
         of_pair[pair] = _llm_facts(llms[pair], profile.gpu) | device_facts(profile)
+        if isinstance(llm := llms[pair], Speculating):
+            of_pair[pair] |= _draft_facts(llm, profile.gpu)
     known = pd.DataFrame([of_pair[pair] for pair in pairs], index=keys.index)
     n_gpus = known["n_gpus"]
     data_parallel, expert_parallel = (
@@ -327,6 +362,23 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
         "sliding_share": sliding,
         "window_tokens": float(llm.sliding_window_tokens) if sliding else np.inf,
     }
+
+
+def fill_undrafted(X: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of which only some speculate with the facts of no draft in the others."""
+    drafted = [name for name in X if name.startswith(("draft_", "accepted_"))]
+    ones = ("draft_kv_parts", "accepted_length")
+    return X.fillna({name: float(name in ones) for name in drafted})
+
+
+def _draft_facts(llm: Speculating, gpu: GPU) -> dict[str, float]:
+    """Return how an LLM speculates, and what the law takes of what drafts for it."""
+    own = _llm_facts(llm.draft or llm, gpu)
+    numbers = {f"draft_{name}": value for name, value in own.items() if isinstance(value, float)}
+    if llm.draft is None:  # nothing runs
+        numbers = {name: float(name == "draft_kv_parts") for name in numbers}
+    names = ("draft_tokens", "accepted_length", "accepted_sd")
+    return numbers | {name: float(getattr(llm, name)) for name in names}
 
 
 def _product_ms(llm: LLM, gpu: GPU) -> tuple[float, float]:

@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
     prior: float
     """Most likely value before any measurement."""
     sd: float
-    """Standard deviation of its logarithm; of an exponent itself."""
+    """Standard deviation of its logarithm, of an exponent itself; 0: moved by effects alone."""
     is_exponent: bool = False
     """The law takes an exponent itself, and the logarithm of all others."""
 
@@ -95,7 +95,8 @@ def design_of(
     Two frames give effects of the same name wherever they share a GPU type, an LLM, a pair.
     """
     every, index = np.ones(len(X)), {name: place for place, name in enumerate(parameters)}
-    effects = [Effect(name, "all", every, each.sd, each.mean) for name, each in parameters.items()]
+    shared = {name: each for name, each in parameters.items() if each.sd}
+    effects = [Effect(name, "all", every, each.sd, each.mean) for name, each in shared.items()]
     effects += [effect for effect in further if np.any(effect.values)]
     return Design(
         columns=np.stack([effect.values for effect in effects], axis=1),

@@ -1,0 +1,168 @@
+"""Speculative decoding: what drafts tokens beside an LLM, and how many of them are accepted.
+
+A step verifies all tokens of a draft and one more; it emits those that were accepted and one that
+the LLM chose itself, the *accepted length*. `resources/speculation.csv` has measured ones.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Annotated
+
+from pydantic import Field
+
+from sextant import PROJECT
+from sextant.base.errors import InputError
+from sextant.base.sheets import load_sheet
+from sextant.facts.llm import LLM, Speculating
+
+_TABLE = PROJECT / "resources" / "speculation.csv"
+LAYERS = ("mtp", "eagle3")
+"""Methods that draft with one layer over the LLM's own hidden states."""
+METHODS = (*LAYERS, "ngram", "draft-model")
+MOST_DRAFT_TOKENS = 8
+_OTHER_PROMPTS_SD, _OTHER_LLM_SD = 0.2, 0.3
+"""Of the logarithm of the accepted draft tokens: prompts are not those of the table (random ones
+accept a quarter less than coding); and where the LLM is not in the table (its four LLMs differ by
+0.05 with one draft token and 0.3 with eight)."""
+_EAGLE_VOCABULARY, _EAGLE_MLP = 32_000, 4
+"""EAGLE-3's head has its own small vocabulary; its MLP is about this many hidden sizes wide."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceRow:
+    """resources/speculation.csv: each row is a measured mean accepted length."""
+
+    llm_id: str
+    """the LLM, as its config is called"""
+    method: str
+    """what drafts, e.g. mtp"""
+    draft_tokens: Annotated[int, Field(ge=1)]
+    """tokens of a draft"""
+    accepted_length: Annotated[float, Field(ge=1)]
+    """tokens that a step emits, the LLM's own included"""
+
+
+@cache
+def _table() -> dict[int, dict[tuple[str, str], float]]:
+    """Return the accepted draft tokens by tokens of a draft, then by LLM and method."""
+    found: dict[int, dict[tuple[str, str], float]] = {}
+    for row in load_sheet(_TABLE, AcceptanceRow, delimiter=","):
+        of = found.setdefault(row["draft_tokens"], {})
+        of[row["llm_id"], row["method"]] = row["accepted_length"] - 1
+    return found
+
+
+def _usual(llm_id: str, method: str, draft_tokens: int) -> tuple[float, bool]:
+    """Return the accepted tokens of a draft, and whether they are the LLM's own, not a mean."""
+    of = _table()[draft_tokens]
+    if (own := of.get((llm_id, method))) is not None:
+        return own, True
+    return math.exp(sum(map(math.log, of.values())) / len(of)), False
+
+
+def speculating(
+    llm: LLM,
+    llm_id: str,
+    method: str,
+    draft_tokens: int,
+    acceptance: float | None = None,
+    draft: LLM | None = None,
+) -> Speculating:
+    """Return an LLM as it is served with speculative decoding.
+
+    Args:
+        llm, llm_id: the LLM.
+        method: one of `METHODS`.
+        draft_tokens: tokens of a draft.
+        acceptance: the share of draft tokens that is accepted (up to 1), or the accepted length;
+            None: that of the table.
+        draft: the LLM that drafts, of `draft-model`.
+
+    Raises:
+        InputError: the method is unknown, nothing is known of its acceptance, or a number is wrong.
+    """
+    if method not in METHODS:
+        fix = f"use one of {', '.join(METHODS)}"
+        raise InputError(f"unknown method {method!r}", field="--speculative", fix=fix)
+    if not 1 <= draft_tokens <= MOST_DRAFT_TOKENS:
+        fix = f"give 1 to {MOST_DRAFT_TOKENS}"
+        raise InputError(f"{draft_tokens} draft tokens", field="--draft-tokens", fix=fix)
+    if (method == "draft-model") != (draft is not None):
+        fix = "give the config.json of the LLM that drafts with --speculative draft-model"
+        raise InputError("draft model and method differ", field="--draft-config", fix=fix)
+    if acceptance is not None:
+        accepted, sd = acceptance * draft_tokens if acceptance <= 1 else acceptance - 1, 0.0
+        if not 0 < accepted <= draft_tokens:
+            fix = f"give a share above 0 to 1, or a length above 1 to {draft_tokens + 1}"
+            problem = f"{acceptance:g} with a draft of {draft_tokens}"
+            raise InputError(problem, field="--acceptance", fix=fix)
+    elif method in LAYERS:
+        accepted, is_own = _usual(llm_id, method, draft_tokens)
+        sd = _OTHER_PROMPTS_SD if is_own else _OTHER_LLM_SD
+    else:
+        problem = f"nothing is known of how many tokens of {method} are accepted"
+        fix = "give the share or the length that vLLM's log reports, e.g. 0.5 or 2.1"
+        raise InputError(problem, field="--acceptance", fix=fix)
+    drafts = {"mtp": _next_layer, "eagle3": _eagle_head}.get(method)
+    return Speculating(
+        **{each.name: getattr(llm, each.name) for each in fields(LLM)},
+        method=method,
+        draft_tokens=draft_tokens,
+        accepted_length=1 + accepted,
+        accepted_sd=sd,
+        draft=drafts(llm) if drafts else draft,
+    )
+
+
+def _next_layer(llm: LLM) -> LLM:
+    """Return the layer for the token after the next (MTP): one of the LLM's, and a projection.
+
+    It shares the embeddings and the output matrix, which each pass reads again.
+    """
+    share, projection = 1 / llm.n_layers, 2 * llm.hidden_size**2
+    names = ("n_attention", "n_mlp", "n_expert", "n_quantized", "n_quantized_expert")
+    counts = {name: getattr(llm, f"{name}_parameters") for name in names}
+    of_layer = {f"{name}_parameters": round(share * n) for name, n in counts.items()}
+    matrices = share * (counts["n_attention"] + counts["n_mlp"] + counts["n_expert"])
+    output = llm.vocab_size * llm.hidden_size
+    multiplied = share * max(llm.n_flop_parameters - output, 0) + output + projection
+    return replace(
+        llm,
+        n_layers=1,
+        n_parameters=round(matrices) + projection,
+        n_flop_parameters=round(multiplied),
+        n_sliding_layers=0,
+        n_attention_layers=0,
+        state_bytes_per_request=0,
+        kv_values=0.0,
+        sliding_kv_values=0.0,
+        **of_layer,
+    )
+
+
+def _eagle_head(llm: LLM) -> LLM:
+    """Return the head of EAGLE-3 (Li et al. 2025): a projection of three hidden states, a dense
+    layer whose attention takes twice the hidden size, and an output matrix of its own.
+    """
+    hidden, ffn = llm.hidden_size, _EAGLE_MLP * llm.hidden_size
+    heads = (llm.n_heads + 2 * llm.n_kv_heads) * llm.head_dim
+    attention = 2 * hidden * heads + llm.n_heads * llm.head_dim * hidden
+    mlp, rest = 3 * hidden * ffn, hidden * (3 * hidden + _EAGLE_VOCABULARY)
+    return LLM(
+        llm_type="eagle3",
+        n_layers=1,
+        hidden_size=hidden,
+        ffn_size=ffn,
+        n_heads=llm.n_heads,
+        n_kv_heads=llm.n_kv_heads,
+        head_dim=llm.head_dim,
+        vocab_size=_EAGLE_VOCABULARY,
+        context_tokens=llm.context_tokens,
+        dtype="bfloat16",
+        n_parameters=attention + mlp + rest,
+        n_flop_parameters=attention + mlp + rest,
+        n_attention_parameters=attention,
+        n_mlp_parameters=mlp,
+        kv_dtype=llm.kv_dtype,
+    )
