@@ -169,8 +169,10 @@ class Replica:
             self.cache.hold(job, cached)
             job.promised = promised
             job.cached = job.computed if not job.preemptions else job.cached
-            chunks[job] = min(job.tokens - job.computed, budget)
-            budget -= chunks[job]
+            chunks[job] = job.tokens - job.computed
+            if not self.scheduler.receives_cache:
+                chunks[job] = min(chunks[job], budget)
+                budget -= chunks[job]
             self.cache.grow(job, chunks[job])
         return budget
 
@@ -230,6 +232,8 @@ class Replica:
         decodes = [job for job in chunks if job.is_decoding]
         pairs = sum(n * (job.computed - n + (n + 1) / 2) for job, n in prompts.items())
         context = sum(job.computed for job in decodes)
+        if self.scheduler.receives_cache:
+            prompts, pairs = {}, 0
         took_ms = self.law.step_ms(sum(prompts.values()), len(decodes), context, pairs)
         start_s = max(now_s, self.free_s)
         self.free_s = start_s + 1e-3 * took_ms

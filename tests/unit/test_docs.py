@@ -35,9 +35,9 @@ def page(name: str) -> str:
 
 def test_the_documents_stay_short() -> None:
     # All words together have a ceiling in pyproject.toml.
-    assert len(page("docs/results.md").split()) <= 2100
+    assert len(page("docs/results.md").split()) <= 2150
     assert len(page("README.md").splitlines()) <= 110
-    assert len(DOCUMENTS) <= 12
+    assert len(DOCUMENTS) <= 13
 
 
 def _anchors(text: str) -> set[str]:

@@ -45,6 +45,7 @@ def some_requests(rng: np.random.Generator) -> Requests:
 
 
 def some_scheduler(rng: np.random.Generator, kv_tokens: list[int]) -> Scheduler:
+    kind = rng.integers(3)
     return Scheduler(
         kv_tokens=int(rng.choice(kv_tokens)),
         max_num_seqs=int(rng.choice([2, 8, 64])),
@@ -54,7 +55,8 @@ def some_scheduler(rng: np.random.Generator, kv_tokens: list[int]) -> Scheduler:
         is_asynchronous=bool(rng.integers(2)),
         timeout_s=float(rng.choice([np.inf, 1.0, 0.3])),
         reserved_share=float(rng.choice([0, 0, 0.7, 1])),
-        prompts_first=bool(rng.integers(2)),
+        prompts_first=bool(kind == 1),
+        receives_cache=bool(kind == 2),
     )
 
 

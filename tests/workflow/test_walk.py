@@ -1,4 +1,6 @@
-"""docs/walk.md from a gateway's log to what to rent: every command, and what it prints."""
+"""docs/walk.md from a gateway's log to what to rent, and docs/deployments.md: every command, and
+what it prints.
+"""
 
 import os
 import re
@@ -12,7 +14,6 @@ import pytest
 from stub_server import StubServer, answer_endpoint
 from support import ROOT
 
-PAGE = ROOT / "docs" / "walk.md"
 URL = "http://127.0.0.1:8000"
 """What the page loads; here a server of known timing."""
 ITL_S = 0.01
@@ -29,9 +30,9 @@ class Step(NamedTuple):
     """Whether its numbers are times of this machine."""
 
 
-def steps() -> list[Step]:
-    found = []
-    blocks = re.findall(r"^```console( timed)?\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+def steps(page: str) -> list[Step]:
+    found, text = [], (ROOT / "docs" / page).read_text()
+    blocks = re.findall(r"^```console( timed)?\n(.*?)^```$", text, re.M | re.S)
     for timed, block in blocks:
         for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
             lines = part.replace("\\\n", " ").splitlines()
@@ -63,10 +64,11 @@ def check(step: Step, printed: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_command_of_the_walk_prints_what_the_page_says(tmp_path):
+@pytest.mark.parametrize(("page", "n_steps"), [("walk.md", 7), ("deployments.md", 3)])
+def test_every_command_of_a_page_prints_what_it_says(page, n_steps, tmp_path):
     (tmp_path / "resources").symlink_to(ROOT / "resources")
-    assert len(steps()) > 6
+    assert len(steps(page)) >= n_steps
     with StubServer(answer_endpoint("llama-3.3-70b", itl_s=ITL_S)) as server:
-        for step in steps():
+        for step in steps(page):
             command = step.command.replace(URL, server.url)
             check(step, run(command.replace(DURATION, "--duration 5 --warmup 0.2"), tmp_path))

@@ -6,7 +6,7 @@ a program, a document of blocks for a person. Read `question`, `answer` (with it
 `recommend`, which answers from points or from joint draws (`predicted`); `what_if` is the part of a
 page in which the question is changed. `step_laws` is the law of a step for simulations and requests
 at a rate, `explain` puts it in words, `demand` is what is simulated and has to hold, `sizing` the
-replicas by simulation.
+replicas by simulation; `ways` are other ways to serve the LLM, `apart` pools of prefill and decode.
 
 - `traffic`, then `capacity` and `capacity_document`: replicas under given traffic, and what would
   change them. `simulation`: latencies of one given deployment.

@@ -171,6 +171,7 @@ class Question:
     acceptance: float | None = None
     """Share of the draft tokens that is accepted, or the accepted length."""
     draft_config: Path | None = None  # config.json of the LLM that drafts
+    is_disaggregated: bool = False  # compare with prefill and decode on replicas of their own
     max_model_len: int | None = None  # tokens that the longest request may have
     prefix_hit_rate: float = 0.0  # share of the input that prefill finds in the cache
     is_strict: bool = False  # refuse what lies outside of what was measured
@@ -224,6 +225,9 @@ def check(question: Question) -> None:
         if question.speculative is None and getattr(question, name) is not None:
             field, fix = f"--{name.replace('_', '-')}", "name what drafts: --speculative mtp"
             raise InputError("nothing drafts", field=field, fix=fix)
+    if question.is_disaggregated and question.slo.request_rate_rps is None:
+        problem, fix = "pools are sized for requests that arrive", "give --request-rate"
+        raise InputError(problem, field="--disaggregated", fix=fix)
     if question.acceptance is not None and question.draft_tokens is None:
         problem, fix = "acceptance depends on the length of the draft", "give --draft-tokens too"
         raise InputError(problem, field="--acceptance", fix=fix)

@@ -206,6 +206,12 @@ def _answer_from_draws(
         notes = [*notes, *drafting_notes(question, gains)]
     unmeasured, lines = _unmeasured(asked, model, fitted, chosen, arrivals)
     notes = [*notes, *lines]
+    pools = None
+    if question.is_disaggregated and arrivals:
+        from sextant.answer.apart import apart_note, size_apart  # few questions ask
+
+        pools = size_apart(made.subject, arrivals, slo)
+        notes = [*notes, apart_note(pools, chosen)]
     others: list[Row] = []
     if question.decision == "utility" and predicted.has_steps(model):
         others = _other_ways(asked, model, fitted, made, chosen, latency)
@@ -240,6 +246,7 @@ def _answer_from_draws(
         "unmeasured": unmeasured,
         "drafting": [*gains],
         "ways": others,
+        "disaggregated": pools,
         "nearest_miss": None if profile_id else predicted.find_nearest_miss(made, options),
         "safest": predicted.find_safest(options, chosen),
         "latency": latency,

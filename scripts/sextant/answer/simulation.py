@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sextant.answer.answer import source_line
+from sextant.answer.apart import handover
 from sextant.answer.question import Question
 from sextant.answer.step_laws import Settings, find_laws
 from sextant.base.errors import InputError
@@ -37,8 +38,11 @@ from sextant.simulate import (
     summarise,
 )
 from sextant.simulate.means import Limits, Load, saturation_rps
+from sextant.simulate.pools import Handover, Pool, simulate_apart, simulate_users_apart
 
 _MOST_REQUESTS = 10_000_000
+_OF_A_USER = 10
+"""Requests of each user where prefill and decode are apart."""
 _RATES = {
     "throughput_tok_s": ("output tokens a second", number),
     "request_rate_rps": ("requests a second", number),
@@ -63,6 +67,15 @@ class Sent:
     """Who each send a request when their last one is answered; None: requests arrive."""
     notes: tuple[str, ...] = ()
     """Warnings of the answer about them."""
+
+    def run_apart(
+        self, prefill: Pool, decode: Pool, handover: Handover, warmup_s: float
+    ) -> Simulation:
+        """Simulate them on two pools; users send some requests each."""
+        if self.users is None:
+            return simulate_apart(self.requests(0), prefill, decode, handover, warmup_s)
+        sent = self.requests(_OF_A_USER * self.users)
+        return simulate_users_apart(self.users, sent, prefill, decode, handover)
 
     def run(
         self, scheduler: Scheduler, law: StepLaw, replicas: int, router: Router, warmup_s: float
@@ -93,11 +106,13 @@ def simulate_llm(
     warmup_s: float = 0.0,
     n_draws: int = 100,
     limits_ms: dict[str, float] | None = None,
+    decode_replicas: int | None = None,
 ) -> dict[str, Any]:
     """Return latencies, rates and use of a deployment at the most likely law of a step.
 
     Args:
-        question: the LLM, the measurements, the lengths of the requests, on one GPU profile.
+        question: the LLM, the measurements, the lengths of the requests, on one GPU profile; or on
+            that of prefill, then that of decode.
         load: what is sent.
         settings: of each replica.
         replicas: behind a router.
@@ -105,6 +120,7 @@ def simulate_llm(
         warmup_s: requests that arrive before are simulated and not counted.
         n_draws: draws of the law that the 90% `intervals` are made of; 0 for none.
         limits_ms: limits of goodput, as in `summarise`.
+        decode_replicas: those that decode, while `replicas` compute the prompts; None: all do both.
 
     Returns:
         The numbers of `summarise`, `intervals` of each of them (None without draws), `saturation`
@@ -114,33 +130,43 @@ def simulate_llm(
     Raises:
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
     """
-    (gpu_profile_id,) = question.gpu_profile_ids
+    gpu_profile_id, decode_profile_id = (*question.gpu_profile_ids, None)[:2]
     offer = find_laws(question, settings, n_draws, need_prices=False)
-    laws, schedulers = offer.laws[gpu_profile_id]
-    how = replicas, router, warmup_s
+    laws, schedulers = offer.laws[str(gpu_profile_id)]
 
-    def one(scheduler: Scheduler, law: StepLaw) -> dict[str, Any]:
-        return summarise(load.run(scheduler, law, *how), limits_ms)
+    def run(draw: int) -> Simulation:
+        if decode_profile_id is None or decode_replicas is None:
+            return load.run(schedulers[draw], laws[draw], replicas, router, warmup_s)
+        second = offer.laws[decode_profile_id]
+        decode = Pool(second.schedulers[draw], second.laws[draw], decode_replicas)
+        prefill = Pool(schedulers[draw], laws[draw], replicas)
+        between = handover(offer.subject, offer.asked.profiles[str(gpu_profile_id)])
+        return load.run_apart(prefill, decode, between, warmup_s)
 
-    best = load.run(schedulers[0], laws[0], *how)
+    def one(draw: int) -> dict[str, Any]:
+        return summarise(run(draw), limits_ms)
+
+    best = run(0)
     notes = _notes(best, schedulers[0])
     numbers = summarise(best, limits_ms)
     if numbers["failed_fraction"] == 1:
         notes.append("Every request is refused or times out: there are no latencies.")
     saturation = None
     notes += load.notes
-    if load.users is None:
+    if load.users is None and decode_replicas is None:
         saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
         if saturation["is_exceeded"]:
             offered, served = (number(saturation[name]) for name in ("offered_rps", "served_rps"))
             text = "Arrivals exceed what the replicas serve: {} requests/s arrive, about {} can be "
             text += "served. Waits grow for as long as requests arrive."
             notes.insert(0, text.format(offered, served))
-    drawn = on_threads(one, schedulers[1:], laws[1:])
+    drawn = on_threads(one, range(1, len(laws)))
     facts = {
         "llm_id": offer.asked.llm_id,
         "gpu_profile_id": gpu_profile_id,
         "replicas": replicas,
+        "decode_gpu_profile_id": decode_profile_id,
+        "decode_replicas": decode_replicas,
         "router": router,
         "load": {
             "name": load.name,
@@ -211,8 +237,12 @@ def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> 
     count = plural(load["n_requests"], "request")
     if load["users"] is not None:
         count = plural(load["users"], "user")
+    decode = ""
+    if facts["decode_replicas"] is not None:
+        decode = f" for prefill and {facts['decode_replicas']} × {facts['decode_gpu_profile_id']}"
+        decode += " for decode"
     headline = (
-        f"{facts['llm_id']} on {facts['replicas']} × {facts['gpu_profile_id']}: {count} of "
+        f"{facts['llm_id']} on {facts['replicas']} × {facts['gpu_profile_id']}{decode}: {count} of "
         f"{load['name']} in {duration_words(load['duration_s'])}, "
         f"{number(load['mean_input_tokens'])} input and {number(load['mean_output_tokens'])} "
         "output tokens on average (simulated)"

@@ -42,7 +42,7 @@ _HOPELESS = 1.5
 """Times the replicas that may be paid for: where the likeliest law needs so many, none is tried."""
 _ANY, _GAIN = 1e9, 1.1
 _ALONE_S = 1e5  # between requests that never meet
-_EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
+EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
 
 
 class Bound(NamedTuple):
@@ -134,7 +134,7 @@ def simulated_server(
             counts[: len(made.gaps)] += made.gaps[:n_windows]
             counts[-1] += made.gaps[n_windows:].sum(axis=0)
         lengths = demand.input_tokens, demand.output_tokens
-        return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, _EDGES_MS, counts)
+        return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
 
     def requests_of(demand: Demand) -> Requests:
         if not prefix_hit_rate:

@@ -370,7 +370,7 @@ class Arrivals:
             harder = (found for (other, _), found in asked if is_harder(other, slo))
             self.known[slo, is_brief] = size_profiles(
                 self.servers,
-                self._traffic(slo),
+                self.traffic_of(slo),
                 _target(slo),
                 self.confidence,
                 next(harder, {}),
@@ -391,7 +391,7 @@ class Arrivals:
 
     def latencies(self, slo: SLO, profile_id: str, replicas: int) -> dict[str, np.ndarray]:
         """Return each limit's latency in ms by draw, and how many requests are `in_flight`."""
-        server, target, traffic = self.servers[profile_id], _target(slo), self._traffic(slo)
+        server, target, traffic = self.servers[profile_id], _target(slo), self.traffic_of(slo)
 
         def one(draw: int) -> dict[str, float]:
             outcome = server.run(traffic.drawn(draw), replicas, draw, None)
@@ -406,12 +406,13 @@ class Arrivals:
         """Return the rate that each of so many replicas serves within the limits, by the likeliest
         law.
         """
-        server, demand = self.servers[profile_id], self._traffic(slo).drawn(0)
+        server, demand = self.servers[profile_id], self.traffic_of(slo).drawn(0)
         found = rate_at_slo(server, demand, _target(slo), slo.load, replicas)
         bound = server.bound(demand)
         return min((found or 0.0) / replicas, bound.rate_rps if bound else np.inf)
 
-    def _traffic(self, slo: SLO) -> SteadyTraffic:
+    def traffic_of(self, slo: SLO) -> SteadyTraffic:
+        """Return what arrives at the rate of an SLO."""
         return replace(self.traffic, rate_rps=slo.load, _drawn={})
 
     def is_near(self, slo: SLO) -> bool:

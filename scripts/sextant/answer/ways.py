@@ -69,7 +69,9 @@ def speculation(draft_tokens: int, method: str = _HEAD) -> Way:
     changes = {"speculative": method, "draft_tokens": draft_tokens}
     name = f"speculation (--speculative {method} --draft-tokens {draft_tokens})"
     return Way(
-        name, changes, f"needs a {method} head for this LLM; prompts that accept fewer gain less"
+        name,
+        changes,
+        f"needs {method} trained for this LLM; gains less where fewer drafts are accepted",
     )
 
 

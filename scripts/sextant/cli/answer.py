@@ -41,6 +41,8 @@ class RecommendOptions:
     capacity`."""
     decision: Literal["utility", "paper"] = "utility"
     """utility: price against probability; paper: LLM-Pilot's eq. 1-3."""
+    disaggregated: Annotated[bool, typer.Option("--disaggregated")] = False
+    """Compare with prefill and decode on replicas of their own, at a request rate."""
     risk: float | None = None
     """Take the cheapest option that breaks a limit at most this likely; predicted ones need a
     predictor that draws samples: roofline."""
@@ -81,7 +83,12 @@ def recommend(
     from sextant.answer.recommend import recommend_llm
 
     slo = slo_of(asked, load, limits, given.max_failed)
-    asks = {"predictor": given.predictor, "decision": given.decision, "risk": given.risk}
+    asks: dict[str, Any] = {
+        "predictor": given.predictor,
+        "decision": given.decision,
+        "risk": given.risk,
+        "is_disaggregated": given.disaggregated,
+    }
     answer = recommend_llm(asked.question(slo, **candidates.of(), **asks))
     shown.print(recommendation_document(answer, has_widget=shown.out is not None))
     if not answer.has_option:

@@ -236,6 +236,10 @@ class SimulateOptions:
     """GPU profile of a replica, e.g. 1xH100-80GB."""
     replicas: Annotated[int, typer.Option(min=1)] = 1
     """Replicas behind a router."""
+    decode_replicas: Annotated[int | None, typer.Option(min=1)] = None
+    """Replicas that decode, while --replicas compute the prompts; all do both by default."""
+    decode_gpu_profile: str | None = None
+    """GPU profile of those; that of the others by default."""
     router: Literal["round_robin", "least_requests", "prefix"] = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by its prefix."""
     users: Annotated[int | None, typer.Option(min=1)] = None
@@ -285,12 +289,19 @@ def simulate(
             demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes)
         )
     any_limit = replace(MEDIANS, itl_ms=None)  # outputs of one token have no ITL
-    question = asked.question(any_limit, gpu_profile_ids=(given.gpu_profile,))
+    if given.decode_gpu_profile and given.decode_replicas is None:
+        field, fix = "--decode-gpu-profile", "give --decode-replicas"
+        raise InputError("there is no number of its replicas", field=field, fix=fix)
+    profiles: tuple[str, ...] = (given.gpu_profile,)
+    if given.decode_replicas is not None:
+        profiles += (given.decode_gpu_profile or given.gpu_profile,)
+    question = asked.question(any_limit, gpu_profile_ids=profiles)
     question = replace(question, requests=lengths)
     settings = server.of()
     has_none = given.warmup.strip() in ("0", "0s")
     warmup_s = 0.0 if has_none else _seconds(given.warmup, "--warmup")
     how: dict[str, Any] = {"replicas": given.replicas, "router": given.router}
+    how["decode_replicas"] = given.decode_replicas
     with naming_options(_SIMULATE_FIELDS):
         how |= {"warmup_s": warmup_s, "n_draws": given.draws, "limits_ms": limits.of_each()}
         facts = simulation.simulate_llm(question, sent, settings, **how)

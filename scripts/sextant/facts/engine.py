@@ -58,6 +58,11 @@ def scheduler_sheet(engine: str, version: str = "") -> EngineScheduler:
     return EngineScheduler(**values)
 
 
+def handover_ms(engine: str) -> float:
+    """Return what an engine takes to hand a request from prefill to decode, beside the network."""
+    return float(_sheet(engine)["handover_ms"])
+
+
 def version_numbers(version: str) -> list[int]:
     """Return the numbers of a version, by which it is older or newer than others."""
     return [int(part) for part in re.findall(r"[0-9]+", version)]

@@ -16,6 +16,8 @@ from sextant.base.sheets import Row, check, load_sheet, read_yaml
 
 GPUS = PROJECT / "resources" / "gpus"  # the facts of devices that ship
 GIB = 2**30
+NETWORK_GB_S = 50.0
+"""Between machines, of each GPU: one adapter of 400 Gb/s (NVIDIA DGX H100 and H200 User Guide)."""
 MAX_GPUS = 9999  # most devices of a profile that `<n>x<gpu_id>` names
 MIG_PREFIX = "MIG-"  # of the UUID of an instance of a divided GPU
 GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]

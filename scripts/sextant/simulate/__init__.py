@@ -6,9 +6,9 @@ replicas behind a router (each request's latencies and outcome, the gaps between
 and how full the servers were) and its summary.
 
 Compiled are `steps`, which plan a replica's steps, and `tables`, which keep its requests and its KV
-cache, each in O(1) a step; no other module than `tables` imports Numba. `laws` has mean latencies
-without simulation, and step laws from the predictor's fit, for what was never measured;
-`calibrated` has those of a server that was measured.
+cache, each in O(1) a step; no other module than `tables` imports Numba. `pools` follows requests
+from servers that compute prompts to others that decode. `means` has mean latencies without
+simulation; `calibrated` has the step laws of a server that was measured.
 """
 
 import os
@@ -107,6 +107,8 @@ class Scheduler:
     """Of its output, for which a request has to find memory when it joins (TensorRT-LLM: 1)."""
     prompts_first: bool = False
     """Steps with prompts have no decodes (SGLang)."""
+    receives_cache: bool = False
+    """Another server computed the prompts: they join with their KV cache, in no time."""
     timeout_s: float = float("inf")
     """When a client gives up, from the request's arrival on."""
 

@@ -139,7 +139,7 @@ def _plan(w: World, r: int, now_s: float) -> None:
             prompt_tokens, pairs = _chunk(w, r, first, budget)
     if not w.prompts_first and s.n_preemptions == n_preemptions:
         first, prompt_tokens, pairs = _join(w, r, now_s, budget, first, prompt_tokens, pairs)
-    if sequences + prompt_tokens > 0:
+    if sequences > 0 or first != NONE:
         _step(w, r, now_s, prompt_tokens, pairs, first)
     else:
         s.plan_s = max(now_s, s.free_s)
@@ -198,7 +198,11 @@ def _chunk(w: World, r: int, i: int, budget: int) -> tuple[int, float]:
     """Plan a chunk of a prompt; return its tokens, and their pairs with those they look back on."""
     q = w.requests[i]
     computed = q.computed
-    n = min(q.input + q.generated - computed, budget)
+    n = q.input + q.generated - computed
+    if w.receives_cache:
+        tables.grow(w, r, i, n)
+        return 0, 0.0
+    n = min(n, budget)
     tables.grow(w, r, i, n)
     w.replicas[r].partial = i if q.computed < q.input + q.generated else NONE
     return n, n * (computed + (n + 1) * 0.5)

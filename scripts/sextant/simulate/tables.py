@@ -123,6 +123,7 @@ class World(NamedTuple):
     has_prefix_caching: bool
     reserved_share: float
     prompts_first: bool
+    receives_cache: bool
     request_s: float
     window_s: float
     timeout_s: float
@@ -176,6 +177,7 @@ def make_world(
         has_prefix_caching=scheduler.has_prefix_caching,
         reserved_share=float(scheduler.reserved_share),
         prompts_first=scheduler.prompts_first,
+        receives_cache=scheduler.receives_cache,
         request_s=law.request_ms * 1e-3,
         window_s=float(window_s),
         timeout_s=float(scheduler.timeout_s),

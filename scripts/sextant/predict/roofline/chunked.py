@@ -147,17 +147,13 @@ def _step_terms(value: Mapping[str, Any], facts: Columns, verified: Values) -> d
     )
     context = facts["input_tokens"] + facts["output_tokens"] / 2
     kv_speed = facts["bytes_per_ms"] * value["kv_bandwidth"]
-    reduction = reduction_ms(facts) / value["link"]
-    # Each of the replicas of attention multiplies its own requests: no less in all.
-    decoded = facts["attention_ms"] * facts["data_parallel"] + facts["dense_ms"]
-    prefilled = facts["attention_ms"] + facts["dense_ms"]
-    experts = facts["expert_ms"] / value["expert_flops"]
-    decode_token, prompt_token = (
-        (products / value["flops"] + experts) / n_gpus for products in (decoded, prefilled)
-    )
+    # Replicas of attention have a host, products and sums of their own for their share of requests.
+    copies, reduction = facts["data_parallel"], reduction_ms(facts) / value["link"]
+    products = (facts["attention_ms"] + facts["dense_ms"]) / value["flops"]
+    token = (products + facts["expert_ms"] / value["expert_flops"]) / n_gpus
     # The state of layers without attention is read and written in every step.
     state = 2 * facts["state_bytes"] / n_gpus / kv_speed
-    dense = (facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]) / n_gpus
+    dense = (facts["attention_bytes"] * copies + facts["dense_bytes"]) / n_gpus
     speed = facts["bytes_per_ms"]
     visits = layers * facts["n_experts"] / facts["expert_parallel"] * value["expert_visit"]
     share: Any = facts["experts_per_token"] / np.maximum(facts["n_experts"], 1)
@@ -167,9 +163,9 @@ def _step_terms(value: Mapping[str, Any], facts: Columns, verified: Values) -> d
     return dict(
         floor_ms=layers * (value["launch"] + routing) + syncs,
         dense_ms=dense / value["bandwidth"] / speed,
-        sequence_ms=value["sequence"] + verified * (reduction + decode_token + state),
+        sequence_ms=value["sequence"] / copies + verified * (reduction / copies + token + state),
         kv_token_ms=_kept_tokens(context, facts) * kv_bytes / kv_speed / context,
-        prefill_token_ms=prompt_token + reduction,
+        prefill_token_ms=token + reduction,
         prefill_pair_ms=facts["pair_ms"] * seen / n_gpus / value["attention_flops"],
         expert_ms=facts["expert_bytes"] / n_gpus / value["expert_bandwidth"] / speed + visits,
         expert_share=share,

@@ -1,0 +1,190 @@
+"""Prefill and decode apart, simulated from what ships, beside measurements.
+
+DeepSeek-R1 on GB200, H200 and H100 under SGLang and TensorRT-LLM (`disaggregated/` of the mirror,
+120 points, an LLM of which no source has a row): mean TTFT and TPOT of users who each send ten
+requests. Then gpt-oss-120b on 16 H200 under vLLM at 45 requests/s (`llmd_guides/pd_h200.csv`).
+
+    SEXTANT_MIRROR=… .venv/bin/python benchmarks/disaggregated.py [--points]
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sextant.answer.source import load_sources
+from sextant.facts.engine import handover_ms, scheduler_sheet
+from sextant.facts.gpu import NETWORK_GB_S, GPUProfile, profile_of_id
+from sextant.facts.llm import LLM, load_llm, served
+from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
+from sextant.predict import Rows
+from sextant.predict.roofline import Roofline, chunked, fit_or_restore
+from sextant.predict.roofline.posterior import columns_of
+from sextant.simulate import NAMES, OK, Requests, Scheduler, Simulation, StepLaw
+from sextant.simulate.pools import Handover, Pool, simulate_apart, simulate_users_apart
+
+MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
+SOURCES = ["archive:inferencex", "archive:inferencex-other-engines", "archive:nvidia-perf"]
+GPUS = {"gb200": "GB200-186GB", "h200_sxm": "H200-141GB", "h100_sxm": "H100-80GB"}
+REQUESTS_A_USER = 10
+SPREAD = 0.2
+"""Lengths are drawn within this share of their mean."""
+
+
+def fitted() -> tuple[Roofline, dict[str, GPUProfile], dict[str, LLM]]:
+    """Return the predictor of the sources, and their facts."""
+    known, _ = load_sources(SOURCES)
+    model = Roofline(None, known.profiles, 42)
+    latencies = at_percentile(known.points, (50, 50))
+    latencies = latencies[has_latency(latencies)].reset_index(drop=True)
+    X = model.design(latencies, Facts(known.llms, known.profiles))
+    fit_or_restore(model, Rows(X, latencies[TARGETS]), None)
+    return model, known.profiles, known.llms
+
+
+def servers(
+    model: Roofline, keys: pd.DataFrame, facts: Facts
+) -> tuple[list[StepLaw], list[Scheduler]]:
+    """Return the likeliest law and the scheduler of one replica of each row."""
+    X = model.design(keys.assign(users=1.0), facts)
+    phi, known = model.posterior_.most_likely(X), columns_of(X)
+    law, limits = chunked.step_law(phi, known), chunked.limits_of(phi, known)
+    n = len(keys)
+    terms = np.stack([np.broadcast_to(getattr(law, name), n) for name in NAMES], axis=1)
+    found = []
+    for place, key in enumerate(keys.itertuples()):
+        sheet = scheduler_sheet(key.engine, key.engine_version or "")
+        sequences = max(sheet.max_num_seqs, 1024) * int(key.data_parallel)
+        tokens = max(sheet.max_num_batched_tokens, sequences)
+        found.append(
+            Scheduler(
+                int(limits.kv_tokens[place]),
+                sequences,
+                tokens,
+                is_asynchronous=sheet.is_asynchronous,
+                prompts_first=sheet.prompts_first,
+            )
+        )
+    # Statistics of load tests over the law: those of ITL belong to the steps.
+    terms[:, [NAMES.index(name) for name in NAMES if name.endswith("_ms")]] *= np.exp(phi[:, -1:])
+    return [StepLaw.of(values) for values in terms], found
+
+
+def requests(inputs: float, outputs: float, n: int, arrival_s: np.ndarray) -> Requests:
+    """Return requests of lengths around these means."""
+    factors = np.random.default_rng(0).uniform(1 - SPREAD, 1 + SPREAD, (2, n))
+    return Requests.of(arrival_s, np.round(inputs * factors[0]), np.round(outputs * factors[1]))
+
+
+def handed(llm: LLM, engine: str, profile: GPUProfile) -> Handover:
+    """Return how long a cache is between the pools."""
+    speed = NETWORK_GB_S * profile.n_gpus * 1e6
+    return Handover(handover_ms(engine), llm.kv_bytes_per_token / speed)
+
+
+def means(made: Simulation) -> tuple[float, float]:
+    """Return mean TTFT and mean TPOT in ms."""
+    is_ok = made.status == OK
+    return 1e3 * made.ttft_s[is_ok].mean(), 1e3 * np.nanmean(made.tpot_s[is_ok])
+
+
+def deepseek(model: Roofline) -> pd.DataFrame:
+    """Return one row per point of `disaggregated/`."""
+    table = pd.read_csv(MIRROR / "disaggregated" / "silicon_disagg.csv")
+    llm = load_llm(MIRROR / "hf_configs" / "deepseek-ai--DeepSeek-V3.json")
+    sizes = {pool: table[f"{pool}_gpus_per_worker"].astype(int) for pool in ("prefill", "decode")}
+    pools, profiles = {}, {}
+    for pool, n in sizes.items():
+        names = n.astype(str) + "x" + table["system"].map(GPUS)
+        profiles |= {name: profile_of_id(name) for name in names.unique()}
+        keys = pd.DataFrame(
+            {
+                "llm_id": "deepseek",
+                "gpu_profile_id": names,
+                "input_tokens": table["isl"].astype(float),
+                "output_tokens": table["osl"].astype(float),
+                "engine": table["backend"],
+                "engine_version": table["backend_version"],
+                "precision": table["precision"].map({"fp8": "fp8", "fp4": "nvfp4"}),
+                "data_parallel": table[f"{pool}_attention_dp_size"],
+                "expert_parallel": table[f"{pool}_moe_ep_size"],
+                "source": "other",
+            }
+        )
+        pools[pool] = (keys, *servers(model, keys, Facts({"deepseek": llm}, profiles)))
+    rows = []
+    for place, point in table.iterrows():
+        of = {}
+        for pool, (_, laws, plans) in pools.items():
+            of[pool] = Pool(plans[place], laws[place], int(point[f"{pool}_num_workers"]))
+        keys = pools["prefill"][0].loc[place]
+        handover = handed(llm, keys["engine"], profiles[keys["gpu_profile_id"]])
+        users = int(point["concurrency"])
+        n = users * REQUESTS_A_USER
+        sent = requests(point["isl"], point["osl"], n, np.zeros(n))
+        made = simulate_users_apart(users, sent, of["prefill"], of["decode"], handover)
+        ttft_ms, tpot_ms = means(made)
+        rows.append(
+            {
+                **point[["backend", "system", "precision", "isl", "osl", "concurrency"]],
+                "TTFT": point["silicon_ttft_ms"],
+                "predicted TTFT": ttft_ms,
+                "TPOT": point["silicon_tpot_ms"],
+                "predicted TPOT": tpot_ms,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def gpt_oss(model: Roofline, profiles: dict[str, GPUProfile], llms: dict[str, LLM]) -> pd.DataFrame:
+    """Return the row of gpt-oss-120b at a request rate: eight prefill replicas, two of decode."""
+    point = pd.read_csv(MIRROR / "llmd_guides" / "pd_h200.csv").iloc[0]
+    llm_id, inputs, outputs = "openai__gpt-oss-120b", 5000.0, 250.0
+    names = ("1xH200-141GB", "4xH200-141GB")
+    keys = pd.DataFrame(
+        {
+            "llm_id": llm_id,
+            "gpu_profile_id": names,
+            "input_tokens": inputs,
+            "output_tokens": outputs,
+            "engine": "vllm",
+            "engine_version": "0.19.0",
+            "precision": "mxfp4",
+            "data_parallel": 1,
+            "source": "archive:inferencex",
+        }
+    )
+    laws, plans = servers(model, keys, Facts(llms, profiles))
+    counts = int(point["prefill_workers"]), int(point["decode_workers"])
+    pools = [Pool(*each) for each in zip(plans, laws, counts, strict=True)]
+    llm = served(llms[llm_id], "mxfp4")
+    n = int(point["ok"])
+    arrival_s = np.cumsum(np.random.default_rng(0).exponential(1 / float(point["target"]), n))
+    sent = requests(inputs, outputs, n, arrival_s)
+    made = simulate_apart(sent, *pools, handed(llm, "vllm", profiles[names[0]]))
+    ttft_ms, _ = means(made)
+    found = {"TTFT": 1e3 * point["ttft_mean_s"], "predicted TTFT": ttft_ms}
+    e2e_ms = 1e3 * np.nanmean(made.e2e_s)
+    return pd.DataFrame([found | {"E2E": 1e3 * point["latency_mean_s"], "predicted E2E": e2e_ms}])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", action="store_true", help="print every point")
+    options = parser.parse_args()
+    model, profiles, llms = fitted()
+    table = deepseek(model)
+    if options.points:
+        print(table.round(1).to_string())
+    for name in ("TTFT", "TPOT"):
+        off = 100 * (table[f"predicted {name}"] / table[name] - 1).abs()
+        ratio = (table[f"predicted {name}"] / table[name]).median()
+        print(f"{name}: off by {off.median():.1f}% (median), {off.mean():.1f}% (mean); the median")
+        print(f"  prediction is {ratio:.2f} times the measurement")
+    print(gpt_oss(model, profiles, llms).round(1).to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Prefill and decode on replicas of their own: how many of each a request rate needs.
+
+Each pool is sized by simulation as replicas that do both are: the first by most of the limit on the
+first token, the second by those on the tokens after it and by the rest of that limit, as a request
+may wait for memory there. Both are of one type of GPU.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sextant.answer.candidates import Subject
+from sextant.answer.demand import Demand, Outcome, Target
+from sextant.answer.sizing import EDGES_MS, Replicas, Server, Sizing, size_profiles
+from sextant.answer.step_laws import Arrivals, ServerLaws, Settings, server_laws
+from sextant.base.errors import InputError
+from sextant.base.files import Row
+from sextant.decide.sizing import probability_of
+from sextant.facts.engine import handover_ms
+from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
+from sextant.facts.slo import SLO
+from sextant.simulate import N_BINS, OK, Simulation
+from sextant.simulate.pools import Handover, Pool, decoded, prefilled
+
+_FIRST, _LATER = ("ttft", "nttft"), ("itl", "tpot")
+_ADMISSION = 0.2
+"""Share of the limit on the first token that the second pool may take, its first step included."""
+_HANDOVER_SD = 0.5
+"""Of the logarithm of what an engine takes to hand a request over."""
+
+
+def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
+    """Return the cheapest two pools that keep an SLO with the asked probability, or None.
+
+    The row has `prefill` and `decode` (each `gpu_profile_id`, `replicas`), `usd_per_hour`,
+    `probability_met` and `handover_ms` of a request of mean length.
+
+    Raises:
+        InputError: the SLO lacks a limit on the first token or on later ones, or has one on both.
+    """
+    first, later = (
+        {n: slo.limits[n] for n in names if n in slo.limits} for names in (_FIRST, _LATER)
+    )
+    if not (first and later) or len(first) + len(later) < len(slo.limits):
+        problem = "pools are sized by a limit on the first token and one on those after it"
+        fix = "give --ttft-ms and --tpot-ms alone"
+        raise InputError(problem, field="--disaggregated", fix=fix)
+    n_draws = next(iter(arrivals.servers.values())).n_draws
+    laws, _ = server_laws(subject, Settings(), n_draws - 1, arrivals.model)
+    of = {name: handover(subject, subject.profiles[name]) for name in laws}
+    traffic, found = arrivals.traffic_of(slo), {}
+    before, after = (
+        {name: limit._replace(limit_ms=share * limit.limit_ms) for name, limit in first.items()}
+        for share in (1 - _ADMISSION, _ADMISSION)
+    )
+    for pool, limits in (("prefill", before), ("decode", {**after, **later})):
+        servers = {
+            name: _server(subject.profiles[name], each, pool, of[name])
+            for name, each in laws.items()
+        }
+        target = Target(limits, slo.goodput, slo.allowed_failures, None)
+        found[pool] = size_profiles(servers, traffic, target, arrivals.confidence, has_rate=False)
+    best = min(
+        (row for row in _pairs(found, subject.profiles, arrivals.confidence)),
+        key=lambda row: (row["usd_per_hour"], -row["probability_met"]),
+        default=None,
+    )
+    if best is not None:
+        tokens = subject.lengths[0, :1]
+        best["handover_ms"] = 1e3 * float(of[best["prefill"]["gpu_profile_id"]].after_s(tokens)[0])
+    return best
+
+
+def handover(subject: Subject, profile: GPUProfile) -> Handover:
+    """Return how long a request of an LLM is between the pools."""
+    bytes_per_ms = NETWORK_GB_S * profile.n_gpus * 1e6
+    return Handover(handover_ms(subject.engine), subject.llm.kv_bytes_per_token / bytes_per_ms)
+
+
+def _server(profile: GPUProfile, laws: ServerLaws, pool: str, between: Handover) -> Server:
+    """Return a replica of one pool, each draw with its own law and time between the pools."""
+    units = np.random.default_rng(0).standard_normal(len(laws.laws))
+    units[0] = 0.0  # the likeliest
+
+    def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
+        assert isinstance(replicas, int)
+        if demand.gaps is not None:
+            demand, replicas = demand.of_one(replicas), 1
+        of = Pool(laws.schedulers[draw], laws.laws[draw], replicas)
+        if pool == "prefill":
+            factor = float(np.exp(_HANDOVER_SD * units[draw]))
+            own = between._replace(fixed_ms=factor * between.fixed_ms)
+            return _outcome(demand, prefilled(demand.simulated(), of, own), window_s)
+        return _outcome(demand, decoded(demand.simulated(), of, window_s or np.inf), window_s)
+
+    return Server(profile, run, len(laws.laws))
+
+
+def _outcome(demand: Demand, made: Simulation, window_s: float | None) -> Outcome:
+    counts = np.zeros((demand.n_windows(window_s), N_BINS))
+    counts[: len(made.gaps)] += made.gaps[: len(counts)]
+    lengths = demand.input_tokens, demand.output_tokens
+    times = made.ttft_s, made.e2e_s, made.status == OK
+    return Outcome(demand.arrival_s, *lengths, *times, EDGES_MS, counts)
+
+
+def _pairs(
+    found: Mapping[str, Mapping[str, Sizing]],
+    profiles: Mapping[str, GPUProfile],
+    confidence: float,
+) -> list[Row]:
+    """Return for each pair of profiles of one type of GPU the cheapest numbers of replicas."""
+    rows = []
+    for first, prefill in found["prefill"].items():
+        for second, decode in found["decode"].items():
+            if profiles[first].gpu.gpu_id != profiles[second].gpu.gpu_id:
+                continue
+            prices = [profiles[name].usd_per_hour for name in (first, second)]
+            if (best := _cheapest(prefill, decode, prices, confidence)) is not None:
+                (n_first, n_second), usd, probability = best
+                rows.append(
+                    {
+                        "prefill": {"gpu_profile_id": first, "replicas": n_first},
+                        "decode": {"gpu_profile_id": second, "replicas": n_second},
+                        "usd_per_hour": usd,
+                        "probability_met": probability,
+                    }
+                )
+    return rows
+
+
+def _cheapest(
+    prefill: Sizing, decode: Sizing, prices: list[float], confidence: float
+) -> tuple[tuple[int, int], float, float] | None:
+    """Return replicas of both, their price and the probability that both are enough at once."""
+    needs = np.array([prefill.needs, decode.needs])
+    if not needs.size:
+        return None
+    best = None
+    for n_first, n_second in {
+        (a, b) for a in needs[0] for b in needs[1] if np.isfinite(a) and np.isfinite(b)
+    }:
+        n_met = int(((needs[0] <= n_first) & (needs[1] <= n_second)).sum())
+        probability = float(probability_of(n_met, needs.shape[1]))
+        usd = n_first * prices[0] + n_second * prices[1]
+        if probability >= confidence - 1e-9 and (best is None or usd < best[1]):
+            best = (int(n_first), int(n_second)), usd, probability
+    return best
+
+
+def apart_note(row: Row | None, chosen: Row) -> str:
+    """Return whether prefill and decode apart pay, in a sentence."""
+    if row is None:
+        return "Prefill and decode apart: no numbers of replicas are likely enough."
+    parts = [
+        f"{row[pool]['replicas']} × {row[pool]['gpu_profile_id']}" for pool in ("prefill", "decode")
+    ]
+    text = f"Prefill and decode apart: {parts[0]} for prefill and {parts[1]} for decode cost "
+    text += f"{row['usd_per_hour']:.2f} USD/h"
+    usd = chosen["usd_per_hour"]
+    if usd is None:
+        return f"{text}, where no replicas that do both are likely enough."
+    pays = "that pays" if row["usd_per_hour"] < usd else "that does not pay"
+    return f"{text}, replicas that do both {usd:.2f}: {pays}."

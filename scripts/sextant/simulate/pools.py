@@ -1,0 +1,120 @@
+"""Prefill and decode apart: two pools of replicas, between which each request's KV cache travels.
+
+A request is computed by a replica of the first pool, its cache is sent over, and a replica of the
+second pool gives all of its tokens. Pools do not wait for each other, so one simulation follows the
+other.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sextant.simulate import OK, Requests, Scheduler, Simulation, StepLaw, simulate
+
+_ROUNDS = 4
+"""Most rounds for each request of a user: answers differ in length."""
+_CLOSE_S = 1e-3
+
+
+class Pool(NamedTuple):
+    """Replicas that are alike, behind a router that takes them in turn."""
+
+    scheduler: Scheduler
+    law: StepLaw
+    n_replicas: int
+
+
+class Handover(NamedTuple):
+    """How long a request is between the pools."""
+
+    fixed_ms: float
+    token_ms: float
+    """For the KV cache of each token of its input."""
+
+    def after_s(self, input_tokens: np.ndarray) -> np.ndarray:
+        """Return the time from the end of prefill to the arrival at the second pool."""
+        return 1e-3 * (self.fixed_ms + self.token_ms * input_tokens)
+
+
+def prefilled(requests: Requests, pool: Pool, handover: Handover) -> Simulation:
+    """Return the first part: E2E and TTFT end when the cache has arrived at the second pool."""
+    alone = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
+    made = simulate(alone, pool.scheduler, pool.law, n_replicas=pool.n_replicas)
+    sent_s = made.ttft_s + handover.after_s(made.input_tokens)
+    return replace(made, ttft_s=sent_s, e2e_s=sent_s)
+
+
+def decoded(requests: Requests, pool: Pool, window_s: float = np.inf) -> Simulation:
+    """Return the second part, of requests that arrive with their cache."""
+    scheduler, law = of_decode(pool.scheduler, pool.law)
+    return simulate(requests, scheduler, law, n_replicas=pool.n_replicas, window_s=window_s)
+
+
+def of_decode(scheduler: Scheduler, law: StepLaw) -> tuple[Scheduler, StepLaw]:
+    """Return the scheduler and the law of a replica that computes no prompts."""
+    plan = replace(scheduler, receives_cache=True, prompts_first=False)
+    return plan, replace(law, request_ms=0.0)
+
+
+def simulate_apart(
+    requests: Requests, prefill: Pool, decode: Pool, handover: Handover, warmup_s: float = 0.0
+) -> Simulation:
+    """Return the outcome of requests that both pools serve.
+
+    Blocks and the use of engines are those of the second pool; so are the gaps between tokens.
+    """
+    first = prefilled(requests, prefill, handover)
+    is_ok = first.status == OK
+    arrival_s = requests.arrival_s + np.nan_to_num(first.ttft_s)
+    order = np.flatnonzero(is_ok)[np.argsort(arrival_s[is_ok], kind="stable")]
+    is_counted = requests.arrival_s >= warmup_s
+    status, ttft_s = first.status.copy(), np.full(len(requests), np.nan)
+    e2e_s, preemptions = ttft_s.copy(), np.zeros(len(requests), int)
+    merged = replace(first, ttft_s=ttft_s, e2e_s=e2e_s, is_counted=is_counted, warmup_s=warmup_s)
+    merged = replace(merged, output_tokens=requests.output_tokens, status=status)
+    if not len(order):
+        return merged
+    inputs, outputs = requests.input_tokens[order], requests.output_tokens[order]
+    second = decoded(Requests.of(arrival_s[order], inputs, outputs), decode)
+    between_s = arrival_s[order] - requests.arrival_s[order]
+    status[order], preemptions[order] = second.status, second.preemptions
+    ttft_s[order], e2e_s[order] = second.ttft_s + between_s, second.e2e_s + between_s
+    return replace(
+        merged,
+        preemptions=preemptions,
+        gaps=second.gaps,
+        mean_gap_s=second.mean_gap_s,
+        end_s=max(first.end_s, second.end_s),
+        n_replicas=decode.n_replicas,
+        n_blocks=second.n_blocks,
+        most_blocks=second.most_blocks,
+        busy_s=second.busy_s,
+        kv_block_s=second.kv_block_s,
+        n_steps=first.n_steps + second.n_steps,
+    )
+
+
+def simulate_users_apart(
+    users: int, requests: Requests, prefill: Pool, decode: Pool, handover: Handover
+) -> Simulation:
+    """Return the outcome of users who each send their next request when the last is answered.
+
+    User u sends requests u, u + users, u + 2 users ... from 0 on. Arrivals are found by simulating
+    again with the answers of the last round: each round they stay for an answer's time longer.
+    """
+    n, arrival_s = len(requests), np.zeros(len(requests))
+    for _ in range(_ROUNDS * -(-n // users)):
+        order = np.argsort(arrival_s, kind="stable")
+        parts = (getattr(requests, name)[order] for name in ("input_tokens", "output_tokens"))
+        made = simulate_apart(Requests.of(arrival_s[order], *parts), prefill, decode, handover)
+        e2e_s = np.empty(n)
+        e2e_s[order] = np.nan_to_num(made.e2e_s)
+        before, arrival_s = arrival_s, np.zeros(n)
+        for place in range(users, n, users):
+            of = slice(place, min(place + users, n))
+            last = slice(place - users, place - users + len(arrival_s[of]))
+            arrival_s[of] = arrival_s[last] + e2e_s[last]
+        if np.allclose(arrival_s, before, rtol=1e-3, atol=_CLOSE_S):
+            break
+    return made

@@ -1,0 +1,138 @@
+"""Prefill and decode on replicas of their own: what each request sees, and how many are needed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from answers import recommended
+from plain_simulator import run_plainly
+from sextant.answer.apart import _cheapest, apart_note
+from sextant.answer.question import Length, Question, Requests
+from sextant.answer.sizing import Server, Sizing
+from sextant.base.errors import InputError
+from sextant.decide.sizing import probability_of
+from sextant.facts.gpu import profile_of_id
+from sextant.facts.slo import SLO
+from sextant.simulate import OK, Scheduler, StepLaw
+from sextant.simulate import Requests as Sent
+from sextant.simulate.pools import (
+    Handover,
+    Pool,
+    of_decode,
+    simulate_apart,
+    simulate_users_apart,
+)
+
+LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
+PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)
+HANDOVER = Handover(20.0, 0.001)
+
+
+def sent(n: int, rate_rps: float, seed: int) -> Sent:
+    rng = np.random.default_rng(seed)
+    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
+    return Sent.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
+
+
+def pools(n_prefill: int, n_decode: int) -> tuple[Pool, Pool]:
+    return Pool(PLAN, LAW, n_prefill), Pool(PLAN, LAW, n_decode)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 3))
+def test_it_is_two_plain_simulations_one_after_the_other(seed, n_prefill, n_decode):
+    requests = sent(60, 8.0, seed)
+    made = simulate_apart(requests, *pools(n_prefill, n_decode), HANDOVER)
+    alone = replace(requests, output_tokens=np.ones(60, int))
+    first, _ = run_plainly(alone, PLAN, LAW, n_prefill)
+    at_s = np.array([job.token_s[0] for job in first]) + HANDOVER.after_s(requests.input_tokens)
+    order = np.argsort(at_s, kind="stable")
+    lengths = requests.input_tokens[order], requests.output_tokens[order]
+    second, _ = run_plainly(Sent.of(at_s[order], *lengths), *of_decode(PLAN, LAW), n_decode)
+    ends = np.array([[job.token_s[0], job.token_s[-1]] for job in second]).T
+    assert (made.status == OK).all()
+    for found, end_s in zip((made.ttft_s, made.e2e_s), ends, strict=True):
+        assert found[order] == pytest.approx(end_s - requests.arrival_s[order])
+
+
+def test_prompts_do_not_delay_tokens_and_the_cache_has_to_travel():
+    requests = sent(400, 6.0, 1)
+    made = simulate_apart(requests, *pools(2, 2), HANDOVER)
+    slow = simulate_apart(requests, *pools(2, 2), HANDOVER._replace(fixed_ms=520.0))
+    assert np.median(slow.ttft_s - made.ttft_s) == pytest.approx(0.5, abs=0.02)
+    # No gap between tokens has a prompt in it.
+    most_ms = float(LAW.step_ms(0, 64, 64 * 1700, 0))
+    assert made.gap_s(1.0) * 1e3 < most_ms
+    few = simulate_apart(requests, *pools(1, 2), HANDOVER)
+    assert np.nanmean(few.ttft_s) > np.nanmean(made.ttft_s)
+    # What a replica refuses is refused, and nothing is lost.
+    long = Sent.of(np.arange(3.0), [10, 50_000, 10], [5, 5, 5])
+    kept = simulate_apart(long, *pools(1, 1), HANDOVER)
+    assert (kept.status == OK).tolist() == [True, False, True]
+    assert np.isnan(kept.e2e_s[1]) and len(kept.status) == 3
+
+
+def test_users_send_when_they_are_answered():
+    users, n = 5, 60
+    requests = replace(sent(n, 1.0, 3), arrival_s=np.zeros(n))
+    made = simulate_users_apart(users, requests, *pools(1, 1), HANDOVER)
+    ends_s = np.sort(made.arrival_s + made.e2e_s)
+    # All but the first arrivals are answers of before, and never more than the users wait.
+    nearest_s = np.abs(made.arrival_s[users:, None] - ends_s[None]).min(axis=1)
+    assert nearest_s.max() < 0.05
+    waiting = [np.sum((made.arrival_s <= t) & (made.arrival_s + made.e2e_s > t)) for t in ends_s]
+    assert max(waiting) <= users
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=20, max_size=20))
+def test_the_cheapest_pair_is_that_of_all_pairs(needs):
+    server = Server(profile_of_id("1xH100-80GB"), lambda *_: None, 20)
+    first, second = (
+        Sizing(server, "meets", {}, 0, needs=side) for side in zip(*needs, strict=True)
+    )
+    found = _cheapest(first, second, [3.0, 5.0], 0.8)
+    possible = [
+        3.0 * a + 5.0 * b
+        for a in range(1, 7)
+        for b in range(1, 7)
+        if probability_of(sum(x <= a and y <= b for x, y in needs), 20) >= 0.8 - 1e-9
+    ]
+    assert found is not None and found[1] == pytest.approx(min(possible))
+
+
+ASKED = Question(
+    SLO("asked", ttft_ms=2000, tpot_ms=15, percentile=95, request_rate_rps=6),
+    llm_id="openai__gpt-oss-120b",
+    requests=Requests(Length(5000, 5000), Length(250, 250)),
+    gpu_profile_ids=("1xH200-141GB", "2xH200-141GB"),
+    sources=("archive:inferencex",),
+    is_disaggregated=True,
+)
+
+
+def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = recommended(ASKED)
+    pools = found["disaggregated"]
+    usd = {"1xH200-141GB": 4.59, "2xH200-141GB": 9.18}
+    of = [pools[name] for name in ("prefill", "decode")]
+    assert pools["usd_per_hour"] == pytest.approx(
+        sum(each["replicas"] * usd[each["gpu_profile_id"]] for each in of)
+    )
+    assert pools["probability_met"] >= 0.9 and pools["handover_ms"] > 100
+    pays = pools["usd_per_hour"] < found["usd_per_hour"]
+    assert ("that pays" in found["text"]) == pays
+    # Little traffic with loose limits needs one replica, not two.
+    loose = SLO("asked", ttft_ms=5000, tpot_ms=100, percentile=95, request_rate_rps=0.5)
+    assert "that does not pay" in recommended(replace(ASKED, slo=loose))["text"]
+    assert "no numbers" in apart_note(None, {"usd_per_hour": None})
+    for slo, problem in (
+        (replace(loose, tpot_ms=None, e2e_ms=9000.0), "a limit on the first token"),
+        (SLO("users", ttft_ms=1000, tpot_ms=50, percentile=50, users=8), "requests that arrive"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            recommended(replace(ASKED, slo=slo))
