@@ -30,6 +30,7 @@ from sextant.facts.llm import load_llm
 
 out, users = Path(sys.argv[1]), tuple(map(int, sys.argv[2].split(",")))
 config, settings = Path("resources/llms/demo-opt-6m.json"), read_yaml(Path("config/config.yaml"))
+settings["engine"]["extra_arguments"] = sys.argv[3:]
 definition = {
     "source": "measured",
     "llm_id": config.stem,
@@ -54,8 +55,8 @@ run_job(definition, settings, str(out.parent / "workload" / "requests.parquet"),
 """
 
 
-def command(out: Path, users: str) -> list[str]:
-    return [sys.executable, "-c", MEASURE, str(out), users]
+def command(out: Path, users: str, *extra: str) -> list[str]:
+    return [sys.executable, "-c", MEASURE, str(out), users, *extra]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,17 @@ def test_the_clients_mean_itl_is_the_servers_own_at_eight_users(measured: Path) 
     run = json.loads((measured / "run.json").read_text())
     (level,) = [level for level in run["levels"] if level["level"] == 8]
     assert client_ms.mean() == pytest.approx(level["server_mean_itl_ms"], rel=0.1)
+
+
+def test_with_drafts_the_level_says_how_many_tokens_a_step_emits(workload: Path) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
+    out = workload.parent / "drafted"
+    extra = ("--speculative-config", json.dumps(drafts))
+    done = subprocess.run(command(out, "2", *extra), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (level,) = json.loads((out / "run.json").read_text())["levels"]
+    assert 1 <= level["server_accepted_length"] <= 4
+    assert (pd.read_parquet(out / "requests.parquet")["status"] == "ok").all()
 
 
 def test_duration_is_the_wall_time_of_the_measured_requests(measured: Path) -> None:

@@ -51,6 +51,18 @@ def test_the_mean_itl_is_that_of_the_time_between_two_readings():
         assert http.mean_itl_ms(before, after, VLLM) is None
 
 
+def test_the_accepted_length_is_that_of_the_drafts_between_two_readings():
+    def drafts(n: int, accepted: int) -> str:
+        names = ("num_drafts", "num_accepted_tokens")
+        rows = zip(names, (n, accepted), strict=True)
+        return TEXT + "".join(f'vllm:spec_decode_{m}_total{{engine="0"}} {v}\n' for m, v in rows)
+
+    # 200 drafts, of whose tokens 130 were accepted: 1.65 tokens a step.
+    assert http.accepted_length(drafts(100, 50), drafts(300, 180), VLLM) == pytest.approx(1.65)
+    assert http.accepted_length(drafts(100, 50), drafts(100, 50), VLLM) is None
+    assert http.accepted_length(TEXT, TEXT, VLLM) is None
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -18,7 +18,7 @@ from sextant.base.files import provenance, read_json, write_json, write_parquet
 from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
 from sextant.engine.devices import host_facts
-from sextant.engine.http import mean_itl_ms, server_gauges
+from sextant.engine.http import accepted_length, mean_itl_ms, server_gauges
 from sextant.engine.protocol import Server
 from sextant.engine.registry import ENGINES
 from sextant.engine.watcher import Watched, Watcher, WatchPlan
@@ -369,6 +369,7 @@ class Measurement:
         run = replace(
             result.run,
             server_mean_itl_ms=mean_itl_ms(self._before, after, self._metric_names),
+            server_accepted_length=accepted_length(self._before, after, self._metric_names),
             telemetry_warnings=tuple(watched.warnings),
             engine_version=self.record.server.version if self.record.server else None,
             timeout_s=self._timeout_s,

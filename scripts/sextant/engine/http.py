@@ -137,6 +137,10 @@ class MetricNames:
     n_preemptions: str | None = None
     itl_s: str | None = None
     """A histogram of the times between tokens."""
+    n_drafts: str | None = None
+    """Of speculative decoding: drafts that were verified."""
+    n_accepted_tokens: str | None = None
+    """Of these drafts, tokens that were accepted."""
 
 
 VLLM_METRICS = MetricNames(
@@ -145,6 +149,8 @@ VLLM_METRICS = MetricNames(
     kv_cache_usage="vllm:kv_cache_usage_perc",
     n_preemptions="vllm:num_preemptions_total",
     itl_s="vllm:inter_token_latency_seconds",
+    n_drafts="vllm:spec_decode_num_drafts_total",
+    n_accepted_tokens="vllm:spec_decode_num_accepted_tokens_total",
 )
 # https://docs.sglang.io/references/production_metrics.html
 SGLANG_METRICS = MetricNames(
@@ -189,13 +195,29 @@ def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | 
 
 def mean_itl_ms(before: str, after: str, known: Sequence[MetricNames]) -> float | None:
     """Return the server's own mean inter-token latency between two readings of its metrics."""
-    name, found = _names_in(after, known).itl_s, []
-    for part in ("sum", "count"):
-        first, last = (total(text, f"{name}_{part}" if name else None) for text in (before, after))
+    name = _names_in(after, known).itl_s
+    mean_s = _ratio(before, after, *(name and f"{name}_{part}" for part in ("sum", "count")))
+    return None if mean_s is None else 1e3 * mean_s
+
+
+def accepted_length(before: str, after: str, known: Sequence[MetricNames]) -> float | None:
+    """Return the mean tokens of a step with a draft, the LLM's own included, between two readings
+    of a server's metrics; None where it does not speculate.
+    """
+    names = _names_in(after, known)
+    accepted = _ratio(before, after, names.n_accepted_tokens, names.n_drafts)
+    return None if accepted is None else 1 + accepted
+
+
+def _ratio(before: str, after: str, upper: str | None, lower: str | None) -> float | None:
+    """Return by what one metric grew over by what another did; None where one is not known."""
+    found = []
+    for name in (upper, lower):
+        first, last = (total(text, name) for text in (before, after))
         if first is None or last is None:
             return None
         found.append(last - first)
-    return found[0] / found[1] * 1e3 if found[1] > 0 else None
+    return found[0] / found[1] if found[1] > 0 else None
 
 
 def _names_in(text: str, known: Sequence[MetricNames]) -> MetricNames:

@@ -16,7 +16,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.job_log import raise_between_callbacks
 from sextant.engine.devices import host_facts
-from sextant.engine.http import Target
+from sextant.engine.http import VLLM_METRICS, Target, accepted_length, fetch
 from sextant.engine.protocol import Server
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario, as_json
 from sextant.experiment.servers import Variant
@@ -36,6 +36,14 @@ LEVEL_SEED_STRIDE = 1_000_003  # far apart: no prompt of one level comes again i
 # What a level needs beside its connections: the event loop, timers, the telemetry's pipes.
 _OWN_DESCRIPTORS = 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _metrics(targets: Sequence[Target]) -> str:
+    """Return the metrics of all servers one after another; nothing where one has none."""
+    try:
+        return "\n".join(fetch(target.base_url) for target in targets)
+    except OSError:
+        return ""
 
 
 def measure_level(
@@ -155,11 +163,15 @@ def load_server(
     results: list[LevelResult] = []
     interruption: BaseException | None = None
     try:
-        version = Server(targets[0]).version()
+        version, after = Server(targets[0]).version(), _metrics(targets)
         for number, level in enumerate(scenario.levels):
             source = source_of(seed + LEVEL_SEED_STRIDE * number)
-            load = (scenario, level, targets, source, timeout_s, epoch_ns)
+            load, before = (scenario, level, targets, source, timeout_s, epoch_ns), after
             results.append(measure_level(*load, seed=seed))
+            after = _metrics(targets) if before else ""
+            length = accepted_length(before, after, (VLLM_METRICS,))
+            own = replace(results[-1].run, server_accepted_length=length)
+            results[-1] = replace(results[-1], run=own)
             for warning in results[-1].warnings:
                 log.warning("level %g: %s", level, warning)
     except LevelInterrupted as interrupted:

@@ -95,6 +95,7 @@ class LevelRun:
     lag_warning: str | None = None
     answer_warnings: tuple[str, ...] = ()  # why figures of the answers may be inexact
     server_mean_itl_ms: float | None = None  # by the server's own histogram
+    server_accepted_length: float | None = None  # tokens of a step that verified a draft
     telemetry_warnings: tuple[str, ...] = ()
     host: str | None = None  # name of the client's machine
     engine_version: str | None = None

@@ -48,6 +48,7 @@ _LEVELS: _Columns = {
     "client_lag_max_ms": (_FLOAT, lambda level, _: level.client_lag_ms.max),
     "send_lag_p99_ms": (_FLOAT, lambda level, _: level.send_lag_ms.p99),
     "server_mean_itl_ms": (_FLOAT, lambda level, _: level.server_mean_itl_ms),
+    "server_accepted_length": (_FLOAT, lambda level, _: level.server_accepted_length),
     "engine_version": (_TEXT, lambda level, run: level.engine_version or run.engine_version),
     "is_published_median": (pa.bool_(), lambda level, _: level.published_medians is not None),
     "median_nttft_ms": (
@@ -168,7 +169,8 @@ def _point_rows(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table]:
             l.engine_version, l.is_published_median, l.batch_weight_tokens,
             e.* EXCLUDE (cell, level), energy_j / nullif(n_ok, 0) AS energy_per_request_j,
             energy_j / nullif(n_ok * mean_output_tokens, 0) AS energy_per_output_token_j,
-            l.client_lag_p99_ms, l.client_lag_max_ms, l.send_lag_p99_ms, l.server_mean_itl_ms
+            l.client_lag_p99_ms, l.client_lag_max_ms, l.send_lag_p99_ms, l.server_mean_itl_ms,
+            l.server_accepted_length
         FROM ({points_query("all_requests", "levels")}) AS p
         JOIN cells AS c USING (cell) JOIN levels AS l USING (cell, level)
         LEFT JOIN intervals AS i USING (cell, level)
