@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from answers import recommended
+from command import sextant
 from plain_simulator import run_plainly
 from sextant.answer.apart import _cheapest, apart_note
 from sextant.answer.question import Length, Question, Requests
@@ -136,3 +137,30 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
     ):
         with pytest.raises(InputError, match=problem):
             recommended(replace(ASKED, slo=slo))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (("--decode-replicas", 1, "--router", "prefix"), "--router"),
+        (("--decode-replicas", 1, "--unique-prompts", 5), "--unique-prompts"),
+        (("--decode-replicas", 1, "--users", 4, "--warmup", "5s"), "--warmup"),
+        (("--decode-gpu-profile", "1xH200-141GB"), "--decode-gpu-profile"),
+    ],
+)
+def test_what_two_pools_do_not_do_is_refused(options, field):
+    load = () if "--users" in options else ("--request-rate", 1, "--duration", "1min")
+    lengths = ("--input-tokens", 500, "--output-tokens", 50)
+    asked = ("--llm", "openai__gpt-oss-120b", "--gpu-profile", "1xH200-141GB")
+    with pytest.raises(InputError) as error:
+        sextant("simulate", *asked, *lengths, *load, *options)
+    assert error.value.field == field
+
+
+def test_a_deployment_of_two_pools_is_simulated_for_arrivals_and_users():
+    asked = ("--llm", "openai__gpt-oss-120b", "--gpu-profile", "1xH200-141GB", "--draws", 0)
+    lengths = ("--input-tokens", 2000, "--output-tokens", 200, "--decode-replicas", 1)
+    rate = sextant("simulate", *asked, *lengths, "--request-rate", 2, "--duration", "1min")
+    assert "1 × 1xH200-141GB for prefill and 1 × 1xH200-141GB for decode" in rate
+    users = sextant("simulate", *asked, *lengths, "--users", 4, "--speculative", "mtp")
+    assert "4 users" in users and "ITL is the time per token" in users

@@ -154,7 +154,7 @@ def test_an_answer_says_whether_speculation_pays_and_with_how_many_tokens(tmp_pa
     assert harmed["drafting"][0]["probability_gain"] < 0.1
     assert harmed["latency"]["tpot_ms"] > plain["latency"]["tpot_ms"]
     itl = replace(ASKED.slo, tpot_ms=None, itl_ms=30.0)
-    assert "ITL is judged by TPOT" in recommended(replace(useless, slo=itl))["text"]
+    assert "ITL is the time per token" in recommended(replace(useless, slo=itl))["text"]
     with pytest.raises(InputError, match="continuous batching"):
         recommended(
             replace(

@@ -90,6 +90,15 @@ def _shares(row: Row, terms: Mapping[str, str]) -> list[Row]:
     ]
 
 
+def _drafting(serving: Row) -> list[Block]:
+    """Return what a step does with drafts, if there are any."""
+    if serving["speculative"] is None:
+        return []
+    verified, emitted = 1 + serving["draft_tokens"], serving["accepted_length"]
+    text = f"A step verifies {verified} tokens of a request and emits {emitted:.2f}: each term is "
+    return [Note(f"{text}the part of one token, what drafts ({serving['speculative']}) included.")]
+
+
 def _explanation(facts: Row) -> Document:
     def table(title: str, terms: Sequence[Row], name: str, total: str) -> Table:
         rows = [*((term["meaning"], term["ms"], term["share"]) for term in terms)]
@@ -106,6 +115,7 @@ def _explanation(facts: Row) -> Document:
             f"About {facts['itl_batch']:.1f} requests share a step; the KV cache holds "
             f"{facts['capacity_requests']:.0f} at once."
         ),
+        *_drafting(facts["serving"]),
         table(
             "mean time between tokens",
             facts["itl"],

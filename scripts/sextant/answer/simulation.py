@@ -237,13 +237,15 @@ def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> 
     count = plural(load["n_requests"], "request")
     if load["users"] is not None:
         count = plural(load["users"], "user")
-    decode = ""
+    decode, lasted_s = "", load["duration_s"]
     if facts["decode_replicas"] is not None:
+        if load["users"] is not None:  # who send some requests each
+            lasted_s = load["n_requests"] / facts["request_rate_rps"]
         decode = f" for prefill and {facts['decode_replicas']} × {facts['decode_gpu_profile_id']}"
         decode += " for decode"
     headline = (
         f"{facts['llm_id']} on {facts['replicas']} × {facts['gpu_profile_id']}{decode}: {count} of "
-        f"{load['name']} in {duration_words(load['duration_s'])}, "
+        f"{load['name']} in {duration_words(lasted_s)}, "
         f"{number(load['mean_input_tokens'])} input and {number(load['mean_output_tokens'])} "
         "output tokens on average (simulated)"
     )

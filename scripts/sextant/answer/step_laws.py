@@ -43,6 +43,7 @@ _UNMEASURED = "it was not measured there, and the law of a step on GPUs says not
 N_DRAWS = 32
 """Of the law and the traffic, beside the likeliest law; more where the risk needs more. Of 17 days
 that all meet an SLO one more in four may miss it."""
+DRAFTED_ITL = "With speculation several tokens come at once: ITL is the time per token, as TPOT."
 _BATCH = 32
 """Requests that share a step where laws are compared."""
 
@@ -145,7 +146,12 @@ def find_laws(
         laws,
         {**subject.excluded, **unknown},
         _longest(subject),
-        [*warning(clauses, source), *notes, *named_otherwise(question, llm_id, llm)],
+        [
+            *warning(clauses, source),
+            *notes,
+            *named_otherwise(question, llm_id, llm),
+            *([DRAFTED_ITL] if question.speculative else []),
+        ],
     )
 
 

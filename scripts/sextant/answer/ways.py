@@ -15,7 +15,7 @@ import numpy as np
 from sextant.answer.candidates import Asked, Subject, subject_of
 from sextant.answer.predicted import draw_rows
 from sextant.answer.question import SPECULATION, Question
-from sextant.answer.step_laws import LLMLaws
+from sextant.answer.step_laws import DRAFTED_ITL, LLMLaws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.decision import FAIR
@@ -170,7 +170,7 @@ def drafting_notes(question: Question, gains: Sequence[Row]) -> list[str]:
             "(--acceptance), as vLLM's log reports it."
         )
     if "itl" in question.slo.limits:
-        notes.append("With speculation several tokens come at once: ITL is judged by TPOT.")
+        notes.append(DRAFTED_ITL)
     return notes
 
 

@@ -62,6 +62,10 @@ def recommend(
     if given.trace is not None:
         from sextant.cli import capacity
 
+        if given.disaggregated:
+            fix = "give --request-rate in place of the trace"
+            problem = "pools are sized at a steady rate"
+            raise InputError(problem, field="--disaggregated", fix=fix)
         if load != LoadOptions():
             options = "--trace, --users, --request-rate, --tokens-per-day"
             raise InputError("two loads are given", field=options, fix="give exactly one of them")

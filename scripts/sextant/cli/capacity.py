@@ -292,6 +292,15 @@ def simulate(
     if given.decode_gpu_profile and given.decode_replicas is None:
         field, fix = "--decode-gpu-profile", "give --decode-replicas"
         raise InputError("there is no number of its replicas", field=field, fix=fix)
+    if given.decode_replicas is not None:
+        problem = "two pools take requests in turn, and share no prefixes"
+        ignored = {
+            "--router": given.router != "round_robin",
+            "--unique-prompts": given.unique_prompts is not None,
+            "--warmup": given.users is not None and given.warmup != "0s",
+        }
+        for option in (name for name, is_given in ignored.items() if is_given):
+            raise InputError(problem, field=option, fix="leave it out with --decode-replicas")
     profiles: tuple[str, ...] = (given.gpu_profile,)
     if given.decode_replicas is not None:
         profiles += (given.decode_gpu_profile or given.gpu_profile,)
