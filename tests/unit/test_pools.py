@@ -17,6 +17,7 @@ from sextant.base.errors import InputError
 from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.slo import SLO
+from sextant.pages.blocks import shown_chance
 from sextant.simulate import OK, Scheduler, StepLaw
 from sextant.simulate import Requests as Sent
 from sextant.simulate.pools import (
@@ -69,6 +70,11 @@ def test_prompts_do_not_delay_tokens_and_the_cache_has_to_travel():
     assert made.gap_s(1.0) * 1e3 < most_ms
     few = simulate_apart(requests, *pools(1, 2), HANDOVER)
     assert np.nanmean(few.ttft_s) > np.nanmean(made.ttft_s)
+    # A client counts from its request on, whichever pool it waits for.
+    hasty = Pool(replace(PLAN, timeout_s=0.3), LAW, 2)
+    late = simulate_apart(requests, hasty, hasty, HANDOVER)
+    assert 0 < (late.status == OK).sum() < len(requests)
+    assert np.nanmax(late.e2e_s) <= 0.3
     # What a replica refuses is refused, and nothing is lost.
     long = Sent.of(np.arange(3.0), [10, 50_000, 10], [5, 5, 5])
     kept = simulate_apart(long, *pools(1, 1), HANDOVER)
@@ -95,6 +101,8 @@ def test_the_cheapest_pair_is_that_of_all_pairs(needs):
     first, second = (
         Sizing(server, "meets", {}, 0, needs=side) for side in zip(*needs, strict=True)
     )
+    hopeless = replace(first, status="too_slow", needs=())
+    assert _cheapest(hopeless, second, [3.0, 5.0], 0.8) is None
     found = _cheapest(first, second, [3.0, 5.0], 0.8)
     possible = [
         3.0 * a + 5.0 * b
@@ -125,7 +133,10 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
         sum(each["replicas"] * usd[each["gpu_profile_id"]] for each in of)
     )
     assert pools["probability_met"] >= 0.9 and pools["handover_ms"] > 100
-    pays = pools["usd_per_hour"] < found["usd_per_hour"]
+    pays, usual = (
+        (each["usd_per_hour"], -shown_chance(each["probability_met"])) for each in (pools, found)
+    )
+    pays = pays < usual
     assert ("that pays" in found["text"]) == pays
     # Little traffic with loose limits needs one replica, not two.
     loose = SLO("asked", ttft_ms=5000, tpot_ms=100, percentile=95, request_rate_rps=0.5)
@@ -145,7 +156,13 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
         (("--decode-replicas", 1, "--router", "prefix"), "--router"),
         (("--decode-replicas", 1, "--unique-prompts", 5), "--unique-prompts"),
         (("--decode-replicas", 1, "--users", 4, "--warmup", "5s"), "--warmup"),
+        (("--decode-replicas", 1, "--users", 4, "--duration", "5min"), "--duration"),
         (("--decode-gpu-profile", "1xH200-141GB"), "--decode-gpu-profile"),
+        (
+            ("--decode-replicas", 1, "--decode-gpu-profile", "1xL4-24GB"),
+            "--gpu-profile, --decode-gpu-profile",
+        ),
+        (("--decode-replicas", 1, "--decode-gpu-profile", "1xB200-180GB"), "--decode-gpu-profile"),
     ],
 )
 def test_what_two_pools_do_not_do_is_refused(options, field):

@@ -147,6 +147,9 @@ def test_an_answer_says_whether_speculation_pays_and_with_how_many_tokens(tmp_pa
     assert all(row["gain_lo"] <= row["gain"] <= row["gain_hi"] for row in gains.values())
     assert "Speculation pays at this load" in found["text"]
     assert "--acceptance" in found["text"]
+    # Where one draft token is not enough for an answer more are tried.
+    tight = replace(ASKED, slo=replace(ASKED.slo, tpot_ms=3.0), speculative="eagle3")
+    assert recommended(tight)["serving"]["draft_tokens"] > 1
     # Rejected drafts only cost: the answer says so, and is less likely to hold.
     useless = replace(ASKED, speculative="eagle3", draft_tokens=5, acceptance=1.05)
     harmed, plain = recommended(useless), recommended(ASKED)

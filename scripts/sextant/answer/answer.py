@@ -500,8 +500,8 @@ def _drafting_table(answer: Data) -> Table:
         ]
         for row in answer["drafting"]
     ]
-    method = rows and answer["drafting"][0]["method"]
-    where = f"{method} on {answer['gpu_profile_id']}, at the load of a replica; 90% interval"
+    method, place = (answer["drafting"][0][n] if rows else "" for n in ("method", "gpu_profile_id"))
+    where = f"{method} on {place}, at the load of a replica; 90% interval"
     return Table(header, rows, {0, 1, 2, 3}, note=where if rows else "")
 
 

@@ -11,7 +11,14 @@ import numpy as np
 
 from sextant.answer.candidates import Subject
 from sextant.answer.demand import Demand, Outcome, Target
-from sextant.answer.sizing import EDGES_MS, Replicas, Server, Sizing, size_profiles
+from sextant.answer.sizing import (
+    EDGES_MS,
+    Replicas,
+    Server,
+    Sizing,
+    size_profiles,
+    with_shared_prefix,
+)
 from sextant.answer.step_laws import Arrivals, ServerLaws, Settings, server_laws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
@@ -19,6 +26,7 @@ from sextant.decide.sizing import probability_of
 from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
 from sextant.facts.slo import SLO
+from sextant.pages.blocks import chance, shown_chance
 from sextant.simulate import N_BINS, OK, Simulation
 from sextant.simulate.pools import Handover, Pool, decoded, prefilled
 
@@ -43,11 +51,15 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
     )
     if not (first and later) or len(first) + len(later) < len(slo.limits):
         problem = "pools are sized by a limit on the first token and one on those after it"
-        fix = "give --ttft-ms and --tpot-ms alone"
+        fix = "give one of --ttft-ms, --nttft-ms and one of --itl-ms, --tpot-ms, and no other"
         raise InputError(problem, field="--disaggregated", fix=fix)
     n_draws = next(iter(arrivals.servers.values())).n_draws
-    laws, _ = server_laws(subject, Settings(), n_draws - 1, arrivals.model)
-    of = {name: handover(subject, subject.profiles[name]) for name in laws}
+    # Who only computes prompts drafts nothing.
+    laws = {
+        pool: server_laws(of, Settings(), n_draws - 1, arrivals.model)[0]
+        for pool, of in (("prefill", subject.undrafted()), ("decode", subject))
+    }
+    of = {name: handover(subject, subject.profiles[name]) for name in laws["decode"]}
     traffic, found = arrivals.traffic_of(slo), {}
     before, after = (
         {name: limit._replace(limit_ms=share * limit.limit_ms) for name, limit in first.items()}
@@ -55,8 +67,7 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
     )
     for pool, limits in (("prefill", before), ("decode", {**after, **later})):
         servers = {
-            name: _server(subject.profiles[name], each, pool, of[name])
-            for name, each in laws.items()
+            name: _server(subject, name, each, pool, of[name]) for name, each in laws[pool].items()
         }
         target = Target(limits, slo.goodput, slo.allowed_failures, None)
         found[pool] = size_profiles(servers, traffic, target, arrivals.confidence, has_rate=False)
@@ -71,29 +82,35 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
     return best
 
 
-def handover(subject: Subject, profile: GPUProfile) -> Handover:
-    """Return how long a request of an LLM is between the pools."""
-    bytes_per_ms = NETWORK_GB_S * profile.n_gpus * 1e6
+def handover(subject: Subject, *profiles: GPUProfile) -> Handover:
+    """Return how long a request of an LLM is between pools on these GPU profiles."""
+    bytes_per_ms = NETWORK_GB_S * min(each.n_gpus for each in profiles) * 1e6
     return Handover(handover_ms(subject.engine), subject.llm.kv_bytes_per_token / bytes_per_ms)
 
 
-def _server(profile: GPUProfile, laws: ServerLaws, pool: str, between: Handover) -> Server:
+def _server(
+    subject: Subject, profile_id: str, laws: ServerLaws, pool: str, between: Handover
+) -> Server:
     """Return a replica of one pool, each draw with its own law and time between the pools."""
-    units = np.random.default_rng(0).standard_normal(len(laws.laws))
+    question = subject.question
+    units = np.random.default_rng(question.seed).standard_normal(len(laws.laws))
     units[0] = 0.0  # the likeliest
 
     def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
         assert isinstance(replicas, int)
         if demand.gaps is not None:
             demand, replicas = demand.of_one(replicas), 1
+        requests = demand.simulated()
         of = Pool(laws.schedulers[draw], laws.laws[draw], replicas)
-        if pool == "prefill":
-            factor = float(np.exp(_HANDOVER_SD * units[draw]))
-            own = between._replace(fixed_ms=factor * between.fixed_ms)
-            return _outcome(demand, prefilled(demand.simulated(), of, own), window_s)
-        return _outcome(demand, decoded(demand.simulated(), of, window_s or np.inf), window_s)
+        if pool == "decode":
+            return _outcome(demand, decoded(requests, of, window_s or np.inf), window_s)
+        if question.prefix_hit_rate:
+            requests = with_shared_prefix(requests, question.prefix_hit_rate)
+        factor = float(np.exp(_HANDOVER_SD * units[draw]))
+        own = between._replace(fixed_ms=factor * between.fixed_ms)
+        return _outcome(demand, prefilled(requests, of, own), window_s)
 
-    return Server(profile, run, len(laws.laws))
+    return Server(subject.profiles[profile_id], run, len(laws.laws))
 
 
 def _outcome(demand: Demand, made: Simulation, window_s: float | None) -> Outcome:
@@ -133,9 +150,9 @@ def _cheapest(
     prefill: Sizing, decode: Sizing, prices: list[float], confidence: float
 ) -> tuple[tuple[int, int], float, float] | None:
     """Return replicas of both, their price and the probability that both are enough at once."""
-    needs = np.array([prefill.needs, decode.needs])
-    if not needs.size:
+    if not (prefill.needs and decode.needs):  # no number of replicas is enough for one of them
         return None
+    needs = np.array([prefill.needs, decode.needs])
     best = None
     for n_first, n_second in {
         (a, b) for a in needs[0] for b in needs[1] if np.isfinite(a) and np.isfinite(b)
@@ -156,9 +173,10 @@ def apart_note(row: Row | None, chosen: Row) -> str:
         f"{row[pool]['replicas']} × {row[pool]['gpu_profile_id']}" for pool in ("prefill", "decode")
     ]
     text = f"Prefill and decode apart: {parts[0]} for prefill and {parts[1]} for decode cost "
-    text += f"{row['usd_per_hour']:.2f} USD/h"
-    usd = chosen["usd_per_hour"]
+    text += f"{row['usd_per_hour']:.2f} USD/h, probability {chance(row['probability_met'])}"
+    usd, was = chosen["usd_per_hour"], chosen["probability_met"]
     if usd is None:
         return f"{text}, where no replicas that do both are likely enough."
-    pays = "that pays" if row["usd_per_hour"] < usd else "that does not pay"
-    return f"{text}, replicas that do both {usd:.2f}: {pays}."
+    own = row["usd_per_hour"], -shown_chance(row["probability_met"])
+    pays = "pays" if own < (usd, -shown_chance(was)) else "does not pay"
+    return f"{text}; replicas that do both {usd:.2f}, {chance(was)}: that {pays}."

@@ -198,9 +198,9 @@ def _with_drafts(
     slots = np.minimum(demand.arrival_s // slot_s, len(schedule["replicas"]) - 1).astype(int)
     busy_s = np.bincount(slots, np.nan_to_num(outcome.e2e_s), len(schedule["replicas"]))
     names, rows = [row["slot"] for row in schedule["by_slot"]], schedule["by_slot"]
-    users = [
-        max(busy_s[place :: len(names)]) / slot_s / sizing.count for place in range(len(names))
-    ]
+    starts_s = slot_s * np.arange(len(busy_s))
+    in_flight = busy_s / np.minimum(slot_s, demand.duration_s - starts_s) / sizing.count
+    users = [float(in_flight[place :: len(names)].max()) for place in range(len(names))]
     found = draft_by_load(offer, sizing.server.profile.gpu_profile_id, users)
     for row, best in zip(rows, found, strict=True):
         row |= {name: best[name] for name in ("draft_tokens", "gain", "probability_gain")}

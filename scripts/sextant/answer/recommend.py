@@ -30,6 +30,8 @@ from sextant.predict import MEASURED, JointPredictor
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _OF_A_WAY = 3
 """GPU profiles that are simulated for each other way to serve."""
+_FEW_USERS = 8
+"""At which drafts are compared where no replica serves a request rate."""
 _STEADY = (
     "The rate is taken as a steady load, {how}. Requests that arrive at random may need more "
     "replicas: `sextant capacity` with the same options simulates them."
@@ -156,14 +158,8 @@ def _at_risk(
     return chosen, rows
 
 
-def _answer_from_draws(
-    asked: Asked, model: JointPredictor, notes: Sequence[str], gains: Sequence[Row] = ()
-) -> Answer:
-    """Weigh price against probability over joint draws of the latencies.
-
-    `gains` of speculation are those that chose the length of the draft, where the question does not
-    say it.
-    """
+def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]) -> Answer:
+    """Weigh price against probability over joint draws of the latencies."""
     _, question, llm_id, llm, source, profiles, _ = asked
     risk, slo = question.risk, question.slo
     subject = subject_of(question, llm_id, llm, source, profiles)
@@ -195,14 +191,20 @@ def _answer_from_draws(
             latency, headroom = _expect(made, chosen, options)
         costs = predicted.cost(made, chosen, latency)
         energy = predicted.energy(made, power, profile_id, latency["users"])
-    if latency and question.speculative:
+    miss = None if profile_id else predicted.find_nearest_miss(made, options)
+    # Where drafts are compared: at the answer's load, or at that of what comes nearest to one.
+    users = latency["users"] if latency else None
+    near: Row = miss or {"gpu_profile_id": profile_id, "users_per_replica": users}
+    place = near["gpu_profile_id"], near["users_per_replica"] or _FEW_USERS
+    gains: Sequence[Row] = []
+    if question.speculative:
         from sextant.answer.ways import drafting_gains, drafting_notes  # few questions speculate
 
-        place = profile_id, latency["users"]
-        gains = gains or drafting_gains(asked, model, subject, *place)
-        if question.draft_tokens is None and gains and (best := gains[0]["draft_tokens"]) != 1:
+        gains = drafting_gains(asked, model, subject, *place)
+        best = gains[0]["draft_tokens"] if gains else 1
+        if question.draft_tokens is None and best != 1:
             longer = asked._replace(question=replace(question, draft_tokens=best))
-            return _answer_from_draws(longer, model, notes, gains)
+            return _answer_from_draws(longer, model, notes)
         notes = [*notes, *drafting_notes(question, gains)]
     unmeasured, lines = _unmeasured(asked, model, fitted, chosen, arrivals)
     notes = [*notes, *lines]
@@ -212,9 +214,7 @@ def _answer_from_draws(
 
         pools = size_apart(made.subject, arrivals, slo)
         notes = [*notes, apart_note(pools, chosen)]
-    others: list[Row] = []
-    if question.decision == "utility" and predicted.has_steps(model):
-        others = _other_ways(asked, model, fitted, made, chosen, latency)
+    others = _other_ways(asked, model, fitted, made, chosen, place)
     if arrivals:
         # Without a recommendation: whether a longer run could make one.
         gap = abs(options["probability_met"].max() - FAIR) * (arrivals.n_draws(slo) + 1)
@@ -247,7 +247,7 @@ def _answer_from_draws(
         "drafting": [*gains],
         "ways": others,
         "disaggregated": pools,
-        "nearest_miss": None if profile_id else predicted.find_nearest_miss(made, options),
+        "nearest_miss": miss,
         "safest": predicted.find_safest(options, chosen),
         "latency": latency,
         "cost": costs,
@@ -349,7 +349,7 @@ def _other_ways(
     fitted: Fitted,
     made: Forecast,
     chosen: Row,
-    latency: Row | None,
+    place: tuple[str, int],
 ) -> list[Row]:
     """Return the ways to serve that are cheaper than the answer, or likelier where it is unsure.
 
@@ -363,13 +363,14 @@ def _other_ways(
         for name, each in asked.profiles.items()
         if each.usd_per_hour < usd or (was < SAFE and each.usd_per_hour == usd)
     }
-    if not profiles:
+    is_asked = question.decision == "utility" and predicted.has_steps(model)
+    # A probe is of the LLM as it is asked about.
+    if not (profiles and is_asked) or question.probe:
         return []
     from sextant.answer import ways  # not where nothing can be cheaper
 
     tried = ways.ways_of(asked.given, asked.llm)
-    if latency and question.speculative is None:
-        place = chosen["gpu_profile_id"], latency["users"]
+    if question.speculative is None:
         gains = ways.drafting_gains(asked, model, made.subject, *place)
         if gains and gains[0]["probability_gain"] > FAIR:
             tried.append(ways.speculation(gains[0]["draft_tokens"]))

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from sextant.answer.answer import source_line
 from sextant.answer.apart import handover
 from sextant.answer.question import Question
@@ -132,7 +134,15 @@ def simulate_llm(
     """
     gpu_profile_id, decode_profile_id = (*question.gpu_profile_ids, None)[:2]
     offer = find_laws(question, settings, n_draws, need_prices=False)
+    for name in filter(None, (gpu_profile_id, decode_profile_id)):
+        if name not in offer.laws:
+            problem, fix = f"{name}: {offer.excluded[name]}", "give a larger one"
+            raise InputError(problem, field="--gpu-profile, --decode-gpu-profile", fix=fix)
     laws, schedulers = offer.laws[str(gpu_profile_id)]
+    profiles = [offer.asked.profiles[name] for name in question.gpu_profile_ids]
+    if len({each.gpu.gpu_id for each in profiles}) > 1:
+        problem, fix = "the pools have different GPUs", "give GPU profiles of one type of GPU"
+        raise InputError(problem, field="--decode-gpu-profile", fix=fix)
 
     def run(draw: int) -> Simulation:
         if decode_profile_id is None or decode_replicas is None:
@@ -140,7 +150,7 @@ def simulate_llm(
         second = offer.laws[decode_profile_id]
         decode = Pool(second.schedulers[draw], second.laws[draw], decode_replicas)
         prefill = Pool(schedulers[draw], laws[draw], replicas)
-        between = handover(offer.subject, offer.asked.profiles[str(gpu_profile_id)])
+        between = handover(offer.subject, *profiles)
         return load.run_apart(prefill, decode, between, warmup_s)
 
     def one(draw: int) -> dict[str, Any]:
@@ -153,6 +163,16 @@ def simulate_llm(
         notes.append("Every request is refused or times out: there are no latencies.")
     saturation = None
     notes += load.notes
+    if decode_replicas is not None:
+        notes.append("How busy engines are and what the KV cache holds is that of the decode pool.")
+        late_s = best.end_s - load.duration_s
+        if load.users is None and late_s > max(
+            0.1 * load.duration_s, 3 * float(np.nanmin(best.e2e_s))
+        ):
+            text = (
+                "Arrivals exceed what the pools serve: the last answer ends {} after the last one "
+            )
+            notes.insert(0, text.format(duration_words(round(late_s))) + "arrived.")
     if load.users is None and decode_replicas is None:
         saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
         if saturation["is_exceeded"]:

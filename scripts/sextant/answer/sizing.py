@@ -137,11 +137,8 @@ def simulated_server(
         return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
 
     def requests_of(demand: Demand) -> Requests:
-        if not prefix_hit_rate:
-            return demand.simulated()
-        arrays = (demand.arrival_s, demand.input_tokens, demand.output_tokens)
-        shared = np.round(prefix_hit_rate * demand.input_tokens)
-        return Requests.of(*arrays, np.zeros(demand.n), shared)
+        requests = demand.simulated()
+        return with_shared_prefix(requests, prefix_hit_rate) if prefix_hit_rate else requests
 
     def bound(demand: Demand) -> Bound | None:
         taken = demand.input_tokens + demand.output_tokens <= schedulers[0].longest
@@ -159,6 +156,13 @@ def simulated_server(
         return Bound(rate, "kv_cache" if roomy > rate else "batch")
 
     return Server(profile, run, len(laws), bound)
+
+
+def with_shared_prefix(requests: Requests, share: float) -> Requests:
+    """Return requests that have this share of each one's input in common."""
+    arrays = (requests.arrival_s, requests.input_tokens, requests.output_tokens)
+    shared = np.round(share * requests.input_tokens)
+    return Requests.of(*arrays, np.zeros(len(requests)), shared)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Other ways to serve the LLM of an answer: precisions, speculation, and what each is worth.
 
 The answer is for the LLM as it is asked about; which of these its quality allows is for the person
-to say. Each way is one option of `sextant recommend` away, and is priced as the answer is.
+to say. Each way is one option of `sextant recommend` away; fewer GPU profiles are simulated for it
+than for an answer, so that its probability may differ by a draw or two.
 """
 
 import math
@@ -121,6 +122,7 @@ def drafting_gains(
         low, median, high = np.quantile(gain, [INTERVAL[0], 0.5, INTERVAL[1]])
         rows.append(
             {
+                "gpu_profile_id": profile_id,
                 "method": method,
                 "draft_tokens": n,
                 "accepted_length": subject.serving.accepted_length,

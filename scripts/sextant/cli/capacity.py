@@ -293,11 +293,12 @@ def simulate(
         field, fix = "--decode-gpu-profile", "give --decode-replicas"
         raise InputError("there is no number of its replicas", field=field, fix=fix)
     if given.decode_replicas is not None:
-        problem = "two pools take requests in turn, and share no prefixes"
+        problem = "two pools take requests in turn, share no prefixes, and users send ten each"
         ignored = {
             "--router": given.router != "round_robin",
             "--unique-prompts": given.unique_prompts is not None,
             "--warmup": given.users is not None and given.warmup != "0s",
+            "--duration": given.users is not None and traffic.duration is not None,
         }
         for option in (name for name, is_given in ignored.items() if is_given):
             raise InputError(problem, field=option, fix="leave it out with --decode-replicas")

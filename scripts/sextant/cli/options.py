@@ -244,9 +244,9 @@ class AskedOptions(StoreOptions):
     speculative: str | None = None
     """Speculative decoding: mtp, eagle3, ngram or draft-model."""
     draft_tokens: int | None = None
-    """Tokens of a draft; 1 to 5 are tried by default."""
+    """Tokens of a draft; by default 1, and `recommend` and `capacity` compare 1, 2, 3, 5."""
     acceptance: float | None = None
-    """Share of draft tokens accepted (0.7), or tokens of a step (2.1); of similar LLMs else."""
+    """Share of draft tokens accepted, up to 1 (0.7), or tokens of a step, above 1 (2.1)."""
     draft_config: Path | None = None
     """config.json of the LLM that drafts."""
     max_model_len: int | None = None

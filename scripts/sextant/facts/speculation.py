@@ -89,8 +89,10 @@ def speculating(
         fix = f"give 1 to {MOST_DRAFT_TOKENS}"
         raise InputError(f"{draft_tokens} draft tokens", field="--draft-tokens", fix=fix)
     if (method == "draft-model") != (draft is not None):
-        fix = "give the config.json of the LLM that drafts with --speculative draft-model"
-        raise InputError("draft model and method differ", field="--draft-config", fix=fix)
+        problem, fix = f"{method} has no draft model", "leave it out, or use draft-model"
+        if draft is None:
+            problem, fix = "nothing is said of the draft model", "give its config.json"
+        raise InputError(problem, field="--draft-config", fix=fix)
     if acceptance is not None:
         accepted, sd = acceptance * draft_tokens if acceptance <= 1 else acceptance - 1, 0.0
         if not 0 < accepted <= draft_tokens:

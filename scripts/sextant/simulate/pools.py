@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.simulate import OK, Requests, Scheduler, Simulation, StepLaw, simulate
+from sextant.simulate import OK, TIMEOUT, Requests, Scheduler, Simulation, StepLaw, simulate
 
 _ROUNDS = 4
 """Most rounds for each request of a user: answers differ in length."""
@@ -45,15 +45,25 @@ def prefilled(requests: Requests, pool: Pool, handover: Handover) -> Simulation:
     return replace(made, ttft_s=sent_s, e2e_s=sent_s)
 
 
-def decoded(requests: Requests, pool: Pool, window_s: float = np.inf) -> Simulation:
+def decoded(
+    requests: Requests, pool: Pool, window_s: float = np.inf, warmup_s: float = 0.0
+) -> Simulation:
     """Return the second part, of requests that arrive with their cache."""
     scheduler, law = of_decode(pool.scheduler, pool.law)
-    return simulate(requests, scheduler, law, n_replicas=pool.n_replicas, window_s=window_s)
+    return simulate(
+        requests,
+        scheduler,
+        law,
+        n_replicas=pool.n_replicas,
+        window_s=window_s,
+        warmup_s=warmup_s,
+    )
 
 
 def of_decode(scheduler: Scheduler, law: StepLaw) -> tuple[Scheduler, StepLaw]:
     """Return the scheduler and the law of a replica that computes no prompts."""
-    plan = replace(scheduler, receives_cache=True, prompts_first=False)
+    # Clients count from the first arrival (`simulate_apart`).
+    plan = replace(scheduler, receives_cache=True, prompts_first=False, timeout_s=np.inf)
     return plan, replace(law, request_ms=0.0)
 
 
@@ -76,10 +86,12 @@ def simulate_apart(
     if not len(order):
         return merged
     inputs, outputs = requests.input_tokens[order], requests.output_tokens[order]
-    second = decoded(Requests.of(arrival_s[order], inputs, outputs), decode)
+    second = decoded(Requests.of(arrival_s[order], inputs, outputs), decode, warmup_s=warmup_s)
     between_s = arrival_s[order] - requests.arrival_s[order]
     status[order], preemptions[order] = second.status, second.preemptions
     ttft_s[order], e2e_s[order] = second.ttft_s + between_s, second.e2e_s + between_s
+    is_late = e2e_s > prefill.scheduler.timeout_s
+    status[is_late], ttft_s[is_late], e2e_s[is_late] = TIMEOUT, np.nan, np.nan
     return replace(
         merged,
         preemptions=preemptions,
