@@ -43,7 +43,8 @@ def watched_once(plan: WatchPlan, level: float = 4) -> Watched:
 
 def so_far(watcher: Watcher) -> Watched:
     telemetry, server, errors = (
-        os.pread(file, os.fstat(file).st_size, 0)
+        # While a line is written, a file may be longer than what is there: the rest reads as zeros.
+        os.pread(file, os.fstat(file).st_size, 0).partition(b"\0")[0]
         for file in (watcher._telemetry, watcher._server, watcher._errors)
     )
     return Watched(

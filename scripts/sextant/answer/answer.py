@@ -471,7 +471,7 @@ def _reasons(answer: Data) -> list[Block]:
         n_rows_in_text=_N_OPTIONS,
     )
     unknown = replace(price, rows=[*map(_option, others)])
-    return [
+    sections = [
         Section("Price against probability", [price]),
         Section("GPU profiles", [_profile_table(profiles), *beaten_notes(beaten, answer["risk"])]),
         Section("On GPUs that nobody measured", [unknown]),
@@ -480,6 +480,9 @@ def _reasons(answer: Data) -> list[Block]:
         Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
         Section("Nearest measurements", [Facts(_evidence_lines(answer))]),
         Section("What would change the answer", [Facts(changes)]),
+    ]
+    return [
+        each for each in sections if any(not isinstance(b, Table) or b.rows for b in each.blocks)
     ]
 
 
