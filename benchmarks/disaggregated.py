@@ -14,16 +14,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from sextant.answer.apart import handover
 from sextant.answer.source import load_sources
-from sextant.facts.engine import handover_ms, scheduler_sheet
-from sextant.facts.gpu import NETWORK_GB_S, GPUProfile, profile_of_id
+from sextant.facts.engine import scheduler_sheet
+from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM, load_llm, served
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
 from sextant.predict import Rows
 from sextant.predict.roofline import Roofline, chunked, fit_or_restore
 from sextant.predict.roofline.posterior import columns_of
 from sextant.simulate import NAMES, OK, Requests, Scheduler, Simulation, StepLaw
-from sextant.simulate.pools import Handover, Pool, simulate_apart, simulate_users_apart
+from sextant.simulate.pools import Pool, simulate_apart, simulate_users_apart
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ["archive:inferencex", "archive:inferencex-other-engines", "archive:nvidia-perf"]
@@ -78,12 +79,6 @@ def requests(inputs: float, outputs: float, n: int, arrival_s: np.ndarray) -> Re
     return Requests.of(arrival_s, np.round(inputs * factors[0]), np.round(outputs * factors[1]))
 
 
-def handed(llm: LLM, engine: str, profile: GPUProfile) -> Handover:
-    """Return how long a cache is between the pools."""
-    speed = NETWORK_GB_S * profile.n_gpus * 1e6
-    return Handover(handover_ms(engine), llm.kv_bytes_per_token / speed)
-
-
 def means(made: Simulation) -> tuple[float, float]:
     """Return mean TTFT and mean TPOT in ms."""
     is_ok = made.status == OK
@@ -120,11 +115,11 @@ def deepseek(model: Roofline) -> pd.DataFrame:
         for pool, (_, laws, plans) in pools.items():
             of[pool] = Pool(plans[place], laws[place], int(point[f"{pool}_num_workers"]))
         keys = pools["prefill"][0].loc[place]
-        handover = handed(llm, keys["engine"], profiles[keys["gpu_profile_id"]])
+        between = handover(llm, keys["engine"], profiles[keys["gpu_profile_id"]])
         users = int(point["concurrency"])
         n = users * REQUESTS_A_USER
         sent = requests(point["isl"], point["osl"], n, np.zeros(n))
-        made = simulate_users_apart(users, sent, of["prefill"], of["decode"], handover)
+        made = simulate_users_apart(users, sent, of["prefill"], of["decode"], between)
         ttft_ms, tpot_ms = means(made)
         rows.append(
             {
@@ -163,7 +158,7 @@ def gpt_oss(model: Roofline, profiles: dict[str, GPUProfile], llms: dict[str, LL
     n = int(point["ok"])
     arrival_s = np.cumsum(np.random.default_rng(0).exponential(1 / float(point["target"]), n))
     sent = requests(inputs, outputs, n, arrival_s)
-    made = simulate_apart(sent, *pools, handed(llm, "vllm", profiles[names[0]]))
+    made = simulate_apart(sent, *pools, handover(llm, "vllm", profiles[names[0]]))
     ttft_ms, _ = means(made)
     found = {"TTFT": 1e3 * point["ttft_mean_s"], "predicted TTFT": ttft_ms}
     e2e_ms = 1e3 * np.nanmean(made.e2e_s)

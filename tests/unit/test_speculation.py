@@ -101,8 +101,8 @@ def test_accepted_lengths_are_the_tables_the_users_or_refused():
     assert other.accepted_sd > qwen.accepted_sd > 0
     lengths = [speculating(LLMS[MOE], MOE, "eagle3", n).accepted_length for n in range(1, 9)]
     assert (np.diff(lengths) > 0).all() and (np.diff(lengths, 2) < 0.01).all()
-    told = speculating(LLMS[MOE], MOE, "ngram", 4, 0.25)
-    assert (told.accepted_length, told.accepted_sd, told.draft) == (2.0, 0.0, None)
+    by_user = speculating(LLMS[MOE], MOE, "ngram", 4, 0.25)
+    assert (by_user.accepted_length, by_user.accepted_sd, by_user.draft) == (2.0, 0.0, None)
     assert speculating(LLMS[MOE], MOE, "ngram", 4, 2.0).accepted_length == 2.0
     for method, n, acceptance, field in (
         ("medusa", 1, 0.5, "--speculative"),

@@ -25,6 +25,7 @@ from sextant.base.files import Row
 from sextant.decide.sizing import probability_of
 from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
+from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import chance, shown_chance
 from sextant.simulate import N_BINS, OK, Simulation
@@ -59,7 +60,10 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
         pool: server_laws(of, Settings(), n_draws - 1, arrivals.model)[0]
         for pool, of in (("prefill", subject.undrafted()), ("decode", subject))
     }
-    of = {name: handover(subject, subject.profiles[name]) for name in laws["decode"]}
+    between = {
+        name: handover(subject.llm, subject.engine, subject.profiles[name])
+        for name in laws["decode"]
+    }
     traffic, found = arrivals.traffic_of(slo), {}
     before, after = (
         {name: limit._replace(limit_ms=share * limit.limit_ms) for name, limit in first.items()}
@@ -67,25 +71,27 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
     )
     for pool, limits in (("prefill", before), ("decode", {**after, **later})):
         servers = {
-            name: _server(subject, name, each, pool, of[name]) for name, each in laws[pool].items()
+            name: _server(subject, name, each, pool, between[name])
+            for name, each in laws[pool].items()
         }
         target = Target(limits, slo.goodput, slo.allowed_failures, None)
         found[pool] = size_profiles(servers, traffic, target, arrivals.confidence, has_rate=False)
     best = min(
-        (row for row in _pairs(found, subject.profiles, arrivals.confidence)),
+        _pairs(found, subject.profiles, arrivals.confidence),
         key=lambda row: (row["usd_per_hour"], -row["probability_met"]),
         default=None,
     )
     if best is not None:
         tokens = subject.lengths[0, :1]
-        best["handover_ms"] = 1e3 * float(of[best["prefill"]["gpu_profile_id"]].after_s(tokens)[0])
+        own = between[best["prefill"]["gpu_profile_id"]]
+        best["handover_ms"] = 1e3 * float(own.after_s(tokens)[0])
     return best
 
 
-def handover(subject: Subject, *profiles: GPUProfile) -> Handover:
+def handover(llm: LLM, engine: str, *profiles: GPUProfile) -> Handover:
     """Return how long a request of an LLM is between pools on these GPU profiles."""
     bytes_per_ms = NETWORK_GB_S * min(each.n_gpus for each in profiles) * 1e6
-    return Handover(handover_ms(subject.engine), subject.llm.kv_bytes_per_token / bytes_per_ms)
+    return Handover(handover_ms(engine), llm.kv_bytes_per_token / bytes_per_ms)
 
 
 def _server(

@@ -192,7 +192,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         costs = predicted.cost(made, chosen, latency)
         energy = predicted.energy(made, power, profile_id, latency["users"])
     miss = None if profile_id else predicted.find_nearest_miss(made, options)
-    # Where drafts are compared: at the answer's load, or at that of what comes nearest to one.
+    # Drafts are compared at the load of the answer, or of the nearest miss where there is none.
     users = latency["users"] if latency else None
     near: Row = miss or {"gpu_profile_id": profile_id, "users_per_replica": users}
     place = near["gpu_profile_id"], near["users_per_replica"] or _FEW_USERS

@@ -150,7 +150,7 @@ def simulate_llm(
         second = offer.laws[decode_profile_id]
         decode = Pool(second.schedulers[draw], second.laws[draw], decode_replicas)
         prefill = Pool(schedulers[draw], laws[draw], replicas)
-        between = handover(offer.subject, *profiles)
+        between = handover(offer.subject.llm, offer.subject.engine, *profiles)
         return load.run_apart(prefill, decode, between, warmup_s)
 
     def one(draw: int) -> dict[str, Any]:

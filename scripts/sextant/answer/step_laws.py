@@ -182,7 +182,7 @@ def server_laws(
         InputError: the predictor, or the engines that were measured, have no law of a step.
     """
     profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
-    fitted, probe = model, subject.probe
+    probe = subject.probe
     # The law of chunked prefill is that of GPUs: cores have their own points alone.
     on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
     on_gpu = [name for name in subject.candidates if name not in on_cpu]
@@ -202,7 +202,7 @@ def server_laws(
         lesser = {} if n == 0 or are_few_drawn else _lesser(subject, [profiles[x] for x in names])
         every, known = {**lesser, **profiles}, [*names, *lesser]
         keys = pd.DataFrame([(subject.llm_id, name, 1) for name in known], columns=KEYS)
-        found = step_laws(fitted, bare.asked(fitted, keys, every), n, seed)
+        found = step_laws(model, bare.asked(model, keys, every), n, seed)
         coupled = _coupled(dict(zip(known, found, strict=True)), every, subject.lengths[0])
         of = {}
         for name in names:

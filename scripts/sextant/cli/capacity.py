@@ -291,7 +291,8 @@ def simulate(
     any_limit = replace(MEDIANS, itl_ms=None)  # outputs of one token have no ITL
     if given.decode_gpu_profile and given.decode_replicas is None:
         field, fix = "--decode-gpu-profile", "give --decode-replicas"
-        raise InputError("there is no number of its replicas", field=field, fix=fix)
+        raise InputError("the number of its replicas is missing", field=field, fix=fix)
+    profiles: tuple[str, ...] = (given.gpu_profile,)
     if given.decode_replicas is not None:
         problem = "two pools take requests in turn, share no prefixes, and users send ten each"
         ignored = {
@@ -302,8 +303,6 @@ def simulate(
         }
         for option in (name for name, is_given in ignored.items() if is_given):
             raise InputError(problem, field=option, fix="leave it out with --decode-replicas")
-    profiles: tuple[str, ...] = (given.gpu_profile,)
-    if given.decode_replicas is not None:
         profiles += (given.decode_gpu_profile or given.gpu_profile,)
     question = asked.question(any_limit, gpu_profile_ids=profiles)
     question = replace(question, requests=lengths)

@@ -81,8 +81,15 @@ def simulate_apart(
     is_counted = requests.arrival_s >= warmup_s
     status, ttft_s = first.status.copy(), np.full(len(requests), np.nan)
     e2e_s, preemptions = ttft_s.copy(), np.zeros(len(requests), int)
-    merged = replace(first, ttft_s=ttft_s, e2e_s=e2e_s, is_counted=is_counted, warmup_s=warmup_s)
-    merged = replace(merged, output_tokens=requests.output_tokens, status=status)
+    merged = replace(
+        first,
+        output_tokens=requests.output_tokens,
+        status=status,
+        is_counted=is_counted,
+        ttft_s=ttft_s,
+        e2e_s=e2e_s,
+        warmup_s=warmup_s,
+    )
     if not len(order):
         return merged
     inputs, outputs = requests.input_tokens[order], requests.output_tokens[order]
