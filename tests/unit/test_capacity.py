@@ -28,6 +28,7 @@ from sextant.base.files import write_parquet
 from sextant.decide.sizing import fewest_replicas, largest_rate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
+from sextant.facts.startup import Startup
 from sextant.simulate import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
@@ -296,7 +297,9 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
 
     sizing = replace(size_by_simulation(SERVER, Days(), within(1.0), 0.9), needs=[9, 3], replicas=3)
     question = Question(SLO("a", ttft_ms=1, percentile=50, users=1))
-    found = capacity._changes(sizing, CapacityQuestion(question, Days(), within(1.0)))
+    found = capacity._changes(
+        sizing, CapacityQuestion(question, Days(), within(1.0)), Startup(300.0)
+    )
     assert [row["n_windows_missed"] for row in found["neighbours"]] == [1, 0, 0]
     assert found["fixed"]["n_windows_missed"] == 0
     # What was not simulated is not drawn.
@@ -392,7 +395,7 @@ def test_a_schedule_follows_the_hours_and_meets_every_window() -> None:
     hours = [np.arange(0, 3600, 1 / rate) + 3600 * place for place, rate in enumerate((1, 7, 1, 1))]
     found, asked = sized(np.concatenate(hours), 4 * 3600.0)
     assert found.replicas == 4
-    facts, judged = find_schedule(found, asked, within(1.0), Terms(startup_s=360.0, least=2))
+    facts, judged = find_schedule(found, asked, within(1.0), Terms(least=2), Startup(360.0))
     assert facts["replicas"] == [2, 4, 2, 2] and judged.n_missed == 0
     assert facts["replica_hours"] == pytest.approx(10.2) and facts["fixed_replica_hours"] == 16.0
     assert facts["saved"] == pytest.approx(1 - 10.2 / 16)
@@ -404,5 +407,5 @@ def test_over_days_the_same_hours_have_the_same_replicas() -> None:
     hours = [np.arange(0, 3600, 4 / rate) + 3600 * at for at, rate in enumerate(2 * rates)]
     del hours[25]
     found, asked = sized(np.concatenate(hours), 48 * 3600.0, limit_s=0.6)
-    made, _ = find_schedule(found, asked, within(0.6), Terms())
+    made, _ = find_schedule(found, asked, within(0.6), Terms(), Startup(300.0))
     assert len(made["by_slot"]) == 24 and made["replicas"][1] == made["replicas"][25]

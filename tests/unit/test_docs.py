@@ -36,7 +36,7 @@ def test_the_documents_stay_short() -> None:
     # All words together have a ceiling in pyproject.toml.
     assert len(page("docs/results.md").split()) <= 2150
     assert len(page("README.md").splitlines()) <= 110
-    assert len(DOCUMENTS) <= 13
+    assert len(DOCUMENTS) <= 16
 
 
 def _anchors(text: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -177,6 +178,15 @@ def load_words(slo: Data, load: float | None = None) -> str:
 def limits_words(answer: Data, one: str = "the limit") -> str:
     """Return `the limit`, or another name of `one`, `both limits` or `all limits`."""
     return {1: one, 2: "both limits"}.get(len(limits_of(answer["slo"])), "all limits")
+
+
+def moment_words(start: str | None, after_s: float) -> str:
+    """Return a time of a trace as date and time, or as the time after its start."""
+    if start is not None:
+        moment = datetime.fromisoformat(start) + timedelta(seconds=after_s)
+        return f"{moment:%Y-%m-%d %H:%M:%S}"
+    minutes, seconds = divmod(round(after_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} after its start"
 
 
 def source_line(answer: Data) -> str:

@@ -12,10 +12,10 @@ import numpy as np
 from sextant.answer.candidates import Subject
 from sextant.answer.demand import Demand, Outcome, Target
 from sextant.answer.sizing import (
-    EDGES_MS,
     Replicas,
     Server,
     Sizing,
+    outcome_of,
     size_profiles,
     with_shared_prefix,
 )
@@ -28,7 +28,6 @@ from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import chance, shown_chance
-from sextant.simulate import N_BINS, OK, Simulation
 from sextant.simulate.pools import Handover, Pool, decoded, prefilled
 
 _FIRST, _LATER = ("ttft", "nttft"), ("itl", "tpot")
@@ -109,22 +108,15 @@ def _server(
         requests = demand.simulated()
         of = Pool(laws.schedulers[draw], laws.laws[draw], replicas)
         if pool == "decode":
-            return _outcome(demand, decoded(requests, of, window_s or np.inf), window_s)
+            made = decoded(requests, of, window_s or np.inf)
+            return outcome_of(demand, [(slice(None), made)], window_s)
         if question.prefix_hit_rate:
             requests = with_shared_prefix(requests, question.prefix_hit_rate)
         factor = float(np.exp(_HANDOVER_SD * units[draw]))
         own = between._replace(fixed_ms=factor * between.fixed_ms)
-        return _outcome(demand, prefilled(requests, of, own), window_s)
+        return outcome_of(demand, [(slice(None), prefilled(requests, of, own))], window_s)
 
     return Server(subject.profiles[profile_id], run, len(laws.laws))
-
-
-def _outcome(demand: Demand, made: Simulation, window_s: float | None) -> Outcome:
-    counts = np.zeros((demand.n_windows(window_s), N_BINS))
-    counts[: len(made.gaps)] += made.gaps[: len(counts)]
-    lengths = demand.input_tokens, demand.output_tokens
-    times = made.ttft_s, made.e2e_s, made.status == OK
-    return Outcome(demand.arrival_s, *lengths, *times, EDGES_MS, counts)
 
 
 def _pairs(

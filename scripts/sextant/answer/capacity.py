@@ -1,6 +1,6 @@
 """The answer of `sextant capacity`: replicas on each GPU profile, and what would change them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,7 +16,10 @@ from sextant.answer.step_laws import LLMLaws, Settings, find_laws
 from sextant.answer.traffic import demand_notes, multiplied_demand
 from sextant.base.errors import InputError
 from sextant.decide.sizing import draws_needed, fewest_replicas
+from sextant.facts.llm import LLM
+from sextant.facts.startup import Startup, startup_of
 from sextant.pages.blocks import DAY_S, HOUR_S, percent, plural
+from sextant.simulate.scaling import Policy
 
 RISK = 0.1
 N_DRAWS = 32
@@ -31,7 +34,7 @@ class Terms(NamedTuple):
     """How replicas may come and go."""
 
     slot_s: float = HOUR_S
-    startup_s: float = 300.0
+    startup: Callable[[LLM], Startup] = startup_of
     """From the order of a replica until it takes requests; it is paid for."""
     least: int = 1
 
@@ -49,6 +52,9 @@ class CapacityQuestion:
     risk: float = RISK
     """Largest probability that a window is missed."""
     n_draws: int = N_DRAWS
+    policy: Policy | None = None  # how replicas come and go, to compare with those that stay
+    attainment: float | None = None
+    """Share of windows that a tuned policy has to meet; None: none is tuned."""
     steady: SteadyTraffic | None = None
     """What the replicas are sized by in place of `traffic`, which then shows them over time."""
 
@@ -98,7 +104,12 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
     if chosen["replicas"]:
         more["rate_at_slo_rps"] = chosen["rate_at_slo_rps"]
         sizing = sizings[chosen["gpu_profile_id"]]
-        more |= _changes(sizing, asked)
+        startup = asked.terms.startup(offer.subject.llm)
+        more |= _changes(sizing, asked, startup)
+        if asked.policy is not None or asked.attainment is not None:
+            from sextant.answer.scaling import compare_policies  # few questions have one
+
+            more["scaling"] = compare_policies(offer.asked.llm_id, sizing, asked, startup, more)
         if asked.question.speculative:
             drafted = _with_drafts(sizing, asked, offer, more["schedule"])
             if drafted is not None:
@@ -145,7 +156,7 @@ def _row(name: str, sizing: Sizing, offer: LLMLaws) -> dict[str, Any]:
     }
 
 
-def _changes(sizing: Sizing, asked: CapacityQuestion) -> dict[str, Any]:
+def _changes(sizing: Sizing, asked: CapacityQuestion, startup: Startup) -> dict[str, Any]:
     """Return the results of the chosen replicas, and what would change them.
 
     Law and traffic are those of one draw: the one that needs these replicas.
@@ -154,7 +165,7 @@ def _changes(sizing: Sizing, asked: CapacityQuestion) -> dict[str, Any]:
     demand = asked.traffic.drawn(sizing.draw)
     sized_by = demand if asked.steady is None else asked.steady.drawn(sizing.draw)
     fixed = sizing.server.judge(demand, count, target, sizing.draw)
-    schedule, scheduled = find_schedule(sizing, demand, target, terms)
+    schedule, scheduled = find_schedule(sizing, demand, target, terms, startup)
     bucket_s = next(
         (each for each in _BUCKETS_S if each * _N_BUCKETS >= demand.duration_s), _BUCKETS_S[-1]
     )
@@ -170,13 +181,13 @@ def _changes(sizing: Sizing, asked: CapacityQuestion) -> dict[str, Any]:
         "replicas": count,
         "slot_s": terms.slot_s,
         "scheduled_replicas": schedule["replicas"],
-        "fixed": _windows(fixed),
-        "scheduled": _windows(scheduled),
+        "fixed": windows_of(fixed),
+        "scheduled": windows_of(scheduled),
     }
     return {
         "fixed": summary(fixed, target),
         "neighbours": neighbours(sizing, sized_by, target),
-        "failure": after_failure(sizing, demand, target, terms.startup_s),
+        "failure": after_failure(sizing, demand, target, startup.median_s),
         "growth": after_growth(sizing, demand, target),
         "schedule": schedule,
         "timeline": timeline,
@@ -211,7 +222,7 @@ def _with_drafts(
     return replace(asked, question=replace(question, draft_tokens=longest))
 
 
-def _windows(judged: Judged) -> dict[str, Any]:
+def windows_of(judged: Judged) -> dict[str, Any]:
     """Return latencies and failures by window, for a figure."""
     share = np.where(judged.n_requests, judged.n_failed / np.maximum(judged.n_requests, 1), np.nan)
     known = {"failed_fraction": share}
@@ -291,18 +302,27 @@ def after_growth(sizing: Sizing, demand: Demand, target: Target) -> dict[str, An
 
 
 def find_schedule(
-    sizing: Sizing, demand: Demand, target: Target, terms: Terms
+    sizing: Sizing,
+    demand: Demand,
+    target: Target,
+    terms: Terms,
+    startup: Startup,
+    *,
+    has_labels: bool = True,
 ) -> tuple[dict[str, Any], Judged]:
     """Return the fewest replicas by slot of time that meet the target, and the results by window.
 
     Each slot is sized by itself, with the time before it in which queues build up. Then all are
     followed together: a slot with a missed window gets one more, and so does the one before it.
-    Slots with the same label, e.g. the same hour of all days, have the most that any of them needs.
+    Slots with the same label, e.g. the same hour of all days, have the most that any of them needs;
+    without labels each has its own.
     """
     server, most, draw, slot_s = sizing.server, sizing.count, sizing.draw, terms.slot_s
     n_slots, turn = demand.n_windows(slot_s), np.arange(demand.n)
     slot_of = np.minimum(demand.arrival_s // slot_s, n_slots - 1).astype(int)
     labels = _labels(demand.start_time, demand.duration_s / DAY_S, n_slots, slot_s)
+    if not has_labels:
+        labels = [str(place) for place in range(n_slots)]
 
     def need(place: int) -> int:
         start_s, end_s = place * slot_s, min((place + 1) * slot_s, demand.duration_s)
@@ -335,7 +355,7 @@ def find_schedule(
         replicas, judged = follow(more)
     ends = np.minimum(np.arange(1, n_slots + 1) * slot_s, demand.duration_s)
     started = np.maximum(np.diff(replicas), 0).sum()
-    replica_s = (replicas * np.diff(ends, prepend=0.0)).sum() + started * terms.startup_s
+    replica_s = (replicas * np.diff(ends, prepend=0.0)).sum() + started * startup.median_s
     hours, fixed_hours = float(replica_s) / HOUR_S, most * demand.duration_s / HOUR_S
     saved = (fixed_hours - hours) / demand.duration_s * HOUR_S
     by_label = dict(zip(labels, replicas, strict=True))
@@ -346,7 +366,9 @@ def find_schedule(
         "fixed_replica_hours": fixed_hours,
         "saved": 1 - hours / fixed_hours,
         "n_windows_missed": judged.n_missed,
-        **terms._asdict(),
+        "slot_s": slot_s,
+        "least": terms.least,
+        **startup.facts(),
         "usd_per_hour_saved": saved * server.profile.usd_per_hour,
     }
     return facts, judged

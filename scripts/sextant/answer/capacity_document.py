@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from sextant.answer import answer as shared
 from sextant.answer.capacity import CapacityQuestion, answer_capacity
 from sextant.answer.demand import WINDOW_S, Target, Traffic, requests_of_demand
 from sextant.answer.question import Length, Question, Requests
+from sextant.answer.scaling import scaling_sections
 from sextant.answer.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
@@ -116,6 +116,7 @@ def _sections(answer: Answer) -> list[Block]:
             f"With {shared.deployment(answer)}, by {how}", [counts, Facts(_change_lines(answer))]
         ),
         Section("Schedule", [Table(header, slots)], is_detail=len(slots) < 2),
+        *(scaling_sections(answer) if "scaling" in answer else []),
     ]
 
 
@@ -143,12 +144,17 @@ def _timeline(answer: Answer) -> str:
     }
     if len(by_slot) > 1:
         curves["Replicas"].append(steps("scheduled", slots, by_slot))
+    policy = answer.get("scaling", {}).get("timeline")
+    if policy is not None:
+        curves["Replicas"].append(steps("policy", policy["time_s"], policy["ready"]))
     for name, limit in limits_of(answer["slo"]).items():
         values, starts = fixed[f"{name}_ms"], fixed["start_s"]
         own = [steps("fixed", starts, values)]
         if len(by_slot) > 1:
             row = timeline["scheduled"]
             own.append(steps("scheduled", row["start_s"], row[f"{name}_ms"]))
+        if policy is not None:
+            own.append(steps("policy", policy["start_s"], policy[f"{name}_ms"]))
         missed = [value if value and value > limit.limit_ms else None for value in values]
         if any(missed):
             own.append(steps("missed", starts, missed)._replace(is_marks=True))
@@ -157,7 +163,7 @@ def _timeline(answer: Answer) -> str:
     failed = [None if share is None else 100 * share for share in fixed["failed_fraction"]]
     curves["Failed (%)"] = [steps("fixed", fixed["start_s"], failed)]
     highest = {
-        "Replicas": 1.15 * timeline["replicas"] + 0.5,
+        "Replicas": 1.15 * max(timeline["replicas"], *policy["ready"] if policy else [0]) + 0.5,
         "Failed (%)": max(1.0, 1.1 * max(filter(None, failed), default=0.0)),
     }
     x = Axis(since, low=-0.01 * end, high=1.01 * end)
@@ -281,11 +287,7 @@ def _change_lines(answer: Answer) -> list[str]:
     """Return what a failed replica does, what more traffic does, and what a schedule saves."""
     lost, growth, start = answer["failure"], answer["growth"], answer["demand"]["start_time"]
     back = duration_words(lost["back_s"] - lost["at_s"])
-    minutes, seconds = divmod(round(lost["at_s"]), 60)
-    when = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} after its start"
-    if start is not None:
-        moment = datetime.fromisoformat(start) + timedelta(seconds=lost["at_s"])
-        when = f"{moment:%Y-%m-%d %H:%M:%S}"
+    when = shared.moment_words(start, lost["at_s"])
     enough = "no number of replicas is enough"
     if growth["replicas_needed"] is not None:
         enough = f"it takes {plural(growth['replicas_needed'], 'replica')}, {_price(growth)}"

@@ -289,16 +289,20 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
         latencies[name] = found
         is_met &= ~(found > limit.limit_ms)
     if target.goodput is not None:
-        # Within all limits; the ITL of a request is the mean of its gaps.
-        limits_ms = {name: limit.limit_ms for name, limit in target.limits.items()}
-        if "itl" in limits_ms:
-            limits_ms["tpot"] = min(limits_ms.pop("itl"), limits_ms.get("tpot", np.inf))
-        is_good = outcome.is_ok.copy()
-        for name, values in _per_request(outcome, limits_ms).items():
-            is_good &= ~(values > limits_ms[name])
-        share_good = count(is_good) / np.maximum(n_requests, 1)
+        share_good = count(are_good(outcome, target)) / np.maximum(n_requests, 1)
         is_met &= (share_good >= target.goodput) | (n_requests == 0)
     return Judged(starts, n_requests, n_failed, latencies, is_met)
+
+
+def are_good(outcome: Outcome, target: Target) -> np.ndarray:
+    """Return which requests were answered within all limits; ITL is the mean of their own gaps."""
+    limits_ms = {name: limit.limit_ms for name, limit in target.limits.items()}
+    if "itl" in limits_ms:
+        limits_ms["tpot"] = min(limits_ms.pop("itl"), limits_ms.get("tpot", np.inf))
+    is_good = outcome.is_ok.copy()
+    for name, values in _per_request(outcome, limits_ms).items():
+        is_good &= ~(values > limits_ms[name])
+    return is_good
 
 
 def _per_request(outcome: Outcome, names: Container[str]) -> dict[str, np.ndarray]:

@@ -12,7 +12,11 @@ from sextant.answer.question import Question
 from sextant.answer.step_laws import Settings, find_laws
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
+from sextant.facts.llm import LLM
+from sextant.facts.startup import Startup, startup_of
 from sextant.pages.blocks import (
+    HOUR_S,
+    MINUTE_S,
     Block,
     Document,
     Headline,
@@ -41,6 +45,7 @@ from sextant.simulate import (
 )
 from sextant.simulate.means import Limits, Load, saturation_rps
 from sextant.simulate.pools import Handover, Pool, simulate_apart, simulate_users_apart
+from sextant.simulate.scaling import Policy, Scaling, simulate_scaled
 
 _MOST_REQUESTS = 10_000_000
 _OF_A_USER = 10
@@ -109,6 +114,8 @@ def simulate_llm(
     n_draws: int = 100,
     limits_ms: dict[str, float] | None = None,
     decode_replicas: int | None = None,
+    policy: Policy | None = None,
+    startup: Callable[[LLM], Startup] = startup_of,
 ) -> dict[str, Any]:
     """Return latencies, rates and use of a deployment at the most likely law of a step.
 
@@ -123,11 +130,13 @@ def simulate_llm(
         n_draws: draws of the law that the 90% `intervals` are made of; 0 for none.
         limits_ms: limits of goodput, as in `summarise`.
         decode_replicas: those that decode, while `replicas` compute the prompts; None: all do both.
+        policy: orders and removes replicas, of which there are `replicas` at the start.
+        startup: how long they take to start.
 
     Returns:
         The numbers of `summarise`, `intervals` of each of them (None without draws), `saturation`
-        (the rate that arrives and the one that the replicas can serve; None of users), and the
-        question.
+        (the rate that arrives and the one that the replicas can serve; None of users), `by_minute`
+        (with a policy), and the question.
 
     Raises:
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
@@ -144,7 +153,24 @@ def simulate_llm(
         problem, fix = "the pools have different GPUs", "give GPU profiles of one type of GPU"
         raise InputError(problem, field="--decode-gpu-profile", fix=fix)
 
+    scalings: list[Scaling] = []
+    started = startup(offer.subject.llm)
+
     def run(draw: int) -> Simulation:
+        if policy is not None:
+            made, scaling = simulate_scaled(
+                load.requests(0),
+                schedulers[draw],
+                laws[draw],
+                policy,
+                duration_s=load.duration_s,
+                startup=started,
+                initial=replicas,
+                router=router,
+                seed=question.seed + draw,
+            )
+            scalings.append(scaling)
+            return made
         if decode_profile_id is None or decode_replicas is None:
             return load.run(schedulers[draw], laws[draw], replicas, router, warmup_s)
         second = offer.laws[decode_profile_id]
@@ -173,7 +199,7 @@ def simulate_llm(
                 "Arrivals exceed what the pools serve: the last answer ends {} after the last one "
             )
             notes.insert(0, text.format(duration_words(round(late_s))) + "arrived.")
-    if load.users is None and decode_replicas is None:
+    if load.users is None and decode_replicas is None and policy is None:
         saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
         if saturation["is_exceeded"]:
             offered, served = (number(saturation[name]) for name in ("offered_rps", "served_rps"))
@@ -198,6 +224,8 @@ def simulate_llm(
             "mean_output_tokens": float(best.output_tokens.mean()),
         },
         "saturation": saturation,
+        "replica_hours": scalings[0].replica_s / HOUR_S if scalings else None,
+        "by_minute": by_minute(best, scalings[0], load.duration_s) if scalings else None,
         **numbers,
         "intervals": intervals(drawn) if drawn else None,
         "n_draws": n_draws,
@@ -210,6 +238,23 @@ def simulate_llm(
         "seed": question.seed,
     }
     return dict(jsonable(facts))
+
+
+def by_minute(simulation: Simulation, scaling: Scaling, duration_s: float) -> list[dict[str, Any]]:
+    """Return for each minute replicas (at its end), requests (those in flight as its mean)."""
+    s, rows = simulation, []
+    end_s = s.arrival_s + np.where(np.isnan(s.e2e_s), 0.0, s.e2e_s)
+    for start_s in np.arange(0.0, duration_s, MINUTE_S):
+        until_s = min(start_s + MINUTE_S, duration_s)
+        is_own = (s.arrival_s >= start_s) & ((s.arrival_s < until_s) | (until_s == duration_s))
+        busy_s = np.minimum(end_s, until_s) - np.maximum(s.arrival_s, start_s)
+        ttft_s = s.ttft_s[is_own & (s.status == OK)]
+        ends = np.quantile(ttft_s, (0.5, 0.9)) if len(ttft_s) else (np.nan, np.nan)
+        row = {"start_s": start_s, "n_requests": int(is_own.sum())}
+        row |= {"in_flight": float(np.maximum(busy_s, 0).sum() / (until_s - start_s))}
+        row |= {"median_ttft_ms": 1e3 * ends[0], "p90_ttft_ms": 1e3 * ends[1]}
+        rows.append({**row, **scaling.at(until_s - 1e-6)})
+    return rows
 
 
 def _notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
@@ -288,6 +333,16 @@ def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> 
     ]
     header = ["Latency", "mean", *STATISTICS, *["90% interval of p95"] * has_intervals]
     rate_header = ["Rate or use", "", *["90% interval"] * has_intervals]
+    minutes: list[Block] = []
+    if facts["by_minute"] is not None:
+        hours = f"{number(facts['replica_hours'])} replica hours, starts included"
+        columns = ["From", "Requests", "In flight", "TTFT p50 (ms)", "TTFT p90 (ms)"]
+        values = [
+            [duration_words(start_s), *map(number, numbers)]
+            for start_s, *numbers in (row.values() for row in facts["by_minute"])
+        ]
+        table = Table([*columns, "Ordered", "Ready"], values)
+        minutes = [Section("By minute", [Note(hours), table])]
     given = {"replicas": facts["replicas"], "router": facts["router"], **facts["scheduler"]}
     settings = [[name, "–" if value is None else str(value)] for name, value in given.items()]
     law = [[name, number(value)] for name, value in facts["law"].items()]
@@ -296,6 +351,7 @@ def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> 
         *(Note(text, "warning") for text in facts["warnings"]),
         Table(header, latencies),
         Table(rate_header, rates, {0, 1, 2}, has_header_in_text=False),
+        *minutes,
         Section("vLLM's settings", [Table(["Setting", "Value"], settings, {0, 1})], is_detail=True),
         Section("The law of a step", [Table(["Term", "Value"], law)], is_detail=True),
         Note(source_line(facts)),

@@ -30,6 +30,7 @@ from sextant.simulate import (
     simulate,
 )
 from sextant.simulate.means import Limits, Load, saturation_rps
+from sextant.simulate.scaling import Policy, Scaling, simulate_scaled
 
 Replicas = int | np.ndarray
 """How many replicas take requests in turn, or the replica of each request."""
@@ -62,6 +63,9 @@ class Server:
     n_draws: int = 1
     bound: Callable[[Demand], Bound | None] = lambda demand: None
     """Returns the bound of such requests by the most likely law; None where it is not known."""
+    follow: Callable[..., tuple[Outcome, Scaling]] | None = None
+    """Simulates a demand under a policy that adds and removes replicas, with a draw of the law;
+    gaps as in `Run`, more arguments as `simulate_scaled` takes them. None: there is none."""
 
     def judge(self, demand: Demand, replicas: Replicas, target: Target, draw: int = 0) -> Judged:
         """Return the results by window."""
@@ -118,23 +122,27 @@ def simulated_server(
             demand, replicas = demand.of_one(replicas), 1
         setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
-        parts: list[tuple[np.ndarray | slice, Simulation]] = []
         if isinstance(replicas, int):
             made = one(requests_of(demand), n_replicas=replicas)
-            parts.append((slice(None), made))
-        else:
-            for replica in np.unique(replicas):
-                places = np.flatnonzero(replicas == replica)
-                parts.append((places, one(requests_of(demand.at(places)))))
-        (ttft_s, e2e_s), is_ok = np.full((2, demand.n), np.nan), np.zeros(demand.n, bool)
-        n_windows = demand.n_windows(window_s)
-        counts = np.zeros((n_windows, N_BINS))
-        for here, made in parts:
-            ttft_s[here], e2e_s[here], is_ok[here] = made.ttft_s, made.e2e_s, made.status == OK
-            counts[: len(made.gaps)] += made.gaps[:n_windows]
-            counts[-1] += made.gaps[n_windows:].sum(axis=0)
-        lengths = demand.input_tokens, demand.output_tokens
-        return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
+            return outcome_of(demand, [(slice(None), made)], window_s)
+        each = [np.flatnonzero(replicas == replica) for replica in np.unique(replicas)]
+        parts = [(places, one(requests_of(demand.at(places)))) for places in each]
+        return outcome_of(demand, parts, window_s)
+
+    def follow(
+        demand: Demand, policy: Policy, draw: int, window_s: float | None, **how: Any
+    ) -> tuple[Outcome, Scaling]:
+        made, scaling = simulate_scaled(
+            requests_of(demand),
+            schedulers[draw],
+            laws[draw],
+            policy,
+            duration_s=demand.duration_s,
+            window_s=window_s or np.inf,
+            seed=draw,
+            **how,
+        )
+        return outcome_of(demand, [(slice(None), made)], window_s), scaling
 
     def requests_of(demand: Demand) -> Requests:
         requests = demand.simulated()
@@ -155,7 +163,27 @@ def simulated_server(
         roomy = float(saturation_rps(laws[0], limits._replace(kv_tokens=_ANY), load))
         return Bound(rate, "kv_cache" if roomy > rate else "batch")
 
-    return Server(profile, run, len(laws), bound)
+    return Server(profile, run, len(laws), bound, follow)
+
+
+def outcome_of(
+    demand: Demand,
+    parts: Sequence[tuple[np.ndarray | slice, Simulation]],
+    window_s: float | None,
+) -> Outcome:
+    """Return the outcome of a demand from simulations, each of the requests at some places.
+
+    Gaps after the last window count in it.
+    """
+    (ttft_s, e2e_s), is_ok = np.full((2, demand.n), np.nan), np.zeros(demand.n, bool)
+    n_windows = demand.n_windows(window_s)
+    counts = np.zeros((n_windows, N_BINS))
+    for here, made in parts:
+        ttft_s[here], e2e_s[here], is_ok[here] = made.ttft_s, made.e2e_s, made.status == OK
+        counts[: len(made.gaps)] += made.gaps[:n_windows]
+        counts[-1] += made.gaps[n_windows:].sum(axis=0)
+    lengths = demand.input_tokens, demand.output_tokens
+    return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
 
 
 def with_shared_prefix(requests: Requests, share: float) -> Requests:

@@ -19,11 +19,16 @@ from sextant.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sextant.answer.demand import Demand, Traffic
     from sextant.answer.question import Requests as Lengths
     from sextant.answer.simulation import Sent
     from sextant.answer.step_laws import Settings
+    from sextant.facts.llm import LLM
+    from sextant.facts.startup import Startup
     from sextant.simulate import Requests
+    from sextant.simulate.scaling import Policy
 
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -111,10 +116,19 @@ class SearchOptions:
 
     slot: str = "1h"
     """How long a number of replicas stays, e.g. 1h."""
-    startup: str = "5min"
-    """From the order of a replica until it serves, e.g. 5min."""
+    startup: str | None = None
+    """From the order of a replica until it serves: 5min, or phases of the measured start,
+    image=0s,weights=60s; by the LLM's size by default."""
     least_replicas: Annotated[int, typer.Option(min=1)] = 1
     """Replicas at any time."""
+    policy: Path | None = None
+    """Autoscaling policy to compare: a KEDA ScaledObject, a HorizontalPodAutoscaler, a Ray Serve
+    config, or a .csv of t_s and ready or replicas."""
+    tune_policy: Path | None = None
+    """File to write: a KEDA ScaledObject with the target that costs least, of --policy's metric or
+    of requests in flight; beside it .values.yaml for vLLM's production stack."""
+    attainment: float | None = None
+    """Share of windows that a tuned policy has to meet; 0.99 by default."""
     draws: Annotated[int, typer.Option(min=0)] = 32
     """Draws of the law and the traffic; 0: the likeliest alone."""
 
@@ -132,11 +146,13 @@ def print_capacity(
     _notes: tuple[str, ...] = (),
 ) -> None:
     """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic."""
+    from sextant.answer import policies
     from sextant.answer.capacity import CapacityQuestion, Terms, answer_capacity
     from sextant.answer.capacity_document import capacity_document
     from sextant.answer.demand import WINDOW_S, Target, requests_of_demand
     from sextant.answer.traffic import DrawnTraffic
     from sextant.base.files import provenance
+    from sextant.base.sheets import write_yaml
     from sextant.facts.slo import SLO
 
     if not 0 < keep.risk < 1:
@@ -158,10 +174,22 @@ def print_capacity(
     question = asked.question(slo, **candidates.of())
     if steady is None:
         question = replace(question, requests=requests_of_demand(demand))
-    slot_s, startup_s = _seconds(search.slot, "--slot"), _seconds(search.startup, "--startup")
-    terms = Terms(slot_s, startup_s, search.least_replicas)
-    how = server.of(), terms, keep.risk, search.draws, steady
-    answer = answer_capacity(CapacityQuestion(question, arriving, target, *how), _notes)
+    slot_s = _seconds(search.slot, "--slot")
+    terms = Terms(slot_s, _startup(search.startup), search.least_replicas)
+    how = server.of(), terms, keep.risk, search.draws
+    policy = policies.read_policy(search.policy) if search.policy is not None else None
+    if search.tune_policy is None:
+        refuse(search, "no policy is tuned", "attainment")
+    attainment = None if search.tune_policy is None else search.attainment or 0.99
+    if attainment is not None and not 0 < attainment <= 1:
+        fix = "give a share of the windows, e.g. 0.99"
+        raise InputError(f"{attainment:g} is not a share", field="--attainment", fix=fix)
+    asked_for = CapacityQuestion(question, arriving, target, *how, policy, attainment, steady)
+    answer = answer_capacity(asked_for, _notes)
+    if search.tune_policy is not None and (made := answer.more["scaling"]["manifest"]):
+        write_yaml(search.tune_policy, made)
+        values = search.tune_policy.with_suffix(".values.yaml")
+        write_yaml(values, policies.stack_values(made))
     shown.print(capacity_document(answer.data, provenance()))
     if not answer.has_option:
         raise typer.Exit(3)
@@ -209,6 +237,24 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
         return traffic_at_rate(rate_rps, asked.workload, own, **how, first_seed=asked.seed)
 
 
+def _startup(text: str | None) -> "Callable[[LLM], Startup]":
+    """Return how long an LLM takes to start, of an option's time or phases."""
+    from sextant.facts.startup import PHASES, Startup, startup_of
+
+    if text is not None and "=" not in text:
+        given_s = _seconds(text, "--startup")
+        return lambda llm: Startup(given_s)
+    phases = dict(part.split("=", 1) for part in text.split(",")) if text else {}
+    if unknown := set(phases) - set(PHASES):
+        fix = f"use {', '.join(PHASES)}"
+        raise InputError(f"unknown phase {min(unknown)!r}", field="--startup", fix=fix)
+    times_s = {
+        name: 0.0 if t.strip() in ("0", "0s") else _seconds(t, "--startup")
+        for name, t in phases.items()
+    }
+    return lambda llm: startup_of(llm, times_s)
+
+
 def _lengths(asked: AskedOptions, option: str) -> "Lengths":
     lengths = asked.requests()
     if lengths is None:
@@ -240,6 +286,10 @@ class SimulateOptions:
     """Replicas that decode, while --replicas compute the prompts; all do both by default."""
     decode_gpu_profile: str | None = None
     """GPU profile of those; that of the others by default."""
+    policy: Path | None = None
+    """Autoscaling policy, as `capacity` takes it; --replicas are there at the start."""
+    startup: str | None = None
+    """From the order of a replica until it serves, as `capacity` takes it."""
     router: Literal["round_robin", "least_requests", "prefix"] = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by its prefix."""
     users: Annotated[int | None, typer.Option(min=1)] = None
@@ -304,17 +354,32 @@ def simulate(
         for option in (name for name, is_given in ignored.items() if is_given):
             raise InputError(problem, field=option, fix="leave it out with --decode-replicas")
         profiles += (given.decode_gpu_profile or given.gpu_profile,)
+    policy = _policy(given)
     question = asked.question(any_limit, gpu_profile_ids=profiles)
     question = replace(question, requests=lengths)
     settings = server.of()
     has_none = given.warmup.strip() in ("0", "0s")
     warmup_s = 0.0 if has_none else _seconds(given.warmup, "--warmup")
     how: dict[str, Any] = {"replicas": given.replicas, "router": given.router}
-    how["decode_replicas"] = given.decode_replicas
+    how |= {"decode_replicas": given.decode_replicas, "policy": policy}
+    how["startup"] = _startup(given.startup)
     with naming_options(_SIMULATE_FIELDS):
         how |= {"warmup_s": warmup_s, "n_draws": given.draws, "limits_ms": limits.of_each()}
         facts = simulation.simulate_llm(question, sent, settings, **how)
     shown.print(simulation.simulation_document(facts, provenance()))
+
+
+def _policy(given: SimulateOptions) -> "Policy | None":
+    from sextant.answer.policies import read_policy
+
+    if given.policy is None:
+        refuse(given, "there is no --policy", "startup")
+        return None
+    problem = "a policy follows requests that arrive"
+    refuse(given, problem, "users", "decode_replicas")
+    if given.warmup != "0s":
+        raise InputError(problem, field="--warmup", fix="leave it out")
+    return read_policy(given.policy)
 
 
 def _users(users: int, traffic: TrafficOptions, asked: AskedOptions) -> "Sent":

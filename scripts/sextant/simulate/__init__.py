@@ -253,7 +253,8 @@ class Simulation:
     warmup_s: float
     end_s: float
     """When the last request was answered or given up, or the last one arrived."""
-    n_replicas: int
+    n_replicas: float
+    """The mean over time where replicas come and go."""
     n_blocks: int
     """Of each replica's KV cache."""
     most_blocks: int
@@ -312,8 +313,9 @@ def simulate(
     world = tables.make_world(
         requests, scheduler, law, n_replicas, warmup_s=warmup_s, window_s=window_s
     )
-    steps.run_open(world, get_args(Router).index(router))
-    return _outcome(world, warmup_s)
+    steps.route(world, get_args(Router).index(router), np.arange(n_replicas), 0, len(requests), 0)
+    steps.finish(world)
+    return outcome_of(world, warmup_s)
 
 
 def simulate_closed(
@@ -354,10 +356,11 @@ def simulate_closed(
     if not (table["status"] == UNSENT).any():
         problem = f"{users} users send more than {len(requests)} requests in {duration_s:g} s"
         raise TooFewRequests(problem, field="requests", fix="give more requests")
-    return _outcome(world, warmup_s)
+    return outcome_of(world, warmup_s)
 
 
-def _outcome(world: "World", warmup_s: float) -> Simulation:
+def outcome_of(world: "World", warmup_s: float) -> Simulation:
+    """Return what came of all requests, when they are over."""
     table = world.requests[world.requests["status"] != UNSENT]
     replicas, is_ok = world.replicas, table["status"] == OK
     n_gaps = replicas["n_gaps"].sum()

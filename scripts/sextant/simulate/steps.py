@@ -1,12 +1,14 @@
 """The simulation, compiled: what a step computes, by vLLM's rules and those by which SGLang and
 TensorRT-LLM differ (`Scheduler`), in O(1) a step.
 
-`run_open` and `run_closed` send requests to replicas, `advance` makes a replica's plans, and
+`route` and `run_closed` send requests to replicas, `advance` makes a replica's plans, and
 `decode_only` those that only decode: most of all, so they take a loop of their own, with the
 numbers of the other steps. No request joins, ends, is preempted or given up in them.
 """
 
 import math
+
+import numpy as np
 
 from sextant.simulate import BIN_WIDTH, N_BINS, NONE, OK, PENDING, SHORTEST_S, TIMEOUT, tables
 from sextant.simulate.tables import World, compiled
@@ -405,28 +407,35 @@ def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
 
 
 @compiled
-def run_open(w: World, router: int) -> None:
-    """Send each request to a replica when it arrives, and let all be answered."""
-    n_replicas = w.replicas.shape[0]
-    turn = 0
-    for i in range(w.requests.shape[0]):
+def route(w: World, router: int, serving: np.ndarray, begin: int, end: int, turn: int) -> int:
+    """Send requests `begin` to before `end` to the `serving` replicas as they arrive.
+
+    Takes and returns how many were sent in turn.
+    """
+    for i in range(begin, end):
         q = w.requests[i]
         if q.status != PENDING:
             continue
         if router == LEAST_REQUESTS:  # the first one of those with the fewest
-            r = 0
-            for other in range(n_replicas):
+            r = serving[0]
+            for other in serving:
                 advance(w, other, q.arrival_s)
                 s, best = w.replicas[other], w.replicas[r]
                 if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
                     r = other
         elif router == PREFIX and q.group != NONE:
-            r = q.group % n_replicas
+            r = serving[q.group % len(serving)]
         else:
-            r = turn
-            turn = (turn + 1) % n_replicas
+            r = serving[turn % len(serving)]
+            turn += 1
         tables.assign(w, r, i)
-    for r in range(n_replicas):
+    return turn
+
+
+@compiled
+def finish(w: World) -> None:
+    """Have all replicas answer what they were sent."""
+    for r in range(w.replicas.shape[0]):
         advance(w, r, float("inf"))
 
 
@@ -437,5 +446,4 @@ def run_closed(w: World, users: int) -> None:
     for i in range(min(users, w.requests.shape[0])):
         w.requests[i].status = PENDING
         tables.assign(w, i % n_replicas, i)
-    for r in range(n_replicas):
-        advance(w, r, float("inf"))
+    finish(w)

@@ -185,6 +185,15 @@ def make_world(
     )
 
 
+def renew(world: World, r: int, ready_s: float) -> None:
+    """Have a new replica, with an empty cache, take the place of one that nobody is left on."""
+    s, ring = world.replicas[r], len(world.runs) - len(world.replicas) + r
+    s["plan_s"] = s["free_s"] = ready_s
+    s["blank"], s["used"] = world.n_blocks, 0
+    world.runs[r * world.n_groups : (r + 1) * world.n_groups] = 0
+    world.runs["before"][ring] = world.runs["after"][ring] = ring
+
+
 def _request_table(
     requests: Requests, scheduler: Scheduler, warmup_s: float
 ) -> tuple[np.ndarray, int]:

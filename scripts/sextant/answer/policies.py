@@ -1,0 +1,296 @@
+"""Autoscaling policies as their files say: what Kubernetes, KEDA or Ray Serve apply is simulated.
+
+A file is a KEDA `ScaledObject`, a `HorizontalPodAutoscaler` (autoscaling/v2), values of vLLM's
+production stack with `keda`, a Ray Serve config with `autoscaling_config`, or a CSV file with the
+replicas over time: `t_s` and `ready` (that serve) or `replicas` (that are ordered).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.base.files import reading
+from sextant.base.sheets import read_yaml
+from sextant.simulate.scaling import (
+    Aggregate,
+    Direction,
+    Metric,
+    Policy,
+    Reactive,
+    Step,
+    Timeline,
+    Trigger,
+)
+
+METRICS: Mapping[str, tuple[Metric, str]] = {
+    "num_requests_waiting": ("requests_waiting", "sum(vllm:num_requests_waiting)"),
+    "num_requests_running": ("requests_running", "sum(vllm:num_requests_running)"),
+    "cache_usage_perc": ("kv_used_fraction", "sum(vllm:kv_cache_usage_perc)"),
+    "time_to_first_token_seconds": (
+        "ttft_s",
+        "histogram_quantile(0.9, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[1m])))",
+    ),
+    "generation_tokens": ("throughput_tok_s", "sum(rate(vllm:generation_tokens_total[1m]))"),
+    "request_success": ("request_rate_rps", "sum(rate(vllm:request_success_total[1m]))"),
+}
+"""What a query names, by what vLLM's metrics are called, and the query that is written."""
+_IN_FLIGHT = "sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting)"
+_AGGREGATES: dict[str, Aggregate] = {"avg": "mean", "max": "max"}
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_RATE_WINDOW_S = 60.0
+_QUANTITY = re.compile(r"([0-9]*\.?[0-9]+)(m|k|)")
+_PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
+
+
+def read_policy(path: Path) -> Policy:
+    """Return the policy of a file. Raises InputError where it has none that is simulated."""
+    if path.suffix == ".csv":
+        return _timeline(path)
+    content = read_yaml(path)
+    spec = content.get("spec")
+    if content.get("kind") == "HorizontalPodAutoscaler" and isinstance(spec, dict):
+        return _Manifest(path, spec).hpa()
+    if content.get("kind") == "ScaledObject" and isinstance(spec, dict):
+        return _Manifest(path, spec).keda()
+    for key, value in _sections(content):
+        if key == "keda":
+            return _Manifest(path, value).keda()
+        if key == "autoscaling_config":
+            return _Manifest(path, value).ray()
+    problem = "no autoscaling policy"
+    fix = "give a ScaledObject, a HorizontalPodAutoscaler, values with `keda`, a Ray Serve config "
+    raise InputError(problem, file=path, fix=fix + "with `autoscaling_config`, or a .csv file")
+
+
+def _sections(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield all keys that have keys below them, at any depth."""
+    if isinstance(content, list):
+        for each in content:
+            yield from _sections(each)
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            if isinstance(value, dict):
+                yield str(key), value
+            yield from _sections(value)
+
+
+def _timeline(path: Path) -> Timeline:
+    with reading(path, ValueError, OSError, fix="write a CSV file with t_s and replicas"):
+        table = pd.read_csv(path)
+    name = "ready" if "ready" in table else "replicas"
+    for column in ("t_s", name):
+        fix = "give t_s, from 0 on, ascending, and ready or replicas, whole numbers from 0"
+        if column not in table:
+            raise InputError("column missing", file=path, field=column, fix=fix)
+        values = pd.to_numeric(table[column], errors="coerce")
+        is_wrong = ~(values >= 0) | ((values % 1 > 0) if column == name else values.diff() <= 0)
+        if is_wrong.any():
+            row = int(np.argmax(is_wrong))
+            problem = f"{table[column].iloc[row]} is wrong"
+            raise InputError(problem, file=path, row=row + 2, field=column, fix=fix)
+    if not table[name].max() > 0:
+        raise InputError("there is never a replica", file=path, field=name, fix="give some")
+    times = np.append(0.0, table["t_s"].to_numpy(float)[1:])
+    return Timeline(times, table[name].to_numpy(int), is_ready=name == "ready")
+
+
+class _Manifest:
+    """Fields of a file, read with their defaults."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Any]) -> None:
+        self.path, self.fields = path, fields
+
+    def wrong(self, problem: str, field: str, fix: str) -> InputError:
+        return InputError(problem, file=self.path, field=field, fix=fix)
+
+    def number(self, name: str, default: float | None = None, least: float = 0.0) -> float:
+        """Return a number, which may be a quantity of Kubernetes, e.g. 500m."""
+        value = self.fields.get(name, default)
+        match = _QUANTITY.fullmatch(str(value))
+        found = float(match[1]) * {"m": 1e-3, "k": 1e3, "": 1.0}[match[2]] if match else -1.0
+        if not found >= least:
+            problem = "missing" if value is None else f"{value} is not a number from {least:g} on"
+            raise self.wrong(problem, name, f"give a number from {least:g} on")
+        return found
+
+    def below(self, *names: str) -> "_Manifest":
+        """Return the fields below some; none where they are missing."""
+        fields: Any = self.fields
+        for name in names:
+            fields = fields.get(name) or {}
+            if not isinstance(fields, dict):
+                raise self.wrong("has no keys", name, "give keys and values")
+        return _Manifest(self.path, fields)
+
+    def items(self, name: str) -> "list[_Manifest]":
+        """Return a list of fields, empty where it is missing."""
+        rows = self.fields.get(name) or []
+        if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
+            raise self.wrong("not a list of keys and values", name, "give one")
+        return [_Manifest(self.path, row) for row in rows]
+
+    def keda(self) -> Reactive:
+        """Return the policy of a ScaledObject's spec (keda.sh/docs, scaledobject-spec)."""
+        if self.below("advanced", "scalingModifiers").fields:
+            problem, fix = "formulas are not simulated", "leave it out"
+            raise self.wrong(problem, "scalingModifiers", fix)
+        triggers = []
+        for row in self.items("triggers"):
+            metadata = row.below("metadata")
+            if (kind := row.fields.get("type")) != "prometheus":
+                raise self.wrong(f"{kind} is not simulated", "triggers", "give type: prometheus")
+            is_average = row.fields.get("metricType", "AverageValue") == "AverageValue"
+            target = metadata.number("threshold", least=1e-9)
+            triggers.append(self._trigger(metadata.fields.get("query"), target, is_average))
+        behavior = self.below("advanced", "horizontalPodAutoscalerConfig", "behavior")
+        most = self.number("maxReplicaCount", 100, 1)
+        least, cooldown_s = self.number("minReplicaCount", 0), self.number("cooldownPeriod", 300)
+        return behavior.reactive(triggers, least, most, cooldown_s)
+
+    def hpa(self) -> Reactive:
+        """Return the policy of a HorizontalPodAutoscaler's spec (autoscaling/v2)."""
+        triggers = []
+        for row in self.items("metrics"):
+            kind = str(row.fields.get("type"))
+            if kind not in ("External", "Pods", "Object"):
+                fix = "give metrics of type External, Pods or Object"
+                raise self.wrong(f"{kind} is not simulated", "metrics", fix)
+            of = row.below(kind.lower())
+            target = of.below("target")
+            is_average = "averageValue" in target.fields
+            value = target.number("averageValue" if is_average else "value", least=1e-9)
+            triggers.append(self._trigger(of.below("metric").fields.get("name"), value, is_average))
+        most, least = self.number("maxReplicas", None, 1), self.number("minReplicas", 1, 1)
+        return self.below("behavior").reactive(triggers, least, most)
+
+    def ray(self) -> Reactive:
+        """Return the policy of Ray Serve's `autoscaling_config`, by the same rule.
+
+        It looks at the mean of a period, and acts on what is wanted for the whole of a delay.
+        """
+        for name in ("upscaling_factor", "downscaling_factor", "smoothing_factor"):
+            if self.fields.get(name) not in (None, 1, 1.0):
+                raise self.wrong("factors are not simulated", name, "leave it out")
+        target, window_s = (
+            self.number("target_ongoing_requests", 2, 1e-9),
+            self.number("look_back_period_s", 30),
+        )
+        return Reactive(
+            (Trigger("requests_in_flight", target, window_s=window_s),),
+            most=int(self.number("max_replicas", 1, 1)),
+            least=int(self.number("min_replicas", 1)),
+            period_s=self.number("metrics_interval_s", 10, 1e-3),
+            tolerance=0.0,
+            up=Direction(self.number("upscale_delay_s", 30)),
+            down=Direction(self.number("downscale_delay_s", 600)),
+            cooldown_s=self.number("downscale_delay_s", 600),
+        )
+
+    def reactive(
+        self, triggers: list[Trigger], least: float, most: float, cooldown_s: float = 0.0
+    ) -> Reactive:
+        """Return the policy of triggers and of these fields, an autoscaler's `behavior`."""
+        if not triggers:
+            raise self.wrong("no triggers", "triggers, metrics", "give one or more")
+        if least > most:
+            raise self.wrong(f"{least:g} is above {most:g}", "least replicas", "lower it")
+        usual = Reactive((), 1)
+        up, down = self._direction("scaleUp", usual.up), self._direction("scaleDown", usual.down)
+        return Reactive(
+            tuple(triggers), int(most), int(least), up=up, down=down, cooldown_s=cooldown_s
+        )
+
+    def _direction(self, name: str, usual: Direction) -> Direction:
+        of = self.below(name)
+        steps = []
+        for row in of.items("policies"):
+            kind = row.fields.get("type")
+            if kind not in ("Pods", "Percent"):
+                raise self.wrong(f"{kind} is unknown", f"{name}.policies", "use Pods or Percent")
+            steps.append(Step(kind, row.number("value"), row.number("periodSeconds")))
+        select = of.fields.get("selectPolicy", "Max")
+        if select not in ("Max", "Min", "Disabled"):
+            raise self.wrong(f"{select} is unknown", "selectPolicy", "use Max, Min or Disabled")
+        stabilization_s = of.number("stabilizationWindowSeconds", usual.stabilization_s)
+        return Direction(stabilization_s, tuple(steps) or usual.steps, select)
+
+    def _trigger(self, query: Any, target: float, is_average: bool) -> Trigger:
+        """Return what a query of Prometheus, or a metric's name, reads of vLLM."""
+        text = re.sub(r"\{[^}]*\}", "", str(query))
+        found = [metric for name, (metric, _) in METRICS.items() if name in text]
+        is_sum = "requests_waiting" in found and "requests_running" in found
+        if (len(found) != 1 and not is_sum) or re.search(r"[*/]", text):
+            names = ", ".join(f"vllm:{name}" for name in METRICS)
+            fix = f"use one of {names}, or running + waiting; or give replicas over time as .csv"
+            raise self.wrong(f"{query!r} is not simulated", "query, metric", fix)
+        metric: Metric = "requests_in_flight" if is_sum else found[0]
+        window = re.search(r"\[([0-9]+)([smh])\]", text)
+        window_s = float(window[1]) * _UNITS_S[window[2]] if window else 0.0
+        if metric in ("ttft_s", "throughput_tok_s", "request_rate_rps"):
+            window_s = window_s or _RATE_WINDOW_S
+        share = re.search(r"histogram_quantile\(\s*([0-9.]+)", text)
+        first = re.match(r"\s*(avg|max)\b", text)
+        aggregate = _AGGREGATES[first[1]] if first else "sum"
+        at = float(share[1]) if share else 0.5
+        return Trigger(metric, target, is_average, aggregate, window_s, at)
+
+
+def manifest(policy: Reactive, llm_id: str) -> dict[str, Any]:
+    """Return a policy as a ScaledObject of KEDA, to apply as it is but for names and address."""
+    queries = {metric: query for metric, query in METRICS.values()}
+    queries["requests_in_flight"] = _IN_FLIGHT
+    triggers = [
+        {
+            "type": "prometheus",
+            "metricType": "AverageValue" if each.is_average else "Value",
+            "metadata": {
+                "serverAddress": _PROMETHEUS,
+                "query": queries[each.metric],
+                "threshold": f"{each.target:.4g}",
+            },
+        }
+        for each in policy.triggers
+    ]
+    name = re.sub(r"[^a-z0-9]+", "-", llm_id.lower()).strip("-")
+    spec = {
+        "scaleTargetRef": {"name": name},
+        "minReplicaCount": policy.least,
+        "maxReplicaCount": policy.most,
+        "pollingInterval": int(policy.period_s),
+        "cooldownPeriod": int(policy.cooldown_s),
+        "advanced": {
+            "horizontalPodAutoscalerConfig": {
+                "behavior": {
+                    "scaleUp": _written(policy.up),
+                    "scaleDown": _written(policy.down),
+                }
+            }
+        },
+        "triggers": triggers,
+    }
+    kind = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": name}}
+    return {**kind, "spec": spec}
+
+
+def stack_values(scaled_object: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of vLLM's production stack that make this ScaledObject."""
+    keda = {"enabled": True, **scaled_object["spec"]}
+    del keda["scaleTargetRef"]
+    name = scaled_object["metadata"]["name"]
+    return {"servingEngineSpec": {"modelSpec": [{"name": name, "keda": keda}]}}
+
+
+def _written(way: Direction) -> dict[str, Any]:
+    return {
+        "stabilizationWindowSeconds": int(way.stabilization_s),
+        "selectPolicy": way.select,
+        "policies": [
+            {"type": step.kind, "value": int(step.value), "periodSeconds": int(step.period_s)}
+            for step in way.steps
+        ],
+    }

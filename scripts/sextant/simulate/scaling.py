@@ -1,0 +1,395 @@
+"""Replicas that come and go: a policy looks at servers now and then, and orders or removes some.
+
+`simulate_scaled` follows requests and replicas together. A policy is a `Timeline` (so many replicas
+from each time on) or `Reactive`: the rule of Kubernetes' HorizontalPodAutoscaler, which KEDA uses
+too (kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale), over what vLLM exports.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+
+from sextant.facts.startup import Startup
+from sextant.simulate import (
+    Requests,
+    Router,
+    Scheduler,
+    Simulation,
+    StepLaw,
+    outcome_of,
+)
+
+if TYPE_CHECKING:
+    from sextant.simulate.tables import World
+
+Gauge = Literal["requests_running", "requests_waiting", "requests_in_flight", "kv_used_fraction"]
+Metric = Literal[Gauge, "request_rate_rps", "throughput_tok_s", "ttft_s"]
+Aggregate = Literal["sum", "mean", "max"]
+Read = Callable[["Trigger"], float]
+_MOST_LOOKS = 1000
+
+
+class Trigger(NamedTuple):
+    """A metric and its target."""
+
+    metric: Metric
+    target: float
+    is_average: bool = True
+    """Kubernetes' `AverageValue`: the target is for each replica; else `Value`: for the metric."""
+    aggregate: Aggregate = "sum"  # over replicas
+    window_s: float = 0.0  # over which the metric is averaged; 0: as it is when looked at
+    share: float = 0.5  # of a latency: the quantile
+
+
+class Step(NamedTuple):
+    """How much a number of replicas may change in a period."""
+
+    kind: Literal["Pods", "Percent"]
+    value: float
+    period_s: float
+
+
+class Direction(NamedTuple):
+    """How fast replicas are added, or removed."""
+
+    stabilization_s: float
+    steps: tuple[Step, ...] = ()  # none: any number at once
+    select: Literal["Max", "Min", "Disabled"] = "Max"
+
+
+class Controller(Protocol):
+    """Decides the number of replicas, with a memory of what was."""
+
+    def decide(self, now_s: float, ordered: int, ready: int, read: Read) -> int:
+        """Return how many there should be, of so many `ordered`, of which some are `ready`."""
+
+
+_UP = Direction(0.0, (Step("Percent", 100, 15), Step("Pods", 4, 15)))
+_DOWN = Direction(300.0, (Step("Percent", 100, 15),))
+_AT_ONCE = Startup(0.0, 0.0)
+
+
+class Policy(Protocol):
+    """How replicas come and go."""
+
+    @property
+    def most(self) -> int:
+        """The most replicas that it asks for."""
+
+    def looks_s(self, end_s: float) -> np.ndarray:
+        """Return when it looks, ascending from 0 on."""
+
+    def controller(self) -> Controller:
+        """Return one without a memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """So many replicas from each time on."""
+
+    time_s: np.ndarray
+    replicas: np.ndarray
+    is_ready: bool = False  # they serve at once: the times are those of the end of their start
+
+    @property
+    def most(self) -> int:
+        """The most replicas that there are."""
+        return int(self.replicas.max())
+
+    def looks_s(self, end_s: float) -> np.ndarray:
+        """Return when the number changes."""
+        return self.time_s[self.time_s < end_s]
+
+    def controller(self) -> Controller:
+        """Return itself: it needs no memory."""
+        return self
+
+    def decide(self, now_s: float, ordered: int, ready: int, read: Read) -> int:
+        """Return the number of that time."""
+        place = int(np.searchsorted(self.time_s, now_s, side="right")) - 1
+        return int(self.replicas[max(place, 0)])
+
+
+@dataclass(frozen=True)
+class Reactive:
+    """The rule of a HorizontalPodAutoscaler, with its defaults, and KEDA's scaling to zero."""
+
+    triggers: tuple[Trigger, ...]
+    most: int
+    least: int = 1
+    period_s: float = 15.0
+    tolerance: float = 0.1
+    up: Direction = _UP
+    down: Direction = _DOWN
+    cooldown_s: float = 300.0  # without any load, until the last replica goes where `least` is 0
+
+    def looks_s(self, end_s: float) -> np.ndarray:
+        """Return when it looks."""
+        return np.arange(0.0, end_s, self.period_s)
+
+    def controller(self) -> Controller:
+        """Return one without a memory."""
+        return _Reacting(self)
+
+
+@dataclass
+class _Reacting:
+    policy: Reactive
+    wanted: list[tuple[float, int]] = field(default_factory=list)
+    """Time and what the metrics asked for."""
+    changes: list[tuple[float, int]] = field(default_factory=list)
+    loaded_s: float = -math.inf
+
+    def decide(self, now_s: float, ordered: int, ready: int, read: Read) -> int:
+        policy = self.policy
+        values = [read(trigger) for trigger in policy.triggers]
+        if any(value > 0 for value in values):
+            self.loaded_s = now_s
+        if policy.least == 0 and now_s - self.loaded_s >= (policy.cooldown_s if ordered else 1e-9):
+            return 0
+        if ordered == 0:
+            return 1
+        each = zip(policy.triggers, values, strict=True)
+        wanted = max(self._by_metric(trigger, value, ordered, ready) for trigger, value in each)
+        wanted = min(max(wanted, policy.least, 1), policy.most)
+        self.wanted.append((now_s, wanted))
+        wanted = self._limited(now_s, ordered, self._stable(now_s, ordered))
+        wanted = min(max(wanted, policy.least, 1), policy.most)
+        if wanted != ordered:
+            self.changes.append((now_s, wanted - ordered))
+        return wanted
+
+    def _by_metric(self, trigger: Trigger, value: float, ordered: int, ready: int) -> int:
+        if math.isnan(value):  # no metric: nothing changes
+            return ordered
+        ratio = value / trigger.target
+        if abs(1 - ratio / (ordered if trigger.is_average else 1)) <= self.policy.tolerance:
+            return ordered
+        return math.ceil(ratio * (1 if trigger.is_average else max(ready, 1)) - 1e-9)
+
+    def _stable(self, now_s: float, ordered: int) -> int:
+        """Return the number, unless it was another one within the stabilization window."""
+        up, down = (
+            [n for at_s, n in self.wanted if at_s >= now_s - way.stabilization_s]
+            for way in (self.policy.up, self.policy.down)
+        )
+        return min(max(ordered, min(up)), max(down))
+
+    def _limited(self, now_s: float, ordered: int, wanted: int) -> int:
+        """Return the number as far as the steps of its direction allow it."""
+        sign = 1 if wanted > ordered else -1
+        way = self.policy.up if sign > 0 else self.policy.down
+        if wanted == ordered or way.select == "Disabled":
+            return ordered
+        if not way.steps:
+            return wanted
+        ends = []
+        for step in way.steps:
+            changed = sum(
+                n for at_s, n in self.changes if at_s > now_s - step.period_s and n * sign > 0
+            )
+            start = ordered - changed
+            by = step.value if step.kind == "Pods" else start * step.value / 100
+            ends.append(start + sign * (math.ceil(by) if sign > 0 else by))
+        # As Kubernetes has it, the part of a replica that remains is removed.
+        furthest = [max, min][(way.select == "Max") == (sign < 0)](ends)
+        return min(wanted, int(furthest)) if sign > 0 else max(wanted, int(furthest))
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What replicas there were; arrays with a value for each time from which on they are so."""
+
+    time_s: np.ndarray
+    ordered: np.ndarray
+    ready: np.ndarray
+    replica_s: float  # time of all replicas, from the order until the last answer
+    n_starts: int
+
+    def at(self, time_s: float) -> dict[str, int]:
+        """Return the replicas at a time."""
+        place = max(int(np.searchsorted(self.time_s, time_s, side="right")) - 1, 0)
+        return {"ordered": int(self.ordered[place]), "ready": int(self.ready[place])}
+
+
+def simulate_scaled(
+    requests: Requests,
+    scheduler: Scheduler,
+    law: StepLaw,
+    policy: Policy,
+    *,
+    duration_s: float,
+    startup: Startup = _AT_ONCE,
+    initial: int | None = None,
+    router: Router = "least_requests",
+    window_s: float = float("inf"),
+    seed: int = 0,
+) -> tuple[Simulation, Scaling]:
+    """Return the outcome of requests, and of replicas that a policy orders and removes.
+
+    Removed are those that do not serve yet, then those that serve for the shortest time; they
+    answer what they have. While no replica serves, requests wait for one.
+
+    Args:
+        requests, scheduler, law, router, window_s: as `simulate` takes them.
+        policy: decides how many replicas there are.
+        duration_s: the policy looks, and replicas are paid for, until then.
+        startup: how long a replica takes to start.
+        initial: replicas that serve at the start; what the policy says at first by default.
+        seed: of the times of starts.
+    """
+    from sextant.simulate import steps, tables
+
+    # As many places again: who was removed may still have requests.
+    how = {"warmup_s": 0.0, "window_s": window_s}
+    world = tables.make_world(requests, scheduler, law, 2 * policy.most, **how)
+    startup = _AT_ONCE if isinstance(policy, Timeline) and policy.is_ready else startup
+    pool = _Pool(world, requests.arrival_s, get_args(Router).index(router), startup, seed)
+    controller = policy.controller()
+    if initial is None:
+        initial = controller.decide(0.0, 1, 1, lambda trigger: math.nan)
+    pool.order(min(initial, policy.most), 0.0, is_start=True)
+    pool.activate(0.0)
+    for look_s in policy.looks_s(duration_s).tolist():
+        pool.look(look_s)
+        ordered = pool.ordered
+        wanted = controller.decide(look_s, ordered, len(pool.serving), pool.read)
+        pool.order(wanted - ordered, look_s)
+        pool.remove(ordered - wanted, look_s)
+        pool.activate(look_s)
+    if not pool.ordered and pool.n_sent < len(requests):  # who still waits needs a replica
+        pool.order(1, duration_s)
+    pool.serve(np.inf)
+    steps.finish(world)
+    replica_s = pool.replica_s(duration_s)
+    made = replace(outcome_of(world, 0.0), n_replicas=replica_s / duration_s)
+    time_s, ordered_at, ready_at = np.array(pool.states).T
+    return made, Scaling(time_s, ordered_at, ready_at, replica_s, pool.n_starts)
+
+
+class _Pool:
+    """Replicas in places of a simulated world; a place is free again when nobody is left there."""
+
+    def __init__(
+        self, world: "World", arrival_s: np.ndarray, router: int, startup: Startup, seed: int
+    ) -> None:
+        self.world, self.arrival_s, self.router = world, arrival_s, router
+        self.startup, self.rng = startup, np.random.default_rng(seed)
+        self.free = list(range(len(world.replicas)))[::-1]
+        self.starting: dict[int, float] = {}  # when each will serve
+        self.serving: list[int] = []  # the first to start first
+        self.leaving: dict[int, float] = {}  # when each was removed
+        self.n_starts = 0
+        self.states: list[tuple[float, int, int]] = []  # time, replicas ordered, ready
+        self._ordered_s: dict[int, float] = {}
+        self._paid_s: list[tuple[float, float]] = []  # of those that have left
+        self._looks: list[tuple[float, dict[str, np.ndarray]]] = []
+        self._turn = self.n_sent = 0
+        self._oldest = 0  # the first request without a first token
+
+    @property
+    def ordered(self) -> int:
+        return len(self.serving) + len(self.starting)
+
+    def order(self, n: int, now_s: float, *, is_start: bool = False) -> None:
+        """Order replicas, as many as there are places for; at the start they serve at once."""
+        from sextant.simulate import tables
+
+        for _ in range(min(n, len(self.free))):
+            place, unit = self.free.pop(), self.rng.standard_normal()
+            took_s = 0.0 if is_start else self.startup.median_s * math.exp(self.startup.sd * unit)
+            self._ordered_s[place], self.starting[place] = now_s, now_s + took_s
+            self.n_starts += not is_start
+            tables.renew(self.world, place, now_s + took_s)
+
+    def remove(self, n: int, now_s: float) -> None:
+        """Remove replicas: those that do not serve yet first, then the last to start."""
+        for place in [*self.starting, *self.serving[::-1]][: max(n, 0)]:
+            if self.starting.pop(place, None) is None:
+                self.serving.remove(place)
+            self.leaving[place] = now_s
+
+    def serve(self, until_s: float) -> None:
+        """Send what arrives before a time. Replicas take requests from the end of their start."""
+        from sextant.simulate import steps
+
+        for now_s in sorted({0.0, until_s, *(s for s in self.starting.values() if s <= until_s)}):
+            if self.serving:
+                end = int(np.searchsorted(self.arrival_s, now_s))
+                serving = np.array(self.serving)
+                sent = self.world, self.router, serving, self.n_sent, end, self._turn
+                self._turn, self.n_sent = steps.route(*sent), max(end, self.n_sent)
+            self.activate(now_s)
+
+    def activate(self, now_s: float) -> None:
+        """Have those serve whose start is over, and keep how many replicas there are."""
+        for place in [place for place, ready_s in self.starting.items() if ready_s <= now_s]:
+            del self.starting[place]
+            self.serving.append(place)
+        state = (now_s, self.ordered, len(self.serving))
+        if not self.states or state[1:] != self.states[-1][1:]:
+            self.states.append(state)
+
+    def look(self, now_s: float) -> None:
+        """Go to a time, free the places of replicas that have left, and keep the gauges."""
+        from sextant.simulate import steps
+
+        self.serve(now_s)
+        for place in (*self.serving, *self.leaving):
+            steps.advance(self.world, place, now_s)
+        all_ = self.world.replicas
+        for place in [p for p in self.leaving if all_["n_assigned"][p] == all_["n_left"][p]]:
+            self._paid_s.append(self._paid(place))
+            del self.leaving[place]
+            self.free.append(place)
+        own = all_[self.serving]
+        in_flight = own["n_assigned"] - own["n_left"]
+        running = own["n_running"]
+        n_held = int(np.searchsorted(self.arrival_s, now_s)) - self.n_sent
+        gauges = {
+            "requests_running": running,
+            "requests_waiting": np.append(in_flight - running, n_held),
+            "requests_in_flight": np.append(in_flight, n_held),
+            "kv_used_fraction": own["used"] / self.world.n_blocks,
+            "tokens": np.array([all_["n_gaps"].sum()]),
+        }
+        self._looks.append((now_s, gauges))
+
+    def read(self, trigger: Trigger) -> float:
+        """Return the value of a trigger's metric now; NaN where there is none."""
+        now_s, gauges = self._looks[-1]
+        since_s = now_s - trigger.window_s
+        if trigger.metric == "request_rate_rps":
+            n = np.searchsorted(self.arrival_s, [since_s, now_s])
+            return float(n[1] - n[0]) / trigger.window_s
+        if trigger.metric == "ttft_s":
+            return self._first_tokens(trigger, since_s, now_s)
+        recent = [of for at_s, of in self._looks[-_MOST_LOOKS:] if at_s >= since_s]
+        if trigger.metric == "throughput_tok_s":
+            return float(gauges["tokens"][0] - recent[0]["tokens"][0]) / trigger.window_s
+        values = [of[trigger.metric] for of in recent if len(of[trigger.metric])]
+        each = [getattr(np, trigger.aggregate)(value) for value in values]
+        return float(np.mean(each)) if each else math.nan
+
+    def _first_tokens(self, trigger: Trigger, since_s: float, now_s: float) -> float:
+        """Return the quantile of TTFT of the first tokens that came since a time."""
+        table = self.world.requests[: self.n_sent]
+        while self._oldest < len(table) and table["first_s"][self._oldest] < since_s:
+            self._oldest += 1
+        own = table[self._oldest :]
+        own = own[(own["first_s"] >= since_s) & (own["first_s"] < now_s)]
+        if not len(own):
+            return math.nan
+        return float(np.quantile(own["first_s"] - own["arrival_s"], trigger.share))
+
+    def _paid(self, place: int) -> tuple[float, float]:
+        end_s = max(self.leaving.get(place, np.inf), self.world.replicas["free_s"][place])
+        return self._ordered_s[place], end_s
+
+    def replica_s(self, duration_s: float) -> float:
+        """Return the time of all replicas, from order to last answer, up to the end."""
+        rest = [self._paid(place) for place in (*self.starting, *self.serving, *self.leaving)]
+        return float(np.diff(np.minimum([*self._paid_s, *rest], duration_s)).sum())

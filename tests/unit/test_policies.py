@@ -1,0 +1,253 @@
+"""Policies of an autoscaler's own files, and what `capacity` and `simulate` make of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from command import sextant
+from sextant.answer.policies import manifest, read_policy, stack_values
+from sextant.base.errors import InputError
+from sextant.base.sheets import write_yaml
+from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger
+
+KEDA = """\
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: chat}
+spec:
+  scaleTargetRef: {name: chat}
+  maxReplicaCount: 8
+  cooldownPeriod: 360
+  advanced:
+    horizontalPodAutoscalerConfig:
+      behavior:
+        scaleDown:
+          stabilizationWindowSeconds: 120
+          policies: [{type: Pods, value: 2, periodSeconds: 60}]
+  triggers:
+  - type: prometheus
+    metadata:
+      serverAddress: http://prometheus
+      query: QUERY
+      threshold: '5'
+"""
+HPA = """\
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: chat}
+spec:
+  minReplicas: 2
+  maxReplicas: 6
+  metrics:
+  - type: Pods
+    pods:
+      metric: {name: vllm:num_requests_running}
+      target: {type: AverageValue, averageValue: 1500m}
+  - type: External
+    external:
+      metric: {name: vllm_time_to_first_token_seconds}
+      target: {type: Value, value: '2'}
+"""
+RAY = """\
+applications:
+- name: llm
+  deployments:
+  - name: vllm
+    autoscaling_config:
+      min_replicas: 1
+      max_replicas: 4
+      target_ongoing_requests: 12
+      upscale_delay_s: 20
+"""
+
+
+def written(folder: Path, text: str, name: str = "policy.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def keda(folder: Path, query: str) -> Reactive:
+    policy = read_policy(written(folder, KEDA.replace("QUERY", query)))
+    assert isinstance(policy, Reactive)
+    return policy
+
+
+def test_a_scaled_object_is_read_with_kedas_defaults(tmp_path):
+    found = keda(tmp_path, 'sum(vllm:num_requests_waiting{namespace="a/b"})')
+    assert found == Reactive(
+        (Trigger("requests_waiting", 5.0),),
+        most=8,
+        least=0,
+        cooldown_s=360.0,
+        down=Direction(120.0, (Step("Pods", 2.0, 60.0),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "trigger"),
+    [
+        (
+            "sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting)",
+            Trigger("requests_in_flight", 5.0),
+        ),
+        ("avg(vllm:kv_cache_usage_perc)", Trigger("kv_used_fraction", 5.0, aggregate="mean")),
+        (
+            "histogram_quantile(0.95, rate(vllm:time_to_first_token_seconds_bucket[2m]))",
+            Trigger("ttft_s", 5.0, window_s=120.0, share=0.95),
+        ),
+        (
+            "sum(rate(vllm:request_success_total[30s]))",
+            Trigger("request_rate_rps", 5.0, window_s=30.0),
+        ),
+        ("vllm:generation_tokens_total", Trigger("throughput_tok_s", 5.0, window_s=60.0)),
+    ],
+)
+def test_a_query_names_a_metric_of_vllm(tmp_path, query, trigger):
+    assert keda(tmp_path, query).triggers == (trigger,)
+
+
+def test_a_horizontal_pod_autoscaler_and_a_config_of_ray_serve_are_read(tmp_path):
+    found = read_policy(written(tmp_path, HPA))
+    first = Trigger("requests_running", 1.5)
+    second = Trigger("ttft_s", 2.0, is_average=False, window_s=60.0)
+    assert found == Reactive((first, second), most=6, least=2, cooldown_s=0.0)
+    assert read_policy(written(tmp_path, RAY)) == Reactive(
+        (Trigger("requests_in_flight", 12.0, window_s=30.0),),
+        most=4,
+        least=1,
+        period_s=10.0,
+        tolerance=0.0,
+        up=Direction(20.0),
+        down=Direction(600.0),
+        cooldown_s=600.0,
+    )
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    policy = Reactive(
+        (Trigger("requests_in_flight", 16.5),),
+        most=9,
+        least=2,
+        down=Direction(600.0, (Step("Pods", 1, 60),)),
+    )
+    made = manifest(policy, "meta-llama__Llama-3.1-8B")
+    assert made["metadata"]["name"] == "meta-llama-llama-3-1-8b"
+    for content in (made, stack_values(made)):
+        path = tmp_path / "out.yaml"
+        write_yaml(path, content)
+        assert read_policy(path) == policy
+
+
+def test_replicas_over_time_are_read(tmp_path):
+    text = "t_s,desired,ready\n0,1,1\n16,2,1\n31,2,2\n"
+    found = read_policy(written(tmp_path, text, "replicas.csv"))
+    assert isinstance(found, Timeline)
+    assert (found.time_s.tolist(), found.replicas.tolist()) == ([0, 16, 31], [1, 1, 2])
+    assert found.is_ready
+    orders = read_policy(written(tmp_path, "t_s,replicas\n0,1\n16,3\n", "orders.csv"))
+    assert isinstance(orders, Timeline)
+    assert (orders.most, orders.is_ready) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("kind: Deployment\n", "a.yaml", "no autoscaling policy"),
+        (KEDA.replace("QUERY", "sum(my_metric)"), "a.yaml", "is not simulated"),
+        (KEDA.replace("QUERY", "sum(vllm:num_requests_waiting) / 2"), "a.yaml", "is not simulated"),
+        (KEDA.replace("QUERY", "vllm:num_requests_waiting").replace("'5'", "x"), "a.yaml", "x is"),
+        (KEDA.replace("type: prometheus", "type: cpu"), "a.yaml", "cpu is not simulated"),
+        (HPA.replace("type: Pods\n", "type: Resource\n"), "a.yaml", "Resource is not simulated"),
+        (HPA.replace("maxReplicas: 6", "maxReplicas: 1"), "a.yaml", "2 is above 1"),
+        (HPA.replace("  maxReplicas: 6\n", ""), "a.yaml", "missing"),
+        (RAY + "      upscaling_factor: 2\n", "a.yaml", "factors are not simulated"),
+        ("t_s,replicas\n0,1\n0,2\n", "a.csv", "line 3"),
+        ("t_s,replicas\n0,1.5\n", "a.csv", "line 2"),
+        ("t_s,replicas\n0,0\n", "a.csv", "never a replica"),
+        ("t_s,pods\n0,1\n", "a.csv", "column missing"),
+        ("t_s,replicas\n", "a.csv", "never a replica"),
+    ],
+)
+def test_what_is_not_simulated_is_said_with_its_file(tmp_path, text, name, words):
+    path = written(tmp_path, text, name)
+    with pytest.raises(InputError, match=words) as raised:
+        read_policy(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    """Return half an hour with a peak in its middle."""
+    folder, rng = tmp_path_factory.mktemp("trace"), np.random.default_rng(0)
+    rates = np.repeat([1.0, 12.0, 1.0], 600)
+    counts = rng.poisson(rates)
+    arrival_s = np.sort(np.repeat(np.arange(1800), counts) + rng.random(counts.sum()))
+    columns = {"arrival": arrival_s, "input": 1500, "output": 300}
+    pd.DataFrame(columns).to_csv(folder / "day.csv", index=False)
+    out = folder / "day.parquet"
+    names = "arrival=arrival,input_tokens=input,output_tokens=output"
+    sextant("ingest", folder / "day.csv", "--columns", names, "--out", out)
+    return out
+
+
+LLM = ("--hf-config", "resources/llms/meta-llama__Llama-3.1-70B-Instruct.json")
+
+
+def test_capacity_compares_a_policy_and_writes_a_tuned_one(tmp_path, trace):
+    path = written(tmp_path, KEDA.replace("QUERY", "sum(vllm:num_requests_waiting)"))
+    out = tmp_path / "tuned.yaml"
+    limits = ("--ttft-ms", "p95:2000", "--tpot-ms", "p95:60", "--window", "1min")
+    profile = ("--gpu-profiles", "4xH100-80GB", "--startup", "60s", "--draws", "16")
+    asked = ("capacity", "--trace", trace, *LLM, *limits, *profile)
+    tuning = ("--policy", path, "--tune-policy", out, "--attainment", "0.9")
+    answer = json.loads(sextant(*asked, *tuning, "--format", "json"))
+    found = answer["scaling"]
+    rows = {row["policy"]: row for row in found["policies"]}
+    assert list(rows) == ["fixed", "schedule", "policy", "tuned", "foresight"]
+    assert rows["fixed"]["gpu_hours"] == pytest.approx(2 * answer["replicas"], rel=0.01)
+    assert rows["fixed"]["usd"] == pytest.approx(0.5 * answer["usd_per_hour"], rel=0.01)
+    assert rows["foresight"]["gpu_hours"] < rows["fixed"]["gpu_hours"]
+    assert rows["tuned"]["attainment"] >= 0.9
+    assert rows["foresight"]["attainment"] >= rows["policy"]["attainment"]
+    assert len(found["timeline"]["is_met"]) == found["n_windows"] == 30
+    # A tuned policy is simulated as it was written, also from its file.
+    for name in ("tuned.yaml", "tuned.values.yaml"):
+        again = json.loads(sextant(*asked, "--policy", tmp_path / name, "--format", "json"))
+        row = again["scaling"]["policies"][2]
+        assert row["attainment"] == pytest.approx(rows["tuned"]["attainment"], abs=0.04)
+        assert row["gpu_hours"] == pytest.approx(rows["tuned"]["gpu_hours"], rel=0.02)
+    text = sextant(*asked, "--policy", path)
+    assert "Autoscaling:" in text
+    assert "Worst minute" in text
+
+
+def test_simulate_follows_replicas_over_time(tmp_path, trace):
+    path = written(tmp_path, "t_s,ready\n0,1\n500,3\n1200,1\n", "ready.csv")
+    profile = ("--gpu-profile", "4xH100-80GB", "--draws", "4")
+    asked = ("simulate", "--trace", trace, *LLM, *profile, "--policy", path)
+    answer = json.loads(sextant(*asked, "--format", "json"))
+    assert [row["ready"] for row in answer["by_minute"]][:25:8] == [1, 3, 3, 1]
+    assert answer["replica_hours"] == pytest.approx((500 + 3 * 700 + 600) / 3600, rel=0.02)
+    assert sum(row["n_requests"] for row in answer["by_minute"]) == answer["n_requests"]
+    # Little's law: requests in flight are the time they stay over the time there is.
+    in_flight = np.mean([row["in_flight"] for row in answer["by_minute"]])
+    e2e_s = answer["e2e_ms"]["mean"] / 1e3
+    assert in_flight == pytest.approx(answer["n_requests"] * e2e_s / 1800, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--startup", "boot=3s"), "unknown phase 'boot'"),
+        (("--attainment", "0.9"), "no policy is tuned"),
+        (("--tune-policy", "a.yaml", "--attainment", "2"), "2 is not a share"),
+        (("--policy", "missing.yaml"), "missing.yaml"),
+    ],
+)
+def test_wrong_options_of_policies_are_said(trace, options, words):
+    with pytest.raises(InputError, match=words):
+        sextant("capacity", "--trace", trace, *LLM, "--ttft-ms", "2000", *options)

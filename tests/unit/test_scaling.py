@@ -1,0 +1,229 @@
+"""Replicas that come and go: the rule of an autoscaler, and what requests see meanwhile."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sextant.facts.startup import Startup
+from sextant.simulate import OK, Requests, Scheduler, StepLaw, simulate
+from sextant.simulate.scaling import (
+    Direction,
+    Reactive,
+    Step,
+    Timeline,
+    Trigger,
+    simulate_scaled,
+)
+
+LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
+PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)
+IN_FLIGHT = Trigger("requests_in_flight", 10.0)
+
+
+def sent(n: int, rate_rps: float, seed: int = 0) -> Requests:
+    rng = np.random.default_rng(seed)
+    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
+    return Requests.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
+
+
+def decide(policy: Reactive, values: list[float], ordered: int = 1) -> list[int]:
+    """Return the replicas after each look, all of them ready at once."""
+    controller, found = policy.controller(), []
+    for place, value in enumerate(values):
+        now_s = place * policy.period_s
+        ordered = controller.decide(now_s, ordered, ordered, lambda trigger, v=value: v)
+        found.append(ordered)
+    return found
+
+
+@pytest.mark.parametrize("router", ["round_robin", "least_requests", "prefix"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_replicas_that_stay_are_those_of_a_plain_simulation(n, router):
+    requests = sent(400, 4.0)
+    stay = Timeline(np.array([0.0]), np.array([n]))
+    made, scaling = simulate_scaled(requests, PLAN, LAW, stay, duration_s=100.0, router=router)
+    plain = simulate(requests, PLAN, LAW, n_replicas=n, router=router)
+    assert made.e2e_s == pytest.approx(plain.e2e_s)
+    assert (scaling.replica_s, scaling.n_starts) == (100.0 * n, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0, 60), st.integers(0, 1), st.floats(1, 30))
+def test_every_request_is_answered_and_hours_are_of_what_was_ordered(seed, took_s, least, target):
+    requests = sent(200, 4.0, seed)
+    policy = Reactive((IN_FLIGHT._replace(target=target),), most=6, least=least)
+    made, scaling = simulate_scaled(
+        requests, PLAN, LAW, policy, duration_s=60.0, startup=Startup(took_s, 0.0), seed=seed
+    )
+    assert (made.status == OK).all()
+    assert (made.ttft_s > 0).all()
+    assert (scaling.ordered <= 6).all()
+    assert (scaling.ready <= 6).all()
+    # Paid are at least those that are ordered, and those that leave until their last answer.
+    ordered_s = scaling.ordered.dot(np.diff(np.append(scaling.time_s, 60.0)))
+    assert (
+        ordered_s - 1e-6
+        <= scaling.replica_s
+        <= ordered_s + made.e2e_s.max() * (scaling.n_starts + 1)
+    )
+
+
+def test_a_replica_serves_after_its_start_and_not_after_it_is_removed():
+    requests = sent(3000, 50.0)
+    orders = Timeline(np.array([0.0, 10.0, 30.0]), np.array([1, 2, 1]))
+    made, scaling = simulate_scaled(
+        requests, PLAN, LAW, orders, duration_s=60.0, startup=Startup(8.0, 0.0)
+    )
+    alone = simulate(requests, PLAN, LAW)
+    before = requests.arrival_s < 18.0
+    assert made.ttft_s[before][:200] == pytest.approx(alone.ttft_s[before][:200])
+    assert made.ttft_s[-1] < 0.8 * alone.ttft_s[-1]
+    assert scaling.at(17.0) == {"ordered": 2, "ready": 1}
+    assert scaling.at(20.0) == {"ordered": 2, "ready": 2}
+    assert 80.0 < scaling.replica_s < 110.0  # 60 and 20 s, and what it still answers
+
+
+def test_ready_replicas_need_no_start():
+    requests = sent(300, 10.0)
+    times, counts = np.array([0.0, 10.0]), np.array([1, 3])
+    found = [
+        simulate_scaled(requests, PLAN, LAW, policy, duration_s=30.0, startup=Startup(took_s, 0.0))[
+            0
+        ].e2e_s
+        for policy, took_s in (
+            (Timeline(times, counts, is_ready=True), 20.0),
+            (Timeline(times, counts), 0.0),
+        )
+    ]
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_from_zero_requests_wait_for_the_start():
+    requests = Requests.of(np.array([40.0, 41.0]), np.array([100, 100]), np.array([10, 10]))
+    policy = Reactive((IN_FLIGHT,), most=2, least=0, cooldown_s=30.0)
+    made, scaling = simulate_scaled(
+        requests, PLAN, LAW, policy, duration_s=200.0, startup=Startup(50.0, 0.0), initial=0
+    )
+    # The look at 45 s orders a replica, which serves at 95 s.
+    assert made.ttft_s == pytest.approx([55.0, 54.0], abs=0.1)
+    assert scaling.ordered[-1] == 0
+    assert scaling.replica_s == pytest.approx(135.0 - 45.0, abs=15.0)
+
+
+def test_a_place_that_is_taken_again_has_an_empty_cache():
+    arrival_s = np.concatenate([np.arange(0, 10, 0.5), np.arange(100, 110, 0.5)])
+    n = len(arrival_s)
+    requests = Requests.of(arrival_s, np.full(n, 1000), np.full(n, 5), np.zeros(n), np.full(n, 900))
+    orders = Timeline(np.array([0.0, 50.0, 60.0]), np.array([1, 0, 1]))
+    made, _ = simulate_scaled(requests, PLAN, LAW, orders, duration_s=120.0)
+    assert made.cached_tokens[[0, 20]].tolist() == [0, 0]
+    assert made.cached_tokens[[5, 25]].min() > 800
+
+
+# By hand, of kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale: replicas are
+# ceil(value / target), unchanged within 10%.
+@pytest.mark.parametrize(
+    ("value", "ordered", "wanted"),
+    [(25, 1, 3), (10.9, 1, 1), (11.1, 1, 2), (19, 2, 2), (17.9, 2, 2), (14, 2, 2), (0, 1, 1)],
+)
+def test_replicas_are_the_value_over_the_target_beyond_the_tolerance(value, ordered, wanted):
+    policy = Reactive((IN_FLIGHT,), 10, down=Direction(0.0))
+    assert decide(policy, [value], ordered) == [wanted]
+
+
+def test_a_value_of_its_own_multiplies_the_ready_ones():
+    policy = Reactive((Trigger("ttft_s", 0.5, is_average=False),), 10)
+    assert decide(policy, [0.8], 4) == [7]  # ceil(4 x 1.6)
+    assert policy.controller().decide(0.0, 4, 2, lambda trigger: 0.8) == 4  # two serve
+
+
+def test_without_a_metric_nothing_changes():
+    assert decide(Reactive((IN_FLIGHT,), 10), [math.nan], 3) == [3]
+
+
+def test_of_two_metrics_the_larger_number_counts():
+    policy = Reactive((IN_FLIGHT, Trigger("requests_waiting", 1.0)), 10)
+    read = {"requests_in_flight": 20.0, "requests_waiting": 5.0}
+    assert policy.controller().decide(0.0, 2, 2, lambda trigger: read[trigger.metric]) == 5
+
+
+def test_up_at_once_by_the_larger_step_and_down_after_the_peak_of_the_window():
+    values = [90.0] * 3 + [5.0] * 22
+    found = decide(Reactive((IN_FLIGHT,), 20), values)
+    assert found[:2] == [5, 9]  # 4 more, or twice as many: the larger one
+    assert found[2:22] == [9] * 20  # 300 s after the last peak at 30 s
+    assert found[23:] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "select", "wanted"),
+    [
+        ((Step("Pods", 2, 60),), "Max", 8),
+        ((Step("Percent", 25, 60),), "Max", 7),  # 7.5, and the half goes
+        ((Step("Pods", 2, 60), Step("Percent", 25, 60)), "Max", 7),
+        ((Step("Pods", 2, 60), Step("Percent", 25, 60)), "Min", 8),
+        ((Step("Pods", 2, 60),), "Disabled", 10),
+        ((), "Max", 1),
+    ],
+)
+def test_steps_bound_how_many_are_removed(steps, select, wanted):
+    policy = Reactive((IN_FLIGHT,), 20, down=Direction(0.0, steps, select))
+    assert decide(policy, [5.0], 10) == [wanted]
+
+
+def test_a_step_counts_what_changed_within_its_period():
+    policy = Reactive((IN_FLIGHT,), 20, up=Direction(0.0, (Step("Pods", 3, 30),)))
+    assert decide(policy, [200.0] * 5) == [4, 4, 7, 7, 10]
+
+
+def test_delays_of_ray_serve_need_the_whole_time_above():
+    policy = Reactive((IN_FLIGHT,), 20, tolerance=0.0, up=Direction(30.0), down=Direction(600.0))
+    assert decide(policy, [5.0, 50.0, 50.0, 50.0, 50.0]) == [1, 1, 1, 5, 5]
+
+
+def test_metrics_are_those_of_the_servers():
+    seen = []
+
+    class Watching(Reactive):
+        def controller(self):
+            return self
+
+        def decide(self, now_s, ordered, ready, read):
+            seen.append([read(trigger) for trigger in self.triggers])
+            return ordered
+
+    requests = sent(2000, 10.0)
+    names = ("requests_running", "requests_waiting", "requests_in_flight", "kv_used_fraction")
+    triggers = [Trigger(name, 1.0) for name in names]
+    triggers += [Trigger("request_rate_rps", 1.0, window_s=60.0)]
+    triggers += [Trigger("throughput_tok_s", 1.0, window_s=60.0)]
+    triggers += [Trigger("ttft_s", 1.0, window_s=60.0, share=0.5)]
+    policy = Watching(tuple(triggers), 2, period_s=30.0)
+    made, _ = simulate_scaled(requests, PLAN, LAW, policy, duration_s=200.0, initial=2)
+    now_s, place = 150.0, 5
+    running, waiting, in_flight, kv, rate, tokens, ttft = seen[place]
+    is_there = (made.arrival_s < now_s) & (made.arrival_s + made.e2e_s > now_s)
+    assert in_flight == running + waiting == pytest.approx(is_there.sum(), abs=2)
+    held = (made.input_tokens + made.output_tokens)[is_there].sum()
+    assert 0.5 * held < kv * 40_000 < 1.2 * held
+    recent = (made.arrival_s >= 90.0) & (made.arrival_s < now_s)
+    assert rate == pytest.approx(recent.sum() / 60)
+    first_s = made.arrival_s + made.ttft_s
+    own = made.ttft_s[(first_s >= 90.0) & (first_s < now_s)]
+    assert ttft == pytest.approx(np.median(own))
+    assert tokens == pytest.approx(made.output_tokens[recent].sum() / 60, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_starts():
+    requests, policy = sent(600, 10.0), Reactive((IN_FLIGHT,), 6)
+    made = [
+        simulate_scaled(
+            requests, PLAN, LAW, policy, duration_s=60.0, startup=Startup(10.0, 0.3), seed=seed
+        )[0].e2e_s
+        for seed in (1, 1, 2)
+    ]
+    assert (made[0] == made[1]).all()
+    assert (made[0] != made[2]).any()
