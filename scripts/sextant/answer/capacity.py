@@ -19,6 +19,7 @@ from sextant.decide.sizing import draws_needed, fewest_replicas
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
 from sextant.pages.blocks import DAY_S, HOUR_S, percent, plural
+from sextant.simulate import Router
 from sextant.simulate.scaling import Policy
 
 RISK = 0.1
@@ -52,6 +53,7 @@ class CapacityQuestion:
     risk: float = RISK
     """Largest probability that a window is missed."""
     n_draws: int = N_DRAWS
+    router: Router = "round_robin"
     policy: Policy | None = None  # how replicas come and go, to compare with those that stay
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; None: none is tuned."""
@@ -80,6 +82,7 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
             each.schedulers,
             each.laws,
             asked.question.prefix_hit_rate,
+            asked.router,
         )
         for name, each in offer.laws.items()
     }
@@ -247,6 +250,7 @@ def serve_with_failure(
     on is sent again to the others at once, and waits from its first arrival on. With a single
     replica it waits until that is back.
     """
+    demand = replace(demand, parent=None)  # turns keep their times
     count, arrival_s, turn = sizing.count, demand.arrival_s, np.arange(demand.n)
     run, draw = sizing.server.run, sizing.draw
     outcome = run(demand, turn % count, draw, window_s)

@@ -18,6 +18,7 @@ from sextant.simulate import Requests as SimulatedRequests
 WINDOW_S = 300.0
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 _PREFIX = ("prefix_id", "prefix_tokens")
+_TURN = ("parent", "think_s", "session")
 _BURSTS_S = (1, 10, 60)
 MANY, PEAK = 20_000, 5_000
 """Of more requests than `MANY` the busiest windows, of `PEAK` requests, are simulated first."""
@@ -49,6 +50,11 @@ class Demand:
     prefix_id: np.ndarray | None = None
     """With `prefix_tokens`, which requests begin alike, and how far, as in `simulate.Requests`."""
     prefix_tokens: np.ndarray | None = None
+    parent: np.ndarray | None = None
+    """With `think_s`, whose answers turns wait for, and how long then, as in `simulate.Requests`;
+    `session` is a number for each session, -1: none."""
+    think_s: np.ndarray | None = None
+    session: np.ndarray | None = None
     clock_step_s: float | None = None
     """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
     factor: float = 1.0  # how many times the trace's requests these are
@@ -94,14 +100,37 @@ class Demand:
 
     def at(self, places: np.ndarray | slice) -> "Demand":
         """Return the requests at these places."""
-        names = COLUMNS if self.prefix_id is None else COLUMNS + _PREFIX
+        names = COLUMNS + (self.prefix_id is not None) * _PREFIX + (self.parent is not None) * _TURN
         columns = {name: getattr(self, name)[places] for name in names}
-        return replace(self, **columns, n_of_trace=None)
+        found = replace(self, **columns, n_of_trace=None)
+        own = np.arange(self.n)[places]
+        return found.copied(self, own, np.zeros(len(own), int))
+
+    def copied(self, whole: "Demand", places: np.ndarray, copies: np.ndarray) -> "Demand":
+        """Return the same requests as copies of those of `whole` at these places.
+
+        Copies share no prefix, and wait for answers of their own copy; those that are not there
+        nobody waits for.
+        """
+        found = self
+        if whole.prefix_id is not None:
+            own = whole.prefix_id[places]
+            apart = own + copies * (int(whole.prefix_id.max()) + 1)
+            found = replace(found, prefix_id=np.where(own < 0, own, apart))
+        if whole.parent is None or not len(places):
+            return found
+        at = np.full((int(copies.max()) + 1, whole.n + 1), -1)
+        at[copies, places] = np.arange(len(places))
+        parent = at[copies, whole.parent[places]]  # the last column is of those without one
+        # Who is moved before the answer waits for nobody.
+        parent = np.where(parent < np.arange(len(places)), parent, -1)
+        return replace(found, parent=parent)
 
     def simulated(self) -> SimulatedRequests:
         """Return the requests as simulations take them."""
         lengths = self.input_tokens, self.output_tokens
-        return SimulatedRequests.of(self.arrival_s, *lengths, self.prefix_id, self.prefix_tokens)
+        more = (self.prefix_id, self.prefix_tokens, self.parent, self.think_s)
+        return SimulatedRequests.of(self.arrival_s, *lengths, *more)
 
     def between(self, start_s: float, end_s: float) -> "Demand":
         """Return what arrives from `start_s` to before `end_s`; times count from `start_s`."""

@@ -58,6 +58,7 @@ _RATES = {
     "utilisation": ("engines busy", percent),
     "kv_used_fraction": ("KV cache in use", percent),
     "cached_fraction": ("input that hit the prefix cache", percent),
+    "evicted_blocks": ("blocks evicted from the prefix cache", number),
     "preemptions": ("preemptions", number),
 }
 

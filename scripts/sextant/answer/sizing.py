@@ -23,6 +23,7 @@ from sextant.simulate import (
     OK,
     SHORTEST_S,
     Requests,
+    Router,
     Scheduler,
     Simulation,
     StepLaw,
@@ -85,7 +86,7 @@ class Server:
             one_by_one, each = demand.at(first), each.ravel()
         arrival_s = np.arange(one_by_one.n) * _ALONE_S
         span_s = one_by_one.n * _ALONE_S
-        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None)
+        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None, parent=None)
         found, n_windows = self.run(apart, 1, draw, None), demand.n_windows(target.window_s)
         outcome = found._replace(
             arrival_s=demand.arrival_s,
@@ -109,11 +110,12 @@ def simulated_server(
     schedulers: Sequence[Scheduler],
     laws: Sequence[StepLaw],
     prefix_hit_rate: float = 0.0,
+    router: Router = "round_robin",
 ) -> Server:
     """Return a server that is simulated step by step, each draw with its own law and KV cache.
 
     The most likely of `schedulers` and `laws` comes first, then draws. `prefix_hit_rate` is the
-    share of each request's input that all have in common.
+    share of each request's input that all have in common; `router` is what replicas are behind.
     """
 
     def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
@@ -123,7 +125,7 @@ def simulated_server(
         setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         if isinstance(replicas, int):
-            made = one(requests_of(demand), n_replicas=replicas)
+            made = one(requests_of(demand), n_replicas=replicas, router=router)
             return outcome_of(demand, [(slice(None), made)], window_s)
         each = [np.flatnonzero(replicas == replica) for replica in np.unique(replicas)]
         parts = [(places, one(requests_of(demand.at(places)))) for places in each]
@@ -139,6 +141,7 @@ def simulated_server(
             policy,
             duration_s=demand.duration_s,
             window_s=window_s or np.inf,
+            router=router,
             seed=draw,
             **how,
         )
@@ -176,21 +179,25 @@ def outcome_of(
     Gaps after the last window count in it.
     """
     (ttft_s, e2e_s), is_ok = np.full((2, demand.n), np.nan), np.zeros(demand.n, bool)
+    arrival_s = demand.arrival_s.copy()
     n_windows = demand.n_windows(window_s)
     counts = np.zeros((n_windows, N_BINS))
     for here, made in parts:
         ttft_s[here], e2e_s[here], is_ok[here] = made.ttft_s, made.e2e_s, made.status == OK
+        if demand.parent is not None:  # turns come when they may
+            arrival_s[here] = made.arrival_s
         counts[: len(made.gaps)] += made.gaps[:n_windows]
         counts[-1] += made.gaps[n_windows:].sum(axis=0)
-    lengths = demand.input_tokens, demand.output_tokens
-    return Outcome(demand.arrival_s, *lengths, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
+    columns = arrival_s, demand.input_tokens, demand.output_tokens, ttft_s, e2e_s, is_ok
+    order = np.argsort(arrival_s, kind="stable") if demand.parent is not None else slice(None)
+    arrival_s, inputs, outputs, ttft_s, e2e_s, is_ok = (column[order] for column in columns)
+    return Outcome(arrival_s, inputs, outputs, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
 
 
 def with_shared_prefix(requests: Requests, share: float) -> Requests:
     """Return requests that have this share of each one's input in common."""
-    arrays = (requests.arrival_s, requests.input_tokens, requests.output_tokens)
-    shared = np.round(share * requests.input_tokens)
-    return Requests.of(*arrays, np.zeros(len(requests)), shared)
+    shared = np.round(share * requests.input_tokens).astype(np.int64)
+    return replace(requests, prefix_id=np.zeros_like(shared), prefix_tokens=shared)
 
 
 @dataclass(frozen=True)

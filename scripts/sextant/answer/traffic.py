@@ -11,10 +11,11 @@ import pandas as pd
 
 from sextant.answer.demand import COLUMNS, Demand, SteadyTraffic, busiest_windows, lengths_of
 from sextant.answer.question import Requests
+from sextant.answer.sessions import with_turns
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of
-from sextant.pages.blocks import duration_words, percent
+from sextant.pages.blocks import duration_words, percent, plural
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock
@@ -40,7 +41,7 @@ class TraceTraffic(NamedTuple):
     def drawn(self, seed: int) -> Demand:
         """Return the trace for seed 0, else with the lengths of each window shuffled."""
         demand = self.demand
-        if seed == 0:
+        if seed == 0 or demand.parent is not None:  # turns of a session grow
             return demand
         window = np.floor(demand.arrival_s / (self.window_s or np.inf))
         order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
@@ -122,12 +123,14 @@ def demand_of_trace(
     llm: str | None = None,
     service: str | None = None,
     has_prefixes: bool = False,
+    has_turns: bool = False,
     factor: float = 1.0,
 ) -> Demand:
     """Read the requests of a normalised trace, of one LLM or service where given, `factor` times.
 
     Of more than `MOST_REQUESTS` the busiest windows are read, by requests or tokens, each with the
-    one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`.
+    one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`,
+    with `has_turns` turns of sessions wait for answers (`with_turns`).
 
     Raises InputError: it is no normalised trace, or has not two requests that succeeded, at two
     moments.
@@ -170,8 +173,10 @@ def demand_of_trace(
         n_failed,
         prefix_id,
         prefix_tokens,
-        clock_step_s,
+        clock_step_s=clock_step_s,
     )
+    if has_turns:
+        demand = with_turns(demand, str(trace), read["row"])
     if factor * demand.n > MOST_COPIED:
         problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
         fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"
@@ -197,10 +202,7 @@ def multiplied_demand(demand: Demand, factor: float, block_s: float | None = Non
         demand.arrival_s, factor, block_s=block_s or generators.BLOCK_S
     )
     found = replace(demand.at(places), arrival_s=arrival_s, factor=factor * demand.factor)
-    if demand.prefix_id is not None:
-        own = demand.prefix_id[places]
-        apart = own + copies * (int(demand.prefix_id.max()) + 1)
-        found = replace(found, prefix_id=np.where(own < 0, own, apart))
+    found = found.copied(demand, places, copies)
     n_of_trace = demand.n_of_trace and round(factor * demand.n_of_trace)
     return replace(found, n_of_trace=n_of_trace)
 
@@ -219,6 +221,12 @@ def demand_notes(demand: Demand, has_prefix_caching: bool | None) -> list[str]:
             if has_prefix_caching
             else f"Prefix caching is off: {again} of the input tokens, which repeat the beginning "
             f"of {whose}, are computed again."
+        )
+    if demand.parent is not None and demand.session is not None:
+        n, n_turns = len(np.unique(demand.session)), int((demand.parent >= 0).sum())
+        notes.append(
+            f"{n_turns:,} of {demand.n:,} requests are turns of {plural(n, 'session')} that wait "
+            "for an answer and think as long as in the trace, so faster servers get more at once."
         )
     if demand.clock_step_s is not None:
         notes.append(

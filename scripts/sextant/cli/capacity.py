@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sextant.simulate import Requests
     from sextant.simulate.scaling import Policy
 
+ROUTERS = Literal["round_robin", "least_requests", "prefix"]
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
 _UNITS_S = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _ANY_TOKENS = 1_000_000
@@ -65,6 +66,9 @@ class TrafficOptions:
     trace, or Poisson."""
     duration: str | None = None
     """How long requests of a rate arrive; 1h, or 200,000, by default."""
+    sessions: str | None = None
+    """`trace`: turns of a session arrive after the last answer and the trace's think time; or
+    so many sessions of the trace an hour, at random, for --duration."""
     traffic: float = 1.0
     """Factor on the requests: 2 sends a trace's twice, on the same clock."""
     speed: float = 1.0
@@ -121,6 +125,8 @@ class SearchOptions:
     image=0s,weights=60s; by the LLM's size by default."""
     least_replicas: Annotated[int, typer.Option(min=1)] = 1
     """Replicas at any time."""
+    router: ROUTERS = "round_robin"
+    """Where a request goes: in turn, to the fewest requests, by its prefix."""
     policy: Path | None = None
     """Autoscaling policy to compare: a KEDA ScaledObject, a HorizontalPodAutoscaler, a Ray Serve
     config, or a .csv of t_s and ready or replicas."""
@@ -184,7 +190,9 @@ def print_capacity(
     if attainment is not None and not 0 < attainment <= 1:
         fix = "give a share of the windows, e.g. 0.99"
         raise InputError(f"{attainment:g} is not a share", field="--attainment", fix=fix)
-    asked_for = CapacityQuestion(question, arriving, target, *how, policy, attainment, steady)
+    asked_for = CapacityQuestion(
+        question, arriving, target, *how, search.router, policy, attainment, steady
+    )
     answer = answer_capacity(asked_for, _notes)
     if search.tune_policy is not None and (made := answer.more["scaling"]["manifest"]):
         write_yaml(search.tune_policy, made)
@@ -200,6 +208,7 @@ capacity = grouped(print_capacity)
 
 def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
     """Return the traffic. Raises InputError for a wrong option."""
+    from sextant.answer.sessions import SessionTraffic
     from sextant.answer.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
 
     for option, factor in (("--traffic", given.traffic), ("--speed", given.speed)):
@@ -207,17 +216,26 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
             fix = "give a number above 0, e.g. 1.5"
             raise InputError(f"{factor:g} is not a factor", field=option, fix=fix)
     if given.trace is not None:
-        refuse(given, "the trace has its own", "request_rate", "burstiness", "duration")
+        refuse(given, "the trace has its own", "request_rate", "burstiness")
+        if given.sessions in (None, "trace"):
+            refuse(given, "the trace has its own", "duration")
         refuse(asked, "the trace has its own", "workload", "input_tokens", "output_tokens")
+        if given.sessions == "trace" and given.traffic != 1:
+            fix = "give so many sessions an hour to --sessions"
+            raise InputError("copies of sessions are drawn", field="--traffic", fix=fix)
         demand = demand_of_trace(
             given.trace,
             window_s=window_s or 300.0,
             llm=given.trace_llm,
             service=given.trace_service,
             has_prefixes=True,
-            factor=given.traffic,
+            has_turns=given.sessions is not None,
+            factor=given.traffic if given.sessions in (None, "trace") else 1.0,
         )
+        if given.sessions not in (None, "trace"):
+            return SessionTraffic(demand, *_sessions(given), asked.seed)
         return TraceTraffic(demand.at_speed(given.speed), window_s)
+    refuse(given, "there is no trace", "sessions")
     if given.speed != 1:
         raise InputError("there is no trace", field="--speed", fix="give --trace, or --traffic")
     if given.request_rate is None:
@@ -235,6 +253,18 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
     with naming_options(_RATE_FIELDS):
         own = None if asked.workload is not None else lengths
         return traffic_at_rate(rate_rps, asked.workload, own, **how, first_seed=asked.seed)
+
+
+def _sessions(given: TrafficOptions) -> tuple[float, float]:
+    """Return sessions an hour, and for how long they arrive, in seconds."""
+    try:
+        per_hour = float(given.sessions or "") * given.traffic
+    except ValueError:
+        per_hour = 0.0
+    if not 0 < per_hour < float("inf"):
+        fix = "give trace, or sessions an hour, e.g. 200"
+        raise InputError(f"{given.sessions!r} is neither", field="--sessions", fix=fix)
+    return per_hour, _seconds(given.duration or "1h", "--duration")
 
 
 def _startup(text: str | None) -> "Callable[[LLM], Startup]":
@@ -290,7 +320,7 @@ class SimulateOptions:
     """Autoscaling policy, as `capacity` takes it; --replicas are there at the start."""
     startup: str | None = None
     """From the order of a replica until it serves, as `capacity` takes it."""
-    router: Literal["round_robin", "least_requests", "prefix"] = "round_robin"
+    router: ROUTERS = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by its prefix."""
     users: Annotated[int | None, typer.Option(min=1)] = None
     """Instead of arrivals: users who each wait for their answer."""

@@ -38,6 +38,10 @@ class Requests:
     """Requests of the same id have the same tokens as far as `prefix_tokens` goes; -1: none."""
     prefix_tokens: np.ndarray
     """Leading tokens, of input and then output, that belong to the prefix; 0 without one."""
+    parent: np.ndarray
+    """Place of the request whose answer each waits for, whatever its `arrival_s`; -1: none."""
+    think_s: np.ndarray
+    """From that answer to its arrival."""
 
     def __post_init__(self) -> None:
         arrivals = self.arrival_s
@@ -54,6 +58,9 @@ class Requests:
                 row = int(np.argmax(values < least))
                 problem, fix = f"request {row} has {values[row]} tokens", f"give at least {least}"
                 raise InputError(problem, field=name, fix=fix)
+        if (self.parent >= np.arange(len(self))).any() or not (self.think_s >= 0).all():
+            fix = "give an earlier request, and seconds from 0"
+            raise InputError("a request waits for a later one", field="parent", fix=fix)
 
     @classmethod
     def of(
@@ -63,13 +70,19 @@ class Requests:
         output_tokens: np.ndarray,
         prefix_id: np.ndarray | None = None,
         prefix_tokens: np.ndarray | None = None,
+        parent: np.ndarray | None = None,
+        think_s: np.ndarray | None = None,
     ) -> Self:
-        """Return requests of any numeric arrays; without prefixes where none are given."""
+        """Return requests of any numeric arrays; without prefixes and parents by default."""
+        none, zeros = np.full(len(arrival_s), NONE), np.zeros(len(arrival_s))
         if prefix_id is None or prefix_tokens is None:
-            prefix_id, prefix_tokens = np.full(len(arrival_s), NONE), np.zeros(len(arrival_s))
-        tokens = (input_tokens, output_tokens, prefix_id, prefix_tokens)
-        integers = (np.asarray(values).astype(np.int64) for values in tokens)
-        return cls(np.asarray(arrival_s, dtype=np.float64), *integers)
+            prefix_id, prefix_tokens = none, zeros
+        if parent is None or think_s is None:
+            parent, think_s = none, zeros
+        tokens = (input_tokens, output_tokens, prefix_id, prefix_tokens, parent)
+        inputs, outputs, ids, shared, parents = (np.asarray(n).astype(np.int64) for n in tokens)
+        arrival_s, think_s = (np.asarray(times, np.float64) for times in (arrival_s, think_s))
+        return cls(arrival_s, inputs, outputs, ids, shared, parents, think_s)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -264,6 +277,8 @@ class Simulation:
     kv_block_s: float
     """Integral of the blocks in use over that time."""
     n_steps: int
+    n_evicted: int
+    """Blocks of the prefix cache that were taken for others."""
 
     @property
     def tpot_s(self) -> np.ndarray:
@@ -313,7 +328,7 @@ def simulate(
     world = tables.make_world(
         requests, scheduler, law, n_replicas, warmup_s=warmup_s, window_s=window_s
     )
-    steps.route(world, get_args(Router).index(router), np.arange(n_replicas), 0, len(requests), 0)
+    steps.route(world, get_args(Router).index(router), np.arange(n_replicas), np.inf, 0)
     steps.finish(world)
     return outcome_of(world, warmup_s)
 
@@ -387,6 +402,7 @@ def outcome_of(world: "World", warmup_s: float) -> Simulation:
         busy_s=float(replicas["busy_s"].sum()),
         kv_block_s=float(replicas["kv_block_s"].sum()),
         n_steps=int(replicas["steps"].sum()),
+        n_evicted=int(replicas["n_evicted"].sum()),
     )
 
 
@@ -441,6 +457,7 @@ def summarise(
         "preemptions": int(s.preemptions[counted].sum()),
         "utilisation": min(s.busy_s / time_s, 1.0),
         "cached_fraction": float(s.cached_tokens[is_ok].sum() / max(inputs.sum(), 1)),
+        "evicted_blocks": s.n_evicted,
         "n_requests": int(counted.sum()),
     }
 

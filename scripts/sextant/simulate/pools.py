@@ -111,6 +111,7 @@ def simulate_apart(
         busy_s=second.busy_s,
         kv_block_s=second.kv_block_s,
         n_steps=first.n_steps + second.n_steps,
+        n_evicted=second.n_evicted,
     )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 
 from sextant.facts.startup import Startup
 from sextant.simulate import (
+    NONE,
+    PENDING,
     Requests,
     Router,
     Scheduler,
@@ -247,7 +249,7 @@ def simulate_scaled(
     how = {"warmup_s": 0.0, "window_s": window_s}
     world = tables.make_world(requests, scheduler, law, 2 * policy.most, **how)
     startup = _AT_ONCE if isinstance(policy, Timeline) and policy.is_ready else startup
-    pool = _Pool(world, requests.arrival_s, get_args(Router).index(router), startup, seed)
+    pool = _Pool(world, get_args(Router).index(router), startup, seed)
     controller = policy.controller()
     if initial is None:
         initial = controller.decide(0.0, 1, 1, lambda trigger: math.nan)
@@ -260,7 +262,7 @@ def simulate_scaled(
         pool.order(wanted - ordered, look_s)
         pool.remove(ordered - wanted, look_s)
         pool.activate(look_s)
-    if not pool.ordered and pool.n_sent < len(requests):  # who still waits needs a replica
+    if not pool.ordered and pool.is_held(np.inf).any():  # who still waits needs a replica
         pool.order(1, duration_s)
     pool.serve(np.inf)
     steps.finish(world)
@@ -273,10 +275,8 @@ def simulate_scaled(
 class _Pool:
     """Replicas in places of a simulated world; a place is free again when nobody is left there."""
 
-    def __init__(
-        self, world: "World", arrival_s: np.ndarray, router: int, startup: Startup, seed: int
-    ) -> None:
-        self.world, self.arrival_s, self.router = world, arrival_s, router
+    def __init__(self, world: "World", router: int, startup: Startup, seed: int) -> None:
+        self.world, self.router = world, router
         self.startup, self.rng = startup, np.random.default_rng(seed)
         self.free = list(range(len(world.replicas)))[::-1]
         self.starting: dict[int, float] = {}  # when each will serve
@@ -287,8 +287,7 @@ class _Pool:
         self._ordered_s: dict[int, float] = {}
         self._paid_s: list[tuple[float, float]] = []  # of those that have left
         self._looks: list[tuple[float, dict[str, np.ndarray]]] = []
-        self._turn = self.n_sent = 0
-        self._oldest = 0  # the first request without a first token
+        self._turn = 0
 
     @property
     def ordered(self) -> int:
@@ -318,10 +317,8 @@ class _Pool:
 
         for now_s in sorted({0.0, until_s, *(s for s in self.starting.values() if s <= until_s)}):
             if self.serving:
-                end = int(np.searchsorted(self.arrival_s, now_s))
                 serving = np.array(self.serving)
-                sent = self.world, self.router, serving, self.n_sent, end, self._turn
-                self._turn, self.n_sent = steps.route(*sent), max(end, self.n_sent)
+                self._turn = steps.route(self.world, self.router, serving, now_s, self._turn)
             self.activate(now_s)
 
     def activate(self, now_s: float) -> None:
@@ -348,7 +345,7 @@ class _Pool:
         own = all_[self.serving]
         in_flight = own["n_assigned"] - own["n_left"]
         running = own["n_running"]
-        n_held = int(np.searchsorted(self.arrival_s, now_s)) - self.n_sent
+        n_held = 0 if self.serving else int(self.is_held(now_s).sum())
         gauges = {
             "requests_running": running,
             "requests_waiting": np.append(in_flight - running, n_held),
@@ -358,13 +355,20 @@ class _Pool:
         }
         self._looks.append((now_s, gauges))
 
+    def is_held(self, now_s: float) -> np.ndarray:
+        """Return which requests have arrived and are at no replica, of all requests."""
+        table = self.world.requests
+        is_unsent = (table["replica"] == NONE) & (table["status"] == PENDING)
+        return np.asarray(is_unsent & (table["arrival_s"] < now_s))
+
     def read(self, trigger: Trigger) -> float:
         """Return the value of a trigger's metric now; NaN where there is none."""
         now_s, gauges = self._looks[-1]
         since_s = now_s - trigger.window_s
         if trigger.metric == "request_rate_rps":
-            n = np.searchsorted(self.arrival_s, [since_s, now_s])
-            return float(n[1] - n[0]) / trigger.window_s
+            arrival_s = self.world.requests["arrival_s"]
+            n_new = ((arrival_s >= since_s) & (arrival_s < now_s)).sum()
+            return float(n_new) / trigger.window_s
         if trigger.metric == "ttft_s":
             return self._first_tokens(trigger, since_s, now_s)
         recent = [of for at_s, of in self._looks[-_MOST_LOOKS:] if at_s >= since_s]
@@ -376,11 +380,8 @@ class _Pool:
 
     def _first_tokens(self, trigger: Trigger, since_s: float, now_s: float) -> float:
         """Return the quantile of TTFT of the first tokens that came since a time."""
-        table = self.world.requests[: self.n_sent]
-        while self._oldest < len(table) and table["first_s"][self._oldest] < since_s:
-            self._oldest += 1
-        own = table[self._oldest :]
-        own = own[(own["first_s"] >= since_s) & (own["first_s"] < now_s)]
+        first_s = self.world.requests["first_s"]
+        own = self.world.requests[(first_s >= since_s) & (first_s < now_s)]
         if not len(own):
             return math.nan
         return float(np.quantile(own["first_s"] - own["arrival_s"], trigger.share))

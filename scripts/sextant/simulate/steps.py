@@ -15,6 +15,8 @@ from sextant.simulate.tables import World, compiled
 
 ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
 """In the order of `Router`."""
+_QUANTUM_S = 0.02
+"""Of time, where answers decide what arrives: nobody thinks for less."""
 
 
 @compiled
@@ -285,6 +287,7 @@ def _give_up(w: World, r: int, now_s: float) -> None:
                 _interrupt(w, r, i, True)
             s.n_left += 1
             _send_next(w, r, i, max(now_s, s.free_s))
+            tables.over(w, i, max(now_s, s.free_s))
 
 
 @compiled
@@ -359,6 +362,7 @@ def _answered(w: World, r: int, i: int, now_s: float) -> None:
     q.last_s = now_s
     q.status = OK if now_s <= q.deadline_s else TIMEOUT
     _send_next(w, r, i, now_s)
+    tables.over(w, i, now_s)
 
 
 @compiled
@@ -407,19 +411,27 @@ def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
 
 
 @compiled
-def route(w: World, router: int, serving: np.ndarray, begin: int, end: int, turn: int) -> int:
-    """Send requests `begin` to before `end` to the `serving` replicas as they arrive.
+def route(w: World, router: int, serving: np.ndarray, until_s: float, turn: int) -> int:
+    """Send what arrives before a time to the `serving` replicas.
 
     Takes and returns how many were sent in turn.
     """
-    for i in range(begin, end):
+    while True:
+        i = tables.next_due(w)
+        due_s = w.requests[i].arrival_s if i != NONE else math.inf
+        if w.has_turns and _go_on(w, min(due_s, until_s)):
+            continue  # what is answered by then may have others arrive before
+        if i == NONE or due_s >= until_s:
+            return turn
+        tables.take_due(w, i)
         q = w.requests[i]
         if q.status != PENDING:
+            tables.over(w, i, due_s)
             continue
         if router == LEAST_REQUESTS:  # the first one of those with the fewest
             r = serving[0]
             for other in serving:
-                advance(w, other, q.arrival_s)
+                advance(w, other, due_s)
                 s, best = w.replicas[other], w.replicas[r]
                 if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
                     r = other
@@ -429,7 +441,25 @@ def route(w: World, router: int, serving: np.ndarray, begin: int, end: int, turn
             r = serving[turn % len(serving)]
             turn += 1
         tables.assign(w, r, i)
-    return turn
+
+
+@compiled
+def _go_on(w: World, until_s: float) -> bool:
+    """Bring all replicas a little further, to a time at most; return whether any time passed.
+
+    Steps are short, so that a replica is hardly past the arrival of who waits for another's answer.
+    """
+    is_busy = False
+    for r in range(w.replicas.shape[0]):
+        is_busy |= w.replicas[r].n_assigned > w.replicas[r].n_left
+    if is_busy:
+        until_s = min(until_s, w.clock_s[0] + _QUANTUM_S)
+    if until_s <= w.clock_s[0] or math.isinf(until_s):
+        return False
+    for r in range(w.replicas.shape[0]):
+        advance(w, r, until_s)
+    w.clock_s[0] = until_s
+    return True
 
 
 @compiled

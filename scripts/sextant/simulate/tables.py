@@ -56,7 +56,7 @@ def _fields(times: str, counts: str) -> np.dtype:
 
 
 REQUEST = _fields(
-    "arrival_s deadline_s first_s last_s",
+    "arrival_s deadline_s first_s last_s think_s",
     # What it asks for. `shared` are the blocks of its prompt that belong to its prefix.
     "input output group shared ending is_counted "
     # Its outcome.
@@ -67,7 +67,9 @@ REQUEST = _fields(
     # Blocks that it may need until its end, beside those of its prefix.
     "promised "
     # Lists: of arrivals, of the running ones, of those that end in the same plan.
-    "next_arrival older newer end_before end_after",
+    "next_arrival older newer end_before end_after "
+    # Those that wait for its answer: the first one, and the next one of the same parent.
+    "child sibling parent",
 )
 REPLICA = _fields(
     # When the next step is planned, and when the engine is free to run it.
@@ -85,8 +87,9 @@ REPLICA = _fields(
     "n_decodes n_counted context n_paused "
     # The queue: preempted ones, newest first, then arrivals; and the next who may give up.
     "preempted waiting last_arrival oldest "
-    # Blocks: in use, free ones that hold nothing of use, and those promised to running requests.
-    "used blank promised",
+    # Blocks: in use, free ones that hold nothing of use, those promised to running requests, and
+    # cached ones that were taken for others.
+    "used blank promised n_evicted",
 )
 END = _fields("", "first last")
 """Requests that end in the same plan, as a list."""
@@ -127,6 +130,14 @@ class World(NamedTuple):
     request_s: float
     window_s: float
     timeout_s: float
+    due: np.ndarray
+    """Requests that wait for nobody any more, a heap by arrival; (n,)."""
+    counts: np.ndarray
+    """How many requests are due; the first one that waits for nobody and is still to be sent."""
+    clock_s: np.ndarray
+    """Time up to which all replicas were brought while answers decide what arrives; (1,)."""
+    has_turns: bool
+    """Whether some requests wait for the answers of others."""
     closed_until_s: float
     """Until when the users of a closed loop send requests; below 0 in an open loop."""
 
@@ -181,6 +192,10 @@ def make_world(
         request_s=law.request_ms * 1e-3,
         window_s=float(window_s),
         timeout_s=float(scheduler.timeout_s),
+        due=np.zeros(len(table), np.int64),
+        counts=np.zeros(2, np.int64),
+        clock_s=np.zeros(1),
+        has_turns=bool((table["parent"] != NONE).any()),
         closed_until_s=float(closed_until_s),
     )
 
@@ -201,11 +216,17 @@ def _request_table(
     table = np.zeros(len(requests), REQUEST)
     for name in ("replica", "group", "next_arrival", "older", "newer", "end_before", "end_after"):
         table[name] = NONE
-    table["arrival_s"] = requests.arrival_s
-    table["deadline_s"] = requests.arrival_s + scheduler.timeout_s
+    # Nobody knows yet when those arrive that wait for an answer.
+    table["arrival_s"] = np.where(requests.parent == NONE, requests.arrival_s, np.inf)
+    table["deadline_s"] = table["arrival_s"] + scheduler.timeout_s
     table["first_s"] = table["last_s"] = np.nan
     table["input"], table["output"] = requests.input_tokens, requests.output_tokens
     table["is_counted"] = requests.arrival_s >= warmup_s
+    table["parent"], table["think_s"] = requests.parent, requests.think_s
+    table["child"] = table["sibling"] = NONE
+    for i in np.flatnonzero(requests.parent != NONE)[::-1]:
+        table["sibling"][i] = table["child"][requests.parent[i]]
+        table["child"][requests.parent[i]] = i
     n_tokens = requests.input_tokens + requests.output_tokens
     table["status"] = np.where(n_tokens > scheduler.longest, REFUSED, PENDING)
     has_prefix = (requests.prefix_tokens > 0) & (requests.prefix_id >= 0)
@@ -220,6 +241,60 @@ def _request_table(
     table["shared"][has_prefix] = of_prompt[has_prefix] // scheduler.block_tokens
     table["ending"][has_prefix] = of_all[has_prefix] // scheduler.block_tokens
     return table, len(ids)
+
+
+@compiled
+def over(w: World, i: int, now_s: float) -> None:
+    """Have those that wait for the answer of request i be due after they have thought."""
+    child = w.requests[i].child
+    while child != NONE:
+        q = w.requests[child]
+        q.arrival_s = now_s + q.think_s
+        q.deadline_s = q.arrival_s + w.timeout_s
+        q.is_counted = q.arrival_s >= w.replicas[0].counted_from_s
+        at = w.counts[0]
+        w.counts[0] += 1
+        while at > 0 and w.requests[w.due[(at - 1) // 2]].arrival_s > q.arrival_s:
+            w.due[at] = w.due[(at - 1) // 2]
+            at = (at - 1) // 2
+        w.due[at] = child
+        child = q.sibling
+
+
+@compiled
+def next_due(w: World) -> int:
+    """Return the request that arrives next, of those that wait for nobody; NONE without one."""
+    while w.counts[1] < len(w.requests) and w.requests[w.counts[1]].parent != NONE:
+        w.counts[1] += 1
+    i = w.counts[1] if w.counts[1] < len(w.requests) else NONE
+    if w.counts[0] > 0:
+        first = w.due[0]
+        if i == NONE or w.requests[first].arrival_s < w.requests[i].arrival_s:
+            return first
+    return i
+
+
+@compiled
+def take_due(w: World, i: int) -> None:
+    """Have the request that `next_due` returned be due no more."""
+    if w.requests[i].parent == NONE:
+        w.counts[1] += 1
+        return
+    w.counts[0] -= 1
+    n, at = w.counts[0], 0
+    last = w.due[n]
+    arrival_s = w.requests[last].arrival_s
+    while 2 * at + 1 < n:
+        below = 2 * at + 1
+        if below + 1 < n and (
+            w.requests[w.due[below + 1]].arrival_s < w.requests[w.due[below]].arrival_s
+        ):
+            below += 1
+        if w.requests[w.due[below]].arrival_s >= arrival_s:
+            break
+        w.due[at] = w.due[below]
+        at = below
+    w.due[at] = last
 
 
 @compiled
@@ -381,6 +456,7 @@ def take(w: World, r: int, n: int) -> None:
         run = w.runs[_ring(w, r)].after
         taken = min(n, w.runs[run].blocks)
         _shrink(w, run, taken)
+        s.n_evicted += taken
         w.runs[run].cached -= taken  # of a prefix; nobody reads it of a request
         n -= taken
 

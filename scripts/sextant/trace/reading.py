@@ -25,6 +25,7 @@ from sextant.base.errors import InputError
 from sextant.trace import trace_format
 from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_times
 from sextant.trace.rules import Cells, Judge, Rows
+from sextant.trace.sessions import flat_sessions
 from sextant.trace.trace_format import BLANK, COLUMN_TYPES, HASH_IDS, TraceFormat
 
 BATCH_ROWS = 100_000  # of a Parquet file that are checked at a time
@@ -58,7 +59,8 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
                     cells = _typed(columns, form, np.full(len(table), None))
                     yield judge.rows(cells, partial(_raw_rows, batch))
             return
-        names, blocks = _columns(source, form, read_blocks(source))
+        blocks = read_blocks(source)
+        names, blocks = _columns(source, form, flat_sessions(blocks) if form.is_nested else blocks)
         ignored += _check_columns(source, form, names)
         judge = Judge(form, form.sources(names), next_line=1 if form.is_jsonl else 2)
         for text in blocks:

@@ -1,0 +1,232 @@
+"""Sessions: turns that wait for answers, from a publisher's file to servers that follow them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from command import sextant
+from sextant.answer.demand import Demand
+from sextant.answer.sessions import SessionTraffic
+from sextant.answer.traffic import demand_of_trace, multiplied_demand
+from sextant.base.errors import InputError
+from sextant.facts.startup import Startup
+from sextant.simulate import OK, REFUSED, Requests, Scheduler, StepLaw, simulate
+from sextant.simulate.scaling import Reactive, Trigger, simulate_scaled
+
+LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
+PLAN = Scheduler(60_000, max_num_seqs=64, max_num_batched_tokens=2048)
+
+
+def turns(n_sessions: int, n_turns: int, seed: int) -> Requests:
+    """Return sessions whose inputs grow by what was said; some turns have two that follow."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for session, start_s in enumerate(rng.uniform(0, 60, n_sessions)):
+        for turn in range(n_turns):
+            parent = -1 if turn == 0 else turn - 1 - (turn % 3 == 0 and turn > 1)
+            rows.append((start_s + 10 * turn, session, turn, parent))
+    rows.sort()
+    place = {row[1:3]: at for at, row in enumerate(rows)}
+    parent = [place[session, before] if before >= 0 else -1 for _, session, _, before in rows]
+    at_s, session, turn, _ = np.array(rows).T
+    inputs = 500 + 300 * turn
+    think_s = rng.uniform(0.05, 8, len(rows))
+    return Requests.of(at_s, inputs, np.full(len(rows), 50), session, inputs, parent, think_s)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 3),
+    st.sampled_from(["round_robin", "least_requests", "prefix"]),
+)
+def test_a_turn_comes_when_the_answer_was_thought_about(seed, n_replicas, router):
+    requests = turns(12, 6, seed)
+    made = simulate(requests, PLAN, LAW, n_replicas=n_replicas, router=router)
+    assert (made.status == OK).all()
+    waits = requests.parent >= 0
+    end_s = (made.arrival_s + made.e2e_s)[requests.parent[waits]]
+    assert made.arrival_s[waits] == pytest.approx(end_s + requests.think_s[waits])
+    assert (made.arrival_s[~waits] == requests.arrival_s[~waits]).all()
+    # As requests that arrive at these times whatever is answered, they see the same.
+    order = np.argsort(made.arrival_s, kind="stable")
+    names = ("input_tokens", "output_tokens", "prefix_id", "prefix_tokens")
+    alone = Requests.of(made.arrival_s[order], *(getattr(requests, n)[order] for n in names))
+    again = simulate(alone, PLAN, LAW, n_replicas=n_replicas, router=router)
+    assert again.e2e_s == pytest.approx(made.e2e_s[order])
+    assert (again.cached_tokens == made.cached_tokens[order]).all()
+
+
+def test_slower_servers_have_turns_come_later():
+    requests = turns(10, 6, 0)
+    slow = StepLaw(20, 50, 0.5, 2e-4, 0.2, 1e-6, 0.0, 40, 0.05, 1.0, 3.0)
+    assert simulate(requests, PLAN, slow).end_s > 1.2 * simulate(requests, PLAN, LAW).end_s
+
+
+def test_a_session_goes_on_after_a_refusal_and_a_timeout():
+    refused = Requests.of(
+        np.array([0.0, 1.0]), [90_000, 100], [10, 10], parent=[-1, 0], think_s=[0, 2.0]
+    )
+    made = simulate(refused, PLAN, LAW)
+    assert made.status.tolist() == [REFUSED, OK]
+    assert made.arrival_s[1] == 2.0
+    late = Requests.of(
+        np.array([0.0, 1.0]), [100, 100], [2000, 1], parent=[-1, 0], think_s=[0, 2.0]
+    )
+    made = simulate(late, Scheduler(60_000, timeout_s=3.0), LAW)
+    assert made.arrival_s[1] == pytest.approx(5.0, abs=0.1)
+
+
+def test_without_room_for_the_prefixes_blocks_are_evicted():
+    requests = turns(12, 6, 0)
+    roomy, small = (
+        simulate(requests, Scheduler(tokens, max_num_seqs=16), LAW) for tokens in (200_000, 6_000)
+    )
+    assert roomy.n_evicted == 0 < small.n_evicted
+    assert small.cached_tokens.sum() < 0.8 * roomy.cached_tokens.sum()
+
+
+def test_a_policy_follows_sessions():
+    requests = turns(30, 6, 0)
+    policy = Reactive((Trigger("requests_in_flight", 1.0),), 4)
+    made, scaling = simulate_scaled(
+        requests, PLAN, LAW, policy, duration_s=200.0, startup=Startup(5.0, 0.0)
+    )
+    assert (made.status == OK).all()
+    assert scaling.ready.max() > 1
+
+
+def test_a_request_that_waits_for_a_later_one_is_an_error():
+    with pytest.raises(InputError, match="waits for a later one"):
+        Requests.of(np.array([0.0, 1.0]), [1, 1], [1, 1], parent=[1, -1], think_s=[0, 0])
+
+
+SESSIONS = [
+    {
+        "id": "a",
+        "requests": [
+            {"t": 0.0, "type": "n", "in": 640, "out": 20, "api_time": 4.0, "hash_runs": [[1, 10]]},
+            {"t": 9.0, "type": "n", "in": 960, "out": 30, "api_time": 2.0, "hash_runs": [[1, 15]]},
+            {
+                "t": 12.0,
+                "type": "subagent",
+                "requests": [
+                    {"t": 0.0, "in": 128, "out": 5, "api_time": 20.0, "hash_runs": [[90, 2]]}
+                ],
+            },
+            {"t": 15.0, "type": "n", "in": 960, "out": 30, "api_time": 2.0, "hash_runs": [[1, 15]]},
+        ],
+    },
+    {
+        "id": "b",
+        "requests": [{"t": 3.0, "in": 640, "out": 7, "api_time": 1.0, "hash_runs": [[1, 10]]}],
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sessions")
+    with gzip.open(folder / "s.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(session) + "\n" for session in SESSIONS)
+    out = folder / "s.parquet"
+    sextant("ingest", folder / "s.jsonl.gz", "--format", "kv-cache-tester", "--out", out)
+    return out
+
+
+def test_trees_of_sessions_become_requests(trace):
+    table = pq.read_table(trace).to_pandas()
+    assert table["arrival_s"].tolist() == [0.0, 3.0, 9.0, 12.0, 15.0]
+    assert table["session_id"].tolist() == ["a", "b", "a", "a", "a"]
+    assert table["e2e_ms"].tolist() == [4000, 1000, 2000, 20_000, 2000]
+    first, other, second = table["hash_ids"][:3]
+    assert list(second[:10]) == list(first)
+    assert not {*first} & {*other}  # ids are those of one session
+
+
+def demand_of(trace: Path) -> Demand:
+    return demand_of_trace(trace, window_s=300.0, has_prefixes=True, has_turns=True)
+
+
+def test_a_turn_follows_the_last_answer_that_was_there(trace):
+    demand = demand_of(trace)
+    # The agent at 12 s and the turn at 15 s both follow the answer at 11 s.
+    assert demand.parent is not None
+    assert demand.think_s is not None
+    assert demand.parent.tolist() == [-1, -1, 0, 2, 2]
+    assert demand.think_s.tolist() == [0, 0, 5.0, 1.0, 4.0]
+    part = demand.at(np.array([2, 3]))
+    assert part.parent is not None
+    assert part.parent.tolist() == [-1, 0]  # the first one's answer is not there
+
+
+def test_copies_of_sessions_wait_for_their_own_answers(trace):
+    twice = multiplied_demand(demand_of(trace), 2)
+    assert twice.parent is not None
+    assert twice.prefix_id is not None
+    # Copies are shifted one by one: who is moved before the answer waits for nobody.
+    waits = np.flatnonzero(twice.parent >= 0)
+    assert 3 <= len(waits) <= 6
+    assert (twice.parent[waits] < waits).all()
+    own = twice.input_tokens[waits] >= 960
+    assert (twice.prefix_id[waits] == twice.prefix_id[twice.parent[waits]])[own].all()
+
+
+def test_sessions_an_hour_are_drawn_from_the_trace(trace):
+    traffic = SessionTraffic(demand_of(trace), 1200.0, 3600.0, 1)
+    demand = traffic.drawn(0)
+    # Half of 1,200 sessions have four requests, half have one.
+    assert demand.n == pytest.approx(3000, rel=0.1)
+    assert (demand.arrival_s[1:] >= demand.arrival_s[:-1]).all()
+    assert demand.parent is not None
+    assert (demand.parent >= 0).sum() == pytest.approx(1800, rel=0.1)
+    assert (demand.parent < np.arange(demand.n)).all()
+    again, other = traffic.drawn(0), traffic.drawn(1)
+    assert (again.arrival_s == demand.arrival_s).all()
+    assert other.n != demand.n
+
+
+LLM = ("--hf-config", "resources/llms/meta-llama__Llama-3.1-70B-Instruct.json")
+
+
+def test_capacity_and_simulate_follow_sessions(trace):
+    sent = ("--trace", trace, "--sessions", "600", "--duration", "10min")
+    asked = ("capacity", *sent, *LLM, "--gpu-profiles", "4xH100-80GB", "--draws", "8")
+    limits = ("--ttft-ms", "p95:2000", "--tpot-ms", "p95:60", "--router", "prefix")
+    answer = json.loads(sextant(*asked, *limits, "--risk", "0.2", "--format", "json"))
+    assert answer["replicas"] >= 1
+    assert any("turns of" in text for text in answer["warnings"])
+    profile = ("--gpu-profile", "4xH100-80GB", "--draws", "0", "--format", "json")
+    made = json.loads(sextant("simulate", *sent, *LLM, *profile))
+    assert made["load"]["n_requests"] == answer["demand"]["n_requests"]
+    assert made["cached_fraction"] > 0.2
+    own = json.loads(sextant("simulate", "--trace", trace, "--sessions", "trace", *LLM, *profile))
+    assert own["load"]["n_requests"] == 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ({"session_id": ["a", "b"], "e2e_ms": [1, 1]}, ("trace",), "no session has two requests"),
+        ({"session_id": ["a", "a"]}, ("trace",), "e2e_ms"),
+        ({"session_id": ["a", "a"], "e2e_ms": [1, 1]}, ("many",), "'many' is neither"),
+        ({}, ("trace", "--duration", "1h"), "the trace has its own"),
+        ({}, ("trace", "--traffic", "2"), "copies of sessions"),
+    ],
+)
+def test_what_has_no_sessions_is_said(tmp_path, columns, options, words):
+    table = {"arrival_s": [0.0, 5.0], "input_tokens": [10, 20], "output_tokens": [5, 5], **columns}
+    pd.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "t.parquet"
+    sextant("ingest", tmp_path / "t.csv", "--format", "sextant", "--out", out)
+    with pytest.raises(InputError, match=words):
+        sextant(
+            "simulate", "--trace", out, *LLM, "--gpu-profile", "4xH100-80GB", "--sessions", *options
+        )
