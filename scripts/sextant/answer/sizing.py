@@ -77,9 +77,13 @@ class Server:
         """Return the results if each request were alone on a replica, and its mean E2E in s.
 
         No number of replicas does better. The gaps of all windows are taken together. Of requests
-        with the same lengths one is simulated, where no limit is on the gaps of all.
+        with the same lengths one is simulated, where no limit is on the gaps of all. Those that
+        share a prefix follow each other, so that each finds of it what it can.
         """
         one_by_one, each = demand, np.arange(demand.n)
+        if demand.prefix_id is not None:
+            order = np.argsort(demand.prefix_id, kind="stable")
+            one_by_one, each = demand.at(order), np.argsort(order, kind="stable")
         if demand.prefix_id is None and "itl" not in target.limits:
             lengths = np.stack([demand.input_tokens, demand.output_tokens])
             _, first, each = np.unique(lengths, axis=1, return_index=True, return_inverse=True)

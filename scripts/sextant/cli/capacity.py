@@ -194,7 +194,8 @@ def print_capacity(
         question, arriving, target, *how, search.router, policy, attainment, steady
     )
     answer = answer_capacity(asked_for, _notes)
-    if search.tune_policy is not None and (made := answer.more["scaling"]["manifest"]):
+    made = answer.more.get("scaling", {}).get("manifest")
+    if search.tune_policy is not None and made is not None:
         write_yaml(search.tune_policy, made)
         values = search.tune_policy.with_suffix(".values.yaml")
         write_yaml(values, policies.stack_values(made))
