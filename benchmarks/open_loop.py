@@ -139,7 +139,7 @@ def read_study() -> Study:
 
 def laws(scales: np.ndarray, facts: dict[str, np.ndarray]) -> StepLaw:
     """Return the step laws of stages, of standard deviations from the priors."""
-    index, n = chunked.INDEX, len(facts["users"])
+    index, n = {name: i for i, name in enumerate(chunked.NAMES)}, len(facts["users"])
     phi = np.tile(PRIOR_MEAN + PRIOR_SD * scales, (n, 1))
     phi[:, index["expert_bandwidth"]] += phi[:, index["bandwidth"]]
     phi[:, index["expert_flops"]] += phi[:, index["flops"]]

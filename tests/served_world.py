@@ -7,7 +7,7 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.frame import IDENTIFIERS, Facts
 from sextant.predict import Rows
-from sextant.predict.roofline.batching import BATCHING, INDEX, fact_rows
+from sextant.predict.roofline.batching import BATCHING, NAMES, fact_rows
 from sextant.predict.roofline.posterior import columns_of
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -67,9 +67,9 @@ def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | Non
     llm_ids = sorted(X["llm_id"].unique())
     for name in ("launch", "sequence", "prefill", "capacity"):
         effect = dict(zip(llm_ids, rng.normal(0, 0.05, len(llm_ids)), strict=True))
-        phi[:, INDEX[name]] += X["llm_id"].map(effect)
+        phi[:, NAMES.index(name)] += X["llm_id"].map(effect)
     for name in ("launch", "sequence"):
-        phi[:, INDEX[name]] += X["llm_id"].map(slower or {}).fillna(0)
+        phi[:, NAMES.index(name)] += X["llm_id"].map(slower or {}).fillna(0)
     logs = BATCHING.predict_log(phi, columns_of(X)) + rng.normal(0, noise, (len(X), 2))
     y = pd.DataFrame(np.exp(logs), columns=["nttft_ms", "itl_ms"], index=X.index)
     return Rows(X, y.assign(throughput_tok_s=np.nan))

@@ -1,10 +1,11 @@
 """Which LLM may be offered on which GPU profile, by facts alone."""
 
 from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 
-from sextant.decide.tasks import feasible_pairs, task_of
+from sextant.decide.tasks import task_of
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
 from sextant.points.frame import Facts
@@ -12,20 +13,18 @@ from support import ROOT
 
 OPT = load_llm(ROOT / "resources" / "llms" / "demo-opt-6m.json")
 PROFILES = {
+    name: GPUProfile(name, GPU(name, "gpu", "x", gib, 1.0, 1.0, 32.0, "invented"), 1, 1.0)
     # OPT needs 11.0 MiB for its weights and 4 KiB of KV cache a token.
-    "small": GPUProfile(
-        "small", GPU("x", "gpu", "x", 12 / 1024, 1.0, 1.0, 32.0, "invented"), 1, 1.0
-    ),
-    "large": GPUProfile("large", GPU("y", "gpu", "y", 1.0, 1.0, 1.0, 32.0, "invented"), 1, 1.0),
+    for name, gib in {"small": 12 / 1024, "large": 1.0}.items()
 }
 
 
 def test_memory_and_context_decide() -> None:
     llms = {"long": OPT, "short": replace(OPT, context_tokens=512)}
-    assert feasible_pairs(Facts(llms, PROFILES), 1000, 1.0) == {("long", "large")}
-    assert feasible_pairs(Facts(llms, PROFILES), 200, 1.0) == {
-        (llm_id, profile_id) for llm_id in llms for profile_id in PROFILES
-    }
+    nothing = pd.DataFrame(columns=["llm_id", "gpu_profile_id", "is_feasible"])
+    asked = "here", pd.DataFrame(), nothing, Facts(llms, PROFILES)
+    assert task_of(*asked, 1000, 1.0).feasible == {("long", "large")}
+    assert task_of(*asked, 200, 1.0).feasible == {*product(llms, PROFILES)}
 
 
 def test_a_pair_that_was_tried_and_failed_is_known() -> None:

@@ -20,7 +20,8 @@ from sextant.answer.predicted import (
     cliff,
     find_nearest,
     find_safest,
-    forecast,
+    fit_to,
+    forecast_of,
     list_changes,
     list_frontier,
     list_profiles,
@@ -58,7 +59,8 @@ def source() -> Source:
 @pytest.fixture(scope="module")
 def made(source) -> Forecast:
     subject = subject_of(ASKED, *named_llm(ASKED, source.known), source, source.known.profiles)
-    return forecast(Roofline(LIMITS, source.known.profiles, 42), subject, LIMITS)
+    model = Roofline(LIMITS, source.known.profiles, 42)
+    return forecast_of(model, fit_to(model, subject, LIMITS), subject, LIMITS)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
 from sextant.points.frame import Features, execution_classes
-from sextant.predict.roofline.batching import BATCHING, INDEX, PARAMETERS, terms
+from sextant.predict.roofline.batching import BATCHING, NAMES, PARAMETERS, terms
 from sextant.predict.roofline.posterior import columns_of
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])
@@ -18,7 +18,7 @@ def told(X, **changed):
     """Return the terms of the law at its prior, but for these parameters' values."""
     phi = np.tile(PRIOR, (len(X), 1))
     for name, value in changed.items():
-        phi[:, INDEX[name]] = np.log(value)
+        phi[:, NAMES.index(name)] = np.log(value)
     return terms(phi, columns_of(X))
 
 

@@ -325,20 +325,15 @@ def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Docu
     if (more := len(far) - _N_CONTRADICTIONS) > 0:
         top.append(f"{plural(more, 'more measurement')} like that.")
     blocks: list[Block] = [Headline(headline(data)), *(Note(line, "warning") for line in top)]
-    is_predicted = "options" in data
-    lines = load_lines(data) if is_predicted and data["latency"] else []
-    if not is_predicted and data["headroom"] is not None:
-        lines = headroom_lines(data["headroom"], data["slo"])
-    if not is_predicted and data["next_best"] is not None:
-        lines.append(f"Next best: {next_words(data['next_best'])}.")
-    blocks.append(Facts(lines))
-    if has_widget and (widget := answer.widget()):
-        blocks.append(widget)
-    if is_predicted:
-        blocks += _reasons(data)
+    if "options" in data:  # it is predicted
+        lines, reasons = load_lines(data) if data["latency"] else [], _reasons(data)
     else:
-        blocks.append(Section("GPU profiles", [_profile_table(data["alternatives"])]))
-    blocks.append(Note(source_line(data)))
+        lines = headroom_lines(data["headroom"], data["slo"]) if data["headroom"] else []
+        if data["next_best"]:
+            lines.append(f"Next best: {next_words(data['next_best'])}.")
+        reasons = [Section("GPU profiles", [_profile_table(data["alternatives"])])]
+    widget = answer.widget() if has_widget else None
+    blocks += [Facts(lines), *([widget] if widget else []), *reasons, Note(source_line(data))]
     llm = data["llm"]
     bits = f", quantized to {llm['weight_bits']:.3g} bits" if llm["weight_bits"] else ""
     about = (
@@ -473,19 +468,16 @@ def _reasons(answer: Data) -> list[Block]:
     chosen = answer["gpu_profile_id"], answer["replicas"]
     names = [(row["gpu_profile_id"], row["replicas"]) for row in answer["options"]]
     first = max(names.index(chosen) + 2 - _N_OPTIONS, 0) if chosen in names else 0
-    price = Table(
-        ["Price", "Probability", "Option"],
-        [*map(_option, answer["options"][first:])],
-        {0, 1, 2},
-        has_header_in_text=False,
-        n_rows_in_text=_N_OPTIONS,
-    )
+    header, rows = ["Price", "Probability", "Option"], [*map(_option, answer["options"][first:])]
+    price = Table(header, rows, {0, 1, 2}, has_header_in_text=False, n_rows_in_text=_N_OPTIONS)
     unknown = replace(price, rows=[*map(_option, others)])
+    how = [[*_option(row), row["way"], row["risk"]] for row in answer["ways"]]
+    ways = Table([*header, "How", "Risk"], how, {0, 1, 2, 3, 4}, has_header_in_text=False)
     sections = [
         Section("Price against probability", [price]),
         Section("GPU profiles", [_profile_table(profiles), *beaten_notes(beaten, answer["risk"])]),
         Section("On GPUs that nobody measured", [unknown]),
-        Section("Other ways to serve it", [_ways_table(answer["ways"])]),
+        Section("Other ways to serve it", [ways]),
         Section("Speculative decoding", [_drafting_table(answer)]),
         Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
         Section("Nearest measurements", [Facts(_evidence_lines(answer))]),
@@ -494,12 +486,6 @@ def _reasons(answer: Data) -> list[Block]:
     return [
         each for each in sections if any(not isinstance(b, Table) or b.rows for b in each.blocks)
     ]
-
-
-def _ways_table(rows: Sequence[Data]) -> Table:
-    header = ["Price", "Probability", "Option", "How", "Risk"]
-    cells = [[*_option(row), row["way"], row["risk"]] for row in rows]
-    return Table(header, cells, {0, 1, 2, 3, 4}, has_header_in_text=False)
 
 
 def _drafting_table(answer: Data) -> Table:
@@ -524,14 +510,11 @@ def _profile_table(rows: Sequence[Data]) -> Table:
 
 
 def split_beaten(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the options that somebody may rent, and those that another one beats.
+    """Return the options that somebody may rent, and those that another one beats, in their order.
 
     An option is beaten by one that is no dearer and no less likely, as the probability is shown,
     and better in one of the two; so is one of probability `FAIR` or less at `_FAR_DEARER` times the
     lowest price. Rows without a price or a probability beat nothing and are not beaten.
-
-    Args:
-        rows: with `usd_per_hour` and `probability_met`; both lists keep their order.
     """
     known = [
         (row["usd_per_hour"], shown_chance(row["probability_met"]))

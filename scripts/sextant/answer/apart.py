@@ -5,20 +5,13 @@ first token, the second by those on the tokens after it and by the rest of that 
 may wait for memory there. Both are of one type of GPU.
 """
 
-from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 
 from sextant.answer.candidates import Subject
 from sextant.answer.demand import Demand, Outcome, Target
-from sextant.answer.sizing import (
-    Replicas,
-    Server,
-    Sizing,
-    outcome_of,
-    size_profiles,
-    with_shared_prefix,
-)
+from sextant.answer.sizing import Replicas, Server, Sizing, outcome_of, size_profiles
 from sextant.answer.step_laws import Arrivals, ServerLaws, Settings, server_laws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
@@ -41,10 +34,8 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
     """Return the cheapest two pools that keep an SLO with the asked probability, or None.
 
     The row has `prefill` and `decode` (each `gpu_profile_id`, `replicas`), `usd_per_hour`,
-    `probability_met` and `handover_ms` of a request of mean length.
-
-    Raises:
-        InputError: the SLO lacks a limit on the first token or on later ones, or has one on both.
+    `probability_met` and `handover_ms` of a request of mean length. Raises InputError: the SLO
+    lacks a limit on the first token or on later ones, or has one on both.
     """
     first, later = (
         {n: slo.limits[n] for n in names if n in slo.limits} for names in (_FIRST, _LATER)
@@ -75,16 +66,22 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
         }
         target = Target(limits, slo.goodput, slo.allowed_failures, None)
         found[pool] = size_profiles(servers, traffic, target, arrivals.confidence, has_rate=False)
-    best = min(
-        _pairs(found, subject.profiles, arrivals.confidence),
-        key=lambda row: (row["usd_per_hour"], -row["probability_met"]),
-        default=None,
-    )
-    if best is not None:
-        tokens = subject.lengths[0, :1]
-        own = between[best["prefill"]["gpu_profile_id"]]
-        best["handover_ms"] = 1e3 * float(own.after_s(tokens)[0])
-    return best
+    profiles, tokens, rows = subject.profiles, subject.lengths[0, :1], list[Row]()
+    for (name, prefill), (other, decode) in product(*(each.items() for each in found.values())):
+        if profiles[name].gpu.gpu_id == profiles[other].gpu.gpu_id:
+            prices = [profiles[each].usd_per_hour for each in (name, other)]
+            if (best := _cheapest(prefill, decode, prices, arrivals.confidence)) is not None:
+                counts, usd, probability = best
+                rows.append(
+                    {
+                        "prefill": {"gpu_profile_id": name, "replicas": counts[0]},
+                        "decode": {"gpu_profile_id": other, "replicas": counts[1]},
+                        "usd_per_hour": usd,
+                        "probability_met": probability,
+                        "handover_ms": 1e3 * float(between[name].after_s(tokens)[0]),
+                    }
+                )
+    return min(rows, key=lambda row: (row["usd_per_hour"], -row["probability_met"]), default=None)
 
 
 def handover(llm: LLM, engine: str, *profiles: GPUProfile) -> Handover:
@@ -105,43 +102,16 @@ def _server(
         assert isinstance(replicas, int)
         if demand.gaps is not None:
             demand, replicas = demand.of_one(replicas), 1
-        requests = demand.simulated()
         of = Pool(laws.schedulers[draw], laws.laws[draw], replicas)
         if pool == "decode":
-            made = decoded(requests, of, window_s or np.inf)
-            return outcome_of(demand, [(slice(None), made)], window_s)
-        if question.prefix_hit_rate:
-            requests = with_shared_prefix(requests, question.prefix_hit_rate)
-        factor = float(np.exp(_HANDOVER_SD * units[draw]))
-        own = between._replace(fixed_ms=factor * between.fixed_ms)
-        return outcome_of(demand, [(slice(None), prefilled(requests, of, own))], window_s)
+            made = decoded(demand.simulated(), of, window_s or np.inf)
+        else:
+            requests = demand.simulated(question.prefix_hit_rate)
+            factor = float(np.exp(_HANDOVER_SD * units[draw]))
+            made = prefilled(requests, of, between._replace(fixed_ms=factor * between.fixed_ms))
+        return outcome_of(demand, [(slice(None), made)], window_s)
 
     return Server(subject.profiles[profile_id], run, len(laws.laws))
-
-
-def _pairs(
-    found: Mapping[str, Mapping[str, Sizing]],
-    profiles: Mapping[str, GPUProfile],
-    confidence: float,
-) -> list[Row]:
-    """Return for each pair of profiles of one type of GPU the cheapest numbers of replicas."""
-    rows = []
-    for first, prefill in found["prefill"].items():
-        for second, decode in found["decode"].items():
-            if profiles[first].gpu.gpu_id != profiles[second].gpu.gpu_id:
-                continue
-            prices = [profiles[name].usd_per_hour for name in (first, second)]
-            if (best := _cheapest(prefill, decode, prices, confidence)) is not None:
-                (n_first, n_second), usd, probability = best
-                rows.append(
-                    {
-                        "prefill": {"gpu_profile_id": first, "replicas": n_first},
-                        "decode": {"gpu_profile_id": second, "replicas": n_second},
-                        "usd_per_hour": usd,
-                        "probability_met": probability,
-                    }
-                )
-    return rows
 
 
 def _cheapest(

@@ -11,30 +11,15 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from sextant.answer import source as sources
 from sextant.answer.question import Question, check, named_llm, speculated
-from sextant.answer.source import (
-    Serving,
-    Source,
-    as_measured,
-    beyond,
-    find_source,
-    longest_of,
-    serving_of,
-    speculation_of,
-)
+from sextant.answer.source import Serving, Source
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
 from sextant.decide.sizing import ruled_out
+from sextant.facts import gpu
 from sextant.facts.engine import DEFAULT_ENGINE
-from sextant.facts.gpu import (
-    GPUProfile,
-    PriceRow,
-    cheapest,
-    has_own_price,
-    offered_profiles,
-    profile_of_id,
-    providers,
-)
+from sextant.facts.gpu import GPUProfile, cheapest, has_own_price
 from sextant.facts.llm import LLM, Memory, Speculating, kv_precision_of, memory_of
 from sextant.facts.slo import Latencies
 from sextant.pages.blocks import listed
@@ -69,20 +54,19 @@ class Prices(NamedTuple):
 def read_prices(prices: Path | None, known: Mapping[str, GPUProfile]) -> Prices:
     """Return the prices that `--prices` names: a table, providers, or both with commas between.
 
-    Raises:
-        InputError: one is neither a table nor a provider, or the table is wrong.
+    Raises InputError: one is neither a table nor a provider, or the table is wrong.
     """
     if prices is None:
         return Prices({}, ())
     own: dict[str, GPUProfile] = {}
     parts = [str(prices)] if prices.exists() else str(prices).split(",")
-    sellers = [name for name in parts if name in providers()]
+    sellers = [name for name in parts if name in gpu.providers()]
     for file in (Path(name) for name in parts if name not in sellers):
         if not file.exists():
-            fix = f"give a CSV or TSV, or one of the tables that ship: {', '.join(providers())}"
+            fix = f"give a CSV or TSV, or one of the tables that ship: {', '.join(gpu.providers())}"
             problem = "neither a file nor a provider"
             raise InputError(problem, file=file, field="--prices", fix=fix)
-        for row in load_sheet(file, PriceRow, "gpu_profile_id", delimiter=None):
+        for row in load_sheet(file, gpu.PriceRow, "gpu_profile_id", delimiter=None):
             name = row["gpu_profile_id"]
             each = profile(name, known, file=file, row=row.line, field="gpu_profile_id")
             price = {"usd_per_hour": row["usd_per_hour"], "price_source": file.name}
@@ -105,8 +89,7 @@ def find_candidates(
     are as `read_prices` takes them; one that is missing is an error of a wanted profile, unless
     `need_prices` is false. `field` is the option that names the wanted ones.
 
-    Raises:
-        InputError: a profile is unknown or has no price, or the table is wrong.
+    Raises InputError: a profile is unknown or has no price, or the table is wrong.
     """
     named = read_prices(prices, known)
     sold = {} if prices and not named.providers else known
@@ -151,15 +134,11 @@ def profile(
     row: int | None = None,
     field: str,
 ) -> GPUProfile:
-    """Return a known GPU profile, or one of a device whose facts are known, without a price.
-
-    Raises:
-        InputError: neither; names the given place.
-    """
+    """Return a known GPU profile, or one of a known device, unpriced; else raise InputError."""
     if name in known:
         return known[name]
     try:
-        return profile_of_id(name)
+        return gpu.profile_of_id(name)
     except InputError as error:
         raise error.at(file=file, row=row, field=field) from None
 
@@ -180,17 +159,14 @@ class ProbeRow(Latencies):
 def read_probe(
     path: Path, llm_id: str, known: Mapping[str, GPUProfile], lengths: Sequence[float]
 ) -> pd.DataFrame:
-    """Return measurements of an LLM.
+    """Return measurements of an LLM, from a CSV or TSV.
 
-    Columns: `llm_id, gpu_profile_id, users`, the mean `input_tokens, output_tokens`, and `nttft_ms,
-    itl_ms, e2e_ms`; NaN where it was not measured, nor follows. nTTFT is TTFT / input tokens, TPOT
-    is taken for ITL, and of TTFT, ITL and E2E two give the third.
+    Columns: `llm_id, gpu_profile_id, users`, the mean `input_tokens, output_tokens`, by default the
+    asked `lengths`, and `nttft_ms, itl_ms, e2e_ms`; NaN where it was not measured, nor follows.
+    nTTFT is TTFT / input tokens, TPOT is taken for ITL, and of TTFT, ITL and E2E two give the
+    third.
 
-    The table is a CSV or TSV. `lengths` are the asked requests' mean input and output tokens: those
-    of a row without any.
-
-    Raises:
-        InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
+    Raises InputError: a row is wrong, is repeated, has no latency or names an unknown profile.
     """
     rows = load_sheet(path, ProbeRow, delimiter=None)
     seen: dict[tuple[str, int], int] = {}
@@ -283,10 +259,7 @@ class Subject:
 
     @cached_property
     def probe(self) -> pd.DataFrame | None:
-        """What was measured of it (`read_probe`), None without a file.
-
-        Raises InputError if the file is wrong.
-        """
+        """What was measured of it (`read_probe`), None without a file; InputError if wrong."""
         if self.question.probe is None:
             return None
         known = {**self.source.known.profiles, **self.profiles}
@@ -326,15 +299,9 @@ class Subject:
         """Return the LLM without speculation, as points of sources are."""
         if not isinstance(self.llm, Speculating):
             return self
-        plain: dict[str, Any] = dict.fromkeys(speculation_of(self.llm))
+        plain: dict[str, Any] = dict.fromkeys(sources.speculation_of(self.llm))
         llms = {**self.llms, self.llm_id: self.llm.undrafted}
         return replace(self, llms=llms, serving=self.serving._replace(**plain))
-
-    def is_cache_used(self, model: JointPredictor) -> bool:
-        """Return whether a model's predictions can depend on the prefix cache."""
-        bare = replace(self, serving=self.serving._replace(prefix_hit_rate=0.0))
-        rows = [each.rows_at(model, [1]) for each in (self, bare)]
-        return not rows[0].equals(rows[1])
 
     def rows_at(
         self, model: JointPredictor, users: list[int], profile_ids: list[str] | None = None
@@ -367,7 +334,7 @@ class Asked(NamedTuple):
         is_chosen = question.gpu_profile_ids or named.own or question.measured_only
         if is_chosen or all(map(has_own_price, self.profiles.values())):
             return {}
-        sold = offered_profiles(named.providers)
+        sold = gpu.offered_profiles(named.providers)
         return {name: each for name, each in sold.items() if each.gpu.gpu_id not in measured}
 
 
@@ -376,15 +343,14 @@ def read_question(
 ) -> Asked:
     """Find what a question names: measurements, the LLM, the candidates and their prices.
 
-    Raises:
-        InputError: an option is wrong, or names something that is not known.
+    Raises InputError: an option is wrong, or names something that is not known.
     """
     check(question)
-    given, source = question, find_source(question)
+    given, source = question, sources.find_source(question)
     known = source.known
     if (in_file := (question.llm_id or "").replace("/", "__")) in known.llms:
         question = replace(question, llm_id=in_file)  # as files name an id of Hugging Face
-    question, notes = as_measured(question, known)
+    question, notes = sources.as_measured(question, known)
     notes += _price_notes(question, known.profiles)
     llm_id, llm = named_llm(question, known)
     wanted, prices = question.gpu_profile_ids, question.prices
@@ -402,19 +368,16 @@ def subject_of(
 ) -> Subject:
     """Return the LLM and the measured ones, with the profiles that cannot serve it.
 
-    Where the source could not run LLMs of its kind, the profile is excluded; but on a profile
-    that is asked for by name the person may have an engine that can.
-
-    Raises:
-        InputError: no profile can serve it.
+    Where the source could not run LLMs of its kind, the profile is excluded; but on a profile that
+    is asked for by name the person may have an engine that can. Raises InputError: none can.
     """
-    known, serving = source.known, serving_of(question, source)
+    known, serving = source.known, sources.serving_of(question, source)
     measured, llm = set(known.points["llm_id"]), speculated(question, llm_id, llm)
-    serving = serving._replace(**speculation_of(llm))
+    serving = serving._replace(**sources.speculation_of(llm))
     llms = {name: facts for name, facts in known.llms.items() if name in measured} | {llm_id: llm}
     if serving.kv_precision is None and (question.hf_config or llm_id not in measured):
         serving = serving._replace(kv_precision=kv_precision_of(llm))
-    longest = longest_of(question, source)
+    longest = sources.longest_of(question, source)
     excluded = _left_out(llm_id, llms, source, profiles)
     excluded = {n: why for n, why in excluded.items() if n not in question.gpu_profile_ids}
     excluded |= ruled_out(llm, profiles, longest, source.memory_utilization, serving.engine)
@@ -428,7 +391,7 @@ def subject_of(
     subject = Subject(question, llm_id, llms, profiles, excluded, source, serving)
     if question.requests is None:
         return subject
-    factor = max(beyond(source, subject.mean_lengths).values())
+    factor = max(sources.beyond(source, subject.mean_lengths).values())
     return replace(subject, widening_sd=_WIDER * math.log(factor))
 
 

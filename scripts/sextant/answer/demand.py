@@ -126,11 +126,13 @@ class Demand:
         parent = np.where(parent < np.arange(len(places)), parent, -1)
         return replace(found, parent=parent)
 
-    def simulated(self) -> SimulatedRequests:
-        """Return the requests as simulations take them."""
-        lengths = self.input_tokens, self.output_tokens
-        more = (self.prefix_id, self.prefix_tokens, self.parent, self.think_s)
-        return SimulatedRequests.of(self.arrival_s, *lengths, *more)
+    def simulated(self, shared: float = 0.0) -> SimulatedRequests:
+        """Return the requests for simulations; all may have a share of their inputs in common."""
+        own = self.arrival_s, self.input_tokens, self.output_tokens
+        prefix, turns = (self.prefix_id, self.prefix_tokens), (self.parent, self.think_s)
+        if shared:
+            prefix = np.zeros(self.n), np.round(shared * self.input_tokens)
+        return SimulatedRequests.of(*own, *prefix, *turns)
 
     def between(self, start_s: float, end_s: float) -> "Demand":
         """Return what arrives from `start_s` to before `end_s`; times count from `start_s`."""
@@ -335,10 +337,7 @@ def are_good(outcome: Outcome, target: Target) -> np.ndarray:
 
 
 def _per_request(outcome: Outcome, names: Container[str]) -> dict[str, np.ndarray]:
-    """Return those of a request's latencies, in ms.
-
-    An answer of one token has no TPOT (NaN), as in the table of metrics.
-    """
+    """Return those of a request's latencies, in ms; an answer of one token has no TPOT (NaN)."""
     ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
     later = np.where(outcome.output_tokens > 1, outcome.output_tokens - 1, np.nan)
     known = {

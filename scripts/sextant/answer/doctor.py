@@ -37,10 +37,8 @@ class Check:
 
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     """Check the engine's environment, devices, SLURM, the disk of results (`folder`) and limits."""
-    version, slurm = (
-        _output_of(str(engine_python), "-c", _VERSION),
-        _output_of("sinfo", "--version"),
-    )
+    version = _output_of(str(engine_python), "-c", _VERSION)
+    slurm = _output_of("sinfo", "--version")
     engine_fix = (
         "`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
         f"workflow/envs/vllm.yaml and set engine.python (now {engine_python})"

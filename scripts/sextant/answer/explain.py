@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from sextant.answer.answer import energy_line
 from sextant.answer.candidates import read_question, subject_of
-from sextant.answer.predicted import energy, forecast, learned
+from sextant.answer.predicted import energy, fit_to, forecast_of, learned
 from sextant.answer.question import Question, answers_from_points
 from sextant.answer.source import estimates, outside_basis, warning
 from sextant.base.files import Row, frame_rows
@@ -26,24 +26,19 @@ _FIRST = {
     "batching_ms": "waiting until the batch lets it in",
     "queueing_ms": "queueing behind other requests",
 }
-_TOTALS = (
-    *("itl_ms", "itl_factor", "nttft_ms", "nttft_factor"),
-    *("itl_batch", "capacity_requests"),
-)
+_TOTALS = ("itl_ms", "itl_factor", "nttft_ms", "nttft_factor", "itl_batch", "capacity_requests")
 
 
 def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document:
     """Return what makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica.
 
-    Returns:
-        Its data: `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each
-        a list of terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their
-        factors (what the percentile and the learned correction multiply the law with),
-        `itl_batch`, `capacity_requests`, `energy` of an output token where the source has any, and
-        `measured` latencies if there are any.
+    Its data: `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each a
+    list of terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their factors
+    (what the percentile and the learned correction multiply the law with), `itl_batch`,
+    `capacity_requests`, `energy` of an output token and `measured` latencies, None where there are
+    none.
 
-    Raises:
-        InputError: an option is wrong, or the LLM does not fit.
+    Raises InputError: an option is wrong, or the LLM does not fit.
     """
     question = replace(question, gpu_profile_ids=(gpu_profile_id,))
     asked = read_question(question, need_prices=False, field="--gpu-profile")
@@ -52,7 +47,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document
     subject = subject_of(question, llm_id, llm, source, profiles)
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles, users)
     model = Roofline(slo, {**known.profiles, **profiles}, question.seed)
-    made = forecast(model, subject, slo)
+    made = forecast_of(model, fit_to(model, subject, slo), subject, slo)
     (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
     # A fit may take the memory for larger than it is.
     memory = subject.memory(gpu_profile_id)
@@ -90,15 +85,6 @@ def _shares(row: Row, terms: Mapping[str, str]) -> list[Row]:
     ]
 
 
-def _drafting(serving: Row) -> list[Block]:
-    """Return what a step does with drafts, if there are any."""
-    if serving["speculative"] is None:
-        return []
-    verified, emitted = 1 + serving["draft_tokens"], serving["accepted_length"]
-    text = f"A step verifies {verified} tokens of a request and emits {emitted:.2f}: each term is "
-    return [Note(f"{text}the part of one token, what drafts ({serving['speculative']}) included.")]
-
-
 def _explanation(facts: Row) -> Document:
     def table(title: str, terms: Sequence[Row], name: str, total: str) -> Table:
         rows = [*((term["meaning"], term["ms"], term["share"]) for term in terms)]
@@ -107,7 +93,14 @@ def _explanation(facts: Row) -> Document:
         was = f" (measured: {facts['measured'][name]:.3g} ms)" if facts["measured"] else ""
         return Table(("Term", "Time", "Share"), cells, note=f"{total} {facts[name]:.3g} ms{was}")
 
-    place = f"{facts['llm_id']} on {facts['gpu_profile_id']}"
+    place, serving = f"{facts['llm_id']} on {facts['gpu_profile_id']}", facts["serving"]
+    drafting = (
+        f"A step verifies {1 + serving['draft_tokens']} tokens of a request and emits "
+        f"{serving['accepted_length']:.2f}: each term is the part of one token, what drafts "
+        f"({serving['speculative']}) included."
+        if serving["speculative"]
+        else None
+    )
     blocks: list[Block] = [
         Headline(f"{place}, {facts['users_per_replica']} users a replica, p{facts['percentile']}"),
         *(Note(line, "warning") for line in facts["warnings"]),
@@ -115,7 +108,7 @@ def _explanation(facts: Row) -> Document:
             f"About {facts['itl_batch']:.1f} requests share a step; the KV cache holds "
             f"{facts['capacity_requests']:.0f} at once."
         ),
-        *_drafting(facts["serving"]),
+        *([Note(drafting)] if drafting else []),
         table(
             "mean time between tokens",
             facts["itl"],

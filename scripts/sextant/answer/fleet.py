@@ -51,11 +51,15 @@ class Wanted(NamedTuple):
     line: int
     notes: tuple[str, ...]
 
+    def question(self, base: Question) -> Question:
+        """Return the question of the demand."""
+        slo, config = self.demand.slo, self.hf_config
+        llm_id = self.demand.llm_id if config is None else None
+        return replace(base, slo=slo, llm_id=llm_id, hf_config=config, requests=self.requests)
+
 
 def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, GPU]]:
-    """Return the pools, and facts of their devices by `gpu_id`; MIG slices have ids of their own.
-
-    `folder` has the facts of devices.
+    """Return the pools, and the facts of their devices; MIG slices have `gpu_id`s of their own.
 
     Raises InputError: a row is wrong, a GPU has no facts, or there is not one node.
     """
@@ -167,12 +171,11 @@ def _find_options(
 
     Raises InputError: an LLM has no facts, or the measurements cannot answer.
     """
-    first, config = wanted[0].demand, wanted[0].hf_config
-    llm = {"hf_config": config} if config else {"llm_id": first.llm_id}
-    of_first = replace(base, slo=first.slo, gpu_profile_ids=tuple(profiles), **llm)
-    lengths = [each.requests for each in wanted]
+    of_first = replace(wanted[0].question(base), gpu_profile_ids=tuple(profiles))
+    if None in [each.requests for each in wanted]:
+        of_first = replace(of_first, requests=None)
     try:
-        source = find_source(replace(of_first, requests=None if None in lengths else lengths[0]))
+        source = find_source(of_first)
     except InputError as error:
         if error.field != "--llm":
             raise
@@ -197,10 +200,8 @@ def _find_options(
         except InputError as error:  # no profile can serve it
             outside = [str(error)]
         else:
-            means = dict(zip(LENGTHS, subject.lengths[0], strict=True))
-            outside = sources.warning(
-                sources.outside_basis(question, source, facts, means, profiles), source
-            )
+            asked_of = question, source, facts, subject.mean_lengths, profiles
+            outside = sources.warning(sources.outside_basis(*asked_of), source)
             own, looser[demand.demand_id] = _options(demand, question, subject, fits)
             options += own
         for text in [*each.notes, *notes, *outside]:
@@ -247,16 +248,12 @@ def options_of_draws(
 
 def _question(wanted: Wanted, source: Source, base: Question) -> tuple[Question, list[str]]:
     """Return the question of a demand, and notes. Raises InputError where facts are missing."""
-    demand, config, known = wanted.demand, wanted.hf_config, source.known
-    if config is None and demand.llm_id not in known.llms:
+    demand, known = wanted.demand, source.known
+    if wanted.hf_config is None and demand.llm_id not in known.llms:
         problem = f"{known.source} has no facts of LLM {demand.llm_id!r}"
         fix = f"give its config.json (hf_config), or one of {', '.join(known.llms)}"
         raise InputError(problem, field="llm_id", fix=fix)
-    llm_id = demand.llm_id if config is None else None
-    question = replace(
-        base, slo=demand.slo, llm_id=llm_id, hf_config=config, requests=wanted.requests
-    )
-    questions.check(question)
+    questions.check(question := wanted.question(base))
     question, notes = sources.as_measured(question, known, has_options=False)
     questions.named_llm(question, known)
     return question, [*notes, *sources.estimates(known.points, demand.slo)]

@@ -34,10 +34,7 @@ _N_NAMED = 10
 
 
 def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None) -> Document:
-    """Return a fleet answer for people (blocks) and programs (data).
-
-    The data are the fields of `FleetAnswer`, and where `prices` come from.
-    """
+    """Return a fleet answer: blocks, and as data the fields of `FleetAnswer` and `prices`."""
     plan = answer.plan
     pools = (use.pool for use in plan.pools)
     prices = price_origins((pool.price_source, pool.price_as_of) for pool in pools)
@@ -199,13 +196,13 @@ def plan_files(
     plan, mends = answer.plan, {each.demand_id: mend_words(each) for each in answer.mends}
     # Columns of the table are fields of a demand, or of what serves it; others are null.
     rows = [
-        {"status": "served", "nodes": nodes_words(plan, each.demand.demand_id)}
+        {"source": source, "status": "served", "nodes": nodes_words(plan, each.demand.demand_id)}
         | vars(each.demand)
         | vars(each)
         for each in plan.served
     ]
     rows += [
-        {"status": "unserved", "mend": mends.get(each.demand_id)} | vars(each)
+        {"source": source, "status": "unserved", "mend": mends.get(each.demand_id)} | vars(each)
         for each in plan.unserved
     ]
     single = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
@@ -213,6 +210,4 @@ def plan_files(
     document = fleet_document(answer, origin)
     more = {"text": as_text(document), "provenance": origin}
     data = {**document.data, **more}
-    write_results(
-        outputs, [{"source": source} | row for row in rows], _SCHEMA, replace(document, data=data)
-    )
+    write_results(outputs, rows, _SCHEMA, replace(document, data=data))

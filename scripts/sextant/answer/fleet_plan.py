@@ -12,18 +12,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from sextant.decide import fleet_program
-from sextant.decide.fleet import (
-    Demand,
-    FleetAnswer,
-    FleetPlan,
-    LimitWorth,
-    Mend,
-    NodeWorth,
-    Option,
-    Pool,
-    Served,
-)
+from sextant.decide import fleet, fleet_program
+from sextant.decide.fleet import Demand, FleetPlan, Option, Pool
 from sextant.decide.fleet_program import Choice, Program, Solution
 
 RISK = 0.1
@@ -70,7 +60,7 @@ def plan_fleet(
         option, demand = choice.option, demands[choice.demand]
         profile = option.gpu_profile_id, option.n_gpus, choice.replicas
         own_usd = usd[demand.demand_id] * option.n_gpus
-        served.append(Served(demand, *profile, choice.probability_met, own_usd))
+        served.append(fleet.Served(demand, *profile, choice.probability_met, own_usd))
     met = np.array([each.option.is_met(each.replicas) for each in solution.chosen])
     names = {each.demand.demand_id for each in served}
     ties = fleet_program.TIE_USD * sum(pool.nodes * pool.devices_per_node for pool in pools)
@@ -140,7 +130,7 @@ def answer_fleet(
     risk: float = RISK,
     time_limit_s: float = TIME_LIMIT_S,
     warnings: Iterable[str] = (),
-) -> FleetAnswer:
+) -> fleet.FleetAnswer:
     """Return the plan (see `plan_fleet`), and what would change it, each change solved again.
 
     `looser` may be empty: then no limits are changed. All changes together get the time limit once
@@ -157,12 +147,12 @@ def answer_fleet(
         name = served.demand.demand_id
         factor, own = next(iter(looser[name].items()))
         change = _change(plan, case.with_options(name, own).plan())
-        looser_limits.append(LimitWorth(*change, name, factor))
+        looser_limits.append(fleet.LimitWorth(*change, name, factor))
     further_nodes = []
     for pool in case.in_time(fleet_program.merge_pools(pools)[0]):
         more = [replace(each, nodes=each.nodes + (each.pool_id == pool.pool_id)) for each in pools]
         change = _change(plan, replace(case, pools=more).plan())
-        further_nodes.append(NodeWorth(*change, pool.pool_id))
+        further_nodes.append(fleet.NodeWorth(*change, pool.pool_id))
     mends = [_mend(case, plan, each, looser) for each in case.in_time(unserved[:_MOST_CHANGES])]
     conflict = _conflict(case) if plan.unserved else ()
     said, why = [*warnings], "all replicas lie on one node; no other has room, or none is rented."
@@ -173,7 +163,7 @@ def answer_fleet(
             said.append(f"{name}: {why}")
     said += [] if case.is_in_time() else [_ENDED]
     changes = tuple(further_nodes), tuple(looser_limits), tuple(mends), conflict
-    return FleetAnswer(plan, risk, *changes, tuple(said))
+    return fleet.FleetAnswer(plan, risk, *changes, tuple(said))
 
 
 @dataclass(frozen=True)
@@ -239,7 +229,7 @@ def _change(
     return n_more, saved, at_most, tuple(sorted(others - names)), tuple(sorted(names - others))
 
 
-def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> Mend:
+def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> fleet.Mend:
     """Return what would let a demand be served besides those that are."""
     name, program = demand.demand_id, case.program()
     wanted = {name, *(served.demand.demand_id for served in plan.served)}
@@ -256,7 +246,7 @@ def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> Mend:
         for factor, options in looser.get(name, {}).items()
         if _are_servable(case.with_options(name, options).program(), must, case.time_limit_s)
     )
-    return Mend(name, "no_room" if is_possible else "no_option", nodes, next(factors, None))
+    return fleet.Mend(name, "no_room" if is_possible else "no_option", nodes, next(factors, None))
 
 
 def _conflict(case: _Case) -> tuple[str, ...]:

@@ -39,17 +39,9 @@ from sextant.pages.blocks import (
     percent,
     plural,
 )
+from sextant.points import frame
 from sextant.points.cell_files import read_run
-from sextant.points.frame import (
-    IDENTIFIERS,
-    KEYS,
-    LENGTHS,
-    SERVING,
-    TARGETS,
-    at_percentile,
-    published_features,
-)
-from sextant.points.frame import Facts as FactsOfAll
+from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS
 from sextant.points.summarize import aggregate_points
 from sextant.predict import Calibration, Draws, Rows
 from sextant.predict.folds import Task, share_lengths
@@ -77,7 +69,6 @@ def plan_measurements(
     """Return which cells to measure for the SLOs, by the points of one workload.
 
     The same points and seed give the same plan. Without any point the law's prior decides.
-
     `lengths` are the mean input and output tokens of the workload's requests, where nothing is
     measured; `served_as` columns of `SERVING` that candidates will have, by default the points'.
     Without candidates some cells must be measured.
@@ -105,10 +96,8 @@ def _decisions(
     lengths: Sequence[float] | None,
     served_as: Mapping[str, Any] | None,
 ) -> Decisions:
-    """Return the decisions for SLOs of the same percentiles: of all cells, measured or not, at all
-    users of any of them.
-    """
-    measured = at_percentile(task.points, slos[0].percentiles, slos[0].first_token)
+    """Return the decisions for SLOs of the same percentiles, of every cell at all users of any."""
+    measured = frame.at_percentile(task.points, slos[0].percentiles, slos[0].first_token)
     measured[TARGETS] = measured[TARGETS].where(measured[TARGETS] > 0)
     known = measured[measured[TARGETS].notna().any(axis=1)].reset_index(drop=True)
     pairs = {tuple(each[:2]) for each in candidates}
@@ -168,9 +157,8 @@ def plan_of_experiment(
 ) -> MeasurementPlan:
     """Return which cells of an experiment in `folder` to measure first, by the cells on disk.
 
-    A command that is printed has the `config_files`.
-
-    Raises InputError: an archive is not measured; there is no SLO or no cell.
+    A command that is printed has the `config_files`. Raises InputError: an archive is not measured;
+    there is no SLO or no cell.
     """
     if config.get("archive"):
         fix = "give a configuration without `archive`"
@@ -238,8 +226,8 @@ def _task(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Ta
     finished = finished_cells(experiment, config, folder)
     cells = [cell.key for cell in finished if _is_of_decision(config, cell.key)]
     if not cells:
-        features = published_features(experiment)
-        facts = FactsOfAll(experiment.llm_facts, experiment.profiles, features)
+        features = frame.published_features(experiment)
+        facts = frame.Facts(experiment.llm_facts, experiment.profiles, features)
         tried = pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"])
         return task_of(source, pd.DataFrame(columns=KEYS), tried, facts, None, utilization)
     with tempfile.TemporaryDirectory() as scratch:
@@ -309,8 +297,7 @@ def _changed_answers(before: Expectation, after: Expectation) -> list[str]:
 def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> tuple[float, float]:
     """Return the GPU-hours and USD that the chosen cells have taken, by Snakemake's run times.
 
-    Those measured elsewhere or before are free. For a cell that was interrupted it is the time of
-    the last attempt.
+    Those measured elsewhere or before are free; an interrupted cell counts by its last attempt.
     """
     gpu_hours = usd = 0.0
     for key in experiment.chosen:

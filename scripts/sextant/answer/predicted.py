@@ -13,18 +13,9 @@ import pandas as pd
 from sextant.answer.candidates import Subject, profile
 from sextant.base.errors import InputError
 from sextant.base.files import Row, frame_rows
+from sextant.decide import decision as decisions
 from sextant.decide import sizing
-from sextant.decide.decision import (
-    FAIR,
-    LISTED,
-    SAFE,
-    best_by_profile,
-    choose,
-    loads,
-    probed,
-    weigh,
-    weigh_needed,
-)
+from sextant.decide.decision import FAIR, LISTED, SAFE, choose
 from sextant.facts.gpu import GIB, GPUProfile, token_prices
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, are_alike, worst_limit
@@ -59,23 +50,18 @@ class Forecast:
 
         Where arrivals are simulated they only say what to measure, and few will do.
         """
-        users = [*self.users] if self.arrivals is None else probed(self.users)
+        users = [*self.users] if self.arrivals is None else decisions.probed(self.users)
         X = self.subject.rows_at(self.model, users)
         return draw_rows(self.model, self.subject, self.own, X)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Mean input and output tokens of a request, shape (1, 2)."""
-        return self.subject.lengths
 
     def options(self, slo: SLO | None = None) -> pd.DataFrame:
         """Return what `weigh` says of every option, for this SLO or another."""
         slo, profiles = slo or self.slo, self.subject.profiles
         if self.arrivals is None:
-            return weigh(self.draws_for(slo), profiles, slo)
+            return decisions.weigh(self.draws_for(slo), profiles, slo)
         is_brief = slo != self.slo
         needed = self.arrivals.needed(slo, self.subject.candidates, is_brief=is_brief)
-        return weigh_needed(self.subject.llm_id, needed, profiles, slo)
+        return decisions.weigh_needed(self.subject.llm_id, needed, profiles, slo)
 
     def draws_for(self, slo: SLO) -> Draws:
         """Return the draws that decide on an SLO: none meets what was measured to break it."""
@@ -90,7 +76,7 @@ class Forecast:
         Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
         limit, `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
         """
-        draws, side = self.draws_at(profile_id, users), self.lengths[0]
+        draws, side = self.draws_at(profile_id, users), self.subject.lengths[0]
         found = draws.summary().iloc[0].to_dict()
         for name, values in self.slo.latencies(draws.samples_ms[:, 0], side).items():
             low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
@@ -119,10 +105,8 @@ class Fitted(NamedTuple):
 def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
     """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one.
 
-    A point needs no more than one of the two latencies.
-
-    Raises:
-        InputError: too few LLMs were measured.
+    A point needs no more than one of the two latencies. Raises InputError: too few LLMs were
+    measured.
     """
     known, probe = subject.source.known, subject.probe
     latencies = frame.at_percentile(known.points, slo.percentiles, slo.first_token)
@@ -161,20 +145,11 @@ def has_steps(model: JointPredictor) -> bool:
     return type(model) is Roofline and model.posterior_.law is CHUNKED
 
 
-def forecast(model: JointPredictor, subject: Subject, slo: SLO) -> Forecast:
-    """Fit a model (see `fit_to`) and draw the latencies of the LLM.
-
-    Raises:
-        InputError: too few LLMs were measured.
-    """
-    return forecast_of(model, fit_to(model, subject, slo), subject, slo)
-
-
 def forecast_of(model: JointPredictor, fitted: Fitted, subject: Subject, slo: SLO) -> Forecast:
     """Return the latencies of an LLM by a model that is fitted; one fit may serve several LLMs."""
     latencies, profiles = fitted
     own = _calibrate(model, subject, slo, profiles)
-    return Forecast(subject, slo, model, own, loads(slo, int(latencies["users"].max())))
+    return Forecast(subject, slo, model, own, decisions.loads(slo, int(latencies["users"].max())))
 
 
 def draw_rows(
@@ -261,16 +236,15 @@ def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dic
     `requests_per_s` is what is served, by Little's law where users are asked for; `utilisation`
     the load over the most that the replicas carry within the limits, at median latencies.
     """
-    name, users, lengths = chosen["gpu_profile_id"], latency["users"], made.lengths[0]
+    name, users, lengths = chosen["gpu_profile_id"], latency["users"], made.subject.lengths[0]
     rate = made.slo.request_rate_rps or made.slo.load / users * latency["requests_per_s"]
     share = None  # of a request's device time that its prefill takes
     if (explain := getattr(made.model, "explain", None)) is not None:
         row: pd.Series = explain(made.subject.rows_at(made.model, [users], [name])).iloc[0]
-        if {"prefill_ms", "itl_batch", *_STEP} <= set(row.index):
-            # A step of decode is shared by the requests of its batch.
-            step_ms = row[_STEP].sum() + row.get("overlap_ms", 0.0)
-            decode_ms = (lengths[1] > 1) * lengths[1] * step_ms / max(row["itl_batch"], 1.0)
-            share = float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))
+        # A step of decode is shared by the requests of its batch.
+        step_ms = row[_STEP].sum() + row.get("overlap_ms", 0.0)
+        decode_ms = (lengths[1] > 1) * lengths[1] * step_ms / max(row["itl_batch"], 1.0)
+        share = float(row["prefill_ms"] / (row["prefill_ms"] + decode_ms))
     prices = token_prices(chosen["usd_per_hour"], rate, lengths, share)
     most = latency["load_median"] * chosen["replicas"]
     return {
@@ -330,9 +304,8 @@ def energy(
     """
     if power is None:
         return None
-    (found,) = with_joules(
-        made, power, [{"gpu_profile_id": profile_id, "users_per_replica": users}]
-    )
+    row = {"gpu_profile_id": profile_id, "users_per_replica": users}
+    (found,) = with_joules(made, power, [row])
     if found["energy_j_per_token"] is None:
         return None
     points = made.subject.source.known.points
@@ -378,14 +351,12 @@ def choose_option(
 
 
 def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Choose by eq. 1-3 of LLM-Pilot, as if the medians were certain.
-
-    Of a request rate, as if the likeliest law of a step were.
-    """
+    """Choose by eq. 1-3 of LLM-Pilot, as if the medians, or the likeliest law, were certain."""
     subject = forecast.subject
     if forecast.arrivals is not None:
         first = forecast.arrivals.needed(slo, subject.candidates).iloc[:1]
-        best = choose(weigh_needed(subject.llm_id, first, subject.profiles, slo), risk=0.5)
+        weighed = decisions.weigh_needed(subject.llm_id, first, subject.profiles, slo)
+        best = choose(weighed, risk=0.5)
         keys = ["llm_id", "gpu_profile_id", "replicas"]
         known = options[[*keys, "probability_met"]]
         return best.drop(columns="probability_met").merge(known, on=keys, how="left")
@@ -405,23 +376,21 @@ def list_profiles(
 
     `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
     the most likely option, `too_slow` where that has less than `LISTED`, or `does_not_fit` with a
-    `reason`. The profile that is chosen has the option that is chosen.
-    `most_users_tried` bounds the users of a replica: no more were measured.
-    Ratios are median latencies at the fewest users over their limits, as in
-    `sextant.decide.sizing.candidates`.
+    `reason`; the profile that is chosen has the option that is chosen. No more than
+    `most_users_tried` were measured. Ratios are as in `sizing.candidates`, of median latencies.
     """
     wanted = SAFE if risk is None else 1 - risk
     subject, (X, samples_ms) = forecast.subject, forecast.draws
     fewest, most = int(X["users"].min()), int(X["users"].max())
     lightest = (X["users"] == fewest).to_numpy()
     medians = np.median(samples_ms[:, lightest], axis=0)
-    misses = pd.DataFrame(forecast.slo.ratios(medians, forecast.lengths)).add_suffix("_ratio")
+    misses = pd.DataFrame(forecast.slo.ratios(medians, subject.lengths)).add_suffix("_ratio")
     misses = misses.reindex(columns=sizing.RATIOS)
     misses = misses.assign(fewest_users=fewest, limit_ratio=misses.max(axis=1))[_MISSES]
     missed = dict(zip(X.loc[lightest, "gpu_profile_id"], frame_rows(misses), strict=True))
     is_other = options["gpu_profile_id"] != chosen["gpu_profile_id"]
     possible = options[is_other | (options["replicas"] == chosen["replicas"])]
-    rows, best = [], best_by_profile(possible, wanted)
+    rows, best = [], decisions.best_by_profile(possible, wanted)
     ends = ["replicas_lo", "replicas_hi"] if forecast.arrivals else []
     columns = [*_OPTION, "expected_utility", *_PROFILE_USERS, *ends]
     for row, is_wanted in zip(frame_rows(best[columns]), best["is_wanted"], strict=True):
@@ -499,7 +468,7 @@ def _ratios(forecast: Forecast, option: Mapping[str, Any]) -> dict[str, np.ndarr
     name, slo = option["gpu_profile_id"], forecast.slo
     if forecast.arrivals is None:
         samples_ms = forecast.draws_at(name, option["users_per_replica"]).samples_ms
-        return slo.ratios(samples_ms[:, 0], forecast.lengths[0])
+        return slo.ratios(samples_ms[:, 0], forecast.subject.lengths[0])
     replicas = option["replicas"] if option["probability_met"] else sizing.MOST_REPLICAS
     found = forecast.arrivals.latencies(slo, name, replicas)
     return {
@@ -536,11 +505,10 @@ def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
     """Return the measured LLMs most similar to the one that is asked about, on a GPU profile.
 
     Those executed alike come first, then those on the asked engine, then those of nearest weight
-    bytes as they were served; of each the requests whose lengths are nearest to the asked ones,
-    and of several ways to serve these the one that served the most users. Each has
-    `users_per_replica`, the most users that it was measured to serve within these limits, those
-    lengths, and the `engine`, `engine_version` and `precision` of those points. Points without
-    lengths are left out.
+    bytes as they were served; of each the requests whose lengths are nearest to the asked ones, and
+    of several ways to serve these the one that served the most users, `users_per_replica`, within
+    these limits. Each has those lengths, and the `engine`, `engine_version` and `precision` of
+    those points. Points without lengths are left out.
     """
     known, execution = subject.source.known, subject.execution
     points = judged(known.points[known.points["gpu_profile_id"] == profile_id], slo)

@@ -51,9 +51,7 @@ def requests_of(
     """Return the requests that `--input-tokens` and `--output-tokens`, or `--workload`, describe.
 
     A workload is a fitted one's folder, a use case that ships, a histogram or a normalised trace.
-
-    Raises:
-        InputError: only one length is given, both ways are used, or a length makes no sense.
+    Raises InputError: only one length is given, both ways are used, or a length makes no sense.
     """
     is_given = input_tokens is not None or output_tokens is not None
     fields, fix = "--input-tokens, --output-tokens", "give both, or --workload"
@@ -73,11 +71,10 @@ def requests_of(
 def length_of(text: str, field: str) -> Length:
     """Return the length that an option says: a mean, or two percentiles as `p50:900,p99:8000`.
 
-    Percentiles are taken for those of a lognormal distribution, whose logarithm has the mean mu
-    and the standard deviation sigma: its mean is exp(mu + sigma^2 / 2).
+    Percentiles are taken for those of a lognormal distribution, whose logarithm has the mean mu and
+    the standard deviation sigma: its mean is exp(mu + sigma^2 / 2).
 
-    Raises:
-        InputError: it is neither, is 0 or too large, or the higher percentile is below the lower.
+    Raises InputError: it is neither, is 0 or too large, or the percentiles do not rise.
     """
     two = _TWO.fullmatch(text.replace(" ", ""))
     if two is None:
@@ -188,12 +185,6 @@ class Question:
         return llms.DTYPE_PRECISION.get(self.kv_dtype or "", self.kv_dtype)
 
     @property
-    def is_of_other_servers(self) -> bool:
-        """Whether it asks for requests or settings other than those that were measured."""
-        given = self.requests, self.engine, self.max_model_len, self.prefix_hit_rate
-        return any(given) or self.speculative is not None
-
-    @property
     def assumptions(self) -> list[str]:
         """The options that are given and that only a prediction can use."""
         names = ("dtype", "kv_dtype", "probe")
@@ -258,8 +249,7 @@ def check(question: Question) -> None:
 def make_predictor(question: Question, profiles: Mapping[str, GPUProfile]) -> JointPredictor:
     """Return the predictor that is asked for, not fitted yet.
 
-    Raises:
-        InputError: it does not draw samples, or a library that it needs is not installed.
+    Raises InputError: it does not draw samples, or a library that it needs is not installed.
     """
     made = None
     if question.predictor in PREDICTORS:
@@ -274,11 +264,9 @@ def make_predictor(question: Question, profiles: Mapping[str, GPUProfile]) -> Jo
 def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
     """Return the name and the facts of the LLM that is asked about.
 
-    One that was measured has the facts of the characterization. Another would be served in the
-    data type of the measured ones, unless the question says which.
-
-    Raises:
-        InputError: it is unknown, or another LLM of this name was measured.
+    One that was measured has the facts of the characterization. Another would be served in the data
+    type of the measured ones, unless the question says which. Raises InputError: it is unknown, or
+    another LLM of this name was measured.
     """
     llm_id, config = id_of(question), question.hf_config
     asked = question.precision, question.kv_precision
@@ -350,4 +338,7 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
     is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)
     is_assumed = bool(question.assumptions) or question.risk is not None
     is_changed = question.hf_config is not None and is_assumed
-    return len(own) > 0 and is_one_workload and not question.is_of_other_servers and not is_changed
+    # Requests or settings other than those that were measured.
+    others = question.requests, question.engine, question.max_model_len, question.prefix_hit_rate
+    is_changed |= any(others) or question.speculative is not None
+    return len(own) > 0 and is_one_workload and not is_changed

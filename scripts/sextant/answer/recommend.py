@@ -47,8 +47,7 @@ def recommend_llm(question: Question) -> Answer:
     `energy`, `options`, `safest`, `nearest_miss` (where nothing is recommended), `outside`,
     `contradictions` (measurements of the LLM far from the law), `sensitivity` and `best_probe`.
 
-    Raises:
-        InputError: an option is wrong, or the characterization cannot answer.
+    Raises InputError: an option is wrong, or the characterization cannot answer.
     """
     asked = read_question(question)
     question, known = asked.question, asked.source.known
@@ -101,13 +100,8 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
                 f"{percent(row['failed_share'])} of the requests failed with "
                 f"{plural(row['fewest_users'], 'user')}, {percent(slo.allowed_failures)} allowed"
             )
-    rows.sort(
-        key=lambda row: (
-            row["usd_per_hour"] is None,
-            row["usd_per_hour"],
-            -(row["probability_met"] or 0.0),
-        )
-    )
+    rows.sort(key=lambda row: -(row["probability_met"] or 0.0))
+    rows.sort(key=lambda row: np.inf if row["usd_per_hour"] is None else row["usd_per_hour"])
     headroom = next_best = None
     if (name := chosen["gpu_profile_id"]) is not None:
         from sextant.decide.headroom import compare_options, measure_headroom
@@ -137,8 +131,7 @@ def _at_risk(
     """Return the cheapest option that breaks no limit with probability 1 - risk, and the rows of
     all GPU profiles, each with its cheapest such option; `unsure` with the most likely one.
 
-    Raises:
-        InputError: nothing is known of the requests behind the points.
+    Raises InputError: nothing is known of the requests behind the points.
     """
     if draws is None:
         problem = (
@@ -167,12 +160,12 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     fitted = fit_to(model, subject, slo)
     made = forecast_of(model, fitted, subject, slo)
     if question.requests is None and not is_measured(llm_id, source.known):
-        inputs, outputs = made.lengths[0]
+        inputs, outputs = made.subject.lengths[0]
         text = f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
         text += f"{outputs:.0f} output tokens, those of {source.known.source}. "
         notes = [f"{text}Give --input-tokens and --output-tokens, or --workload.", *notes]
     notes = [*warning(clauses, source), *notes]
-    if question.prefix_hit_rate and not subject.is_cache_used(model):
+    if question.prefix_hit_rate and not predicted.has_steps(model):
         notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
     if slo.request_rate_rps is not None:
         made = _simulated(made)
@@ -186,7 +179,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     latency = headroom = costs = energy = None
     if profile_id:
         if arrivals:
-            latency, headroom = expect(arrivals, slo, chosen, made.lengths[0])
+            latency, headroom = expect(arrivals, slo, chosen, made.subject.lengths[0])
         else:
             latency, headroom = _expect(made, chosen, options)
         costs = predicted.cost(made, chosen, latency)
@@ -272,10 +265,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
 
 
 def _simulated(made: Forecast, **how: Any) -> Forecast:
-    """Return the forecast with what a request rate is simulated by, if a law of a step is known.
-
-    `Arrivals.of` takes `how`.
-    """
+    """Return the forecast with what simulates a request rate, where a law of a step is known."""
     subject = made.subject
     try:
         arrivals = Arrivals.of(subject, **how)
@@ -336,9 +326,7 @@ def _weighed(
 
 
 def _as_likely(options: pd.DataFrame, chosen: Row, risk: float | None) -> Row:
-    """Return the cheapest option as likely as the answer, or as anybody wants; fields are None
-    where there is none.
-    """
+    """Return the cheapest option as likely as the answer, or as anybody wants (`choose`)."""
     wanted = FAIR if chosen["gpu_profile_id"] is None else min(SAFE, chosen["probability_met"])
     return frame_rows(decision.choose(options, 1 - wanted if risk is None else risk))[0]
 
@@ -376,7 +364,7 @@ def _other_ways(
             tried.append(ways.speculation(gains[0]["draft_tokens"]))
     found: list[Row] = []
     for way in tried:
-        able = ways.profiles_of(profiles, way)
+        able = {name: each for name, each in profiles.items() if ways.can_run(each.gpu, way)}
         options = _weighed(asked, way.of(question), able, model, fitted, arrivals, usd, _OF_A_WAY)
         best = None if options is None else _as_likely(options, chosen, question.risk)
         if best is None or best["usd_per_hour"] is None or best["usd_per_hour"] > usd:
@@ -388,9 +376,7 @@ def _other_ways(
 
 
 def _expect(made: Forecast, chosen: Row, options: pd.DataFrame) -> tuple[Row, Row]:
-    """Return the latencies of the recommended option, which limit binds and the load it serves, and
-    its headroom, by the medians over the load.
-    """
+    """Return the latencies of the chosen option and its headroom, by the medians over the load."""
     from sextant.decide.headroom import measure_headroom  # a simulated rate has its own
 
     name, users, replicas = (chosen[n] for n in ("gpu_profile_id", *_OPTION[1::-1]))

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -194,18 +195,15 @@ def basis(experiment: Experiment, key: CellKey, finished: Sequence[Finished]) ->
     Nearest are those of the same LLM on the same GPU profile, then those on the same GPU
     profile, then those on the same kind of device.
     """
-    kind = experiment.profiles[key.gpu_profile_id].gpu.kind
-    tests: dict[str, Callable[[CellKey], bool]] = {
-        "of this LLM on this GPU profile": lambda other: (
-            (other.llm_id, other.gpu_profile_id) == (key.llm_id, key.gpu_profile_id)
-        ),
-        "on this GPU profile": lambda other: other.gpu_profile_id == key.gpu_profile_id,
-        f"on the same kind of device ({kind})": lambda other: (
-            experiment.profiles[other.gpu_profile_id].gpu.kind == kind
-        ),
+    profiles = experiment.profiles
+    kind = profiles[key.gpu_profile_id].gpu.kind
+    shared: dict[str, Callable[[CellKey], Any]] = {
+        "of this LLM on this GPU profile": attrgetter("llm_id", "gpu_profile_id"),
+        "on this GPU profile": attrgetter("gpu_profile_id"),
+        f"on the same kind of device ({kind})": lambda of: profiles[of.gpu_profile_id].gpu.kind,
     }
-    for name, is_near in tests.items():
-        near = [cell for cell in finished if is_near(cell.key) and cell.starts_s]
+    for name, what in shared.items():
+        near = [cell for cell in finished if what(cell.key) == what(key) and cell.starts_s]
         if near:
             origin = f"medians of {len(near)} cells {name}"
             return _medians(experiment, near, replace(ASSUMED[kind], origin=origin))
@@ -304,9 +302,7 @@ class Plan:
 def make_plan(
     experiment: Experiment, config: Mapping[str, Any], run: DryRun, folder: Path, n_nodes: int = 1
 ) -> Plan:
-    """Return what a run in `folder` would do, and an estimate of what it takes with `n_nodes`
-    servers of each GPU profile at once.
-    """
+    """Return what a run in `folder` would do and take, with `n_nodes` servers of each profile."""
     finished = finished_cells(experiment, config, folder)
     by_file = {
         f"benchmarks/{config['source']}/{key.folder}/run.json": key for key in experiment.cells

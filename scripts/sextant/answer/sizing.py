@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.demand import Demand, Judged, Outcome, Target, Traffic, judge
+from sextant.answer.demand import COLUMNS, Demand, Judged, Outcome, Target, Traffic, judge
 from sextant.decide.sizing import (
     MOST_REPLICAS,
     draws_needed,
@@ -22,7 +22,6 @@ from sextant.simulate import (
     N_BINS,
     OK,
     SHORTEST_S,
-    Requests,
     Router,
     Scheduler,
     Simulation,
@@ -92,15 +91,10 @@ class Server:
         span_s = one_by_one.n * _ALONE_S
         apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None, parent=None)
         found, n_windows = self.run(apart, 1, draw, None), demand.n_windows(target.window_s)
-        outcome = found._replace(
-            arrival_s=demand.arrival_s,
-            input_tokens=demand.input_tokens,
-            output_tokens=demand.output_tokens,
-            ttft_s=found.ttft_s[each],
-            e2e_s=found.e2e_s[each],
-            is_ok=found.is_ok[each],
-            itl_counts=np.repeat(found.itl_counts[:1], n_windows, axis=0),
-        )
+        asked = {name: getattr(demand, name) for name in COLUMNS}
+        results = {name: getattr(found, name)[each] for name in ("ttft_s", "e2e_s", "is_ok")}
+        counts = np.repeat(found.itl_counts[:1], n_windows, axis=0)
+        outcome = found._replace(**asked, **results, itl_counts=counts)
         mean_s = float(outcome.e2e_s[outcome.is_ok].mean()) if outcome.is_ok.any() else np.nan
         return judge(outcome, target, n_windows), mean_s
 
@@ -129,17 +123,17 @@ def simulated_server(
         setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         if isinstance(replicas, int):
-            made = one(requests_of(demand), n_replicas=replicas, router=router)
+            made = one(demand.simulated(prefix_hit_rate), n_replicas=replicas, router=router)
             return outcome_of(demand, [(slice(None), made)], window_s)
         each = [np.flatnonzero(replicas == replica) for replica in np.unique(replicas)]
-        parts = [(places, one(requests_of(demand.at(places)))) for places in each]
+        parts = [(places, one(demand.at(places).simulated(prefix_hit_rate))) for places in each]
         return outcome_of(demand, parts, window_s)
 
     def follow(
         demand: Demand, policy: Policy, draw: int, window_s: float | None, **how: Any
     ) -> tuple[Outcome, Scaling]:
         made, scaling = simulate_scaled(
-            requests_of(demand),
+            demand.simulated(prefix_hit_rate),
             schedulers[draw],
             laws[draw],
             policy,
@@ -150,10 +144,6 @@ def simulated_server(
             **how,
         )
         return outcome_of(demand, [(slice(None), made)], window_s), scaling
-
-    def requests_of(demand: Demand) -> Requests:
-        requests = demand.simulated()
-        return with_shared_prefix(requests, prefix_hit_rate) if prefix_hit_rate else requests
 
     def bound(demand: Demand) -> Bound | None:
         taken = demand.input_tokens + demand.output_tokens <= schedulers[0].longest
@@ -196,12 +186,6 @@ def outcome_of(
     order = np.argsort(arrival_s, kind="stable") if demand.parent is not None else slice(None)
     arrival_s, inputs, outputs, ttft_s, e2e_s, is_ok = (column[order] for column in columns)
     return Outcome(arrival_s, inputs, outputs, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
-
-
-def with_shared_prefix(requests: Requests, share: float) -> Requests:
-    """Return requests that have this share of each one's input in common."""
-    shared = np.round(share * requests.input_tokens).astype(np.int64)
-    return replace(requests, prefix_id=np.zeros_like(shared), prefix_tokens=shared)
 
 
 @dataclass(frozen=True)
@@ -357,16 +341,11 @@ def size_by_simulation(
     Each draw of the law has its own day of the traffic (`Traffic.drawn`). Bisection finds its
     fewest replicas; the draws that need no more give the probability (`probability_of`).
 
-    Args:
-        server, traffic, target: one replica, what arrives, and what has to hold.
-        confidence: the probability.
-        worse: profiles that this one is at least as good as. They count where its most likely law
-            needs no more than theirs: a small LLM may be slower on more GPUs.
-        least: replicas that there are in any case.
-        most_usd_per_hour: more replicas than this pays for are not tried, and count as none.
-        has_rate: whether to find the rate that each replica serves.
-        n_draws: how many draws to take; all that the server has by default.
-        known: what fewer draws gave.
+    `worse` are profiles that this one is at least as good as; they count where its most likely law
+    needs no more than theirs: a small LLM may be slower on more GPUs. There are `least` replicas in
+    any case; more than `most_usd_per_hour` pays for are not tried, and count as none. With
+    `has_rate` the rate that each replica serves is found. `n_draws` are taken, all that the server
+    has by default; `known` is what fewer draws gave.
     """
     n_draws = n_draws or server.n_draws
     if known is not None and not known.needs:
@@ -406,15 +385,9 @@ def size_by_simulation(
     start = int(done[0]) if np.isfinite(done[0]) else start
     need = partial(_need, server, traffic, target, start, affordable)
     rest = range(len(done), n_draws)
-    needs = [*done, *on_threads(need, most[len(done) :].tolist(), rest)]
-    return _answered(sizing, np.array(needs), confidence, least)
-
-
-def _answered(sizing: Sizing, needs: np.ndarray, confidence: float, least: int) -> Sizing:
-    """Return the answer that the needs of all draws give."""
-    known = [each if np.isinf(each) else int(each) for each in needs.tolist()]
-    sizing = replace(sizing, needs=known)
-    n = len(needs)
+    every = [*done, *on_threads(need, most[len(done) :].tolist(), rest)]
+    needs = [each if np.isinf(each) else int(each) for each in every]
+    sizing, n = replace(sizing, needs=needs), len(needs)
     is_sure = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9 if n > 1 else [True]
     enough = np.where(is_sure, np.sort(needs), np.inf).min()
     if not np.isfinite(enough):

@@ -7,21 +7,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sextant.answer.question import (
-    PIPELINE_STORE,
-    Length,
-    Question,
-    Requests,
-    answers_from_points,
-    id_of,
-    is_measured,
-)
+from sextant.answer import question as questions
+from sextant.answer.question import PIPELINE_STORE, Question, answers_from_points
 from sextant.base.errors import InputError
 from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine, version_numbers
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, Speculating, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import listed, percent, plural
+from sextant.points import frame
 from sextant.points.characterization import (
     DEFAULT_SOURCES,
     FILE,
@@ -31,15 +25,7 @@ from sextant.points.characterization import (
     load_folder,
     shipped_sources,
 )
-from sextant.points.frame import (
-    FORMULAS,
-    LENGTHS,
-    SERVING,
-    at_percentile,
-    complete,
-    estimated,
-    is_refused,
-)
+from sextant.points.frame import LENGTHS, SERVING
 
 _SIDES = ("input", "output")
 _THIS_RUN = "this run"
@@ -96,8 +82,7 @@ def find_source(question: Question) -> Source:
     The one that the question has already; those that `--source` and `--database` name; else the
     pipeline's own, if it knows the LLM; else what ships.
 
-    Raises:
-        InputError: a store or folder cannot be read, or lacks what a prediction needs.
+    Raises InputError: a store or folder cannot be read, or lacks what a prediction needs.
     """
     if question.known is not None:
         return _complete(question.known, _THIS_RUN)
@@ -112,7 +97,7 @@ def find_source(question: Question) -> Source:
         names = () if is_ours else (_newest(question),)
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
     kinds = {known.profiles[name].gpu.kind for name in known.points["gpu_profile_id"].unique()}
-    is_prediction = not answers_from_points(question, id_of(question), known)
+    is_prediction = not answers_from_points(question, questions.id_of(question), known)
     if is_prediction and known.points["llm_id"].nunique() == 1 and kinds != {"cpu"}:
         ships = load_folder(shipped_sources()[DEFAULT_SOURCES[0]])
         text = f"{ships.source} counts beside {known.source}: one LLM alone predicts no other."
@@ -153,8 +138,7 @@ def load_sources(
     default; if `names` choose none of its sources, its own counts beside them. Workload and
     scenario are the store's own by default.
 
-    Raises:
-        InputError: one cannot be read, or two contradict each other.
+    Raises InputError: one cannot be read, or two contradict each other.
     """
     places = [_place(name, database) for name in dict.fromkeys(names)]
     if not names or (database is not None and all(name is None for _, name in places)):
@@ -163,7 +147,7 @@ def load_sources(
             ships = ", ".join(shipped_sources())
             fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
             raise InputError("there is no store here", file=PIPELINE_STORE, fix=fix)
-        places.insert(0, (store_path(database), ""))
+        places.insert(0, (database or PIPELINE_STORE, ""))
     for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
         if value is not None and all(name is None for _, name in places):
             fix = "leave it out, or name your own points (--source, --database)"
@@ -182,16 +166,11 @@ def load_sources(
         known = load_characterization(place, name or None, workload_id, scenario_id)
         if known.source in shipped:  # that has a description
             about = load_description(shipped[known.source])
-            points = complete(known.points, about.defaults)
+            points = frame.complete(known.points, about.defaults)
             known = replace(known, points=points, descriptions=(about,))
         origins.append(str(place))
         parts.append(known)
     return combined(parts), " + ".join(dict.fromkeys(origins))
-
-
-def store_path(database: Path | None) -> Path:
-    """Return the given store or folder of measured cells, or the store that the pipeline builds."""
-    return database or PIPELINE_STORE
 
 
 def _place(name: str, database: Path | None) -> tuple[Path, str | None]:
@@ -213,7 +192,7 @@ def _place(name: str, database: Path | None) -> tuple[Path, str | None]:
         if all(known.source != name for known in load_all(database)):
             return shipped[name], None
     if database is not None or PIPELINE_STORE.is_file():
-        return store_path(database), name
+        return database or PIPELINE_STORE, name
     others = f"one that ships ({', '.join(shipped)}), or a store (--database)"
     fix = f"run the pipeline first (`make demo`), or give a folder, {others}"
     problem = f"neither a folder nor what ships is called {name!r}, and there is no store here"
@@ -225,11 +204,10 @@ def known_sources(
 ) -> list[tuple[Characterization, str]]:
     """Return what answers can rest on, each with its place: what ships, the store, and folders.
 
-    Raises:
-        InputError: a folder or the given store cannot be read.
+    Raises InputError: a folder or the given store cannot be read.
     """
     found = [(load_folder(folder), "ships") for folder in shipped_sources().values()]
-    store = store_path(database)
+    store = database or PIPELINE_STORE
     if database is not None or store.is_file():
         from sextant.points.measured import load_all
 
@@ -240,8 +218,7 @@ def known_sources(
 def _load_own(folder: Path) -> Characterization:
     """Return a folder that does not ship, or is a copy of one that does.
 
-    Raises:
-        InputError: it makes no sense, or has the name of one that ships and is of others.
+    Raises InputError: it makes no sense, or has the name of one that ships and is of others.
     """
     known = load_folder(folder)
     ships = shipped_sources().get(known.source)
@@ -255,8 +232,7 @@ def _load_own(folder: Path) -> Characterization:
 def _complete(known: Characterization, origin: str) -> Source:
     """Return a characterization with its longest request and the mean lengths of its workload.
 
-    These are medians over the points' means: a point's own mean depends on which requests it could
-    answer.
+    Those are medians over points: a point's own mean depends on which requests it could answer.
     """
     about, lengths = known.descriptions, known.points[LENGTHS].median()
     if lengths.isna().any():
@@ -291,7 +267,7 @@ _PRECISIONS: tuple[tuple[str, str, str, Callable[[LLM], str]], ...] = (
 class Serving(NamedTuple):
     """How the LLM is asked to be served, and of which requests."""
 
-    requests: Requests
+    requests: questions.Requests
     engine: str | None
     engine_version: str | None
     precision: str | None
@@ -332,10 +308,10 @@ def as_measured(
     configuration is given, it is that of the configuration, or of most points if none was served
     so. Without options the person cannot choose another one, and the notes name no option.
     """
-    llm_id = id_of(question)
+    llm_id = questions.id_of(question)
     if question.sizes is not None:
         return question, [question.sizes.description()]
-    if not is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
+    if not questions.is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
         return question, []
     points, llm = known.points[known.points["llm_id"] == llm_id], known.llms[llm_id]
     notes, chosen = [], {}
@@ -387,7 +363,7 @@ def serving_of(question: Question, source: Source) -> Serving:
     if requests is None:
         own = _own_lengths(question, source).median()
         means = [source.input_tokens, source.output_tokens] if own.isna().any() else map(float, own)
-        requests = Requests(*(Length(mean, 0.0) for mean in means))
+        requests = questions.Requests(*(questions.Length(mean, 0.0) for mean in means))
     engines = points["engine"].dropna()
     engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
     shares = points.loc[points["engine"] == engine, "engine_version"].value_counts(normalize=True)
@@ -400,7 +376,7 @@ def serving_of(question: Question, source: Source) -> Serving:
 def _own_lengths(question: Question, source: Source) -> pd.DataFrame:
     """Return the lengths of the LLM's own points in sources of one workload."""
     points = source.known.points
-    is_own = (points["llm_id"] == id_of(question)) & ~points["source"].isin(source.fixed)
+    is_own = (points["llm_id"] == questions.id_of(question)) & ~points["source"].isin(source.fixed)
     return points.loc[is_own, LENGTHS].dropna()
 
 
@@ -452,10 +428,7 @@ def outside_basis(
     """Return in what the question lies outside of the basis, a clause each.
 
     `users` of a replica are asked for where a latency is explained; an answer offers no more than
-    were measured.
-
-    Raises:
-        InputError: anything does, and the question is strict.
+    were measured. Raises InputError: anything does, and the question is strict.
     """
     points, found = source.known.points, []
     for side, (name, factor) in zip(_SIDES, beyond(source, lengths).items(), strict=True):
@@ -516,13 +489,13 @@ def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
     names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
     percentiles = dict(zip(names, slo.percentiles, strict=True))
     used = [name for name in names if slo.users is None or _OF_TARGET[name] & slo.limits.keys()]
-    latencies = at_percentile(points, slo.percentiles, slo.first_token)
+    latencies = frame.at_percentile(points, slo.percentiles, slo.first_token)
     missing = [name for name in used if not (latencies[name] > 0).any()]
     found = [
         f"No {names[name]} was measured: its values are the law's assumption alone."
         for name in missing
     ]
-    for target, columns in estimated(points, percentiles).items():
+    for target, columns in frame.estimated(points, percentiles).items():
         if target in used and target not in missing:
             found += _estimate(f"the {names[target]}", percentiles[target], columns)
     return found
@@ -555,10 +528,10 @@ def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[
         if n_derived := int(latencies[f"{metric}_is_derived"].sum()):
             where = "" if n_derived == n_points else f" at {n_derived} of {n_points} points"
             text = f"{METRICS[metric]} was not measured{where}: it is derived from "
-            found.append(f"{text}{FORMULAS[metric]}.")
-        columns = estimated(points, {f"{metric}_ms": percentile}).get(f"{metric}_ms", [])
+            found.append(f"{text}{frame.FORMULAS[metric]}.")
+        columns = frame.estimated(points, {f"{metric}_ms": percentile}).get(f"{metric}_ms", [])
         found += _estimate(METRICS[metric], percentile, columns) if columns else []
-    failing = latencies[is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
+    failing = latencies[frame.is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
     for row in failing.head(_MOST_FAILURES).to_dict("records"):
         place = f"{row['gpu_profile_id']} with {plural(int(row['users']), 'user')}"
         failed = f"{row['n_failed']:,} of {row['n_ok'] + row['n_failed']:,} requests failed"

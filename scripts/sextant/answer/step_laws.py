@@ -13,15 +13,6 @@ from sextant.answer.candidates import Asked, Subject, read_question, subject_of
 from sextant.answer.demand import SteadyTraffic, Target, judge, lengths_of
 from sextant.answer.predicted import fit_to
 from sextant.answer.question import Length, Question, Requests, make_predictor
-from sextant.answer.sizing import (
-    Server,
-    Sizing,
-    is_as_good,
-    might,
-    rate_at_slo,
-    simulated_server,
-    size_profiles,
-)
 from sextant.answer.source import named_otherwise, outside_basis, warning
 from sextant.base.errors import InputError
 from sextant.base.files import Row
@@ -127,11 +118,9 @@ def find_laws(
 ) -> LLMLaws:
     """Fit the measurements that a question names, and return the laws of a step that follow.
 
-    The question has the lengths of the requests; its limits play no part.
-
-    Raises:
-        InputError: an option is wrong, no profile can serve the LLM, or the measurements are of
-            engines that stop to prefill.
+    The question has the lengths of the requests; its limits play no part. Raises InputError: an
+    option is wrong, no profile can serve the LLM, or the measurements are of engines that stop to
+    prefill.
     """
     asked = read_question(question, need_prices=need_prices)
     _, question, llm_id, llm, source, profiles, notes = asked
@@ -170,16 +159,11 @@ def server_laws(
 ) -> tuple[dict[str, ServerLaws], dict[str, str]]:
     """Return the laws of a step on each candidate, and why others have none.
 
-    Args:
-        subject: the LLM and the candidates; its question names the predictor, probe and seed.
-        settings: of the scheduler.
-        n_draws: beside the likeliest law.
-        model: as `fit_medians` returns it.
-        are_few_drawn: whether most candidates are judged by their likeliest law alone: then each
-            one's draws are fitted by themselves when they are needed, else all at once.
+    Each has the likeliest law and `n_draws`; `model` is as `fit_medians` returns it. With
+    `are_few_drawn` most candidates are judged by their likeliest law alone: each one's draws are
+    then fitted by themselves when they are needed, else all at once.
 
-    Raises:
-        InputError: the predictor, or the engines that were measured, have no law of a step.
+    Raises InputError: the predictor, or the engines that were measured, have no law of a step.
     """
     profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
     probe = subject.probe
@@ -213,9 +197,6 @@ def server_laws(
             of[name] = [*map(StepLaw.of, values)]
         return of
 
-    def drawn_alone(name: str) -> list[StepLaw]:
-        return drawn((name,), n_draws)[name]
-
     schedulers, length = {}, sum(subject.mean_lengths.values())
     for name in on_gpu:
         kv_tokens = subject.memory(name).kv_tokens(length)
@@ -224,7 +205,8 @@ def server_laws(
     for name, found in drawn(tuple(on_gpu), 0 if are_few_drawn else n_draws).items():
         of_steps: Sequence[StepLaw] = found
         if are_few_drawn:
-            of_steps = DrawnLaws(found[0], n_draws, partial(drawn_alone, name))
+            alone = partial(lambda own: drawn((own,), n_draws)[own], name)
+            of_steps = DrawnLaws(found[0], n_draws, alone)
         laws[name] = ServerLaws(of_steps, [schedulers[name]] * (1 + n_draws))
     return laws, unknown
 
@@ -237,7 +219,7 @@ def _lesser(subject: Subject, profiles: Sequence[GPUProfile]) -> dict[str, GPUPr
     known = {
         name: each
         for name, each in source.known.profiles.items()
-        if name not in subject.profiles and any(is_as_good(own, each) for own in profiles)
+        if name not in subject.profiles and any(sizing.is_as_good(own, each) for own in profiles)
     }
     asked = source.longest_request_tokens, source.memory_utilization
     excluded = ruled_out(subject.llm, known, *asked)
@@ -262,11 +244,11 @@ def _coupled(
         return prompt + outputs / _BATCH * law.step_ms(0, _BATCH, context, 0)
 
     ratios: dict[str, np.ndarray] = {}
-    for name in sorted(laws, key=lambda name: float(np.prod(might(profiles[name])))):
+    for name in sorted(laws, key=lambda name: float(np.prod(sizing.might(profiles[name])))):
         likely = laws[name][:1]
         own = np.divide(laws[name], likely, out=np.ones_like(laws[name]), where=likely > 0)
         for other, ratio in ratios.items():
-            if is_as_good(profiles[name], profiles[other]):
+            if sizing.is_as_good(profiles[name], profiles[other]):
                 is_less = time_ms(likely * ratio) < time_ms(likely * own)
                 own = np.where(is_less[:, None], ratio, own)
         ratios[name] = own
@@ -276,8 +258,7 @@ def _coupled(
 def fit_medians(subject: Subject) -> Roofline:
     """Return the predictor fitted to medians, whose terms are the law of a step on GPUs.
 
-    Raises:
-        InputError: another predictor is asked for, or the points are too few.
+    Raises InputError: another predictor is asked for, or the points are too few.
     """
     question, every = subject.question, {**subject.source.known.profiles, **subject.profiles}
     model = make_predictor(replace(question, slo=MEDIANS), every)
@@ -327,7 +308,7 @@ def _calibrate_to_points(
 class Arrivals:
     """How the replicas of each GPU profile serve requests that arrive at random."""
 
-    servers: Mapping[str, Server]
+    servers: Mapping[str, sizing.Server]
     unknown: Mapping[str, str]  # why other profiles have no law of a step
     model: Roofline  # what the laws are from
     traffic: SteadyTraffic  # at any rate
@@ -335,7 +316,7 @@ class Arrivals:
     most_usd_per_hour: float | None = None
     """Options that cost more are of no use, and few are likely to be of any; None: all count."""
     most_drawn: int | None = None  # of these, how many GPU profiles are worth draws; None: all
-    known: dict[tuple[SLO, bool], dict[str, Sizing]] = field(default_factory=dict)
+    known: dict[tuple[SLO, bool], dict[str, sizing.Sizing]] = field(default_factory=dict)
     """What was found already, by the question and whether it was answered briefly."""
 
     @classmethod
@@ -356,7 +337,7 @@ class Arrivals:
             raise InputError("no GPU profile has a law of a step")
         hit_rate = question.prefix_hit_rate
         servers = {
-            name: simulated_server(profiles[name], each.schedulers, each.laws, hit_rate)
+            name: sizing.simulated_server(profiles[name], each.schedulers, each.laws, hit_rate)
             for name, each in laws.items()
         }
         traffic = _steady_traffic(subject)
@@ -374,7 +355,7 @@ class Arrivals:
             # Else the answer is that of a question by itself.
             asked = reversed(self.known.items()) if is_brief else ()
             harder = (found for (other, _), found in asked if is_harder(other, slo))
-            self.known[slo, is_brief] = size_profiles(
+            self.known[slo, is_brief] = sizing.size_profiles(
                 self.servers,
                 self.traffic_of(slo),
                 _target(slo),
@@ -409,11 +390,9 @@ class Arrivals:
         return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def most_rps(self, slo: SLO, profile_id: str, replicas: int) -> float:
-        """Return the rate that each of so many replicas serves within the limits, by the likeliest
-        law.
-        """
+        """Return the rate that each of so many replicas serves, by the likeliest law."""
         server, demand = self.servers[profile_id], self.traffic_of(slo).drawn(0)
-        found = rate_at_slo(server, demand, _target(slo), slo.load, replicas)
+        found = sizing.rate_at_slo(server, demand, _target(slo), slo.load, replicas)
         bound = server.bound(demand)
         return min((found or 0.0) / replicas, bound.rate_rps if bound else np.inf)
 
@@ -427,9 +406,7 @@ class Arrivals:
 
 
 def _steady_traffic(subject: Subject) -> SteadyTraffic:
-    """Return what arrives, at a rate of 1/s: as `sextant capacity` has it, Poisson where the
-    workload has no steady arrivals of its own.
-    """
+    """Return what arrives, at 1/s, as in `sextant capacity`; Poisson without steady arrivals."""
     question = subject.question
     lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
     if question.workload is None:
@@ -451,9 +428,7 @@ def _target(slo: SLO) -> Target:
 
 
 def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tuple[Row, Row]:
-    """Return the latencies of the chosen option, with the rate that a replica could serve, and its
-    headroom as `measure_headroom` has it.
-    """
+    """Return the latencies of the chosen option, and headroom as `measure_headroom` has it."""
     name, replicas, usd = (chosen[n] for n in ("gpu_profile_id", "replicas", "usd_per_hour"))
     found, needs = arrivals.latencies(slo, name, replicas), arrivals.needed(slo, [name])[name]
     is_met = (needs <= replicas).to_numpy()

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.decide.decision import numbers_of_replicas, price_ratios, worth_of
+from sextant.decide.decision import numbers_of_replicas, price_ratios, sustained, worth_of
 from sextant.decide.score import so_score
-from sextant.decide.sizing import load_served, size_replicas
+from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.frame import IDENTIFIERS, LENGTHS
+from sextant.points.frame import IDENTIFIERS
 from sextant.predict import MEASUREMENT_NOISE, Draws
 
 _OPTIONS = 24
@@ -91,11 +91,9 @@ class Decisions(NamedTuple):
         """Return the price ratios of an option for each draw and decision, (draws, decisions)."""
         return np.take_along_axis(self.ratios, chosen[..., None], axis=-1)[..., 0]
 
-    def chosen_after(self, cells: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the option that would be chosen in each draw, (draws, decisions).
-
-        `cells` are what is measured: the positions of the rows of each cell, by rising users.
-        """
+    def chosen_after(self, measuring: "Sequence[Choice]") -> np.ndarray:
+        """Return the option chosen in each draw once cells are measured, (draws, decisions)."""
+        cells = [self.rows(*each[:3]) for each in measuring]
         llm_ids, chosen = self.X["llm_id"].to_numpy(), np.empty(self.ratios.shape[:2], dtype=int)
         measured = {llm_ids[rows[0]] for rows in cells}
         places: dict[tuple[str, int], list[int]] = {}
@@ -138,26 +136,20 @@ def weigh_decisions(
     order = draws.X.reset_index(drop=True).sort_values([*IDENTIFIERS, "users"]).index
     X, samples_ms = draws.X.iloc[order].reset_index(drop=True), draws.samples_ms[:n, order]
     noise = np.random.default_rng(seed).normal(0, MEASUREMENT_NOISE, samples_ms.shape)
-    lengths = X[LENGTHS].to_numpy(float)
     of_limits: dict[tuple[Any, ...], int] = {}
     met: list[np.ndarray] = []
     decisions, weighed = [], []
-    loads: dict[tuple[Any, ...], pd.DataFrame] = {}
+    served: dict[tuple[int, bool], pd.DataFrame] = {}
     for slo in slos:
         limits = of_limits.setdefault(tuple(slo.limits.items()), len(of_limits))
         if limits == len(met):
-            met.append(slo.meets(samples_ms, lengths))
+            met.append(Draws(X, samples_ms).is_met(slo))
+        key = limits, slo.users is None
+        if key not in served:
+            served[key] = sustained(Draws(X, samples_ms), slo, of_load=True)
         for llm_id, part in X.groupby("llm_id", sort=False):
-            key = limits, slo.users is None, llm_id
-            if key not in loads:  # the most that a replica serves in each draw, by GPU profile
-                served = {}
-                for name, own in part.groupby("gpu_profile_id"):
-                    samples = samples_ms[:, own.index], lengths[own.index]
-                    carried = slo.carried(own["users"].to_numpy(), *samples)
-                    served[name] = load_served(carried, slo.meets(*samples))
-                loads[key] = pd.DataFrame(served)
             decisions.append(Decision(slo.slo_id, str(llm_id), limits))
-            weighed.append(_weigh(loads[key], part["users"].unique(), profiles, slo))
+            weighed.append(_weigh(served[key][llm_id], part["users"].unique(), profiles, slo))
     options, ratios, can_be_met = zip(*weighed, strict=True)
     return Decisions(
         X=X,
@@ -315,8 +307,7 @@ def order_cells(
 ) -> MeasurementPlan:
     """Return the cells to measure, in rounds, and what is expected after each.
 
-    `decisions` has one entry for each set of percentiles, in which every cell of `candidates` has
-    rows.
+    `decisions` has one entry for each set of percentiles, with rows of every cell of `candidates`.
     """
     planner, left = _Planner(decisions, budget), []
     known = [(each, each.contenders()) for each in decisions]
@@ -396,9 +387,7 @@ class _Planner:
 
     def _ratios(self, cells: Sequence[Choice]) -> np.ndarray:
         """Return the price ratios of what is chosen after measuring cells, (draws, decisions)."""
-        return _side_by_side(
-            [each.ratios_of(_chosen_after(each, cells)) for each in self.decisions]
-        )
+        return _side_by_side([each.ratios_of(each.chosen_after(cells)) for each in self.decisions])
 
     def _worth(self, cells: Sequence[Choice]) -> np.ndarray:
         return np.asarray(bounded_worth(self._ratios(cells)).mean(axis=1))
@@ -410,10 +399,6 @@ class _Planner:
         so = expected_so(names, self._ratios(self.cells), can_be_met)
         parts = [_likeliest_answers(each, self.cells) for each in self.decisions]
         return Expectation(so, pd.concat(parts, ignore_index=True))
-
-
-def _chosen_after(decisions: Decisions, cells: Sequence[Choice]) -> np.ndarray:
-    return decisions.chosen_after([decisions.rows(*each[:3]) for each in cells])
 
 
 def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -445,7 +430,7 @@ def _unsure_levels(
 
 def _likeliest_answers(decisions: Decisions, cells: Sequence[Choice]) -> pd.DataFrame:
     """Return the likeliest answer of each decision once cells are measured; null without one."""
-    rows, chosen = [], _chosen_after(decisions, cells)
+    rows, chosen = [], decisions.chosen_after(cells)
     ratios = decisions.ratios_of(chosen)
     for place, decision in enumerate(decisions.decisions):
         counts = np.bincount(chosen[:, place])

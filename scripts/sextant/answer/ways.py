@@ -83,11 +83,6 @@ def can_run(gpu: GPU, way: Way) -> bool:
     return bool(needed.get(dtype or "", 1))
 
 
-def profiles_of(profiles: Mapping[str, GPUProfile], way: Way) -> dict[str, GPUProfile]:
-    """Return the GPU profiles that can serve so."""
-    return {name: each for name, each in profiles.items() if can_run(each.gpu, way)}
-
-
 def drafting_gains(
     asked: Asked, model: JointPredictor, base: Subject, profile_id: str, users: int
 ) -> list[Row]:

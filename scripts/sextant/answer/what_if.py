@@ -100,36 +100,26 @@ def of_arrivals(
 
 
 def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
-    """Return what an answer from an LLM's points (`judged`) rests on; None if no candidate has any.
-
-    `prices` are USD per hour of the candidates.
-    """
+    """Return what an answer from an LLM's points (`judged`) rests on, None without candidates."""
     latencies = latencies[latencies["gpu_profile_id"].isin(prices)]
     found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
     if not found:
         return None
     n_loads = max(len(curve.users) for curve in found.values())
 
-    def padded(rows: Iterable[np.ndarray], by: float | None = None) -> np.ndarray:
-        more = [[row[-1] if by is None else by] * (n_loads - len(row)) for row in rows]
-        return np.stack([np.append(row, last) for row, last in zip(rows, more, strict=True)])
+    def padded(rows: Iterable[np.ndarray], **how: Any) -> np.ndarray:
+        return np.stack([np.pad(row, (0, n_loads - len(row)), **how) for row in rows])
 
-    # A load that fails keeps no limit, however loose.
-    limited_ms = {
-        name: padded(
-            [
-                np.where(each.failed_share > slo.allowed_failures, np.nan, each.latencies_ms[name])
-                for each in found.values()
-            ],
-            np.nan,
-        )[None]
-        for name in slo.limits
-    }
-    users, carried = (
-        padded([getattr(each, name) for each in found.values()]) for name in ("users", "carried")
-    )
+    limited_ms = {}
+    for name in slo.limits:  # a load that fails keeps no limit, however loose
+        rows = [
+            np.where(each.failed_share > slo.allowed_failures, np.nan, each.latencies_ms[name])
+            for each in found.values()
+        ]
+        limited_ms[name] = padded(rows, constant_values=np.nan)[None]
+    users = padded([each.users for each in found.values()], mode="edge").astype(int)
+    carried = padded([each.carried for each in found.values()], mode="edge")
     own = {name: prices[name] for name in found}
-    users = users.astype(int)
     return Basis(slo, own, users, limited_ms, carried[None], carried, is_measured=True)
 
 

@@ -87,13 +87,9 @@ def recommend(
     from sextant.answer.recommend import recommend_llm
 
     slo = slo_of(asked, load, limits, given.max_failed)
-    asks: dict[str, Any] = {
-        "predictor": given.predictor,
-        "decision": given.decision,
-        "risk": given.risk,
-        "is_disaggregated": given.disaggregated,
-    }
-    answer = recommend_llm(asked.question(slo, **candidates.of(), **asks))
+    how: dict[str, Any] = {name: getattr(given, name) for name in ("predictor", "decision", "risk")}
+    how |= candidates.of() | {"is_disaggregated": given.disaggregated}
+    answer = recommend_llm(asked.question(slo, **how))
     shown.print(recommendation_document(answer, has_widget=shown.out is not None))
     if not answer.has_option:
         raise typer.Exit(3)
@@ -247,10 +243,10 @@ def export_characterization(
     ] = None,
 ) -> None:
     """Write measured points as the folder of a characterization, to share or to answer from."""
-    from sextant.answer.source import store_path
+    from sextant.answer.question import PIPELINE_STORE
     from sextant.points.export import export_folder
     from sextant.points.measured import load_characterization
 
-    known = load_characterization(store_path(database), source)
+    known = load_characterization(database or PIPELINE_STORE, source)
     count = export_folder(known, out, llms=llms, licence=licence, attribution=attribution)
     say(f"{out}: {count} points")

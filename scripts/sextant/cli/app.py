@@ -120,14 +120,12 @@ def ingest(
 
 
 @app.command()
-def show(
-    database: Database = None,
-) -> None:
+def show(database: Database = None) -> None:
     """Print the recommendations of the store, and where the report is."""
-    from sextant.answer.source import store_path
+    from sextant.answer.question import PIPELINE_STORE
     from sextant.report.answers import summary
 
-    database = store_path(database)
+    database = database or PIPELINE_STORE
     print_document(summary(database))
     page = database.parent / "report" / "index.html"
     if page.exists():

@@ -176,6 +176,7 @@ _SIZES = {
 """Fields of `GivenSizes` by option; the first three are needed."""
 _SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
 _SERVED = ("engine", "dtype", "kv_dtype", "max_model_len", "prefix_hit_rate", *_SPECULATION)
+_SAME = ("hf_config", "probe", "workload", *_SERVED)  # fields of a question by the same name
 _FIELDS: dict[str | None, str] = {
     "request_rate_rps": "--request-rate",
     **{name.replace("_ms", "_percentile"): option_of(name) for name in _LIMITS},
@@ -278,13 +279,10 @@ class AskedOptions(StoreOptions):
         return Question(
             slo,
             llm_id=self.llm,
-            hf_config=self.hf_config,
             sizes=sizes,
-            probe=self.probe,
             requests=self.requests(),
-            workload=self.workload,
             is_strict=self.strict,
-            **{name: getattr(self, name) for name in _SERVED},
+            **{name: getattr(self, name) for name in _SAME},
             **self.measurements(),
             **more,
         )

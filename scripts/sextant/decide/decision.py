@@ -11,13 +11,8 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from sextant.decide.sizing import (
-    best_of_each,
-    load_served,
-    probability_of,
-    size_replicas,
-    users_served,
-)
+from sextant.decide import sizing
+from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import IDENTIFIERS, is_refused, limited, load_of
@@ -59,7 +54,7 @@ class MeasuredDraws(NamedTuple):
 
     def carried(self, slo: SLO) -> np.ndarray:
         """Return the load of each point: it was measured, so that it does not vary."""
-        return np.broadcast_to(self.load, (len(next(iter(self.limited_ms.values()))), len(self.X)))
+        return self.load
 
     def usual_load(self, slo: SLO) -> np.ndarray:
         """Return the same."""
@@ -67,15 +62,12 @@ class MeasuredDraws(NamedTuple):
 
 
 def sustained(draws: Draws | MeasuredDraws, slo: SLO, *, of_load: bool = False) -> pd.DataFrame:
-    """Return the most users one replica serves in each draw (eq. 3), draws x (LLM, profile).
-
-    With `of_load` it is the most load, in the SLO's unit.
-    """
+    """Return the most users, or load, that a replica serves (eq. 3), draws x (LLM, profile)."""
     users, is_met, columns = draws.X["users"].to_numpy(), draws.is_met(slo), {}
     carried = draws.carried(slo) if of_load else users
     for pair, places in draws.X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
         ordered = places[np.argsort(users[places])]
-        serve = load_served if of_load else users_served
+        serve = sizing.load_served if of_load else sizing.users_served
         columns[pair] = serve(carried[..., ordered], is_met[:, ordered])
     return pd.DataFrame(columns).rename_axis(columns=IDENTIFIERS)
 
@@ -106,10 +98,9 @@ def weigh(
 
     Columns: `llm_id, gpu_profile_id, replicas, devices, users_per_replica` (that each one gets),
     `usd_per_hour, probability_met, expected_utility`, and of the profile the 5%, 50% and 95%
-    quantiles of the most users a replica serves, `users_lo, users_median, users_hi`, and the
-    median of the most load, in the SLO's unit, `load_median`.
-    Replica counts are those that some number of users per replica in `draws` asks for; with a
-    request rate those that some draw needs.
+    quantiles of the most users a replica serves, `users_lo, users_median, users_hi`, and the median
+    of the most load, in the SLO's unit, `load_median`. Replica counts are those that some number of
+    users per replica in `draws` asks for; with a request rate those that some draw needs.
     """
     parts = []
     for llm_id in dict.fromkeys(draws.X["llm_id"]):
@@ -145,7 +136,7 @@ def weigh_needed(
     low, high = np.where(np.isfinite(ends), ends, np.nan)
     options = _options(llm_id, needed, counts, profiles, {"replicas_lo": low, "replicas_hi": high})
     unknown = ("users_per_replica", "users_lo", "users_median", "users_hi", "load_median")
-    probability = probability_of(options["n_met"], len(needed))
+    probability = sizing.probability_of(options["n_met"], len(needed))
     return options.assign(probability_met=probability, **dict.fromkeys(unknown, np.nan))
 
 
@@ -239,8 +230,8 @@ def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
     met = options["probability_met"]
     order = {name: name == "usd_per_hour" for name in ("usd_per_hour", "probability_met")}
     if risk is None:
-        return best_of_each(options, met > 0, {"expected_utility": False, **order})
-    return best_of_each(options, met >= 1 - risk, order)
+        return sizing.best_of_each(options, met > 0, {"expected_utility": False, **order})
+    return sizing.best_of_each(options, met >= 1 - risk, order)
 
 
 def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:

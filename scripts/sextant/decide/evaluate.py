@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from sextant import predict
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_parquet, write_parquet
 from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
@@ -21,25 +22,9 @@ from sextant.decide.tasks import fit_result, separate_configurations, task_of
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.points.frame import (
-    IDENTIFIERS,
-    LENGTHS,
-    TARGETS,
-    Facts,
-    Pair,
-    has_latency,
-    judged,
-    points_of_store,
-    published_features,
-)
-from sextant.predict import (
-    MEASURED,
-    STATIC_POLICY,
-    check_installed,
-    configurable,
-    predictor_class,
-    reference_profiles,
-)
+from sextant.points import frame
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
+from sextant.predict import MEASURED, STATIC_POLICY, predictor_class
 from sextant.predict.accuracy import HeldOut, predict_held_out
 from sextant.predict.folds import FitResult, Task, fit_folds
 
@@ -107,22 +92,16 @@ def evaluate(
     too few measured LLMs frames are empty and `scores` carries a `note`; `measured` needs
     none. `static_policy` is the one exception: it is chosen in hindsight.
 
-    Args:
-        task: points, facts and feasible pairs.
-        slos: latency limits and the load to serve.
-        predictor: one of `sextant.predict.configurable()`, or `measured`.
-        seed: of the predictor's training.
-        n_jobs: processes to use; the result does not depend on it.
-        progress: called with a line for each step; the log by default.
-        hold_out: in place of `predict_held_out` of this task, with the same keywords.
+    The `predictor` is one of `sextant.predict.configurable()`, or `measured`; results do not depend
+    on `n_jobs` processes. `progress` gets a line for each step, in place of the log; `hold_out`
+    takes the place of `predict_held_out` of this task, with the same keywords.
 
-    Raises:
-        InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
+    Raises InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
     """
-    if predictor not in (names := [MEASURED, *configurable()]):
+    if predictor not in (names := [MEASURED, *predict.configurable()]):
         fix = f"use one of {', '.join(names)}"
         raise InputError(f"unknown predictor {predictor!r}", field="predictor", fix=fix)
-    check_installed([predictor])
+    predict.check_installed([predictor])
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     every = separate_configurations(task) if task.has_fixed_lengths else task
@@ -157,19 +136,18 @@ def evaluate(
         named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
         parts.append(
             [
-                pd.concat([pd.DataFrame(named, index=frame.index, dtype="str"), frame], axis=1)
-                for frame in part
+                pd.concat([pd.DataFrame(named, index=rows.index, dtype="str"), rows], axis=1)
+                for rows in part
             ]
         )
-    frames = zip(*parts, strict=True)
-    return Evaluation(*(pd.concat(same, ignore_index=True) for same in frames))
+    tables = zip(*parts, strict=True)
+    return Evaluation(*(pd.concat(same, ignore_index=True) for same in tables))
 
 
 def _of_its_requests(task: Task, slo: SLO) -> Task:
     """Return the task with those points alone that can judge an SLO: of requests like its own.
 
-    Raises:
-        InputError: there are none, and nothing else is predicted either.
+    Raises InputError: there are none, and nothing else is predicted either.
     """
     is_own = slo.is_of(task.points[LENGTHS].to_numpy(float)) if slo.lengths else None
     if is_own is None or is_own.all():
@@ -196,27 +174,23 @@ class _Truth(NamedTuple):
     candidates: pd.DataFrame  # of the LLMs that have points
     optimum: pd.DataFrame
 
-    @property
-    def n_unused_points(self) -> int:
-        return len(self.latencies) - len(self.points)
-
 
 def _truth(
-    task: Task, slo: SLO, feasible: Collection[Pair], *, with_failures: bool = False
+    task: Task, slo: SLO, feasible: Collection[frame.Pair], *, with_failures: bool = False
 ) -> _Truth:
     """Return the optimum by the measured latencies.
 
     Predictors predict latencies and are judged on them, as in LLM-Pilot; what was measured is
     recommended with its failures counted.
     """
-    latencies = judged(task.points, slo)
+    latencies = frame.judged(task.points, slo)
     if not with_failures:
         latencies["failed_share"] = np.nan
     # A measured pair runs, whatever memory facts say.
     pairs = {*feasible, *latencies[IDENTIFIERS].itertuples(index=False, name=None)}
     llm_ids = sorted(latencies["llm_id"].unique())
     found = candidates(latencies, llm_ids, task.facts.profiles, slo, pairs)
-    return _Truth(latencies, latencies[has_latency(latencies)], found, recommend(found))
+    return _Truth(latencies, latencies[frame.has_latency(latencies)], found, recommend(found))
 
 
 def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, ...]:
@@ -260,7 +234,7 @@ def _recommend_predicted(
             best = choose(weighed.reset_index(drop=True))
             chosen = pd.DataFrame({"llm_id": outcome.llm_ids}).merge(best, on="llm_id", how="left")
         if kind.uses_references:  # what it was given is not predicted
-            given = latencies["gpu_profile_id"].isin(reference_profiles(profiles))
+            given = latencies["gpu_profile_id"].isin(predict.reference_profiles(profiles))
             latencies = latencies[~given]
         score |= mape(latencies, truth.points)
     if slo.lengths and truth.points.empty:
@@ -283,7 +257,7 @@ def _judged(
     """Return the four frames of an evaluation, with exactly their columns, or null."""
     results = judge(chosen, truth.candidates, truth.optimum, slo.load)
     summary = summarize(results[results["llm_id"].isin(truth.candidates["llm_id"])])
-    summary |= {"n_unused_points": truth.n_unused_points, **score}
+    summary |= {"n_unused_points": len(truth.latencies) - len(truth.points), **score}
 
     def typed(types: Mapping[str, str], rows: Any) -> pd.DataFrame:
         return pd.DataFrame(rows, columns=list(types)).astype(dict(types))
@@ -304,18 +278,17 @@ def read_task(
     `inputs` are paths of tables `point` and `feasibility` of one source; `decision` has the
     `workload_id` and `scenario_id` of the points; `memory_utilization` is what servers may use.
     """
+    own = pd.Series({**decision, "variant_id": DEFAULT_VARIANT})
     points, tried = (
-        frame[
-            (frame["variant_id"] == DEFAULT_VARIANT)
-            & (frame[[*decision]] == pd.Series(decision)).all(axis=1)
-        ].reset_index(drop=True)
-        for frame in (read_parquet(inputs[name]).to_pandas() for name in ("point", "feasibility"))
+        rows[(rows[[*own.index]] == own).all(axis=1)].reset_index(drop=True)
+        for rows in (read_parquet(inputs[name]).to_pandas() for name in ("point", "feasibility"))
     )
-    facts = Facts(experiment.llm_facts, experiment.profiles, published_features(experiment))
+    features = frame.published_features(experiment)
+    facts = frame.Facts(experiment.llm_facts, experiment.profiles, features)
     workload = experiment.workloads.get(decision["workload_id"])
     longest = workload["max_input_tokens"] + workload["max_output_tokens"] if workload else None
     # Levels of other scenarios are not users; with their nulls the column held floats.
-    points = points_of_store(points.astype({"users": "int32"}))
+    points = frame.points_of_store(points.astype({"users": "int32"}))
     return task_of(source, points, tried, facts, longest, memory_utilization)
 
 
@@ -330,11 +303,10 @@ def evaluate_files(
 ) -> None:
     """Evaluate a predictor on a task that was read from files, and write its tables.
 
-    Arguments are those of `evaluate`; `outputs` are paths of `prediction`, `candidate`,
-    `recommendation` and `score`.
+    Arguments are those of `evaluate`; `outputs` are paths of the tables, by their names.
     """
     result = evaluate(task, slos, predictor, seed, n_jobs=n_jobs)
     origin = provenance(dict(inputs), seed=seed)
-    for name, frame in zip(_TABLES, result, strict=True):
-        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    for name, rows in zip(_TABLES, result, strict=True):
+        table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
         write_parquet(outputs[name], table, origin)

@@ -73,18 +73,10 @@ class Program:
     members: Mapping[str, Sequence[Pool]]
     """The pools that are alike, by the name of the one that stands for them."""
 
-    @cached_property
-    def _sizes(self) -> dict[str, list[int]]:
-        """Devices of a replica by GPU, rising; each divides the next, or packing is not exact."""
-        sizes: dict[str, list[int]] = {}
-        for gpu, n in sorted({choice.kind for choice in self.choices}):
-            own = sizes.setdefault(gpu, [])
-            assert not own or n % own[-1] == 0, f"replicas of {own[-1]} and of {n} {gpu}"
-            own.append(n)
-        return sizes
-
     def _fitting(self, pool: Pool) -> list[int]:
-        return [n for n in self._sizes.get(pool.gpu_id, ()) if n <= pool.devices_per_node]
+        """Return the devices of replicas that fit on a node, rising; each divides the next."""
+        kinds = {choice.kind for choice in self.choices}
+        return sorted(n for gpu, n in kinds if gpu == pool.gpu_id and n <= pool.devices_per_node)
 
     @cached_property
     def _places(self) -> dict[tuple[Any, ...], int]:
@@ -162,14 +154,11 @@ class Program:
     ) -> Solution | None:
         """Return the solution of the smallest value, None if there is certainly none.
 
-        Args:
-            objective: a coefficient a variable; None: any solution will do.
-            must: demands (their places) that have to be served.
-            at_least: how many demands of a priority have to be served, by priority.
-            growing: a pool that may have any number of nodes.
-            gap: share of the value by which it may be above the least one.
-            time_limit_s: after so long the best that was found is returned; TimeoutError if
-                nothing was, nor that there is nothing.
+        The `objective` has a coefficient a variable; without one any solution will do. The demands
+        `must` (their places) have to be served, and of each priority `at_least` so many; the pool
+        `growing` may have any number of nodes. The value may be a share `gap` above the least one.
+        After `time_limit_s` it is the best that was found; TimeoutError if nothing was, nor that
+        there is nothing.
         """
         matrix, low, high = self._constraints
         low = low.copy()
@@ -181,13 +170,11 @@ class Program:
         most[: len(self.choices)] = 1
         for g in range(len(self.pools)):
             most[self._places["k", g]] = np.inf if g == growing else 0
+        of = {"integrality": 1, "bounds": Bounds(0, most), "constraints": constraints}
         how = {"mip_rel_gap": gap, "time_limit": min(time_limit_s, 1e9)}
         objective = np.zeros(len(most)) if objective is None else objective
         with _silent():
-            bounds = Bounds(0, most)
-            found = milp(
-                objective, integrality=1, bounds=bounds, constraints=constraints, options=how
-            )
+            found = milp(objective, **of, options=how)
         if found.x is None:
             if found.status == _INFEASIBLE:
                 return None

@@ -27,15 +27,11 @@ def judge(
     """Return the recommendations with `is_success` (eq. 5) and `overspend` (eq. 6).
 
     Success is to carry the whole load within the limits in truth; the overspend is the share paid
-    above the truly cheapest deployment.
-    It is a failure to recommend no profile, one that truly serves no user, or one never measured.
-    An LLM that no profile truly serves cannot be judged: both stay null.
-
-    Args:
-        recommendations: `llm_id, gpu_profile_id, replicas, usd_per_hour`, a row per LLM.
-        truth: `sextant.decide.sizing.candidates` of the measured latencies of these LLMs.
-        optimum: `sextant.decide.sizing.recommend` of `truth`.
-        load: what the SLO wants served: users, or requests a second.
+    above the truly cheapest deployment. It is a failure to recommend no profile, one that truly
+    serves no user, or one never measured. An LLM that no profile truly serves cannot be judged:
+    both stay null. `recommendations` have `llm_id, gpu_profile_id, replicas, usd_per_hour`, a row
+    per LLM; `truth` are `sizing.candidates` of the measured latencies of these LLMs, `optimum` is
+    `sizing.recommend` of them; `load` is what the SLO wants served: users, or requests a second.
     """
     served = truth.set_index(IDENTIFIERS)["load_per_replica"]
     best_usd = optimum.set_index("llm_id")["usd_per_hour"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sextant import predict
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.evaluate import evaluate
@@ -15,15 +16,8 @@ from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
 from sextant.points.frame import TARGETS, at_percentile
-from sextant.predict import PREDICTOR, STATIC_POLICY, check_installed, configurable, draws_samples
-from sextant.predict.accuracy import (
-    MEDIANS,
-    HeldOut,
-    HoldOut,
-    accuracy,
-    predict_held_out,
-    prediction_table,
-)
+from sextant.predict import PREDICTOR, STATIC_POLICY, accuracy, configurable
+from sextant.predict.accuracy import MEDIANS, HeldOut, HoldOut
 from sextant.predict.folds import Task
 from sextant.predict.tuning import ALL_CPUS
 
@@ -43,20 +37,14 @@ def evaluate_predictors(
 ) -> dict[str, list[Any]]:
     """Judge predictors by leave-one-LLM-out: on every SLO, and on every point.
 
-    Args:
-        known: the points.
-        slos: a sheet of SLOs, or how many to draw at random (`random_slos`); without them only the
-            accuracy on the points is judged.
-        predictors: their names; those that the store has scores of by default.
-        seed: seed of the training, and of random SLOs.
-        hold_out: what a fold has not seen where accuracy is judged; SLOs hold out LLMs.
-        progress: called with a line for each step.
+    `slos` is a sheet, or how many to draw at random (`random_slos`); without it only the accuracy
+    on the points is judged, where a fold has not seen `hold_out`. `predictors` are those that the
+    store has scores of by default. `progress` gets a line for each step.
 
-    Returns:
-        `predictors`: means over the SLOs and the accuracy (`predict.accuracy.accuracy`), one row
-        per predictor; `scenarios`: one row per predictor and SLO; `left_out`: which LLMs of a
-        folder are not judged, and why. A mean leaves out SLOs without a value, e.g. where no
-        recommendation succeeded. With SLOs, accuracy is that of predictors that draw.
+    Returns `predictors`, means over the SLOs and the accuracy (`predict.accuracy.accuracy`), one
+    row per predictor; `scenarios`, one row per predictor and SLO; `left_out`, which LLMs of a
+    folder are not judged, and why. A mean leaves out SLOs without a value, e.g. where no
+    recommendation succeeded. With SLOs, accuracy is that of predictors that draw.
     """
     # Not all that there are: some take many minutes.
     names = list(dict.fromkeys(predictors or ())) or [
@@ -70,7 +58,7 @@ def evaluate_predictors(
             problem, fix = f"{name} predicts no latencies", "judge it on SLOs (--slos)"
         if problem:
             raise InputError(problem, field="--predictor", fix=fix)
-    check_installed(names, "--predictor")
+    predict.check_installed(names, "--predictor")
     task = task_of_characterization(known)
     result: dict[str, list[Any]] = {
         "predictors": [{"predictor": name} for name in names],
@@ -81,7 +69,7 @@ def evaluate_predictors(
     @cache  # SLOs and accuracy may ask the same
     def held_out(name: str, fold: HoldOut, **asked: Any) -> list[HeldOut]:
         asked |= {"n_jobs": ALL_CPUS, "progress": progress}
-        return predict_held_out(task, name, seed, fold, **asked)
+        return accuracy.predict_held_out(task, name, seed, fold, **asked)
 
     if slos is not None:
         if isinstance(slos, int):
@@ -101,12 +89,12 @@ def evaluate_predictors(
         rows = frame_rows(by_predictor.reset_index())
         result |= {"predictors": rows, "scenarios": frame_rows(scores)}
     for row in result["predictors"]:
-        if slos is not None and not draws_samples(row["predictor"]):
+        if slos is not None and not predict.draws_samples(row["predictor"]):
             continue
         # Where all requests of a point are alike, TTFT is what a limit on TTFT is compared with.
         first = "ttft" if task.has_fixed_lengths else "nttft"
         found = held_out(row["predictor"], hold_out, percentiles=MEDIANS, first_token=first)
-        row |= accuracy(prediction_table(found))
+        row |= accuracy.accuracy(accuracy.prediction_table(found))
     return result
 
 
@@ -118,8 +106,7 @@ def random_slos(task: Task, n: int, seed: int) -> list[SLO]:
     `_LIMITS` of the measured ones; users between the fewest measured and `_DEPLOYMENT` times the
     most. The same seed gives the same SLOs.
 
-    Raises:
-        InputError: no point has a latency, or none has users.
+    Raises InputError: no point has a latency, or none has users.
     """
     points = at_percentile(task.points, MEDIANS, "ttft" if task.has_fixed_lengths else "nttft")
     measured = points[TARGETS].where(points[TARGETS] > 0)

@@ -42,10 +42,7 @@ def load_served(carried: np.ndarray, is_met: np.ndarray) -> np.ndarray:
 
 
 def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
-    """Return the most users one replica serves (`users_served`), by points as `curves` takes them.
-
-    All are of one LLM on one GPU profile.
-    """
+    """Return the most users one replica serves, by points of one LLM on one GPU profile."""
     (curve,) = curves(latencies.assign(llm_id="", gpu_profile_id=""), slo).values()
     return int(users_served(curve.users, curve.is_met))
 
@@ -135,14 +132,9 @@ def candidates(
     may), `does_not_fit` (memory facts rule it out) or `not_measured` (no latencies); only `meets`
     has replicas and a price.
 
-    Args:
-        latencies: measured ones (`points.frame.judged`), or predicted ones: `llm_id,
-            gpu_profile_id, users, nttft_ms, itl_ms`, and the mean `input_tokens, output_tokens` if
-            a limit or the load needs them.
-        llm_ids: the LLMs to list.
-        profiles: the candidate GPU profiles, by identifier.
-        slo: latency limits and the load to serve.
-        feasible: pairs that memory facts allow; None allows all.
+    `latencies` are measured ones (`points.frame.judged`), or predicted ones: `llm_id,
+    gpu_profile_id, users, nttft_ms, itl_ms`, and the mean `input_tokens, output_tokens` if a limit
+    or the load needs them; `feasible` are the pairs that memory facts allow, None allows all.
     """
     known = curves(latencies, slo)
     rows = []

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 
 from sextant.decide.sizing import ruled_out
 from sextant.points.characterization import Characterization
-from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, Facts, Pair
+from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, Facts
 from sextant.predict import Draws
 from sextant.predict.accuracy import HeldOut
 from sextant.predict.folds import FitResult, Task
@@ -25,19 +26,23 @@ def task_of(
 ) -> Task:
     """Return what a predictor is judged on, with the pairs that it may recommend.
 
-    Those are the pairs that facts allow (`feasible_pairs`); for an archive, whose longest request
-    is not known, those that it found feasible, of held-out LLMs too: so did LLM-Pilot.
+    Those are the pairs that memory facts allow, as what a probe has shown of an LLM is not known of
+    one that is held out; for an archive, whose longest request is not known, those that it found
+    feasible, of held-out LLMs too: so did LLM-Pilot.
 
-    The points are of one workload and scenario, `tried` are rows of table `feasibility`, `facts`
-    of all LLMs and of the candidate GPU profiles; with `has_fixed_lengths` each point has requests
-    of its own lengths.
+    The points are of one workload and scenario, `tried` are rows of table `feasibility`, `facts` of
+    all LLMs and of the candidate GPU profiles; with `has_fixed_lengths` each point has its own
+    lengths.
     """
     pairs = pd.Series([*tried[IDENTIFIERS].itertuples(index=False, name=None)], dtype=object)
     is_feasible = tried["is_feasible"].to_numpy(bool)
     found, failed = {*pairs[is_feasible]}, {*pairs[~is_feasible]}
     served = {pair for pair in found if pair[1] in facts.profiles}
     if longest_request_tokens is not None:
-        found = feasible_pairs(facts, longest_request_tokens, memory_utilization)
+        how = facts.profiles, longest_request_tokens, memory_utilization
+        reasons = {llm_id: ruled_out(llm, *how) for llm_id, llm in facts.llms.items()}
+        every = product(facts.llms, facts.profiles)
+        found = {(llm_id, name) for llm_id, name in every if name not in reasons[llm_id]}
     return Task(source, points, facts, found, failed, served, has_fixed_lengths)
 
 
@@ -52,20 +57,6 @@ def task_of_characterization(known: Characterization) -> Task:
         known.memory_utilization,
         has_fixed_lengths=known.has_fixed_lengths,
     )
-
-
-def feasible_pairs(
-    facts: Facts, longest_request_tokens: int, memory_utilization: float
-) -> set[Pair]:
-    """Return the pairs that facts allow to serve a workload's longest request.
-
-    Facts only: what a probe has shown of an LLM is not known of one that is held out.
-    """
-    pairs = set()
-    for llm_id, llm in facts.llms.items():
-        reasons = ruled_out(llm, facts.profiles, longest_request_tokens, memory_utilization)
-        pairs |= {(llm_id, name) for name in facts.profiles.keys() - reasons.keys()}
-    return pairs
 
 
 def separate_configurations(task: Task) -> Task:

@@ -85,10 +85,8 @@ class Predictor:
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         """Return what the predictor learns from: `llm_id, gpu_profile_id, users`, then features.
 
-        Args:
-            keys: `llm_id, gpu_profile_id, users, input_tokens, output_tokens`, one row
-                per point; the lengths are the workload's means, NaN where they are not known.
-            facts: of these LLMs and GPU profiles.
+        `keys` have `llm_id, gpu_profile_id, users, input_tokens, output_tokens`, one row per point;
+        the lengths are the workload's means, NaN where they are not known.
         """
         from sextant.predict.features import design_matrix  # laws are given facts, not features
 
@@ -123,13 +121,8 @@ class JointPredictor(Predictor):
     ) -> pd.DataFrame | None:
         """Return `JOULES` of an output token, indexed as `asked`; null where TDP is not known.
 
-        None where too few LLMs have energy.
-
-        Args:
-            training: measured points: keys as `design` takes them, `itl_ms, energy_j_per_token`.
-            asked: keys of the rows to predict.
-            facts: of the LLMs and GPU profiles of both.
-            itl_ms: draws of ITL, shape (draws, asked rows).
+        `training` are measured points with `itl_ms, energy_j_per_token`, `asked` keys as `design`
+        takes them, `itl_ms` draws of theirs, (draws, rows). None where too few LLMs have energy.
         """
         return None
 
@@ -231,9 +224,7 @@ class Draws(NamedTuple):
         return slo.carried(self.X["users"].to_numpy(), medians_ms, self.lengths)
 
     def summary(self) -> pd.DataFrame:
-        """Return medians `nttft_ms, itl_ms` and 90% intervals, `nttft_lo_ms, nttft_hi_ms` and so
-        on, one row per row of `X`.
-        """
+        """Return medians `nttft_ms, itl_ms` and 90% intervals, `nttft_lo_ms` and so on, by row."""
         low, high = np.quantile(self.samples_ms, INTERVAL, axis=0)
         frame = latency_frame(np.median(self.samples_ms, axis=0), self.X.index)
         for column, target in enumerate(("nttft", "itl")):
@@ -301,9 +292,7 @@ class Calibration(NamedTuple):
         return samples_ms
 
     def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, slo: SLO) -> np.ndarray:
-        """Return draws in which no load is met that is at or above one measured to break a limit,
-        or to have more failures than are allowed.
-        """
+        """Return draws in which no load is met at or above one measured to break the SLO."""
         of_limits = limited(self.points, slo)
         over = [values > slo.limits[name].limit_ms for name, values in of_limits.items()]
         is_broken = np.logical_or.reduce([is_refused(self.points, slo), *over])

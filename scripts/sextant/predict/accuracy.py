@@ -52,20 +52,10 @@ def predict_held_out(
 
     LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, and an LLM in two precisions,
     say nothing new of each other. Points without any latency, or without users that are stated or
-    follow from their request rate, are left out and counted.
+    follow from their request rate, are left out and counted. `percentiles` are of nTTFT and ITL,
+    `first_token` is as `at_percentile` takes it; the result does not depend on `n_jobs` processes.
 
-    Args:
-        task: points and facts.
-        predictor: one that needs no reference measurements.
-        seed: of its training.
-        hold_out: what a fold has not seen.
-        percentiles: those of nTTFT and ITL.
-        first_token: what the first is one of, as `at_percentile` takes it.
-        n_jobs: processes; the result does not depend on it.
-        progress: called with each step.
-
-    Raises:
-        InputError: there is too little to hold out, or the predictor needs references.
+    Raises InputError: there is too little to hold out, or the predictor needs references.
     """
     make = predictor_class(predictor)
     if make.uses_references:

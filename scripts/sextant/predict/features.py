@@ -16,8 +16,7 @@ from sextant.points.frame import IDENTIFIERS, TARGETS, Features
 def design_matrix(rows: pd.DataFrame, features: Features) -> pd.DataFrame:
     """Return `llm_id, gpu_profile_id, users` of `rows` with their features, indexed as `rows`.
 
-    Raises:
-        KeyError: a row names an LLM or a profile that its table lacks.
+    Raises KeyError: a row names an LLM or a profile that its table lacks.
     """
     parts = [
         rows[[*IDENTIFIERS, "users"]],
@@ -91,12 +90,8 @@ def sample_weights(
     be it a single point or points exactly on the limit (0/0), none is farther than another and all
     get 1: a weight of 0 would throw away the only measurement of a pair. It is divided by its sum
     over the group, as LLM-Pilot's code does beyond eq. 4: the weights of a group add up to 1. A
-    target without a limit does not count; without any the rows of a group weigh the same.
-
-    Args:
-        X: rows with `llm_id` and `gpu_profile_id`.
-        y: finite `nttft_ms` and `itl_ms`, aligned with `X`.
-        limits_ms: of both.
+    target without a limit does not count; without any the rows of a group weigh the same. `y` has
+    finite `nttft_ms` and `itl_ms`, aligned with `X`.
     """
     groups, near = [X[name] for name in IDENTIFIERS], []
     for target, limit_ms in zip(TARGETS, limits_ms, strict=True):

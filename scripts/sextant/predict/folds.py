@@ -97,8 +97,7 @@ def fit_folds(
 ) -> FitResult:
     """Fit a predictor for one SLO, once for each LLM held out and for all unseen ones.
 
-    With too few measured LLMs the outcome names none. Arguments are those of
-    `sextant.decide.evaluate.evaluate`.
+    With too few measured LLMs the outcome names none. Arguments are those of `decide.evaluate`.
     """
     start = time.monotonic()
     make = partial(predictor_class(predictor), slo, task.facts.profiles, seed)

@@ -1,6 +1,6 @@
 """Random forests for both latencies: what RF and PARIS share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -10,7 +10,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sextant.points.frame import TARGETS
 from sextant.predict import Rows, Settings, latency_frame
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.tuning import HeldOut, Tunable, by_trees, choose, mape_error
+from sextant.predict.tuning import HeldOut, Tunable, choose, errors_of_trees
 
 _FRIEDMAN = "friedman_mse"
 _TINY = 2.0**-20
@@ -27,8 +27,7 @@ class ForestPredictor(Tunable):
         self.encoder_ = FeatureEncoder()
         X = self.describe(training.X, self.measured_)
         encoded = self.encoder_.fit_transform(X, training.y[TARGETS])
-        y = _split_by(self.settings_["criterion"], training.y[TARGETS].to_numpy())
-        self.forest_ = _grow(self.settings_, self.seed, encoded, y)
+        self.forest_ = _grow(self.settings_, self.seed, encoded, training.y[TARGETS].to_numpy())
         return self
 
     def predict(self, X: pd.DataFrame) -> pd.DataFrame:
@@ -45,38 +44,23 @@ class ForestPredictor(Tunable):
         encoded = encoder.fit_transform(X, training.y[TARGETS])
         unseen = pd.concat([llm.rows.X for llm in held_out])
         unseen = encoder.transform(self.describe(unseen, measured))
-        ends = np.cumsum([len(llm.rows.X) for llm in held_out])[:-1]
-        errors = np.empty((len(held_out), len(self.GRID)))
         y = training.y[TARGETS].to_numpy()
+
         # Seeds of trees are drawn in sequence, so a forest's first trees are the smaller forest.
-        for settings, positions in by_trees(self.GRID):
-            criterion = settings["criterion"]
-            most = settings | {"n_estimators": max(positions)}
-            forest = _grow(most, self.seed, encoded, _split_by(criterion, y))
+        def grow(settings: Settings, most: int) -> Callable[[int], np.ndarray]:
+            forest = _grow(settings | {"n_estimators": most}, self.seed, encoded, y)
             sums = np.cumsum([tree.predict(unseen) for tree in forest.estimators_], axis=0)
-            for n_estimators, position in positions.items():
-                predicted = _latencies(criterion, sums[n_estimators - 1] / n_estimators)
-                parts = np.split(predicted, ends)
-                for row, (llm, part) in enumerate(zip(held_out, parts, strict=True)):
-                    errors[row, position] = mape_error(llm.rows.y[TARGETS].to_numpy(), part)
-        return errors
+            return lambda n: _latencies(settings["criterion"], sums[n - 1] / n)
+
+        return errors_of_trees(self.GRID, held_out, grow)
 
     def describe(self, X: pd.DataFrame, measured: Sequence[Rows]) -> pd.DataFrame:
         """Return the features of rows `X`, given all points that may be known of their LLMs."""
         return X
 
 
-def _split_by(criterion: str, y: np.ndarray) -> np.ndarray:
-    """Return the targets to grow trees on: those of `friedman_mse` split by the sum of both.
-
-    That is what scikit-learn did until 1.8 with more than one target (1.9 takes it for
-    `squared_error`). The first latency is added so small that it changes no split.
-    """
-    return np.column_stack([y.sum(axis=1), _TINY * y[:, 0]]) if criterion == _FRIEDMAN else y
-
-
 def _latencies(criterion: str, predicted: np.ndarray) -> np.ndarray:
-    """Return both latencies from predictions of what `_split_by` returned."""
+    """Return both latencies from what a forest of `_grow` predicts."""
     if criterion != _FRIEDMAN:
         return predicted
     first = predicted[:, 1] / _TINY
@@ -84,6 +68,12 @@ def _latencies(criterion: str, predicted: np.ndarray) -> np.ndarray:
 
 
 def _grow(settings: Settings, seed: int, X: np.ndarray, y: np.ndarray) -> RandomForestRegressor:
+    """Return a forest; with `friedman_mse` its trees split by the sum of both targets.
+
+    That is what scikit-learn did until 1.8 with more than one target (1.9 takes it for
+    `squared_error`). The first latency is added so small that it changes no split.
+    """
     if settings["criterion"] == _FRIEDMAN:
         settings = settings | {"criterion": "squared_error"}
+        y = np.column_stack([y.sum(axis=1), _TINY * y[:, 0]])
     return RandomForestRegressor(**settings, random_state=seed, n_jobs=1).fit(X, y)

@@ -1,6 +1,6 @@
 """The predictor of LLM-Pilot (arXiv 2410.02425, section IV-B): XGBoost tuned to the limits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.model_selection import ParameterGrid
 from sextant.points.frame import TARGETS
 from sextant.predict import Rows, Settings, latency_frame
 from sextant.predict.features import FeatureEncoder, sample_weights
-from sextant.predict.tuning import HeldOut, Tunable, by_trees, choose, mape_error
+from sextant.predict.tuning import HeldOut, Tunable, choose, errors_of_trees
 
 
 class LLMPilot(Tunable):
@@ -54,22 +54,16 @@ class LLMPilot(Tunable):
         return latency_frame(self.model_.inplace_predict(self.encoder_.transform(X)), X.index)
 
     def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
-        """Return the error of each setting on each LLM held out.
-
-        All share the encoding and its histogram.
-        """
+        """Return the error of each setting on each LLM held out, (LLMs, settings)."""
         encoder = FeatureEncoder()
-        matrix, fixed = self._prepare(encoder, training)
-        unseen = [encoder.transform(llm.rows.X) for llm in held_out]
-        truth = [llm.rows.y[TARGETS].to_numpy() for llm in held_out]
-        errors = np.empty((len(held_out), len(self.GRID)))
-        for settings, positions in by_trees(self.GRID):
-            model = xgboost.train(fixed | settings, matrix, max(positions))
-            for n_estimators, position in positions.items():
-                for row, (X, true) in enumerate(zip(unseen, truth, strict=True)):
-                    predicted = model.inplace_predict(X, iteration_range=(0, n_estimators))
-                    errors[row, position] = mape_error(true, predicted)
-        return errors
+        matrix, fixed = self._prepare(encoder, training)  # which all settings share
+        unseen = encoder.transform(pd.concat([llm.rows.X for llm in held_out]))
+
+        def grow(settings: Settings, most: int) -> Callable[[int], np.ndarray]:
+            model = xgboost.train(fixed | settings, matrix, most)
+            return lambda n: model.inplace_predict(unseen, iteration_range=(0, n))
+
+        return errors_of_trees(self.GRID, held_out, grow)
 
     def _prepare(self, encoder: FeatureEncoder, training: Rows) -> tuple[xgboost.DMatrix, Settings]:
         """Return the encoded training rows and the parameters that no setting changes."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 from sklearn.model_selection import ParameterGrid
 
+from sextant.points.frame import KEYS
 from sextant.predict import Rows, reference_profiles
 from sextant.predict.features import UNKNOWN
 from sextant.predict.forest import ForestPredictor
@@ -44,12 +45,9 @@ class PARIS(ForestPredictor):
                 sorted(measured[0].X["users"].unique()),
             ]
         )
-        points = pd.concat([pd.concat([rows.X[_KEYS], rows.y], axis=1) for rows in measured])
-        table = points.pivot(index="llm_id", columns=_KEYS[1:], values=list(measured[0].y))
+        points = pd.concat([pd.concat([rows.X[KEYS], rows.y], axis=1) for rows in measured])
+        table = points.pivot(index="llm_id", columns=KEYS[1:], values=list(measured[0].y))
         table = table.reorder_levels([1, 0, 2], axis=1).reindex(columns=columns)
         table.columns = ["_".join(map(str, column)) for column in columns]
         own = table.reindex(X["llm_id"]).fillna(UNKNOWN).set_axis(X.index)
         return pd.concat([X, own], axis=1)
-
-
-_KEYS = ["llm_id", "gpu_profile_id", "users"]

@@ -34,10 +34,9 @@ _UNCROWDED = 0.5
 def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) -> np.ndarray:
     """Return the step laws of configurations, shape (rows, 1 + draws, terms), in `NAMES`' order.
 
-    The first law of each has the most likely parameters, the others those of draws.
-
-    The rows are as `predictor.design` gives them, of any users; their lengths are the means of the
-    requests. InputError where the predictor was fitted to engines that stop to prefill.
+    The first law of each has the most likely parameters, the others those of draws. The rows are as
+    `predictor.design` gives them, of any users; their lengths are the means of the requests.
+    InputError where the predictor was fitted to engines that stop to prefill.
     """
     posterior = predictor.posterior_
     if posterior.law is not chunked.CHUNKED:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from sextant.points.frame import TARGETS
 from sextant.predict import PointPredictor, Rows, Settings, reference_profiles
 
 ALL_CPUS = -1
@@ -40,16 +41,29 @@ class Tunable(PointPredictor):
         raise NotImplementedError
 
 
-def by_trees(grid: Sequence[Settings]) -> Iterator[tuple[Settings, dict[int, int]]]:
-    """Yield settings without `n_estimators`, and by each number of trees the place in the grid.
+def errors_of_trees(
+    grid: Sequence[Settings],
+    held_out: Sequence[HeldOut],
+    grow: Callable[[Settings, int], Callable[[int], np.ndarray]],
+) -> np.ndarray:
+    """Return the error of each setting of trees on each LLM held out, (LLMs, settings).
 
-    Smaller models are the first trees of the largest one, so they share one training.
+    `grow` trains one model with settings and a number of trees, and returns what predicts all rows
+    held out, in their order, by so many of its first trees: those are the smaller models.
     """
+    truth = [llm.rows.y[TARGETS].to_numpy() for llm in held_out]
+    ends = np.cumsum([len(own) for own in truth])[:-1]
+    errors = np.empty((len(held_out), len(grid)))
     groups: dict[tuple[tuple[str, Any], ...], dict[int, int]] = {}
     for position, settings in enumerate(grid):
         others = tuple(item for item in settings.items() if item[0] != "n_estimators")
         groups.setdefault(others, {})[settings["n_estimators"]] = position
-    yield from ((dict(others), positions) for others, positions in groups.items())
+    for others, positions in groups.items():
+        predict = grow(dict(others), max(positions))
+        for n_estimators, position in positions.items():
+            parts = np.split(predict(n_estimators), ends)
+            errors[:, position] = [mape_error(*pair) for pair in zip(truth, parts, strict=True)]
+    return errors
 
 
 def mape_error(truth: np.ndarray, predicted: np.ndarray) -> float:
@@ -62,10 +76,7 @@ def mape_error(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def choose(model: Tunable, training: Rows) -> Settings:
-    """Return the settings of the least mean error over the LLMs, each held out in turn.
-
-    Ties go to the first of the grid.
-    """
+    """Return the first settings of the least mean error over the LLMs, each held out in turn."""
     return _best(model, [_errors(model, training, (name,))[0] for name in _llm_ids(training)])
 
 
@@ -92,10 +103,9 @@ def choose_nested(
 
 def _errors(model: Tunable, rows: Rows, llm_ids: Sequence[str]) -> np.ndarray:
     measured = reference_profiles(model.profiles) if model.uses_references else ()
-    held_out = [rows.of([llm_id]) for llm_id in llm_ids]
-    return model.validation_errors(
-        rows.without(llm_ids), [HeldOut(own, own.on(measured)) for own in held_out]
-    )
+    parts = [rows.of([llm_id]) for llm_id in llm_ids]
+    held_out = [HeldOut(own, own.on(measured)) for own in parts]
+    return model.validation_errors(rows.without(llm_ids), held_out)
 
 
 def _llm_ids(rows: Rows) -> list[str]:

@@ -54,10 +54,7 @@ _SETTINGS = {
 
 
 def load_xgboost() -> Any:
-    """Return the module `xgboost`; not every source needs it.
-
-    scikit-learn, which takes more than a second, is hidden from it: no number changes.
-    """
+    """Return `xgboost`, from which scikit-learn, an import of a second, is hidden: same numbers."""
     return import_without("xgboost", "sklearn")
 
 
@@ -117,10 +114,7 @@ def _learn_residuals(fitted: Fit, X: pd.DataFrame, seed: int) -> Residuals:
 def _learn_trees(
     columns: pd.DataFrame, residuals: np.ndarray, weights: np.ndarray, llm_ids: pd.Series, seed: int
 ) -> tuple[float, Any]:
-    """Return the weight of a correction that leaves the least mean error, and its trees.
-
-    To find it each LLM is corrected by trees of all others.
-    """
+    """Return the weight of the correction of least mean error, LLMs held out, and its trees."""
     xgboost = load_xgboost()
     settings = _SETTINGS | {
         "seed": seed,
@@ -129,10 +123,8 @@ def _learn_trees(
     }
 
     def train(rows: np.ndarray | slice) -> Any:
-        how = {"weight": weights[rows], "nthread": 1}
-        return xgboost.train(
-            settings, xgboost.DMatrix(columns[rows], residuals[rows], **how), _TREES
-        )
+        matrix = xgboost.DMatrix(columns[rows], residuals[rows], weight=weights[rows], nthread=1)
+        return xgboost.train(settings, matrix, _TREES)
 
     found = np.zeros(len(residuals))
     for llm_id in llm_ids.unique():
@@ -177,8 +169,7 @@ class Roofline(JointPredictor):
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train on points, and on those few of the new LLM; without any, the law's prior is left.
 
-        Raises:
-            InputError: the lengths of the workload's requests are not known.
+        Raises InputError: the lengths of the workload's requests are not known.
         """
         X, y = training
         if X[LENGTHS].isna().any(axis=None):

@@ -11,14 +11,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.facts.llm import DTYPE_BYTES, LLM, memory_of
-from sextant.points.frame import (
-    ENCODER_DECODER,
-    IDENTIFIERS,
-    LENGTHS,
-    PAGED,
-    Facts,
-    execution_classes,
-)
+from sextant.points import frame
 from sextant.predict.roofline.chunked import device_facts, free_bytes, reduction_ms
 from sextant.predict.roofline.posterior import Columns, Effect, Law, Parameter, columns_of, levels
 
@@ -44,7 +37,6 @@ PARAMETERS = {
     "itl_offset": Parameter("percentile of ITL over its mean", 1.0, 0.3),
 }
 NAMES = tuple(PARAMETERS)
-INDEX = {name: position for position, name in enumerate(NAMES)}
 _REFERENCE_REQUESTS = 400
 _ROOF = 3.0
 """Exponent of the smooth maximum of launch overhead and memory traffic."""
@@ -60,11 +52,8 @@ STEP_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "overlap_ms")
 def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """Return what the latencies are made of (`Law.terms`), in ms unless named else.
 
-    `itl_batch` and `capacity_requests` count requests, the first those that share a step.
-
-    Args:
-        phi: parameters as `Parameter.mean` states them, (rows, parameters), in `NAMES`' order.
-        facts: columns of `fact_rows`, each of shape (rows,).
+    `itl_batch` and `capacity_requests` count requests, the first those that share a step. `phi` are
+    parameters as `Parameter.mean` states them, `facts` columns of `fact_rows`.
     """
     is_exponent = np.array([each.is_exponent for each in PARAMETERS.values()])
     value = dict(zip(NAMES, np.where(is_exponent, phi, np.exp(phi)).T, strict=True))
@@ -184,7 +173,7 @@ _PARALLEL = {"launch": 0.1, "sequence": 0.2, "kv": 0.2}
 def effects(X: pd.DataFrame) -> Iterator[Effect]:
     """Yield the effects on the rows of a fact frame."""
     parallel = (X["n_gpus"] > 1).to_numpy(float)
-    paged, encoded = X["execution"] == PAGED, X["execution"] == ENCODER_DECODER
+    paged, encoded = X["execution"] == frame.PAGED, X["execution"] == frame.ENCODER_DECODER
     contrasts = {"paged": paged, "padded": ~paged, "encoder": encoded, "decoder": ~encoded}
     for name, rows in contrasts.items():
         values = rows.to_numpy(float)
@@ -213,13 +202,13 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
 _LAYER_BLOCKS = {True: 3, False: 2}
 
 
-def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+def fact_rows(keys: pd.DataFrame, facts: frame.Facts) -> pd.DataFrame:
     """Return `llm_id, gpu_profile_id, users` of `keys` with their facts, indexed as `keys`.
 
     These have identifiers, users and the mean `input_tokens, output_tokens`, one row a point.
     """
-    execution = execution_classes(facts.llms, facts.published)
-    pairs = [*keys[IDENTIFIERS].itertuples(index=False, name=None)]
+    execution = frame.execution_classes(facts.llms, facts.published)
+    pairs = [*keys[frame.IDENTIFIERS].itertuples(index=False, name=None)]
     of_pair = {}
     for llm_id, profile_id in dict.fromkeys(pairs):
         llm, profile = facts.llms[llm_id], facts.profiles[profile_id]
@@ -227,10 +216,11 @@ def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         of_llm = _llm_facts(llm, execution[llm_id]) | {"free_bytes": free_bytes(memory)}
         of_pair[llm_id, profile_id] = of_llm | device_facts(profile)
     known = pd.DataFrame([of_pair[pair] for pair in pairs], keys.index)
-    return pd.concat([keys[[*IDENTIFIERS, "users"]], known, keys[LENGTHS]], axis=1)
+    return pd.concat([keys[[*frame.IDENTIFIERS, "users"]], known, keys[frame.LENGTHS]], axis=1)
 
 
 def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
+    n_blocks = _LAYER_BLOCKS[llm.is_encoder_decoder] * llm.n_layers
     bytes_per_parameter = llm.weight_bytes / llm.n_parameters
     active_experts = 0.0
     if llm.n_experts:
@@ -241,8 +231,8 @@ def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
     logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
     return {
         "execution": execution,
-        "is_paged": float(execution == PAGED),
-        "n_blocks": _LAYER_BLOCKS[llm.is_encoder_decoder] * llm.n_layers,
+        "is_paged": float(execution == frame.PAGED),
+        "n_blocks": n_blocks,
         "n_encoder_blocks": _LAYER_BLOCKS[False] * llm.n_encoder_layers,
         # Read in every step: the decoder's matrices, of which all tokens share the dense ones.
         "dense_bytes": (llm.n_flop_parameters - active_experts) * bytes_per_parameter,
@@ -253,12 +243,7 @@ def _llm_facts(llm: LLM, execution: str) -> dict[str, float | str]:
         # What a token in prefill holds beside its KV cache: two blocks' states, and logits.
         "activation_bytes_per_token": float(states + logits),
         # Tensor parallelism adds up the hidden state after every block.
-        "reduced_bytes": float(
-            _LAYER_BLOCKS[llm.is_encoder_decoder]
-            * llm.n_layers
-            * llm.hidden_size
-            * DTYPE_BYTES[llm.dtype]
-        ),
+        "reduced_bytes": float(n_blocks * llm.hidden_size * DTYPE_BYTES[llm.dtype]),
     }
 
 
@@ -270,7 +255,7 @@ def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> dict[str, np.ndarra
         "log_nttft": predicted[:, 0],
         "log_itl": predicted[:, 1],
         "is_paged": X["is_paged"],
-        "is_encoder_decoder": (X["execution"] == ENCODER_DECODER).astype(float),
+        "is_encoder_decoder": (X["execution"] == frame.ENCODER_DECODER).astype(float),
     }
 
 

@@ -46,7 +46,6 @@ PARAMETERS = {
     "itl_offset": Parameter("statistic of ITL over this law", 1.0, 0.05),
 }
 NAMES = tuple(PARAMETERS)
-INDEX = {name: position for position, name in enumerate(NAMES)}
 ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
 """Those of `terms` that add up to the mean ITL."""
 _EXPERTS_AT_REFERENCE = 8.0
@@ -60,11 +59,7 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """Return what the latencies are made of (`Law.terms`), in ms unless named else.
 
     `itl_batch` and `capacity_requests` count requests: those that share a step, and those that the
-    memory holds.
-
-    Args:
-        phi: logarithms of the parameters, shape (rows, parameters), in `NAMES`' order.
-        facts: columns of `chunked_rows`, shape (rows,).
+    memory holds. `phi` are logarithms, `facts` columns of `chunked_rows`.
     """
     law, limits, load = step_law(phi, facts), limits_of(phi, facts), load_of(facts)
     found = closed_loop(law, limits, load, facts["users"])
@@ -255,13 +250,10 @@ UNKNOWN_TOKENS = 500.0
 def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """Return `llm_id, gpu_profile_id, users` of `keys` with the law's facts, indexed as `keys`.
 
-    Bytes and FLOPs are those of the LLM as each row serves it, and of one device.
-
-    Args:
-        keys: identifiers, users, mean `input_tokens, output_tokens` and whatever `SERVING` has,
-            one row per point; `prefix_hit_rate` is the share of the input that is cached, 0
-            without; `source` is who measured, no effect without.
-        facts: facts of the LLMs and GPU profiles that `keys` names.
+    Bytes and FLOPs are those of the LLM as each row serves it, and of one device. `keys` are
+    identifiers, users, mean `input_tokens, output_tokens` and whatever `SERVING` has, one row per
+    point; `prefix_hit_rate` is the share of the input that is cached, 0 without; `source` is who
+    measured, no effect without.
     """
     keys = keys.reindex(columns=[*dict.fromkeys([*keys, *SERVING, "prefix_hit_rate", "source"])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")

@@ -46,10 +46,7 @@ _SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
 
 
 def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
-    """Return what the energy of each row depends on beside ITL, indexed as `keys`.
-
-    Arguments are those of `chunked.chunked_rows`.
-    """
+    """Return what the energy of each of `keys` (as of `chunked_rows`) depends on beside ITL."""
     X = chunked.chunked_rows(keys, facts)
     of = columns_of(X)
     law, users = chunked.step_law(np.tile(_AT_PEAK, (len(X), 1)), of), of["users"]
@@ -134,13 +131,10 @@ class Energy(NamedTuple):
     def predict(
         self, keys: pd.DataFrame, facts: Facts, itl_ms: np.ndarray, seed: int
     ) -> pd.DataFrame:
-        """Return `JOULES`, null for devices whose TDP is not known.
+        """Return `JOULES` of `keys` as `energy_rows` takes them; null where the TDP is not known.
 
-        Args:
-            keys: as `energy_rows` takes them.
-            facts: of the LLMs and GPU profiles.
-            itl_ms: joint draws, shape (draws, rows); at the percentile of the fit's.
-            seed: of the draws of what the fit does not know.
+        `itl_ms` are joint draws, (draws, rows), at the percentile of the fit's; `seed` is of the
+        draws of what the fit does not know.
         """
         X, n = energy_rows(keys, facts), len(itl_ms)
         design = _design(X)

@@ -297,27 +297,24 @@ class Fit(NamedTuple):
     """Weights of the errors, (2 x rows,)."""
     variance: np.ndarray
 
-    def without(self, rows: np.ndarray) -> np.ndarray:
-        """Return log nTTFT and log ITL of some rows (a mask) by a fit without them, shape (n, 2).
+    def unseen(self, llm_ids: pd.Series) -> np.ndarray:
+        """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2).
 
         One Gauss-Newton step from the optimum takes the place of a fit of its own.
         """
-        kept = np.tile(~rows, 2)
-        jacobian, precision = self.jacobian[kept], self.precision[kept]
         mean, design = self.posterior.mean, self.problem.design
-        residuals = self.problem.residuals(mean).T.ravel()[kept]
-        shifted = residuals + jacobian @ (mean - design.mean)
-        hessian = _squared(jacobian, precision) + np.diag(1 / self.variance)
-        other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
-        facts = {name: values[rows] for name, values in self.problem.facts.items()}
-        return self.problem.law.predict_log(design.parameters(other)[rows], facts)
-
-    def unseen(self, llm_ids: pd.Series) -> np.ndarray:
-        """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2)."""
         predicted = np.empty((len(llm_ids), 2))
         for llm_id in llm_ids.unique():
             rows = (llm_ids == llm_id).to_numpy()
-            predicted[rows] = self.without(rows)
+            kept = np.tile(~rows, 2)
+            jacobian, precision = self.jacobian[kept], self.precision[kept]
+            residuals = self.problem.residuals(mean).T.ravel()[kept]
+            shifted = residuals + jacobian @ (mean - design.mean)
+            hessian = _squared(jacobian, precision) + np.diag(1 / self.variance)
+            other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
+            facts = {name: values[rows] for name, values in self.problem.facts.items()}
+            phi = design.parameters(other)[rows]
+            predicted[rows] = self.problem.law.predict_log(phi, facts)
         return predicted
 
 
