@@ -4,18 +4,15 @@ from pathlib import Path
 
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
-from sextant.studies.write import TABLES, write_study
+from sextant.studies.study import write_study
 
 with job_log(snakemake.log[0]):
-    experiment, output = load_experiment(snakemake.config), snakemake.output
+    experiment = load_experiment(snakemake.config)
     write_study(
         snakemake.wildcards.study,
         [Path(run).parent for run in snakemake.input.runs],
         experiment.llm_facts,
         experiment.profiles,
-        {name: Path(output[name]) for name in TABLES},
-        Path(output.html),
-        Path(output.json),
-        Path(output.figures),
-        seed=snakemake.config["seed"],
+        {name: Path(path) for name, path in snakemake.output.items()},
+        snakemake.config["seed"],
     )

@@ -18,8 +18,7 @@ from sextant.points.cell_files import write_cell as write_cell_files
 from sextant.points.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
 from sextant.points.summarize import aggregate_points
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
-from sextant.studies.study import StudyData
-from sextant.studies.write import read_study_data
+from sextant.studies.study import StudyData, read_study_data
 from support import ROOT
 
 SERVER = ServerFacts("vllm", "0.32.0", command=("vllm",))

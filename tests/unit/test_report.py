@@ -19,8 +19,7 @@ from sextant.report.answers import (
     read_tables,
     summary,
 )
-from sextant.report.figures import prediction_figure
-from sextant.report.write import write_report
+from sextant.report.write import prediction_figure, write_report
 from support import needs_baselines, wait_for
 
 CUT_OFF = """[...document.querySelectorAll("svg text")].filter(text => {

@@ -16,7 +16,7 @@ from sextant.workload.trace_arrivals import Replay, arrivals_to_json, arrivals_t
 
 
 def scenario(**values) -> Scenario:
-    return scenario_from_row(Row({"scenario_id": "s", **values}, 7), "scenarios.tsv")
+    return scenario_from_row(Row({"scenario_id": "s", **values}, 7, "scenarios.tsv"))
 
 
 CLOSED = {"kind": "closed_loop", "levels": "1,2,16", "duration_s": 120.0}

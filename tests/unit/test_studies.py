@@ -13,17 +13,16 @@ from cells import KEY, PROFILES, TOO_LARGE, failed_request, request, study_data,
 from sextant.base.files import jsonable
 from sextant.pages.blocks import Section, Table
 from sextant.pages.page import as_page
-from sextant.studies import pods
-from sextant.studies.study import Analysis, StudyData, part
-from sextant.studies.write import TABLES, measured_facts, study_document, write_study
+from sextant.studies import pods, study
+from sextant.studies.study import TABLES, Analysis, StudyData, part, write_study
 
 ORIGIN = {"sextant_version": "1", "git_commit": "c", "seed": 7, "inputs_sha256": {"point": "ab"}}
 SVG = "<svg><title>drawn</title></svg>"
 
 
 def page(tmp_path, sections: list[Section], *cells) -> str:
-    facts = measured_facts(study_data(tmp_path, cells))
-    document = study_document("pods", Analysis("<b>summary</b>", {}, sections), facts, ORIGIN)
+    facts = study.measured_facts(study_data(tmp_path, cells))
+    document = study.study_document("pods", Analysis("<b>summary</b>", {}, sections), facts, ORIGIN)
     return as_page(document)
 
 
@@ -84,9 +83,9 @@ def test_numbers_are_what_json_can_say():
 
 def write(tmp_path, name: str, cells) -> dict:
     out = tmp_path / "out"
-    tables = {table: out / f"{table}.parquet" for table in TABLES}
-    files = (out / "index.html", out / "study.json", out / "figures")
-    write_study(name, cells, {}, PROFILES, tables, *files, seed=3)
+    files = {table: out / f"{table}.parquet" for table in TABLES}
+    files |= {"html": out / "index.html", "json": out / "study.json", "figures": out / "figures"}
+    write_study(name, cells, {}, PROFILES, files, seed=3)
     return json.loads((out / "study.json").read_text())
 
 

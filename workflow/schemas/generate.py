@@ -11,7 +11,6 @@ from sextant.base.sheets import field_docs, hints_of, model_of
 from sextant.experiment import sheets
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.loading import SHEETS
-from sextant.experiment.servers import VariantRow
 from sextant.facts.gpu import GPU, PriceRow, ProviderPriceRow
 from sextant.points import characterization
 from sextant.trace.trace_format import MappingFile
@@ -25,7 +24,6 @@ KINDS: dict[str, type] = {
     "characterization_llms": characterization.FolderLlmRow,
     "chosen_cells": sheets.ChosenCellRow,
     "config": sheets.Configuration,
-    "demands": sheets.DemandRow,
     "endpoints": sheets.EndpointRow,
     "gpu": GPU,
     "gpu_features": sheets.GpuFeatureRow,
@@ -36,8 +34,6 @@ KINDS: dict[str, type] = {
     "probe": ProbeRow,
     "provider_prices": ProviderPriceRow,
     "registry": Dataset,
-    "supply": sheets.SupplyRow,
-    "variants": VariantRow,
 }
 """What each schema describes, by the name of its file."""
 

@@ -143,10 +143,15 @@ def provenance(inputs: Mapping[str, str | Path] | None = None, **facts: Any) -> 
     }
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text as UTF-8, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically. NaN is refused: JSON has no such number."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_plain(path: str | Path, most_bytes: int = 2**34) -> bytes:
@@ -253,24 +258,28 @@ def _imports() -> "grimp.ImportGraph":
 
 
 def docstrings_below(kind: type) -> dict[str, str]:
-    """Return what the docstrings below the fields of a class and of its bases say, by field."""
+    """Return by field what the docstrings below the fields of a class and of its bases say, or the
+    comments beside them that begin with `#:`.
+    """
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
-        for pair in pairwise(_class_bodies(each.__module__).get(each.__name__, ())):
+        lines, bodies = _class_bodies(each.__module__)
+        for pair in pairwise([*bodies.get(each.__name__, ()), None]):
             match pair:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                     docs[name] = " ".join(text.split())
+                case ast.AnnAssign(ast.Name(name), end_lineno=int(line)), _:
+                    if comment := lines[line - 1].partition("  #: ")[2]:
+                        docs[name] = comment
     return docs
 
 
 @cache
-def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+def _class_bodies(module: str) -> tuple[list[str], dict[str, list[ast.stmt]]]:
     file = getattr(sys.modules.get(module), "__file__", None)
-    tree = ast.parse(Path(file).read_text(encoding="utf-8") if file else "")
-    return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    text = Path(file).read_text(encoding="utf-8") if file else ""
+    classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    return text.split("\n"), {node.name: node.body for node in classes}
 
 
 def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:

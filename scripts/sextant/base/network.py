@@ -71,9 +71,8 @@ def remove_key(file: BinaryIO, key: str) -> None:
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket bound to a free port of 127.0.0.1: the kernel gives it to no process that
-    asks for any port; a server that sets SO_REUSEADDR or SO_REUSEPORT, as vLLM does, can still
-    listen on it.
+    """Return a socket bound to a free port of 127.0.0.1: the kernel gives it to nobody that asks
+    for any port; a server that sets SO_REUSEADDR or SO_REUSEPORT, as vLLM does, can listen on it.
     """
     held = socket.socket()
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):

@@ -102,8 +102,7 @@ def share(folder: Path, name: str = "lock") -> TextIO:
 def cell_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a cell, `.lock` in its folder; yields whether another job held it before: a
     job of a cluster outlives its Snakemake, and the next one submits another. flock(2) works on
-    NFS, Lustre (mounted with `flock`) and GPFS; without locks it warns. OSError if it cannot be
-    made.
+    NFS, Lustre (with `flock`) and GPFS; without locks it warns. OSError: it cannot be made.
     """
     path, has_waited, handle = folder / ".lock", False, None
     try:

@@ -1,8 +1,9 @@
 """Sheets and YAML: read, typed and checked; configuration merged as Snakemake does.
 
 What a row of a sheet or a file may hold is a dataclass: the annotations of its fields have types,
-bounds and patterns (pydantic's), the docstring below each field tells what to write. Messages quote
-these, and `make schemas` writes the schemas for editors from them.
+bounds and patterns (pydantic's), the docstring below each field, or the comment beside it that
+begins with `#:`, tells what to write. Messages quote these, and `make schemas` writes the schemas
+for editors from them.
 
 Ids of sheets may be almost any text: results, the store and reports hold ids; folders, files,
 Snakemake's wildcards, job comments and names of logs hold the safe file names made of them.
@@ -24,7 +25,7 @@ import yaml
 from pydantic_core import ErrorDetails
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, docstrings_below, read_plain
+from sextant.base.files import docstrings_below, read_plain, write_text
 
 MAX_CHARACTERS = 100
 MAX_FILE_NAME_CHARACTERS = 120  # two names and an ending fit into the 255 bytes of a file's name
@@ -147,7 +148,7 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 @cache
 def field_docs(kind: type) -> dict[str, str]:
-    """Return what the docstrings below the fields say, or the `description` of their types."""
+    """Return what the docstrings of the fields say, or the `description` of their types."""
     known = model_of(kind).model_fields.items()
     return {name: str(field.description) for name, field in known} | docstrings_below(kind)
 
@@ -333,9 +334,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     """Write keys and values in the order given; the file appears whole or not at all."""
-    with atomic_path(path) as temporary:
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:

@@ -27,19 +27,16 @@ class Dataset:
 
     dataset_id: Id
     """name of the data set: 1 to 100 visible characters; a new version gets a new name"""
-    version: str
-    """the publisher's version, or the year"""
+    version: str  #: the publisher's version, or the year
     url: Annotated[str, Field(pattern="^https?://[^/]")]
     """address of the download, http://… or https://…; the path of a file belongs in traces.tsv"""
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64}|.+\.csv)$")]
     """the 64 lower-case hexadecimal digits that `sha256sum` prints; for an archive that is packed
     again for each download, the path of a manifest: a CSV with the checksums of its files"""
-    licence: str
-    """licence of the data, e.g. CC-BY-4.0"""
+    licence: str  #: licence of the data, e.g. CC-BY-4.0
     mirror_path: Annotated[str, Field(pattern=r"^(?!/)(?!(.*/)?\.\.(/|$))")]
     """path of the file below the mirror's folder, relative and without .."""
-    citation: str
-    """how to cite the data"""
+    citation: str  #: how to cite the data
 
     @property
     def file_name(self) -> str:
@@ -54,9 +51,8 @@ def load_registry(path: str | Path) -> dict[str, Dataset]:
 
 
 def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
-    """Download a data set's file to `out_path`, or copy it from a `mirror`'s folder, once.
-    `out_path` is either right or absent; an archive with a manifest is verified when it is read.
-    Raises InputError: the mirror lacks the file, the download fails, or the bytes differ.
+    """Download a data set's file, or copy it from a `mirror`'s folder; an archive with a manifest
+    is verified when it is read. InputError: no file in the mirror, no download, or other bytes.
     """
     source = dataset.url if mirror is None else str(Path(mirror) / dataset.mirror_path)
     with atomic_path(out_path) as temporary:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, read_json, sha256_file
-from sextant.base.sheets import Row, file_name, load_sheet
+from sextant.base.files import read_object, sha256_file, write_text
+from sextant.base.sheets import Row, file_name, hints_of, load_sheet
 from sextant.experiment import servers
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst, Scenario, plain
@@ -28,12 +28,9 @@ from sextant.workload.request_model import N_BINS
 
 # SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
 _MAX_CELL_NAME_CHARACTERS = 230
-Ids = Mapping[str, Collection[str]]
-"""The ids that each sheet defines, by the name of the sheet."""
-_COLUMNS = ("round", "llm_id", "gpu_profile_id", "levels")
+Ids = Mapping[str, Collection[str]]  # the ids that each sheet defines, by the name of the sheet
 _ORIGIN = ("use_case", "input_tokens", "output_tokens")
-ADAPTIVE = "adaptive"
-"""What `choose` is in rows whose cells are chosen."""
+ADAPTIVE = "adaptive"  # what `choose` is in rows whose cells are chosen
 
 
 @dataclass(frozen=True, order=True)
@@ -106,14 +103,11 @@ def _selected(row: Row, field: str, known: Collection[str]) -> list[str]:
     return chosen
 
 
-Chosen = dict[CellKey, tuple[int, ...]]
-"""The users to measure, by cell."""
+Chosen = dict[CellKey, tuple[int, ...]]  # the users to measure, by cell
 
 
 def check_adaptive(rows: Sequence[Row], decision: Mapping[str, str]) -> None:
-    """Raise InputError if an adaptive row, whose cells are chosen for the answers of `decision`,
-    has another workload or scenario, a study or a variant.
-    """
+    """Raise InputError if an adaptive row has another load than `decision`, a study, a variant."""
     other = ", or leave `choose` empty to measure all cells"
     for row in (row for row in rows if row.get("choose") == ADAPTIVE):
         for name, wanted in decision.items():
@@ -150,11 +144,11 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
 
 def add_chosen(path: Path, number: int, chosen: Chosen) -> None:
     """Add the cells of a round to the sheet of chosen cells."""
-    text = path.read_text(encoding="utf-8") if path.exists() else "\t".join(_COLUMNS) + "\n"
+    head = "\t".join(hints_of(ChosenCellRow)) + "\n"
+    text = path.read_text(encoding="utf-8") if path.exists() else head
     for key, users in chosen.items():
         text += f"{number}\t{key.llm_id}\t{key.gpu_profile_id}\t{','.join(map(str, users))}\n"
-    with atomic_path(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
 def last_round(path: Path) -> int:
@@ -174,22 +168,18 @@ class Experiment:
     profiles: dict[str, GPUProfile]
     scenarios: dict[str, Scenario]
     variants: dict[str, Variant]
-    slos: dict[str, SLO]
-    """Those for users or a request rate."""
-    trace_slos: dict[str, SLO]
-    """Those for the traffic of a trace."""
+    slos: dict[str, SLO]  # those for users or a request rate
+    trace_slos: dict[str, SLO]  # those for the traffic of a trace
     cells: tuple[CellKey, ...]
     studies: dict[str, tuple[CellKey, ...]]
     """The cells that feed each study, of those that benchmarks.tsv gives to one."""
     datasets: dict[str, Dataset]
     features: dict[str, list[Row]]
     """Rows of the sheets `llms` and `gpus` that replace features computed from facts, if any."""
-    endpoints: dict[tuple[str, str], Endpoint]
-    """Servers that run already, by LLM and GPU profile."""
+    endpoints: dict[tuple[str, str], Endpoint]  # servers that run already, by LLM and GPU profile
     demands: list[Row]
     """What teams want served on a cluster, if the configuration has it (`sextant.answer.fleet`)."""
-    supply: list[Row]
-    """The nodes of that cluster."""
+    supply: list[Row]  # the nodes of that cluster
     adaptive: tuple[CellKey, ...] = ()
     """Cells that `sextant measure` chooses from: those of adaptive rows and of no other row."""
     chosen: Mapping[CellKey, tuple[int, ...]] = field(default_factory=dict)
@@ -325,7 +315,6 @@ def is_trace_of(report: Path, experiment: Experiment, trace_id: str) -> bool | N
 def _facts(path: Path) -> dict[str, Any]:
     """Return what a file of JSON says; nothing where it is missing or damaged."""
     try:
-        facts = read_json(path)
+        return read_object(path)
     except (OSError, InputError):
         return {}
-    return facts if isinstance(facts, dict) else {}

@@ -165,13 +165,11 @@ SHEETS: dict[str, tuple[type, str | None]] = {
     "scenarios": (sheets.ScenarioRow, "scenario_id"),
     "benchmarks": (sheets.BenchmarkRow, None),
     "slos": (SLO, "slo_id"),
-}
-"""What the rows of each sheet may hold, and the column of their ids."""
-_MORE_SHEETS: dict[str, tuple[type, str]] = {
     "variants": (servers.VariantRow, "variant_id"),
     "supply": (sheets.SupplyRow, "pool_id"),
     "demands": (sheets.DemandRow, "demand_id"),
 }
+"""What the rows of each sheet may hold, and the column of their ids."""
 _FEATURES = {"llms": (sheets.LlmFeatureRow, "llm_id"), "gpus": (sheets.GpuFeatureRow, "gpu_id")}
 # An archive says in its own files what was measured with what.
 _NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
@@ -197,19 +195,17 @@ def load_experiment(
     for warning in check_engine(engine_settings(config), file) if check_engine else ():
         log.warning("%s: %s", file, warning)
     paths, archive = config["sheets"], config.get("archive")
+    given = [name for name in paths if not (archive and name in _NOT_OF_ARCHIVES)]
     rows = {
-        name: [] if archive and name in _NOT_OF_ARCHIVES else load_sheet(paths[name], kind, key)
-        for name, (kind, key) in SHEETS.items()
+        name: load_sheet(paths[name], *SHEETS[name]) if name in given else [] for name in SHEETS
     }
     for row in (row for row in rows["traces"] if "columns" in row):
         row["columns"] = columns_given(row["columns"])
     by_id = {
         name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
     }
-    for name, (kind, key) in _MORE_SHEETS.items():
-        rows[name] = load_sheet(paths[name], kind, key) if name in paths else []
     variants = {DEFAULT_VARIANT: Variant()}
-    variants |= {row["variant_id"]: Variant(**row) for row in rows["variants"]}
+    variants |= {name: Variant(**row) for name, row in by_id["variants"].items()}
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     of_cells.check_adaptive(rows["benchmarks"], config["decision"])
     studies = of_cells.cells_of_studies(rows["benchmarks"], ids)
@@ -235,10 +231,7 @@ def load_experiment(
         # Weights and KV cache have the type they are served in, whatever was published.
         llm_facts={name: load_llm(row["config"], dtype) for name, row in by_id["llms"].items()},
         profiles=profiles,
-        scenarios={
-            name: scenario_from_row(row, paths["scenarios"])
-            for name, row in by_id["scenarios"].items()
-        },
+        scenarios={name: scenario_from_row(row) for name, row in by_id["scenarios"].items()},
         variants=variants,
         slos={name: slo for name, slo in slos.items() if slo.trace_id is None},
         trace_slos={name: slo for name, slo in slos.items() if slo.trace_id is not None},

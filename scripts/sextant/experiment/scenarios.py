@@ -16,13 +16,11 @@ from sextant.experiment.sheets import ScenarioRow
 from sextant.workload import trace_arrivals
 from sextant.workload.generators import Arrivals, AtOnce, Gamma
 
-BURST_TIMEOUT_S = 30.0
-"""BurstGPT's limit on a request (section V-C)."""
+BURST_TIMEOUT_S = 30.0  # BurstGPT's limit on a request (section V-C)
 WINDOWS_FILE = PROJECT / "resources" / "workloads" / "burst_windows.tsv"
 """Windows of a trace whose shapes the scenario `burst` mirrors."""
 _N_BURST_PHASES = 6
-_MOST = 1_000_000
-"""Users, or requests a second, that one client could put on servers."""
+_MOST = 1_000_000  # users, or requests a second, that one client could put on servers
 _ONE_OF_TWO = "give either duration_s or n_requests"
 
 
@@ -31,8 +29,7 @@ class Scenario:
     """Levels of load; fields as in `workflow/schemas/scenarios.schema.yaml`."""
 
     kind: ClassVar[str]
-    level_words: ClassVar[str]
-    """What a level counts."""
+    level_words: ClassVar[str]  # what a level counts
     has_users: ClassVar[bool] = False
     """Whether users wait: then a latency counts from when a request was sent, else was due."""
     _has_whole_levels: ClassVar[bool] = True
@@ -103,8 +100,7 @@ class OpenLoop(Scenario):
     duration_s: float | None = None
     cooldown_s: float = 0.0
     n_requests: int | None = None
-    burstiness: float = 1.0
-    """Shape of the Gamma gaps; 1 is Poisson."""
+    burstiness: float = 1.0  # shape of the Gamma gaps; 1 is Poisson
     arrivals: Arrivals | str | None = None
     """Another process, or the name of one of the workload's, which `with_arrivals_of` finds."""
     max_in_flight: int | None = None
@@ -162,8 +158,7 @@ class Batch(Scenario):
     kind = "batch"
     _slow_share = 0.1  # how long a wave takes is not known beforehand
     level_words = "requests in flight"
-    n_requests: int | None = None
-    """By default as many as in flight."""
+    n_requests: int | None = None  # by default as many as in flight
 
     def n_waves(self, level: float) -> int:
         """Return how many requests follow each other at a level."""
@@ -180,10 +175,8 @@ class Burst(Scenario):
 
     kind = "burst"
     level_words = "phases"
-    duration_s: float
-    """Of the mirrored loads."""
-    n_requests: int | None = None
-    """Requests from one change to the next."""
+    duration_s: float  # of the mirrored loads
+    n_requests: int | None = None  # requests from one change to the next
     burstiness: float = 1.0
     timeout_s: float | None = BURST_TIMEOUT_S
 
@@ -207,9 +200,7 @@ def _refuse(field: str, problem: str, fix: str) -> None:
 
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
-    """Build a scenario from its kind and fields; `levels` are numbers or texts. Raises InputError:
-    a field that its kind does not use or lacks, or an impossible value.
-    """
+    """Build a scenario; InputError: a field that its kind does not use or lacks, a wrong value."""
     chosen = KINDS[values["kind"]]
     given = {name: value for name, value in values.items() if name != "kind"}
     known = {field.name: field for field in fields(chosen)}
@@ -224,13 +215,13 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
     return chosen(**given)
 
 
-def scenario_from_row(row: Row, file: str) -> Scenario:
+def scenario_from_row(row: Row) -> Scenario:
     """Read a scenario that the schema has accepted; InputError names file, row and field."""
     values = {name: value for name, value in row.items() if name != "scenario_id"}
     try:
         return scenario_of(values | {"levels": row["levels"].split(",")})
     except InputError as error:
-        raise error.at(file=file, row=row.line) from None
+        raise error.at(file=row.file, row=row.line) from None
 
 
 def as_json(scenario: Scenario) -> dict[str, Any]:

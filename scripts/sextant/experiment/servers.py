@@ -11,10 +11,9 @@ from sextant.base.errors import InputError
 from sextant.base.network import host_and_port, tls_context, without_v1
 from sextant.base.sheets import IS_SELECTABLE, load_sheet
 from sextant.experiment.sheets import DEFAULT_VARIANT, EndpointRow, EngineSection
-from sextant.pages.blocks import plural
+from sextant.pages import plural
 
-ENDPOINT = "endpoint"
-"""Name of their engine."""
+ENDPOINT = "endpoint"  # name of the engine of servers that run already
 # What a measurement of servers that are started here depends on, beside further arguments.
 _FACTS = ("name", "dtype", "block_size_tokens", "max_num_seqs", "memory_utilization")
 
@@ -24,8 +23,7 @@ class Variant:
     """How a cell's servers are set up."""
 
     variant_id: str = DEFAULT_VARIANT
-    replicas: PositiveInt = 1
-    """servers that share the requests evenly; default 1"""
+    replicas: PositiveInt = 1  #: servers that share the requests evenly; default 1
     placement: Literal["own", "shared"] = "own"
     """own (default): each replica has the devices of the GPU profile to itself; shared: all run on
     the same devices, each with an equal share of the memory"""
@@ -69,13 +67,11 @@ def without_defaults(value: Any) -> dict[str, Any]:
 class Endpoint:
     """Where an LLM is served on a GPU profile; fields are as in `EndpointRow`."""
 
-    base_urls: tuple[str, ...]
-    """One per replica; replicas share the requests evenly."""
+    base_urls: tuple[str, ...]  # one per replica; replicas share the requests evenly
     served_model_name: str
     api_key_env: str | None = None
     ca_file: Path | None = None
-    line: int | None = None
-    """Where the sheet has it, for messages."""
+    line: int | None = None  # where the sheet has it, for messages
 
 
 def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:

@@ -1,17 +1,11 @@
 """What the configuration and the rows of its sheets may hold; read by `base.sheets`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, make_dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-)
+import pydantic
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sextant.base.sheets import IS_ID, Id, SelectableId
 from sextant.facts.gpu import GpuId, NGpus, Price, PriceDate
@@ -21,9 +15,11 @@ _Name = Annotated[str, Field(min_length=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
 _UpTo1000 = Annotated[int, Field(ge=1, le=1000)]
 _Flag = Literal[0, 1]
+_Study = Literal[
+    "characterize", "pareto", "replicas", "pods", "workload_choice", "burst", "sensitivity"
+]
 Dtype = Literal["float32", "float16", "bfloat16"]
-DEFAULT_VARIANT = "default"
-"""The variant of a cell whose servers are set up as usual."""
+DEFAULT_VARIANT = "default"  # the variant of a cell whose servers are set up as usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +28,7 @@ class TraceRow:
 
     trace_id: Annotated[str, Field(pattern=r"^(?!(?i:.*\.(rejected|report)$))"), IS_ID]
     """name of the trace: 1 to 100 visible characters; not ending in .rejected or .report"""
-    dataset: str
-    """dataset_id in resources/registry.csv, or the path of a file"""
+    dataset: str  #: dataset_id in resources/registry.csv, or the path of a file
     format: Literal[
         "azure", "burstgpt", "mooncake", "qwen-bailian", "openai", "litellm", "sextant", "columns"
     ]
@@ -56,8 +51,7 @@ class TraceRow:
 class WorkloadRow:
     """config/workloads.tsv: each row is one workload, of a trace, a use case or two lengths."""
 
-    workload_id: Id
-    """name of the workload: 1 to 100 visible characters"""
+    workload_id: Id  #: name of the workload: 1 to 100 visible characters
     trace_id: str | None = None
     """a trace of traces.tsv; give one of this, use_case, and the two lengths"""
     use_case: str | None = None
@@ -84,8 +78,7 @@ class LlmRow:
 
     llm_id: SelectableId
     """name of the LLM, e.g. org/name: 1 to 100 visible characters, no comma, not *"""
-    config: str
-    """path of the LLM's Hugging Face config.json, from which its facts are computed"""
+    config: str  #: path of the LLM's Hugging Face config.json, from which its facts are computed
     model: str | None = None
     """folder with the LLM's weights; empty for random weights from the config alone"""
 
@@ -98,42 +91,29 @@ class GpuProfileRow:
     """name of the profile, e.g. 2xA100-40GB: 1 to 100 visible characters, no comma, not *"""
     gpu_id: GpuId
     """a device type with a facts file <gpu_id>.yaml; letters, digits and . _ + - only"""
-    n_gpus: NGpus
-    """devices of one replica, 1 to 9,999"""
-    usd_per_hour: Price
-    """price of the whole profile in USD per hour, above 0: 0.0001 to 1,000,000"""
+    n_gpus: NGpus  #: devices of one replica, 1 to 9,999
+    usd_per_hour: Price  #: price of the whole profile in USD per hour, above 0: 0.0001 to 1,000,000
     gpu_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]+$")] | None = None
     """the device type as a scheduler names it (SLURM: the Type of `sinfo -o %G`), e.g. h100; empty
     for any. No measurement depends on it; with devices of kind cpu the scheduler's are cores"""
     price_source: str | None = None
     """whose price it is, e.g. aws on demand, us-east-1; answers say it"""
-    price_as_of: PriceDate | None = None
-    """date of the price: YYYY, YYYY-MM or YYYY-MM-DD"""
+    price_as_of: PriceDate | None = None  #: date of the price: YYYY, YYYY-MM or YYYY-MM-DD
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkRow:
     """config/benchmarks.tsv: each row is the cells of all combinations of its columns."""
 
-    llm_ids: str
-    """LLMs of llms.tsv separated by commas, or * for all"""
-    gpu_profile_ids: str
-    """profiles of gpu_profiles.tsv separated by commas, or * for all"""
-    workload_id: str
-    """a workload of workloads.tsv"""
-    scenario_id: str
-    """a scenario of scenarios.tsv"""
+    llm_ids: str  #: LLMs of llms.tsv separated by commas, or * for all
+    gpu_profile_ids: str  #: profiles of gpu_profiles.tsv separated by commas, or * for all
+    workload_id: str  #: a workload of workloads.tsv
+    scenario_id: str  #: a scenario of scenarios.tsv
     variant_ids: str | None = None
     """variants of variants.tsv separated by commas, or * for all; `default` without it"""
     choose: Literal["adaptive"] | None = None
     """adaptive: `sextant measure` chooses which of these cells to measure; without it all"""
-    study: (
-        Literal[
-            "characterize", "pareto", "replicas", "pods", "workload_choice", "burst", "sensitivity"
-        ]
-        | None
-    ) = None
-    """the study that these cells feed, none without it"""
+    study: _Study | None = None  #: the study that these cells feed, none without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,14 +155,11 @@ class ScenarioRow:
 class EndpointRow:
     """config/endpoints.tsv: each row is a server that runs already, which is only measured."""
 
-    llm_id: SelectableId
-    """the LLM that it serves, of llms.tsv"""
-    gpu_profile_id: SelectableId
-    """what it runs on, of gpu_profiles.tsv, which has its price"""
+    llm_id: SelectableId  #: the LLM that it serves, of llms.tsv
+    gpu_profile_id: SelectableId  #: what it runs on, of gpu_profiles.tsv, which has its price
     base_urls: str
     """http://HOST:PORT or https://HOST, with or without /v1; several with commas are replicas"""
-    served_model_name: _Name
-    """what the server calls the LLM (`model` of a request)"""
+    served_model_name: _Name  #: what the server calls the LLM (`model` of a request)
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """environment variable that holds its API key; empty if it needs none"""
     ca_file: str | None = None
@@ -193,10 +170,8 @@ class EndpointRow:
 class CellRow:
     """Cells of an archive: each row is one LLM on one GPU profile."""
 
-    llm_id: str
-    """an LLM of llms.tsv"""
-    gpu_profile_id: str
-    """a profile of gpu_profiles.tsv"""
+    llm_id: str  #: an LLM of llms.tsv
+    gpu_profile_id: str  #: a profile of gpu_profiles.tsv
     status: Literal["measured", "too_small", "omitted"]
     """measured, too_small (its memory) or omitted (limits of software or hardware)"""
 
@@ -207,88 +182,69 @@ class ChosenCellRow:
 
     round: NonNegativeInt
     """a whole number; 0 are cells that had been measured before the first round"""
-    llm_id: str
-    """an LLM of llms.tsv"""
-    gpu_profile_id: str
-    """a profile of gpu_profiles.tsv"""
+    llm_id: str  #: an LLM of llms.tsv
+    gpu_profile_id: str  #: a profile of gpu_profiles.tsv
     levels: Annotated[str, Field(pattern=r"^[1-9][0-9]*(,[1-9][0-9]*)*$")]
     """numbers of users, ascending, separated by commas"""
 
 
-_RELATIVE = "relative_attention"
-_LLM_FEATURES = {
-    "llm_id": (SelectableId, "an LLM of llms.tsv"),
-    "n_positions": (PositiveInt, "length of the positions in tokens; empty if not given"),
-    f"{_RELATIVE}_max_distance": (
-        PositiveInt,
-        "largest relative position with a bucket of its own; empty without relative attention",
-    ),
-    f"{_RELATIVE}_n_buckets": (
-        PositiveInt,
-        "buckets of relative positions; empty without relative attention",
-    ),
-    "note": (str, "what looks wrong in the row; not a feature"),
-    "is_flash_attention": (_Flag, "1 if it was served with flash attention, else 0"),
-    "n_parameters_billion": (PositiveFloat, "billions of parameters, as published"),
-    "is_encoder_decoder": (_Flag, "1 for an encoder-decoder, 0 for a decoder alone"),
-    "llm_type": (str, "model_type of its Hugging Face config"),
-    "n_heads": (PositiveInt, "attention heads of a layer"),
-    "n_layers": (PositiveInt, "layers of the decoder"),
-    "dtype": (Dtype, "data type of the published weights"),
-    "vocabulary_size": (PositiveInt, "entries of the vocabulary"),
-}
-_GPU_FEATURES = {
-    "gpu_id": (GpuId, "a device type with a facts file resources/gpus/<gpu_id>.yaml"),
-    "architecture": (str, "the maker's name of the architecture, e.g. Ampere"),
-    "note": (str, "what looks wrong in the row; not a feature"),
-    "n_tensor_cores": (NonNegativeInt, "tensor cores"),
-    "n_rt_cores": (NonNegativeInt, "ray-tracing cores"),
-    "n_cuda_cores": (NonNegativeInt, "CUDA cores"),
-    "n_sms": (PositiveInt, "streaming multiprocessors"),
-    "n_rops": (NonNegativeInt, "raster operations pipelines"),
-    "n_tmus": (NonNegativeInt, "texture mapping units"),
-    "memory_capacity_gb": (PositiveFloat, "memory of one device in GB"),
-    "memory_bandwidth_gb_s": (PositiveFloat, "peak memory bandwidth of one device in GB/s"),
-    "system_interface_gen": (PositiveInt, "generation of PCI Express"),
-    "compute_capability": (PositiveFloat, "CUDA compute capability, e.g. 8.6"),
-    "is_sxm": (_Flag, "1 for an SXM module, else 0"),
-    "is_nvlink": (_Flag, "1 if devices are linked by NVLink, else 0"),
-    **{
-        f"tflops_{unit}_{name}": (float, f"peak {name} rate on {cores} in TFLOP/s; -1: none")
-        for unit, cores, names in (
-            ("cuda", "CUDA cores", ("mixed", "fp32", "fp64")),
-            ("tc", "tensor cores", ("bf16", "fp16", "fp32", "tf32", "fp64")),
-        )
-        for name in names
-    },
-}
+@dataclass(frozen=True, kw_only=True)
+class LlmFeatureRow:
+    """Features that came with a characterization: each row is one LLM, as its publisher says."""
+
+    llm_id: SelectableId  #: an LLM of llms.tsv
+    n_positions: PositiveInt | None = None  #: length of the positions in tokens; empty if not given
+    relative_attention_max_distance: PositiveInt | None = None
+    """largest relative position with a bucket of its own; empty without relative attention"""
+    relative_attention_n_buckets: PositiveInt | None = None
+    """buckets of relative positions; empty without relative attention"""
+    note: str | None = None  #: what looks wrong in the row; not a feature
+    is_flash_attention: _Flag  #: 1 if it was served with flash attention, else 0
+    n_parameters_billion: PositiveFloat  #: billions of parameters, as published
+    is_encoder_decoder: _Flag  #: 1 for an encoder-decoder, 0 for a decoder alone
+    llm_type: str  #: model_type of its Hugging Face config
+    n_heads: PositiveInt  #: attention heads of a layer
+    n_layers: PositiveInt  #: layers of the decoder
+    dtype: Dtype  #: data type of the published weights
+    vocabulary_size: PositiveInt  #: entries of the vocabulary
 
 
-def _feature_row(name: str, doc: str, fields: dict[str, tuple[Any, str]]) -> type:
-    """Return a dataclass of fields, by their types and what they mean."""
-    may_lack = ("n_positions", f"{_RELATIVE}_max_distance", f"{_RELATIVE}_n_buckets", "note")
-    given: list[Any] = [
-        (field, Annotated[it, Field(description=text)], *[None] * (field in may_lack))
-        for field, (it, text) in fields.items()
-    ]
-    doc = f"Features that came with a characterization: each row is one {doc}."
-    return make_dataclass(name, given, namespace={"__doc__": doc}, frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
+class GpuFeatureRow:
+    """Features that came with a characterization: each row is one device type."""
 
-
-LlmFeatureRow = _feature_row("LlmFeatureRow", "LLM, as its publisher says", _LLM_FEATURES)
-GpuFeatureRow = _feature_row("GpuFeatureRow", "device type", _GPU_FEATURES)
+    gpu_id: GpuId  #: a device type with a facts file resources/gpus/<gpu_id>.yaml
+    architecture: str  #: the maker's name of the architecture, e.g. Ampere
+    note: str | None = None  #: what looks wrong in the row; not a feature
+    n_tensor_cores: NonNegativeInt  #: tensor cores
+    n_rt_cores: NonNegativeInt  #: ray-tracing cores
+    n_cuda_cores: NonNegativeInt  #: CUDA cores
+    n_sms: PositiveInt  #: streaming multiprocessors
+    n_rops: NonNegativeInt  #: raster operations pipelines
+    n_tmus: NonNegativeInt  #: texture mapping units
+    memory_capacity_gb: PositiveFloat  #: memory of one device in GB
+    memory_bandwidth_gb_s: PositiveFloat  #: peak memory bandwidth of one device in GB/s
+    system_interface_gen: PositiveInt  #: generation of PCI Express
+    compute_capability: PositiveFloat  #: CUDA compute capability, e.g. 8.6
+    is_sxm: _Flag  #: 1 for an SXM module, else 0
+    is_nvlink: _Flag  #: 1 if devices are linked by NVLink, else 0
+    tflops_cuda_mixed: float  #: peak mixed rate on CUDA cores in TFLOP/s; -1: none
+    tflops_cuda_fp32: float  #: peak fp32 rate on CUDA cores in TFLOP/s; -1: none
+    tflops_cuda_fp64: float  #: peak fp64 rate on CUDA cores in TFLOP/s; -1: none
+    tflops_tc_bf16: float  #: peak bf16 rate on tensor cores in TFLOP/s; -1: none
+    tflops_tc_fp16: float  #: peak fp16 rate on tensor cores in TFLOP/s; -1: none
+    tflops_tc_fp32: float  #: peak fp32 rate on tensor cores in TFLOP/s; -1: none
+    tflops_tc_tf32: float  #: peak tf32 rate on tensor cores in TFLOP/s; -1: none
+    tflops_tc_fp64: float  #: peak fp64 rate on tensor cores in TFLOP/s; -1: none
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemandRow(Limits):
     """`sextant fleet --demands`: each row is an LLM that a team wants served, within limits."""
 
-    demand_id: Id
-    """name of the demand: 1 to 100 visible characters"""
-    team: Id
-    """whose demand it is: 1 to 100 visible characters"""
-    llm_id: str | None = None
-    """an LLM of the characterization; or give hf_config"""
+    demand_id: Id  #: name of the demand: 1 to 100 visible characters
+    team: Id  #: whose demand it is: 1 to 100 visible characters
+    llm_id: str | None = None  #: an LLM of the characterization; or give hf_config
     hf_config: str | None = None
     """path of the config.json, or of its folder, of an LLM never measured; or give llm_id"""
     priority: _UpTo1000 | None = None
@@ -304,10 +260,8 @@ class DemandRow(Limits):
 class SupplyRow:
     """`sextant fleet --supply`: each row is a pool of nodes that are alike."""
 
-    pool_id: Id
-    """name of the pool: 1 to 100 visible characters"""
-    gpu_id: GpuId
-    """a device type with a facts file resources/gpus/<gpu_id>.yaml"""
+    pool_id: Id  #: name of the pool: 1 to 100 visible characters
+    gpu_id: GpuId  #: a device type with a facts file resources/gpus/<gpu_id>.yaml
     mig_profile: Annotated[str, Field(pattern=r"^[1-7]g\.[0-9]+gb$")] | None = None
     """where the devices are slices of that GPU: NVIDIA's name of the MIG profile, e.g. 3g.20gb"""
     nodes: Annotated[int, Field(ge=0, le=10_000)]
@@ -320,34 +274,24 @@ class SupplyRow:
     """price of one device in USD per hour, 0 to 1,000,000; 0 where owned ones cost nothing more"""
     price_source: str | None = None
     """whose price it is, e.g. aws on demand, us-east-1; answers say it"""
-    price_as_of: PriceDate | None = None
-    """date of the price: YYYY, YYYY-MM or YYYY-MM-DD"""
+    price_as_of: PriceDate | None = None  #: date of the price: YYYY, YYYY-MM or YYYY-MM-DD
 
 
 @dataclass(frozen=True, kw_only=True)
 class SheetPaths:
     """Path of each sheet."""
 
-    traces: str
-    """path of traces.tsv"""
-    workloads: str
-    """path of workloads.tsv"""
-    llms: str
-    """path of llms.tsv"""
-    gpu_profiles: str
-    """path of gpu_profiles.tsv"""
-    scenarios: str
-    """path of scenarios.tsv"""
-    benchmarks: str
-    """path of benchmarks.tsv"""
-    slos: str
-    """path of slos.tsv"""
-    variants: str | None = None
-    """path of variants.tsv; without it there is one server per cell"""
+    traces: str  #: path of traces.tsv
+    workloads: str  #: path of workloads.tsv
+    llms: str  #: path of llms.tsv
+    gpu_profiles: str  #: path of gpu_profiles.tsv
+    scenarios: str  #: path of scenarios.tsv
+    benchmarks: str  #: path of benchmarks.tsv
+    slos: str  #: path of slos.tsv
+    variants: str | None = None  #: path of variants.tsv; without it there is one server per cell
     demands: str | None = None
     """path of demands.tsv, what teams want served on a cluster; with it supply"""
-    supply: str | None = None
-    """path of supply.tsv, the nodes of that cluster; with it demands"""
+    supply: str | None = None  #: path of supply.tsv, the nodes of that cluster; with it demands
     endpoints: str | None = None
     """path of endpoints.tsv; without it the pipeline starts all servers"""
 
@@ -356,74 +300,54 @@ class SheetPaths:
 class Archive:
     """A published characterization."""
 
-    data: str
-    """a data set of the registry, or the path of the archive or of its unpacked folder"""
-    manifest: str
-    """SHA-256 of each file of the archive"""
-    cells: str
-    """which cells were measured, and why the others were not"""
-    published_points: str
-    """medians of points whose requests are not in the archive"""
+    data: str  #: a data set of the registry, or the path of the archive or of its unpacked folder
+    manifest: str  #: SHA-256 of each file of the archive
+    cells: str  #: which cells were measured, and why the others were not
+    published_points: str  #: medians of points whose requests are not in the archive
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSheets:
     """Sheets of features."""
 
-    llms: str
-    """one row per LLM"""
-    gpus: str
-    """one row per device type"""
+    llms: str  #: one row per LLM
+    gpus: str  #: one row per device type
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """What recommendations rest on."""
 
-    workload_id: Id
-    """a workload of workloads.tsv"""
-    scenario_id: Id
-    """a closed-loop scenario of scenarios.tsv"""
+    workload_id: Id  #: a workload of workloads.tsv
+    scenario_id: Id  #: a closed-loop scenario of scenarios.tsv
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathVars:
     """Folders."""
 
-    results: str
-    """folder of the results"""
-    logs: str
-    """folder of the logs"""
-    benchmarks: str
-    """folder of the jobs' run times"""
+    results: str  #: folder of the results
+    logs: str  #: folder of the logs
+    benchmarks: str  #: folder of the jobs' run times
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSection:
     """How servers are run: the `engine` part of the configuration."""
 
-    python: str
-    """interpreter of the environment that has the engine"""
-    dtype: Dtype
-    """data type of weights and KV cache"""
-    block_size_tokens: Literal[16, 32, 64, 128]
-    """tokens per KV block"""
-    max_num_seqs: PositiveInt
-    """most requests in one batch"""
-    memory_utilization: Annotated[float, Field(gt=0, le=1)]
-    """fraction of device memory to use"""
-    start_timeout_s: PositiveFloat
-    """seconds until a server must be healthy"""
-    request_timeout_s: PositiveFloat
-    """seconds until a request has failed"""
-    max_server_starts: PositiveInt
-    """most server starts of the batch-weight search"""
+    python: str  #: interpreter of the environment that has the engine
+    dtype: Dtype  #: data type of weights and KV cache
+    block_size_tokens: Literal[16, 32, 64, 128]  #: tokens per KV block
+    max_num_seqs: PositiveInt  #: most requests in one batch
+    memory_utilization: Annotated[float, Field(gt=0, le=1)]  #: fraction of device memory to use
+    start_timeout_s: PositiveFloat  #: seconds until a server must be healthy
+    request_timeout_s: PositiveFloat  #: seconds until a request has failed
+    max_server_starts: PositiveInt  #: most server starts of the batch-weight search
     extra_arguments: Sequence[str] = ()
     """further arguments of the server, e.g. [--quantization, fp8]"""
     dcgm_url: str | None = None
     """dcgm-exporter on the nodes, for SM activity, e.g. http://localhost:9400/metrics"""
-    name: str = "vllm"
-    """vllm (default), or endpoint: all servers run already, see endpoints.tsv"""
+    name: str = "vllm"  #: vllm (default), or endpoint: all servers run already, see endpoints.tsv
 
 
 def _once_each(names: list[str]) -> list[str]:
@@ -436,26 +360,18 @@ def _once_each(names: list[str]) -> list[str]:
 class Configuration:
     """config/config.yaml: how Sextant runs; the sheets say what it runs."""
 
-    sheets: SheetPaths
-    """path of each sheet"""
-    registry: str
-    """path of the registry of downloads"""
-    gpus: str
-    """folder of the device facts"""
-    seed: NonNegativeInt
-    """seed of all random numbers"""
+    sheets: SheetPaths  #: path of each sheet
+    registry: str  #: path of the registry of downloads
+    gpus: str  #: folder of the device facts
+    seed: NonNegativeInt  #: seed of all random numbers
     # With the names of a cell it makes the name of one folder.
     source: Annotated[str, Field(max_length=24, pattern="^[a-z][a-z0-9_-]*(:[a-z0-9_-]+)?$")]
     """name of this characterization, e.g. measured"""
-    archive: Archive | None = None
-    """a published characterization to import instead of measuring"""
+    archive: Archive | None = None  #: a published characterization to import instead of measuring
     features: FeatureSheets | None = None
     """sheets of features that predictors use instead of those computed from facts"""
-    predictors: Annotated[list[str], Field(min_length=1), AfterValidator(_once_each)]
+    predictors: Annotated[list[str], Field(min_length=1), pydantic.AfterValidator(_once_each)]
     """predictors to judge, by name"""
-    decision: Decision
-    """workload and closed-loop scenario that recommendations rest on"""
-    pathvars: PathVars
-    """folders that Snakemake puts results, logs and run times in"""
-    engine: EngineSection
-    """how inference servers are run"""
+    decision: Decision  #: workload and closed-loop scenario that recommendations rest on
+    pathvars: PathVars  #: folders that Snakemake puts results, logs and run times in
+    engine: EngineSection  #: how inference servers are run

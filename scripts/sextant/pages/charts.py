@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
-from sextant.pages.blocks import number
+from sextant.pages import number
 
 # Drawn in a colour that nothing else has, which the page then replaces by its own.
 INK = "#010203"

@@ -6,7 +6,6 @@ import itertools
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from sextant.base.errors import InputError
-from sextant.base.files import atomic_path, write_json
+from sextant.base.files import write_json, write_text
 from sextant.base.sheets import file_name
-from sextant.pages.blocks import (
-    Block,
-    Chart,
-    Document,
-    Headline,
-    Note,
-    Section,
-    Widget,
-    number,
-    percent,
-    plural,
-)
+from sextant.pages import number, percent, plural
+from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Widget
 
 _TEMPLATES = Path(__file__).parent
 _LONGEST_NAME = 100
@@ -54,21 +43,19 @@ def _prose(text: str) -> Markup:
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
     """Yield blocks that follow each other by their kind: a box of warnings, a row of figures."""
-    kinds = [
-        "warning" if isinstance(block, Note) and block.kind == "warning" else type(block).__name__
-        for block in blocks
-    ]
-    for name, group in groupby(zip(kinds, blocks, strict=True), lambda pair: pair[0]):
-        yield name, [block for _, block in group]
+
+    def kind(block: Block) -> str:
+        is_warning = isinstance(block, Note) and block.kind == "warning"
+        return "warning" if is_warning else type(block).__name__
+
+    for name, group in itertools.groupby(blocks, kind):
+        yield name, [*group]
 
 
 def as_page(document: Document) -> str:
     """Return a document as HTML: title, what was asked, headline, warnings, links, the rest."""
-    n_top = next(
-        (i for i, block in enumerate(document.blocks) if not isinstance(block, Headline | Note)),
-        len(document.blocks),
-    )
-    rest = document.blocks[n_top:]
+    top = [*itertools.takewhile(lambda it: isinstance(it, Headline | Note), document.blocks)]
+    rest = document.blocks[len(top) :]
     widgets = [block for block in _walk(document.blocks) if isinstance(block, Widget)]
     scripts = {}  # by their names in the page's content security policy
     for script in (widget.script for widget in widgets if widget.script):
@@ -76,7 +63,7 @@ def as_page(document: Document) -> str:
         scripts[f"sha256-{digest.decode()}"] = script
     facts = {
         "document": document,
-        "top": document.blocks[:n_top],
+        "top": top,
         "rest": rest,
         "sections": [block for block in rest if isinstance(block, Section)],
         "styles": list(dict.fromkeys(widget.style for widget in widgets)),
@@ -99,7 +86,7 @@ def write_page(
     figures_out: Path | None = None,
 ) -> None:
     """Write a document as a page, and where asked for its data and figures as files."""
-    _write_text(Path(html_out), as_page(document))
+    write_text(html_out, as_page(document))
     if json_out is not None:
         write_json(json_out, document.data)
     if figures_out is not None:
@@ -116,12 +103,7 @@ def write_page(
                 while unique.casefold() in taken:
                     unique = f"{stem}_{next(numbers)}"
                 taken.add(unique.casefold())
-                _write_text(figures_out / f"{unique}.svg", chart.svg)
-
-
-def _write_text(path: Path, text: str) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+                write_text(figures_out / f"{unique}.svg", chart.svg)
 
 
 def json_path(html_out: str | Path) -> Path:

@@ -75,6 +75,7 @@ TABLES = {"requests": REQUEST_SCHEMA, "server": SERVER_SCHEMA, "telemetry": TELE
 """By the name of the file, without its ending."""
 
 _T = TypeVar("_T")
+_adapter: Any = cache(TypeAdapter)
 
 
 def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
@@ -83,19 +84,14 @@ def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
 
 
-@cache
-def _adapter(kind: Any) -> Any:
-    return TypeAdapter(kind)
-
-
 def to_json(value: Any) -> dict[str, Any]:
     """Return a dataclass as plain data for JSON."""
-    return _adapter(type(value)).dump_python(value, mode="json", warnings="error")  # type: ignore[no-any-return, arg-type]
+    return _adapter(type(value)).dump_python(value, mode="json", warnings="error")  # type: ignore[no-any-return]
 
 
 def from_json(kind: type[_T], value: object) -> _T:
     """Read what `to_json` returned; ValueError if a field is missing, unknown or malformed."""
-    return _adapter(kind).validate_json(json.dumps(value))  # type: ignore[no-any-return, arg-type]
+    return _adapter(kind).validate_json(json.dumps(value))  # type: ignore[no-any-return]
 
 
 def write_cell(

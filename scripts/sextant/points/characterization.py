@@ -20,15 +20,9 @@ from sextant.experiment import sheets as row_types
 from sextant.facts.gpu import GPUS, GPUProfile, Price, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm, memory_of, served
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
-from sextant.pages.blocks import plural
-from sextant.points.frame import (
-    IDENTIFIERS,
-    LATENCIES,
-    LOAD,
-    Features,
-    complete,
-    features_of_sheets,
-)
+from sextant.pages import plural
+from sextant.points import frame
+from sextant.points.frame import IDENTIFIERS, LOAD, Features
 from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of
 
 FILE = "characterization.yaml"
@@ -42,6 +36,7 @@ _STATISTICS = {"mean": "mean"} | {
 }
 _Tokens = Annotated[float, Field(gt=0, le=1e8)]
 _Count = Annotated[int, Field(ge=0, le=10**12)]
+_Precision = Literal["fp32", "fp16", "bf16", "fp8", "nvfp4", "mxfp4", "int4", "int8"]
 _LATENCIES = {
     "ttft": "time to the first token",
     "nttft": "time to the first token per input token",
@@ -55,20 +50,14 @@ _LATENCIES = {
 class Setup:
     """How servers were set up: columns of points.csv, or `defaults` where these are empty."""
 
-    engine: str | None = None
-    """what served, e.g. vllm, sglang, trtllm, tgis"""
-    engine_version: str | None = None
-    """its version, e.g. 0.19.0"""
-    precision: Literal["fp32", "fp16", "bf16", "fp8", "nvfp4", "mxfp4", "int4", "int8"] | None = (
-        None
-    )
-    """how weights were served; empty: as the config.json says"""
+    engine: str | None = None  #: what served, e.g. vllm, sglang, trtllm, tgis
+    engine_version: str | None = None  #: its version, e.g. 0.19.0
+    precision: _Precision | None = None  #: how weights were served; empty: as the config.json says
     kv_precision: Literal["fp32", "fp16", "bf16", "fp8", "nvfp4", "int8"] | None = None
     """how the KV cache was kept; empty: as the config.json says"""
     tensor_parallel: PositiveInt | None = None
     """devices that a layer is split over; empty: all of the profile"""
-    data_parallel: PositiveInt | None = None
-    """copies of the attention layers, 1 or more"""
+    data_parallel: PositiveInt | None = None  #: copies of the attention layers, 1 or more
     expert_parallel: PositiveInt | None = None
     """devices that the experts are shared out over, 1 if each is split instead"""
     input_tokens: _Tokens | None = None
@@ -87,26 +76,22 @@ class DescriptionFile:
     """name of the characterization: 1 to 100 visible characters, no comma, not *"""
     licence: Annotated[str, Field(min_length=1)]
     """SPDX identifier of the data's licence, e.g. CC-BY-4.0"""
-    attribution: Annotated[str, Field(min_length=1)]
-    """who is to be named, and how"""
+    attribution: Annotated[str, Field(min_length=1)]  #: who is to be named, and how
     statistic: Literal["median", "mean", "unknown"]
     """what numbers without a percentile are; unknown: they stand in the columns of medians"""
     load: Literal["closed_loop", "rate"]
     """how load was put on the servers: closed_loop (users) or rate (requests per second)"""
     lengths: Literal["fixed", "varying"]
     """fixed: all requests of a point have its lengths; varying: these are means"""
-    defaults: Setup | None = None
-    """values of points.csv where its column is missing or empty"""
+    defaults: Setup | None = None  #: values of points.csv where its column is missing or empty
     dtype: row_types.Dtype | None = None
     """data type that unquantized weights were served in; without it that of each LLM's config"""
     memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     """fraction of the memory that a server may use, above 0 to 1; without it 0.9, vLLM's default"""
     longest_request_tokens: PositiveInt | None = None
     """tokens of the longest request, input and output; default: the points' largest means"""
-    workload_id: sheets.SelectableId = "as-published"
-    """name of the workload that was replayed"""
-    scenario_id: sheets.SelectableId = "as-published"
-    """name of how load was put on the servers"""
+    workload_id: sheets.SelectableId = "as-published"  #: name of the workload that was replayed
+    scenario_id: sheets.SelectableId = "as-published"  #: name of how load was put on the servers
     llm_features: str | None = None
     """sheet of the LLMs' features that came with it, relative to this folder"""
     gpu_features: str | None = None
@@ -145,10 +130,8 @@ class FeasibilityRow(row_types.CellRow):
 class _Point(Setup):
     """points.csv: each row is one measurement of an LLM on a GPU profile; repeats stay as rows."""
 
-    llm_id: str
-    """an LLM of llms.tsv"""
-    gpu_profile_id: str
-    """a profile of gpu_profiles.tsv: all devices of one replica"""
+    llm_id: str  #: an LLM of llms.tsv
+    gpu_profile_id: str  #: a profile of gpu_profiles.tsv: all devices of one replica
     users: Annotated[int, Field(ge=1, le=10**8)] | None = None
     """concurrent users of a closed loop, 1 to 100,000,000; empty for a rate"""
     request_rate_rps: Annotated[float, Field(gt=0, le=1e6)] | None = None
@@ -157,12 +140,9 @@ class _Point(Setup):
     """output tokens of all requests per second, not below 0"""
     energy_j_per_token: NonNegativeFloat | None = None
     """energy of all devices per output token in J, not below 0"""
-    n_ok: _Count | None = None
-    """requests that succeeded"""
-    n_failed: _Count | None = None
-    """requests that failed"""
-    run_id: str | None = None
-    """what the publisher calls the run or the row"""
+    n_ok: _Count | None = None  #: requests that succeeded
+    n_failed: _Count | None = None  #: requests that failed
+    run_id: str | None = None  #: what the publisher calls the run or the row
 
 
 _TEXTS = {
@@ -191,9 +171,7 @@ _TYPES = sheets.field_types(PointRow)
 
 
 def read_points(path: Path) -> pd.DataFrame:
-    """Return the typed table of points; its index is the line in the file. InputError: an unknown
-    column, a wrong value (`points.schema.yaml`), or too many points.
-    """
+    """Return the typed table of points by line; InputError: a wrong column or value, too many."""
     with path.open("rb") as file:
         lines = (line for line in file if line.strip() and not line.startswith(b"#"))
         if sum(1 for _ in islice(lines, MOST_POINTS + 2)) > MOST_POINTS + 1:
@@ -258,11 +236,11 @@ class Characterization:
     points: pd.DataFrame
     llms: dict[str, LLM]
     profiles: dict[str, GPUProfile]
-    predictors: list[str]  # those that the store has scores of
+    feasibility: pd.DataFrame
     features: Features | None
     """What predictors learn from, where it came with the source; else computed from facts."""
-    feasibility: pd.DataFrame
-    longest_request_tokens: int | None  # none for an archive, whose workload is not known in full
+    longest_request_tokens: int | None = None  # of an archive the workload is not known in full
+    predictors: Sequence[str] = ()  # those that the store has scores of
     descriptions: tuple[Description, ...] = ()  # what folders say of their points; none for a store
     left_out: tuple[str, ...] = ()  # what is not among the points, and why, a sentence each
 
@@ -314,7 +292,6 @@ def combined(parts: Sequence[Characterization]) -> Characterization:
         points=pd.concat([part.points for part in parts], ignore_index=True),
         llms=_agreed({part.source: part.llms for part in parts}),
         profiles={name: priced[name] for name in _agreed(unpriced)},
-        predictors=[],
         features=Features(*map(pd.concat, zip(*features, strict=True))) if features else None,
         feasibility=pd.concat([part.feasibility for part in parts], ignore_index=True),
         longest_request_tokens=None if None in longest else max(filter(None, longest)),
@@ -395,15 +372,18 @@ def load_folder(folder: str | Path) -> Characterization:
     about = load_description(folder)
     (llms, unknown), profiles = _llms(folder, about), _profiles(folder)
     points = _points(folder, about, [*llms, *unknown], profiles)
-    n_of, is_known = points["llm_id"].value_counts(), points["llm_id"].isin(list(llms))
-    points = points[is_known]
+    n_of = points["llm_id"].value_counts()
+    left_out = [
+        f"{about.source}: {llm_id} is left out with {n_of.get(llm_id, 0)} points: {error}"
+        for llm_id, error in unknown.items()
+    ]
+    points = points[points["llm_id"].isin(list(llms))]
     impossible = _impossible(points, llms, profiles)
-    of = points[impossible].groupby(IDENTIFIERS).size()
-    impossible_notes = [
+    left_out += [
         f"{about.source}: {plural(n, 'point')} of {llm_id} on {profile_id} "
         f"{'are' if n > 1 else 'is'} left out as wrong: more requests would decode than the "
         "GPUs' memory holds, even with a KV cache of 4 bits a number"
-        for (llm_id, profile_id), n in of.items()
+        for (llm_id, profile_id), n in points[impossible].groupby(IDENTIFIERS).size().items()
     ]
     points = points[~impossible].reset_index(drop=True)
     setting = {name: getattr(about, name) for name in ("source", "workload_id", "scenario_id")}
@@ -411,24 +391,16 @@ def load_folder(folder: str | Path) -> Characterization:
     if about.llm_features and about.gpu_features:
         llm_rows = sheets.load_sheet(folder / about.llm_features, row_types.LlmFeatureRow, "llm_id")
         gpu_rows = sheets.load_sheet(folder / about.gpu_features, row_types.GpuFeatureRow, "gpu_id")
-        features = features_of_sheets(llm_rows, gpu_rows, profiles)
+        features = frame.features_of_sheets(llm_rows, gpu_rows, profiles)
     return Characterization(
         **setting,
         points=points.assign(**setting, variant_id=row_types.DEFAULT_VARIANT),
         llms=llms,
         profiles=profiles,
-        predictors=[],
         features=features,
         feasibility=_feasibility(folder, about, points, unknown).assign(**setting),
-        longest_request_tokens=None,
         descriptions=(about,),
-        left_out=(
-            *(
-                f"{about.source}: {llm_id} is left out with {n_of.get(llm_id, 0)} points: {error}"
-                for llm_id, error in unknown.items()
-            ),
-            *impossible_notes,
-        ),
+        left_out=tuple(left_out),
     )
 
 
@@ -489,13 +461,13 @@ def _points(
         # A point that has only the kind of average that its source does not publish.
         own, other = ("mean", "median") if about.statistic == "mean" else ("median", "mean")
         problem = f"{other} without {own}, but the statistic of {FILE} is {about.statistic}"
-        for latency in LATENCIES:
+        for latency in frame.LATENCIES:
             values = points.reindex(columns=[f"{own}_{latency}", f"{other}_{latency}"])
             wrong = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
             fix = f"move the values to {own}_{latency}, or correct the statistic"
             _refuse_rows(wrong, f"{other}_{latency}", problem, fix)
         check_latencies(points)
-        points = complete(points, about.defaults)
+        points = frame.complete(points, about.defaults)
         # Copies of attention may be counted besides `tensor_parallel` (vLLM) or within it (SGLang).
         names = points["gpu_profile_id"]
         n_gpus = names.map({name: each.n_gpus for name, each in profiles.items()})

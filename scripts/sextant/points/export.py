@@ -24,15 +24,9 @@ from sextant.base.sheets import check, file_name, load_sheet, write_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, priced, profile_of_id, profile_row
 from sextant.facts.slo import MAX_FAILED
-from sextant.pages.blocks import percent
-from sextant.points import frame
-from sextant.points.characterization import (
-    FILE,
-    Characterization,
-    Description,
-    PointRow,
-    check_latencies,
-)
+from sextant.pages import percent
+from sextant.points import characterization, frame
+from sextant.points.characterization import FILE, Characterization, Description, PointRow
 from sextant.points.frame import COLUMNS, IDENTIFIERS, LOAD, STATISTICS
 from sextant.points.verdict import OUTCOMES, Outcome, status_of
 
@@ -52,9 +46,8 @@ def export_folder(
     attribution: str | None = None,
 ) -> int:
     """Write measured points and what they refer to as a folder; return their number. A
-    `characterization.yaml` and an `llms.tsv` that are there stay as they are; without the former,
-    licence and attribution have to be given. `llms` is the sheet with the LLMs' configurations,
-    which are copied. Raises InputError: the licence is missing, or an LLM is not in the sheet.
+    `characterization.yaml` and an `llms.tsv` that are there stay; without the former, licence and
+    attribution are needed. `llms` is the sheet of the LLMs' configurations, which are copied.
     """
     points, tried = known.points, known.feasibility.sort_values(IDENTIFIERS)
     about = None
@@ -81,7 +74,7 @@ def export_folder(
         if about is not None:
             write_description(new, about)
         if not (out / "llms.tsv").is_file():
-            write_table(new / "llms.tsv", _copied_llms(known, new, llms))
+            write_table(new / "llms.tsv", pd.DataFrame(_copied_llms(known, new, llms)))
         for profile in known.profiles.values():
             gpu = profile.gpu
             if not gpu_path(GPUS, gpu.gpu_id).is_file():
@@ -99,9 +92,8 @@ def export_folder(
     return len(points)
 
 
-def _copied_llms(known: Characterization, out: Path, sheet: Path) -> pd.DataFrame:
+def _copied_llms(known: Characterization, out: Path, sheet: Path) -> Iterator[dict[str, str]]:
     configs = {row["llm_id"]: row["config"] for row in load_sheet(sheet, LlmRow, "llm_id")}
-    copied = []
     (out / "llms").mkdir()
     for llm_id in sorted(known.points["llm_id"].unique()):
         if llm_id not in configs:
@@ -109,8 +101,7 @@ def _copied_llms(known: Characterization, out: Path, sheet: Path) -> pd.DataFram
             raise InputError(f"no LLM {llm_id!r}", file=sheet, field="llm_id", fix=fix)
         name = f"llms/{file_name(llm_id)}.json"
         shutil.copyfile(configs[llm_id], out / name)
-        copied.append({"llm_id": llm_id, "config": name, "dtype": known.llms[llm_id].dtype})
-    return pd.DataFrame(copied)
+        yield {"llm_id": llm_id, "config": name, "dtype": known.llms[llm_id].dtype}
 
 
 def write_description(folder: Path, about: Description) -> None:
@@ -270,9 +261,8 @@ def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point
     known = {k: v for k, v in point.items() if v is not None and v == v and k != "model"}
     if day is not None:
         try:
-            known["measured_on"] = date.fromisoformat(
-                day if day.isdigit() else day[:10]
-            ).isoformat()
+            written = day if day.isdigit() else day[:10]
+            known["measured_on"] = date.fromisoformat(written).isoformat()
         except (AttributeError, ValueError):
             fix = f"correct {field}, or measure again"
             raise InputError(f"{str(day)[:40]!r} is no date", field=field, fix=fix) from None
@@ -283,7 +273,7 @@ def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point
             known[name] = int(known[name])
     try:
         check(PointRow, known | {"llm_id": "", "gpu_profile_id": ""}, path)
-        check_latencies(pd.DataFrame([known]).reindex(columns=COLUMNS))
+        characterization.check_latencies(pd.DataFrame([known]).reindex(columns=COLUMNS))
     except InputError as error:
         where, fix = f"{error.field}{of_result}", f"correct {error.field}, or measure again"
         raise InputError(error.problem, file=path, field=where, fix=fix) from None

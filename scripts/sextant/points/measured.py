@@ -47,9 +47,8 @@ def load_characterization(
     workload_id: str | None = None,
     scenario_id: str | None = None,
 ) -> Characterization:
-    """Read a characterization from a store, or from the cells of a folder; workload and scenario
-    are by default those of its recommendations. InputError: nothing there, a cell cannot be read,
-    or the choice is not unique.
+    """Read a characterization from a store or the cells of a folder, by default with the workload
+    and scenario of its recommendations; InputError: none, damaged, or the choice is not unique.
     """
     return _choose(_read(place), place, source, workload_id, scenario_id)
 

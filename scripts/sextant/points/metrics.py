@@ -238,21 +238,16 @@ WARNINGS = {
 def doubts(point: Row) -> set[str]:
     """Return the columns that make a point doubtful, keys of `WARNINGS`."""
 
-    def ratio(name: str, of: str) -> float | None:
-        return None if point[name] is None or not point[of] else point[name] / point[of]
+    def ratio(name: str, of: str) -> float:
+        return np.nan if point[name] is None or not point[of] else point[name] / point[of]
 
-    lag, send_lag = (
-        ratio("client_lag_p99_ms", "median_itl_ms"),
-        ratio("send_lag_p99_ms", "median_ttft_ms"),
-    )
-    agreement = ratio("mean_itl_ms", "server_mean_itl_ms")
-    is_shaped = agreement is not None and abs(agreement - 1) > SHAPING_FRACTION
+    off_server = abs(ratio("mean_itl_ms", "server_mean_itl_ms") - 1)
     found = {
         "n_failed": bool(point["n_failed"]),
         "n_ok": point["n_ok"] is not None and point["n_ok"] < _FEW_REQUESTS,
-        "client_lag_p99_ms": lag is not None and lag > SHAPING_FRACTION,
-        "send_lag_p99_ms": send_lag is not None and send_lag > SHAPING_FRACTION,
-        "mean_itl_ms": is_shaped or point["median_itl_ms"] == 0,
+        "client_lag_p99_ms": ratio("client_lag_p99_ms", "median_itl_ms") > SHAPING_FRACTION,
+        "send_lag_p99_ms": ratio("send_lag_p99_ms", "median_ttft_ms") > SHAPING_FRACTION,
+        "mean_itl_ms": off_server > SHAPING_FRACTION or point["median_itl_ms"] == 0,
     }
     return {column for column, is_doubtful in found.items() if is_doubtful}
 

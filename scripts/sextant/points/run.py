@@ -212,8 +212,3 @@ class CellRun:
     def engine_version(self) -> str | None:
         """Version of the engine."""
         return self.server.version if self.server else None
-
-    @property
-    def processor(self) -> str | None:
-        """Processor of the machine."""
-        return self.host.processor if self.host else None

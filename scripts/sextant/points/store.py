@@ -147,15 +147,10 @@ def build_store(
         _insert_rows(database, "provenance", origin)
 
 
-def _columns(database: "duckdb.DuckDBPyConnection", table: str) -> list[str]:
-    columns = database.execute(f"SELECT column_name FROM (DESCRIBE {table})").fetchall()
-    return [name for (name,) in columns]
-
-
 def _insert_rows(
     database: "duckdb.DuckDBPyConnection", table: str, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    columns = _columns(database, table)
+    columns = database.table(table).columns
     values = [[row.get(column) for column in columns] for row in rows]
     if values:
         marks = ", ".join("?" * len(columns))
@@ -165,7 +160,7 @@ def _insert_rows(
 def _insert_file(database: "duckdb.DuckDBPyConnection", table: str, file: Path) -> None:
     import duckdb
 
-    rows, known = base_files.read_parquet(file), _columns(database, table)
+    rows, known = base_files.read_parquet(file), database.table(table).columns
     shared = ", ".join(name for name in rows.column_names if name in known)
     try:
         database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows")

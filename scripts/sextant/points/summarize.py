@@ -95,9 +95,8 @@ _VIEWS = {
 def aggregate_points(
     cells: Sequence[Path], point_out: Path, feasibility_out: Path, telemetry_out: Path
 ) -> None:
-    """Write the tables `point` (one row per cell and level), `feasibility` (per cell) and
-    `telemetry` (per cell, level and device) of folders of cells as Parquet files. Raises
-    InputError: there are none, or some are damaged and now set aside (`require_whole`).
+    """Write the tables `point` (one row per cell and level), `feasibility` (per cell), `telemetry`
+    (per cell, level and device) of cells; InputError: none, or damaged ones (`require_whole`).
     """
     if not cells:
         fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"
@@ -106,7 +105,7 @@ def aggregate_points(
     measured = [read_cell(folder) for folder in cells]
     runs = [cell.run for cell in measured]
     facts: dict[str, set[str | None]] = {
-        "hosts": {run.processor for run in runs},
+        "hosts": {run.host.processor for run in runs if run.host},
         "engine_versions": {run.engine_version for run in runs},
         "measured_at": {run.started_at.isoformat() for run in runs if run.started_at},
     }

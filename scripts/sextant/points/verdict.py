@@ -4,16 +4,13 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import ConfigDict
 
+from sextant.experiment.servers import Variant
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm import LLM, memory_of
-
-if TYPE_CHECKING:
-    from sextant.experiment.servers import Variant
-
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # how a cell's files are read
 
@@ -161,7 +158,7 @@ def assess(
 def assess_variant(
     llm: LLM,
     devices: Devices,
-    variant: "Variant",
+    variant: Variant,
     memory_utilization: float,
     longest_request_tokens: int,
 ) -> Feasibility:

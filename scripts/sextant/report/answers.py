@@ -17,17 +17,8 @@ from sextant.experiment.scenarios import KINDS
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
-from sextant.pages.blocks import (
-    Block,
-    Document,
-    Facts,
-    Note,
-    Section,
-    Table,
-    number,
-    percent,
-    plural,
-)
+from sextant.pages import number, percent, plural
+from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_store
 from sextant.points.store import open_store
 from sextant.predict import MEASURED
@@ -131,11 +122,10 @@ def price_lines(tables: Tables) -> list[str]:
 
 
 def recommendations(tables: Tables) -> list[Row]:
-    """Return the answers: the key, `basis` (`measured` or `predicted`), `gpu_profile_id` (None: no
-    profile meets the SLO) and its size, `alternatives` (cheapest first;
-    `headroom.compare_options`), `nearest_miss` (the profile whose worst latency at its fewest users
-    is least above its limit), and profiles that are not judged, by the reason: `does_not_fit,
-    not_measured, fails`.
+    """Return the answers: the key, `basis` (`measured` or `predicted`), `gpu_profile_id` (None:
+    none meets the SLO) and its size, `alternatives` (`headroom.compare_options`, the cheapest
+    first), `nearest_miss` (the profile whose worst latency at its fewest users is least above its
+    limit), and profiles that are not judged, by the reason: `does_not_fit, not_measured, fails`.
     """
     candidates, found = group_by(tables["candidate"], *_KEY), []
     for row in tables["answer"]:
@@ -168,9 +158,8 @@ def recommendations(tables: Tables) -> list[Row]:
 
 
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
-    """Return held-out predictions with the measured latencies, at the SLO's percentile: `llm_id,
-    gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`. Points of other requests than the
-    SLO's are left out.
+    """Return held-out predictions with the latencies measured at the SLO's percentile and lengths:
+    `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
     """
     wanted, place = SLO(**slo), ("llm_id", "gpu_profile_id", "users")
     columns = {
@@ -224,9 +213,8 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
 
 
 def slo_answers(tables: Tables) -> list[Row]:
-    """Return what there is to say of each SLO shown in full, by source where there are several.
-    Keys: `source, slo, heading, answers, scores` (of predictors) and `held_out_by` (recommendations
-    for hidden LLMs by predictor and LLM).
+    """Return by source and SLO shown in full `source, slo, heading, answers, scores` (predictors')
+    and `held_out_by` (recommendations for hidden LLMs by predictor and LLM).
     """
     names, key, found = sources(tables), ("source", "slo_id"), []
     parts = recommendations(tables), tables["score"], tables["held_out"]

@@ -8,7 +8,7 @@ in twenty shows a difference where nothing differs. What differs from one start 
 next is not in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,8 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import Row, jsonable, provenance, read_json
 from sextant.experiment.scenarios import START_SQL, level_to_json
-from sextant.pages.blocks import (
-    Block,
-    Document,
-    Facts,
-    Headline,
-    Note,
-    Section,
-    Table,
-    interval,
-    listed,
-    number,
-    percent,
-    plural,
-)
+from sextant.pages import interval, listed, number, percent, plural
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
 from sextant.points.metrics import LATENCIES, N_BLOCKS, SHOWN
 from sextant.report.answers import deployment, read_tables, recommendations
@@ -136,10 +124,7 @@ def compare_levels(a: Level, b: Level) -> list[Row]:
             found.append(_figures(part, max(end_s - start_s, 1e-9)))
             start_s = end_s
         figures.append(pd.DataFrame(found))
-    return [
-        *_judge(failures[0], failures[1], n_sent, _OF_FAILURES),
-        *_judge(figures[0], figures[1], n_answered, _OF_FIGURES),
-    ]
+    return [*_judge(failures, n_sent, _OF_FAILURES), *_judge(figures, n_answered, _OF_FIGURES)]
 
 
 def _blocks(n: int, n_least: int) -> list[np.ndarray]:
@@ -164,9 +149,9 @@ def _figures(ok: pd.DataFrame, duration_s: float | None) -> dict[str, float]:
     return found
 
 
-def _judge(a: pd.DataFrame, b: pd.DataFrame, n_least: int, chance: float) -> list[Row]:
+def _judge(sides: Sequence[pd.DataFrame], n_least: int, chance: float) -> list[Row]:
     """Return a row per figure of two runs: the whole level first, then blocks."""
-    is_enough = n_least >= _LEAST_REQUESTS
+    (a, b), is_enough = sides, n_least >= _LEAST_REQUESTS
     if is_enough:
         values = np.vstack([a.iloc[1:].to_numpy(float), b.iloc[1:].to_numpy(float)])
         is_of_b = np.arange(len(values)) >= len(a) - 1

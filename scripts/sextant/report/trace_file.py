@@ -10,15 +10,9 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from sextant.base import files
 from sextant.base.errors import InputError
-from sextant.base.files import (
-    MAKE_TRACE_AGAIN,
-    MAKE_WORKLOAD_AGAIN,
-    Row,
-    frame_rows,
-    read_json,
-    reading,
-)
+from sextant.base.files import Row, frame_rows
 from sextant.base.sheets import id_of
 from sextant.trace.trace_format import parquet_rows
 from sextant.workload.generators import ArrivalModel
@@ -36,7 +30,7 @@ def query(trace: Path, sql: str) -> duckdb.DuckDBPyConnection:
     stored = parquet_rows(trace, has_row_number=True)
     connection = duckdb.connect()
     connection.execute(_SETTINGS)
-    with reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
+    with files.reading(trace, duckdb.Error, fix=files.MAKE_TRACE_AGAIN):
         rows = f"(SELECT * RENAME (file_row_number AS row) FROM {stored})"
         return connection.execute(f"WITH trace AS {rows} {sql}")
 
@@ -81,14 +75,11 @@ def value_counts(trace: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
     return rows["value"], rows["weight"]
 
 
-def sample_requests(
-    trace: Path, columns: Sequence[str], n_served: int, *, seed: int, n_most: int = MAX_SAMPLE
-) -> pd.DataFrame:
-    """Return columns of all, or about `n_most`, of the `n_served` requests that did not fail, drawn
-    by a hash of position and seed, so that none has to be remembered.
-    """
-    # A hash is one of 2^64 numbers.
-    drawn = "" if n_served <= n_most else f"AND hash(row, {seed}) < {2**64 * n_most // n_served}"
+def sample_requests(trace: Path, columns: Sequence[str], n_served: int, seed: int) -> pd.DataFrame:
+    """Return columns of all, or about `MAX_SAMPLE`, of the `n_served` requests that succeeded."""
+    # A hash of position and seed, one of 2^64 numbers, so that none has to be remembered.
+    most = 2**64 * MAX_SAMPLE // max(n_served, 1)
+    drawn = "" if n_served <= MAX_SAMPLE else f"AND hash(row, {seed}) < {most}"
     return query(
         trace, f"SELECT {', '.join(columns)} FROM trace WHERE {_SERVED} {drawn} ORDER BY row"
     ).df()
@@ -136,7 +127,7 @@ def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
             raise InputError(f"there are two workloads '{name}'", file=folder, fix=fix)
         arrivals, stored = load_arrivals(folder), read_stored(folder)
         file = folder / "validation.json"
-        validation = read_json(file, fix=MAKE_WORKLOAD_AGAIN) if file.is_file() else {}
+        validation = files.read_json(file, fix=files.MAKE_WORKLOAD_AGAIN) if file.is_file() else {}
         if not (isinstance(validation, dict) and "arrivals" in validation):
             raise InputError("has no fidelity to a trace", file=file, fix=fix)
         workloads[name] = FittedWorkload(name, folder, arrivals, validation, stored["fit"])

@@ -3,8 +3,11 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
+import pandas as pd
 
 from sextant.answer import answer as text
 from sextant.answer.capacity_document import profile_cells
@@ -13,45 +16,21 @@ from sextant.base.files import Row, group_by, provenance
 from sextant.base.sheets import file_name
 from sextant.decide.headroom import measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH
-from sextant.facts.slo import SLO
-from sextant.pages.blocks import (
-    Block,
-    Document,
-    Facts,
-    Headline,
-    Note,
-    Section,
-    Table,
-    chance,
-    number,
-    percent,
-    plural,
-)
+from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
+from sextant.pages import chance, number, percent, plural
+from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.page import write_page
+from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
 from sextant.points.metrics import POINT_LABELS, SETTING, warnings
 from sextant.points.verdict import Kind, Outcome
 from sextant.predict import MEASURED
-from sextant.report.answers import (
-    LEVEL_NAMES,
-    Tables,
-    answer_blocks,
-    by_source,
-    deployment,
-    load_curves,
-    marked,
-    miss_words,
-    price_lines,
-    prices,
-    read_tables,
-    recommendations,
-    score_blocks,
-    slo_answers,
-    slo_words,
-)
-from sextant.studies.write import doubtful_places
+from sextant.report import answers as stored
+from sextant.report.answers import Tables, by_source, deployment, marked, slo_words
+from sextant.studies.study import doubtful_places
 
 _MAX_REASONS = 3
-_DECISION = ("slo_id", "llm_id", "predictor", "gpu_profile_id", "replicas")
+_DECISION = ("source", "slo_id", "llm_id", "predictor", "gpu_profile_id", "replicas", "headroom")
 _MARKS = {Kind.FITS: "✓", Kind.DOES_NOT_FIT: "✗"}
 _POINT_COLUMNS = (
     *("llm_id", "gpu_profile_id", "level", "n_ok", "n_failed", "throughput_tok_s"),
@@ -62,17 +41,19 @@ _POINT_LABELS = POINT_LABELS | {
     "server_mean_itl_ms": "Server's mean ITL (ms)",
     "client_lag_p99_ms": "Client lag, p99 (ms)",
 }
+_MAX_TICKS = 10
+_MOST_OVERSPEND = 200  # what overspends more, in percent, is drawn at the edge of the figure
+_EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 
 def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:
-    """Write the report of a store as a page, with JSON of what it shows, for every SLO, by the
-    store's column names, and a folder of figures, whose former content goes; the same store gives
-    the same bytes. InputError as of `read_tables`.
+    """Write the report of a store for every SLO: a page, JSON by the store's column names, a folder
+    of figures, whose former content goes; the same store gives the same bytes.
     """
-    tables = read_tables(database)
+    tables = stored.read_tables(database)
     known = {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}
     origin = provenance({"store": database}) | {"store": known}
-    answers, decisions = slo_answers(tables), list[Row]()
+    answers, decisions = stored.slo_answers(tables), list[Row]()
     of_slos = [_slo_section(tables, answer, decisions) for answer in answers]
     words = (
         "Below, for each SLO and LLM: the price, the headroom to each limit (in percent, and as "
@@ -81,8 +62,8 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
         "ring marks the recommended load."
     )
     to_rent: list[Block] = [Note("The store has no SLO, so there is nothing to recommend.")]
-    if overview := by_source(tables, answer_blocks):
-        notes = [Note(line, "soft") for line in (*price_lines(tables), words)]
+    if overview := by_source(tables, stored.answer_blocks):
+        notes = [Note(line, "soft") for line in (*stored.price_lines(tables), words)]
         to_rent = [*overview, *notes, *of_slos]
     doubts = []
     for warning in warnings(tables["point"]):
@@ -106,12 +87,12 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
         {
             "decisions": decisions,
             "slos": [*tables["slo"], *tables["trace_slo"]],
-            "recommendations": recommendations(tables),
+            "recommendations": stored.recommendations(tables),
             "held_out": tables["held_out"],
             "scores": tables["score"],
             "capacity": tables["capacity"],
             "feasibility": tables["feasibility"],
-            "prices": [each._asdict() for each in prices(tables)],
+            "prices": [each._asdict() for each in stored.prices(tables)],
             "warnings": warnings(tables["point"]),
             "provenance": origin,
         },
@@ -124,10 +105,8 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
 
 def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
     """Return a part per LLM, of its measured or best answer; add these to `decisions`."""
-    from sextant.report.figures import load_chart
-
-    slo, source = SLO(**answer["slo"]), answer["source"]
-    curves = load_curves(tables, source, slo)
+    slo, heading = SLO(**answer["slo"]), answer["heading"]
+    curves = stored.load_curves(tables, answer["source"], slo)
     usd = {row["gpu_profile_id"]: row["usd_per_hour"] for row in tables["gpu_profile"]}
     parts: list[Block] = [Note(f"Limits: {slo_words(answer['slo'])}.")]
     for (llm_id,), (first, *others) in group_by(answer["answers"], "llm_id").items():
@@ -136,20 +115,22 @@ def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
         if len(there):
             about = measure_headroom(there, slo, first["replicas"], first["usd_per_hour"])
         card = {**first, "slo_id": slo.slo_id, "headroom": about}
-        decisions.append(
-            {"source": source} | {name: card[name] for name in (*_DECISION, "headroom")}
-        )
+        decisions.append({name: card[name] for name in _DECISION})
         is_measured = first["basis"] == MEASURED
         how = MEASURED if is_measured else f"predicted by {first['predictor']}"
         shown = _card_blocks(card, others, answer["slo"])
-        if chart := load_chart(own, answer["heading"], slo, card):
-            shown.append(chart)
+        if own[TARGETS].notna().any(axis=None):
+            panels = [_load_panel(metric, own, slo, card) for metric in slo.limits]
+            whose = llm_id if is_measured else f"{llm_id}, {how}"
+            title = f"Latency over load, {heading}, {whose}"
+            svg = panels_figure(panels, title, has_points=True)
+            shown.append(Chart(svg, name=f"load {heading} {llm_id}"))
         # With limits on lengths the answers rest on some of the points alone.
         if is_measured and not slo.lengths and (basis := of_points(own, usd, slo)):
             place = f"what-if-{len(decisions)}"
             shown.append(what_if_widget(basis, place=place, fold=llm_id))
         parts.append(Section(f"{llm_id} ({how}): {deployment(first)}", shown, is_detail=True))
-    return Section(answer["heading"], parts)
+    return Section(heading, parts)
 
 
 def _card_blocks(card: Row, others: Sequence[Row], slo: Row) -> list[Block]:
@@ -159,7 +140,7 @@ def _card_blocks(card: Row, others: Sequence[Row], slo: Row) -> list[Block]:
         few = ", ".join(names) if len(names) <= 4 else f"{len(names)} other GPU profiles"
         missing = [Note(f"Not measured on {few}.", "soft")]
     if card["gpu_profile_id"] is None:
-        return [Headline(f"No GPU profile meets this SLO; {miss_words(card)}."), *missing]
+        return [Headline(f"No GPU profile meets this SLO; {stored.miss_words(card)}."), *missing]
     about = card["headroom"]
     price = text.price_words(about) if about else f"{card['usd_per_hour']:,.2f} USD/h"
     facts = [("Price", price)]
@@ -273,7 +254,7 @@ def _point_blocks(tables: Tables) -> list[Block]:
         )
         blocks.append(Note(words))
     for key, rows in group_by(points, *SETTING).items():
-        level = LEVEL_NAMES.get(rows[0]["scenario_kind"], "level").capitalize()
+        level = stored.LEVEL_NAMES.get(rows[0]["scenario_kind"], "level").capitalize()
         header = [_POINT_LABELS.get(name, level) for name in _POINT_COLUMNS]
         table = Table(header, [[row[name] for name in _POINT_COLUMNS] for row in rows], (0, 1))
         title = f"{plural(len(rows), 'point')}: {' · '.join(key)}"
@@ -282,8 +263,6 @@ def _point_blocks(tables: Tables) -> list[Block]:
 
 
 def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
-    from sextant.report.figures import prediction_charts, score_charts
-
     words = (
         "Each measured LLM was hidden in turn and recommended for from the others, among the GPU "
         "profiles that it fits on; only static_policy, one answer for all, is chosen in hindsight. "
@@ -291,19 +270,19 @@ def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
         "serves within the limits is left out; failed requests enter no latency. ▲ first measures "
         "the hidden LLM on two reference GPU profiles, and is not credited for these."
     )
-    scores = by_source(tables, score_blocks)
+    scores = by_source(tables, stored.score_blocks)
     if not scores:
         return [Note(words), Note("No predictor was judged.", "soft")]
     notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
     blocks: list[Block] = [Note(words), *scores, Facts(sorted(notes))]
-    if charts := score_charts(answers):
+    if charts := [*_score_charts(answers)]:
         words = "Each mark is a predictor: the farther up and left, the better it recommends."
         blocks += [Note(f"{words} Lines join equal S/O."), *charts]
     for answer in answers:
         if answer["held_out_by"]:
             title = f"{answer['heading']}: recommendations for hidden LLMs"
             blocks.append(Section(title, [_held_out_table(answer)]))
-    if charts := prediction_charts(tables, answers):
+    if charts := [*_prediction_charts(tables, answers)]:
         words = (
             "A panel is an LLM that the predictor was not shown, with its MAPE. On the line a "
             "prediction is exact; below it, the predictor is too hopeful."
@@ -337,3 +316,96 @@ def _held_out_table(answer: Row) -> Table:
         "not judged: no profile meets the SLO."
     )
     return Table(header, rows, range(len(header)), note=note)
+
+
+def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel:
+    limit_ms, percentile = slo.limits[metric]
+    lines, drawn, loads = [], [limit_ms], []
+    for profile_id, curve in curves.groupby("gpu_profile_id"):
+        y, low, high = (limited(curve, slo, end)[metric] for end in ("", *ENDS))
+        x = load_of(curve, slo)
+        ringed: list[int] = []
+        if card["gpu_profile_id"] == profile_id and card["headroom"]:
+            is_there = curve["users"].to_numpy() == card["headroom"]["level_users"]
+            ringed = np.flatnonzero(is_there).tolist()
+        # Where an end is not known the interval stops at the latency itself.
+        bottom, top = (np.where(np.isnan(end), y, end) for end in (low, high))
+        lines.append(Curve(profile_id, x, y, bottom, top, ringed=ringed))
+        # A wide interval would squeeze the curves: what lies beyond a factor of 2 is cut.
+        drawn += [value for end in (y, low.clip(min=y / 2), high.clip(max=y * 2)) for value in end]
+        loads += x[np.isfinite(x)].tolist()
+    sides = [0.9 * min(loads, default=1), 1.1 * max(loads, default=1)]
+    label = f"limit {number(limit_ms)} ms"
+    lines.append(Curve(label, sides, [limit_ms, limit_ms], is_reference=True))
+    name, unit = METRICS[metric], "ms/token" if metric == "nttft" else "ms"
+    low_ms, high_ms = np.nanmin(drawn) / 1.3, np.nanmax(drawn) * 1.4
+    levels = sorted(set(curves["users"])) if slo.users is not None else []
+    ticks = levels if 0 < len(levels) <= _MAX_TICKS else None
+    load = "Users" if slo.users is not None else "Requests a second"
+    x_axis = Axis(f"{load} of a replica", True, ticks, ticks and [str(level) for level in ticks])
+    label = f"{PERCENTILE_PREFIX[percentile]} {name} ({unit})"
+    return Panel("", x_axis, Axis(label, is_log=True, low=low_ms, high=high_ms), lines)
+
+
+def _score_charts(answers: Sequence[Row]) -> Iterator[Chart]:
+    """Yield success against overspend (LLM-Pilot, Fig. 8) of each SLO with a success."""
+    for answer in answers:
+        drawn = [score for score in answer["scores"] if score["overspend"] is not None]
+        heading = answer["heading"]
+        if drawn:
+            svg = _score_figure(drawn, f"Success against overspend, {heading}")
+            yield Chart(svg, title=heading, name=f"so_scores {heading}")
+
+
+def _score_figure(scores: Sequence[Row], title: str) -> str:
+    """Draw success over overspend in percent, a mark per predictor; lines join equal S/O."""
+    lines = [
+        Curve(
+            f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}",
+            [min(100 * row["overspend"], _MOST_OVERSPEND)],
+            [100 * row["success_rate"]],
+        )
+        for row in scores
+    ]
+    for so_score in _EQUAL_SCORES:
+        # Eq. 7 of LLM-Pilot solved for S, from where S is 1.
+        thrift = np.linspace(so_score / (2 - so_score), 1, 60)
+        success = so_score * thrift / (2 * thrift - so_score)
+        name = f"S/O {100 * so_score:.0f} %"
+        lines.append(Curve(name, 100 * (1 - thrift), 100 * success, is_reference=True))
+    x, y = Axis("Relative overspend O (%)"), Axis("Success rate S (%)", low=-4, high=106)
+    return panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
+
+
+def _prediction_charts(tables: Tables, answers: Sequence[Row]) -> Iterator[Chart]:
+    """Yield predicted against measured latencies, of each SLO and predictor of latencies."""
+    for answer in answers:
+        for predictor in (score["predictor"] for score in answer["scores"]):
+            pairs = stored.prediction_pairs(tables, answer["slo"], answer["source"], predictor)
+            if pairs:
+                name = f"{answer['heading']} · {predictor}"
+                svg = prediction_figure(pairs, f"Predicted against measured, {name}")
+                caption = f"{plural(len(pairs), 'point')}."
+                yield Chart(svg, caption, marked(name), f"prediction {name}")
+
+
+def prediction_figure(pairs: Sequence[Row], title: str) -> str:
+    """Draw `prediction_pairs`, a panel per LLM and latency, with its MAPE."""
+    panels = []
+    for name, words in stored.TARGET_NAMES.items():
+        true, predicted = f"true_{name}_ms", f"{name}_ms"
+        known = [pair for pair in pairs if pair[true] and pair[predicted] is not None]
+        values = [pair[column] for pair in known for column in (true, predicted)]
+        shown = [value for value in values if value > FLOOR_MS] or [0.5, 2.0]
+        ends = [min(shown) / 1.3, max(shown) * 1.3]
+        axis = Axis("", is_log=True, low=ends[0], high=ends[1])
+        labels = (f"Measured {words} (ms)", f"Predicted {words}")
+        x, y = (axis._replace(label=label) for label in labels)
+        for (llm_id,), own in group_by(known, "llm_id").items():
+            errors = [abs(pair[predicted] - pair[true]) / pair[true] for pair in own]
+            drawn = [pair for pair in own if pair[predicted] > FLOOR_MS]
+            across, up = ([pair[column] for pair in drawn] for column in (true, predicted))
+            points = Curve("a GPU profile and load", across, up, is_marks=True)
+            lines = [points, Curve("", ends, ends, is_reference=True)]
+            panels.append(Panel(f"{llm_id}: {percent(float(np.mean(errors)))}", x, y, lines))
+    return panels_figure(panels, title, n_columns=3, height_in=2.2)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.pages.blocks import Section, number, percent
+from sextant.pages import number, percent
+from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Curve, Panel
 from sextant.points.cell_files import MeasuredCell
 from sextant.simulate import STATUS, Requests, Scheduler, simulate
@@ -98,9 +99,8 @@ class Phase:
         edges = np.linspace(0, max(due_s.max(), 1e-9), n_slices + 1)
         # The last request is due at the last edge.
         slices = np.minimum(np.searchsorted(edges, due_s, "right") - 1, n_slices - 1)
-        return self._with_measures(
-            pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]}), slices
-        )
+        spans = pd.DataFrame({"start_s": edges[:-1], "end_s": edges[1:]})
+        return self._with_measures(spans, slices)
 
     def _with_measures(self, spans: pd.DataFrame, places: np.ndarray) -> pd.DataFrame:
         """Return spans of time with the measures of the requests whose place is theirs."""
@@ -133,9 +133,8 @@ def phases(cell: MeasuredCell) -> Iterator[Phase]:
         token_s = np.sort(offsets_s + ok["sent_s"].loc[offsets_s.index] - start_s)
         read = server[(server["level"] == level.level) & server["kv_cache_usage"].notna()]
         usage = pd.DataFrame({"time_s": read["time_s"] - start_s, "usage": read["kv_cache_usage"]})
-        usage = usage[usage["time_s"].between(0, duration_s)].sort_values(
-            "time_s", ignore_index=True
-        )
+        usage = usage[usage["time_s"].between(0, duration_s)]
+        usage = usage.sort_values("time_s", ignore_index=True)
         requests = requests_of(own, start_s, level.phase)
         yield Phase(level.phase, duration_s, requests, token_s, usage, level.timeout_s)
 

@@ -6,7 +6,8 @@ Lazuka et al.: LLM-Pilot, SC 2024, sections III-C and V-B (Fig. 7, Table III).
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Section, listed, number, plural
+from sextant.pages import listed, number, plural
+from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
 from sextant.points.run import CELL_KEY
 from sextant.studies import study
@@ -71,8 +72,7 @@ def feasibility(data: StudyData) -> pd.DataFrame:
     levels = data.points.sort_values("level").groupby(list(CELL_KEY))["level"]
     measured = levels.agg(lambda own: ", ".join(map(study.level_words, own)))
     rows = data.feasibility.join(measured.rename("levels"), on=list(CELL_KEY))
-    cells = {cell.key: cell.run.verdict for cell in data.cells}
-    verdicts = [cells[key] for key in rows[[*CELL_KEY]].itertuples(index=False, name=None)]
+    verdicts = [cell.run.verdict for cell in data.cells]  # in the order of the rows
     return rows.assign(
         verdict=[verdict.outcome.kind.value for verdict in verdicts],
         why=[verdict.why for verdict in verdicts],
@@ -80,27 +80,24 @@ def feasibility(data: StudyData) -> pd.DataFrame:
 
 
 def saturation(points: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per combination that served anything: `max_throughput_tok_s`,
-    `saturated_users` (the fewest that reach 90% of it), whether these are `most_users`, and the
-    growth of medians.
+    """Return one row per combination that served anything: its highest throughput, the fewest users
+    that reach 90% of it, whether these are the most users, and the growth of medians.
     """
     rows = []
     for combination, own in points[points["n_ok"] > 0].groupby(_COMBINATION):
         highest = own["throughput_tok_s"].max()
         saturated = own.loc[own["throughput_tok_s"] >= SATURATION * highest, "level"].min()
         first, last = own.iloc[0], own.iloc[-1]
-        rows.append(
-            {
-                **dict(zip(_COMBINATION, combination, strict=True)),
-                "max_throughput_tok_s": highest,
-                "saturated_users": saturated,
-                "n_levels": len(own),
-                "most_users": last["level"],
-                "is_still_rising": bool(len(own) > 1 and saturated == last["level"]),
-                "ttft_growth": last["median_ttft_ms"] / first["median_ttft_ms"],
-                "itl_growth": last["median_itl_ms"] / first["median_itl_ms"],
-            }
-        )
+        row = {
+            "max_throughput_tok_s": highest,
+            "saturated_users": saturated,
+            "n_levels": len(own),
+            "most_users": last["level"],
+            "is_still_rising": bool(len(own) > 1 and saturated == last["level"]),
+            "ttft_growth": last["median_ttft_ms"] / first["median_ttft_ms"],
+            "itl_growth": last["median_itl_ms"] / first["median_itl_ms"],
+        }
+        rows.append(dict(zip(_COMBINATION, combination, strict=True)) | row)
     return pd.DataFrame(rows)
 
 
@@ -147,10 +144,9 @@ def _curves_section(place: str, points: pd.DataFrame) -> Section:
         "flight."
     )
     users = study.level_axis("Users", points["level"])
+    by = "gpu_profile_id variant_id"
     panels = [
-        Panel(
-            heading, users, y, study.curves_of(points, "gpu_profile_id variant_id", "level", name)
-        )
+        Panel(heading, users, y, study.curves_of(points, by, "level", name))
         for name, heading, y in _CURVES
     ]
     table = table_of(

@@ -14,7 +14,8 @@ from sextant import PROJECT
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
-from sextant.pages.blocks import Section, Table, listed, plural
+from sextant.pages import listed, plural
+from sextant.pages.blocks import Section, Table
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.verdict import assess
 from sextant.studies import study

@@ -6,17 +6,11 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Table, percent, plural
+from sextant.pages import percent, plural
+from sextant.pages.blocks import Table
 from sextant.pages.charts import Axis, Panel
-from sextant.studies.study import (
-    SETTING,
-    Analysis,
-    StudyData,
-    curves_of,
-    part,
-    place_words,
-    table_of,
-)
+from sextant.studies import study
+from sextant.studies.study import SETTING, Analysis, StudyData, part, table_of
 
 PODS_THROUGHPUT_TOK_S = pd.DataFrame(
     [
@@ -54,8 +48,8 @@ def analyse(data: StudyData) -> Analysis:
             pods=[plural(replicas, "replica") for replicas in values["replicas"]],
             users_per_replica=values["users"] / values["replicas"],
         )
-        panel = Panel("", *axes, curves_of(pods, "pods", "users_per_replica", "tok_s"))
-        title = f"{place_words(setting)}, {setting['workload_id']}"
+        panel = Panel("", *axes, study.curves_of(pods, "pods", "users_per_replica", "tok_s"))
+        title = f"{study.place_words(setting)}, {setting['workload_id']}"
         sections.append(part(title, text, [panel], _grid_table(grid), height_in=3.2))
     shown = pd.concat([*parts, published.assign(where="LLM-Pilot, Table I")])
     shown["deviation_percent"] = 100 * shown["relative_deviation"]
@@ -72,10 +66,7 @@ def analyse(data: StudyData) -> Analysis:
         "users; output tokens per second and pod."
     )
     sections.append(part("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S)))
-    paper = {
-        "throughput_per_replica_tok_s": _long(PODS_THROUGHPUT_TOK_S),
-        "diagonals": published,
-    }
+    paper = {"throughput_per_replica_tok_s": _long(PODS_THROUGHPUT_TOK_S), "diagonals": published}
     known = pd.concat([*parts, published[:0]])
     summary = (
         "No number of users per replica was measured with two numbers of replicas: nothing can be "

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from sextant.pages.blocks import Section, interval, listed, plural
+from sextant.pages import interval, listed, plural
+from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS
@@ -62,9 +63,8 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     rows = cell.requests(columns)
     started_s = rows.groupby("level")["sent_s"].min()
     ok = rows[rows["status"] == "ok"]
-    by_replica = ok.assign(latency_ms=(ok["last_token_s"] - ok["sent_s"]) * 1e3).groupby(
-        ["level", "replica"]
-    )
+    ok = ok.assign(latency_ms=(ok["last_token_s"] - ok["sent_s"]) * 1e3)
+    by_replica = ok.groupby(["level", "replica"])
     took_s = by_replica["last_token_s"].max() - started_s
     by_level = (by_replica["output_tokens"].sum() / took_s).groupby("level")
     latencies_ms = by_replica["latency_ms"].mean().groupby("level")
@@ -163,9 +163,8 @@ def _gain_section(points: pd.DataFrame) -> Section:
     shown = points.copy()
     for what in ("throughput", "latency"):
         ends = zip(shown[f"{what}_ratio_low"], shown[f"{what}_ratio_high"], strict=True)
-        shown[f"{what}_interval"] = [
-            "–" if low == high else interval(low, high) for low, high in ends
-        ]
+        words = ["–" if low == high else interval(low, high) for low, high in ends]
+        shown[f"{what}_interval"] = words
     table = study.table_of(
         shown,
         "llm_id gpu_profile_id workload_id variant_id replicas level n_ok summed_throughput_tok_s "
@@ -185,9 +184,8 @@ def _gain_section(points: pd.DataFrame) -> Section:
         "requests of each run; what changes between two starts of the servers is not in them."
     )
     known = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
-    known = known.assign(servers=[plural(n, "server") for n in known["replicas"]]).drop(
-        columns="fits"
-    )
+    known = known.drop(columns="fits")
+    known["servers"] = [plural(n, "server") for n in known["replicas"]]
     axis, panels = study.level_axis("In flight", known["level"]), list[Panel]()
     for what in ("throughput", "latency"):
         axes = (axis, Axis(f"{what.capitalize()} over one server's", low=0))

@@ -12,18 +12,12 @@ import numpy as np
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Section, Table, listed, number, plural
+from sextant.pages import listed, number, plural
+from sextant.pages.blocks import Section, Table
 from sextant.pages.charts import Axis, Curve, Panel
 from sextant.points.run import CELL_KEY
-from sextant.studies.study import (
-    SETTING,
-    Analysis,
-    StudyData,
-    curves_of,
-    part,
-    place_words,
-    table_of,
-)
+from sextant.studies import study
+from sextant.studies.study import SETTING, Analysis, StudyData, part, table_of
 
 FACTORS = {
     "cpu_cores": "CPU cores",
@@ -67,7 +61,7 @@ def analyse(data: StudyData) -> Analysis:
     effect = "No two servers differ in their batch weight alone: its effect is not known."
     if len(ratios):
         effect = "; ".join(
-            f"{place_words(row)} with {row['users']:g} users: {number(row['e2e_ratio'])}"
+            f"{study.place_words(row)} with {row['users']:g} users: {number(row['e2e_ratio'])}"
             for _, row in ratios.iterrows()
         )
         effect = (
@@ -138,7 +132,7 @@ def _grow(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _words(found: Mapping[str, Any]) -> str:
-    place = f"{TARGETS[found['target']]} of {place_words(found)}"
+    place = f"{TARGETS[found['target']]} of {study.place_words(found)}"
     if found["reason"]:
         return f"{place}: no importance ({found['reason']})."
     ranked = found["factors"].dropna(subset=["mdi_mean"]).sort_values("mdi_mean", ascending=False)
@@ -153,7 +147,7 @@ def _words(found: Mapping[str, Any]) -> str:
 
 
 def _importance_section(found: Mapping[str, Any]) -> Section:
-    title = f"Importance for {TARGETS[found['target']]}: {place_words(found)}"
+    title = f"Importance for {TARGETS[found['target']]}: {study.place_words(found)}"
     text = f"{found['n_points']} points: medians of {plural(found['n_set_ups'], 'server set-up')} "
     text += "by number of users. "
     if found["reason"]:
@@ -175,9 +169,8 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
     for kind, name, shift in (("mdi", "MDI", -0.1), ("permutation", "Permutation", 0.1)):
         mean, sd = known[f"{kind}_mean"], known[f"{kind}_sd"]
         curves.append(Curve(name, places + shift, mean, mean - sd, mean + sd, is_marks=True))
-    x = Axis(
-        "", ticks=range(len(known)), names=known["factor"].tolist(), low=-0.5, high=len(known) - 0.5
-    )
+    names, high = known["factor"].tolist(), len(known) - 0.5
+    x = Axis("", ticks=range(len(known)), names=names, low=-0.5, high=high)
     figure = [Panel("", x, Axis("Importance", low=0), curves)]
     labels = ("Factor", "Values", "MDI", "± MDI", "Permutation", "± permutation")
     table = Table.of_frame(shown, dict(zip(shown, labels, strict=True)))
@@ -203,7 +196,7 @@ def _batch_weight_section(rows: pd.DataFrame, effect: str) -> Section:
         return part(title, effect)
     weight = Axis("Batch weight (tokens)", is_log=True)
     latency = Axis("Median end-to-end latency (ms)", low=0)
-    curves = curves_of(rows, " ".join(SETTING), "batch_weight_tokens", "median_e2e_ms")
+    curves = study.curves_of(rows, " ".join(SETTING), "batch_weight_tokens", "median_e2e_ms")
     table = table_of(
         rows,
         "llm_id gpu_profile_id workload_id variant_id batch_weight_tokens level n_ok median_e2e_ms "

@@ -12,7 +12,8 @@ import pandas as pd
 
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import GIB
-from sextant.pages.blocks import Section, interval, listed, number, plural
+from sextant.pages import interval, listed, number, plural
+from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
 from sextant.points.metrics import N_BLOCKS
 from sextant.studies import study
@@ -192,10 +193,8 @@ def _large_inputs(served: pd.DataFrame, inputs: pd.Series) -> tuple[str, bool | 
         is_critical = (own["inference"] == CRITICAL).all()
         merit = -own["token_latency_ms"] if is_critical else own["throughput_tok_s"]
         for value in merit[is_large]:
-            n_worse, n_pairs = (
-                n_worse + (value < merit[~is_large]).sum(),
-                n_pairs + (~is_large).sum(),
-            )
+            n_worse += (value < merit[~is_large]).sum()
+            n_pairs += (~is_large).sum()
     if not n_pairs:
         return "No two use cases were measured in the same scenario with the same cache.", None
     here = (
