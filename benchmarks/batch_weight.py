@@ -22,7 +22,6 @@ from real_vllm import tuning_tools
 from sextant.bench.tuning import (
     TOLERANCE,
     ProbeRecord,
-    RequestLengths,
     WeightRange,
     possible_gain,
     tune_and_load,
@@ -30,13 +29,13 @@ from sextant.bench.tuning import (
 from sextant.engine.protocol import ServerError
 from sextant.facts.gpu import GIB
 
-LENGTHS = RequestLengths((16, 96, 256), (8, 24, 64))
+LENGTHS = (16, 96, 256), (8, 24, 64)
 
 
 def limits(memory_limit_gib: float) -> WeightRange:
     """Return the range that memory facts alone give: all but the weights for the KV cache."""
     kv_bytes = memory_limit_gib * GIB * SETTINGS.memory_utilization - LLM.weight_bytes
-    longest = LENGTHS.input_tokens[-1] + LENGTHS.output_tokens[-1]
+    longest = LENGTHS[0][-1] + LENGTHS[1][-1]
     return WeightRange(longest, int(kv_bytes // LLM.kv_bytes_per_token), LLM.kv_bytes_per_token)
 
 

@@ -30,7 +30,7 @@ from sextant.experiment.servers import engine_settings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import RequestSource
+from sextant.load.source import Source, drawn_from
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
@@ -74,7 +74,7 @@ def measure(
     target: Target, model: RequestModel, sampler: str, users: int, seed: int, duration_s: float
 ) -> dict[str, float]:
     """Load the server for a while; return throughput, median TTFT and median ITL."""
-    source = RequestSource(target.model, model, RandomTokens(8192), seed, sampler)
+    source = Source(target.model, drawn_from(model, RandomTokens(8192), sampler), seed)
     epoch_ns = time.monotonic_ns()
     run_closed_loop([target], source, users, 1.0, 120.0, epoch_ns)
     result = run_closed_loop([target], source, users, duration_s, 120.0, epoch_ns)

@@ -37,7 +37,7 @@ from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
-from sextant.load.source import ListedRequests
+from sextant.load.source import Source, listed
 from sextant.simulate import Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.calibrated import calibrate, closed_loop_requests
 from sextant.simulate.means import Limits, Load, saturation_rps
@@ -105,10 +105,11 @@ class Client:
         self.epoch = time.monotonic_ns()
         self.tables: list[pd.DataFrame] = []
 
-    def source(self) -> ListedRequests:
+    def source(self) -> Source:
         self.n_levels += 1
         lengths = (self.rows["input_tokens"].to_numpy(), self.rows["output_tokens"].to_numpy())
-        return ListedRequests("sextant", *lengths, RandomTokens(LLM.vocab_size), self.n_levels)
+        draw = listed(*lengths, RandomTokens(LLM.vocab_size))
+        return Source("sextant", draw, self.n_levels)
 
     def users(self, users: int, seconds: float) -> None:
         """Measure a level of the closed loop, and keep its requests as those of a cell."""

@@ -77,7 +77,7 @@ def run_watcher(plan, seconds: float) -> tuple[list[float], float]:
     from sextant.engine.watcher import Watcher
 
     with Watcher(plan, time.monotonic_ns(), 1) as watcher:
-        other = psutil.Process(watcher.pid)
+        other = psutil.Process(watcher.process.pid)
         before, others = time.process_time(), sum(other.cpu_times()[:2])
         lags = asyncio.run(lags_ms(seconds))
         return lags, time.process_time() - before + sum(other.cpu_times()[:2]) - others

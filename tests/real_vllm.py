@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from sextant.bench.cell import model_folder
-from sextant.bench.tuning import RequestLengths, check_corner_cases, corner_cases
+from sextant.bench.tuning import check_corner_cases, corner_cases
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import EngineSettings
@@ -63,7 +63,7 @@ def random_weights(
 
 
 def tuning_tools(
-    folder: Path, lengths: RequestLengths, limit_gib: float
+    folder: Path, lengths: tuple[tuple[int, int, int], ...], limit_gib: float
 ) -> tuple[Callable[[int], AbstractContextManager[list[VLLMServer]]], Callable]:
     """Return what starts the small LLM with a batch weight, under a limit of its memory, and what
     probes its corner cases; logs go to the folder.
@@ -71,7 +71,7 @@ def tuning_tools(
 
     @contextmanager
     def start(weight: int) -> Iterator[list[VLLMServer]]:
-        longest = lengths.input_tokens[-1] + lengths.output_tokens[-1]
+        longest = lengths[0][-1] + lengths[1][-1]
         memory = {"gib": limit_gib, "memory_limit_gib": limit_gib}
         with model_folder(CONFIG) as model:
             core = max(os.sched_getaffinity(0))
@@ -80,7 +80,7 @@ def tuning_tools(
                 yield [server]
 
     def check(servers: list[VLLMServer], weight: int) -> None:
-        cases = corner_cases(weight, lengths, SEARCH.max_num_seqs)
+        cases = corner_cases(weight, *lengths, SEARCH.max_num_seqs)
         prompts = RandomTokens(SMALL.vocab_size)
         check_corner_cases(servers, cases, prompts, 1, SEARCH.request_timeout_s)
 

@@ -8,7 +8,6 @@ import pytest
 from real_vllm import NEEDS_VLLM, SMALL, tuning_tools
 from sextant.bench.tuning import (
     ProbeRecord,
-    RequestLengths,
     WeightRange,
     possible_gain,
     tune_and_load,
@@ -19,7 +18,7 @@ from sextant.points.verdict import Probe
 from sextant.workload.prompts import RandomTokens
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
-LENGTHS = RequestLengths((16, 96, 256), (4, 8, 16))
+LENGTHS = (16, 96, 256), (4, 8, 16)
 LIMIT_GIB = 1.25
 # Memory facts do not know what the interpreter and its libraries take: more than half of it.
 HIGHEST = int((LIMIT_GIB * GIB * 0.9 - SMALL.weight_bytes) // SMALL.kv_bytes_per_token)

@@ -15,6 +15,7 @@ from real_vllm import CONFIG, NEEDS_VLLM, SMALL, random_weights
 from real_vllm import SETTINGS as ONE_SERVER
 from sextant.base.scratch import scratch_folder
 from sextant.bench.cell import model_folder
+from sextant.engine.http import get
 from sextant.engine.vllm import VLLMServer
 
 pytestmark = [pytest.mark.slow, *NEEDS_VLLM]
@@ -59,8 +60,8 @@ def test_two_servers_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             addresses = listening(server)
             assert ("127.0.0.1", server.port) in addresses
             assert all(ip_address(address).is_loopback for address, _ in addresses), addresses
-            assert server._get("/v1/models", server.api_key)[0] == 200
-            assert server._get("/v1/models", other.api_key)[0] == 401
+            assert get(server.target, "/v1/models")[0] == 200
+            assert get(replace(server.target, api_key=other.api_key), "/v1/models")[0] == 401
             assert list(server.spec.scratch.glob("cache/vllm/modelinfos/*.json"))
     assert list(Path(place).iterdir()) == []
     left = [path for path in home.rglob("*") if path.is_file()]

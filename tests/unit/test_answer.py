@@ -25,9 +25,9 @@ def read(
     times_ns = [SENT_NS + at_ms * 1_000_000 for at_ms in [*times_ms, times_ms[-1]]]
     texts = [text.encode() for text in [*events, end]]
     pieces: list[Piece] = list(zip(times_ns, texts, strict=True))
-    reader, size = answer.AnswerReader(), -(-len(pieces) // parts)
+    size = -(-len(pieces) // parts)
     for first in range(0, len(pieces), size):
-        reader.read((exchange, pieces[first : first + size], first + size >= len(pieces)))
+        answer.read_part((exchange, pieces[first : first + size], first + size >= len(pieces)))
     return exchange
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.bench import burst
-from sextant.bench.burst import KVWatch, Trial, find_rate, next_rate
+from sextant.bench.burst import Trial, find_rate, mean_usage, next_rate, watched_usage
 from sextant.engine.http import Target
 from sextant.experiment.scenarios import Burst
 from sextant.workload.prompts import RandomTokens
@@ -79,13 +79,13 @@ def test_the_watch_leaves_out_what_is_not_available():
             raise OSError
         return answer
 
-    with KVWatch(read, 0.01, time.monotonic_ns()) as watch:
-        wait_for(lambda: len(watch.readings) == 2, "readings")
-    assert [usage for _, usage in watch.readings] == [0.2, 0.4]
-    first_s = watch.readings[0][0]
-    assert watch.mean(0.0, 60.0) == pytest.approx(0.3)
-    assert watch.mean(0.0, first_s) == 0.2
-    assert watch.mean(50.0, 60.0) is None
+    with watched_usage(read, 0.01, time.monotonic_ns()) as readings:
+        wait_for(lambda: len(readings) == 2, "readings")
+    assert [usage for _, usage in readings] == [0.2, 0.4]
+    first_s = readings[0][0]
+    assert mean_usage(readings, 0.0, 60.0) == pytest.approx(0.3)
+    assert mean_usage(readings, 0.0, first_s) == 0.2
+    assert mean_usage(readings, 50.0, 60.0) is None
 
 
 MODEL = zipf_request_model(1.1, 1, 30, 10)

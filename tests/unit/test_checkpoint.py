@@ -39,7 +39,7 @@ def test_a_level_without_its_entry_was_not_finished(tmp_path):
         kept.save(LevelRun(float(level)), 4000, rows(float(level), 7))
     (tmp_path / "partial" / "level-2" / "level.json").unlink()
     (tmp_path / "partial" / "level-1" / "level.json").write_text('{"batch_weight')
-    assert kept.levels(4000) == []
+    assert Checkpoint(tmp_path / "partial", "abc", "a CPU").levels(4000) == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sextant.base.errors import InputError
 from sextant.engine.http import Target
-from sextant.load.answer import AnswerReader
+from sextant.load.answer import read_part
 from sextant.load.client import Connection, Exchange
 from sextant.load.source import Form, Text, Texts, prepare
 from sextant.workload.prompts import CorpusTokens
@@ -28,7 +28,7 @@ def ask(
 ) -> list[Exchange]:
     """Send the same request `n` times in a row on one connection, and `keep` or read answers."""
     target = server if isinstance(server, Target) else Target(server, "m", "secret-key")
-    keep = keep or AnswerReader().read
+    keep = keep or read_part
 
     async def send() -> list[Exchange]:
         ended: asyncio.Queue[Exchange] = asyncio.Queue()
@@ -291,6 +291,6 @@ def test_texts_have_the_tokens_that_are_asked_for(form):
         ids = CorpusTokens([1, 2, 3, 4, 5] * 9) if form == "cut" else None
         return Texts(None if form == "words" else tokenizer, ids).prompts([9, 1], 3)
 
-    assert [len(prompt) for prompt in made()] == [9, 1]
+    assert [prompt.n_tokens for prompt in made()] == [9, 1]
     assert [len(tokenizer.encode(prompt.text)) for prompt in made()] == [9, 1]
     assert made() == made()

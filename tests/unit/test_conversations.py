@@ -29,7 +29,7 @@ def turns(*said):
 
 
 def lengths(found):
-    return found.requests[["input_tokens", "output_tokens"]].to_numpy().tolist()
+    return found[0][["input_tokens", "output_tokens"]].to_numpy().tolist()
 
 
 def test_each_response_is_a_request_with_the_conversation_before_it(tmp_path, words):
@@ -38,7 +38,7 @@ def test_each_response_is_a_request_with_the_conversation_before_it(tmp_path, wo
     items = [turns(*first), turns(("human", "one"), ("gpt", "two three four"))]
     found = read_conversations(write(tmp_path / "c.json", items), words)
     assert lengths(found) == [[5, 2], [9, 2], [1, 3]]
-    assert found.n_items == 2 and not any(found.n_empty.values())
+    assert found[1] == 2 and not any(found[2].values())
 
 
 CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
@@ -77,10 +77,10 @@ def test_what_makes_no_request_is_counted(tmp_path, words):
     found = read_conversations(write(tmp_path / "c.json", items), words)
     # Of the first item the input has what was said before.
     assert lengths(found) == [[3, 1], [1, 1]]
-    assert found.n_items == 6
+    assert found[1] == 6
     names = ("responses_without_text", "responses_without_prompt", "prompts_without_response")
     counts = dict(zip(names, (2, 2, 1), strict=True)) | {"requests_without_tokens": 0}
-    assert found.n_empty == counts
+    assert found[2] == counts
 
 
 @pytest.mark.parametrize(

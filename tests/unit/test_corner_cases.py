@@ -7,18 +7,18 @@ import pytest
 
 from fake_servers import CPU, SETTINGS
 from sextant.bench import tuning
-from sextant.bench.tuning import CornerCase, RequestLengths, corner_cases
+from sextant.bench.tuning import CornerCase, corner_cases
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
 
-LENGTHS = RequestLengths((10, 100, 500), (20, 50, 100))
+LENGTHS = (10, 100, 500), (20, 50, 100)
 PROMPTS = RandomTokens(1000)
 
 
 def test_cases_are_what_the_weight_allows():
-    cases = corner_cases(10_000, LENGTHS, max_num_seqs=256)
+    cases = corner_cases(10_000, *LENGTHS, max_num_seqs=256)
     assert [(case.n_requests, case.input_tokens, case.output_tokens) for case in cases] == [
         (1, 500, 100),
         (256, 10, 20),  # 333 would fit
@@ -30,18 +30,19 @@ def test_cases_are_what_the_weight_allows():
 
 
 def test_outputs_last_until_all_requests_have_begun():
-    short = RequestLengths((10, 100, 500), (1, 2, 100))
-    assert [case.output_tokens for case in corner_cases(10_000, short, 256)] == [100, 4, 4, 100, 2]
-    one = RequestLengths((10, 100, 500), (1, 1, 1))
-    assert {case.output_tokens for case in corner_cases(10_000, one, 256)} == {1}
+    short = (10, 100, 500), (1, 2, 100)
+    assert [case.output_tokens for case in corner_cases(10_000, *short, 256)] == [100, 4, 4, 100, 2]
+    one = (10, 100, 500), (1, 1, 1)
+    assert {case.output_tokens for case in corner_cases(10_000, *one, 256)} == {1}
 
 
 def test_lengths_are_those_of_bins_and_caps():
     frame = pd.DataFrame({"input_tokens": [7.6, 40, 900], "output_tokens": [2, 0.4, 300]})
     frame["count"] = [6, 3, 1]
-    lengths = tuning.request_lengths(RequestModel(frame), 512, 128)
+    model = RequestModel(frame)
     # Inputs: (6 · 7.6 + 3 · 40 + 900) / 10 = 106.6; outputs: (6 · 2 + 3 · 0.4 + 300) / 10 = 31.3.
-    assert lengths == RequestLengths((8, 107, 512), (1, 31, 128))
+    assert tuning.lengths_of(model, "input_tokens", 512) == (8, 107, 512)
+    assert tuning.lengths_of(model, "output_tokens", 128) == (1, 31, 128)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def read(text: str, *gpus: Gpu, status: str = "200 OK") -> tuple[list[dict], lis
         return reader(), warnings
 
 
-def gpu(name: str, uuid: str | None, instance_id: int | None = None) -> Gpu:
+def gpu(name: str, uuid: str | None, instance_id: str = "") -> Gpu:
     return Gpu(name, None, [], uuid, instance_id)
 
 
@@ -45,7 +45,7 @@ def test_a_device_whose_uuid_is_not_known_is_known_by_its_index():
 
 
 def test_a_mig_instance_is_known_by_its_gpu_and_its_number():
-    rows, _ = read(TEXT, gpu("MIG-x", "GPU-c", 8), gpu("gpu2", "GPU-c"))
+    rows, _ = read(TEXT, gpu("MIG-x", "GPU-c", "8"), gpu("gpu2", "GPU-c"))
     assert rows == [{"device": "MIG-x", "sm_active": 0.75}]
 
 

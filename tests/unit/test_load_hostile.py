@@ -21,11 +21,11 @@ from command import sextant
 from sextant.base.errors import InputError
 from sextant.engine.http import Target, api_key_of, get
 from sextant.engine.protocol import Server
-from sextant.load.answer import OTHER_INPUT, AnswerReader
+from sextant.load.answer import OTHER_INPUT, read_part
 from sextant.load.client import Exchange
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import ListedRequests, prepare
+from sextant.load.source import Source, listed, prepare
 from sextant.workload.prompts import RandomTokens
 from stub_server import (
     DONE,
@@ -59,7 +59,7 @@ def row_of(exchange: Exchange) -> dict:
 
 
 def load(url: str, *, users: int = 1, duration_s: float = 0.3, key=None, n_output: int = 2):
-    source = ListedRequests("m", [4], [n_output], RandomTokens(100), 0)
+    source = Source("m", listed([4], [n_output], RandomTokens(100)), 0)
     return run_closed_loop([Target(url, "m", key)], source, users, duration_s, 5.0, 0)
 
 
@@ -83,12 +83,12 @@ BYTES = st.one_of(st.binary(max_size=40), *map(st.sampled_from, (LINES, ERRORS, 
 def test_any_bytes_cut_anywhere_are_one_request(some, data) -> None:
     text = b"".join(some)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
-    places, exchange, reader = [0, *cuts, len(text)], an_exchange(2), AnswerReader(["key"])
+    places, exchange = [0, *cuts, len(text)], an_exchange(2)
     ended = [
-        reader.read((exchange, [(at + 2, text[first:last])], at == len(places) - 2))
+        read_part((exchange, [(at + 2, text[first:last])], at == len(places) - 2), ["key"])
         for at, (first, last) in enumerate(itertools.pairwise(places))
     ]
-    assert ended.count(True) == 1 and not reader._readings
+    assert ended.count(True) == 1 and exchange.reading is None
     row = row_of(exchange)
     assert row["status"] in ("ok", "incomplete")
     assert (row["status"] == "ok") == (row["error"] is None)
@@ -116,18 +116,18 @@ def test_a_server_cannot_make_up_tokens(count, error) -> None:
     usage = b'{"prompt_tokens": 4, "completion_tokens": %s}' % str(count).encode()
     exchange = an_exchange()
     said = event(1) + b'data: {"choices":[{"text":"a"}],"usage":' + usage + b"}\n\n" + DONE
-    AnswerReader().read((exchange, [(2, said)], True))
+    read_part((exchange, [(2, said)], True))
     row = row_of(exchange)  # 32-bit columns
     assert len(row["token_offsets_ms"]) <= 3
     assert row["status"] == "incomplete" and error in row["error"] and len(row["error"]) < 400
 
 
 def test_a_line_without_an_end_is_not_kept() -> None:
-    exchange, reader, piece = an_exchange(), AnswerReader(), b"x" * 2**18
+    exchange, piece = an_exchange(), b"x" * 2**18
     for number in range(64):
-        reader.read((exchange, [(number + 2, piece)], False))
-        assert sum(map(len, reader._readings[exchange].rest)) <= 2**20
-    reader.read((exchange, [(99, b"\n" + event(3))], True))
+        read_part((exchange, [(number + 2, piece)], False))
+        assert sum(map(len, exchange.reading.rest)) <= 2**20
+    read_part((exchange, [(99, b"\n" + event(3))], True))
     assert exchange.status == "incomplete" and len(exchange.error) < 400
 
 
@@ -277,11 +277,11 @@ def test_a_version_is_optional_bounded_and_in_time(said, way, monkeypatch) -> No
 
 def test_what_was_read_is_let_go_of() -> None:
     """While a level runs no garbage is collected: no cycle may hold on to an answer."""
-    reader, said = AnswerReader(), [(2, event(1) + event(2) + b"data: [1]\n\n" + DONE)]
+    said = [(2, event(1) + event(2) + b"data: [1]\n\n" + DONE)]
     gc.collect()
     gc.disable()
     for _ in range(100):
-        reader.read((an_exchange(2), said, True))
+        read_part((an_exchange(2), said, True))
     n_left = gc.collect()
     gc.enable()
     assert n_left < 20
@@ -316,5 +316,5 @@ def test_quantiles_of_many_tokens_are_those_of_a_sample(monkeypatch) -> None:
 def test_a_server_cannot_make_up_an_input() -> None:
     exchange = an_exchange()
     said = b"".join(event(n, int("7" * 19)) for n in (1, 2, 3)) + DONE
-    AnswerReader().read((exchange, [(2, said)], True))
+    read_part((exchange, [(2, said)], True))
     assert row_of(exchange)["input_tokens"] == 4 and OTHER_INPUT in exchange.oddities

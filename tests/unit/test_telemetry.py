@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -115,8 +114,8 @@ def test_a_source_is_read_on_a_grid(monkeypatch, takes_s, read_s, is_read_at_end
     grid = Grid(monkeypatch, n_readings=4)
     file = os.memfd_create("rows")
     one = gauges.Series(lambda: grid.reading(takes_s), GPU_PERIOD_S, file, is_read_at_end)
-    one.run(grid, begun := threading.Event())
-    assert begun.is_set()
+    one.run(grid)
+    assert one.begun.is_set()
     assert grid.read_s == pytest.approx(read_s if is_read_at_end else read_s[:-1])
     assert os.pread(file, 9999, 0).count(b"\n") == len(grid.read_s)
     os.close(file)
@@ -222,7 +221,7 @@ import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from sextant.engine.watcher import Watcher, WatchPlan
 with Watcher(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher:
-    print(watcher.pid, flush=True)
+    print(watcher.process.pid, flush=True)
     time.sleep(60)
 """
 
@@ -245,7 +244,7 @@ def test_what_a_killed_process_had_sampled_is_kept(monkeypatch):
     use_fake_nvml(monkeypatch)
     with Watcher(WatchPlan("gpu", (0,)), time.monotonic_ns(), 1) as watcher:
         wait_for(lambda: so_far(watcher).telemetry.num_rows >= 2, "rows")
-        os.kill(watcher.pid, signal.SIGKILL)
+        os.kill(watcher.process.pid, signal.SIGKILL)
         watched = watcher.stop()
     assert len(rows_of(watched, "gpu0")) >= 2
     (warning,) = watched.warnings
@@ -254,9 +253,10 @@ def test_what_a_killed_process_had_sampled_is_kept(monkeypatch):
 
 def test_a_device_that_hangs_keeps_nobody(monkeypatch):
     use_fake_nvml(monkeypatch, slow="1:60")
-    with Watcher(WatchPlan("gpu", (0, 1)), time.monotonic_ns(), 1, limit_s=0.5) as watcher:
+    monkeypatch.setattr("sextant.engine.watcher._START_LIMIT_S", 0.5)
+    with Watcher(WatchPlan("gpu", (0, 1)), time.monotonic_ns(), 1) as watcher:
         wait_for(lambda: so_far(watcher).telemetry.num_rows, "rows")
         watched = watcher.stop()
-    assert not psutil.pid_exists(watcher.pid)
+    assert not psutil.pid_exists(watcher.process.pid)
     assert len(rows_of(watched, "gpu0")) >= 1 and rows_of(watched, "gpu1") == []
     assert watched.warnings == ["not every source was read within 0.5 s"]

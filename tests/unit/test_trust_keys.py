@@ -18,7 +18,7 @@ from sextant.engine.http import Target
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import ListedRequests
+from sextant.load.source import Source, listed
 from sextant.workload.prompts import RandomTokens
 
 KEY = "sk-distinctive-0123456789abcdefghijklmnop"
@@ -59,7 +59,7 @@ def test_requests_that_a_server_refuses_with_their_headers_do_not_tell_the_key(
     leaky, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("FAKE_REFUSE", "500:0")
-    source = ListedRequests("m", np.full(100, 4), np.full(100, 2), RandomTokens(100), 0)
+    source = Source("m", listed(np.full(100, 4), np.full(100, 2), RandomTokens(100)), 0)
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
         targets = [Target(server.target.base_url, "m", server.api_key)]
         assert KEY not in repr(targets)

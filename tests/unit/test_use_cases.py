@@ -15,12 +15,12 @@ NAMES = ["text-generation", "question-answering", "summarization", "conversation
 
 
 def mean(name: str, parameter: str) -> float:
-    model = load_use_case(name).model
+    model = load_use_case(name)[0]
     return float(np.average(model.frame[parameter], weights=model.weights))
 
 
 def quantile(name: str, parameter: str, share: float) -> float:
-    return float(load_use_case(name).model.sample(200_000, seed=0)[parameter].quantile(share))
+    return float(load_use_case(name)[0].sample(200_000, seed=0)[parameter].quantile(share))
 
 
 def test_means_are_those_published():
@@ -48,13 +48,13 @@ def test_quantiles_are_those_published(name, parameter, median, p90):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_use_case_is_a_small_model_with_sources(name):
-    case = load_use_case(name)
-    assert case.sources and all(len(text) > 40 for text in case.sources)
-    assert case.model.parameters == ["input_tokens", "output_tokens"]
-    assert 1000 < len(case.model.frame) <= 64 * 64
-    assert case.model.weights.sum() == pytest.approx(1)
-    assert case.model.frame[["input_tokens", "output_tokens"]].min().min() >= 1
-    assert case.model.frame.equals(load_use_case(name).model.frame)
+    model, sources = load_use_case(name)
+    assert sources and all(len(text) > 40 for text in sources)
+    assert model.parameters == ["input_tokens", "output_tokens"]
+    assert 1000 < len(model.frame) <= 64 * 64
+    assert model.weights.sum() == pytest.approx(1)
+    assert model.frame[["input_tokens", "output_tokens"]].min().min() >= 1
+    assert model.frame.equals(load_use_case(name)[0].frame)
 
 
 def test_an_unknown_name_is_an_error():
@@ -105,6 +105,6 @@ def test_a_use_case_becomes_a_workload_of_the_same_bytes_each_time(tmp_path, nam
     for file in FILES[:2]:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     drawn = load_request_model(tmp_path / "a").sample(10_000, seed=1)
-    known = load_use_case(name).model.frame
+    known = load_use_case(name)[0].frame
     assert drawn["input_tokens"].max() <= min(2048, known["input_tokens"].max())
     assert drawn["output_tokens"].between(1, 512).all()

@@ -22,6 +22,7 @@ import pytest
 from fake_servers import CPU, GPU, SETTINGS
 from sextant.base.errors import InputError
 from sextant.base.network import reserve_port
+from sextant.engine.http import get
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.engine.vllm_command import command, environment, n_blocks
@@ -167,7 +168,8 @@ def test_many_servers_at_once_have_ports_keys_and_answers_of_their_own(tmp_path)
         list(pool.map(stack.enter_context, servers))
         assert len({server.port for server in servers}) == len(servers)
         for server in servers:
-            statuses = [server._get("/v1/models", other.api_key)[0] for other in servers]
+            own = [replace(server.target, api_key=other.api_key) for other in servers]
+            statuses = [get(target, "/v1/models")[0] for target in own]
             assert statuses == [200 if other is server else 401 for other in servers]
 
 

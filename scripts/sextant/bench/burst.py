@@ -1,7 +1,11 @@
-"""The arrival rate at which a server's KV cache is used as BurstGPT's warm-up wants it (V-A.1).
+"""BurstGPT's case study (V): the search for its rate, and the loads of its phases.
 
-The paper sets the scale beta by hand until 20 to 50% of the cache are used, and writes of 30 to
+The paper sets the scale beta by hand until 20 to 50% of the KV cache are used, and writes of 30 to
 40% during the warm-up (IV-A.1, V-B). Here short windows of arrivals are tried one after another.
+
+Times of loads are seconds from their start. The paper gives the shapes of its sweeps (alpha falls
+and rises as a quadratic, beta falls linearly, theta rises) and the 200 requests between two of the
+`N_SETTINGS` settings; their ends are ours.
 """
 
 import contextlib
@@ -16,23 +20,23 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.bench.burst_loads import PHASES, Load, phase_load, steady_load
 from sextant.engine.http import Target
-from sextant.experiment.scenarios import Burst
+from sextant.experiment.scenarios import WINDOWS_FILE, Burst
 from sextant.load.measure import LevelResult
-from sextant.load.run import check_descriptors
-from sextant.load.schedules import first_connections, run_open_loop
-from sextant.load.source import ListedRequests, Prompts
-from sextant.workload.generators import child_seed
+from sextant.load.schedules import run_open_loop
+from sextant.load.source import Prompts, Source, listed
+from sextant.workload.draw import with_zipf_inputs
+from sextant.workload.generators import Gamma, Varying, child_seed
 from sextant.workload.request_model import RequestModel
+from sextant.workload.trace_arrivals import mirrored
 
 log = logging.getLogger(__name__)
 
 TARGET_KV_USAGE = 0.35
-KV_USAGE_LIMITS = (0.2, 0.5)
-"""Mean use of the cache that a warm-up has to have."""
+KV_USAGE_LIMITS = (0.2, 0.5)  # mean use of the cache that a warm-up has to have
 _CLOSE_ENOUGH = (0.3, 0.4)
 MAX_TRIALS = 10
 _MAX_FACTOR = 4.0  # by which a rate changes while only one side of the target is known
@@ -40,11 +44,22 @@ _TRIAL_SHARE, _SHORTEST_TRIAL_S = 0.05, 3.0  # of the warm-up's duration
 _SETTLING_SHARE = 1 / 3  # of a trial, while the server fills, is not judged
 _MAX_REQUESTS_PER_TRIAL = 20_000
 _usage = attrgetter("kv_usage")
+N_SETTINGS = 9
+LOWEST_SHARE = 0.25
+"""Lowest alpha and beta of their sweeps, as a share of the warm-up's: four times the rate, from a
+third of the KV cache to more than all of it."""
+THETA, HIGHEST_THETA_RISE = 1.1, 0.8  # Zipf exponent of the inputs (Table III); its sweep's rise
+N_PER_CHANGE = 200  # requests from one change of a sweep to the next, by default
+RATE_FACTORS = {"conversation": 1.0, "api": 2.0}
+"""Mean rate of the mirrored loads over the warm-up's. The paper's beta stays low under the load of
+the API, below the warm-up's, but not by a published number."""
+PHASES = {1: "warm-up", 2: "conversation", 3: "api", 4: "alpha", 5: "beta", 6: "theta"}
+"""What a level of the scenario `burst` is."""
 
 KVUsage = Callable[[], float | None]
 """Returns the fraction of the KV cache in use, mean over replicas; None if servers do not say."""
-Run = Callable[..., "tuple[LevelResult, KVWatch]"]
-"""Sends a load to the servers, with prompts of its own."""
+Readings = list[tuple[float, float]]  # use of the cache: s since the epoch, fraction
+Run = Callable[..., tuple[LevelResult, Readings]]  # sends a load, with prompts of its own
 
 
 @dataclass(frozen=True)
@@ -52,10 +67,8 @@ class Trial:
     """What one rate came to."""
 
     rate_rps: float
-    kv_usage: float
-    """Mean, from 0 to 1."""
-    failed_fraction: float
-    """Requests that failed, of all."""
+    kv_usage: float  # mean, from 0 to 1
+    failed_fraction: float  # requests that failed, of all
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,7 @@ class RateSearch:
 
     rate_rps: float
     trials: Sequence[Trial]
-    single_request_kv_usage: float
-    """Mean use of the cache while one request of mean lengths is served alone."""
+    single_request_kv_usage: float  # mean, while one of mean lengths is served alone
     single_request_s: float
     target_kv_usage: float = TARGET_KV_USAGE
     kv_usage_limits: tuple[float, float] = KV_USAGE_LIMITS
@@ -77,12 +89,11 @@ def find_rate(
     single_request_s: float,
     max_rate_rps: float = math.inf,
 ) -> RateSearch:
-    """Find the rate at which the KV cache is used by 35% on average.
-
-    The first rate follows from Little's law, by one request alone: it takes `single_request_s` and
-    uses `single_kv_usage`, 0 if it is too short to be seen. `try_rate` loads the server at a rate
-    (requests/s), until 30 to 40% are used, or for 10 trials of which the closest counts. Raises
-    InputError: one request alone uses more than 50% of the cache, or no trial 20 to 50%.
+    """Find the rate at which 35% of the KV cache are used on average. The first follows from
+    Little's law: one request alone takes `single_request_s` and uses `single_kv_usage` (0: too
+    short to be seen). `try_rate` loads the server at a rate (requests/s) until 30 to 40% are used,
+    or 10 times, of which the closest counts. InputError: one request uses more than 50%, or no
+    trial 20 to 50%.
     """
     if single_kv_usage > KV_USAGE_LIMITS[1]:
         problem = f"one request alone uses {single_kv_usage:.0%} of the KV cache"
@@ -133,38 +144,30 @@ def next_rate(trials: Sequence[Trial]) -> float:
     return last.rate_rps * min(max(factor, 1 / _MAX_FACTOR), _MAX_FACTOR)
 
 
-@dataclass
-class KVWatch:
-    """Reads the use of the KV cache over time, in a thread, while a block runs."""
+@contextlib.contextmanager
+def watched_usage(read: KVUsage, period_s: float, epoch_ns: int) -> Iterator[Readings]:
+    """Read the use of the KV cache in a thread while the block runs; a failed reading is a gap."""
+    readings, stopped = Readings(), threading.Event()
 
-    read: KVUsage
-    period_s: float
-    epoch_ns: int
-    readings: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds since the epoch, and use; a reading that is not available is left out."""
+    def run() -> None:
+        while not stopped.wait(period_s):
+            with contextlib.suppress(OSError):
+                if (usage := read()) is not None:
+                    readings.append(((time.monotonic_ns() - epoch_ns) / 1e9, usage))
 
-    def __enter__(self) -> "KVWatch":
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield readings
+    finally:
+        stopped.set()
+        thread.join()
 
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
 
-    def _run(self) -> None:
-        while not self._stopped.wait(self.period_s):
-            with contextlib.suppress(OSError):  # a missed reading is a gap
-                usage = self.read()
-                if usage is not None:
-                    at_s = (time.monotonic_ns() - self.epoch_ns) / 1e9
-                    self.readings.append((at_s, usage))
-
-    def mean(self, start_s: float, end_s: float) -> float | None:
-        """Return the mean use between two times, None without a reading."""
-        values = [usage for at_s, usage in self.readings if start_s <= at_s <= end_s]
-        return sum(values) / len(values) if values else None
+def mean_usage(readings: Readings, start_s: float, end_s: float) -> float | None:
+    """Return the mean use between two times, None without a reading."""
+    values = [usage for at_s, usage in readings if start_s <= at_s <= end_s]
+    return sum(values) / len(values) if values else None
 
 
 def run_phases(
@@ -177,12 +180,10 @@ def run_phases(
     seed: int,
     kv_usage: KVUsage,
 ) -> Iterator[tuple[dict[str, Any], LevelResult]]:
-    """Find the rate, then run the warm-up and the scenario's other phases, one a step.
-
-    Outputs have the distribution of `model`, inputs follow Zipf's law within its bounds; no two
-    phases get the same prompts. Yields what `run.json` says of a phase, and what it measured; the
-    level is its number. Raises InputError: the servers do not say how much of the cache is used, a
-    request served alone fails, or as of `find_rate`.
+    """Find the rate, then run the warm-up and the scenario's other phases, one a step: outputs as
+    of `model`, inputs by Zipf's law within its bounds, no prompt twice. Yields what `run.json` says
+    of a phase, and what it measured; the level is its number. InputError: the servers do not say
+    how much of the cache is used, a request served alone fails, or as of `find_rate`.
     """
     if kv_usage() is None:
         problem = "the servers do not say how much of the KV cache is used"
@@ -192,22 +193,22 @@ def run_phases(
 
     def run(
         load: Load, level: float = 0.0, readings_per_s: float = 4.0
-    ) -> tuple[LevelResult, KVWatch]:
+    ) -> tuple[LevelResult, Readings]:
         """Run a load, with prompts of its own, to its end."""
-        check_descriptors(first_connections(load.arrival_s, None))
         lengths = load.input_tokens, load.output_tokens
-        source = ListedRequests(targets[0].model, *lengths, prompts, next(seeds))
-        with KVWatch(kv_usage, 1 / readings_per_s, epoch_ns) as watch:
+        source = Source(targets[0].model, listed(*lengths, prompts), next(seeds))
+        with watched_usage(kv_usage, 1 / readings_per_s, epoch_ns) as usages:
             result = run_open_loop(targets, source, load.arrival_s, timeout_s, epoch_ns, level)
-        return result, watch
+        return result, usages
 
     search = _find_rate(run, scenario, model, seed)
     log.info("the warm-up's rate is %.3g requests/s", search.rate_rps)
     for phase in sorted({1, *map(int, scenario.levels)}):
         load = phase_load(phase, scenario, search.rate_rps, model, seed)
-        result, watch = run(load, float(phase))
+        result, usages = run(load, float(phase))
         # From the first to the last arrival: what drains afterwards does not count as load.
-        mean = watch.mean(result.started_s, result.started_s + float(load.arrival_s[-1]))
+        end_s = result.started_s + float(load.arrival_s[-1])
+        mean = mean_usage(usages, result.started_s, end_s)
         facts: dict[str, Any] = {
             "name": PHASES[phase],
             "rate_rps": search.rate_rps,
@@ -229,9 +230,9 @@ def _find_rate(run: Run, scenario: Burst, model: RequestModel, seed: int) -> Rat
 
     def try_rate(rate_rps: float) -> Trial:
         load = steady_load(scenario, rate_rps, model, duration_s, child_seed(next(seeds), 0))
-        result, watch = run(load)
+        result, usages = run(load)
         start_s = result.started_s + _SETTLING_SHARE * duration_s
-        usage = watch.mean(start_s, result.started_s + duration_s)
+        usage = mean_usage(usages, start_s, result.started_s + duration_s)
         # Chance moves the requests of a bursty window far from rate times duration.
         n = len(load.arrival_s)
         return Trial(n / duration_s, usage or 0.0, result.log.n_failed / n)
@@ -241,11 +242,133 @@ def _find_rate(run: Run, scenario: Burst, model: RequestModel, seed: int) -> Rat
     inputs, outputs = (np.rint([each.mean()]).astype(int) for each in lengths)
     alone = Load(np.zeros(1), inputs, outputs, [])
     run(alone)  # a server's first request is slower than all that follow
-    result, watch = run(alone, readings_per_s=20.0)
+    result, usages = run(alone, readings_per_s=20.0)
     row = result.table().to_pylist()[0]
     if row["status"] != "ok":
         problem = f"a request of mean lengths, served alone, failed: {row['error']}"
         raise InputError(problem, field="timeout_s", fix="see the server's log, or give more time")
-    usage = watch.mean(row["sent_s"], row["last_token_s"]) or 0.0
+    usage = mean_usage(usages, row["sent_s"], row["last_token_s"]) or 0.0
     lasting_s = row["last_token_s"] - row["sent_s"]
     return find_rate(try_rate, usage, lasting_s, _MAX_REQUESTS_PER_TRIAL / duration_s)
+
+
+@dataclass(frozen=True)
+class Load:
+    """The requests of a phase, in the order of arrival, and what made them so."""
+
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    settings: list[dict[str, Any]]
+    """In the order of time: `start_s`, `alpha`, `beta_s` (null: no fit, taken as Poisson),
+    `rate_rps` (1 / (alpha · beta), of a window its counted rate) and `theta` from there on."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Of a sweep `n_per_change`; of mirrored windows `time_factor`, `rate_factor`, `n_windows`."""
+
+
+def phase_load(
+    phase: int, scenario: Burst, rate_rps: float, model: RequestModel, seed: int
+) -> Load:
+    """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate. `model` gives
+    the outputs' distribution, and the inputs' bounds. Same seed, same load; every phase has a
+    stream of its own.
+    """
+    own_seed, alpha = child_seed(seed, phase), scenario.burstiness
+    beta_s, last = 1 / (alpha * rate_rps), N_SETTINGS - 1
+    alphas, betas_s, thetas = (alpha, 0.0, 0.0), (beta_s, 0.0), [THETA]
+    match PHASES[phase]:
+        case "warm-up":
+            return steady_load(scenario, rate_rps, model, scenario.warmup_s, own_seed)
+        case "conversation" | "api" as service:
+            return _mirrored(service, scenario, rate_rps, model, own_seed)
+        case "alpha":
+            # It falls to a quarter and rises again: (u - m)² with m in the middle.
+            curvature = alpha * (1 - LOWEST_SHARE) / (last / 2) ** 2
+            alphas = (alpha, -last * curvature, curvature)
+        case "beta":
+            betas_s = (beta_s, -beta_s * (1 - LOWEST_SHARE) / last)
+        case _:
+            thetas = np.linspace(THETA, THETA + HIGHEST_THETA_RISE, N_SETTINGS).tolist()
+    every = scenario.n_requests or N_PER_CHANGE
+    process = Varying(alphas, betas_s, over="steps", every=every)
+    arrival_s = process.times(n=every * N_SETTINGS, seed=child_seed(own_seed, 0))
+    starts_s = [0.0, *arrival_s[every - 1 : -1 : every].tolist()]
+    steps = enumerate(starts_s)
+    settings = [_setting(at_s, *process.at(u), thetas[u % len(thetas)]) for u, at_s in steps]
+    return _load_at(arrival_s, thetas, model, own_seed, settings, n_per_change=every)
+
+
+def steady_load(
+    scenario: Burst,
+    rate_rps: float,
+    model: RequestModel,
+    duration_s: float,
+    seed: np.random.SeedSequence,
+) -> Load:
+    """Return a load of one rate, with the shape of the scenario's gaps."""
+    alpha = scenario.burstiness
+    times = Gamma(rate_rps, alpha).times(duration_s=duration_s, seed=child_seed(seed, 0))
+    setting = _setting(0.0, alpha, 1 / (alpha * rate_rps), THETA)
+    return _load_at(times, [THETA], model, seed, [setting])
+
+
+def _mirrored(
+    service: str,
+    scenario: Burst,
+    rate_rps: float,
+    model: RequestModel,
+    seed: np.random.SeedSequence,
+) -> Load:
+    """Mirror a trace's windows (IV-A.1): their shapes, their rates up to one common factor."""
+    windows, rate_factor = read_windows(service), RATE_FACTORS[service]
+    first_s = windows["start_s"].min()
+    lasting_s = (windows["start_s"] + windows["duration_s"]).max() - first_s
+    time_factor = float(scenario.duration_s / lasting_s)
+    start_s = (windows["start_s"] - first_s) * time_factor
+    scaled = windows.assign(start_s=start_s, duration_s=windows["duration_s"] * time_factor)
+    share = rate_factor * rate_rps * scenario.duration_s / windows["n_requests"].sum()
+    times = mirrored(scaled, beta_factor=1 / share, seed=child_seed(seed, 0))
+    rates = scaled["n_requests"] * share / scaled["duration_s"]
+    settings = [
+        {
+            "start_s": float(row.start_s),
+            "alpha": None if np.isnan(row.alpha) else float(row.alpha),
+            "beta_s": None if np.isnan(row.alpha) or not rate else float(1 / (row.alpha * rate)),
+            "rate_rps": float(rate),
+            "theta": THETA,
+        }
+        for row, rate in zip(scaled.itertuples(), rates, strict=True)
+    ]
+    facts = {"time_factor": time_factor, "rate_factor": rate_factor, "n_windows": len(windows)}
+    return _load_at(times, [THETA], model, seed, settings, **facts)
+
+
+def read_windows(service: str) -> pd.DataFrame:
+    """Return a service's windows in the order of time, as `mirrored` takes them."""
+    table = pd.read_csv(WINDOWS_FILE, sep="\t", comment="#")
+    return table[table["service"] == service].sort_values("start_s")
+
+
+def _setting(start_s: float, alpha: float, beta_s: float, theta: float) -> dict[str, float]:
+    rate_rps = 1 / (alpha * beta_s)
+    named = {"start_s": start_s, "alpha": alpha, "beta_s": beta_s, "rate_rps": rate_rps}
+    return named | {"theta": theta}
+
+
+def _load_at(
+    times: np.ndarray,
+    thetas: Sequence[float],
+    model: RequestModel,
+    seed: np.random.SeedSequence,
+    settings: list[dict[str, Any]],
+    **facts: Any,
+) -> Load:
+    """Draw requests, one at least: equally many inputs by each theta in turn, and outputs."""
+    arrival_s = times if len(times) else np.zeros(1)
+    n_each = len(arrival_s) // len(thetas)
+    drawn = pd.concat(
+        with_zipf_inputs(model, theta).sample(n_each, seed=child_seed(seed, number))
+        for number, theta in enumerate(thetas, 1)
+    )
+    inputs, outputs = (drawn[name].to_numpy() for name in ("input_tokens", "output_tokens"))
+    return Load(arrival_s, inputs, outputs, settings, facts)

@@ -13,9 +13,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import remove
 from sextant.base.job_log import Progress, job_log
 from sextant.base.scratch import cell_lock, scratch_folder
-from sextant.bench import measurement as measuring
 from sextant.bench import tuning
-from sextant.bench.measurement import Cell, Checkpoint, Measurement, Record
+from sextant.bench.measurement import Cell, Checkpoint, Measurement, cell_from_definition
 from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_and_load
 from sextant.engine.devices import hardware, pick_cores, pick_devices
 from sextant.engine.protocol import Server, ServerSpec
@@ -34,11 +33,10 @@ _FREE_DISK_BYTES = 64 * 2**20
 def measure_cell(
     cell: Cell, settings: EngineSettings, folder: Path, server_log: Path, progress: Progress
 ) -> None:
-    """Measure a cell and write its files to its folder; an infeasible cell is a result too.
-
-    What is finished is kept in `partial/`, from where an interrupted measurement goes on. Raises
-    ServerError: a server failed for a reason other than memory; InputError: the context does not
-    hold the longest request, the machine lacks devices or disk, or a server does not answer.
+    """Measure a cell and write its files to its folder; an infeasible cell is a result too. It goes
+    on from what `partial/` keeps. ServerError: a server failed for another reason than memory;
+    InputError: the context does not hold the longest request, devices or disk do not suffice, or a
+    server does not answer.
     """
     longest_tokens = cell.longest_request_tokens
     # What counts is the type that is served, not the one the weights were published in.
@@ -52,33 +50,13 @@ def measure_cell(
         problem = f"{free >> 20} MiB of disk are free, {_FREE_DISK_BYTES >> 20} needed"
         raise InputError(problem, file=folder, fix="free some space and run again")
     # The scratch folder first: its caretaker removes the lock too if this job is killed.
-    with scratch_folder(folder) as scratch, cell_lock(folder):
+    with scratch_folder(folder) as scratch, cell_lock(folder), ExitStack() as stack:
         if is_measured(cell, folder):
             log.info("this cell is measured already: its results are taken over")
             return
         for path in folder.rglob(".*.partial*"):  # what a job left that was killed with its node
             remove(path)
-        _measure(cell, settings, folder, server_log, progress, llm, scratch)
-
-
-def is_measured(cell: Cell, folder: Path) -> bool:
-    """Return whether the results in a folder are whole, and of this definition."""
-    is_whole = not damaged_files(folder)
-    return is_whole and read_run(folder).definition_sha256 == cell.definition_sha256
-
-
-def _measure(
-    cell: Cell,
-    settings: EngineSettings,
-    folder: Path,
-    server_log: Path,
-    progress: Progress,
-    llm: LLM,
-    scratch: Path,
-) -> None:
-    engine, record, specs = ENGINES[settings.name], Record(), list[ServerSpec]()
-    feasibility, longest_tokens = None, cell.longest_request_tokens
-    with ExitStack() as stack:
+        engine, feasibility, specs = ENGINES[settings.name], None, list[ServerSpec]()
         if engine.starts_servers:
             share = settings.memory_utilization
             feasibility = assess_variant(llm, cell.devices, cell.variant, share, longest_tokens)
@@ -89,15 +67,22 @@ def _measure(
         devices = sorted({device for spec in specs for device in spec.device_indices}, key=str)
         machine = hardware(cell.devices.kind if specs else "cpu", devices)
         kept = Checkpoint(folder / CHECKPOINT, cell.definition_sha256, machine)
+        measurement = Measurement(cell, settings, kept, progress, llm.vocab_size)
         if specs or feasibility is None:
-            measurement = Measurement(cell, settings, record, kept, progress, llm.vocab_size)
+            measurement.read_workload()
         if feasibility is None:
             measurement.run(stack.enter_context(engine.serve((), settings, server_log)))
         elif specs:
             depends_on = [cell.definition_sha256, machine]
             probes = ProbeRecord(kept.folder / "probes.jsonl", depends_on)
             _tune_and_load(measurement, probes, server_log, specs, llm, feasibility)
-        measuring.write_results(cell, folder, record, feasibility, kept)
+        measurement.write_results(folder, feasibility)
+
+
+def is_measured(cell: Cell, folder: Path) -> bool:
+    """Return whether the results in a folder are whole, and of this definition."""
+    is_whole = not damaged_files(folder)
+    return is_whole and read_run(folder).definition_sha256 == cell.definition_sha256
 
 
 def _tune_and_load(
@@ -109,9 +94,9 @@ def _tune_and_load(
     feasibility: Feasibility,
 ) -> None:
     """Search the batch weight; measure on the servers that passed the last probe."""
-    cell, settings, record = measurement.cell, measurement.settings, measurement.record
-    caps = cell.max_input_tokens, cell.max_output_tokens
-    lengths = tuning.request_lengths(measurement.model, *caps)
+    cell, settings = measurement.cell, measurement.settings
+    caps = {"input_tokens": cell.max_input_tokens, "output_tokens": cell.max_output_tokens}
+    inputs, outputs = (tuning.lengths_of(measurement.model, *cap) for cap in caps.items())
 
     def start(weight: int) -> AbstractContextManager[Sequence[Server]]:
         number = len(probes.probes) + 1
@@ -120,7 +105,7 @@ def _tune_and_load(
         return ENGINES[settings.name].serve(weighed, settings, server_log)
 
     def check(servers: Sequence[Server], weight: int) -> None:
-        cases = tuning.corner_cases(weight, lengths, settings.max_num_seqs)
+        cases = tuning.corner_cases(weight, inputs, outputs, settings.max_num_seqs)
         prompts, timeout_s = RandomTokens(llm.vocab_size), settings.request_timeout_s
         tuning.check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)
 
@@ -135,9 +120,9 @@ def _tune_and_load(
         max_starts=settings.max_server_starts,
     )
     if tune_and_load(limits, probes, start, check, measurement.run) is None:
-        record.levels, record.server = [], None  # they ran out of memory after all
-    record.probes = probes.probes
-    record.possible_gain = possible_gain(probes.probes, limits)
+        measurement.levels, measurement.server = [], None  # they ran out of memory after all
+    measurement.probes = probes.probes
+    measurement.possible_gain = possible_gain(probes.probes, limits)
 
 
 def _kv_bytes_per_token(cell: Cell, llm: LLM) -> float:
@@ -189,10 +174,8 @@ def run_job(
 ) -> None:
     """Measure the cell that `definition` describes, logging to `logs`."""
     with job_log(logs["job"]):
-        cell, folder = (
-            measuring.cell_from_definition(definition, workload),
-            Path(outputs["run"]).parent,
-        )
+        cell = cell_from_definition(definition, workload)
+        folder = Path(outputs["run"]).parent
         # Not by the definition, which holds no name of a key.
         endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
         settings = engine_settings(config, endpoints.get((cell.llm_id, cell.gpu_profile_id)))

@@ -5,7 +5,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from sextant.experiment.servers import EngineSettings, Variant
 from sextant.facts.gpu import Devices
 from sextant.load.measure import LevelResult
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
-from sextant.load.source import Prompts, RequestSource, unsent_parameters
+from sextant.load.source import Prompts, Source, drawn_from, unsent_parameters
 from sextant.points import cell_files
 from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
 from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
@@ -47,8 +47,7 @@ class Cell:
     source: str
     llm_id: str
     config_path: Path
-    model: str | None
-    """Folder of the weights; None for random weights from the config alone."""
+    model: str | None  # folder of the weights; None for random weights from the config alone
     gpu_profile_id: str
     devices: Devices
     workload_id: str
@@ -58,15 +57,11 @@ class Cell:
     scenario_id: str
     scenario: Scenario
     seed: int
-    definition: Mapping[str, Any]
-    """What the cell was built from, plain data; see `cell_definition`."""
-    definition_sha256: str
-    """Of `definition` and of the content of the workload and the LLM's config."""
+    definition: Mapping[str, Any]  # what the cell was built from, plain data; see `cell_definition`
+    definition_sha256: str  # of `definition`, and the content of workload and LLM config
     variant: Variant
-    sampler: str = "joint"
-    """How requests are drawn from the workload; see `RequestModel.sample`."""
-    prompts: str | None = None
-    """File that prompts are cut from; None for random token ids."""
+    sampler: str = "joint"  # how requests are drawn from the workload; see `RequestModel.sample`
+    prompts: str | None = None  # file that prompts are cut from; None for random token ids
 
     @property
     def longest_request_tokens(self) -> int:
@@ -134,11 +129,9 @@ class Checkpoint:
 
     def levels(self, batch_weight_tokens: int | None) -> list[LevelRun]:
         """Return the levels that were measured at this batch weight, in order."""
-        found = []
-        for level in self.folder.glob("level-*"):
-            entry = None if self._problem(level) else read_json(level / "level.json")
-            if entry and entry["batch_weight_tokens"] == batch_weight_tokens:
-                found.append(cell_files.from_json(LevelRun, entry["level"]))
+        entries = [read_json(path) for path in self.folder.glob("level-*/level.json")]
+        own = [it["level"] for it in entries if it["batch_weight_tokens"] == batch_weight_tokens]
+        found = [cell_files.from_json(LevelRun, level) for level in own]
         return sorted(found, key=lambda run: run.level)
 
     def table(self, name: str, levels: Sequence[LevelRun]) -> pa.Table:
@@ -155,64 +148,10 @@ class Checkpoint:
             shutil.rmtree(folder)
 
 
-@dataclass
-class Record:
-    """What is known of a cell beside its tables."""
-
-    probes: Sequence[Probe] = ()
-    levels: list[LevelRun] = field(default_factory=list)
-    """Those that the checkpoint holds."""
-    left_out: LeftOut | None = None
-    """The levels that were skipped, since they could not meet the limits."""
-    possible_gain: float | None = None
-    """How much larger a batch weight that works may be, as a fraction of the one that was tuned."""
-    server: ServerFacts | None = None
-    unsent_parameters: list[str] = field(default_factory=list)
-    prompts: str | None = None
-    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
-def write_results(
-    cell: Cell, folder: Path, record: Record, feasibility: Feasibility | None, kept: Checkpoint
-) -> None:
-    """Write a cell's files to its folder; `feasibility` is None of servers that run already."""
-    verdict = feasibility.verdict if feasibility else FEASIBLE
-    if verdict.is_feasible and record.server is None:
-        n_starts = {"n_server_starts": len(record.probes)}
-        verdict = Verdict(Outcome.NO_BATCH_WEIGHT_PASSED, n_starts)
-    weight = record.server.batch_weight_tokens if record.server else None
-    probes = tuple(record.probes)
-    tuning = Tuning(verdict, weight, record.possible_gain, feasibility, probes)
-    tables = {name: kept.table(name, record.levels) for name in cell_files.TABLES}
-    run = CellRun(
-        **{name: getattr(cell, name) for name in CELL_KEY if name != "variant_id"},
-        variant_id=cell.variant.variant_id,
-        scenario=scenarios.as_json(cell.scenario),
-        variant=cell.variant,
-        verdict=verdict,
-        batch_weight_tokens=weight,
-        server=record.server,
-        seed=cell.seed,
-        sampler=cell.sampler,
-        prompts=record.prompts,
-        unsent_parameters=tuple(record.unsent_parameters),
-        levels=tuple(record.levels),
-        left_out=record.left_out,
-        started_at=record.started_at.replace(microsecond=0),
-        host=host_facts(),
-        definition=cell.definition,
-        definition_sha256=cell.definition_sha256,
-        provenance=provenance({"workload": cell.workload_path}, seed=cell.seed),
-    )
-    cell_files.write_cell(folder, run, tuning, tables)
-
-
 def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop | None:
-    """Return why more users need not be measured, None as long as they must.
-
-    They need not where both medians at the last level, users ascending, exceed the limits of a
-    closed loop by its `stop_factor`: more users wait longer, so no larger level can meet either. A
-    level with fewer than 10 served requests, or without one of the medians, decides nothing.
+    """Return why more users need not be measured, None as long as they must: both medians at the
+    last level exceed the limits of a closed loop by its `stop_factor`, and more users wait longer.
+    A level with fewer than 10 served requests, or without one of the medians, decides nothing.
     """
     if not isinstance(scenario, ClosedLoop) or not levels:
         return None
@@ -226,39 +165,48 @@ def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop |
 
 
 class Measurement:
-    """The levels of one cell: what is measured goes to the checkpoint and to `record`."""
+    """What is known of one cell: the levels that the checkpoint holds, and what is beside them."""
 
     def __init__(
         self,
         cell: Cell,
         settings: EngineSettings,
-        record: Record,
         kept: Checkpoint,
         progress: Progress,
         vocab_size: int,
     ) -> None:
-        self.cell, self.settings, self.record = cell, settings, record
-        self.kept, self.progress = kept, progress
-        self.model, self._vocab_size = load_request_model(cell.workload_path), vocab_size
-        # Arrivals of a workload are read before any server starts.
+        self.cell, self.settings, self.kept, self.progress = cell, settings, kept, progress
+        self._vocab_size = vocab_size
+        self.probes: Sequence[Probe] = ()
+        self.levels: list[LevelRun] = []
+        self._left_out: LeftOut | None = None  # levels that could not meet the limits
+        self.possible_gain: float | None = None  # fraction by which the batch weight may be larger
+        self.server: ServerFacts | None = None
+        self._unsent_parameters: list[str] = []
+        self._prompts: str | None = None
+        self._started_at = datetime.now(UTC)
+        self._epoch_ns = time.monotonic_ns()
+        self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
+        self._metric_names = ENGINES[settings.name].metric_names
+
+    def read_workload(self) -> None:
+        """Read requests, and arrivals: before any server starts."""
+        cell = self.cell
+        self.model = load_request_model(cell.workload_path)
         self._scenarios: dict[float, Scenario] = dict.fromkeys(cell.scenario.levels, cell.scenario)
         if isinstance(scenario := cell.scenario, OpenLoop) and isinstance(scenario.arrivals, str):
             for level in scenario.levels:
                 own = scenario.with_arrivals_of(cell.workload_path.parent, level)
                 self._scenarios[level], kind = own, getattr(own.arrivals, "kind", None)
                 log.info("level %g: %s arrivals (%s)", level, scenario.arrivals, kind)
-        self._epoch_ns = time.monotonic_ns()
-        self._timeout_s = cell.scenario.timeout_s or settings.request_timeout_s
-        self._metric_names = ENGINES[settings.name].metric_names
 
     def run(self, servers: Sequence[Server]) -> None:
         """Measure what was not measured before at this batch weight; ServerError if one died."""
-        cell, record = self.cell, self.record
-        record.unsent_parameters = unsent_parameters(self.model)
-        if record.unsent_parameters:
-            log.warning("requests do not carry: %s", ", ".join(record.unsent_parameters))
+        self._unsent_parameters = unsent_parameters(self.model)
+        if self._unsent_parameters:
+            log.warning("requests do not carry: %s", ", ".join(self._unsent_parameters))
         first, is_ours = servers[0], ENGINES[self.settings.name].starts_servers
-        record.server = ServerFacts(
+        self.server = ServerFacts(
             engine=self.settings.name,
             version=first.version(),
             precision=self.settings.dtype if is_ours else None,
@@ -270,38 +218,37 @@ class Measurement:
         )
         kept = self.kept.levels(first.batch_weight_tokens)
         # One result has one version and one time limit: levels of others are measured again.
-        same = (record.server.version, self._timeout_s)
-        record.levels = [it for it in kept if (it.engine_version, it.timeout_s) == same]
-        if record.levels:
-            log.info("%d levels were measured by an earlier attempt", len(record.levels))
+        same = (self.server.version, self._timeout_s)
+        self.levels = [it for it in kept if (it.engine_version, it.timeout_s) == same]
+        if self.levels:
+            log.info("%d levels were measured by an earlier attempt", len(self.levels))
             # Times count from the start of the first attempt, so that no two levels overlap; by the
             # wall clocks of both attempts, which on two nodes may differ a little.
-            record.started_at = record.levels[0].times_since or record.started_at
-            ended_s = max(level.ended_s or 0.0 for level in record.levels)
-            since_s = (datetime.now(UTC) - record.started_at).total_seconds()
+            self._started_at = self.levels[0].times_since or self._started_at
+            ended_s = max(level.ended_s or 0.0 for level in self.levels)
+            since_s = (datetime.now(UTC) - self._started_at).total_seconds()
             self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
         self._servers, self._targets = servers, [server.target for server in servers]
-        prompts, record.prompts = _prompts(cell, self._vocab_size)
-        if isinstance(cell.scenario, Burst):
-            self._measure_phases(cell.scenario, prompts)
+        prompts, self._prompts = _prompts(self.cell, self._vocab_size)
+        if isinstance(self.cell.scenario, Burst):
+            self._measure_phases(self.cell.scenario, prompts)
         else:
             self._measure_levels(prompts)
 
     def _measure_levels(self, prompts: Prompts) -> None:
-        cell, record = self.cell, self.record
-        known = {run.level for run in record.levels}
+        cell, known = self.cell, {run.level for run in self.levels}
         for number, level in enumerate(cell.scenario.levels):
             if level in known:
                 continue
-            medians = [run.medians for run in record.levels if run.medians]
+            medians = [run.medians for run in self.levels if run.medians]
             if stop := reason_to_stop(medians, cell.scenario):
-                record.left_out = LeftOut(cell.scenario.levels[number:], stop)
-                log.info("levels %s", record.left_out)
+                self._left_out = LeftOut(cell.scenario.levels[number:], stop)
+                log.info("levels %s", self._left_out)
                 return
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
-            name = self._targets[0].model
-            source = RequestSource(name, self.model, prompts, seed, cell.sampler)
+            requests = drawn_from(self.model, prompts, cell.sampler)
+            source = Source(self._targets[0].model, requests, seed)
             load = (self._scenarios[level], level, self._targets, source, self._timeout_s)
             with self._watch(level) as watcher:
                 begin = partial(self._note_metrics, level)
@@ -311,7 +258,7 @@ class Measurement:
     def _measure_phases(self, scenario: Burst, prompts: Prompts) -> None:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
         self.kept.forget_levels()
-        self.record.levels.clear()
+        self.levels.clear()
         limits = (self._timeout_s, self._epoch_ns, self.cell.seed, self._kv_usage)
         phases = run_phases(self._targets, self.model, prompts, scenario, *limits)
         for number in sorted({1.0, *scenario.levels}):
@@ -371,16 +318,44 @@ class Measurement:
             server_mean_itl_ms=mean_itl_ms(self._before, after, self._metric_names),
             server_accepted_length=accepted_length(self._before, after, self._metric_names),
             telemetry_warnings=tuple(watched.warnings),
-            engine_version=self.record.server.version if self.record.server else None,
+            engine_version=self.server.version if self.server else None,
             timeout_s=self._timeout_s,
-            times_since=self.record.started_at,
+            times_since=self._started_at,
             medians=medians,
             phase=phase,
         )
         requests = result.table()
         tables = {"requests": requests, "server": watched.server, "telemetry": watched.telemetry}
         self.kept.save(run, self._servers[0].batch_weight_tokens, tables)
-        self.record.levels.append(run)
+        self.levels.append(run)
+
+    def write_results(self, folder: Path, feasibility: Feasibility | None) -> None:
+        """Write the cell's files to its folder; `feasibility` is None of others' servers."""
+        cell, server = self.cell, self.server
+        verdict = feasibility.verdict if feasibility else FEASIBLE
+        if verdict.is_feasible and server is None:
+            n_starts = {"n_server_starts": len(self.probes)}
+            verdict = Verdict(Outcome.NO_BATCH_WEIGHT_PASSED, n_starts)
+        weight = server.batch_weight_tokens if server else None
+        tuning = Tuning(verdict, weight, self.possible_gain, feasibility, tuple(self.probes))
+        tables = {name: self.kept.table(name, self.levels) for name in cell_files.TABLES}
+        same = {*CELL_KEY, "variant", "seed", "sampler", "definition", "definition_sha256"}
+        run = CellRun(
+            **{name: getattr(cell, name) for name in same - {"variant_id"}},
+            variant_id=cell.variant.variant_id,
+            scenario=scenarios.as_json(cell.scenario),
+            verdict=verdict,
+            batch_weight_tokens=weight,
+            server=server,
+            prompts=self._prompts,
+            unsent_parameters=tuple(self._unsent_parameters),
+            levels=tuple(self.levels),
+            left_out=self._left_out,
+            started_at=self._started_at.replace(microsecond=0),
+            host=host_facts(),
+            provenance=provenance({"workload": cell.workload_path}, seed=cell.seed),
+        )
+        cell_files.write_cell(folder, run, tuning, tables)
 
 
 def _prompts(cell: Cell, vocab_size: int) -> tuple[Prompts, str]:

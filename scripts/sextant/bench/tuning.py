@@ -20,7 +20,7 @@ import numpy as np
 from sextant.base.files import atomic_path
 from sextant.engine.protocol import Server, ServerError
 from sextant.load.schedules import run_open_loop
-from sextant.load.source import ListedRequests, Prompts
+from sextant.load.source import Prompts, Source, listed
 from sextant.points.cell_files import from_json, to_json
 from sextant.points.verdict import MemoryFacts, Probe
 from sextant.workload.request_model import RequestModel
@@ -41,21 +41,16 @@ _SHORT_OUTPUT_TOKENS = 4  # enough to decode a few times after the prefill
 class WeightRange:
     """The weights to search, and what a token takes."""
 
-    lowest_tokens: int
-    """The longest request: with less the LLM cannot serve the workload."""
-    highest_tokens: int
-    """Upper bound from memory facts."""
-    kv_bytes_per_token: float
-    """KV cache of a token on one device."""
+    lowest_tokens: int  # the longest request: with less the LLM cannot serve the workload
+    highest_tokens: int  # upper bound from memory facts
+    kv_bytes_per_token: float  # KV cache of a token on one device
     max_starts: int = 5
 
 
 def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
-    """Return the batch weight to probe next, None when the search has ended.
-
-    It starts at the upper bound from memory facts, which often works. The server of its last probe
-    is the one to load: the last start goes to the best weight that passed, or to the lowest. More
-    starts than are given follow only where a weight that had passed fails later.
+    """Return the batch weight to probe next, None when the search has ended: first the upper bound
+    from memory facts, which often works; last the best that passed, or the lowest, since the last
+    server is the one to load. More starts than given follow where a weight that passed fails later.
     """
     if not probes:
         return limits.highest_tokens
@@ -133,9 +128,7 @@ class _Evidence:
         return max(self.limits.lowest_tokens, min([self.ceiling - 1, *bounds]))
 
     def _estimate(self) -> tuple[float, float] | None:
-        """Return the least and the most that the largest weight may be, by the memory left at the
-        best one; None if unknown.
-        """
+        """Return the least and the most that the largest weight may be; None if unknown."""
         # A token takes at least its KV cache. What the load takes besides grows with the weight,
         # but ever less, since batches reach their caps: at most in proportion, and at most as
         # steeply as between two weights that passed.
@@ -183,13 +176,6 @@ class _Evidence:
         return max(self.limits.lowest_tokens, int(_BOUND_GUESS * self.ceiling))
 
 
-class RequestLengths(NamedTuple):
-    """The shortest, mean and longest requests of a workload, in tokens."""
-
-    input_tokens: tuple[int, int, int]
-    output_tokens: tuple[int, int, int]
-
-
 class CornerCase(NamedTuple):
     """Requests that are sent all at once."""
 
@@ -199,30 +185,25 @@ class CornerCase(NamedTuple):
     output_tokens: int
 
 
-def request_lengths(
-    model: RequestModel, max_input_tokens: int, max_output_tokens: int
-) -> RequestLengths:
-    """Return a workload's lengths: the least and the mean of its bins, the most by its caps."""
-
-    def lengths(name: str, cap: int) -> tuple[int, int, int]:
-        values = model.frame[name].to_numpy(float)
-        mean = np.average(values, weights=model.weights)
-        least, mean = (int(np.clip(round(value), 1, cap)) for value in (values.min(), mean))
-        return least, mean, cap
-
-    return RequestLengths(
-        lengths("input_tokens", max_input_tokens), lengths("output_tokens", max_output_tokens)
-    )
+def lengths_of(model: RequestModel, name: str, cap: int) -> tuple[int, int, int]:
+    """Return the least and the mean (of the bins) and the most (`cap`) of a workload's lengths."""
+    values = model.frame[name].to_numpy(float)
+    mean = np.average(values, weights=model.weights)
+    least, mean = (int(np.clip(round(value), 1, cap)) for value in (values.min(), mean))
+    return least, mean, cap
 
 
 def corner_cases(
-    batch_weight_tokens: int, lengths: RequestLengths, max_num_seqs: int
+    batch_weight_tokens: int,
+    input_tokens: tuple[int, int, int],
+    output_tokens: tuple[int, int, int],
+    max_num_seqs: int,
 ) -> list[CornerCase]:
-    """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2. No
-    output is so short that its request would end before the others have begun.
+    """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2, for
+    requests of these lengths (`lengths_of`). No output is so short that its request would end
+    before the others have begun.
     """
-    least_in, mean_in, most_in = lengths.input_tokens
-    least_out, mean_out, most_out = lengths.output_tokens
+    (least_in, mean_in, most_in), (least_out, mean_out, most_out) = input_tokens, output_tokens
     least_out = max(least_out, min(_SHORT_OUTPUT_TOKENS, most_out))
 
     def full(name: str, input_tokens: int, output_tokens: int) -> CornerCase:
@@ -248,8 +229,8 @@ def check_corner_cases(
     """Put each case on all servers at once; ServerError: a request failed, or a server died."""
     targets = [server.target for server in servers]
     for number, case in enumerate(cases):
-        lengths = ([case.input_tokens], [case.output_tokens])
-        source = ListedRequests(targets[0].model, *lengths, prompts, seed + number)
+        requests = listed([case.input_tokens], [case.output_tokens], prompts)
+        source = Source(targets[0].model, requests, seed + number)
         # Request i goes to server i mod n: each gets the whole case.
         due_s = np.zeros(case.n_requests * len(servers))
         result = run_open_loop(targets, source, due_s, timeout_s, time.monotonic_ns())
@@ -308,12 +289,10 @@ def tune_and_load(
     check: Callable[[Sequence[Server], int], None],
     load: Callable[[Sequence[Server]], None],
 ) -> int | None:
-    """Search the batch weight; load the servers that passed the last probe and return their weight.
-
-    Servers that run out of memory under load have not passed: the search goes on. One that ended in
-    an earlier attempt (`record`) costs one start. `start` starts a cell's servers with a weight,
-    `check` puts its corner cases on them. None if no weight works. Raises ServerError: a server
-    failed for another reason than memory.
+    """Search the batch weight; `load` the servers that passed the last probe and return their
+    weight, None if none works. Servers that run out of memory under load have not passed, also in
+    an earlier attempt (`record`). `start` starts servers with a weight, `check` puts the corner
+    cases on them. ServerError: a server failed for another reason than memory.
     """
     while True:
         weight = untried = next_weight(record.probes, limits)

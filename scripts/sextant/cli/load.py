@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
 
     from sextant.engine.http import Target
     from sextant.experiment.scenarios import Scenario
-    from sextant.load.source import Prompts, Source, Text
+    from sextant.load.source import Draw, Form, Prompts, Text
+
+    Content = tuple[Draw, dict[str, Any]]
 
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _DURATION_S, _WARMUP_S, _COOLDOWN_S = 120.0, 10.0, 5.0
@@ -71,9 +72,8 @@ class ServerOptions:
             # Somebody may have given the key itself.
             is_name = re.fullmatch("[A-Z][A-Z0-9_]*", self.api_key_env)
             named = self.api_key_env if is_name else "such variable"
-            problem = f"the environment has no {named}"
             fix = "export it, or leave the option out if the server needs no key"
-            raise InputError(problem, field=option, fix=fix)
+            raise InputError(f"the environment has no {named}", field=option, fix=fix)
         how = {"path": "/v1/chat/completions"} if self.chat else {}
         urls = map(without_v1, self.base_url)
         targets = [Target(url, self.model, key, self.ca_file, **how) for url in urls]
@@ -132,8 +132,7 @@ class LevelOptions:
                 rate_rps = len(times) / lasting_s if lasting_s else math.inf
                 return replace(scenario, levels=(rate_rps,))
         if self.time_factor is not None:
-            fix = "leave it out"
-            raise InputError("only --replay has times", field="--time-factor", fix=fix)
+            raise InputError("only --replay has times", field="--time-factor", fix="leave it out")
         if len(chosen) != 1:
             fix = "give one of --users, --request-rate and --batch"
             raise InputError("how to load the server is not clear", field="--users", fix=fix)
@@ -155,20 +154,6 @@ class LevelOptions:
         for name in ("burstiness", "n_requests", "max_in_flight"):
             given[name] = getattr(self, name)
         return {name: value for name, value in given.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Content:
-    """What is sent."""
-
-    source_of: Callable[[int], "Source"]
-    """Makes a level's requests from its seed."""
-    workload_id: str
-    facts: dict[str, Any]
-    """`max_input_tokens`, `max_output_tokens`, and what else is known of the requests."""
-    prompts: str = ""
-    sampler: str | None = None
-    unsent_parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,15 +184,16 @@ class RequestOptions:
     """Answers may stop early. Only standard fields are sent: also for servers that do not know
     ignore_eos and min_tokens."""
 
-    def content(self, model: str, is_chat: bool) -> Content:
-        """Return what makes requests. Raises InputError for options that do not go together."""
-        from sextant.load.source import Form
-
+    def content(self, form: "Form") -> "Content":
+        """Return what draws requests, and the fields of `CellRun` that say which these are, with
+        `max_input_tokens` and `max_output_tokens` in its definition. Raises InputError for options
+        that do not go together.
+        """
         lengths = [each for each in (self.input_tokens, self.output_tokens) if each is not None]
         if (self.workload is not None) + (self.replay is not None) + bool(lengths) != 1:
             fix = "give --workload, --replay, or both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
-        is_text = self.text or is_chat
+        is_text = self.text or form.is_chat
         if self.prompts and not self.tokenizer:
             fix = "give both, or neither for random token ids"
             raise InputError("--prompts goes with --tokenizer", field="--prompts", fix=fix)
@@ -215,28 +201,22 @@ class RequestOptions:
             fix = "give --prompts or --text, or leave it out for random token ids"
             raise InputError("nothing needs a tokenizer", field="--tokenizer", fix=fix)
         if self.workload is not None:
-            made = self._drawn(model, self.workload, is_text)
+            draw, fields = self._drawn(self.workload, is_text)
         elif self.replay is not None:
-            made = self._replayed(model, self.replay, is_text)
+            draw, fields = self._replayed(self.replay, is_text)
         else:
-            made = self._fixed(model, lengths, is_text)
-        form, name = Form(is_chat, self.allow_eos), "random token ids"
+            draw, fields = self._fixed(lengths, is_text)
+        name = "random token ids"
         if self.prompts:
             name = f"{self.prompts}{' as text' if is_text else ''}"
         elif is_text:
             name = "text of words" if self.tokenizer else "text of words, one for a token"
+        facts = fields["definition"] | asdict(form)
+        return draw, {**fields, "definition": facts, "prompts": name + fields.get("prompts", "")}
 
-        def source_of(seed: int) -> "Source":
-            source = made.source_of(seed)
-            source.form = form
-            return source
-
-        facts = made.facts | {"is_chat": is_chat, "may_stop": self.allow_eos}
-        return replace(made, source_of=source_of, facts=facts, prompts=name + made.prompts)
-
-    def _fixed(self, model: str, lengths: list[int], is_text: bool) -> Content:
+    def _fixed(self, lengths: list[int], is_text: bool) -> "Content":
         """Return requests of one length; without texts this loads no library of data frames."""
-        from sextant.load.source import ListedRequests
+        from sextant.load.source import listed
         from sextant.workload.prompts import RandomTokens
 
         if len(lengths) < 2:
@@ -245,16 +225,12 @@ class RequestOptions:
         refuse(self, "requests of given lengths do not use it", *_OF_A_WORKLOAD)
         prompts = self._texts(is_text) or RandomTokens(self.vocab_size)
         inputs, outputs = lengths
-
-        def source_of(seed: int) -> ListedRequests:
-            return ListedRequests(model, [inputs], [outputs], prompts, seed)
-
         facts = {"max_input_tokens": inputs, "max_output_tokens": outputs}
-        return Content(source_of, f"{inputs}-in-{outputs}-out", facts)
+        fields = {"workload_id": f"{inputs}-in-{outputs}-out", "definition": facts}
+        return listed([inputs], [outputs], prompts), fields
 
-    def _replayed(self, model: str, trace: Path, is_text: bool) -> Content:
-        """Return the requests of a trace."""
-        from sextant.load.source import N_WORDS, ReplayedRequests, Texts
+    def _replayed(self, trace: Path, is_text: bool) -> "Content":
+        from sextant.load.source import N_WORDS, Texts, replayed
         from sextant.workload.prompts import FIRST_TOKEN_ID, RandomTokens
         from sextant.workload.shared_blocks import read_blocks
 
@@ -268,9 +244,6 @@ class RequestOptions:
             drawn = blocks.draws(request, below, *seed).astype("int32")
             return texts.of_words(drawn) if isinstance(texts, Texts) else drawn + FIRST_TOKEN_ID
 
-        def source_of(seed: int) -> ReplayedRequests:
-            return ReplayedRequests(model, blocks, prompt_of, seed)
-
         facts = {
             "replay": str(trace),
             "shared_block_tokens": blocks.block_tokens or None,
@@ -278,28 +251,22 @@ class RequestOptions:
             "max_output_tokens": int(blocks.output_tokens.max()),
         }
         shared = ", alike as far as hash_ids are" if blocks.block_tokens else ""
-        return Content(source_of, trace.stem, facts, prompts=shared)
+        fields = {"workload_id": trace.stem, "definition": facts, "prompts": shared}
+        return replayed(blocks, prompt_of), fields
 
-    def _drawn(self, model: str, workload: str, is_text: bool) -> Content:
-        """Return requests drawn from a workload."""
-        from sextant.load.source import RequestSource, unsent_parameters
+    def _drawn(self, workload: str, is_text: bool) -> "Content":
+        from sextant.load.source import drawn_from, unsent_parameters
         from sextant.workload.draw import open_workload
         from sextant.workload.fit import cap_model
         from sextant.workload.prompts import RandomTokens
 
         caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
         requests, clipped_fraction = cap_model(open_workload(workload), caps)
-        prompts = self._texts(is_text) or RandomTokens(self.vocab_size)
-
-        def source_of(seed: int) -> RequestSource:
-            return RequestSource(model, requests, prompts, seed)
-
+        draw = drawn_from(requests, self._texts(is_text) or RandomTokens(self.vocab_size))
         facts: dict[str, Any] = {"workload": workload, "clipped_fraction": clipped_fraction}
         facts |= {f"max_{name}": int(requests.frame[name].max()) for name in caps}
-        unsent = tuple(unsent_parameters(requests))
-        return Content(
-            source_of, Path(workload).stem, facts, sampler="joint", unsent_parameters=unsent
-        )
+        fields = {"workload_id": Path(workload).stem, "definition": facts, "sampler": "joint"}
+        return draw, {**fields, "unsent_parameters": tuple(unsent_parameters(requests))}
 
     def _texts(self, is_text: bool) -> "Prompts | None":
         """Return what makes prompts from or as text, None for random token ids."""
@@ -331,7 +298,7 @@ class SubjectOptions:
     engine: str = "endpoint"
     """What serves, e.g. vllm, sglang or tgis; for the results."""
 
-    def subject(self, model: str, content: Content) -> dict[str, Any]:
+    def subject(self, model: str) -> dict[str, Any]:
         """Return the ids, and the facts of LLM and GPU profile as far as they are known."""
         from sextant.facts.gpu import profile_of_id
         from sextant.facts.llm import config_file, load_llm, name_of, shipped_config
@@ -344,15 +311,9 @@ class SubjectOptions:
                 profile = asdict(profile_of_id(self.gpu_profile))
                 profile["usd_per_hour"] = self.usd_per_hour  # no nan in JSON
         llm = asdict(load_llm(config, self.dtype)) if config else None
-        return {
-            "llm_id": llm_id,
-            "gpu_profile_id": self.gpu_profile or "unknown",
-            "workload_id": content.workload_id,
-            "sampler": content.sampler,
-            "prompts": content.prompts,
-            "unsent_parameters": tuple(content.unsent_parameters),
-            "definition": {"llm": llm, "gpu_profile": profile, **content.facts},
-        }
+        definition = {"llm": llm, "gpu_profile": profile}
+        profile_id = self.gpu_profile or "unknown"
+        return {"llm_id": llm_id, "gpu_profile_id": profile_id, "definition": definition}
 
 
 @grouped
@@ -376,14 +337,16 @@ def load(
     results can be asked for a recommendation: sextant recommend --database OUT.
     """
     from sextant.load.run import Stopped, load_server, stoppable
+    from sextant.load.source import Form
 
     targets, limits_ms = server.targets(), limits.of_each()
-    content = requests.content(server.model, server.chat)
-    scenario = way.scenario(requests.replay)
-    subject = what.subject(server.model, content)
+    form = Form(server.chat, requests.allow_eos)
+    draw, content = requests.content(form)
+    scenario, subject = way.scenario(requests.replay), what.subject(server.model)
+    subject |= {**content, "definition": subject["definition"] | content["definition"]}
     how: dict[str, Any] = {"timeout_s": way.timeout, "seed": seed, "limits_ms": limits_ms}
     with stoppable():
-        sent = (targets, content.source_of, scenario)
+        sent = (targets, draw, form, scenario)
         document, interruption = load_server(*sent, out, subject, engine=what.engine, **how)
     print_document(document)
     say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")

@@ -51,12 +51,10 @@ def fit(
     from sextant.workload.fit import fit_workload, write_use_case, write_workload
     from sextant.workload.request_model import N_BINS
 
-    caps: dict[str, Any] = {
-        "max_input_tokens": max_input_tokens,
-        "max_output_tokens": max_output_tokens,
-    }
-    path, is_use_case = Path(source), source in published.use_case_names()
-    is_use_case = is_use_case and not path.exists()
+    caps: dict[str, Any] = {"max_input_tokens": max_input_tokens}
+    caps["max_output_tokens"] = max_output_tokens
+    path = Path(source)
+    is_use_case = source in published.use_case_names() and not path.exists()
     is_text = path.suffix in _TEXT_ENDINGS
     is_histogram = not is_use_case and not is_text and _is_histogram(path)
     if n_bins is not None and (is_use_case or is_histogram):
@@ -74,13 +72,12 @@ def fit(
             figures = _fit_texts(path, files, tokenizer, n_bins or N_BINS, caps)
         else:
             figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
-    if is_use_case or is_histogram or is_text:
+    bins, n_requests = f"{figures['n_joint_bins']:,} joint bins", figures["n_requests"]
+    if "clipped_fraction" in figures:
         shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
-        say(f"{out}: {figures['n_joint_bins']:,} joint bins; caps shortened {shares}")
+        say(f"{out}: {bins}; caps shortened {shares}")
         return
     distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
-    n_requests = figures["n_requests"]
-    bins = f"{figures['n_joint_bins']:,} joint bins"
     say(f"{out}: {n_requests:,} requests in {bins}; KS distances: {distances}")
     cut = {side: figures[f"n_clipped_{side}"] for side in ("input", "output")}
     if any(cut.values()):
@@ -112,17 +109,15 @@ def _fit_texts(
     from sextant.workload.request_model import fit_request_model
 
     if tokenizer is None:
-        fix = (
-            "give the tokenizer.json of the LLM whose tokens count; if this is a trace, "
-            "normalise it first: sextant ingest"
-        )
+        fix = "give the tokenizer.json of the LLM whose tokens count; if this is a trace, "
+        fix += "normalise it first: sextant ingest"
         raise InputError("texts have no token counts", file=source, field="--tokenizer", fix=fix)
-    read = read_conversations(source, tokenizer)
-    left_out = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in read.n_empty.items())
-    say(f"{source}: {len(read.requests):,} requests of {read.n_items:,} items; {left_out}")
+    requests, n_items, n_empty = read_conversations(source, tokenizer)
+    left_out = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in n_empty.items())
+    say(f"{source}: {len(requests):,} requests of {n_items:,} items; {left_out}")
     inputs = {"source": sha256_file(source), "tokenizer": sha256_file(tokenizer)}
     origin = {"inputs_sha256": inputs, "n_bins": n_bins}
-    return write_workload(fit_request_model(read.requests, n_bins), *files, origin=origin, **caps)
+    return write_workload(fit_request_model(requests, n_bins), *files, origin=origin, **caps)
 
 
 @dataclass(frozen=True, kw_only=True)

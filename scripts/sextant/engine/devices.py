@@ -33,12 +33,9 @@ def pick_devices(
     placement: str = "own",
     environ: Mapping[str, str] = os.environ,
 ) -> list[tuple[int | str, ...]]:
-    """Return the devices of each replica: the first ones that this job may use.
-
-    GPUs are indices or UUIDs, as `CUDA_VISIBLE_DEVICES` has them; on a CPU they are cores. With the
-    placement `own` each replica has devices of its own, with `shared` all have the same. Raises
-    InputError: the job has fewer devices than the replicas need, SLURM has given it none, or a
-    replica would need several MIG instances, of which a process can use only one.
+    """Return the devices of each replica, the first ones that this job may use: GPUs by index or
+    UUID, on a CPU cores. With the placement `shared` all replicas have the same. InputError: too
+    few devices, none given by SLURM, or several MIG instances, of which a process can use only one.
     """
     available: Sequence[int | str]
     if devices.kind == "cpu":
@@ -56,10 +53,8 @@ def pick_devices(
     elif "SLURM_JOB_ID" in environ:
         # All GPUs of the node would be visible: those of other jobs, too.
         problem = f"SLURM job {environ['SLURM_JOB_ID']} was given no GPU"
-        fix = (
-            "submit with workflow/profiles/slurm, which asks for the devices of each GPU profile "
-            "(`gpu_model` in gpu_profiles.tsv), or with --gres=gpu:N"
-        )
+        fix = "submit with workflow/profiles/slurm, which asks for the devices of each GPU profile "
+        fix += "(`gpu_model` in gpu_profiles.tsv), or with --gres=gpu:N"
         raise InputError(problem, field="CUDA_VISIBLE_DEVICES", fix=fix)
     else:
         try:

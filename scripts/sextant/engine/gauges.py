@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 
@@ -65,24 +65,23 @@ class Series:
 
     read: Rows
     period_s: float
-    file: int
-    """Descriptor of the file for the rows."""
-    is_read_at_end: bool = False
-    """Counters are whole only if they are read once more at the end."""
+    file: int  # descriptor of the file for the rows
+    is_read_at_end: bool = False  # counters are whole only if they are read once more at the end
+    begun: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, stopped: threading.Event, begun: threading.Event) -> None:
+    def run(self, stopped: threading.Event) -> None:
         """Read until `stopped`; sets `begun` after the first reading, even a failed one."""
         started_s = time.monotonic()
         try:
             while not stopped.is_set():
                 _write_rows(self.file, self.read())
-                begun.set()
+                self.begun.set()
                 elapsed_s = time.monotonic() - started_s
                 stopped.wait((int(elapsed_s / self.period_s) + 1) * self.period_s - elapsed_s)
             if self.is_read_at_end:
                 _write_rows(self.file, self.read())
         finally:
-            begun.set()
+            self.begun.set()
 
 
 def _write_rows(file: int, rows: Sequence[dict]) -> None:
@@ -162,13 +161,11 @@ _WHOLE_GPU: tuple[Callable[[object], Row], ...] = (
 class Gpu:
     """A GPU or MIG instance, with the fields that it has not refused so far."""
 
-    name: str
-    """`gpu<NVML index>`, or the UUID of a MIG instance."""
+    name: str  # `gpu<NVML index>`, or the UUID of a MIG instance
     handle: object
     readers: list[Callable[[object], Row]]
-    uuid: str | None = None
-    """UUID of the GPU; of a MIG instance, that of the GPU it is a part of."""
-    instance_id: int | None = None
+    uuid: str | None = None  # UUID of the GPU; of a MIG instance, that of the GPU it is a part of
+    instance_id: str = ""  # empty: it is a whole GPU
 
     def read(self) -> Row:
         """Return what the device reports now, if it does; SeriesEndedError: it is lost."""
@@ -185,9 +182,7 @@ class Gpu:
 
     def has_labels(self, labels: dict[str, str]) -> bool:
         """Return whether DCGM's labels are this device's: its UUID, or its index without one."""
-        if labels.get("GPU_I_ID", "") != (
-            "" if self.instance_id is None else str(self.instance_id)
-        ):
+        if labels.get("GPU_I_ID", "") != self.instance_id:
             return False
         if self.uuid and labels.get("UUID"):
             return labels["UUID"] == self.uuid
@@ -225,7 +220,7 @@ def _open(selector: int | str, warn: Warn) -> list[Gpu]:
     if not is_instance:
         return [gpu]
     warn(f"power, energy, clock and temperature of {selector} are those of all {name}")
-    instance_id = pynvml.nvmlDeviceGetGpuInstanceId(handle)
+    instance_id = str(pynvml.nvmlDeviceGetGpuInstanceId(handle))
     return [Gpu(str(selector), handle, [_memory], gpu.uuid, instance_id), gpu]
 
 
@@ -249,12 +244,12 @@ def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
             warn_once("silent", f"does not answer: {error}")
             return []
         rows: list[Row] = [{"device": gpu.name} for gpu in gpus]
-        for (name, field), (row, gpu) in product(_DCGM.items(), zip(rows, gpus, strict=True)):
-            for labels, value in samples(text, field):
+        for (name, metric), (row, gpu) in product(_DCGM.items(), zip(rows, gpus, strict=True)):
+            for labels, value in samples(text, metric):
                 # Outside of 0 to 1 are DCGM's marks for a value that it does not have.
                 if gpu.has_labels(labels) and 0 <= value <= 1:
                     row[name] = value
-        if lacking := [field for name, field in _DCGM.items() if not any(name in r for r in rows)]:
+        if lacking := [it for name, it in _DCGM.items() if not any(name in row for row in rows)]:
             warn_once("lacking", f"has no {', '.join(lacking)} of our GPUs")
         return [row for row in rows if len(row) > 1]
 
@@ -298,7 +293,7 @@ def all_series(plan: dict, clock: Callable[[], float], warn: Warn) -> list[Serie
 def main() -> None:
     """Watch until standard input closes."""
     plan = json.loads(sys.stdin.buffer.readline())
-    stopped, begun, threads = threading.Event(), list[threading.Event](), list[threading.Thread]()
+    stopped = threading.Event()
 
     def clock() -> float:
         return (time.monotonic_ns() - plan["epoch_ns"]) / 1e9
@@ -306,24 +301,23 @@ def main() -> None:
     def warn(message: str) -> None:
         print(f"{message} (at {clock():.1f} s)", file=sys.stderr, flush=True)
 
-    def follow(series: Series, its_begun: threading.Event) -> None:
+    def follow(series: Series) -> None:
         try:
-            series.run(stopped, its_begun)
+            series.run(stopped)
         except SeriesEndedError as error:
             warn(f"{error}: its series ends")
         except Exception as error:  # the other series go on
             warn(f"a series ended: {error!r}")
 
     def announce() -> None:
-        for event in begun:
-            event.wait()
+        for series in every:
+            series.begun.wait()
         print("watching", flush=True)
 
-    for series in all_series(plan, clock, warn):
-        begun.append(threading.Event())
-        threads.append(threading.Thread(target=follow, args=(series, begun[-1]), daemon=True))
-        threads[-1].start()
-    threading.Thread(target=announce, daemon=True).start()
+    every = all_series(plan, clock, warn)
+    threads = [threading.Thread(target=follow, args=(each,), daemon=True) for each in every]
+    for thread in (*threads, threading.Thread(target=announce, daemon=True)):
+        thread.start()
     sys.stdin.buffer.read()
     stopped.set()
     deadline_s = time.monotonic() + _LAST_READING_S

@@ -28,15 +28,11 @@ class Target:
     base_url: str
     model: str
     api_key: str | None = field(default=None, repr=False)
-    ca_file: Path | None = None
-    """Certificates (PEM) to trust for https in place of the system's."""
-    path: str = "/v1/completions"
-    """Where requests go, below the base URL."""
+    ca_file: Path | None = None  # certificates (PEM) to trust for https in place of the system's
+    path: str = "/v1/completions"  # where requests go, below the base URL
 
     def address(self) -> tuple[str, int, ssl.SSLContext | None]:
-        """Return host, port and the TLS context (None for plain HTTP). Raises InputError: a URL of
-        another kind, or no certificates in `ca_file`.
-        """
+        """Return host, port, TLS context (None: plain); InputError: a wrong URL or `ca_file`."""
         host, port = host_and_port(self.base_url)
         return host, port, self._tls
 
@@ -64,8 +60,7 @@ def api_key_of(variable: str, field: str) -> str | None:
     key = os.environ.get(variable, "").strip()
     if not all("!" <= letter <= "~" for letter in key):
         problem = "the API key holds spaces, control characters or letters beyond ASCII"
-        fix = "set the variable to the key alone, on one line"
-        raise InputError(problem, field=field, fix=fix)
+        raise InputError(problem, field=field, fix="set the variable to the key alone, on one line")
     return key or None
 
 
@@ -132,15 +127,11 @@ class MetricNames:
 
     n_running: str
     n_waiting: str
-    kv_cache_usage: str | None = None
-    """A fraction."""
+    kv_cache_usage: str | None = None  # a fraction
     n_preemptions: str | None = None
-    itl_s: str | None = None
-    """A histogram of the times between tokens."""
-    n_drafts: str | None = None
-    """Of speculative decoding: drafts that were verified."""
-    n_accepted_tokens: str | None = None
-    """Of these drafts, tokens that were accepted."""
+    itl_s: str | None = None  # a histogram of the times between tokens
+    n_drafts: str | None = None  # of speculative decoding: drafts that were verified
+    n_accepted_tokens: str | None = None  # of these drafts, tokens that were accepted
 
 
 VLLM_METRICS = MetricNames(

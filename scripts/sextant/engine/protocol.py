@@ -14,8 +14,7 @@ from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.points.verdict import MemoryFacts
 
-_VERSION_PATHS = ("/version", "/get_server_info", "/info")
-"""Where vLLM, SGLang and TGI say their version."""
+_VERSION_PATHS = ("/version", "/get_server_info", "/info")  # where vLLM, SGLang and TGI say it
 _MOST_LETTERS = 100
 OTHER_FORM = (ValueError, KeyError, TypeError, RecursionError)
 """What reading raises where a server answers in another form than was expected."""
@@ -25,8 +24,7 @@ OTHER_FORM = (ValueError, KeyError, TypeError, RecursionError)
 class ServerSpec:
     """One server to start: an LLM on a GPU profile with a batch weight."""
 
-    model: Path
-    """Folder with `config.json`, and weights unless `load_format` is `dummy`."""
+    model: Path  # folder with `config.json`, and weights unless `load_format` is `dummy`
     load_format: str
     devices: Devices
     batch_weight_tokens: int
@@ -35,12 +33,10 @@ class ServerSpec:
     device_indices: tuple[int | str, ...]
     """Indices or UUIDs of the GPUs, or indices of the CPU cores, that the server may use."""
     seed: int
-    memory_share: float = 1.0
-    """Fraction of the usable device memory; the rest belongs to other servers on it."""
+    memory_share: float = 1.0  # of the usable device memory; the rest is other servers'
     cpu_indices: tuple[int, ...] | None = None
     """CPU cores that the server may use; None for all, or on CPU cores for its devices."""
-    memory_limit_gib: float | None = None
-    """Limit of the private host memory of each of the server's processes."""
+    memory_limit_gib: float | None = None  # of private host memory, for each of its processes
     scratch: Path | None = None
     """Folder for its caches and temporary files (`scratch_folder`); None for the engine's own."""
 
@@ -72,16 +68,12 @@ class Server:
     """A server that answers `/v1/completions`: here, one that somebody else started."""
 
     target: Target
-    command: list[str] | None = None
-    """The command that started it; None if somebody else did."""
+    command: list[str] | None = None  # the command that started it; None if somebody else did
     start_duration_s: float | None = None
     """Seconds from its command until it was healthy; None if somebody else started it."""
-    batch_weight_tokens: int | None = None
-    """The most tokens in flight; None if unknown."""
-    device_indices: tuple[int | str, ...] = ()
-    """The devices of this machine that it uses, which telemetry watches."""
-    pids: tuple[int, ...] = ()
-    """The processes of this machine that it consists of, with all below them."""
+    batch_weight_tokens: int | None = None  # the most tokens in flight; None if unknown
+    device_indices: tuple[int | str, ...] = ()  # its devices here, which telemetry watches
+    pids: tuple[int, ...] = ()  # its processes on this machine, with all below them
 
     def version(self) -> str | None:
         """Return the engine's version, None if the server does not report it in time."""
@@ -123,10 +115,8 @@ class Server:
 class Engine(Protocol):
     """What serves. A new engine is one file with a class like this, and one row in `registry`."""
 
-    starts_servers: bool
-    """Whether it starts servers: then memory facts decide, and the batch weight is tuned."""
-    metric_names: tuple[MetricNames, ...]
-    """What its servers may call their metrics."""
+    starts_servers: bool  # whether it does: then memory facts decide, and the batch weight is tuned
+    metric_names: tuple[MetricNames, ...]  # what its servers may call their metrics
 
     def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
         """Check a configuration's `engine`; return warnings. InputError: it cannot have that."""
@@ -134,9 +124,7 @@ class Engine(Protocol):
     def serve(
         self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
     ) -> AbstractContextManager[Sequence[Server]]:
-        """Return servers that are ready when the context begins and have ended after it.
-
-        There is a server per spec; an engine that starts none gets no specs. The first logs to
-        `log_path`, the others to `<stem>.<n><suffix>`. Raises ServerError: one did not start;
-        InputError: a setting is wrong, which shows only now.
+        """Return servers, one a spec (an engine that starts none gets no specs), that are ready
+        when the context begins and have ended after it. The first logs to `log_path`, the others to
+        `<stem>.<n><suffix>`. ServerError: one did not start; InputError: a setting is wrong.
         """

@@ -12,9 +12,7 @@ ENGINES: dict[str, Engine] = {"vllm": VLLM(), ENDPOINT: EndpointEngine()}
 
 
 def check_settings(settings: EngineSettings, file: str | Path) -> list[str]:
-    """Check the `engine` part of a configuration; return warnings. Raises InputError: an unknown
-    engine, or a setting that it cannot have.
-    """
+    """Check a configuration's `engine`; return warnings. InputError: one that it cannot have."""
     if settings.name not in ENGINES:
         fix = f"use one of {', '.join(ENGINES)}"
         problem = f"unknown engine {settings.name!r}"

@@ -162,7 +162,8 @@ class VLLMServer(Server):
             if self.is_healthy():
                 # It takes our key and no other, or somebody else's would be measured.
                 keys = (self.api_key, "another key")
-                statuses = [self._get("/v1/models", key)[0] for key in keys]
+                targets = [replace(self.target, api_key=key) for key in keys]
+                statuses = [get(target, "/v1/models")[0] for target in targets]
                 if statuses == [200, 401]:
                     return
                 if None not in statuses:
@@ -174,14 +175,11 @@ class VLLMServer(Server):
 
     def is_healthy(self) -> bool:
         """Return whether the engine behind the API server says that it is well."""
-        return self._get("/health")[0] == 200
+        return get(replace(self.target, api_key=None), "/health")[0] == 200
 
     def metrics(self) -> str:
         """Return the server's Prometheus text; raises `OSError` if it does not answer."""
         return fetch(self.target.base_url)
-
-    def _get(self, path: str, api_key: str | None = None) -> tuple[int | None, str]:
-        return get(replace(self.target, api_key=api_key), path)
 
     def error(self, message: str) -> ServerError:
         """Build the error for a server that failed, with the end of its log."""

@@ -17,12 +17,9 @@ from sextant.experiment.servers import EngineSettings
 
 DATA_SHEET = read_yaml(PROJECT / "resources/engines/vllm.yaml")
 """Options, environment and log texts of vLLM, as plain data."""
-_INSTEAD = {
-    name: row["instead"] for row in DATA_SHEET["reserved_options"] for name in row["options"]
-}
+_INSTEAD = {name: it["instead"] for it in DATA_SHEET["reserved_options"] for name in it["options"]}
 _ENVIRONMENT = DATA_SHEET["environment"]
-MODEL_NAME = "sextant"
-"""What the server calls the LLM."""
+MODEL_NAME = "sextant"  # what the server calls the LLM
 _IN_ENGINE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
@@ -125,9 +122,7 @@ def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[st
 
 
 def _names(argument: str, options: Iterable[str]) -> list[str]:
-    """Return the options that an argument may mean: vLLM takes `_` for `-`, `--name=value` and any
-    beginning of a name.
-    """
+    """Return the options that `--name=value` may mean: `_` is `-`, and a beginning is enough."""
     found = re.match(r"(--?)([^=.]+)", argument)
     if not found:
         return []

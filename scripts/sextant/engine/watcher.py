@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
@@ -29,16 +30,12 @@ _SCRIPTS = PROJECT / "scripts"
 class WatchPlan:
     """What to watch during a level: devices of the job, servers, DCGM."""
 
-    kind: str
-    """`gpu`, or `cpu` for the processor time of the servers' processes."""
+    kind: str  # `gpu`, or `cpu` for the processor time of the servers' processes
     devices: tuple[int | str, ...]
     """NVML indices and UUIDs of GPUs or MIG instances; on a CPU, the cores of all servers."""
-    pids: tuple[int, ...] = ()
-    """On a CPU: the processes that count, with all below them."""
-    server_urls: tuple[str, ...] = ()
-    """Base URL of each replica."""
-    metric_names: tuple[MetricNames, ...] = (VLLM_METRICS,)
-    """What the servers may call their metrics."""
+    pids: tuple[int, ...] = ()  # on a CPU: the processes that count, with all below them
+    server_urls: tuple[str, ...] = ()  # base URL of each replica
+    metric_names: tuple[MetricNames, ...] = (VLLM_METRICS,)  # what servers may call theirs
     dcgm_url: str | None = None
 
 
@@ -46,24 +43,19 @@ class WatchPlan:
 class Watched:
     """What was sampled, with times in seconds since the cell's epoch."""
 
-    telemetry: pa.Table
-    """Rows of `TELEMETRY_SCHEMA`."""
-    server: pa.Table
-    """Rows of `SERVER_SCHEMA`."""
-    warnings: list[str]
-    """What could not be read, or ended early, and when."""
+    telemetry: pa.Table  # rows of `TELEMETRY_SCHEMA`
+    server: pa.Table  # rows of `SERVER_SCHEMA`
+    warnings: list[str]  # what could not be read, or ended early, and when
 
 
 class Watcher:
     """A process that watches one level; a context manager, so that it always ends. It is entered
-    when every source was read once, or after `limit_s`. Telemetry never fails a measurement: what
+    when every source was read once, or after 10 s. Telemetry never fails a measurement: what
     cannot be read is a warning of `stop`.
     """
 
-    def __init__(
-        self, plan: WatchPlan, epoch_ns: int, level: float, limit_s: float = _START_LIMIT_S
-    ) -> None:
-        self._level, self._limit_s = level, limit_s
+    def __init__(self, plan: WatchPlan, epoch_ns: int, level: float) -> None:
+        self._level = level
         self._watched: Watched | None = None
         self._warnings: list[str] = []
         # Files in memory: nothing is lost to a full disk, and nothing stays behind.
@@ -72,7 +64,7 @@ class Watcher:
         )
         files = {"telemetry_file": self._telemetry, "server_file": self._server}
         path = os.pathsep.join(filter(None, (str(_SCRIPTS), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "sextant.engine.gauges"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -81,24 +73,19 @@ class Watcher:
             env={**os.environ, "PYTHONPATH": path},
             process_group=0,  # Ctrl-C is the parent's to handle
         )
-        assert self._process.stdin and self._process.stdout, "both are pipes"
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        assert self.process.stdin and self.process.stdout, "both are pipes"
+        self._stdin, self._stdout = self.process.stdin, self.process.stdout
         line = json.dumps({**asdict(plan), **files, "epoch_ns": epoch_ns}) + "\n"
         with contextlib.suppress(BrokenPipeError):
             self._stdin.write(line.encode())
             self._stdin.flush()
 
-    @property
-    def pid(self) -> int:
-        """Process id of the process that watches."""
-        return self._process.pid
-
     def __enter__(self) -> "Watcher":
         ready = select.poll()  # unlike select, it knows more than 1,024 file descriptors
         ready.register(self._stdout, select.POLLIN)
         try:
-            if not ready.poll(self._limit_s * 1e3):
-                self._warnings.append(f"not every source was read within {self._limit_s:g} s")
+            if not ready.poll(_START_LIMIT_S * 1e3):
+                self._warnings.append(f"not every source was read within {_START_LIMIT_S:g} s")
         except BaseException:
             self.stop()
             raise
@@ -114,17 +101,17 @@ class Watcher:
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         try:
-            self._process.wait(_STOP_LIMIT_S)
+            self.process.wait(_STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
         self._stdout.close()
         files, contents = (self._telemetry, self._server, self._errors), []
         for file in files:
             contents.append(os.pread(file, os.fstat(file).st_size, 0))
             os.close(file)
         warnings = [*self._warnings, *contents[2].decode(errors="replace").splitlines()]
-        if status := self._process.returncode:
+        if status := self.process.returncode:
             problem = f"the telemetry process ended with status {status}"
             warnings.append(f"{problem}; what it sampled is kept")
         for warning in warnings:
@@ -141,7 +128,9 @@ def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
     if not whole:
         return schema.empty_table()
     given = pa.schema([field for field in schema if field.name != "level"])
-    options = pa.json.ParseOptions(explicit_schema=given)
-    rows = pa.json.read_json(pa.BufferReader(whole), parse_options=options)
-    rows = rows.append_column("level", pa.repeat(pa.scalar(float(level)), len(rows)))
-    return rows.select(schema.names).cast(schema)
+    options = pa.json.ReadOptions(block_size=len(whole)), pa.json.ParseOptions(given)
+    rows = pa.json.read_json(pa.BufferReader(whole), *options)
+    # Not `pa.repeat`, which would import pandas.
+    own = pa.py_buffer(np.full(len(rows), float(level)))
+    levels = pa.Array.from_buffers(pa.float64(), len(rows), [None, own])
+    return rows.append_column("level", levels).select(schema.names).cast(schema)

@@ -150,9 +150,8 @@ class LLM:
         if self.is_weight_only or not packed:
             return {plain: float(self.n_flop_parameters)}
         dense: float = self.n_quantized_parameters - self.n_quantized_expert_parameters
-        active = self.n_active_expert_parameters * (
-            self.n_quantized_expert_parameters / (self.n_expert_parameters or 1)
-        )
+        share = self.n_quantized_expert_parameters / (self.n_expert_parameters or 1)
+        active = self.n_active_expert_parameters * share
         decoder = self.n_flop_parameters - self.n_active_expert_parameters
         dense *= decoder / ((decoder + self.n_encoder_flop_parameters) or 1)
         by_precision = {plain: self.n_flop_parameters - dense - active, packed: float(dense)}
@@ -205,11 +204,9 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     config = read_config(path, dtype)
     name = config.word("model_type")
     if (family := families().get(name)) is None:
-        fix = (
-            f"use one of {', '.join(sorted(families()))}, give --parameters, --layers and "
-            "--kv-bytes-per-token in place of it, or add the family to "
-            "sextant/facts/families.yaml"
-        )
+        known = ", ".join(sorted(families()))
+        fix = f"use one of {known}, give --parameters, --layers and --kv-bytes-per-token in place "
+        fix += "of it, or add the family to sextant/facts/families.yaml"
         raise config.error(f"unknown family {name!r}", "model_type", fix)
     config.require(**family.requires)
     config.ignore(*family.ignores)
@@ -394,12 +391,11 @@ def memory_of(
     engine: str | None = None,
     data_parallel: float = 1,
 ) -> Memory:
-    """Return the memory of a server that serves an LLM on all of its devices.
-
-    Weights and KV heads are shared out over the devices; with fewer heads than devices each has
-    one, and MLA's latent vector is on every device. A server may use the share `utilization`, by
-    default the engine's or vLLM's, of which it takes some itself (`facts.engine`); engine None: an
-    upper bound. `data_parallel` copies of attention have weights and requests of their own.
+    """Return the memory of a server that serves an LLM on all of its devices, which share weights
+    and KV heads; with fewer heads than devices each has one, and each has MLA's latent vector. A
+    server may use the share `utilization`, by default the engine's or vLLM's, of which it takes
+    some itself (`facts.engine`; engine None: an upper bound). `data_parallel` copies of attention
+    have weights and requests of their own.
     """
     n, total = devices.n_gpus, devices.memory_bytes
     weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes

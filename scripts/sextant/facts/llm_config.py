@@ -201,11 +201,7 @@ FP8 = Scheme("fp8", 8.0)
 NVFP4 = Scheme("nvfp4", 4 + 8 / 16)  # 16 weights share a scale of 8 bits
 MXFP4 = Scheme("mxfp4", 4 + 8 / 32)  # 32 share an exponent of 8 bits (OCP MX Formats 1.0)
 _ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
-_METHODS = (
-    *("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt"),
-    "mxfp4",
-)
-_MOST_BITS = 16
+_METHODS = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, mxfp4"
 
 
 class Matrices(NamedTuple):
@@ -288,8 +284,7 @@ def _scheme(inner: Config, method: str) -> Scheme:
             return _algorithm(inner, "quant_algo")
         case "mxfp4":
             return MXFP4
-    fix = f"use one of {', '.join(_METHODS)}"
-    raise inner.error(f"unknown method {method!r}", "quant_method", fix)
+    raise inner.error(f"unknown method {method!r}", "quant_method", f"use one of {_METHODS}")
 
 
 def _algorithm(inner: Config, field: str) -> Scheme:
@@ -306,7 +301,7 @@ def _integers(bits: float) -> Scheme:
 
 def _grouped(inner: Config, bits_name: str, *, has_zeros: bool) -> float:
     """Return the bits with a 16-bit scale, and a zero point of a weight's width, per group."""
-    bits = inner.integer(bits_name, most=_MOST_BITS)
+    bits = inner.integer(bits_name, most=16)
     group = inner.integer("group_size", least=-1)
     if group < 1:  # -1: the weights of a whole row share a scale
         return float(bits)

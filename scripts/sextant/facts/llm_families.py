@@ -33,6 +33,8 @@ class Family(NamedTuple):
     norms: int = 2  # norms of a layer
     qk_norm: str = ""  # norms of Q and K: `head` over a head, `all` over all heads at once, or none
     window: str = ""  # which layers have a sliding window (`window_facts`)
+    window_fields: Sequence[str] = ("sliding_window", "sliding_attention")  # its width, its layers
+    dense_ffn: str = ""  # width of an MLP beside layers with experts, where it has a field
     experts: str = ""  # how experts are read (`experts_by`)
     is_sparse: bool = False  # whether indexers choose the tokens that attention looks at
     ffn_ratio: int = 0  # MLP over hidden size where its field is absent; 0: it has to be there
@@ -214,51 +216,43 @@ def routed_experts(
 
 def experts_by(config: Config, s: Sizes, rule: str, step: int | None = None) -> Experts:
     """Return the experts by a family's rule; `step` is what a Qwen config without it means."""
-    if rule == "everywhere":  # Mixtral, GPT-OSS and MiniMax: of the MLP's width, in every layer
-        return routed_experts(config, s, s.layers, "num_local_experts", ffn="intermediate_size")
-    if rule == "llama4":  # in every n-th layer, with a shared one
-        step = config.integer("interleave_moe_layer_step")
-        listed = config.listing("moe_layers", int, default=list(range(step - 1, s.layers, step)))
-        n, ffn = len(set(listed) & set(range(s.layers))), "intermediate_size"
-        return routed_experts(config, s, n, "num_local_experts", ffn=ffn, shared_ffn=s.ffn)
-    if rule == "step":  # Step 3.5 and 3.7: a shared one beside them, after a few dense layers
-        layers = s.layers - config.integer("first_k_dense_replace", least=0, most=s.layers)
-        return routed_experts(config, s, layers, shared_ffn=config.integer("share_expert_dim"))
-    if rule == "deepseek":  # the same, with several shared ones
-        dense = config.integer("first_k_dense_replace", least=0)
-        config.require(moe_layer_freq=1)
-        if dense > s.layers:
-            problem, fix = f"{dense} of {s.layers} layers", "correct one of the two"
-            raise config.error(problem, "first_k_dense_replace", fix)
-        shared = config.integer("n_shared_experts", least=0)
-        shared *= config.integer("moe_intermediate_size")
-        return routed_experts(config, s, s.layers - dense, "n_routed_experts", shared_ffn=shared)
-    # Qwen: in every n-th layer but those that are listed. Qwen 1.5 is older than the list.
-    step = config.integer("decoder_sparse_step", default=step)
-    mlps = set(config.listing("mlp_only_layers", int, default=[]))
-    routed = routed_experts(
-        config, s, sum(i not in mlps and (i + 1) % step == 0 for i in range(s.layers))
-    )
-    if rule == "qwen3":
-        return routed
-    # Qwen 1.5, 2 and Next have a shared one, too, behind a gate of its own.
-    shared = config.integer("shared_expert_intermediate_size")
-    return routed._replace(shared_ffn=shared, router=routed.router + s.hidden)
-
-
-def window_facts(
-    config: Config,
-    layers: int,
-    rule: str = "",
-    name: str = "sliding_window",
-    kind: str = "sliding_attention",
-) -> Facts:
-    """Return `sliding_window_tokens` and `n_sliding_layers`; nothing without a window. `rule`
-    counts the layers where the config does not list their types; `name` is the config's for the
-    window's tokens, `kind` that of its layers in `layer_types`.
-    """
-    n_sliding = 0
+    layers, n, ffn, shared, gate = s.layers, "num_experts", "moe_intermediate_size", 0, 0
     match rule:
+        case "everywhere":  # Mixtral, GPT-OSS and MiniMax: of the MLP's width, in every layer
+            n, ffn = "num_local_experts", "intermediate_size"
+        case "llama4":  # in every n-th layer, with a shared one
+            step = config.integer("interleave_moe_layer_step")
+            every_nth = list(range(step - 1, s.layers, step))
+            listed = config.listing("moe_layers", int, default=every_nth)
+            layers, shared = len(set(listed) & set(range(s.layers))), s.ffn
+            n, ffn = "num_local_experts", "intermediate_size"
+        case "step" | "deepseek":  # after a few dense layers, with shared ones
+            dense = config.integer("first_k_dense_replace", least=0)
+            if dense > s.layers:
+                problem, fix = f"{dense} of {s.layers} layers", "correct one of the two"
+                raise config.error(problem, "first_k_dense_replace", fix)
+            layers -= dense
+            if rule == "step":  # Step 3.5 and 3.7 have one
+                shared = config.integer("share_expert_dim")
+            else:
+                n = "n_routed_experts"
+                shared = config.integer("n_shared_experts", least=0) * config.integer(ffn)
+        case _:  # Qwen: in every n-th layer but those of a list, for which Qwen 1.5 is too old
+            step = config.integer("decoder_sparse_step", default=step)
+            mlps = set(config.listing("mlp_only_layers", int, default=[]))
+            layers = sum(i not in mlps and (i + 1) % step == 0 for i in range(s.layers))
+            if rule == "qwen2":  # 1.5, 2 and Next have a shared one, behind a gate of its own
+                shared, gate = config.integer("shared_expert_intermediate_size"), s.hidden
+    routed = routed_experts(config, s, layers, n, ffn=ffn, shared_ffn=shared)
+    return routed._replace(router=routed.router + gate)
+
+
+def window_facts(config: Config, layers: int, family: Family) -> Facts:
+    """Return `sliding_window_tokens` and `n_sliding_layers`; nothing without a window. The family's
+    rule counts the layers where the config does not list their types.
+    """
+    (name, kind), n_sliding = family.window_fields, 0
+    match family.window:
         case "":
             return {}
         case "all_layers":  # Mistral and its kind: a window that is set holds for all layers
@@ -301,7 +295,9 @@ def llama(config: Config, family: Family) -> Facts:
     if mixture and config.flag("use_routing_bias", default=False):
         bias += mixture.n
     vectors = s.layers * (family.norms * s.hidden + qk_norm + bias) + s.hidden
-    windows = window_facts(config, s.layers, family.window)
+    windows = window_facts(config, s.layers, family)
+    if family.dense_ffn:
+        s = s._replace(ffn=config.integer(family.dense_ffn))
     return decoder(config, s, is_tied=family.is_tied, vectors=vectors, experts=mixture, **windows)
 
 
@@ -311,19 +307,8 @@ def gpt_oss(config: Config, family: Family) -> Facts:
     mixture = experts_by(config, s, "everywhere")
     expert_bias = mixture.n * (2 * s.ffn + s.hidden) + mixture.n
     in_layer = 2 * s.hidden + _biases(s, qkv=True, out=True) + s.heads + expert_bias
-    windows = window_facts(config, s.layers, family.window)
+    windows = window_facts(config, s.layers, family)
     vectors = s.layers * in_layer + s.hidden
-    return decoder(config, s, vectors=vectors, experts=mixture, **windows)
-
-
-def llama4(config: Config, family: Family) -> Facts:
-    """Llama 4: dense layers and shared experts of own widths; a chunk is taken as a window."""
-    s = _llama_sizes(config, family)
-    mixture = experts_by(config, s, "llama4")
-    s = s._replace(ffn=config.integer("intermediate_size_mlp"))
-    chunks = ("attention_chunk_size", "chunked_attention")
-    windows = window_facts(config, s.layers, family.window, *chunks)
-    vectors = (2 * s.layers + 1) * s.hidden
     return decoder(config, s, vectors=vectors, experts=mixture, **windows)
 
 
@@ -357,7 +342,7 @@ def gpt(
     bias = _biases(s, qkv=in_attention, out=in_attention, mlp=family.has_bias)
     vectors = s.layers * (bias + family.norms * 2 * s.hidden)
     vectors += 2 * s.hidden + s.vocab * family.has_head_bias + in_head
-    more |= window_facts(config, s.layers, family.window)
+    more |= window_facts(config, s.layers, family)
     return decoder(config, s, is_tied=family.is_tied, mlp_matrices=2, vectors=vectors, **more)
 
 
@@ -412,9 +397,8 @@ def mpt(config: Config, family: Family) -> Facts:
 
 def t5(config: Config, _: Family) -> Facts:
     """T5 and mT5: an encoder beside the decoder."""
-    h, ffn, head_dim, layers, heads = config.integers(
-        "d_model", "d_ff", "d_kv", "num_layers", "num_heads"
-    )
+    h, ffn, head_dim = config.integers("d_model", "d_ff", "d_kv")
+    layers, heads = config.integers("num_layers", "num_heads")
     vocab, buckets = config.integers("vocab_size", "relative_attention_num_buckets")
     decoder_layers = config.integer("num_decoder_layers", default=layers)
     # The first T5 configs do not write it; what that means is the family's.

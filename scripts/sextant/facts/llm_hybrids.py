@@ -50,9 +50,8 @@ def deepseek_v4(config: Config, family: base.Family) -> base.Facts:
     each `compress_ratios` of them (technical report, 2026); at ratio 4 an indexer with compressed
     keys chooses among them. The small matrices of `hc_mult` are left out.
     """
-    h, heads, dim, layers = config.integers(
-        "hidden_size", "num_attention_heads", "head_dim", "num_hidden_layers"
-    )
+    h, heads, dim = config.integers("hidden_size", "num_attention_heads", "head_dim")
+    layers = config.integer("num_hidden_layers")
     q_latent, groups, out_latent = config.integers("q_lora_rank", "o_groups", "o_lora_rank")
     index_heads, key = config.integers("index_n_heads", "index_head_dim")
     ratios = config.listing("compress_ratios", int)[:layers]  # one more is that of the extra layer
@@ -139,10 +138,8 @@ def nemotron_h(config: Config, family: base.Family) -> base.Facts:
     if "attention" not in kinds:
         raise config.error("no layer has attention", name, "only hybrids are supported")
     n, h = Counter(kinds), config.integer("hidden_size")
-    of_attention = config.optional("attention_head_dim") is not None
-    s = base.read_sizes(
-        config, layers=len(kinds), head_dim="attention_head_dim" if of_attention else "head_dim"
-    )
+    dim = "head_dim" if config.optional("attention_head_dim") is None else "attention_head_dim"
+    s = base.read_sizes(config, layers=len(kinds), head_dim=dim)
     heads, size = config.integers("mamba_num_heads", "ssm_state_size")
     inner, kernel = heads * config.integer("mamba_head_dim"), config.integer("conv_kernel")
     mixed = inner + 2 * config.integer("n_groups") * size
@@ -175,7 +172,7 @@ def gemma4(config: Config, family: base.Family) -> base.Facts:
     """Gemma 4: layers that see all tokens have fewer, larger KV heads, of which K is V."""
     s = base.read_sizes(config)
     config.listing("layer_types", str)
-    window = base.window_facts(config, s.layers, "every_other")  # by their list
+    window = base.window_facts(config, s.layers, family)
     n_sliding = window.get("n_sliding_layers", 0)
     n_full, wide = s.layers - n_sliding, config.integer("global_head_dim")
     # K is V where KV heads have a number of their own.

@@ -5,7 +5,7 @@ the LLM chose itself, the *accepted length*. `resources/speculation.csv` has mea
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated
 
@@ -17,8 +17,7 @@ from sextant.base.sheets import load_sheet
 from sextant.facts.llm import LLM, Speculating
 
 _TABLE = PROJECT / "resources" / "speculation.csv"
-LAYERS = ("mtp", "eagle3")
-"""Methods that draft with one layer over the LLM's own hidden states."""
+LAYERS = ("mtp", "eagle3")  # methods that draft with one layer over the LLM's own hidden states
 METHODS = (*LAYERS, "ngram", "draft-model")
 MOST_DRAFT_TOKENS = 8
 _OTHER_PROMPTS_SD, _OTHER_LLM_SD = 0.2, 0.3
@@ -53,14 +52,6 @@ def _table() -> dict[int, dict[tuple[str, str], float]]:
     return found
 
 
-def _usual(llm_id: str, method: str, draft_tokens: int) -> tuple[float, bool]:
-    """Return the accepted tokens of a draft, and whether they are the LLM's own, not a mean."""
-    of = _table()[draft_tokens]
-    if (own := of.get((llm_id, method))) is not None:
-        return own, True
-    return math.exp(sum(map(math.log, of.values())) / len(of)), False
-
-
 def speculating(
     llm: LLM,
     llm_id: str,
@@ -69,18 +60,10 @@ def speculating(
     acceptance: float | None = None,
     draft: LLM | None = None,
 ) -> Speculating:
-    """Return an LLM as it is served with speculative decoding.
-
-    Args:
-        llm, llm_id: the LLM.
-        method: one of `METHODS`.
-        draft_tokens: tokens of a draft.
-        acceptance: the share of draft tokens that is accepted (up to 1), or the accepted length;
-            None: that of the table.
-        draft: the LLM that drafts, of `draft-model`.
-
-    Raises:
-        InputError: the method is unknown, nothing is known of its acceptance, or a number is wrong.
+    """Return an LLM as it is served with speculative decoding, by one of `METHODS`. `acceptance` is
+    the share of draft tokens that is accepted (up to 1), or the accepted length (None: that of the
+    table), `draft` the LLM of `draft-model`. InputError: an unknown method, or one of which no
+    acceptance is known, or a wrong number.
     """
     if method not in METHODS:
         fix = f"use one of {', '.join(METHODS)}"
@@ -100,15 +83,18 @@ def speculating(
             problem = f"{acceptance:g} with a draft of {draft_tokens}"
             raise InputError(problem, field="--acceptance", fix=fix)
     elif method in LAYERS:
-        accepted, is_own = _usual(llm_id, method, draft_tokens)
-        sd = _OTHER_PROMPTS_SD if is_own else _OTHER_LLM_SD
+        of = _table()[draft_tokens]
+        if (llm_id, method) in of:
+            accepted, sd = of[llm_id, method], _OTHER_PROMPTS_SD
+        else:
+            accepted, sd = math.exp(sum(map(math.log, of.values())) / len(of)), _OTHER_LLM_SD
     else:
         problem = f"nothing is known of how many tokens of {method} are accepted"
         fix = "give the share or the length that vLLM's log reports, e.g. 0.5 or 2.1"
         raise InputError(problem, field="--acceptance", fix=fix)
     drafts = {"mtp": _next_layer, "eagle3": _eagle_head}.get(method)
     return Speculating(
-        **{each.name: getattr(llm, each.name) for each in fields(LLM)},
+        **vars(llm),
         method=method,
         draft_tokens=draft_tokens,
         accepted_length=1 + accepted,
@@ -118,9 +104,8 @@ def speculating(
 
 
 def _next_layer(llm: LLM) -> LLM:
-    """Return the layer for the token after the next (MTP): one of the LLM's, and a projection.
-
-    It shares the embeddings and the output matrix, which each pass reads again.
+    """Return the layer for the token after the next (MTP): one of the LLM's, and a projection. It
+    shares the embeddings and the output matrix, which each pass reads again.
     """
     share, projection = 1 / llm.n_layers, 2 * llm.hidden_size**2
     names = ("n_attention", "n_mlp", "n_expert", "n_quantized", "n_quantized_expert")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec  # it builds only what is read: a seventh of json's time
 
 from sextant.base.network import without_keys
-from sextant.load.client import Exchange, Part, Piece
+from sextant.load.client import Exchange, Part
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ERROR_EXCERPT_BYTES = 300
@@ -45,8 +45,7 @@ class _Choice(msgspec.Struct, gc=False):
     text: Any = None
     finish_reason: Any = None
     index: Any = 0
-    delta: dict[str, Any] | None = None
-    """Of a chat."""
+    delta: dict[str, Any] | None = None  # of a chat
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -68,12 +67,9 @@ class _Reading:
     """An unfinished line; when its last bytes came, and how many there are."""
     rest_ns: int = 0
     n_rest: int = 0
-    is_error: bool = False
-    """The next data are of an event that is called `error`."""
-    has_ended: bool = False
-    """The answer has said why it ended."""
-    held: list[bytes] = field(default_factory=list)
-    """Data lines of an event that goes on."""
+    is_error: bool = False  # the next data are of an event that is called `error`
+    has_ended: bool = False  # the answer has said why it ended
+    held: list[bytes] = field(default_factory=list)  # data lines of an event that goes on
     held_bytes: int = 0
     held_ns: int = 0
     times_ns: array = field(default_factory=lambda: array("q"))
@@ -90,54 +86,29 @@ class _Reading:
         self.error = self.error or error
 
 
-class AnswerReader:
-    """Turns parts of answers, which may come in turns, into tokens of their exchanges; `keys` are
-    API keys, which a server may repeat in what it says of an error.
+def read_part(part: Part, keys: Collection[str | None] = ()) -> bool:
+    """Read a part of an answer, which may come in turns with those of others, and take `keys` out
+    of its error; return whether its exchange is thereby finished.
     """
-
-    def __init__(self, keys: Collection[str | None] = ()) -> None:
-        self._keys = keys
-        self._readings: dict[Exchange, _Reading] = {}
-
-    def read(self, part: Part) -> bool:
-        """Read a part; return whether its exchange is thereby finished."""
-        exchange, pieces, is_last = part
-        reading = self._readings.pop(exchange, None) or _Reading()
-        _read_pieces(exchange, reading, pieces, is_last)
-        if is_last:
-            _time_tokens(exchange, reading)
-            _judge(exchange, reading)
-            if exchange.error is not None:
-                said = _CONTROL.sub("\ufffd", exchange.error.encode(errors="replace").decode())
-                exchange.error = without_keys(said, self._keys)
-        else:
-            self._readings[exchange] = reading
-        return is_last
-
-
-def _read_pieces(exchange: Exchange, reading: _Reading, pieces: list[Piece], is_last: bool) -> None:
+    exchange, pieces, is_last = part
+    reading = exchange.reading = exchange.reading or _Reading()
     for at_ns, piece in pieces:
         if len(reading.excerpt) < _ERROR_EXCERPT_BYTES:
             reading.excerpt += piece[:_ERROR_EXCERPT_BYTES]
-        # A token's event and nothing else, as nearly all pieces are.
-        if (
-            piece.startswith(b"data: {")
-            and piece.endswith(b"}\n\n")
-            and piece.count(b"\n") == 2
-            and not (reading.rest or reading.held or reading.is_error)
-        ):
-            try:
-                event = _decode(piece[6:])
-            except _UNREADABLE:
-                pass
-            else:
-                _read_event(exchange, reading, event, at_ns)
-                continue
         _read_lines(exchange, reading, piece, at_ns)
-    if is_last and reading.rest:
+    if not is_last:
+        return False
+    exchange.reading = None
+    if reading.rest:
         _read_line(exchange, reading, b"".join(reading.rest), reading.rest_ns)
-    if is_last and reading.held:
+    if reading.held:
         _end_event(exchange, reading)
+    _time_tokens(exchange, reading)
+    _judge(exchange, reading)
+    if exchange.error is not None:
+        said = _CONTROL.sub("\ufffd", exchange.error.encode(errors="replace").decode())
+        exchange.error = without_keys(said, keys)
+    return True
 
 
 def _read_lines(exchange: Exchange, reading: _Reading, piece: bytes, at_ns: int) -> None:

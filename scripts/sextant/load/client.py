@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import httptools
 
@@ -24,8 +25,7 @@ _OPENED_AT_ONCE = 32
 # No answer is longer: far above the events of a token, and what comes before and after them.
 _MOST_BYTES, _MOST_BYTES_A_TOKEN = 1 << 20, 4096
 
-Piece = tuple[int, bytes]
-"""When bytes of an answer arrived (ns of the monotonic clock), and the bytes."""
+Piece = tuple[int, bytes]  # when bytes of an answer arrived (ns, monotonic clock), and the bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -34,13 +34,10 @@ class Exchange:
 
     request: PreparedRequest
     user: int
-    scheduled_ns: int
-    """When it was due."""
-    ready_ns: int
-    """From when on no limit on those in flight kept it back."""
+    scheduled_ns: int  # when it was due
+    ready_ns: int  # from when on no limit on those in flight kept it back
     is_measured: bool = True
-    is_split: bool = False
-    """Handed over in several parts."""
+    is_split: bool = False  # handed over in several parts
     replica: int = 0
     sent_ns: int = 0
     ended_ns: int = 0
@@ -56,6 +53,7 @@ class Exchange:
     """What of a good answer makes its figures less than exact (constants of `answer`)."""
     status: str = "ok"
     error: str | None = None
+    reading: Any = None  # what has been read of it, until its end (`answer`)
 
     def fail(self, status: str, error: str) -> None:
         """Mark the request as failed."""

@@ -23,7 +23,7 @@ import uvloop
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.engine.http import Target
-from sextant.load.answer import AnswerReader
+from sextant.load.answer import read_part
 from sextant.load.client import Connection, Exchange, Part
 from sextant.load.rows import RequestLog
 from sextant.load.source import Source
@@ -82,30 +82,12 @@ class Alarm:
         self._ring()
 
 
-class LagWatch:
-    """Records, each 10 ms, how late the event loop gets to what is due."""
-
-    def __init__(self) -> None:
-        self.lags_ms = array("f")
-        self._due_ns = time.monotonic_ns() + _PERIOD_NS
-        self.alarm = Alarm(self._tick)
-        self.alarm.set(self._due_ns, _PERIOD_NS)
-
-    def _tick(self) -> None:
-        now_ns = time.monotonic_ns()
-        while self._due_ns <= now_ns:  # moments that a long stall passed over were late too
-            self.lags_ms.append((now_ns - self._due_ns) / 1e6)
-            self._due_ns += _PERIOD_NS
-
-
 @dataclass
 class LevelResult:
     """What one level measured; times are seconds since `epoch_ns` of the monotonic clock."""
 
-    run: LevelRun
-    """What `run.json` says of it."""
-    log: RequestLog
-    """Measured requests that have ended."""
+    run: LevelRun  # what `run.json` says of it
+    log: RequestLog  # measured requests that have ended
     epoch_ns: int
 
     @property
@@ -148,15 +130,14 @@ class Load(ABC):
 
     def __init__(self, targets: Sequence[Target], source: Source, timeout_s: float) -> None:
         self.log, self.targets = RequestLog(), targets
-        self.n_in_flight = 0
-        """Measured requests that were sent, or are to be, and have not ended."""
+        self.n_in_flight = 0  # measured requests that were sent, or are to be, and have not ended
         self._source, self._timeout_s = source, timeout_s
         self._broken: InputError | None = None  # why the level cannot go on
         self._send_lags_ms, self._lags_ms = array("f"), array("f")
         self._n_left_out = {"warmup": 0, "cooldown": 0}
         self._started_ns = self._last_end_ns = 0
         self._is_refused = True  # until one is answered
-        self._reader = AnswerReader({target.api_key for target in targets})
+        self._keys = {target.api_key for target in targets}
         self._parts: deque[Part] = deque()
         self._n_unread = 0
         self._break = asyncio.Event()
@@ -231,7 +212,7 @@ class Load(ABC):
 
     def _read(self, part: Part) -> None:
         exchange = part[0]
-        if not self._reader.read(part) or self._broken:
+        if not read_part(part, self._keys) or self._broken:
             return
         if self._is_refused and exchange.http_status in _REFUSALS:
             where = self.targets[exchange.replica].base_url
@@ -251,8 +232,9 @@ class Load(ABC):
     async def _run(self, level: float) -> None:
         """Run the load to its end, or until it is broken off."""
         await self.open()
-        watch = LagWatch()
-        self._lags_ms, self._started_ns = watch.lags_ms, time.monotonic_ns()
+        self._started_ns = time.monotonic_ns()
+        self._tick_ns, watch = self._started_ns + _PERIOD_NS, Alarm(self._note_lag)
+        watch.set(self._tick_ns, _PERIOD_NS)
         shown = asyncio.create_task(self._show_progress(level))
         runs = (self.run(self._started_ns), self._break.wait())
         both = [asyncio.create_task(run) for run in runs]
@@ -261,8 +243,15 @@ class Load(ABC):
             task.cancel()
         for task in done:
             task.result()
-        watch.alarm.close()
+        watch.close()
         self.close()
+
+    def _note_lag(self) -> None:
+        """Record, each 10 ms, how late the event loop gets to what is due."""
+        now_ns = time.monotonic_ns()
+        while self._tick_ns <= now_ns:  # moments that a long stall passed over were late too
+            self._lags_ms.append((now_ns - self._tick_ns) / 1e6)
+            self._tick_ns += _PERIOD_NS
 
     async def _show_progress(self, level: float) -> None:
         progress = Progress(f"load at level {level:g}" if level else "load", 0)

@@ -10,21 +10,11 @@ import pyarrow as pa
 
 from sextant.base.files import provenance
 from sextant.experiment.scenarios import KINDS
-from sextant.facts.slo import MAX_FAILED
+from sextant.facts.slo import MAX_FAILED, METRICS
 from sextant.load.measure import LevelResult
 from sextant.load.rows import RequestLog
-from sextant.pages.blocks import (
-    Block,
-    Document,
-    Facts,
-    Headline,
-    Note,
-    Section,
-    Table,
-    number,
-    percent,
-    plural,
-)
+from sextant.pages import blocks as page
+from sextant.pages.blocks import Document, number, percent, plural
 from sextant.pages.page import write_page
 from sextant.points.cell_files import REQUEST_SCHEMA, write_cell
 from sextant.points.metrics import SHOWN, STATISTICS, meets_limits
@@ -101,10 +91,8 @@ def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list
         ("requests a second", number(level["request_rate_rps"])),
     ]
     if limits_ms:
-        names = ", ".join(
-            f"{name.removesuffix('_ms').upper().replace('NTTFT', 'nTTFT')} ≤ {limit:g} ms"
-            for name, limit in limits_ms.items()
-        )
+        limits = {METRICS[name.removesuffix("_ms")]: limit for name, limit in limits_ms.items()}
+        names = ", ".join(f"{name} ≤ {limit:g} ms" for name, limit in limits.items())
         share = level["n_good"] / max(1, level["n_ok"] + level["n_failed"])
         good = f"{number(level['goodput_rps'])} ({percent(share)} of all)"
         rows.append((f"goodput, requests a second with {names}", good))
@@ -126,8 +114,9 @@ def _notes(level: Mapping[str, Any]) -> list[str]:
 def summary_document(facts: Mapping[str, Any]) -> Document:
     """Return what `summarise_load` found for a terminal and as a page."""
     kind: str = facts["scenario"]["kind"]
-    is_whole = facts["is_complete"]
-    blocks: list[Block] = [] if is_whole else [Note("The load was interrupted.", "warning")]
+    blocks: list[page.Block] = []
+    if not facts["is_complete"]:
+        blocks.append(page.Note("The load was interrupted.", "warning"))
     for level in facts["levels"]:
         unit = "requests a second" if kind == "open_loop" else "in flight"
         load = f"{float(level['level']):g} {unit}"
@@ -135,12 +124,9 @@ def summary_document(facts: Mapping[str, Any]) -> Document:
             load = plural(int(level["level"]), "user")
         answered = f"{plural(level['n_ok'], 'answer')} in {number(level['duration_s'])} s"
         latencies = [[label, *map(number, level[name].values())] for name, label in SHOWN.items()]
-        table, rates = (
-            Table(["", "mean", *STATISTICS], latencies),
-            _rate_rows(level, facts["limits_ms"]),
-        )
-        blocks.append(
-            Section(load, [Headline(answered), table, Facts(rates), *map(Note, _notes(level))])
-        )
+        table = page.Table(["", "mean", *STATISTICS], latencies)
+        rates = page.Facts(_rate_rows(level, facts["limits_ms"]))
+        notes = map(page.Note, _notes(level))
+        blocks.append(page.Section(load, [page.Headline(answered), table, rates, *notes]))
     where = f"{facts['llm_id']} on {facts['gpu_profile_id']}, {facts['engine'] or 'endpoint'}."
     return Document(f"{facts['llm_id']}: load", blocks, facts, where, provenance())

@@ -5,7 +5,7 @@ So what a load keeps in memory does not grow with its duration: statistics are t
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,9 @@ class RequestLog:
     def __init__(self) -> None:
         # Closed with the last reference.
         self._file = tempfile.TemporaryFile(buffering=1 << 18)  # noqa: SIM115
-        self.n_ok = self.n_failed = self.n_tokens = 0
-        """Requests, and output tokens of good answers."""
-        self.oddities: Counter[str] = Counter()
-        """Of good answers (constants of `answer`)."""
-        self.failures: Counter[str] = Counter()
-        """By HTTP status, or what else they were."""
+        self.n_ok = self.n_failed = self.n_tokens = 0  # requests, and output tokens of good answers
+        self.oddities: Counter[str] = Counter()  # of good answers (constants of `answer`)
+        self.failures: Counter[str] = Counter()  # by HTTP status, or what else they were
         self.first_failure: str | None = None
 
     def add(self, exchange: Exchange) -> None:
@@ -82,20 +79,21 @@ class RequestLog:
         if rows:
             yield rows
 
-    def batches(self, level: float | None, epoch_ns: int) -> Iterator["pa.RecordBatch"]:
+    def batches(self, level: float, epoch_ns: int) -> Iterator["pa.RecordBatch"]:
         """Yield the rows by `points.cell_files.REQUEST_SCHEMA`, in seconds since `epoch_ns`."""
-        import pyarrow as pa
-
+        # Arrow reads JSON without pandas, which it imports to make a column of a list.
+        from sextant.engine.watcher import read_rows
         from sextant.points.cell_files import REQUEST_SCHEMA
 
         for rows in self._pieces():
-            *values, offsets = zip(*rows, strict=True)
-            columns: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
-            for name in (name for name in _COLUMNS if name.endswith("_s")):
-                columns[name] = [(at - epoch_ns) / 1e9 if at else None for at in columns[name]]
-            columns |= {"level": [level] * len(rows), "token_offsets_ms": offsets}
-            arrays = [_array(columns[field.name], field.type) for field in REQUEST_SCHEMA]
-            yield pa.record_batch(arrays, schema=REQUEST_SCHEMA)
+            lines = bytearray()
+            for *values, offsets in rows:
+                row: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
+                for name in (name for name in _COLUMNS if name.endswith("_s")):
+                    row[name] = (row[name] - epoch_ns) / 1e9 if row[name] else None
+                row["token_offsets_ms"] = np.frombuffer(offsets, np.float32).tolist()
+                lines += msgspec.json.encode(row) + b"\n"
+            yield from read_rows(bytes(lines), REQUEST_SCHEMA, level).to_batches()
 
     def latencies(self, *, is_due: bool) -> Iterator[dict[str, np.ndarray]]:
         """Yield the latencies of good answers in ms, as `points.metrics` has them, piece by piece:
@@ -135,27 +133,6 @@ class RequestLog:
             return dict.fromkeys(("mean", *fractions))
         found = np.quantile(np.concatenate(kept), [*fractions.values()]).tolist()
         return {"mean": total / n, **dict(zip(fractions, found, strict=True))}
-
-
-def _array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
-    """Return a column, null for None, as `pa.array` does, which would import pandas for it."""
-    import pyarrow as pa
-
-    n, children = len(values), []
-    buffers = [np.packbits([value is not None for value in values], bitorder="little")]
-    if kind in (pa.float64(), pa.int32()):
-        numbers = [value if value is not None else 0 for value in values]
-        buffers.append(np.array(numbers, float if kind == pa.float64() else np.int32))
-    else:
-        data = [value.encode() if isinstance(value, str) else value or b"" for value in values]
-        size, joined = (1, b"".join(data)) if kind == pa.string() else (4, b"".join(data))
-        buffers.append(np.cumsum([0, *(len(each) // size for each in data)], dtype=np.int32))
-        if kind == pa.string():
-            buffers.append(np.frombuffer(joined, np.uint8))
-        else:
-            parts = [None, pa.py_buffer(joined)]
-            children = [pa.Array.from_buffers(kind.value_type, len(joined) // size, parts)]
-    return pa.Array.from_buffers(kind, n, list(map(pa.py_buffer, buffers)), children=children)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Puts the levels of a scenario on running servers, for the benchmark and for `sextant load`."""
 
 import logging
-import resource
 import signal
 import tempfile
 import time
@@ -22,8 +21,8 @@ from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario, 
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.load.measure import LevelInterrupted, LevelResult
-from sextant.load.schedules import first_connections, run_closed_loop, run_open_loop
-from sextant.load.source import Source
+from sextant.load.schedules import run_closed_loop, run_open_loop
+from sextant.load.source import Draw, Form, Source
 from sextant.points.run import CellRun, ServerFacts
 from sextant.points.verdict import FEASIBLE
 from sextant.workload.generators import AtOnce
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LEVEL_SEED_STRIDE = 1_000_003  # far apart: no prompt of one level comes again in another
-# What a level needs beside its connections: the event loop, timers, the telemetry's pipes.
-_OWN_DESCRIPTORS = 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -57,17 +54,10 @@ def measure_level(
     seed: int,
     before: Callable[[], None] = lambda: None,
 ) -> LevelResult:
-    """Warm servers up and load them at one level of a scenario other than `burst`.
-
-    Requests are spread evenly over the replicas; `timeout_s` limits each, `epoch_ns` is zero of all
-    times, `seed` is of the arrivals. `before` is called after the warm-up. Raises as
-    `Load.measure`, and InputError where not so many connections may be opened.
+    """Warm servers up and load them at one level of a scenario other than `burst`, evenly over the
+    replicas. `timeout_s` limits a request, `epoch_ns` is zero of all times, `seed` is of arrivals,
+    `before` is called after the warm-up. Raises as `Load.measure`; InputError: too few descriptors.
     """
-    # At least: a rate's connections depend on the server.
-    n_connections = 1 if isinstance(scenario, OpenLoop) else int(level)
-    if isinstance(scenario, Batch) and scenario.n_requests:
-        n_connections = min(n_connections, scenario.n_requests)
-    check_descriptors(n_connections)
     load, n_warmup = (timeout_s, epoch_ns), 0
     # The schedule of an open loop may have its own warm-up.
     if scenario.warmup_s and not (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
@@ -89,27 +79,12 @@ def measure_level(
             # One schedule without a pause: the load is steady when measuring begins.
             arrivals, n = scenario.arrivals_at(level), scenario.n_requests
             arrival_s = arrivals.times(n=n, duration_s=scenario.extent_s, seed=seed)
-            check_descriptors(first_connections(arrival_s, max_in_flight))
             how: dict[str, Any] = {"max_in_flight": max_in_flight}
             if n is None:
                 how |= {"warmup_s": warmup_s, "duration_s": scenario.duration_s}
             result = run_open_loop(targets, source, arrival_s, *load, level, **how)
-        case _:
-            raise TypeError(f"{scenario.kind} has a runner of its own")
     n_warmup += result.run.n_warmup_requests or 0
     return replace(result, run=replace(result.run, n_warmup_requests=n_warmup))
-
-
-def check_descriptors(n_connections: int) -> None:
-    """Raise InputError if the hard limit on open files is too low for a level."""
-    n_open = len(list(Path("/proc/self/fd").iterdir()))
-    n_needed = n_open + n_connections + _OWN_DESCRIPTORS
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if most != resource.RLIM_INFINITY and n_needed > most:
-        needed = f"a level of {n_connections} connections needs about {n_needed} file descriptors"
-        problem = f"{needed}, the limit of this process is {most} (RLIMIT_NOFILE)"
-        fix = f"raise it (`ulimit -n {n_needed}`, by root or in limits.conf), or lower the level"
-        raise InputError(problem, field="levels", fix=fix)
 
 
 class Stopped(KeyboardInterrupt):
@@ -139,7 +114,8 @@ def stoppable(handler: Any = _stop) -> Iterator[None]:
 
 def load_server(
     targets: Sequence[Target],
-    source_of: Callable[[int], Source],
+    draw: Draw,
+    form: Form,
     scenario: Scenario,
     out: Path,
     subject: Mapping[str, Any],
@@ -149,12 +125,10 @@ def load_server(
     seed: int,
     limits_ms: Mapping[str, float],
 ) -> "tuple[Document, BaseException | None]":
-    """Load servers with each level of a scenario, and write a cell to `out`.
-
-    `source_of` makes a level's requests from its seed; `seed` is of the arrivals and of the first
-    level's requests. `subject` are fields of its `CellRun`. Returns the summary, with the goodput
-    within `limits_ms` of each request, and what ended the load too early: then the cell is written
-    as not complete. Raises InputError: no level can run; nothing is written.
+    """Load servers with each level of a scenario, and write a cell to `out`. `draw` gives requests,
+    put in a `form`; `seed` is of the arrivals and of the first level's requests; `subject` are
+    fields of its `CellRun`. Returns the summary, with the goodput within `limits_ms`, and what
+    ended the load too early: then the cell is not complete. InputError: no level can run.
     """
     out.mkdir(parents=True, exist_ok=True)
     # A folder that cannot be written to fails before the load.
@@ -165,7 +139,8 @@ def load_server(
     try:
         version, after = Server(targets[0]).version(), _metrics(targets)
         for number, level in enumerate(scenario.levels):
-            source = source_of(seed + LEVEL_SEED_STRIDE * number)
+            own_seed = seed + LEVEL_SEED_STRIDE * number
+            source = Source(targets[0].model, draw, own_seed, form)
             load, before = (scenario, level, targets, source, timeout_s, epoch_ns), after
             results.append(measure_level(*load, seed=seed))
             after = _metrics(targets) if before else ""

@@ -1,12 +1,15 @@
 """Closed-loop load (n users, one request each at a time) and open-loop load (requests when due)."""
 
 import asyncio
+import resource
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from sextant.base.errors import InputError
 from sextant.engine.http import Target
 from sextant.load.client import Connection, Exchange, open_all
 from sextant.load.measure import Alarm, LevelResult, Load
@@ -17,6 +20,8 @@ _PAUSE_AFTER_FAILURE_S = 0.1
 _PREPARED_PER_USER, _PREPARED_AT_LEAST = 8, 64
 # Connections opened before the clock starts, at most; others are opened when they are needed.
 _MOST_OPENED = 256
+# What a level needs beside its connections: the event loop, timers, the telemetry's pipes.
+_OWN_DESCRIPTORS = 16
 # Servers close idle connections (uvicorn after 5 s): one that rested longer is not trusted.
 _MOST_IDLE_NS = 2_000_000_000
 # Requests due in the first seconds are prepared before the clock starts, and so many at least.
@@ -34,16 +39,27 @@ def run_closed_loop(
     cooldown_s: float = 0.0,
 ) -> LevelResult:
     """Load replicas with `users` concurrent users; user i sends to replica i modulo their number.
-
-    Requests that start within `duration_s` are measured and run to their end: the ramp-down counts,
-    so make it long against one request. Until the measured ones have ended, but no longer than
-    `cooldown_s`, users send requests that are not measured.
+    Requests that start within `duration_s` are measured and run to their end: make it long against
+    one. Until these have ended, for `cooldown_s` at most, users send others that do not count.
     """
+    _check_descriptors(users)
     source.prepare(max(_PREPARED_AT_LEAST, _PREPARED_PER_USER * users))
     load = _ClosedLoop(targets, source, timeout_s)
     load.users = {load.connection(user % len(targets)): user for user in range(users)}
     load.duration_ns, load.cooldown_ns = int(duration_s * 1e9), int(cooldown_s * 1e9)
     return load.measure(users, epoch_ns)
+
+
+def _check_descriptors(n_connections: int) -> None:
+    """Raise InputError if the hard limit on open files is too low for a level."""
+    n_open = len(list(Path("/proc/self/fd").iterdir()))
+    n_needed = n_open + n_connections + _OWN_DESCRIPTORS
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and n_needed > most:
+        needed = f"a level of {n_connections} connections needs about {n_needed} file descriptors"
+        problem = f"{needed}, the limit of this process is {most} (RLIMIT_NOFILE)"
+        fix = f"raise it (`ulimit -n {n_needed}`, by root or in limits.conf), or lower the level"
+        raise InputError(problem, field="levels", fix=fix)
 
 
 class _ClosedLoop(Load):
@@ -96,12 +112,6 @@ class _ClosedLoop(Load):
             self._done.set()
 
 
-def first_connections(arrival_s: np.ndarray, max_in_flight: int | None) -> int:
-    """Return how many connections a schedule needs at once: those opened before, all due at 0."""
-    n_at_once = max(int(np.count_nonzero(arrival_s <= 0)), min(len(arrival_s), _MOST_OPENED))
-    return min(n_at_once, max_in_flight or n_at_once)
-
-
 def run_open_loop(
     targets: Sequence[Target],
     source: Source,
@@ -123,6 +133,9 @@ def run_open_loop(
     when the last measured request has ended, nothing more is sent. A level of 0 stands for none.
     """
     arrivals = np.asarray(arrival_s, float)
+    # Those that are opened before, or all that are due at 0.
+    n_at_once = max(int(np.count_nonzero(arrivals <= 0)), min(len(arrivals), _MOST_OPENED))
+    _check_descriptors(min(n_at_once, max_in_flight or n_at_once))
     n_first = int(np.searchsorted(arrivals, _FIRST_S, side="right"))
     source.prepare(min(len(arrivals), max(_PREPARED_FOR_SCHEDULE, n_first)), len(arrivals))
     load = _OpenLoop(targets, source, timeout_s)

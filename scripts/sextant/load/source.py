@@ -1,11 +1,10 @@
 """Where the requests of a level come from: drawn from a workload or listed, encoded ahead."""
 
 import json
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,36 +32,26 @@ N_WORDS = len(_WORDS.split())
 class Form:
     """How requests are put."""
 
-    is_chat: bool = False
-    """To `/v1/chat/completions`, whose prompts are text."""
-    may_stop: bool = False
-    """An answer may end before the output asked for; only standard fields are sent."""
+    is_chat: bool = False  # to `/v1/chat/completions`, whose prompts are text
+    may_stop: bool = False  # an answer may end early; only standard fields are sent
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A prompt as text, and its tokens as far as the client knows."""
 
     text: str
     n_tokens: int
-
-    def __len__(self) -> int:
-        """Return the number of tokens."""
-        return self.n_tokens
 
 
 @dataclass(slots=True)
 class PreparedRequest:
     """A request's body, which fits any replica, and what it asks for."""
 
-    request_id: str
-    """Sent as `X-Request-ID`."""
-    body: bytes = field(repr=False)
-    """JSON; dropped once it has been sent."""
+    request_id: str  # sent as `X-Request-ID`
+    body: bytes = field(repr=False)  # JSON; dropped once it has been sent
     input_tokens: int
     output_tokens: int
-    is_text: bool = False
-    """The prompt is text, of which the server counts the tokens."""
+    is_text: bool = False  # the prompt is text, of which the server counts the tokens
     may_stop: bool = False
 
     def wire(self, head: bytes) -> bytes:
@@ -79,11 +68,9 @@ def prepare(
     sampling: Mapping[str, float] | None = None,
     form: Form = Form(),
 ) -> PreparedRequest:
-    """Encode a request of exact input and output length, unless its answer may stop; `sampling`
-    holds `temperature`, `top_k` and `top_p` where they are not greedy.
-    """
+    """Encode a request of exact lengths, unless it may stop; `sampling` is what is not greedy."""
     is_text = isinstance(prompt, Text)
-    content = prompt.text if isinstance(prompt, Text) else np.asarray(prompt).tolist()
+    content, n = prompt if isinstance(prompt, Text) else (np.asarray(prompt).tolist(), len(prompt))
     asked: dict[str, Any] = {"model": model_name}
     if form.is_chat:
         asked["messages"] = [{"role": "user", "content": content}]
@@ -96,7 +83,7 @@ def prepare(
         options["continuous_usage_stats"] = True
     asked |= {"temperature": 0, **(sampling or {}), "stream": True, "stream_options": options}
     body = json.dumps(asked, separators=(",", ":")).encode()
-    return PreparedRequest(request_id, body, len(prompt), output_tokens, is_text, form.may_stop)
+    return PreparedRequest(request_id, body, n, output_tokens, is_text, form.may_stop)
 
 
 class Prompts(Protocol):
@@ -110,17 +97,17 @@ class Prompts(Protocol):
 
 Drawn = Iterable[tuple[np.ndarray | Text, int, Mapping[str, float]]]
 """Of each request the prompt, the output tokens and how it samples them."""
+Draw = Callable[[int, int, np.random.SeedSequence], Drawn]
+"""Draws requests: those from a number on, how many, and the seed of their block."""
 
 
-class Source(ABC):
+class Source:
     """Encodes requests ahead of time; the same seed gives the same bytes, whatever the timing."""
 
-    n_prepared_late = 0
-    """Requests encoded when they were due, because the prepared ones had run out."""
-    form = Form()
+    n_prepared_late = 0  # requests encoded when due, because the prepared ones had run out
 
-    def __init__(self, model_name: str, seed: int) -> None:
-        self._model_name, self._seed = model_name, seed
+    def __init__(self, model_name: str, draw: Draw, seed: int, form: Form = Form()) -> None:
+        self._model_name, self._draw, self._seed, self._form = model_name, draw, seed, form
         self._n_calls = 0
 
     def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
@@ -157,87 +144,59 @@ class Source(ABC):
             seed = np.random.SeedSequence(self._seed, spawn_key=(self._n_calls, block))
             for prompt, output_tokens, sampling in self._draw(number, n, seed):
                 request_id = f"{self._seed}-{self._n_calls}-{number}"
-                asked = (prompt, output_tokens, sampling, self.form)
+                asked = (prompt, output_tokens, sampling, self._form)
                 yield prepare(self._model_name, request_id, *asked)
                 number += 1
             block, n = block + 1, _BLOCK
 
-    @abstractmethod
-    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
-        """Draw the requests from number `first` on."""
 
+def drawn_from(model: "RequestModel", prompts: Prompts, sampler: str = "joint") -> Draw:
+    """Return what draws the requests of a workload."""
+    from pandas import isna  # what is drawn is pandas's; what is listed does without
 
-class RequestSource(Source):
-    """Requests drawn from a workload."""
-
-    def __init__(
-        self,
-        model_name: str,
-        model: "RequestModel",
-        prompts: Prompts,
-        seed: int,
-        sampler: str = "joint",
-    ) -> None:
-        super().__init__(model_name, seed)
-        self._model, self._prompts, self._sampler = model, prompts, sampler
-
-    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
+    def draw(_: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         request_seed, prompt_seed = seed.spawn(2)
-        from pandas import isna  # what is drawn is pandas's; what is listed does without
-
-        drawn = self._model.sample(n, seed=request_seed, sampler=self._sampler)
-        inputs = drawn["input_tokens"].to_numpy()
-        prompts = self._prompts.prompts(inputs, prompt_seed)
-        for prompt, request in zip(prompts, drawn.to_dict("records"), strict=True):
+        drawn = model.sample(n, seed=request_seed, sampler=sampler)
+        own = prompts.prompts(drawn["input_tokens"].to_numpy(), prompt_seed)
+        for prompt, request in zip(own, drawn.to_dict("records"), strict=True):
             # Greedy unless its parameters say otherwise.
             names = () if request.get("is_greedy") is True else _SAMPLING
             sampling = {name: request[name] for name in names if not isna(request.get(name))}
             yield prompt, int(request["output_tokens"]), sampling
 
-
-class ListedRequests(Source):
-    """Requests of these lengths in this order, and then from the first again."""
-
-    def __init__(
-        self,
-        model_name: str,
-        input_tokens: Sequence[int] | np.ndarray,
-        output_tokens: Sequence[int] | np.ndarray,
-        prompts: Prompts,
-        seed: int,
-    ) -> None:
-        super().__init__(model_name, seed)
-        self._prompts = prompts
-        self._inputs, self._outputs = np.asarray(input_tokens), np.asarray(output_tokens)
-
-    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
-        places = np.arange(first, first + n) % len(self._inputs)
-        prompts = self._prompts.prompts(self._inputs[places], seed)
-        for prompt, output_tokens in zip(prompts, self._outputs[places].tolist(), strict=True):
-            yield prompt, output_tokens, {}
+    return draw
 
 
-class ReplayedRequests(Source):
-    """Requests of a trace in its order; then from the first again, with other prompts. Prompts of a
-    level begin alike as far as the inputs of the trace do: `prompt_of(request, *seed)` is the
-    prompt of a request. One that failed in the trace asks for one token.
+def listed(
+    input_tokens: Sequence[int] | np.ndarray,
+    output_tokens: Sequence[int] | np.ndarray,
+    prompts: Prompts,
+) -> Draw:
+    """Return what gives requests of these lengths in this order, then from the first again."""
+    inputs, outputs = np.asarray(input_tokens), np.asarray(output_tokens)
+
+    def draw(first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
+        places = np.arange(first, first + n) % len(inputs)
+        own = prompts.prompts(inputs[places], seed)
+        for prompt, asked in zip(own, outputs[places].tolist(), strict=True):
+            yield prompt, asked, {}
+
+    return draw
+
+
+def replayed(blocks: "TraceBlocks", prompt_of: Callable[..., np.ndarray | Text]) -> Draw:
+    """Return what gives the requests of a trace in its order, then from the first again, with other
+    prompts. Those of a level begin alike as far as the inputs of the trace do: by `prompt_of` a
+    request and the seed. One that failed in the trace asks for one token.
     """
 
-    def __init__(
-        self,
-        model_name: str,
-        blocks: "TraceBlocks",
-        prompt_of: Callable[[int, int, int, int], np.ndarray | Text],
-        seed: int,
-    ) -> None:
-        super().__init__(model_name, seed)
-        self._blocks, self._prompt_of = blocks, prompt_of
-
-    def _draw(self, first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
+    def draw(first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         for number in range(first, first + n):
-            nth_time, request = divmod(number, len(self._blocks.ends))
-            prompt = self._prompt_of(request, self._seed, self._n_calls, nth_time)
-            yield prompt, max(int(self._blocks.output_tokens[request]), 1), {}
+            nth_time, request = divmod(number, len(blocks.ends))
+            prompt = prompt_of(request, seed.entropy, seed.spawn_key[0], nth_time)
+            yield prompt, max(int(blocks.output_tokens[request]), 1), {}
+
+    return draw
 
 
 def unsent_parameters(model: "RequestModel") -> list[str]:

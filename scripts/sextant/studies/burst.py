@@ -65,7 +65,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """Name in `sextant.bench.burst_loads.PHASES`."""
+        """Name in `sextant.bench.burst.PHASES`."""
         return self.facts["name"]
 
     @cached_property

@@ -15,8 +15,7 @@ from sextant.trace.trace_format import TIME_UNITS, TraceFormat
 NS_PER_S = 10**9
 # Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
 FIRST_NS, LAST_NS = -8_520_336_000 * NS_PER_S, 7_258_118_400 * NS_PER_S - 1
-_EPOCH_S = (1e9, 4e9)
-"""Numbers that count from 1970: of the years 2001 to 2096."""
+_EPOCH_S = (1e9, 4e9)  # numbers that count from 1970: of the years 2001 to 2096
 YEAR_S = 365.25 * 86_400
 WRONG_UNIT = "correct the unit of the arrivals (`--columns` with `--time-unit`)"
 UNKNOWN, UNZONED, ZONED = -1, 0, 1

@@ -17,10 +17,8 @@ from sextant.workload.generators import ArrivalModel, Arrivals, Gamma, Rescaled,
 
 MIN_GAPS = 2
 OFF_GRID = 0.05  # steps that a gap may be off a whole number of them
-COARSE_S = 0.01
-"""Least step of a clock whose stamps are spread: steps of engines take about as long."""
-MIN_EQUAL = 10
-"""Least gaps of zero that show a coarse clock: fewer may be requests that came together."""
+COARSE_S = 0.01  # least step of a clock whose stamps are spread: engines' steps are about as long
+MIN_EQUAL = 10  # least gaps of zero that show a coarse clock: fewer may have come together
 _SHORT = 10  # most steps of gaps of which a step's length is averaged
 _MOST_TESTED = 1 << 20
 ALL_AT_ONCE = "all requests arrive at the same time"
@@ -47,8 +45,7 @@ MODELS = {
 """In the order in which they are tried; in words."""
 REACH = 0.1  # largest relative error of a judged measure
 _MAX_BINS = 20_000  # of a profile: `arrivals.json` stays small
-MIN_PER_BIN = 10.0
-"""Fewest requests of a profile's mean bin: with fewer the profile would be a replay."""
+MIN_PER_BIN = 10.0  # fewest requests of a profile's mean bin: with fewer it would be a replay
 _BINS_S = (600, 300, 120, 60, 30, 20, 10, 5, 2, 1)
 _ALPHAS = (0.02, 100.0)
 _MOST_SAMPLES, _FEWEST_SAMPLES = 21, 3
@@ -92,9 +89,8 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
         unit_s = 1.0 if step is None else step
         n = np.array([len(tested)])
         ks = float(gamma.ks_distance(tested, n, fits.alpha, fits.beta * unit_s)[0])
-    alpha, alpha_lo, alpha_hi, cv = (
-        float(each[0]) for each in (fits.alpha, fits.alpha_lo, fits.alpha_hi, fits.cv)
-    )
+    fitted = fits.alpha, fits.alpha_lo, fits.alpha_hi, fits.cv
+    alpha, alpha_lo, alpha_hi, cv = (float(each[0]) for each in fitted)
     # The mean is the trace's own, to the last digit.
     beta_s = duration / n_gaps / alpha
     found = replace(undetermined, alpha=alpha, beta_s=beta_s, cv=cv, ks=ks)
@@ -107,11 +103,10 @@ def hidden(step_s: float, what: str) -> str:
 
 
 def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float | None]:
-    """Return ascending times without a coarse clock's steps, and the step (s) of such a clock.
-
-    Requests of one stamp would find a queue that never was: they are spread over the step at
-    random, in their order, and none comes after the next stamp. None, and the times as they are:
-    fewer than `MIN_EQUAL` gaps are 0, or the step is below `COARSE_S`.
+    """Return ascending times without a coarse clock's steps, and the step (s) of such a clock
+    (None: fewer than `MIN_EQUAL` gaps are 0, or it is below `COARSE_S`). Requests of one stamp
+    would find a queue that never was: they are spread at random over the step, in order, before the
+    next one.
     """
     gaps = np.diff(times)
     if np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any():
@@ -162,9 +157,7 @@ def clock_step(gaps: np.ndarray, end_s: float) -> float:
 
 
 def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Measures:
-    """Return the measures of ascending times, in bins up to `duration_s` (the last arrival). Raises
-    InputError: nothing arrives, or times out of order.
-    """
+    """Return measures of times up to `duration_s` (the last); InputError: none, or no order."""
     gaps = np.diff(times)
     is_sound = times.min(initial=0.0) >= 0 and times.max(initial=0.0) < MAX_SPAN_S
     if not (is_sound and np.all(gaps >= 0)):  # NaN is neither
@@ -196,33 +189,27 @@ class Fit(NamedTuple):
     """A model of a trace's arrivals, and how its samples compare."""
 
     process: Arrivals | None
-    reason: str | None = None
-    """Why there is none, or why it is rejected; None: it passes."""
-    measures: Measures | None = None
-    """Medians over samples as long as the trace."""
-    errors: Measures | None = None
-    """See `relative_errors`."""
+    reason: str | None = None  # why there is none, or why it is rejected; None: it passes
+    measures: Measures | None = None  # medians over samples as long as the trace
+    errors: Measures | None = None  # see `relative_errors`
 
 
 class ArrivalChoice(NamedTuple):
     """The models that were tried, and the one that passed; the trace itself is the last."""
 
-    model: str
-    """One of `MODELS`."""
+    model: str  # one of `MODELS`
     why: str
     trace: Measures | None
     fits: Mapping[str, Fit] = {}
-    left_out: Sequence[str] = ()
-    """Dispersions of the trace that are not judged: fewer than `MIN_JUDGED_BINS` bins."""
+    left_out: Sequence[str] = ()  # dispersions not judged: fewer than `MIN_JUDGED_BINS`
 
 
 def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -> ArrivalChoice:
-    """Return the simplest model whose samples are as bursty as the trace, else a replay.
-
-    A model passes if the medians over its samples are within 10% of the trace in each of `JUDGED`;
-    where the trace's measure is no more than chance gives a steady Gamma process, if the model's is
-    no more either. The profile is always fitted: a scenario may ask for it. `times` ascend from 0,
-    `gamma` is the fit to all their gaps. Raises InputError as `measure_arrivals`.
+    """Return the simplest model whose samples are as bursty as the trace, else a replay: whose
+    medians are within 10% of the trace in each of `JUDGED`, or no more than chance gives a steady
+    Gamma process where the trace's are no more. The profile is always fitted: a scenario may ask
+    for it. `times` ascend from 0, `gamma` is the fit to all their gaps. Errors as of
+    `measure_arrivals`.
     """
     trace, n = measure_arrivals(times), len(times)
     if n < 3 or gamma.rate_rps is None:

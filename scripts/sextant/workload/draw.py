@@ -30,8 +30,7 @@ from sextant.workload.request_model import RequestModel
 
 FORMATS = ("parquet", "csv", "mooncake", "vllm-timed-trace")
 """What `write_trace` writes. The first two are Sextant's own trace contract."""
-MOONCAKE_BLOCK_TOKENS = 512
-"""Input tokens per entry of `hash_ids` in Mooncake's traces (FAST'25 release)."""
+MOONCAKE_BLOCK_TOKENS = 512  # input tokens per entry of `hash_ids` in its traces (FAST'25)
 VLLM_BLOCK_TOKENS = 16  # the same in vLLM's `timed_trace`, by default
 _ZIPF_OUTPUTS = 100_000  # drawn to stand for a model's distribution
 _SERVICE_FILES = "chunk-*-trace.csv"
@@ -45,7 +44,7 @@ _WINDOW_S = 600.0  # of a client with one window only
 def open_workload(name: str | Path) -> RequestModel:
     """Return the requests of a use case that ships, or of a folder or file by its path."""
     if str(name) in published.use_case_names() and not Path(name).exists():
-        return published.load_use_case(str(name)).model
+        return published.load_use_case(str(name))[0]
     if not Path(name).exists():
         names = ", ".join(published.use_case_names())
         fix = f"give a workload's folder, a histogram, or one of {names}"
@@ -54,9 +53,7 @@ def open_workload(name: str | Path) -> RequestModel:
 
 
 def with_zipf_inputs(model: RequestModel, theta: float) -> RequestModel:
-    """Return a model whose inputs follow Zipf's law instead (BurstGPT, IV-B), between its shortest
-    and longest; outputs keep their distribution.
-    """
+    """Return a model with Zipf inputs (BurstGPT, IV-B) within its bounds, and its own outputs."""
     inputs = model.frame["input_tokens"]
     outputs = model.sample(_ZIPF_OUTPUTS, seed=0)["output_tokens"].to_numpy()
     return zipf_request_model(theta, int(inputs.min()), int(inputs.max()), outputs)
@@ -143,11 +140,9 @@ def is_service(folder: str | Path) -> bool:
 def draw_service(
     folder: str | Path, *, seed: int, n: int | None = None, duration_s: float | None = None
 ) -> pd.DataFrame:
-    """Draw the requests of a service: arrivals and lengths of each client by its own windows.
-
-    There are at most `n` requests, in `duration_s` from the tables' start (None: as long as they
-    last), in the trace contract's columns: `llm` is the folder's name, `service` the client. Raises
-    InputError: no such files, a malformed one, or no request in that time.
+    """Draw the requests of a service, in the trace contract's columns (`llm` is the folder's name,
+    `service` the client), by each client's own windows: at most `n`, in `duration_s` from the
+    tables' start. InputError: no such files, a malformed one, or no request in that time.
     """
     folder, end_s = Path(folder), math.inf if duration_s is None else duration_s
     if not is_service(folder):

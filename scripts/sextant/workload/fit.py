@@ -36,14 +36,12 @@ def fit_workload(
     """Fit the request model and the arrival models of a trace; write them and their fidelity.
 
     `requests_out` (`requests.parquet`) has one row per joint bin of at most `n_bins` a parameter,
-    `arrivals_out` (`arrivals.json`) the arrival models, `validation_out` the figures that are
-    returned. Beside `arrivals_out`, `arrivals.parquet` keeps the trace's own times; those of a
-    coarse clock are spread over its steps. Requests above a cap (tokens) are cut to it and counted;
-    failed ones take part in the arrivals only. `seed` is of the samples that models are judged by.
-
-    All but `validation_out` depends on the trace's source and the parameters alone, so that edits
-    of the code leave benchmarks alone. Raises InputError: a cap below 1, no request to fit, or
-    arrivals out of order.
+    `arrivals_out` (`arrivals.json`) the arrival models, `arrivals.parquet` beside it the trace's
+    own times, of a coarse clock spread over its steps. `validation_out` has the figures that are
+    returned; all others depend on the trace's source and the parameters alone, so that edits of the
+    code leave benchmarks alone. Requests above a cap (tokens) are cut to it and counted; failed
+    ones are arrivals only. `seed` is of the samples that models are judged by. InputError: a cap
+    below 1, no request to fit, or arrivals out of order.
     """
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     request_model.check_caps(caps)
@@ -125,17 +123,15 @@ def write_workload(
 
 def write_use_case(name: str, *files: str | Path, **caps: Any) -> dict[str, Any]:
     """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`."""
-    use_case = load_use_case(name)
-    origin = {"use_case": name, "sources": list(use_case.sources)}
-    return write_workload(use_case.model, *files, origin=origin, **caps)
+    model, sources = load_use_case(name)
+    origin = {"use_case": name, "sources": sources}
+    return write_workload(model, *files, origin=origin, **caps)
 
 
 def write_fixed_lengths(
     input_tokens: int, output_tokens: int, *files: str | Path, **caps: Any
 ) -> dict[str, Any]:
-    """Write a workload whose requests all have the same lengths (batch sweeps of Recasens et al.,
-    section 3.2: 512 in, 256 out); `files` and `caps` as in `write_workload`.
-    """
+    """Write a workload of requests of the same lengths (Recasens et al., 3.2: 512 in, 256 out)."""
     lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
     model = request_model.RequestModel(pd.DataFrame([{**lengths, "count": 1}]))
     return write_workload(model, *files, origin=lengths, **caps)
@@ -161,11 +157,10 @@ def exact_fidelity(
     traced: pd.DataFrame, counts: np.ndarray, model: request_model.RequestModel
 ) -> dict[str, Any]:
     """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
-
     `traced` has the combinations of the trace's parameters (NaN: null), `counts` the requests of
-    each. Returns by parameter `ks` and `mean_ratio`, the model's mean over the trace's; the
-    coefficients `spearman_trace` and `spearman_model` (None: a parameter is constant); the largest
-    `spearman_difference`, of the model (`joint`) and of `independent` parameters.
+    each. Returns by parameter `ks` and `mean_ratio` (model over trace); the coefficients
+    `spearman_trace` and `spearman_model` (None: a constant); the largest `spearman_difference`, of
+    the model (`joint`) and of `independent` parameters.
     """
     frame, weights = model.frame[model.parameters], model.weights
     of_trace, of_model = spearman(traced, counts), spearman(frame, weights)
@@ -252,9 +247,7 @@ def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataF
 
 
 def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None:
-    """Return the largest difference of two matrices of coefficients, None without any in `truth`;
-    where only `other` has none, it is 0.
-    """
+    """Return the largest difference of two matrices, None without any in `truth`."""
     differences = (truth - other.fillna(0.0)).to_numpy()
     off_diagonal = differences[~np.eye(len(truth), dtype=bool)]
     known = np.abs(off_diagonal[~np.isnan(off_diagonal)])

@@ -14,12 +14,9 @@ import numpy as np
 import scipy
 
 Z_95 = 1.959963984540054  # the 97.5% quantile of the standard normal distribution
-MIN_SPREAD = 1e-12
-"""Least ln(mean) - mean(ln) that is not taken for rounding: a CV of about 1.4e-6."""
-FAR = 1000
-"""Gaps of so many steps or more count as exact: P(d) is then f(d)."""
-MAX_STEPS = 2**44
-"""More steps than a gap may have: what is finer than a trace's end over this is rounding."""
+MIN_SPREAD = 1e-12  # least ln(mean) - mean(ln) that is not taken for rounding: a CV of about 1.4e-6
+FAR = 1000  # gaps of so many steps or more count as exact: P(d) is then f(d)
+MAX_STEPS = 2**44  # more than a gap may have: finer than a trace's end over this is rounding
 # Gauss's rule for the weight 1 - |u| on [-1, 1]: exact for polynomials of degree 13.
 _POSITIVE_NODES = np.array([0.3484133026569119, 0.6659932837059553, 0.8956156607108172])
 _TRIANGLE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], [0.0], _POSITIVE_NODES])
@@ -54,10 +51,8 @@ class GammaFits:
 
 
 def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaFits:
-    """Fit a Gamma distribution to each group, by the number, sum and sum of logarithms of its
-    values.
-
-    The shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln); the intervals come from the
+    """Fit a Gamma distribution to each group, by number, sum and sum of logarithms of its values:
+    the shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln); the intervals come from the
     Fisher information of s on a log scale (docs/workloads.md).
     """
     n, total, log_total = np.broadcast_arrays(
@@ -79,9 +74,8 @@ def _intervals(
     `n_shape` and `n_mean` exact values would.
     """
     centre = _root(s, alpha, n_shape)
-    information = n_shape * (
-        scipy.special.polygamma(1, centre) - n_shape * scipy.special.polygamma(1, n_shape * centre)
-    )
+    own, of_all = (scipy.special.polygamma(1, each) for each in (centre, n_shape * centre))
+    information = n_shape * (own - n_shape * of_all)
     error = 1 / (centre * np.sqrt(information))
     # Mean and shape are orthogonal, so that their variances add up to the scale's.
     scale_error = np.sqrt(error**2 + 1 / (n_mean * centre))
@@ -137,8 +131,7 @@ class StepCounts(NamedTuple):
 
     steps: np.ndarray
     n_gaps: np.ndarray
-    n_distinct: np.ndarray
-    """Entries of each group."""
+    n_distinct: np.ndarray  # entries of each group
 
     def of_groups(self, is_taken: np.ndarray) -> "StepCounts":
         """Return the groups that a mask names."""
@@ -199,11 +192,9 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
 
 
 def fit_steps(counts: StepCounts) -> GammaFits:
-    """Fit a Gamma distribution to each group's gaps; `beta` is in steps.
-
-    The mean is the gaps' own. The shape's interval is that of so many exact gaps as have this
-    curvature of the likelihood in ln α. NaN where the steps hide the shape: where the likelihood
-    of α·√10 or of α/√10 is above exp(-1.92) of the largest.
+    """Fit a Gamma distribution to each group's gaps, with their own mean; `beta` is in steps. The
+    shape's interval is that of so many exact gaps as have this curvature of the likelihood in ln α;
+    NaN where the likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest: steps hide it.
     """
     n = counts.sums(1.0)
     mean = counts.sums(counts.steps) / n

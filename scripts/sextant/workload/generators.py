@@ -19,6 +19,8 @@ from sextant.base.errors import InputError
 MAX_REQUESTS = 100_000_000
 SHIFT_S, BLOCK_S = 10.0, 300.0
 _BLOCK = 1 << 14
+_POSITIVE = ("rate_rps", "bin_s", "end_s", "alpha", "time_factor", "every")
+"""Parameters of processes that are finite numbers above 0, where they are numbers."""
 
 Seed = int | np.random.SeedSequence
 
@@ -34,8 +36,11 @@ class Arrivals(ABC):
     """An arrival process."""
 
     kind: ClassVar[str]
-    ends_itself: ClassVar[bool] = False
-    """Whether it has an end without `n` and `duration_s`."""
+    ends_itself: ClassVar[bool] = False  # whether it has an end without `n` and `duration_s`
+
+    def __post_init__(self) -> None:
+        known = {name: getattr(self, name, None) for name in _POSITIVE}
+        check_positive(**{name: it for name, it in known.items() if isinstance(it, int | float)})
 
     def times(
         self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
@@ -65,9 +70,7 @@ class Arrivals(ABC):
         return drawn[: min(most, int(np.searchsorted(drawn, end_s)))]
 
     def scaled(self, rate_factor: float) -> Arrivals:
-        """Return these arrivals at another mean rate, on the same clock: a model has its rates
-        times the factor, a recorded trace is `multiplied`.
-        """
+        """Return these arrivals at another mean rate: a model's, or a trace `multiplied`."""
         raise NotImplementedError(f"{self.kind} arrivals have no rate of their own")
 
     @property
@@ -89,9 +92,6 @@ class Constant(Arrivals):
     kind = "constant"
     rate_rps: float
 
-    def __post_init__(self) -> None:
-        check_positive(rate_rps=self.rate_rps)
-
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         n_drawn = min(most, math.ceil(min(end_s * self.rate_rps, most)) + 1)
         yield np.arange(n_drawn) / self.rate_rps
@@ -108,9 +108,6 @@ class Gamma(Arrivals):
     alpha: float
     """Shape: vLLM's `--burstiness`, AIPerf's `--arrival-smoothness`; Vidur's `cv` is 1 / √alpha. 1
     is Poisson, less is burstier."""
-
-    def __post_init__(self) -> None:
-        check_positive(rate_rps=self.rate_rps, alpha=self.alpha)
 
     def scaled(self, rate_factor: float) -> Arrivals:
         """Return the process at another rate."""
@@ -138,10 +135,8 @@ class Varying(Arrivals):
     """
 
     kind = "varying"
-    alpha: Sequence[float]
-    """a0, a1, a2."""
-    beta_s: Sequence[float]
-    """b0, b1, seconds."""
+    alpha: Sequence[float]  # a0, a1, a2
+    beta_s: Sequence[float]  # b0, b1, seconds
     over: str = "time"
     every: int = 1
 
@@ -152,7 +147,7 @@ class Varying(Arrivals):
                 raise InputError(f"{len(given)} coefficients, not {wanted}", field=name, fix=fix)
         if self.over not in ("time", "steps"):
             raise InputError(f"{self.over!r} is unknown", field="over", fix="give time or steps")
-        check_positive(every=self.every)
+        super().__post_init__()
 
     def at(self, u: float) -> tuple[float, float]:
         """Return shape and scale (s) at `u`."""
@@ -193,22 +188,11 @@ class Mirrored(Arrivals):
 
     kind = "mirrored"
     ends_itself = True
-    start_s: Sequence[float]
-    """From 0, ascending."""
+    start_s: Sequence[float]  # from 0, ascending
     duration_s: Sequence[float]
-    n_requests: Sequence[float]
-    """Expected in each window."""
-    alpha: Sequence[float]
-    """Shape of the gaps in each; where `is_weibull`, of Weibull's distribution."""
-    is_weibull: Sequence[bool] = ()
-    """By default none is."""
-
-    def __post_init__(self) -> None:
-        columns = (self.duration_s, self.n_requests, self.alpha, self.is_weibull or self.alpha)
-        if not self.start_s or any(len(column) != len(self.start_s) for column in columns):
-            fix = "give as many of start_s, duration_s, n_requests and alpha"
-            raise InputError("the windows do not match", field="start_s", fix=fix)
-        _check_counts(self.n_requests)
+    n_requests: Sequence[float]  # expected in each window
+    alpha: Sequence[float]  # shape of the gaps in each; of Weibull's law where `is_weibull`
+    is_weibull: Sequence[bool] = ()  # by default none is
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         rng, kinds = np.random.default_rng(seed), self.is_weibull or (False,) * len(self.alpha)
@@ -241,16 +225,15 @@ class Rescaled(Arrivals):
     kind = "rescaled"
     ends_itself = True
     bin_s: float
-    counts: Sequence[float]
-    """Requests that are expected in each bin: those of the trace, or times a factor."""
-    end_s: float
-    """End of the trace, within the last bin."""
-    alpha: float
-    """Shape of the gaps in operational time."""
+    counts: Sequence[float]  # requests expected in each bin: the trace's, or times a factor
+    end_s: float  # end of the trace, within the last bin
+    alpha: float  # shape of the gaps in operational time
 
     def __post_init__(self) -> None:
-        check_positive(bin_s=self.bin_s, end_s=self.end_s, alpha=self.alpha)
-        _check_counts(self.counts)
+        super().__post_init__()
+        if not (all(0 <= count < math.inf for count in self.counts) and sum(self.counts) > 0):
+            fix = "give finite numbers from 0 on, one of them above 0"
+            raise InputError("no request is expected", field="counts", fix=fix)
 
     @property
     def mean_rate_rps(self) -> float:
@@ -291,12 +274,10 @@ def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = F
 def multiplied(
     arrival_s: np.ndarray, factor: float, *, block_s: float = BLOCK_S, seed: Seed = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `factor` times as many requests as those of a trace, on the same clock.
-
-    The first copy is the trace itself. Each further one is shifted by up to `SHIFT_S` either way,
-    around within each block of `block_s`, so that every block has its requests times the factor. Of
-    the last copy requests stay at random. Returns (m,) times, ascending; (m,) the place in
-    `arrival_s` that each is a copy of; (m,) the number of the copy, from 0 on.
+    """Return `factor` times as many requests as those of a trace, on the same clock: (m,) times,
+    ascending; the place in `arrival_s` that each is a copy of; the number of the copy. The first
+    copy is the trace itself; others are shifted by up to `SHIFT_S`, around within each block of
+    `block_s`, so that each has its requests times the factor. Of the last some stay, at random.
     """
     check_positive(rate_factor=factor)
     n_copies = math.ceil(factor)
@@ -334,33 +315,18 @@ def _check_size(n: float) -> None:
         raise InputError(f"{n:.3g} requests are too many", field="duration_s", fix=fix)
 
 
-def _check_counts(counts: Sequence[float]) -> None:
-    if not (all(0 <= count < math.inf for count in counts) and sum(counts) > 0):
-        fix = "give finite numbers from 0 on, one of them above 0"
-        raise InputError("no request is expected", field="n_requests", fix=fix)
-
-
 @dataclass(frozen=True)
 class ArrivalModel:
-    """The Gamma distribution fitted to all gaps of a trace, taken as independent. Null where a
-    trace does not determine a parameter.
-    """
+    """The Gamma distribution fitted to all gaps of a trace; null is what it does not determine."""
 
-    alpha: float | None
-    """Shape."""
-    beta_s: float | None
-    """Scale; alpha · beta_s is the mean gap."""
-    rate_rps: float | None
-    """Requests per second: gaps of the trace over their total duration."""
-    cv: float | None
-    """Coefficient of variation of the gaps, 1 / √alpha; above 1 is burstier than Poisson."""
+    alpha: float | None  # shape
+    beta_s: float | None  # scale; alpha · beta_s is the mean gap
+    rate_rps: float | None  # requests per second: gaps of the trace over their total duration
+    cv: float | None  # coefficient of variation, 1 / √alpha; above 1 is burstier than Poisson
     n_gaps: int
     n_zero_gaps: int
-    clock_step_s: float | None
-    """Step of the clock, in which the gaps were counted; null: no stamps were equal."""
-    alpha_lo: float | None = None
-    """The shape's 95% interval (see `gamma.fit_gamma`, `gamma.fit_steps`)."""
+    clock_step_s: float | None  # of the clock in which gaps were counted; null: no equal stamps
+    alpha_lo: float | None = None  # the 95% interval (`gamma.fit_gamma`, `gamma.fit_steps`)
     alpha_hi: float | None = None
-    ks: float | None = None
-    """Kolmogorov-Smirnov distance between the gaps and the distribution; null: coarse clock."""
+    ks: float | None = None  # Kolmogorov-Smirnov distance to the gaps; null: coarse clock
     reason: str | None = None

@@ -21,10 +21,8 @@ from sextant.workload import gamma
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, clock_step, hidden
 
 GROUP = ("llm", "service")
-MIN_REQUESTS = 10
-"""Fewest requests of a bucket whose failures are judged: one failure is then at most 10%."""
-MAX_BUCKETS = 10_000_000
-"""Most buckets or windows of all groups together: a trace with more has a wrong time in it."""
+MIN_REQUESTS = 10  # fewest of a bucket whose failures are judged: one is then at most 10%
+MAX_BUCKETS = 10_000_000  # of all groups together: a trace with more has a wrong time in it
 DAY_S, HOUR_S = 86_400.0, 3600.0
 _MEASURES = {
     "n_requests": "count(*)",
@@ -38,8 +36,7 @@ MIN_GAPS = 30
 """Fewest gaps that are fitted. With 30 the 95% interval of alpha covers as often as it says
 (with 10 in 93%, with 5 in 91% of draws); it is then about 0.6 to 1.5 times the estimate."""
 TOO_FEW = f"fewer than {MIN_GAPS} gaps"
-MAX_GROUPS = 1000
-"""Most pairs of LLM and service, null among them: each is read by itself."""
+MAX_GROUPS = 1000  # most pairs of LLM and service, null among them: each is read by itself
 _AT_ONCE = 1 << 20  # requests whose windows are fitted at a time, or those of one window
 _FITTED = ("alpha", "alpha_lo", "alpha_hi", "beta_s", "beta_lo_s", "beta_hi_s", "cv", "ks")
 
@@ -105,12 +102,10 @@ def traffic_series(
 
 def traffic_profile(trace: str | Path) -> pd.DataFrame:
     """Describe the traffic of each hour of the day (BurstGPT, III-D, Fig. 10-13) that the trace
-    covers whole.
-
-    Rows are ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all days), `hour`.
-    They have `is_clock_known` (False: hours count from the trace's start, without weekdays),
-    `n_hours` observed, and the `_mean`, `_q1`, `_median` and `_q3` of `requests`, `input_tokens`
-    and `output_tokens` per hour. Raises InputError as `traffic_series`.
+    covers whole. Rows are ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all
+    days), `hour`. They have `is_clock_known` (False: hours count from the trace's start, without
+    weekdays), `n_hours` observed, and the `_mean`, `_q1`, `_median` and `_q3` of `requests`,
+    `input_tokens` and `output_tokens` per hour. Raises InputError as `traffic_series`.
     """
     hours = traffic_series(trace, HOUR_S)
     is_known = bool(hours["moment"].notna().any())
@@ -205,15 +200,13 @@ def read_arrivals(trace: str | Path) -> np.ndarray:
 
 
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
-    """Fit a Gamma distribution to the gaps of every window, per LLM and service.
-
-    Gaps of a coarse clock are counted in its steps (see `arrivals.fit_arrivals`).
-
-    Returns one row per group and window, empty ones too: `llm`, `service` (null is a group),
-    `start_s`, `duration_s` (the last window ends with the trace), `clock_step_s` (NaN: no equal
-    stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95% intervals `_lo` to `_hi`,
-    `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock), and `reason` (null, or why
-    nothing is fitted). Raises InputError: no request, arrivals out of order, or too many windows.
+    """Fit a Gamma distribution to the gaps of every window, per LLM and service; gaps of a coarse
+    clock are counted in its steps. Returns one row per group and window, empty ones too: `llm`,
+    `service` (null is a group), `start_s`, `duration_s` (the last ends with the trace),
+    `clock_step_s` (NaN: no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95%
+    intervals `_lo` to `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock),
+    and `reason` (null, or why nothing is fitted). InputError: no request, no order, or too many
+    windows.
     """
     if not window_s > 0:
         raise InputError(f"windows of {window_s} s", field="window_s", fix="give more than 0 s")
@@ -268,12 +261,10 @@ def _groups(trace: str | Path) -> Iterator[tuple[str | None, str | None, np.ndar
 
 
 def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
-    filled, n_gaps = n_requests > 0, n_requests - 1
-    first = (np.cumsum(n_requests) - n_requests)[filled]
+    n_gaps, window = n_requests - 1, np.repeat(np.arange(len(n_requests)), n_requests)
     gaps = np.diff(arrival_s, prepend=np.nan)
-    gaps[first] = np.nan  # the first request of a window has no gap
-    n_zero = np.zeros(len(n_requests), np.int64)
-    n_zero[filled] = np.add.reduceat((gaps == 0).astype(np.int64), first) if len(first) else 0
+    gaps[np.diff(window, prepend=-1) > 0] = np.nan  # the first request of a window has no gap
+    n_zero = np.bincount(window[gaps == 0], minlength=len(n_requests))
     cells = {"n_requests": n_requests, "n_zero_gaps": n_zero}
     cells |= {name: np.full(len(n_requests), np.nan) for name in _FITTED}
     is_enough, is_at_once = n_gaps >= MIN_GAPS, n_zero == n_gaps
@@ -281,7 +272,7 @@ def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[s
     cells["reason"][is_enough & is_at_once] = ALL_AT_ONCE
     is_used = is_enough & ~is_at_once
     if is_used.any():
-        own = gaps[np.repeat(is_used, n_requests)]
+        own = gaps[is_used[window]]
         for name, values in _fit_gaps(own[~np.isnan(own)], n_gaps[is_used], step_s).items():
             cells[name][is_used] = values
     return cells

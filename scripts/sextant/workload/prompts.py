@@ -5,10 +5,10 @@ docs/workloads.md has the forms of an item.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:  # the load client, which needs none of them, imports this mod
     import pandas as pd
     from tokenizers import Tokenizer
 
-FIRST_TOKEN_ID = 16
-"""Ids below are left alone: tokenizers keep padding, start and end markers there."""
+FIRST_TOKEN_ID = 16  # below it tokenizers keep padding, start and end markers
 _MAX_ROUNDS = 100
 _BLOCK_TOKENS = 16  # that a prefix cache shares at least (vLLM's smallest block)
 _AT_ONCE = 10_000  # texts that are tokenized at a time
@@ -84,11 +83,7 @@ class CorpusTokens:
     """
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
-        """Take a text's tokens, in its order; raise InputError if there are none."""
         ids = np.asarray(token_ids, dtype=np.int32)
-        if not len(ids):
-            fix = "give a file with some text"
-            raise InputError("the text has no tokens", field="prompts", fix=fix)
         self.n_tokens = len(ids)
         self._ring = np.concatenate([ids, ids])
         self._used: set[bytes] = set()
@@ -122,11 +117,9 @@ class CorpusTokens:
 def load_prompt_source(
     path: str | Path, tokenizer: "Tokenizer | str | Path", *, vocab_size: int | None = None
 ) -> CorpusTokens:
-    """Read the text that prompts are cut from, and tokenize it without special tokens.
-
-    `path` is plain text (UTF-8), or a prompt/response file (`.json`, `.jsonl`), of which the
-    prompts are taken. Raises InputError: a file that is missing, malformed or without text, or one
-    with a token beyond `vocab_size`.
+    """Read the text that prompts are cut from, plain (UTF-8) or the prompts of a prompt/response
+    file (`.json`, `.jsonl`), and tokenize it without special tokens. InputError: a file that is
+    missing, malformed or without text, or one with a token beyond `vocab_size`.
     """
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
@@ -204,25 +197,13 @@ def load_tokenizer(tokenizer: "Tokenizer | str | Path") -> "Tokenizer":
     return loaded
 
 
-class ConversationLengths(NamedTuple):
-    """The requests of a prompt/response file, and what of it makes no request."""
-
-    requests: "pd.DataFrame"
-    """One row per request: `input_tokens`, `output_tokens`."""
-    n_items: int
-    n_empty: Mapping[str, int]
-    """What was left out, and how often: `responses_without_text`, `responses_without_prompt` (or a
-    prompt without text), `prompts_without_response`, `requests_without_tokens`."""
-
-
 def read_conversations(
     path: str | Path, tokenizer: "Tokenizer | str | Path"
-) -> ConversationLengths:
-    """Count the tokens of prompts and responses in a file, for `fit_request_model`.
-
-    Each response is one request, whose input is the whole conversation before it, without chat
-    template and special tokens; turns of one side that follow each other are one. Raises
-    InputError: no such file, an item in none of the forms, or no request.
+) -> tuple["pd.DataFrame", int, dict[str, int]]:
+    """Return the lengths of a file's requests, its number of items, and how often what of `_EMPTY`
+    made no request. A response is a request, whose input is all of the conversation before it,
+    without chat template and special tokens; turns of one side in a row are one. InputError: no
+    such file, an item in none of the forms, or no request.
     """
     import pandas as pd
 
@@ -253,7 +234,7 @@ def read_conversations(
         problem = f"no prompt with a response in {len(items)} items"
         raise InputError(problem, file=path, fix="give items with both")
     frame = pd.DataFrame(rows, columns=["input_tokens", "output_tokens"], dtype="int32")
-    return ConversationLengths(frame, len(items), n_empty)
+    return frame, len(items), n_empty
 
 
 def _read_turns(path: Path) -> Iterator[list[tuple[str, str]]]:
@@ -317,8 +298,7 @@ def _turns(item: Any) -> list[tuple[str, str]]:
 def _text(item: dict, key: str) -> str:
     value = item.get(key)
     if value is not None and not isinstance(value, str):
-        problem = f"{type(value).__name__} instead of text"
-        raise InputError(problem, field=key, fix="give a string")
+        raise InputError(f"{type(value).__name__} instead of text", field=key, fix="give a string")
     # White space alone is not text, though a tokenizer would find tokens in it.
     if not value or not value.strip():
         return ""

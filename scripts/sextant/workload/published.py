@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,16 +41,14 @@ CONFIDENCE = 0.95
 N_ZIPF_BINS = 256  # most values per parameter
 _STEEPEST = 1e6  # |theta|: beyond it all but 2^-64 of the lengths would be one value
 _PERCENTILES = {"p10": 10, "p25": 25, "median": 50, "p75": 75, "p90": 90}
-MAX_TOKENS = 10_000_000
-"""Longest length of a Zipf law, which has a probability for each; longer ones are mistakes."""
+MAX_TOKENS = 10_000_000  # of a Zipf law, which has a probability for each length
 
 
 def load_request_model(path: str | Path) -> RequestModel:
-    """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram.
-
-    A histogram (Parquet) has a value of any of `PARAMETERS`, named so or as in `ALIASES`, and
-    `count` or `probability`. Raises InputError: no such file, a column that is unknown, twice or
-    has an impossible value, or impossible weights.
+    """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram
+    with a value of any of `PARAMETERS`, named so or as in `ALIASES`, and `count` or `probability`.
+    InputError: no such file, impossible weights, or a column unknown, twice or of impossible
+    values.
     """
     path = Path(path)
     path = path / "requests.parquet" if path.is_dir() else path
@@ -117,13 +115,6 @@ def require_lengths(model: RequestModel, path: str | Path) -> RequestModel:
     return model
 
 
-class UseCase(NamedTuple):
-    """A use case of LLMs: independent lengths, and citations of the figures they are made from."""
-
-    model: RequestModel
-    sources: tuple[str, ...]
-
-
 def use_case_names() -> list[str]:
     """Return the names of the shipped use cases."""
     return list(_shipped()["use_cases"])
@@ -139,8 +130,8 @@ def _shipped() -> dict[str, Any]:
     return read_yaml(USE_CASES_FILE)
 
 
-def load_use_case(name: str) -> UseCase:
-    """Build the workload of a shipped use case; InputError: there is none of that name."""
+def load_use_case(name: str) -> tuple[RequestModel, list[str]]:
+    """Return a shipped use case, independent lengths, and its citations; InputError: unknown."""
     shipped = _shipped()
     if name not in shipped["use_cases"]:
         fix = f"use one of {', '.join(use_case_names())}"
@@ -148,8 +139,8 @@ def load_use_case(name: str) -> UseCase:
     sides = [shipped["use_cases"][name][side] for side in ("input_tokens", "output_tokens")]
     lengths = (in_bins(*_distribution(figures), request_model.N_BINS) for figures in sides)
     cited = [figures.get(key) for figures in sides for key in ("source", "conversion")]
-    sources = tuple(shipped["sources"][key] for key in dict.fromkeys(filter(None, cited)))
-    return UseCase(request_model.independent_model(*lengths), sources)
+    sources = [shipped["sources"][key] for key in dict.fromkeys(filter(None, cited))]
+    return request_model.independent_model(*lengths), sources
 
 
 def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -183,16 +174,13 @@ class ZipfFit:
     """A bounded Zipf distribution, P(x) ∝ x^-theta on the whole numbers lowest … highest."""
 
     theta: float
-    theta_lo: float
-    """Lower end of the 95% confidence interval, from the Fisher information."""
+    theta_lo: float  # lower end of the 95% confidence interval, from the Fisher information
     theta_hi: float
     lowest: int
     highest: int
-    n: int
-    """Lengths within the bounds, which the fit is to; those outside are left out."""
+    n: int  # lengths within the bounds, which the fit is to; those outside are left out
     n_outside: int
-    ks: float
-    """Largest distance between the lengths' and the model's distribution functions."""
+    ks: float  # largest distance between the lengths' and the model's distribution functions
 
 
 def fit_zipf(
@@ -202,12 +190,10 @@ def fit_zipf(
     *,
     counts: Tokens | None = None,
 ) -> ZipfFit:
-    """Fit a bounded Zipf distribution to lengths, whole numbers, by maximum likelihood.
-
-    Theta is where the model's mean of ln x is the lengths' (docs/workloads.md). `lowest` (1 or
-    more) and `highest` are by default the smallest and the largest length. `counts` has the
-    occurrences of each of `tokens`. Raises InputError: a length that is not a whole number, or too
-    few distinct ones within the bounds.
+    """Fit a bounded Zipf distribution to lengths by maximum likelihood: theta is where the model's
+    mean of ln x is theirs (docs/workloads.md). By default `lowest` (1 or more) and `highest` are
+    those of the lengths; `counts` has the occurrences of each. InputError: a length that is not a
+    whole number, or too few distinct ones within the bounds.
     """
     import scipy
 
@@ -279,10 +265,8 @@ def zipf_request_model(
 
 def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 20) -> pd.DataFrame:
     """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8), of
-    about equally many requests each that did not fail.
-
-    There is one row per bin, ascending: `input_lo`, `input_hi` (smallest and largest input in it),
-    `n`, and of the outputs `mean`, `p10`, `p25`, `median`, `p75`, `p90`, all in tokens.
+    about equally many requests, all served: a row a bin, ascending, with `input_lo`, `input_hi`
+    (least and largest input), `n`, and of the outputs `mean` and `_PERCENTILES`, in tokens.
     """
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
     order = np.argsort(inputs, kind="stable")

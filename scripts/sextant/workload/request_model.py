@@ -31,8 +31,7 @@ N_BINS = 64
 _MEMORY = "300MB"  # of counting a trace; what does not fit into it goes to the disk
 WEIGHT_COLUMNS = ("count", "probability")
 SAMPLERS = ("joint", "independent")
-Trace: TypeAlias = pd.DataFrame | str | Path
-"""The requests of a trace, or its file."""
+Trace: TypeAlias = pd.DataFrame | str | Path  # the requests of a trace, or its file
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,8 @@ class RequestModel:
     def sample(self, n: int, *, seed: Seed, sampler: str = "joint") -> pd.DataFrame:
         """Draw `n` independent requests: one row each, a column per parameter. The sampler `joint`
         draws whole joint bins; `independent`, the ablation of LLM-Pilot (V-A), each parameter by
-        itself. Raises InputError: no such sampler, or `n` below 0.
+        itself. Raises InputError: no such sampler.
         """
-        if n < 0:
-            raise InputError(f"{n} requests", field="n", fix="give 0 or more")
         if sampler == "joint":
             rows = _draw_places(self.weights, n, seed)
             return self.frame[self.parameters].take(rows).reset_index(drop=True)
@@ -173,11 +170,9 @@ class ServedRequests:
     frame: pd.DataFrame
     """One row per combination, in ascending order: each parameter that is ever known as float64
     (NaN: null)."""
-    counts: np.ndarray
-    """(rows,) requests of each."""
+    counts: np.ndarray  # (rows,) requests of each
     n_failed: int
-    n_clipped: Mapping[str, int]
-    """Requests above the cap on a parameter, which were cut to it."""
+    n_clipped: Mapping[str, int]  # requests above the cap on a parameter, which were cut to it
 
     @classmethod
     def of(cls, trace: Trace, caps: Mapping[str, int | None] | None = None) -> "ServedRequests":
@@ -196,10 +191,8 @@ class ServedRequests:
         return cls(frame[names], frame["n"].to_numpy(), n_failed, n_clipped)
 
     def fit(self, n_bins: int = N_BINS) -> RequestModel:
-        """Return the joint histogram.
-
-        Each parameter is cut into at most `n_bins` intervals of about equal count. A request's
-        value becomes the mean of those in its interval, whole numbers rounded, halves up
+        """Return the joint histogram. Each parameter is cut into at most `n_bins` intervals of
+        about equal count; a value becomes its interval's mean, whole numbers rounded, halves up
         (docs/workloads.md says why not its centre).
         """
         if n_bins < 1:

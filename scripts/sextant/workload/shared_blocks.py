@@ -27,14 +27,10 @@ class TraceBlocks:
 
     arrival_s: np.ndarray
     input_tokens: np.ndarray
-    output_tokens: np.ndarray
-    """(n,); 0 of a request that failed."""
-    ids: np.ndarray
-    """(all blocks,) as the source has them, int64 from 0 on, one request after the other."""
-    ends: np.ndarray
-    """(n,) where each request's ids end."""
-    block_tokens: int
-    """Tokens of a block; the last one of an input may have fewer. 0: the source has no ids."""
+    output_tokens: np.ndarray  # (n,); 0 of a request that failed
+    ids: np.ndarray  # (all blocks,) as the source has them, int64 from 0 on, request after request
+    ends: np.ndarray  # (n,) where each request's ids end
+    block_tokens: int  # of a block; an input's last may have fewer. 0: the source has no ids
 
     @property
     def starts(self) -> np.ndarray:

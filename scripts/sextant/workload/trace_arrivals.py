@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 FITTED, REPLAY = "fitted", "replay"
 NAMES = (FITTED, "gamma", "rescaled", REPLAY)
 """The arrivals of a fitted workload: the model that the fit has chosen, and each by itself."""
-TIMES_FILE = "arrivals.parquet"
-"""The trace's own times, in a workload's folder."""
+TIMES_FILE = "arrivals.parquet"  # the trace's own times, in a workload's folder
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,7 @@ class _OfTrace(generators.Arrivals):
     trace: str | Path
     llm: str | None = None
     service: str | None = None
-    time_factor: float = 1.0
-    """Factor on all gaps; 0.5 doubles the rate."""
-
-    def __post_init__(self) -> None:
-        generators.check_positive(time_factor=self.time_factor)
+    time_factor: float = 1.0  # factor on all gaps; 0.5 doubles the rate
 
     def group(self) -> dict[str, str]:
         """Return the columns that choose the requests, each with its value."""
@@ -83,10 +78,8 @@ class Recorded(generators.Arrivals):
 
     kind = "recorded"
     ends_itself = True
-    file: str | Path
-    """`arrivals.parquet`, with the column `arrival_s`."""
-    rate_factor: float = 1.0
-    """So many times the requests (see `multiplied`)."""
+    file: str | Path  # `arrivals.parquet`, with the column `arrival_s`
+    rate_factor: float = 1.0  # so many times the requests (see `multiplied`)
 
     def scaled(self, rate_factor: float) -> generators.Arrivals:
         """Return the trace with so many times its requests."""
@@ -141,12 +134,11 @@ class Windows(_OfTrace):
 
 
 def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0) -> np.ndarray:
-    """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1).
-
-    Each window keeps its duration and shape and has its counted rate, divided by `beta_factor`
-    (docs/workloads.md says why not the fitted scale). `windows` have `start_s` (ascending; times
-    count from the first), `duration_s`, `n_requests` and `alpha` (null: Poisson), as those of
-    `profiles.fit_windows`. Raises InputError: too many requests.
+    """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1): each keeps
+    duration and shape and has its counted rate over `beta_factor` (docs/workloads.md says why not
+    the fitted scale). `windows` have `start_s` (ascending; times count from the first),
+    `duration_s`, `n_requests`, `alpha` (null: Poisson), as of `profiles.fit_windows`. InputError:
+    too many requests.
     """
     start_s, lasting_s, n_requests, alpha = (
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
@@ -211,15 +203,13 @@ def arrivals_to_json(
 
 
 def load_arrivals(path: str | Path) -> generators.ArrivalModel:
-    """Read the Gamma fit from a workload's folder or its `arrivals.json`. Raises InputError: there
-    is no such file, or a field is missing or malformed.
-    """
+    """Read the Gamma fit from a workload's folder or its `arrivals.json`; see `read_stored`."""
     stored, names = read_stored(path), generators.ArrivalModel.__dataclass_fields__
     return generators.ArrivalModel(**{name: stored[name] for name in names})
 
 
 def read_stored(path: str | Path) -> dict[str, Any]:
-    """Return what `arrivals.json` holds, checked; see `load_arrivals`."""
+    """Return what `arrivals.json` holds; InputError: no such file, or a malformed field."""
     path = Path(path)
     path = path / "arrivals.json" if path.is_dir() else path
     if not path.is_file():
@@ -246,14 +236,8 @@ def read_stored(path: str | Path) -> dict[str, Any]:
 
 
 def fitted_arrivals(folder: str | Path, name: str = FITTED) -> generators.Arrivals:
-    """Return the arrivals of a workload's folder by one of `NAMES`, whether they passed or not.
-    Raises InputError: the workload has no such arrivals, or its files are malformed.
-    """
-    folder = Path(folder)
-    if name not in NAMES:
-        fix = f"use one of {', '.join(NAMES)}"
-        raise InputError(f"unknown arrivals {name!r}", field="arrivals", fix=fix)
-    stored = read_stored(folder)
+    """Return a workload's arrivals by one of `NAMES`, passed or not; InputError: none, damaged."""
+    folder, stored = Path(folder), read_stored(folder)
     model = stored["model"] if name == FITTED else name
     if stored["model"] is None:
         raise _without(folder, name, stored["why"])
@@ -277,9 +261,7 @@ def _without(folder: Path, name: str, why: str) -> InputError:
 
 
 def arrivals_at_rate(folder: str | Path, name: str, rate_rps: float) -> generators.Arrivals:
-    """Return the arrivals of a workload at another mean rate (see `Arrivals.scaled`). Raises
-    InputError: as `fitted_arrivals`, or all its requests arrive at once.
-    """
+    """Return a workload's arrivals at another mean rate; InputError: none, or all are at once."""
     own_rps = load_arrivals(folder).rate_rps
     if not own_rps:
         raise _without(Path(folder), name, "all at once has no rate to scale")
