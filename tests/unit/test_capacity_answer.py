@@ -16,7 +16,7 @@ from sextant.base.errors import InputError
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import chance
+from sextant.pages import chance
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT
 

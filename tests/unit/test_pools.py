@@ -17,7 +17,7 @@ from sextant.base.errors import InputError
 from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import shown_chance
+from sextant.pages import shown_chance
 from sextant.simulate import OK, Scheduler, StepLaw
 from sextant.simulate import Requests as Sent
 from sextant.simulate.pools import (

@@ -151,6 +151,8 @@ def test_room_price_and_loss_of_users_by_hand():
     assert found["without_one"] == {"replicas": 3, "load": 12.0, "is_kept": True}
     # By Little's law 4 users of 2.1 s: 1.905 requests/s, so 3 of them carry three quarters of it.
     assert found["requests_per_s"] == pytest.approx(4 * 3 / 2.1)
+    # Each serves 4 users within the limits.
+    assert found["most_requests_per_s"] == pytest.approx(4 * 4 / 2.1)
     assert found["usd_per_month"] == pytest.approx(5329)
     by_hand = 7.3 / 3600 / (4 * 3 / 2.1) / 201 * 1e6
     assert found["usd_per_million_tokens"] == pytest.approx(by_hand)

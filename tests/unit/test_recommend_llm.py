@@ -31,7 +31,7 @@ from sextant.answer.recommend import recommend_llm
 from sextant.answer.source import Source, find_source
 from sextant.decide.decision import FAIR, LISTED, SAFE
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import chance, odds, shown_chance
+from sextant.pages import chance, odds, shown_chance
 from sextant.pages.page import as_page
 from sextant.points.frame import TARGETS
 from sextant.predict import PREDICTORS, JointPredictor, Place

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from sextant.answer.api_prices import ApiPriceRow
 from sextant.answer.candidates import ProbeRow
 from sextant.base.sheets import field_docs, hints_of, model_of
 from sextant.experiment import sheets
@@ -17,6 +18,7 @@ from sextant.trace.trace_format import MappingFile
 
 KINDS: dict[str, type] = {
     **{name: kind for name, (kind, _) in SHEETS.items()},
+    "api_prices": ApiPriceRow,
     "cells": sheets.CellRow,
     "characterization": characterization.DescriptionFile,
     "characterization_feasibility": characterization.FeasibilityRow,

@@ -7,28 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sextant.answer.api_prices import api_section
 from sextant.answer.source import Source
 from sextant.base.files import Row
 from sextant.decide.decision import FAIR, SAFE
 from sextant.facts import gpu
 from sextant.facts.slo import METRICS, limits_of, worst_limit
-from sextant.pages.blocks import (
-    Block,
-    Document,
-    Facts,
-    Headline,
-    Note,
-    Section,
-    Table,
-    Widget,
-    chance,
-    number,
-    odds,
-    per_second,
-    percent,
-    plural,
-    shown_chance,
-)
+from sextant.pages import chance, number, odds, per_second, percent, plural, shown_chance
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table, Widget
 from sextant.predict import MEASURED
 
 if TYPE_CHECKING:
@@ -333,7 +319,8 @@ def recommendation_document(answer: Answer, *, has_widget: bool = False) -> Docu
             lines.append(f"Next best: {next_words(data['next_best'])}.")
         reasons = [Section("GPU profiles", [_profile_table(data["alternatives"])])]
     widget = answer.widget() if has_widget else None
-    blocks += [Facts(lines), *([widget] if widget else []), *reasons, Note(source_line(data))]
+    blocks += [Facts(lines), *([widget] if widget else []), *api_section(data), *reasons]
+    blocks.append(Note(source_line(data)))
     llm = data["llm"]
     bits = f", quantized to {llm['weight_bits']:.3g} bits" if llm["weight_bits"] else ""
     about = (

@@ -20,7 +20,7 @@ from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import chance, shown_chance
+from sextant.pages import chance, shown_chance
 from sextant.simulate.pools import Handover, Pool, decoded, prefilled
 
 _FIRST, _LATER = ("ttft", "nttft"), ("itl", "tpot")

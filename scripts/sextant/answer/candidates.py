@@ -12,6 +12,7 @@ import pandas as pd
 from pydantic import Field
 
 from sextant.answer import source as sources
+from sextant.answer.api_prices import find_api_prices
 from sextant.answer.question import Question, check, named_llm, speculated
 from sextant.answer.source import Serving, Source
 from sextant.base.errors import InputError
@@ -22,7 +23,7 @@ from sextant.facts.engine import DEFAULT_ENGINE
 from sextant.facts.gpu import GPUProfile, cheapest, has_own_price
 from sextant.facts.llm import LLM, Memory, Speculating, kv_precision_of, memory_of
 from sextant.facts.slo import Latencies
-from sextant.pages.blocks import listed
+from sextant.pages import listed
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, Facts, execution_classes
 from sextant.points.verdict import Outcome, Verdict
 from sextant.predict import JointPredictor
@@ -353,6 +354,8 @@ def read_question(
     question, notes = sources.as_measured(question, known)
     notes += _price_notes(question, known.profiles)
     llm_id, llm = named_llm(question, known)
+    if question.api_prices is not None:
+        find_api_prices(question.api_prices, llm_id)  # a wrong table is no news after minutes
     wanted, prices = question.gpu_profile_ids, question.prices
     profiles = find_candidates(known.profiles, wanted, prices, need_prices=need_prices, field=field)
     if question.measured_only:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sextant.answer.answer import Answer, Option
+from sextant.answer.api_prices import Billed, compare_with_api
 from sextant.answer.demand import Demand, Judged, Outcome, SteadyTraffic, Target, Traffic, judge
 from sextant.answer.question import Question
 from sextant.answer.sizing import Sizing, neighbours, simulated_server, size_profiles, summary
@@ -18,7 +19,7 @@ from sextant.base.errors import InputError
 from sextant.decide.sizing import draws_needed, fewest_replicas
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
-from sextant.pages.blocks import DAY_S, HOUR_S, percent, plural
+from sextant.pages import DAY_S, HOUR_S, percent, plural
 from sextant.simulate import Router
 from sextant.simulate.scaling import Policy
 
@@ -113,6 +114,14 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
             from sextant.answer.scaling import compare_policies  # few questions have one
 
             more["scaling"] = compare_policies(offer.asked.llm_id, sizing, asked, startup, more)
+        if (prices := asked.question.api_prices) is not None:
+            billed = Billed.of(demand, asked.question.prefix_hit_rate)
+            most_rps = sizing.rate_rps and sizing.count * sizing.rate_rps
+            own = sizing.server.profile, sizing.count, most_rps, sizing.probability
+            # Within one slot, and between the busiest windows of a long trace, nothing is saved.
+            is_followed = len(more["schedule"]["replicas"]) > 1 and not demand.n_of_trace
+            saved = more["schedule"]["saved"] if is_followed else 0.0
+            more["api"] = compare_with_api(prices, offer.asked.llm_id, billed, *own, saved)
         if asked.question.speculative:
             drafted = _with_drafts(sizing, asked, offer, more["schedule"])
             if drafted is not None:
@@ -331,8 +340,8 @@ def find_schedule(
     def need(place: int) -> int:
         start_s, end_s = place * slot_s, min((place + 1) * slot_s, demand.duration_s)
         part = demand.between(start_s, max(end_s, start_s + 1))
-        if part.n == 0:
-            return terms.least
+        if part.n == 0:  # of a long trace, hours between the busiest windows are not known
+            return terms.least if demand.n_of_trace is None else most
         share = part.n / part.duration_s / max(demand.n / demand.duration_s, 1e-12)
         results = partial(server.judge, part, target=target, draw=draw)
         start = max(round(most * share), 1)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sextant.answer import answer as shared
+from sextant.answer.api_prices import api_section
 from sextant.answer.capacity import CapacityQuestion, answer_capacity
 from sextant.answer.demand import WINDOW_S, Target, Traffic, requests_of_demand
 from sextant.answer.question import Length, Question, Requests
@@ -20,17 +21,8 @@ from sextant.base.files import provenance
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import METRICS, SLO, limits_of
-from sextant.pages import blocks as page_blocks
-from sextant.pages.blocks import (
+from sextant.pages import (
     HOUR_S,
-    Block,
-    Chart,
-    Document,
-    Facts,
-    Headline,
-    Note,
-    Section,
-    Table,
     chance,
     duration_words,
     listed,
@@ -41,6 +33,8 @@ from sextant.pages.blocks import (
     rate_words,
     time_unit,
 )
+from sextant.pages import blocks as page_blocks
+from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
 from sextant.points.measured import load_run
 
 Answer = Mapping[str, Any]
@@ -72,7 +66,7 @@ _SCHEMA = pa.schema(
 def capacity_document(answer: Answer, origin: Mapping[str, Any] | None = None) -> Document:
     """Return an answer of `answer_capacity` for people (blocks) and programs (data)."""
     warnings = [Note(text, "warning") for text in answer["warnings"]]
-    blocks = [*warnings, *_sections(answer), Note(shared.source_line(answer))]
+    blocks = [*warnings, *api_section(answer), *_sections(answer), Note(shared.source_line(answer))]
     title = f"{answer['llm_id']}: capacity for {answer['demand']['name']}"
     return Document(title, [Headline(_headline(answer)), *blocks], answer, _asked(answer), origin)
 
@@ -412,4 +406,4 @@ def _traffic(
         f"{n_capped:,} of {demand.n:,} requests are shortened to the caps of the workload "
         f"{workload['workload_id']}, as in the measurements."
     )
-    return TraceTraffic(replace(demand, **caps), window_s), [note]
+    return TraceTraffic(replace(demand, **caps, lengths_of_trace=None), window_s), [note]

@@ -59,6 +59,8 @@ class Demand:
     """Step of the trace's clock, over which equal stamps were spread; None: it was fine."""
     factor: float = 1.0  # how many times the trace's requests these are
     speed: float = 1.0  # how many times as fast as in the trace they arrive
+    lengths_of_trace: tuple[float, float] | None = None
+    """Mean input and output tokens of the whole trace; None where requests are drawn."""
     gaps: Gaps | None = None  # in place of `arrival_s`: these are requests of one of the replicas
 
     @property
@@ -70,6 +72,22 @@ class Demand:
     def rate_rps(self) -> float:
         """Mean rate of the whole trace, also where only a part is kept."""
         return (self.n_of_trace or self.n) / self.duration_s
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Mean input and output tokens, of the whole trace where only a part is kept."""
+        own = float(self.input_tokens.mean()), float(self.output_tokens.mean())
+        return self.lengths_of_trace or own
+
+    @property
+    def repeated_share(self) -> float:
+        """Share of the input tokens that repeat the beginning of an earlier request."""
+        if self.prefix_id is None:
+            return 0.0
+        tokens = pd.Series(self.prefix_tokens)
+        before = tokens.groupby(self.prefix_id).transform(lambda own: own.cummax().shift())
+        repeated = np.minimum(before.fillna(0), tokens).sum()
+        return float(repeated / self.input_tokens.sum())
 
     def n_windows(self, window_s: float | None) -> int:
         """Return how many windows the time has; less than half a window joins the last one."""
@@ -102,7 +120,7 @@ class Demand:
         """Return the requests at these places."""
         names = COLUMNS + (self.prefix_id is not None) * _PREFIX + (self.parent is not None) * _TURN
         columns = {name: getattr(self, name)[places] for name in names}
-        found = replace(self, **columns, n_of_trace=None)
+        found = replace(self, **columns, n_of_trace=None, lengths_of_trace=None)
         own = np.arange(self.n)[places]
         return found.copied(self, own, np.zeros(len(own), int))
 
@@ -168,8 +186,8 @@ class Demand:
             "start_time": self.start_time.isoformat() if self.start_time else None,
             "rate_rps": self.rate_rps,
             "gap_cv": float(gaps.std() / gaps.mean()) if gaps.sum() > 0 else None,
-            "mean_input_tokens": float(self.input_tokens.mean()),
-            "mean_output_tokens": float(self.output_tokens.mean()),
+            "mean_input_tokens": self.mean_lengths[0],
+            "mean_output_tokens": self.mean_lengths[1],
             "longest_request_tokens": int((self.input_tokens + self.output_tokens).max()),
             "busiest": {f"{span_s}s": self.busiest(span_s)[1] for span_s in _BURSTS_S},
         }

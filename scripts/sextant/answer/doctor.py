@@ -12,7 +12,8 @@ import psutil
 
 from sextant.engine.devices import host_facts
 from sextant.facts.gpu import GIB
-from sextant.pages.blocks import Document, Facts, Table, listed, plural
+from sextant.pages import listed, plural
+from sextant.pages.blocks import Document, Facts, Table
 
 _LEAST_DISK_GIB = 20
 """Both environments and the results of a small cluster."""

@@ -16,18 +16,8 @@ from sextant.base.files import provenance
 from sextant.decide.fleet import FleetAnswer, FleetPlan, Mend, Worth
 from sextant.experiment.experiment import Experiment
 from sextant.facts.gpu import old_price_lines, origin_line, price_origins
-from sextant.pages.blocks import (
-    Block,
-    Document,
-    Headline,
-    Note,
-    Section,
-    Table,
-    as_text,
-    chance,
-    listed,
-    plural,
-)
+from sextant.pages import chance, listed, plural
+from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table, as_text
 from sextant.points.measured import load_run
 
 _N_NAMED = 10

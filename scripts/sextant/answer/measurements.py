@@ -27,18 +27,8 @@ from sextant.experiment import experiment as chosen_cells
 from sextant.experiment.experiment import CellKey, Chosen, Experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import (
-    Block,
-    Document,
-    Facts,
-    Headline,
-    Note,
-    Section,
-    Table,
-    number,
-    percent,
-    plural,
-)
+from sextant.pages import number, percent, plural
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.points import frame
 from sextant.points.cell_files import read_run
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS

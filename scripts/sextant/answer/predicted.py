@@ -19,7 +19,7 @@ from sextant.decide.decision import FAIR, LISTED, SAFE, choose
 from sextant.facts.gpu import GIB, GPUProfile, token_prices
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, are_alike, worst_limit
-from sextant.pages.blocks import chance, shown_chance
+from sextant.pages import chance, shown_chance
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, judged
 from sextant.predict import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows

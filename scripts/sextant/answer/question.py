@@ -154,6 +154,7 @@ class Question:
     """Largest probability of missing the SLO; None for the highest expected utility."""
     gpu_profile_ids: tuple[str, ...] = ()  # the candidates; all of the characterization if empty
     prices: Path | None = None
+    api_prices: str | None = None  # what an API asks, to compare with; as `find_api_prices` has it
     measured_only: bool = False  # leave out GPUs that the sources have no points of
     probe: Path | None = None
     dtype: str | None = None

@@ -10,6 +10,7 @@ import pandas as pd
 
 from sextant.answer import predicted
 from sextant.answer.answer import Answer, Option, deployment
+from sextant.answer.api_prices import Billed, compare_with_api
 from sextant.answer.candidates import Asked, read_question, subject_of
 from sextant.answer.predicted import Fitted, Forecast, fit_to, forecast_of
 from sextant.answer.question import Question, answers_from_points, is_measured, make_predictor
@@ -23,8 +24,9 @@ from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import served
 from sextant.facts.slo import worst_limit
-from sextant.pages.blocks import Widget, chance, percent, plural, shown_chance
-from sextant.points.frame import judged
+from sextant.pages import chance, percent, plural, shown_chance
+from sextant.pages.blocks import Widget
+from sextant.points.frame import LENGTHS, judged
 from sextant.predict import MEASURED, JointPredictor
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
@@ -102,12 +104,15 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
             )
     rows.sort(key=lambda row: -(row["probability_met"] or 0.0))
     rows.sort(key=lambda row: np.inf if row["usd_per_hour"] is None else row["usd_per_hour"])
-    headroom = next_best = None
+    headroom = next_best = api = None
     if (name := chosen["gpu_profile_id"]) is not None:
         from sextant.decide.headroom import compare_options, measure_headroom
 
         curve = latencies[latencies["gpu_profile_id"] == name]
         headroom = measure_headroom(curve, slo, chosen["replicas"], chosen["usd_per_hour"])
+        weighed = decision.weigh(draws, profiles, slo) if draws and question.api_prices else None
+        lengths = curve.loc[curve["users"] == headroom["level_users"], LENGTHS].to_numpy(float)[0]
+        api = _compare_with_api(asked, chosen, weighed, headroom, lengths)
         others = [r for r in rows if r["status"] == "meets" and r["gpu_profile_id"] != name]
         if others:
             other = min(others, key=lambda row: row["usd_per_hour"])
@@ -121,8 +126,32 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
         basis = of_points(latencies, prices, slo) if question.risk is None else None
         return what_if_widget(basis) if basis else None
 
-    parts: dict[str, Any] = {"more": {"next_best": next_best}, "widget": widget}
+    parts: dict[str, Any] = {"more": {"next_best": next_best, "api": api}, "widget": widget}
     return _answer(asked, MEASURED, chosen, rows, notes, headroom=headroom, **parts)
+
+
+def _compare_with_api(
+    asked: Asked, chosen: Row, options: pd.DataFrame | None, headroom: Row, lengths: np.ndarray
+) -> Row | None:
+    """Compare the chosen option with an API if that is asked for and requests are known.
+
+    `options` are weighed; None: nothing is known of probabilities.
+    """
+    prices, name = asked.question.api_prices, chosen["gpu_profile_id"]
+    if prices is None or headroom["usd_per_million_tokens"] is None:
+        return None
+
+    def probability(replicas: int) -> float | None:
+        if options is None:
+            return None
+        is_paid = (options["gpu_profile_id"] == name) & (options["replicas"] <= replicas)
+        return float(options["probability_met"].where(is_paid, 0.0).max())
+
+    inputs, outputs = map(float, lengths)
+    hit_rate, most_rps = asked.question.prefix_hit_rate, headroom["most_requests_per_s"]
+    billed = Billed(headroom["requests_per_s"], inputs, outputs, hit_rate)
+    own = asked.profiles[name], chosen["replicas"], most_rps, probability
+    return compare_with_api(prices, asked.llm_id, billed, *own)
 
 
 def _at_risk(
@@ -176,13 +205,14 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     chosen = predicted.choose_option(made, options, slo, question.decision, risk)
     profile_id = chosen["gpu_profile_id"]
     power = predicted.learned(made)
-    latency = headroom = costs = energy = None
+    latency = headroom = costs = energy = api = None
     if profile_id:
         if arrivals:
             latency, headroom = expect(arrivals, slo, chosen, made.subject.lengths[0])
         else:
             latency, headroom = _expect(made, chosen, options)
         costs = predicted.cost(made, chosen, latency)
+        api = _compare_with_api(asked, chosen, options, headroom, made.subject.lengths[0])
         energy = predicted.energy(made, power, profile_id, latency["users"])
     miss = None if profile_id else predicted.find_nearest_miss(made, options)
     # Drafts are compared at the load of the answer, or of the nearest miss where there is none.
@@ -244,6 +274,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
         "safest": predicted.find_safest(options, chosen),
         "latency": latency,
         "cost": costs,
+        "api": api,
         "energy": energy,
         "contradictions": made.own.contradictions() if made.own else [],
         "outside": clauses,
@@ -415,6 +446,8 @@ def _answer(
     if question.slo.request_rate_rps is not None and "arrivals" not in more:
         how = "as measured" if basis == MEASURED else "by Little's law at median latencies"
         warnings.append(_STEADY.format(how=how))
+    if question.api_prices and chosen["gpu_profile_id"] and more["api"] is None:
+        warnings.append("No comparison with an API: the requests' rate or lengths are not known.")
     own = {
         "source": asked.source.known.source,
         "slo_id": question.slo.slo_id,

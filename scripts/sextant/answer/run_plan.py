@@ -33,7 +33,8 @@ from sextant.base.errors import InputError
 from sextant.experiment.experiment import CellKey, Experiment
 from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.servers import Variant
-from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table, plural
+from sextant.pages import plural
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.points.cell_files import read_cell
 from sextant.points.verdict import FEASIBLE, assess_variant
 

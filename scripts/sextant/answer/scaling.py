@@ -17,17 +17,8 @@ from sextant.answer.policies import manifest
 from sextant.answer.sizing import Sizing
 from sextant.base.errors import InputError
 from sextant.facts.startup import Startup
-from sextant.pages.blocks import (
-    HOUR_S,
-    MINUTE_S,
-    Block,
-    Note,
-    Section,
-    Table,
-    listed,
-    number,
-    percent,
-)
+from sextant.pages import HOUR_S, MINUTE_S, listed, number, percent
+from sextant.pages.blocks import Block, Note, Section, Table
 from sextant.simulate import on_threads
 from sextant.simulate.scaling import Policy, Reactive, Scaling, Trigger
 

@@ -15,7 +15,7 @@ import pandas as pd
 from sextant.answer.demand import Demand
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet
-from sextant.pages.blocks import HOUR_S
+from sextant.pages import HOUR_S
 
 
 def with_turns(demand: Demand, trace: str, rows: np.ndarray) -> Demand:

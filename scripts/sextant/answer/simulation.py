@@ -14,20 +14,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
-from sextant.pages.blocks import (
-    HOUR_S,
-    MINUTE_S,
-    Block,
-    Document,
-    Headline,
-    Note,
-    Section,
-    Table,
-    duration_words,
-    number,
-    percent,
-    plural,
-)
+from sextant.pages import HOUR_S, MINUTE_S, duration_words, number, percent, plural
+from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 from sextant.points.metrics import SHOWN, STATISTICS
 from sextant.simulate import (
     OK,

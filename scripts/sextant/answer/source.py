@@ -14,7 +14,7 @@ from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine, version_number
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, Speculating, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages.blocks import listed, percent, plural
+from sextant.pages import listed, percent, plural
 from sextant.points import frame
 from sextant.points.characterization import (
     DEFAULT_SOURCES,

@@ -464,6 +464,7 @@ def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tu
         "is_open": False,
         "without_one": without | {"probability_met": enough} if left else None,
         "requests_per_s": slo.load,
+        "most_requests_per_s": replicas * most,
         "usd_per_hour": usd,
         "usd_per_month": HOURS_PER_MONTH * usd,
         "usd_per_million_tokens": token_prices(usd, slo.load, lengths.tolist())[0],

@@ -15,7 +15,7 @@ from sextant.answer.sessions import with_turns
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of
-from sextant.pages.blocks import duration_words, percent, plural
+from sextant.pages import duration_words, percent, plural
 from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
 from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock
@@ -173,6 +173,7 @@ def demand_of_trace(
         prefix_id,
         prefix_tokens,
         clock_step_s=clock_step_s,
+        lengths_of_trace=(float(counts["inputs"].sum() / n), float(counts["outputs"].sum() / n)),
     )
     if has_turns:
         demand = with_turns(demand, str(trace), read["row"])
@@ -203,16 +204,14 @@ def multiplied_demand(demand: Demand, factor: float, block_s: float | None = Non
     found = replace(demand.at(places), arrival_s=arrival_s, factor=factor * demand.factor)
     found = found.copied(demand, places, copies)
     n_of_trace = demand.n_of_trace and round(factor * demand.n_of_trace)
-    return replace(found, n_of_trace=n_of_trace)
+    return replace(found, n_of_trace=n_of_trace, lengths_of_trace=demand.lengths_of_trace)
 
 
 def demand_notes(demand: Demand, has_prefix_caching: bool | None) -> list[str]:
     """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
     notes = []
     if has_prefix_caching is not None and demand.prefix_id is not None:
-        tokens = pd.Series(demand.prefix_tokens)
-        before = tokens.groupby(demand.prefix_id).transform(lambda own: own.cummax().shift())
-        again = percent(np.minimum(before.fillna(0), tokens).sum() / demand.input_tokens.sum())
+        again = percent(demand.repeated_share)
         whose = "an earlier request by the trace's hash_ids"
         notes.append(
             f"Prefix caching is on: {again} of the input tokens repeat the beginning of {whose}, "

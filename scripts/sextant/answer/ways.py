@@ -22,7 +22,7 @@ from sextant.base.files import Row
 from sextant.decide.decision import FAIR
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_of
-from sextant.pages.blocks import chance, percent, plural
+from sextant.pages import chance, percent, plural
 from sextant.predict import INTERVAL, JointPredictor
 
 _DRAFTS = (1, 2, 3, 5)

@@ -91,7 +91,7 @@ def ingest(
     given: IngestOptions,
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
-    from sextant.pages.blocks import duration_words, listed, percent
+    from sextant.pages import duration_words, listed, percent
     from sextant.trace import ingest_trace, some_of
     from sextant.trace.trace_format import MAPPED
 

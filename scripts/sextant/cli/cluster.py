@@ -11,7 +11,7 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.options import PrintOptions, StoreOptions, grouped, print_document, say
-from sextant.pages.blocks import plural
+from sextant.pages import plural
 
 if TYPE_CHECKING:
     from sextant.answer.value import Budget

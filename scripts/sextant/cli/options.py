@@ -297,6 +297,9 @@ class CandidateOptions:
     prices: Path | None = None
     """Prices: your CSV or TSV of gpu_profile_id, usd_per_hour, a provider that ships (aws, azure,
     lambda, runpod), or both: mine.csv,aws. The cheapest that ships else."""
+    api_prices: str | None = None
+    """Compare with an API: your CSV or TSV of llm_id, provider, input_usd_per_mtok,
+    output_usd_per_mtok, cached_input_usd_per_mtok; providers that ship (e.g. deepinfra); or all."""
     measured_only: Annotated[bool, typer.Option("--measured-only")] = False
     """Leave out GPUs that nobody measured."""
 
@@ -307,8 +310,8 @@ class CandidateOptions:
         if not all(ids):
             problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
             raise InputError(problem, field="--gpu-profiles", fix=fix)
-        prices, measured_only = self.prices, self.measured_only
-        return {"gpu_profile_ids": ids, "prices": prices, "measured_only": measured_only}
+        names = ("prices", "api_prices", "measured_only")
+        return {"gpu_profile_ids": ids, **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ def measure_headroom(
     one replica less, with `is_kept`, None of a single replica. `usd_per_month` is of 730 hours,
     `usd_per_million_tokens` of input and output alike, at `requests_per_s`: `rate_rps`, else the
     SLO's rate, what was measured at that level, or by Little's law; None where requests' lengths
-    are not known.
+    are not known, as `most_requests_per_s`, the rate at the most load.
 
     `curve` is of one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds
     at the SLO's percentiles, the mean lengths of requests, `request_rate_rps` (NaN where it was not
@@ -61,12 +61,17 @@ def measure_headroom(
     of_one, left = float(carried[:most].max(initial=0)), replicas - 1
     is_kept = bool(size_replicas(slo.load, of_one) <= left)
     without = {"replicas": left, "load": left * of_one, "is_kept": is_kept}
-    at = curve.iloc[level]
-    of_level = float(at["request_rate_rps"])
-    if not of_level > 0:
-        e2e_ms = slo.request_ms(at[TARGETS].to_numpy(float), lengths[level])
-        of_level = 1e3 * float(at["users"]) / float(e2e_ms)
-    rate = rate_rps or slo.request_rate_rps or slo.load * of_level / users[level]
+
+    def rate_of(place: int) -> float:
+        """Return the requests a second of a replica at a level: measured, or by Little's law."""
+        at = curve.iloc[place]
+        if (measured := float(at["request_rate_rps"])) > 0:
+            return measured
+        e2e_ms = slo.request_ms(at[TARGETS].to_numpy(float), lengths[place])
+        return 1e3 * float(at["users"]) / float(e2e_ms)
+
+    rate = rate_rps or slo.request_rate_rps or slo.load * rate_of(level) / users[level]
+    most_rps = of_one if slo.users is None else rate_of(max(most - 1, 0))
     return {
         "users_per_replica": int(each),
         "level_users": int(users[level]),
@@ -76,6 +81,7 @@ def measure_headroom(
         "is_open": any(row["hi_ms"] is None and row["lo_ms"] is not None for row in limits),
         "without_one": without if left else None,
         "requests_per_s": _known(float(rate)),
+        "most_requests_per_s": _known(replicas * most_rps),
         "usd_per_hour": usd_per_hour,
         "usd_per_month": HOURS_PER_MONTH * usd_per_hour,
         "usd_per_million_tokens": _known(token_prices(usd_per_hour, rate, lengths[level])[0]),

@@ -303,18 +303,27 @@ def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
     return {each.gpu_profile_id: each for each in found if each is not None}
 
 
-def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
-    """Return a warning if replicas leave devices of the machines unused that a provider rents."""
+def rental(profile: GPUProfile) -> tuple[Row | None, int, float]:
+    """Return the least that can be rented: a provider's machine, or None where replicas are rented
+    one by one; for how many replicas it has room; and its price in USD per hour.
+    """
     provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
     row = _machine(profile, provider) if provider in providers() else None
     if row is None or row["region"] != region:
+        return None, 1, profile.usd_per_hour
+    return row, row["n_gpus"] // profile.n_gpus, row["usd_per_hour"]
+
+
+def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
+    """Return a warning if replicas leave devices of the machines unused that a provider rents."""
+    row, room, usd_per_hour = rental(profile)
+    machines = -(-replicas // room)
+    if row is None or replicas * profile.n_gpus == machines * row["n_gpus"]:
         return []
-    machines = -(-replicas // (row["n_gpus"] // profile.n_gpus))
-    if replicas * profile.n_gpus == machines * row["n_gpus"]:
-        return []
+    provider = (profile.price_source or "").partition(_ON_DEMAND)[0]
     return [
         f"The price is that of the GPUs in use: {provider} rents them {row['n_gpus']} at a time as "
-        f"{row['instance']}, {machines} of which cost {machines * row['usd_per_hour']:,.2f} USD/h. "
+        f"{row['instance']}, {machines} of which cost {machines * usd_per_hour:,.2f} USD/h. "
         "Others have to use the rest."
     ]
 

@@ -30,7 +30,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sextant.base.files import jsonable
-from sextant.pages import *  # noqa: F403  # other rooms still look for the words here
 from sextant.pages import number
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
-from sextant.pages.blocks import plural
+from sextant.pages import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
 from sextant.predict import JOULES, Draws, JointPredictor, Rows, draws_samples, predictor_class
 from sextant.predict.folds import Task, share_lengths
