@@ -32,20 +32,15 @@ class ApiPriceRow:
 
     llm_id: str
     """the LLM; its organisation and precision do not count: Qwen/Qwen3-32B-FP8 is qwen3-32b"""
-    provider: str
-    """who sells the tokens, e.g. deepinfra"""
-    model_key: str | None = None
-    """what the provider, or a gateway, calls the LLM"""
-    input_usd_per_mtok: _UsdPerMtok
-    """give USD per million input tokens, above 0 and up to 10,000"""
+    provider: str  #: who sells the tokens, e.g. deepinfra
+    model_key: str | None = None  #: what the provider, or a gateway, calls the LLM
+    input_usd_per_mtok: _UsdPerMtok  #: give USD per million input tokens, above 0 and up to 10,000
     output_usd_per_mtok: _UsdPerMtok
     """give USD per million output tokens, above 0 and up to 10,000"""
     cached_input_usd_per_mtok: Annotated[float, Field(ge=0, le=1e4)] | None = None
     """USD per million input tokens found in the provider's cache; left out: as other input"""
-    as_of: gpu.PriceDate | None = None
-    """date of the price: YYYY, YYYY-MM or YYYY-MM-DD"""
-    source: str | None = None
-    """the page that has the price, https://…"""
+    as_of: gpu.PriceDate | None = None  #: date of the price: YYYY, YYYY-MM or YYYY-MM-DD
+    source: str | None = None  #: the page that has the price, https://…
 
 
 def plain_name(llm_id: str) -> str:

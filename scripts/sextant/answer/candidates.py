@@ -151,8 +151,7 @@ class ProbeRow(Latencies):
     At least one latency, each at the percentile that is asked for.
     """
 
-    gpu_profile_id: str
-    """the GPU profile it was measured on, e.g. 1xA100-40GB"""
+    gpu_profile_id: str  #: the GPU profile it was measured on, e.g. 1xA100-40GB
     users: Annotated[int, Field(ge=1, le=10**6)]
     """give the concurrent users of the measurement, 1 to 1,000,000"""
 

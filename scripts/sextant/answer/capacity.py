@@ -51,8 +51,7 @@ class CapacityQuestion:
     target: Target
     settings: Settings = field(default_factory=Settings)
     terms: Terms = field(default_factory=Terms)
-    risk: float = RISK
-    """Largest probability that a window is missed."""
+    risk: float = RISK  #: Largest probability that a window is missed.
     n_draws: int = N_DRAWS
     router: Router = "round_robin"
     policy: Policy | None = None  # how replicas come and go, to compare with those that stay

@@ -30,10 +30,8 @@ class Check:
 
     name: str
     result: str
-    fix: str | None = None
-    """What to do; None where nothing is missing."""
-    is_needed: bool = True
-    """Whether nothing can be measured here without it."""
+    fix: str | None = None  #: What to do; None where nothing is missing.
+    is_needed: bool = True  #: Whether nothing can be measured here without it.
 
 
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:

@@ -46,8 +46,7 @@ class Wanted(NamedTuple):
 
     demand: Demand
     hf_config: Path | None
-    requests: Requests | None
-    """None: those of the characterization."""
+    requests: Requests | None  #: None: those of the characterization.
     line: int
     notes: tuple[str, ...]
 

@@ -174,10 +174,8 @@ class _Case:
     pools: Sequence[Pool]
     options: Sequence[Option]
     risk: float
-    time_limit_s: float
-    """Of one program."""
-    ends_at_s: float = inf
-    """When nothing more is tried, on the monotonic clock."""
+    time_limit_s: float  #: Of one program.
+    ends_at_s: float = inf  #: When nothing more is tried, on the monotonic clock.
 
     def is_in_time(self) -> bool:
         return time.monotonic() < self.ends_at_s

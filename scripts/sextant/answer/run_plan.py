@@ -117,17 +117,12 @@ class Basis:
 
     starts: float | None
     """Server starts of a cell whose batch weight is searched; None: all that are allowed."""
-    start_s: float
-    """From the command to the last corner case, without loading the weights."""
-    level_extra_s: float
-    """Last requests, telemetry and the server's metrics, of each level."""
-    cell_extra_s: float
-    """Python and Snakemake, of each cell."""
+    start_s: float  #: From the command to the last corner case, without loading the weights.
+    level_extra_s: float  #: Last requests, telemetry and the server's metrics, of each level.
+    cell_extra_s: float  #: Python and Snakemake, of each cell.
     origin: str
-    load_gib_per_s: float = 1.0
-    """Weights from a network disk into the devices."""
-    request_s: float = 10.0
-    """Of one request, for levels that end with a number of requests."""
+    load_gib_per_s: float = 1.0  #: Weights from a network disk into the devices.
+    request_s: float = 10.0  #: Of one request, for levels that end with a number of requests.
 
 
 # Assumed for vLLM's process, memory profile, compilation and CUDA graphs, and five corner cases.
@@ -157,12 +152,9 @@ class Finished:
     """The times of a measured cell."""
 
     key: CellKey
-    starts_s: tuple[float, ...]
-    """Of each probe, with the loading of weights."""
-    levels_s: dict[float, float]
-    """Duration of each measured level, without its warm-up."""
-    wall_s: float | None
-    """Of the whole job; None where Snakemake has no record of it."""
+    starts_s: tuple[float, ...]  #: Of each probe, with the loading of weights.
+    levels_s: dict[float, float]  #: Duration of each measured level, without its warm-up.
+    wall_s: float | None  #: Of the whole job; None where Snakemake has no record of it.
 
 
 def finished_cells(
@@ -249,13 +241,11 @@ class CellPlan:
     request: Mapping[str, Any]
     """What its job asks the scheduler for: cores, memory, minutes, GPUs."""
     n_devices: int
-    n_levels: int
-    """0 where the cell does not fit into memory."""
+    n_levels: int  #: 0 where the cell does not fit into memory.
     verdict: str
     seconds: float
     usd: float
-    basis: Basis | None
-    """The terms of the estimate; None where there is nothing to measure."""
+    basis: Basis | None  #: The terms of the estimate; None where there is nothing to measure.
 
 
 def plan_cell(
@@ -288,8 +278,7 @@ def plan_cell(
 class Plan:
     """What a run would do."""
 
-    jobs: dict[str, int]
-    """Number of jobs by rule."""
+    jobs: dict[str, int]  #: Number of jobs by rule.
     n_submissions: int
     cells: tuple[CellPlan, ...]
     gpu_hours: float

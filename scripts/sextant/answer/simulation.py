@@ -56,13 +56,11 @@ class Sent:
     """Requests: they arrive whatever the servers do, or users wait for their last answer."""
 
     name: str
-    requests: Callable[[int], Requests]
-    """Draws so many requests; of arrivals, all."""
+    requests: Callable[[int], Requests]  #: Draws so many requests; of arrivals, all.
     duration_s: float
     users: int | None = None
     """Who each send a request when their last one is answered; None: requests arrive."""
-    notes: tuple[str, ...] = ()
-    """Warnings of the answer about them."""
+    notes: tuple[str, ...] = ()  #: Warnings of the answer about them.
 
     def run_apart(
         self, prefill: Pool, decode: Pool, handover: Handover, warmup_s: float

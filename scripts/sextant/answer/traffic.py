@@ -51,14 +51,11 @@ class TraceTraffic(NamedTuple):
 class DrawnTraffic(NamedTuple):
     """Requests and arrivals that are drawn."""
 
-    name: str
-    """Of the requests, and how they arrive."""
-    requests: Callable[..., pd.DataFrame]
-    """Draws as `RequestModel.sample` does."""
+    name: str  #: Of the requests, and how they arrive.
+    requests: Callable[..., pd.DataFrame]  #: Draws as `RequestModel.sample` does.
     arrivals: Arrivals
     duration_s: float
-    first_seed: int = 0
-    """Used for seed 0; other seeds count from it."""
+    first_seed: int = 0  #: Used for seed 0; other seeds count from it.
 
     def drawn(self, seed: int) -> Demand:
         """Return the requests drawn with a seed. Raises InputError if none arrives."""

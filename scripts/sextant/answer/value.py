@@ -48,29 +48,23 @@ class Decision(NamedTuple):
 
     slo_id: str
     llm_id: str
-    limits: int
-    """Index of the SLO's limits in `Decisions.met`."""
+    limits: int  #: Index of the SLO's limits in `Decisions.met`.
 
 
 class Decisions(NamedTuple):
     """Decisions, and what each of their options costs in every draw."""
 
-    X: pd.DataFrame
-    """`llm_id, gpu_profile_id, users`, one row per point."""
-    seen: np.ndarray
-    """Log-latencies that a measurement would show, shape (draws, rows, 2)."""
-    met: np.ndarray
-    """Whether the limits hold, (sets of limits, draws, rows)."""
+    X: pd.DataFrame  #: `llm_id, gpu_profile_id, users`, one row per point.
+    seen: np.ndarray  #: Log-latencies that a measurement would show, shape (draws, rows, 2).
+    met: np.ndarray  #: Whether the limits hold, (sets of limits, draws, rows).
     decisions: list[Decision]
     options: pd.DataFrame
     """`gpu_profile_id, replicas, usd_per_hour`, indexed by decision and option."""
     ratios: np.ndarray
     """Price over that of the cheapest option that meets the SLO, infinite where the option does
     not meet it; (draws, decisions, options)."""
-    worth: np.ndarray
-    """Of the options, as `bounded_worth` says."""
-    can_be_met: np.ndarray
-    """Whether any option meets the SLO, (draws, decisions)."""
+    worth: np.ndarray  #: Of the options, as `bounded_worth` says.
+    can_be_met: np.ndarray  #: Whether any option meets the SLO, (draws, decisions).
 
     def rows(self, llm_id: str, gpu_profile_id: str, users: Sequence[int]) -> np.ndarray:
         """Return the positions of a cell's rows, by rising users."""
@@ -232,24 +226,18 @@ class Candidate(NamedTuple):
 
     llm_id: str
     gpu_profile_id: str
-    levels: tuple[int, ...]
-    """Users that may be measured, ascending."""
-    start_hours: float
-    """Of all server starts, and of what else a cell takes whatever its levels."""
-    level_hours: float
-    """Of each level."""
+    levels: tuple[int, ...]  #: Users that may be measured, ascending.
+    start_hours: float  #: Of all server starts, and of what else a cell takes whatever its levels.
+    level_hours: float  #: Of each level.
     n_devices: int
-    usd_per_hour: float
-    """Of all devices."""
+    usd_per_hour: float  #: Of all devices.
 
 
 class Budget(NamedTuple):
     """How far to plan; None does not limit."""
 
-    gpu_hours: float | None = None
-    """Devices times hours that may be spent."""
-    at_once: int = 1
-    """Cells of a round."""
+    gpu_hours: float | None = None  #: Devices times hours that may be spent.
+    at_once: int = 1  #: Cells of a round.
     of_profile: int | None = None
     """Most cells of a round on one GPU profile: servers that run at once."""
     rounds: int | None = None
@@ -260,13 +248,11 @@ class Choice(NamedTuple):
 
     llm_id: str
     gpu_profile_id: str
-    levels: tuple[int, ...]
-    """Those where it is not sure whether limits hold."""
+    levels: tuple[int, ...]  #: Those where it is not sure whether limits hold.
     hours: float
     gpu_hours: float
     usd: float
-    gain: float
-    """Expected rise of the mean worth of a decision, whose largest value is 1."""
+    gain: float  #: Expected rise of the mean worth of a decision, whose largest value is 1.
 
 
 class Expectation(NamedTuple):

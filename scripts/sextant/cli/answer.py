@@ -34,8 +34,7 @@ class RecommendOptions:
 
     max_failed: Annotated[float | None, typer.Option(min=0, max=1)] = None
     """Largest share of failed requests; 0.01 by default."""
-    predictor: str = "roofline"
-    """Predictor for an unmeasured LLM."""
+    predictor: str = "roofline"  #: Predictor for an unmeasured LLM.
     trace: Path | None = None
     """In place of a load, the traffic of this normalised trace: the answer is that of `sextant
     capacity`."""
@@ -192,16 +191,12 @@ def characterizations(
 class ImportOptions:
     """What was measured, as far as the files do not say it."""
 
-    gpu_profile: str
-    """What was measured, as <n>x<gpu_id>, e.g. 1xH100-80GB."""
+    gpu_profile: str  #: What was measured, as <n>x<gpu_id>, e.g. 1xH100-80GB.
     configs: str | None = None
     """Folder of the LLMs' <llm_id>.json, relative to OUT; what ships else."""
-    llm: str | None = None
-    """The LLM's name on Hugging Face, if the files do not have it."""
-    engine: str | None = None
-    """The engine that served, e.g. vllm."""
-    engine_version: str | None = None
-    """The engine's version."""
+    llm: str | None = None  #: The LLM's name on Hugging Face, if the files do not have it.
+    engine: str | None = None  #: The engine that served, e.g. vllm.
+    engine_version: str | None = None  #: The engine's version.
 
 
 @grouped

@@ -53,41 +53,31 @@ _MOST_DRAWN = 1_000_000
 class TrafficOptions:
     """What arrives: a trace, or requests of a workload or of given lengths at a rate."""
 
-    trace: Path | None = None
-    """Normalised trace (see `sextant ingest`): its own arrivals."""
-    trace_llm: str | None = None
-    """Only this LLM of the trace."""
-    trace_service: str | None = None
-    """Only this service of the trace."""
-    request_rate: float | None = None
-    """Requests a second, without a trace."""
+    trace: Path | None = None  #: Normalised trace (see `sextant ingest`): its own arrivals.
+    trace_llm: str | None = None  #: Only this LLM of the trace.
+    trace_service: str | None = None  #: Only this service of the trace.
+    request_rate: float | None = None  #: Requests a second, without a trace.
     burstiness: float | None = None
     """Shape of Gamma gaps: 1 Poisson, less is burstier; without it the arrivals of --workload's
     trace, or Poisson."""
-    duration: str | None = None
-    """How long requests of a rate arrive; 1h, or 200,000, by default."""
+    duration: str | None = None  #: How long requests of a rate arrive; 1h, or 200,000, by default.
     sessions: str | None = None
     """`trace`: turns of a session arrive after the last answer and the trace's think time; or
     so many sessions of the trace an hour, at random, for --duration."""
-    traffic: float = 1.0
-    """Factor on the requests: 2 sends a trace's twice, on the same clock."""
-    speed: float = 1.0
-    """Factor on the trace's clock: 2 halves all gaps and the day."""
+    traffic: float = 1.0  #: Factor on the requests: 2 sends a trace's twice, on the same clock.
+    speed: float = 1.0  #: Factor on the trace's clock: 2 halves all gaps and the day.
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOptions:
     """What has to hold besides the limits, and in which windows."""
 
-    goodput: float | None = None
-    """Least share of requests that are answered within all limits."""
-    max_failed: float = 0.01
-    """Largest share of requests that are refused or time out."""
+    goodput: float | None = None  #: Least share of requests that are answered within all limits.
+    max_failed: float = 0.01  #: Largest share of requests that are refused or time out.
     window: str | None = None
     """Windows in which the SLO holds, e.g. 60s, or whole: that of a steady rate by default, 5min of
     others."""
-    risk: float = 0.1
-    """Largest probability that a window is missed."""
+    risk: float = 0.1  #: Largest probability that a window is missed.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +88,8 @@ class ServerOptions:
     """vLLM's max_num_seqs; the engine's default otherwise (vLLM: 256)."""
     max_num_batched_tokens: int | None = None
     """vLLM's max_num_batched_tokens; the engine's default otherwise (8,192)."""
-    timeout_s: float = float("inf")
-    """Seconds after which a client gives up; never by default."""
-    prefix_caching: bool = True
-    """vLLM's enable_prefix_caching: what repeats is computed once."""
+    timeout_s: float = float("inf")  #: Seconds after which a client gives up; never by default.
+    prefix_caching: bool = True  #: vLLM's enable_prefix_caching: what repeats is computed once.
 
     def of(self) -> "Settings":
         """Return the settings. Raises InputError where vLLM would not start with them."""
@@ -118,13 +106,11 @@ class ServerOptions:
 class SearchOptions:
     """How replicas come and go, and how their number is searched for."""
 
-    slot: str = "1h"
-    """How long a number of replicas stays, e.g. 1h."""
+    slot: str = "1h"  #: How long a number of replicas stays, e.g. 1h.
     startup: str | None = None
     """From the order of a replica until it serves: 5min, or phases of the measured start,
     image=0s,weights=60s; by the LLM's size by default."""
-    least_replicas: Annotated[int, typer.Option(min=1)] = 1
-    """Replicas at any time."""
+    least_replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas at any time.
     router: ROUTERS = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by its prefix."""
     policy: Path | None = None
@@ -309,14 +295,11 @@ def _seconds(text: str, option: str) -> float:
 class SimulateOptions:
     """The deployment, who sends requests, and how it is simulated."""
 
-    gpu_profile: str
-    """GPU profile of a replica, e.g. 1xH100-80GB."""
-    replicas: Annotated[int, typer.Option(min=1)] = 1
-    """Replicas behind a router."""
+    gpu_profile: str  #: GPU profile of a replica, e.g. 1xH100-80GB.
+    replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas behind a router.
     decode_replicas: Annotated[int | None, typer.Option(min=1)] = None
     """Replicas that decode, while --replicas compute the prompts; all do both by default."""
-    decode_gpu_profile: str | None = None
-    """GPU profile of those; that of the others by default."""
+    decode_gpu_profile: str | None = None  #: GPU profile of those; that of the others by default.
     policy: Path | None = None
     """Autoscaling policy, as `capacity` takes it; --replicas are there at the start."""
     startup: str | None = None
@@ -327,8 +310,7 @@ class SimulateOptions:
     """Instead of arrivals: users who each wait for their answer."""
     unique_prompts: Annotated[int | None, typer.Option(min=1)] = None
     """Whole prompts that repeat; all differ by default."""
-    warmup: str = "0s"
-    """Requests that arrive before are simulated and not counted."""
+    warmup: str = "0s"  #: Requests that arrive before are simulated and not counted.
     draws: Annotated[int, typer.Option(min=0)] = 100
     """Draws of the law for the intervals; 0: none."""
 

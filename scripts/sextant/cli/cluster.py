@@ -39,8 +39,7 @@ class RunOptions(ConfigOptions):
     """Servers of each GPU profile that can run at once."""
     budget_hours: Annotated[float | None, typer.Option(min=0)] = None
     """GPU-hours for the cells to measure first, all rounds together."""
-    at_once: Annotated[int, typer.Option(min=1)] = 1
-    """Cells of a round, with a budget."""
+    at_once: Annotated[int, typer.Option(min=1)] = 1  #: Cells of a round, with a budget.
 
     def budget(self) -> "Budget | None":
         """Return what may be spent, None without a limit."""
@@ -177,14 +176,10 @@ def _run_snakemake(options: Sequence[str], targets: Sequence[str]) -> None:
 class FleetOptions(StoreOptions):
     """What is wanted, what there is, and how to plan."""
 
-    demands: Path
-    """Sheet of what teams want served, TSV."""
-    supply: Path
-    """Sheet of the available nodes, TSV."""
-    traces: Path = Path("results/traces")
-    """Folder of the normalised traces that demands name."""
-    risk: float = 0.1
-    """Largest probability that a served demand misses its limits."""
+    demands: Path  #: Sheet of what teams want served, TSV.
+    supply: Path  #: Sheet of the available nodes, TSV.
+    traces: Path = Path("results/traces")  #: Folder of the normalised traces that demands name.
+    risk: float = 0.1  #: Largest probability that a served demand misses its limits.
     time_limit: Annotated[float, typer.Option(min=1)] = 120
     """Seconds for each solution; then the best one is used."""
 

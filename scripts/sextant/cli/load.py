@@ -47,8 +47,7 @@ class ServerOptions:
     base_url: list[str]
     """OpenAI-compatible server, http://HOST:PORT or https://HOST, with or without /v1; repeat it
     for replicas, over which requests are spread evenly."""
-    model: str
-    """Model name that the server answers to."""
+    model: str  #: Model name that the server answers to.
     api_key_env: Annotated[
         str | None,
         typer.Option(
@@ -56,8 +55,7 @@ class ServerOptions:
             f"{_KEY_VARIABLE}, if it is set."
         ),
     ] = None
-    ca_file: Path | None = None
-    """Certificates (PEM) to trust for https, of a private CA."""
+    ca_file: Path | None = None  #: Certificates (PEM) to trust for https, of a private CA.
     chat: Annotated[bool, typer.Option("--chat")] = False
     """/v1/chat/completions in place of /v1/completions; prompts are text."""
 
@@ -87,20 +85,15 @@ class ServerOptions:
 class LevelOptions:
     """How load is put on the server, and for how long."""
 
-    users: str | None = None
-    """Closed loop: concurrent users, e.g. 16 or 1,2,4."""
+    users: str | None = None  #: Closed loop: concurrent users, e.g. 16 or 1,2,4.
     request_rate: str | None = None
     """Open loop, latency-critical: requests per second, e.g. 4 or 4,8,inf; inf is all at once."""
-    burstiness: float | None = None
-    """Shape of an open loop's Gamma gaps; 1 (default) is Poisson."""
-    batch: str | None = None
-    """Best effort: most requests in flight, e.g. 256 or 1,2,4."""
+    burstiness: float | None = None  #: Shape of an open loop's Gamma gaps; 1 (default) is Poisson.
+    batch: str | None = None  #: Best effort: most requests in flight, e.g. 256 or 1,2,4.
     n_requests: Annotated[int | None, typer.Option(min=1)] = None
     """Requests of a level: of a batch, as many as in flight by default."""
-    time_factor: float | None = None
-    """Factor on all gaps of --replay; 0.5 doubles the rate."""
-    duration: float | None = None
-    """Seconds of load that are measured; 120 by default."""
+    time_factor: float | None = None  #: Factor on all gaps of --replay; 0.5 doubles the rate.
+    duration: float | None = None  #: Seconds of load that are measured; 120 by default.
     warmup: Annotated[float | None, typer.Option(min=0)] = None
     """Seconds of load before; 10 by default, 0 for a batch, replays and --n-requests."""
     cooldown: Annotated[float | None, typer.Option(min=0)] = None
@@ -173,10 +166,8 @@ class RequestOptions:
     max_output_tokens: MaxOutput = None
     vocab_size: Annotated[int, typer.Option(max=2**31 - 1)] = 32000
     """Prompts are token ids below this."""
-    prompts: Path | None = None
-    """Text to cut prompts from, in place of random token ids."""
-    tokenizer: Path | None = None
-    """The LLM's tokenizer.json, for --prompts and --text."""
+    prompts: Path | None = None  #: Text to cut prompts from, in place of random token ids.
+    tokenizer: Path | None = None  #: The LLM's tokenizer.json, for --prompts and --text.
     text: Annotated[bool, typer.Option("--text")] = False
     """Prompts as text, for servers that take no token ids: of exact length with --tokenizer, else
     of as many words, whose tokens the server counts."""
@@ -287,16 +278,11 @@ class SubjectOptions:
     llm_id: str | None = None
     """LLM that the server runs; its facts are known if it is in resources/llms. By default the name
     of --hf-config (of its folder, if it is config.json), else --model."""
-    hf_config: Path | None = None
-    """Hugging Face config.json of the LLM, or its folder."""
-    dtype: str | None = None
-    """Data type of the weights as served; the config's by default."""
-    gpu_profile: str | None = None
-    """What one replica runs on, <n>x<gpu_id>, e.g. 2xA100-40GB."""
-    usd_per_hour: Annotated[float | None, typer.Option(min=0)] = None
-    """Price of this GPU profile."""
-    engine: str = "endpoint"
-    """What serves, e.g. vllm, sglang or tgis; for the results."""
+    hf_config: Path | None = None  #: Hugging Face config.json of the LLM, or its folder.
+    dtype: str | None = None  #: Data type of the weights as served; the config's by default.
+    gpu_profile: str | None = None  #: What one replica runs on, <n>x<gpu_id>, e.g. 2xA100-40GB.
+    usd_per_hour: Annotated[float | None, typer.Option(min=0)] = None  #: Price of this GPU profile.
+    engine: str = "endpoint"  #: What serves, e.g. vllm, sglang or tgis; for the results.
 
     def subject(self, model: str) -> dict[str, Any]:
         """Return the ids, and the facts of LLM and GPU profile as far as they are known."""

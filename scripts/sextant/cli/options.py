@@ -192,10 +192,8 @@ class StoreOptions:
     source: list[str] | None = None
     """Characterization to use: a folder, a store, one that ships, or one of the store; may be given
     again, and --database counts beside it."""
-    workload_id: str | None = None
-    """Workload; the store's own by default."""
-    scenario_id: str | None = None
-    """Scenario; the store's own by default."""
+    workload_id: str | None = None  #: Workload; the store's own by default.
+    scenario_id: str | None = None  #: Scenario; the store's own by default.
     seed: Seed = _SEED
 
     def measurements(self) -> dict[str, Any]:
@@ -209,51 +207,38 @@ class StoreOptions:
 class AskedOptions(StoreOptions):
     """The LLM that is asked about, its requests and how it is served."""
 
-    llm: str | None = None
-    """An LLM of the characterization."""
-    hf_config: Path | None = None
-    """config.json, or its folder, of an LLM never measured."""
+    llm: str | None = None  #: An LLM of the characterization.
+    hf_config: Path | None = None  #: config.json, or its folder, of an LLM never measured.
     parameters: float | None = None
     """Without a config: parameters of the LLM, e.g. 30e9; with the next ones."""
-    layers: int | None = None
-    """Its layers."""
-    kv_bytes_per_token: float | None = None
-    """KV cache of a token over all layers, in 16 bits."""
-    active_parameters: float | None = None
-    """Parameters that a token uses; all by default."""
-    weight_gib: float | None = None
-    """Size of the weights; 2 bytes a parameter by default."""
-    percentile: int = 50
-    """Percentile of the limits: 50, 90, 95, 99; one may have its own."""
+    layers: int | None = None  #: Its layers.
+    kv_bytes_per_token: float | None = None  #: KV cache of a token over all layers, in 16 bits.
+    active_parameters: float | None = None  #: Parameters that a token uses; all by default.
+    weight_gib: float | None = None  #: Size of the weights; 2 bytes a parameter by default.
+    percentile: int = 50  #: Percentile of the limits: 50, 90, 95, 99; one may have its own.
     probe: Path | None = None
     """CSV or TSV of what was measured of this LLM: gpu_profile_id, users, and any of ttft_ms,
     nttft_ms, itl_ms, tpot_ms, e2e_ms."""
     input_tokens: str | None = None
     """Input of a request: the mean, or percentiles, e.g. p50:900,p99:8000."""
-    output_tokens: str | None = None
-    """Output of a request, in the same way."""
+    output_tokens: str | None = None  #: Output of a request, in the same way.
     workload: Annotated[
         str | None,
         typer.Option(help=f"Requests of a workload or normalised trace. {WORKLOAD_HELP}"),
     ] = None
-    engine: str | None = None
-    """What serves, e.g. vllm; that of most points by default."""
+    engine: str | None = None  #: What serves, e.g. vllm; that of most points by default.
     dtype: str | None = None
     """Precision of the weights: fp32, fp16, bf16, fp8, nvfp4, mxfp4, int4, int8."""
     kv_dtype: str | None = None
     """Precision of the KV cache, e.g. fp8; the checkpoint's, or 16 bits, else."""
-    speculative: str | None = None
-    """Speculative decoding: mtp, eagle3, ngram or draft-model."""
+    speculative: str | None = None  #: Speculative decoding: mtp, eagle3, ngram or draft-model.
     draft_tokens: int | None = None
     """Tokens of a draft; by default 1, and `recommend` and `capacity` compare 1, 2, 3, 5."""
     acceptance: float | None = None
     """Share of draft tokens accepted, up to 1 (0.7), or tokens of a step, above 1 (2.1)."""
-    draft_config: Path | None = None
-    """config.json of the LLM that drafts."""
-    max_model_len: int | None = None
-    """Tokens that the longest request may have."""
-    prefix_hit_rate: float = 0.0
-    """Share of the input that the prefix cache saves, 0 to below 1."""
+    draft_config: Path | None = None  #: config.json of the LLM that drafts.
+    max_model_len: int | None = None  #: Tokens that the longest request may have.
+    prefix_hit_rate: float = 0.0  #: Share of the input that the prefix cache saves, 0 to below 1.
     strict: Annotated[bool, typer.Option("--strict")] = False
     """Refuse what lies outside of what was measured."""
 
@@ -292,8 +277,7 @@ class AskedOptions(StoreOptions):
 class CandidateOptions:
     """Which GPU profiles are candidates, and what they cost."""
 
-    gpu_profiles: str | None = None
-    """Candidate GPU profiles, e.g. 1xA100-40GB,4xL4-24GB."""
+    gpu_profiles: str | None = None  #: Candidate GPU profiles, e.g. 1xA100-40GB,4xL4-24GB.
     prices: Path | None = None
     """Prices: your CSV or TSV of gpu_profile_id, usd_per_hour, a provider that ships (aws, azure,
     lambda, runpod), or both: mine.csv,aws. The cheapest that ships else."""
@@ -318,10 +302,8 @@ class CandidateOptions:
 class LoadOptions:
     """What to serve: one of the three."""
 
-    users: Annotated[int | None, typer.Option(min=1)] = None
-    """Concurrent users to serve."""
-    request_rate: float | None = None
-    """Requests a second to serve, at random."""
+    users: Annotated[int | None, typer.Option(min=1)] = None  #: Concurrent users to serve.
+    request_rate: float | None = None  #: Requests a second to serve, at random.
     tokens_per_day: float | None = None
     """Input and output tokens a day to serve; needs the requests' lengths."""
 
@@ -346,16 +328,11 @@ class LoadOptions:
 class LimitOptions:
     """Latency limits in ms, one or more: `1000`, or with a percentile of its own `p95:1000`."""
 
-    ttft_ms: str | None = None
-    """Limit of TTFT in ms: 1000, or at a percentile, p95:1000."""
-    nttft_ms: str | None = None
-    """Limit of TTFT per input token."""
-    itl_ms: str | None = None
-    """Limit of the inter-token latency."""
-    tpot_ms: str | None = None
-    """Limit of the time per output token after the first."""
-    e2e_ms: str | None = None
-    """Limit of the time to the last token."""
+    ttft_ms: str | None = None  #: Limit of TTFT in ms: 1000, or at a percentile, p95:1000.
+    nttft_ms: str | None = None  #: Limit of TTFT per input token.
+    itl_ms: str | None = None  #: Limit of the inter-token latency.
+    tpot_ms: str | None = None  #: Limit of the time per output token after the first.
+    e2e_ms: str | None = None  #: Limit of the time to the last token.
 
     def of(self) -> dict[str, Any]:
         """Return the limits as fields of an SLO. Raises InputError for none or a wrong one."""

@@ -126,8 +126,7 @@ class SampleOptions:
 
     n: Annotated[int | None, typer.Option("-n", min=1)] = None
     """Most requests; give this or --duration."""
-    duration: float | None = None
-    """Seconds of arrivals at most."""
+    duration: float | None = None  #: Seconds of arrivals at most.
     form: Annotated[str | None, typer.Option("--format")] = None
     """parquet, csv (by default from OUT's ending), mooncake, vllm-timed-trace."""
     sampler: str = "joint"
@@ -144,26 +143,17 @@ class SampleOptions:
 class ArrivalOptions:
     """Parameters of an arrival process."""
 
-    request_rate: float | None = None
-    """Requests per second."""
+    request_rate: float | None = None  #: Requests per second.
     burstiness: float | None = None
     """Shape of the Gamma gaps, as vLLM's; below 1 is burstier than Poisson."""
-    arrivals_from: Path | None = None
-    """Normalised trace, for windows and replay."""
-    llm: str | None = None
-    """Only this LLM of that trace."""
-    service: str | None = None
-    """Only this service of that trace."""
-    time_factor: float | None = None
-    """Factor on all gaps of that trace; 0.5 doubles the rate."""
-    alpha: str | None = None
-    """varying: a0,a1,a2 of the shape a0 + a1·u + a2·u²."""
-    beta_s: str | None = None
-    """varying: b0,b1 of the scale b0 + b1·u in seconds."""
-    over: str | None = None
-    """varying: u is time (seconds, the default) or steps."""
-    every: int | None = None
-    """varying: requests from one change to the next."""
+    arrivals_from: Path | None = None  #: Normalised trace, for windows and replay.
+    llm: str | None = None  #: Only this LLM of that trace.
+    service: str | None = None  #: Only this service of that trace.
+    time_factor: float | None = None  #: Factor on all gaps of that trace; 0.5 doubles the rate.
+    alpha: str | None = None  #: varying: a0,a1,a2 of the shape a0 + a1·u + a2·u².
+    beta_s: str | None = None  #: varying: b0,b1 of the scale b0 + b1·u in seconds.
+    over: str | None = None  #: varying: u is time (seconds, the default) or steps.
+    every: int | None = None  #: varying: requests from one change to the next.
 
 
 @grouped

@@ -18,12 +18,9 @@ class Demand:
     demand_id: str
     team: str
     llm_id: str
-    slo: SLO
-    """Limits, and the load to serve: of a trace, that of its busiest hour."""
-    priority: int = 1
-    """1 is served first."""
-    least_replicas: int = 1
-    """For availability: never fewer."""
+    slo: SLO  #: Limits, and the load to serve: of a trace, that of its busiest hour.
+    priority: int = 1  #: 1 is served first.
+    least_replicas: int = 1  #: For availability: never fewer.
 
 
 @dataclass(frozen=True)
@@ -32,17 +29,13 @@ class Pool:
 
     pool_id: str
     gpu_id: str
-    nodes: int
-    """How many there are, or the most that can be rented."""
-    devices_per_node: int
-    """GPUs, or MIG slices."""
+    nodes: int  #: How many there are, or the most that can be rented.
+    devices_per_node: int  #: GPUs, or MIG slices.
     usd_per_hour: float = 0.0
     """Price of one device. An owned device costs it while in use; a rented node is paid whole."""
     is_owned: bool = True
-    price_source: str | None = None
-    """Whose price it is."""
-    price_as_of: str | None = None
-    """From when it is."""
+    price_source: str | None = None  #: Whose price it is.
+    price_as_of: str | None = None  #: From when it is.
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +45,11 @@ class Option:
     demand_id: str
     gpu_profile_id: str
     gpu_id: str
-    n_gpus: int
-    """Devices of one replica, all on one node."""
+    n_gpus: int  #: Devices of one replica, all on one node.
     load_per_replica: np.ndarray
     """The most load that one replica serves within the limits, by joint draw, shape (draws,); 0
     where it serves none. Draw `i` is the same possible truth in all options of a fleet."""
-    load: float
-    """The load to serve, in the same unit."""
+    load: float  #: The load to serve, in the same unit.
 
     def replicas(self, risk: float, least: int = 1) -> int | None:
         """Return the fewest replicas that suffice with probability 1 - risk; None: none do."""
@@ -79,8 +70,7 @@ class Served:
 
     demand: Demand
     gpu_profile_id: str
-    n_gpus: int
-    """Devices of one replica."""
+    n_gpus: int  #: Devices of one replica.
     replicas: int
     probability_met: float
     usd_per_hour: float
@@ -92,8 +82,7 @@ class Placement:
     """Replicas of a demand on one node."""
 
     pool_id: str
-    node: int
-    """Counted from 0 within the pool."""
+    node: int  #: Counted from 0 within the pool.
     demand_id: str
     gpu_profile_id: str
     replicas: int
@@ -104,34 +93,28 @@ class PoolUse:
     """What a pool has in use."""
 
     pool: Pool
-    nodes_used: int
-    """Nodes with a replica on them."""
+    nodes_used: int  #: Nodes with a replica on them.
     devices_used: int
     usd_per_hour: float
-    idle_usd_per_hour: float
-    """The part of it that is paid for idle devices of rented nodes."""
+    idle_usd_per_hour: float  #: The part of it that is paid for idle devices of rented nodes.
 
 
 @dataclass(frozen=True)
 class FleetPlan:
     """Which demand gets which devices."""
 
-    served: tuple[Served, ...]
-    """In the order of the demands."""
+    served: tuple[Served, ...]  #: In the order of the demands.
     unserved: tuple[Demand, ...]
     placements: tuple[Placement, ...]
     pools: tuple[PoolUse, ...]
     usd_per_hour: float
-    bound_usd_per_hour: float
-    """No plan that serves as many demands of each priority costs less."""
+    bound_usd_per_hour: float  #: No plan that serves as many demands of each priority costs less.
     most_served: int
     """No plan serves more; above `len(served)` only where the time limit ended the search."""
     joint_probability_met: float
     """That all served demands are met at once, with the errors that demands share."""
-    product_probability_met: float
-    """The same if the demands' errors were independent."""
-    gap: float
-    """How far the cost may be above the least one, as a share of it."""
+    product_probability_met: float  #: The same if the demands' errors were independent.
+    gap: float  #: How far the cost may be above the least one, as a share of it.
 
 
 @dataclass(frozen=True)
@@ -139,14 +122,12 @@ class Worth:
     """What a change is worth, by solving again."""
 
     n_more_served: int
-    usd_per_hour_saved: float
-    """Below 0 where serving more costs more."""
+    usd_per_hour_saved: float  #: Below 0 where serving more costs more.
     at_most_usd_per_hour: float
     """The same if both solutions were exact: an upper bound of what is saved."""
     serves: tuple[str, ...]
     """Demands that are then served too, where more, or more of a higher priority, are."""
-    drops: tuple[str, ...]
-    """Demands of a lower priority that are then not served."""
+    drops: tuple[str, ...]  #: Demands of a lower priority that are then not served.
 
 
 @dataclass(frozen=True)
@@ -161,8 +142,7 @@ class LimitWorth(Worth):
     """What looser limits of one demand are worth."""
 
     demand_id: str
-    factor: float
-    """On all its latency limits."""
+    factor: float  #: On all its latency limits.
 
 
 @dataclass(frozen=True)
@@ -170,8 +150,7 @@ class Mend:
     """What would let an unserved demand be served too, while all others are served as they are."""
 
     demand_id: str
-    reason: str
-    """`no_option`: no GPU profile keeps its limits however many replicas; `no_room`."""
+    reason: str  #: `no_option`: no GPU profile keeps its limits however many replicas; `no_room`.
     more_nodes: dict[str, int]
     """Fewest further nodes by pool, each pool alone; pools that do not help are left out."""
     limit_factor: float | None
@@ -183,8 +162,7 @@ class FleetAnswer:
     """A plan, and what would change it."""
 
     plan: FleetPlan
-    risk: float
-    """Largest probability that a served demand misses its limits."""
+    risk: float  #: Largest probability that a served demand misses its limits.
     further_nodes: tuple[NodeWorth, ...]
     looser_limits: tuple[LimitWorth, ...]
     mends: tuple[Mend, ...]

@@ -39,8 +39,7 @@ class Choice:
     """An option with the replicas that the risk asks for."""
 
     option: Option
-    demand: int
-    """Its place among the demands."""
+    demand: int  #: Its place among the demands.
     replicas: int
     probability_met: float
 
@@ -58,8 +57,7 @@ class Solution:
     pooled: dict[tuple[str, int, int], int]
     """Replicas of a GPU, a number of devices, and a pool (its place)."""
     value: float
-    bound: float
-    """No solution has a smaller value."""
+    bound: float  #: No solution has a smaller value.
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,7 @@ class Program:
     """Demands with their choices, and pools."""
 
     demands: Sequence[Demand]
-    pools: Sequence[Pool]
-    """Each of its own kind (`merge_pools`)."""
+    pools: Sequence[Pool]  #: Each of its own kind (`merge_pools`).
     choices: Sequence[Choice]
     members: Mapping[str, Sequence[Pool]]
     """The pools that are alike, by the name of the one that stands for them."""

@@ -33,22 +33,17 @@ PositiveSize = Annotated[float, Field(gt=0, lt=1e9)]
 class GPU:
     """resources/gpus/<gpu_id>.yaml: facts of one device type; units are in the key names."""
 
-    gpu_id: GpuId
-    """the file's name without .yaml"""
+    gpu_id: GpuId  #: the file's name without .yaml
     kind: Literal["gpu", "accelerator", "cpu"]
     """gpu; accelerator (no CUDA or ROCm: Sextant starts no servers); cpu for cores as devices"""
-    architecture: str
-    """the maker's name of the architecture, e.g. Ampere"""
-    memory_gib: PositiveSize
-    """memory of one device in GiB"""
-    memory_bandwidth_gb_s: PositiveSize
-    """peak memory bandwidth of one device in GB/s"""
+    architecture: str  #: the maker's name of the architecture, e.g. Ampere
+    memory_gib: PositiveSize  #: memory of one device in GiB
+    memory_bandwidth_gb_s: PositiveSize  #: peak memory bandwidth of one device in GB/s
     dense_16bit_tflops: PositiveSize
     """peak rate in TFLOP/s without structured sparsity: bfloat16, or float16 if it has none"""
     interconnect_gb_s: PositiveSize
     """bandwidth to all peers in one direction in GB/s; data sheets of NVLink give both"""
-    source: str
-    """where the figures come from"""
+    source: str  #: where the figures come from
     dense_fp8_tflops: PositiveSize | None = None
     """as dense_16bit_tflops for 8-bit floats; left out where the device has no units for them"""
     dense_int8_tflops: PositiveSize | None = None
@@ -204,8 +199,7 @@ _ON_DEMAND = " on demand, "  # between provider and region where a price is said
 class PriceRow:
     """`sextant recommend --prices`: each row is the price of one GPU profile."""
 
-    gpu_profile_id: str
-    """a GPU profile, e.g. 2xA100-40GB"""
+    gpu_profile_id: str  #: a GPU profile, e.g. 2xA100-40GB
     usd_per_hour: Price
     """give the price of the whole profile in USD per hour, above 0: 0.0001 to 1,000,000"""
     as_of: PriceDate | None = None
@@ -216,16 +210,11 @@ class PriceRow:
 class ProviderPriceRow:
     """resources/prices/<provider>.csv: each row is a machine to rent, at its price on demand."""
 
-    instance: str
-    """what the provider calls the machine, e.g. p5.48xlarge"""
-    gpu_id: GpuId
-    """a device type with a facts file resources/gpus/<gpu_id>.yaml"""
-    n_gpus: NGpus
-    """devices of the machine, 1 to 9,999"""
-    region: str
-    """where the price holds, as the provider calls it, or: all regions"""
-    usd_per_hour: Price
-    """price of the whole machine in USD per hour, above 0: 0.0001 to 1,000,000"""
+    instance: str  #: what the provider calls the machine, e.g. p5.48xlarge
+    gpu_id: GpuId  #: a device type with a facts file resources/gpus/<gpu_id>.yaml
+    n_gpus: NGpus  #: devices of the machine, 1 to 9,999
+    region: str  #: where the price holds, as the provider calls it, or: all regions
+    usd_per_hour: Price  #: price of the whole machine in USD per hour, above 0: 0.0001 to 1,000,000
     as_of: Annotated[PriceDate, Field(min_length=10)]
     """the day on which the source had this price: YYYY-MM-DD"""
     source: Annotated[str, Field(pattern="^https?://[^/]")]

@@ -246,16 +246,13 @@ _Size = Annotated[float, Field(gt=0, le=1e15)]
 class GivenSizes:
     """Sizes that the user gives of an LLM; the others are those of a usual decoder of this size."""
 
-    n_parameters: _Size
-    """give all parameters, above 0 to 1e15"""
-    n_layers: Annotated[int, Field(ge=1, le=10_000)]
-    """give 1 to 10,000 layers"""
+    n_parameters: _Size  #: give all parameters, above 0 to 1e15
+    n_layers: Annotated[int, Field(ge=1, le=10_000)]  #: give 1 to 10,000 layers
     kv_bytes_per_token: _Size
     """give the bytes over all layers, of a KV cache of 16-bit numbers, above 0 to 1e15"""
     n_active_parameters: _Size | None = None
     """give the parameters that a token is multiplied with, above 0; all if left out"""
-    weight_gib: _Size | None = None
-    """give GiB above 0 to 1e15; 2 bytes a parameter if left out"""
+    weight_gib: _Size | None = None  #: give GiB above 0 to 1e15; 2 bytes a parameter if left out
 
     def __post_init__(self) -> None:
         check(GivenSizes, {k: v for k, v in vars(self).items() if v is not None}, "")

@@ -79,8 +79,7 @@ class Latencies:
     """TTFT per input token in milliseconds, above 0: 0.000001 to 1,000,000,000"""
     itl_ms: _Ms | None = None
     """inter-token latency in milliseconds, above 0: 0.000001 to 1,000,000,000"""
-    ttft_ms: _Ms | None = None
-    """TTFT in milliseconds, above 0: 0.000001 to 1,000,000,000"""
+    ttft_ms: _Ms | None = None  #: TTFT in milliseconds, above 0: 0.000001 to 1,000,000,000
     tpot_ms: _Ms | None = None
     """time per output token after the first in ms, above 0: 0.000001 to 1,000,000,000"""
     e2e_ms: _Ms | None = None
@@ -95,8 +94,7 @@ class Latencies:
 class Limits(Latencies):
     """Limits of latencies, each at its percentile, and the load within them."""
 
-    percentile: _Percentile | None = None
-    """percentile that limits hold for: 50, 90, 95 or 99"""
+    percentile: _Percentile | None = None  #: percentile that limits hold for: 50, 90, 95 or 99
     ttft_percentile: _Percentile | None = None
     """percentile of ttft_ms, where it is not that of all limits: 50, 90, 95 or 99"""
     nttft_percentile: _Percentile | None = None
@@ -123,8 +121,7 @@ class SLO(Limits):
     for no limit, one without a percentile, no load or two, and what does not go together.
     """
 
-    slo_id: Id
-    """name of the SLO: 1 to 100 visible characters"""
+    slo_id: Id  #: name of the SLO: 1 to 100 visible characters
     trace_id: Id | None = None
     """trace of traces.tsv whose traffic to serve: replicas are found by simulation"""
     goodput: Annotated[float, Field(gt=0, le=1)] | None = None

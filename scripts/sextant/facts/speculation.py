@@ -32,12 +32,9 @@ _EAGLE_VOCABULARY, _EAGLE_MLP = 32_000, 4
 class AcceptanceRow:
     """resources/speculation.csv: each row is a measured mean accepted length."""
 
-    llm_id: str
-    """the LLM, as its config is called"""
-    method: str
-    """what drafts, e.g. mtp"""
-    draft_tokens: Annotated[int, Field(ge=1)]
-    """tokens of a draft"""
+    llm_id: str  #: the LLM, as its config is called
+    method: str  #: what drafts, e.g. mtp
+    draft_tokens: Annotated[int, Field(ge=1)]  #: tokens of a draft
     accepted_length: Annotated[float, Field(ge=1)]
     """tokens that a step emits, the LLM's own included"""
 

@@ -22,10 +22,8 @@ _SD = 0.1
 class StartupRow:
     """resources/startup.csv: each row is a phase of a start on a new node."""
 
-    phase: str
-    """what is done"""
-    seconds: Annotated[float, Field(ge=0)]
-    """how long it took"""
+    phase: str  #: what is done
+    seconds: Annotated[float, Field(ge=0)]  #: how long it took
     weights_gib: Annotated[float, Field(gt=0)] | None = None
     """weights that were loaded then: time grows with them"""
 

@@ -132,8 +132,7 @@ class Place(NamedTuple):
 
     class_name: str
     module: str
-    libraries: tuple[str, ...] = ()
-    """Modules of the extra `baselines` of pyproject.toml."""
+    libraries: tuple[str, ...] = ()  #: Modules of the extra `baselines` of pyproject.toml.
 
 
 _KERAS = ("keras", "jax")
@@ -196,10 +195,8 @@ JOULES = ["energy_j_per_token", "energy_lo_j_per_token", "energy_hi_j_per_token"
 class Draws(NamedTuple):
     """Joint draws of what the latencies of some rows may be."""
 
-    X: pd.DataFrame
-    """`llm_id, gpu_profile_id, users`, and the mean lengths of requests."""
-    samples_ms: np.ndarray
-    """nTTFT and ITL, shape (draws, rows, 2)."""
+    X: pd.DataFrame  #: `llm_id, gpu_profile_id, users`, and the mean lengths of requests.
+    samples_ms: np.ndarray  #: nTTFT and ITL, shape (draws, rows, 2).
 
     @property
     def lengths(self) -> np.ndarray:
@@ -258,8 +255,7 @@ class Calibration(NamedTuple):
     points: pd.DataFrame
     """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured. With what
     `points.frame.judged` adds."""
-    samples_ms: np.ndarray
-    """Shape (draws, points, 2)."""
+    samples_ms: np.ndarray  #: Shape (draws, points, 2).
     seed: int
 
     def corrected(self, X: pd.DataFrame, samples_ms: np.ndarray) -> np.ndarray:

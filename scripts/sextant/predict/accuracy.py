@@ -33,8 +33,7 @@ class HeldOut(NamedTuple):
     """As `at_percentile` returns them, with the lengths that the predictor was given."""
     samples_ms: np.ndarray | None
     """Joint draws of nTTFT and ITL, (draws, rows, 2); None of a predictor that does not draw."""
-    predicted: pd.DataFrame
-    """`nttft_ms, itl_ms`, and with draws the bounds of the 90% intervals."""
+    predicted: pd.DataFrame  #: `nttft_ms, itl_ms`, and with draws the bounds of the 90% intervals.
 
 
 def predict_held_out(

@@ -30,14 +30,10 @@ ALL = "all"
 class Task:
     """What a predictor is given to learn from, and which pairs it may recommend."""
 
-    source: str
-    """Name of the characterization."""
-    points: pd.DataFrame
-    """Closed-loop points of one workload and scenario, as the store has them."""
-    facts: Facts
-    """Of all LLMs, measured or not, and of the GPU profiles on offer."""
-    feasible: Collection[Pair]
-    """(LLM, GPU profile) pairs that memory facts allow."""
+    source: str  #: Name of the characterization.
+    points: pd.DataFrame  #: Closed-loop points of one workload and scenario, as the store has them.
+    facts: Facts  #: Of all LLMs, measured or not, and of the GPU profiles on offer.
+    feasible: Collection[Pair]  #: (LLM, GPU profile) pairs that memory facts allow.
     failed: Collection[Pair] = frozenset()
     """Pairs that were tried and do not fit; no predictor knows of them."""
     served: Collection[Pair] = frozenset()
@@ -49,13 +45,11 @@ class Task:
 class FitResult(NamedTuple):
     """What came of all folds of one fit."""
 
-    llm_ids: list[str]
-    """Those that were predicted."""
+    llm_ids: list[str]  #: Those that were predicted.
     latencies: pd.DataFrame | None
     """`llm_id, gpu_profile_id, users, input_tokens, output_tokens, nttft_ms, itl_ms, fold`; with
     draws the medians, and the bounds of their intervals. None: too few LLMs were measured."""
-    is_judged: bool
-    """Whether measured LLMs were held out."""
+    is_judged: bool  #: Whether measured LLMs were held out.
     seconds: float | None
     draws: Sequence[Draws]
     """Of a predictor that draws: one for each fold with anything to predict."""

@@ -26,15 +26,13 @@ class HeldOut(NamedTuple):
     """One LLM that is not among the training rows."""
 
     rows: Rows
-    references: Rows
-    """Those of its rows that lie on the reference profiles; there may be none."""
+    references: Rows  #: Those of its rows that lie on the reference profiles; there may be none.
 
 
 class Tunable(PointPredictor):
     """A predictor with hyperparameters: fitted with `settings`, or with those that it chooses."""
 
-    GRID: Sequence[Settings]
-    """What settings are chosen from."""
+    GRID: Sequence[Settings]  #: What settings are chosen from.
 
     def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
         """Train every setting of the grid; return errors, (LLMs held out, settings)."""

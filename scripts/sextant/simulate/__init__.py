@@ -40,8 +40,7 @@ class Requests:
     """Leading tokens, of input and then output, that belong to the prefix; 0 without one."""
     parent: np.ndarray
     """Place of the request whose answer each waits for, whatever its `arrival_s`; -1: none."""
-    think_s: np.ndarray
-    """From that answer to its arrival."""
+    think_s: np.ndarray  #: From that answer to its arrival.
 
     def __post_init__(self) -> None:
         arrivals = self.arrival_s
@@ -104,26 +103,21 @@ class Requests:
 class Scheduler:
     """How a replica schedules. Checked when it is made, as vLLM does when it starts."""
 
-    kv_tokens: int
-    """Tokens that the KV cache holds: vLLM's log says `GPU KV cache size`."""
+    kv_tokens: int  #: Tokens that the KV cache holds: vLLM's log says `GPU KV cache size`.
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     max_model_len: int | None = None
     """Tokens of the longest request, input and output; as many as the KV cache holds if None."""
-    block_tokens: int = 16
-    """Tokens of a block of the KV cache (vLLM: `block_size`)."""
-    has_prefix_caching: bool = True
-    """vLLM: `enable_prefix_caching`."""
+    block_tokens: int = 16  #: Tokens of a block of the KV cache (vLLM: `block_size`).
+    has_prefix_caching: bool = True  #: vLLM: `enable_prefix_caching`.
     is_asynchronous: bool = True
     """vLLM: `async_scheduling`. A step is planned while the one before it runs."""
     reserved_share: float = 0.0
     """Of its output, for which a request has to find memory when it joins (TensorRT-LLM: 1)."""
-    prompts_first: bool = False
-    """Steps with prompts have no decodes (SGLang)."""
+    prompts_first: bool = False  #: Steps with prompts have no decodes (SGLang).
     receives_cache: bool = False
     """Another server computed the prompts: they join with their KV cache, in no time."""
-    timeout_s: float = float("inf")
-    """When a client gives up, from the request's arrival on."""
+    timeout_s: float = float("inf")  #: When a client gives up, from the request's arrival on.
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens", "timeout_s"):
@@ -178,10 +172,8 @@ class StepLaw:
     prefill_token_ms: float
     prefill_pair_ms: float = 0.0
     prompt_step_ms: float = 0.0
-    expert_ms: float = 0.0
-    """Time to read all experts; 0 for a dense LLM."""
-    expert_share: float = 0.0
-    """Share of the experts that one token uses."""
+    expert_ms: float = 0.0  #: Time to read all experts; 0 for a dense LLM.
+    expert_share: float = 0.0  #: Share of the experts that one token uses.
     touch: float = 1.0
     request_ms: float = 0.0
     """What the deployment adds before a request reaches the scheduler; no engine is held by it."""
@@ -249,36 +241,25 @@ class Simulation:
     arrival_s: np.ndarray
     input_tokens: np.ndarray
     output_tokens: np.ndarray
-    status: np.ndarray
-    """Keys of `STATUS`."""
-    is_counted: np.ndarray
-    """Whether it came after the warm-up."""
-    ttft_s: np.ndarray
-    """NaN for requests that were not answered in time; so are the others."""
+    status: np.ndarray  #: Keys of `STATUS`.
+    is_counted: np.ndarray  #: Whether it came after the warm-up.
+    ttft_s: np.ndarray  #: NaN for requests that were not answered in time; so are the others.
     e2e_s: np.ndarray
     preemptions: np.ndarray
-    cached_tokens: np.ndarray
-    """Input that each found in the prefix cache."""
+    cached_tokens: np.ndarray  #: Input that each found in the prefix cache.
     gaps: np.ndarray
     """Counts of the gaps between tokens of counted requests, by window and length: (windows,
     `N_BINS`). A bin is 0.5% wide; `gap_s` has their lengths."""
     mean_gap_s: float
     warmup_s: float
-    end_s: float
-    """When the last request was answered or given up, or the last one arrived."""
-    n_replicas: float
-    """The mean over time where replicas come and go."""
-    n_blocks: int
-    """Of each replica's KV cache."""
-    most_blocks: int
-    """In use on one replica at once."""
-    busy_s: float
-    """Time in which engines ran steps after the warm-up, of all replicas."""
-    kv_block_s: float
-    """Integral of the blocks in use over that time."""
+    end_s: float  #: When the last request was answered or given up, or the last one arrived.
+    n_replicas: float  #: The mean over time where replicas come and go.
+    n_blocks: int  #: Of each replica's KV cache.
+    most_blocks: int  #: In use on one replica at once.
+    busy_s: float  #: Time in which engines ran steps after the warm-up, of all replicas.
+    kv_block_s: float  #: Integral of the blocks in use over that time.
     n_steps: int
-    n_evicted: int
-    """Blocks of the prefix cache that were taken for others."""
+    n_evicted: int  #: Blocks of the prefix cache that were taken for others.
 
     @property
     def tpot_s(self) -> np.ndarray:

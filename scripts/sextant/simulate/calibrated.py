@@ -55,8 +55,7 @@ class CalibratedLaws(NamedTuple):
     """The step law of one measured server and what is not known of it."""
 
     law: StepLaw
-    draws: np.ndarray
-    """Laws that the measurements allow, shape (draws, terms)."""
+    draws: np.ndarray  #: Laws that the measurements allow, shape (draws, terms).
     errors: np.ndarray
     """Logarithms of predicted over measured means of TTFT and ITL, shape (levels, 2)."""
 

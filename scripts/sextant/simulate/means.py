@@ -22,10 +22,8 @@ class Load(NamedTuple):
     """Requests of one length."""
 
     input_tokens: Values
-    output_tokens: Values
-    """At least 2."""
-    cached_tokens: Values = 0.0
-    """Those of the input that the prefix cache holds."""
+    output_tokens: Values  #: At least 2.
+    cached_tokens: Values = 0.0  #: Those of the input that the prefix cache holds.
     gap_cv2: Values = 1.0
     """Squared coefficient of variation of the gaps between requests: 1 Poisson, 0 a clock's."""
 
@@ -60,8 +58,7 @@ class Limits(NamedTuple):
     is_asynchronous: Values = True
     reserved_share: Values = 0.0
     """Of the output, for which a request has to find memory when it joins."""
-    prompts_first: Values = False
-    """Whether steps with prompts have no decodes."""
+    prompts_first: Values = False  #: Whether steps with prompts have no decodes.
     wave: Values = 0.06
     """Closed loop: share of the others' prompts that a prompt waits for, instead of being seen by
     those that decode. By default what the simulator gives where all users start at once and each
@@ -95,14 +92,10 @@ class Means(NamedTuple):
     itl_ms: np.ndarray
     e2e_ms: np.ndarray
     request_rate_rps: np.ndarray
-    decoding: np.ndarray
-    """Sequences that decode."""
-    seen: np.ndarray
-    """Those that share a step with one that decodes, itself included."""
-    own_ms: np.ndarray
-    """Of the TTFT, what a prompt takes on an idle server."""
-    waiting_ms: np.ndarray
-    """Of the TTFT, until the steps under way have ended."""
+    decoding: np.ndarray  #: Sequences that decode.
+    seen: np.ndarray  #: Those that share a step with one that decodes, itself included.
+    own_ms: np.ndarray  #: Of the TTFT, what a prompt takes on an idle server.
+    waiting_ms: np.ndarray  #: Of the TTFT, until the steps under way have ended.
 
     def logs(self) -> np.ndarray:
         """Return the logarithms of TTFT, then of ITL, along the last axis."""
@@ -291,12 +284,9 @@ STEP_TERMS: Group = tuple(n for n in NAMES if n.endswith("_ms") and n != "reques
 class Matched(NamedTuple):
     """Laws that give what is known, and how sure their scales are."""
 
-    values: np.ndarray
-    """Terms of each law, (laws, terms), in the order of `NAMES`."""
-    log_scales: np.ndarray
-    """By which each group of terms was scaled, (laws, groups)."""
-    covariance: np.ndarray
-    """Of the log scales, (laws, groups, groups)."""
+    values: np.ndarray  #: Terms of each law, (laws, terms), in the order of `NAMES`.
+    log_scales: np.ndarray  #: By which each group of terms was scaled, (laws, groups).
+    covariance: np.ndarray  #: Of the log scales, (laws, groups, groups).
 
 
 def broadcast(values: np.ndarray) -> StepLaw:

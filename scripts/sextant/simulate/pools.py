@@ -29,8 +29,7 @@ class Handover(NamedTuple):
     """How long a request is between the pools."""
 
     fixed_ms: float
-    token_ms: float
-    """For the KV cache of each token of its input."""
+    token_ms: float  #: For the KV cache of each token of its input.
 
     def after_s(self, input_tokens: np.ndarray) -> np.ndarray:
         """Return the time from the end of prefill to the arrival at the second pool."""

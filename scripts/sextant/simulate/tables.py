@@ -101,18 +101,14 @@ also: its leading blocks that are in the cache, those of them in use, and who ru
 class World(NamedTuple):
     """Everything that a simulation reads and writes."""
 
-    requests: np.ndarray
-    """`REQUEST` of shape (n,)."""
-    replicas: np.ndarray
-    """`REPLICA` of shape (replicas,)."""
+    requests: np.ndarray  #: `REQUEST` of shape (n,).
+    replicas: np.ndarray  #: `REPLICA` of shape (replicas,).
     crossing: np.ndarray
     """Decodes that need a block in every plan p with p % block_tokens = column."""
-    ends: np.ndarray
-    """`END` of plan p in column p % size; (replicas, size)."""
+    ends: np.ndarray  #: `END` of plan p in column p % size; (replicas, size).
     runs: np.ndarray
     """`RUN`: of each replica's prefixes, of requests, and one empty one for each replica."""
-    gaps: np.ndarray
-    """Gaps between tokens, counted: (windows, N_BINS)."""
+    gaps: np.ndarray  #: Gaps between tokens, counted: (windows, N_BINS).
     weights_ms: np.ndarray
     """Time to read the weights for a number of tokens, from 0 to max_num_batched_tokens."""
     law: np.ndarray
@@ -130,14 +126,12 @@ class World(NamedTuple):
     request_s: float
     window_s: float
     timeout_s: float
-    due: np.ndarray
-    """Requests that wait for nobody any more, a heap by arrival; (n,)."""
+    due: np.ndarray  #: Requests that wait for nobody any more, a heap by arrival; (n,).
     counts: np.ndarray
     """How many requests are due; the first one that waits for nobody and is still to be sent."""
     clock_s: np.ndarray
     """Time up to which all replicas were brought while answers decide what arrives; (1,)."""
-    has_turns: bool
-    """Whether some requests wait for the answers of others."""
+    has_turns: bool  #: Whether some requests wait for the answers of others.
     closed_until_s: float
     """Until when the users of a closed loop send requests; below 0 in an open loop."""
 

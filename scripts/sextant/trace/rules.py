@@ -38,8 +38,7 @@ class Cells(NamedTuple):
     """Trace column -> (n,) whether a cell's text is not of the column's type."""
     zones: np.ndarray
     """(n,) `ZONED`, `UNZONED` or, if a date-time is unreadable or a number, `UNKNOWN`."""
-    line_faults: np.ndarray
-    """(n,) what is wrong with a line as a whole; None: nothing."""
+    line_faults: np.ndarray  #: (n,) what is wrong with a line as a whole; None: nothing.
 
 
 class Rows(NamedTuple):
@@ -47,12 +46,9 @@ class Rows(NamedTuple):
 
     columns: Mapping[str, pa.Array]
     """Trace column -> (n,) values of the accepted rows; absent: all null."""
-    tick: np.ndarray
-    """(n,) arrival in the source's unit, float64, or int64 for date-times."""
-    is_zoned: bool | None
-    """Whether the date-times have a zone; None: arrivals are numbers."""
-    rejected: pa.Table | None
-    """The other lines, as `REJECTED`; None: all were accepted."""
+    tick: np.ndarray  #: (n,) arrival in the source's unit, float64, or int64 for date-times.
+    is_zoned: bool | None  #: Whether the date-times have a zone; None: arrivals are numbers.
+    rejected: pa.Table | None  #: The other lines, as `REJECTED`; None: all were accepted.
 
 
 @dataclass

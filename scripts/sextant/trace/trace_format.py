@@ -69,17 +69,14 @@ class TraceFormat:
     columns: Mapping[str, str | None]
     """Source column -> trace column; None: known, but nothing is taken from it."""
     optional: Collection[str] = ()
-    time_unit: str = "s"
-    """Unit of the arrival column, a name in `TIME_UNITS`."""
+    time_unit: str = "s"  #: Unit of the arrival column, a name in `TIME_UNITS`.
     is_jsonl: bool = False
     factors: Mapping[str, float] = field(default_factory=dict)
     """Trace column -> factor that brings the source's unit to the trace's."""
     is_log: bool = False
     """Whether it is a log: a line of JSON may lack columns, and times may count from 1970."""
-    ignores_unknown: bool = False
-    """Whether other columns are left out, in place of being refused."""
-    is_nested: bool = False
-    """Whether a line is a session, with its requests (`sessions`)."""
+    ignores_unknown: bool = False  #: Whether other columns are left out, in place of being refused.
+    is_nested: bool = False  #: Whether a line is a session, with its requests (`sessions`).
     block_tokens: int | None = None
     """Input tokens that one of its `hash_ids` stands for; None: it has none."""
 

@@ -82,8 +82,7 @@ def _design(X: pd.DataFrame) -> Design:
 class Energy(NamedTuple):
     """What devices draw, as learned from measured points."""
 
-    coefficients: dict[tuple[str, str], float]
-    """By (parameter, effect)."""
+    coefficients: dict[tuple[str, str], float]  #: By (parameter, effect).
     spread: float
     """Standard deviation of log energy between a new LLM and this fit, at a known ITL."""
     n_llms: int

@@ -39,12 +39,10 @@ class Parameter(NamedTuple):
     """A parameter of a law, for an average LLM on an average GPU."""
 
     meaning: str
-    prior: float
-    """Most likely value before any measurement."""
+    prior: float  #: Most likely value before any measurement.
     sd: float
     """Standard deviation of its logarithm, of an exponent itself; 0: moved by effects alone."""
-    is_exponent: bool = False
-    """The law takes an exponent itself, and the logarithm of all others."""
+    is_exponent: bool = False  #: The law takes an exponent itself, and the logarithm of all others.
 
     @property
     def mean(self) -> float:
@@ -67,12 +65,10 @@ class Effect(NamedTuple):
 class Design(NamedTuple):
     """All effects on some rows: a parameter is the sum of its coefficients x columns."""
 
-    columns: np.ndarray
-    """Shape (rows, effects)."""
+    columns: np.ndarray  #: Shape (rows, effects).
     position: np.ndarray
     """Which parameter each effect moves, as an index of the law's names; shape (effects,)."""
-    names: list[tuple[str, str]]
-    """(parameter, effect) of each column, unique."""
+    names: list[tuple[str, str]]  #: (parameter, effect) of each column, unique.
     mean: np.ndarray
     sd: np.ndarray
     groups: list[str]
@@ -128,8 +124,7 @@ def columns_of(X: pd.DataFrame) -> dict[str, np.ndarray]:
 class Law(NamedTuple):
     """What is fitted: equations, and what moves their parameters."""
 
-    rows: Callable[[pd.DataFrame, Facts], pd.DataFrame]
-    """The fact rows of points."""
+    rows: Callable[[pd.DataFrame, Facts], pd.DataFrame]  #: The fact rows of points.
     parameters: Mapping[str, Parameter]
     """In the order in which the law takes them; the last two are `ttft_offset, itl_offset`: what
     the statistics of nTTFT and ITL are times the law's means."""
@@ -167,8 +162,7 @@ class Posterior(NamedTuple):
     covariance: np.ndarray
     spread: dict[str, float]
     """Estimated standard deviation of each group of effects, or scale of its Student's t."""
-    noise: np.ndarray
-    """Scale of the errors of log nTTFT and log ITL."""
+    noise: np.ndarray  #: Scale of the errors of log nTTFT and log ITL.
 
     def most_likely(self, X: pd.DataFrame) -> np.ndarray:
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
@@ -259,8 +253,7 @@ class _Problem(NamedTuple):
     law: Law
     design: Design
     facts: dict[str, np.ndarray]
-    observed: np.ndarray
-    """Logarithms of the targets, (rows, 2); NaN where one was not measured."""
+    observed: np.ndarray  #: Logarithms of the targets, (rows, 2); NaN where one was not measured.
 
     def residuals(self, coefficients: np.ndarray) -> np.ndarray:
         """Return what was measured over what is predicted; 0 where nothing was measured."""
@@ -291,10 +284,8 @@ class Fit(NamedTuple):
 
     posterior: Posterior
     problem: _Problem
-    jacobian: np.ndarray
-    """Shape (2 x rows, effects)."""
-    precision: np.ndarray
-    """Weights of the errors, (2 x rows,)."""
+    jacobian: np.ndarray  #: Shape (2 x rows, effects).
+    precision: np.ndarray  #: Weights of the errors, (2 x rows,).
     variance: np.ndarray
 
     def unseen(self, llm_ids: pd.Series) -> np.ndarray:
