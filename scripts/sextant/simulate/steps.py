@@ -15,8 +15,6 @@ from sextant.simulate.tables import World, compiled
 
 ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
 """In the order of `Router`."""
-_QUANTUM_S = 0.02
-"""Of time, where answers decide what arrives: nobody thinks for less."""
 
 
 @compiled
@@ -453,7 +451,7 @@ def _go_on(w: World, until_s: float) -> bool:
     for r in range(w.replicas.shape[0]):
         is_busy |= w.replicas[r].n_assigned > w.replicas[r].n_left
     if is_busy:
-        until_s = min(until_s, w.clock_s[0] + _QUANTUM_S)
+        until_s = min(until_s, w.clock_s[0] + w.quantum_s)
     if until_s <= w.clock_s[0] or math.isinf(until_s):
         return False
     for r in range(w.replicas.shape[0]):

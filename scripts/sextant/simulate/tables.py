@@ -131,6 +131,9 @@ class World(NamedTuple):
     """How many requests are due; the first one that waits for nobody and is still to be sent."""
     clock_s: np.ndarray
     """Time up to which all replicas were brought while answers decide what arrives; (1,)."""
+    quantum_s: float
+    """By how much replicas go on together where answers decide what arrives: hardly anybody thinks
+    for less, so that no replica is past the arrival of who waited for another's answer."""
     has_turns: bool  #: Whether some requests wait for the answers of others.
     closed_until_s: float
     """Until when the users of a closed loop send requests; below 0 in an open loop."""
@@ -189,9 +192,17 @@ def make_world(
         due=np.zeros(len(table), np.int64),
         counts=np.zeros(2, np.int64),
         clock_s=np.zeros(1),
+        quantum_s=_quantum_s(requests),
         has_turns=bool((table["parent"] != NONE).any()),
         closed_until_s=float(closed_until_s),
     )
+
+
+def _quantum_s(requests: Requests) -> float:
+    thinks_s = requests.think_s[requests.parent != NONE]
+    if not len(thinks_s):
+        return 1.0
+    return float(np.clip(np.quantile(thinks_s, 0.01, method="lower"), 0.02, 1.0))
 
 
 def renew(world: World, r: int, ready_s: float) -> None:
