@@ -103,14 +103,42 @@ def judged(run: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     return figures, found
 
 
+def draw(runs: dict[str, pd.DataFrame], path: Path) -> None:
+    """Draw replicas, requests in flight and TTFT of the runs, measured beside simulated."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    for column, (name, table) in enumerate(runs.items()):
+        minute = table["start_s"] / 60
+        parts = {
+            "Replicas ready": (["ready"], 1.0),
+            "Requests in flight": (["in_flight", "in_flight_simulated"], 1.0),
+            "TTFT p50 (s)": (["p50_ms", "p50_simulated_ms"], 1e-3),
+        }
+        for row, (label, (names, factor)) in enumerate(parts.items()):
+            axes = figure.add_subplot(3, len(runs), row * len(runs) + column + 1)
+            for each, style in zip(names, ("-", "--"), strict=False):
+                legend = "simulated" if "simulated" in each else "measured"
+                axes.step(minute, factor * table[each], style, where="post", label=legend)
+            axes.set(ylabel=label, title=name if row == 0 else "")
+            axes.set_yscale("log" if "TTFT" in label else "linear")
+            axes.legend(frameon=False)
+        axes.set_xlabel("Minute")
+    figure.savefig(path, dpi=100)
+
+
 def main() -> None:
+    """Print the table, and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--minutes", action="store_true")
+    parser.add_argument("--figure", type=Path)
     given = parser.parse_args()
     runs = given.runs or sorted((MIRROR / "autoscaling").glob("run_*"))
     found = [judged(run) for run in runs]
     print(pd.DataFrame([figures for figures, _ in found]).round(3).to_string(index=False))
+    if given.figure:
+        draw({figures["run"]: minutes for figures, minutes in found}, given.figure)
     for figures, minutes in found if given.minutes else []:
         print(figures["run"])
         print(minutes.round(1).to_string(index=False))

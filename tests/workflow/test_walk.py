@@ -1,6 +1,4 @@
-"""docs/walk.md from a gateway's log to what to rent, and docs/deployments.md: every command, and
-what it prints.
-"""
+"""Pages with commands, docs/walk.md the first: every command, and what it prints."""
 
 import os
 import re
@@ -19,6 +17,16 @@ URL = "http://127.0.0.1:8000"
 ITL_S = 0.01
 DURATION = "--duration 60 --warmup 10"
 _NUMBER = re.compile(r"\d[\d,.]*")
+
+
+PAGES = [
+    ("walk.md", 7),
+    ("deployments.md", 3),
+    ("autoscaling.md", 2),
+    ("sessions.md", 4),
+    ("api.md", 3),
+]
+"""Pages, and how many commands they have at least."""
 
 
 class Step(NamedTuple):
@@ -64,7 +72,7 @@ def check(step: Step, printed: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "n_steps"), [("walk.md", 7), ("deployments.md", 3)])
+@pytest.mark.parametrize(("page", "n_steps"), PAGES)
 def test_every_command_of_a_page_prints_what_it_says(page, n_steps, tmp_path):
     (tmp_path / "resources").symlink_to(ROOT / "resources")
     assert len(steps(page)) >= n_steps
