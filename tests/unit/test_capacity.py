@@ -15,7 +15,8 @@ from sextant.answer import sizing as sizes
 from sextant.answer.capacity import CapacityQuestion, Terms, after_failure, find_schedule
 from sextant.answer.demand import Demand, Outcome, Target, judge
 from sextant.answer.question import Length, Question, Requests
-from sextant.answer.sizing import Server, simulated_server, size_by_simulation
+from sextant.answer.sizing import Server, simulated_server, size_by_simulation, size_profiles
+from sextant.answer.split import size_split, split_line
 from sextant.answer.traffic import (
     DrawnTraffic,
     TraceTraffic,
@@ -409,3 +410,24 @@ def test_over_days_the_same_hours_have_the_same_replicas() -> None:
     found, asked = sized(np.concatenate(hours), 48 * 3600.0, limit_s=0.6)
     made, _ = find_schedule(found, asked, within(0.6), Terms(), Startup(300.0))
     assert len(made["by_slot"]) == 24 and made["replicas"][1] == made["replicas"][25]
+
+
+def test_two_pools_take_short_and_long_inputs_apart() -> None:
+    arrival_s = np.arange(0.0, 300.0, 0.5)
+    inputs = np.where(np.arange(len(arrival_s)) % 4 == 0, 4000, 100)
+    both = Demand("a", arrival_s, inputs, np.full(len(arrival_s), 50), 300.0)
+    traffic = TraceTraffic(both, None)
+    server = simulated_server(PROFILE, [Scheduler(60_000)] * 3, [StepLaw(5, 5, 0.1, 0, 0.05)] * 3)
+    target = replace(within(3.0), window_s=None)
+    found = size_split({"1xA": server}, traffic, 1000, target, 0.7)
+    sizes = []
+    for is_long in (False, True):
+        own = TraceTraffic(both.at(np.flatnonzero((inputs > 1000) == is_long)), None)
+        sizes.append(size_profiles({"1xA": server}, own, target, 0.7)["1xA"].count)
+    assert [found[name]["replicas"] for name in ("short", "long")] == sizes
+    assert found["usd_per_hour"] == pytest.approx(sum(sizes) * PROFILE.usd_per_hour)
+    assert found["probability_met"] == pytest.approx(3.5 / 4)
+    line = split_line(found, sum(sizes) * PROFILE.usd_per_hour + 1)
+    assert "1.00 USD/h less than one pool" in line
+    with pytest.raises(InputError, match="0 of 600 requests have more than 9,000"):
+        size_split({"1xA": server}, traffic, 9000, target, 0.7)

@@ -54,6 +54,7 @@ class CapacityQuestion:
     risk: float = RISK  #: Largest probability that a window is missed.
     n_draws: int = N_DRAWS
     router: Router = "round_robin"
+    split_tokens: int | None = None  #: Longest input of one of two pools to compare with one.
     policy: Policy | None = None  # how replicas come and go, to compare with those that stay
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; None: none is tuned."""
@@ -113,6 +114,11 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
             from sextant.answer.scaling import compare_policies  # few questions have one
 
             more["scaling"] = compare_policies(offer.asked.llm_id, sizing, asked, startup, more)
+        if asked.split_tokens is not None:
+            from sextant.answer.split import size_split  # few questions split
+
+            of_both = asked.traffic, asked.split_tokens, target, 1 - asked.risk
+            more["split"] = size_split(servers, *of_both)
         if (prices := asked.question.api_prices) is not None:
             billed = Billed.of(demand, asked.question.prefix_hit_rate)
             most_rps = sizing.rate_rps and sizing.count * sizing.rate_rps

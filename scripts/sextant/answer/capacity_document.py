@@ -15,6 +15,7 @@ from sextant.answer.capacity import CapacityQuestion, answer_capacity
 from sextant.answer.demand import WINDOW_S, Target, Traffic, requests_of_demand
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.scaling import scaling_sections
+from sextant.answer.split import split_line
 from sextant.answer.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
@@ -289,6 +290,7 @@ def _change_lines(answer: Answer) -> list[str]:
         f"a replica fails in the busiest minute ({when}), back after {back}: {missed_words(lost)}",
         f"traffic × {growth['factor']:g}: {missed_words(growth)}; {enough}",
         _schedule_line(answer["schedule"]),
+        *([split_line(answer["split"], answer["usd_per_hour"])] if "split" in answer else []),
         *_drafting_lines(answer["schedule"].get("drafting")),
     ]
 

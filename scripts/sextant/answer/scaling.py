@@ -37,7 +37,8 @@ _NAMES = {
 }
 _NOTE = (
     "GPU hours are of the whole trace, starts included. Foresight knows the traffic and orders "
-    "replicas before they are needed, by window: what a policy could save at most."
+    "replicas before they are needed, by window: what a policy could save at most. A policy starts "
+    "with the replicas that the first window needs."
 )
 
 
@@ -219,7 +220,8 @@ def _worst(
         replicas = made.scaling.at((place + 0.5) * MINUTE_S)
         why = "the policy asks for no more"
         if replicas["ordered"] > replicas["ready"]:
-            why = f"{replicas['ordered'] - replicas['ready']} more are starting"
+            more = replicas["ordered"] - replicas["ready"]
+            why = f"{more} more {'is' if more == 1 else 'are'} starting"
         elif replicas["ordered"] >= policy.most:
             why = "the policy has no more"
         rows.append(

@@ -113,6 +113,8 @@ class SearchOptions:
     least_replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas at any time.
     router: ROUTERS = "round_robin"
     """Where a request goes: in turn, to the fewest requests, by its prefix."""
+    split_tokens: Annotated[int | None, typer.Option(min=1)] = None
+    """Compare with two pools: inputs of up to so many tokens, and longer ones."""
     policy: Path | None = None
     """Autoscaling policy to compare: a KEDA ScaledObject, a HorizontalPodAutoscaler, a Ray Serve
     config, or a .csv of t_s and ready or replicas."""
@@ -168,7 +170,6 @@ def print_capacity(
         question = replace(question, requests=requests_of_demand(demand))
     slot_s = _seconds(search.slot, "--slot")
     terms = Terms(slot_s, _startup(search.startup), search.least_replicas)
-    how = server.of(), terms, keep.risk, search.draws
     policy = policies.read_policy(search.policy) if search.policy is not None else None
     if search.tune_policy is None:
         refuse(search, "no policy is tuned", "attainment")
@@ -177,7 +178,18 @@ def print_capacity(
         fix = "give a share of the windows, e.g. 0.99"
         raise InputError(f"{attainment:g} is not a share", field="--attainment", fix=fix)
     asked_for = CapacityQuestion(
-        question, arriving, target, *how, search.router, policy, attainment, steady
+        question,
+        arriving,
+        target,
+        server.of(),
+        terms,
+        keep.risk,
+        search.draws,
+        router=search.router,
+        split_tokens=search.split_tokens,
+        policy=policy,
+        attainment=attainment,
+        steady=steady,
     )
     answer = answer_capacity(asked_for, _notes)
     made = answer.more.get("scaling", {}).get("manifest")
