@@ -73,13 +73,13 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     if step is None:
         fits = gamma.fit_gamma(*np.array([[n_gaps], [duration], [np.log(gaps).sum()]]))
     else:
-        steps = np.rint(gaps / step)
-        # Far gaps, which count as exact, are rounded to 12 bits.
-        mantissa, exponent = np.frexp(steps)
-        rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
-        steps, counts = np.unique(np.where(steps < gamma.FAR, steps, rounded), return_counts=True)
-        counted = gamma.StepCounts(steps, counts.astype(float), np.array([len(steps)]))
-        fits = gamma.fit_steps(counted)
+        # In parts: those of a long trace need little memory.
+        parts = np.array_split(gaps, -(-n_gaps // _MOST_TESTED))
+        counted = zip(*(_steps(part, step) for part in parts), strict=True)
+        values, numbers = map(np.concatenate, counted)
+        steps, place = np.unique(values, return_inverse=True)
+        counts = np.bincount(place, numbers)
+        fits = gamma.fit_steps(gamma.StepCounts(steps, counts, np.array([len(steps)])))
     if np.isnan(fits.alpha[0]):
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
@@ -100,6 +100,17 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
 def hidden(step_s: float, what: str) -> str:
     """Return why nothing is fitted where a coarse clock leaves the shape open."""
     return f"the clock's step of {step_s:.3g} s hides {what}"
+
+
+def _steps(gaps: np.ndarray, step_s: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of a clock's steps that gaps (s) have, and how many gaps have each.
+
+    Far gaps, which count as exact, are rounded to 12 bits.
+    """
+    steps = np.rint(gaps / step_s)
+    mantissa, exponent = np.frexp(steps)
+    rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
+    return np.unique(np.where(steps < gamma.FAR, steps, rounded), return_counts=True)
 
 
 def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float | None]:
