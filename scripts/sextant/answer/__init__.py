@@ -8,8 +8,9 @@ page in which the question is changed. `step_laws` is the law of a step for simu
 at a rate, `explain` puts it in words, `demand` is what is simulated and has to hold, `sizing` the
 replicas by simulation; `ways` are other ways to serve the LLM, `apart` pools of prefill and decode.
 
-- `traffic`, then `capacity` and `capacity_document`: replicas under given traffic, and what would
-  change them. `simulation`: latencies of one given deployment.
+- `traffic` and `sessions`, then `capacity` and `capacity_document`: replicas under given traffic,
+  and what would change them: `policies` (files), `scaling` (what they cost), `split` (two pools),
+  `api_prices` (who sells tokens). `simulation`: latencies of one given deployment.
 - `fleet`, `fleet_plan` (with `decide.fleet` and `decide.fleet_program`), `fleet_document`: which
   team gets which GPUs of a cluster; docs/planning.md has the equations.
 - `run_plan` (what a run would do and cost), `value` (of a measurement), `measurements` (which cells

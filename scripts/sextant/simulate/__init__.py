@@ -7,7 +7,8 @@ and how full the servers were) and its summary.
 
 Compiled are `steps`, which plan a replica's steps, and `tables`, which keep its requests and its KV
 cache, each in O(1) a step; no other module than `tables` imports Numba. `pools` follows requests
-from servers that compute prompts to others that decode. `means` has mean latencies without
+from servers that compute prompts to others that decode, `scaling` adds and removes replicas by a
+policy. `means` has mean latencies without
 simulation; `calibrated` has the step laws of a server that was measured.
 """
 
