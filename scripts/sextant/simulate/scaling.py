@@ -6,6 +6,7 @@ too (kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale), over wh
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
@@ -31,7 +32,7 @@ Gauge = Literal["requests_running", "requests_waiting", "requests_in_flight", "k
 Metric = Literal[Gauge, "request_rate_rps", "throughput_tok_s", "ttft_s"]
 Aggregate = Literal["sum", "mean", "max"]
 Read = Callable[["Trigger"], float]
-_MOST_LOOKS = 1000
+_MOST_LOOKS = 1000  # that are kept: no window is longer
 
 
 class Trigger(NamedTuple):
@@ -160,8 +161,9 @@ class _Reacting:
         self.wanted.append((now_s, wanted))
         wanted = self._limited(now_s, ordered, self._stable(now_s, ordered))
         wanted = min(max(wanted, policy.least, 1), policy.most)
-        if wanted != ordered:
-            self.changes.append((now_s, wanted - ordered))
+        self.changes.append((now_s, wanted - ordered))
+        for kept in (self.wanted, self.changes):
+            del kept[:-_MOST_LOOKS]
         return wanted
 
     def _by_metric(self, trigger: Trigger, value: float, ordered: int, ready: int) -> int:
@@ -286,7 +288,7 @@ class _Pool:
         self.states: list[tuple[float, int, int]] = []  # time, replicas ordered, ready
         self._ordered_s: dict[int, float] = {}
         self._paid_s: list[tuple[float, float]] = []  # of those that have left
-        self._looks: list[tuple[float, dict[str, np.ndarray]]] = []
+        self._looks = deque[tuple[float, dict[str, np.ndarray]]](maxlen=_MOST_LOOKS)
         self._turn = 0
 
     @property
@@ -315,7 +317,7 @@ class _Pool:
         """Send what arrives before a time. Replicas take requests from the end of their start."""
         from sextant.simulate import steps
 
-        for now_s in sorted({0.0, until_s, *(s for s in self.starting.values() if s <= until_s)}):
+        for now_s in sorted({until_s, *(s for s in self.starting.values() if s <= until_s)}):
             if self.serving:
                 serving = np.array(self.serving)
                 self._turn = steps.route(self.world, self.router, serving, now_s, self._turn)
@@ -371,7 +373,7 @@ class _Pool:
             return float(n_new) / trigger.window_s
         if trigger.metric == "ttft_s":
             return self._first_tokens(trigger, since_s, now_s)
-        recent = [of for at_s, of in self._looks[-_MOST_LOOKS:] if at_s >= since_s]
+        recent = [of for at_s, of in self._looks if at_s >= since_s]
         if trigger.metric == "throughput_tok_s":
             return float(gauges["tokens"][0] - recent[0]["tokens"][0]) / trigger.window_s
         values = [of[trigger.metric] for of in recent if len(of[trigger.metric])]
