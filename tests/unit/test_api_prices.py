@@ -235,7 +235,7 @@ def test_a_recommendation_compares_with_an_api() -> None:
     assert cheap["probability_own_is_cheaper"] == 0.0
     assert dear["probability_own_is_cheaper"] >= found["probability_met"]
     said = found["text"]
-    assert "\nOwn GPUs or an API:\n  An API is cheaper: cheap" in said
+    assert "\nOwn GPUs or an API:\n  cheap bills" in said
     assert "input tokens (50 % of them cached)" in said and MEAN_NOTE in said
     assert "probability that own GPUs are cheaper < 0.01." in said
     assert "Prices: mine.csv (no date)." in said

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sextant.facts.startup import Startup
-from sextant.simulate import OK, Requests, Scheduler, StepLaw, simulate
+from sextant.simulate import OK, TIMEOUT, Requests, Scheduler, StepLaw, simulate, summarise
 from sextant.simulate.scaling import (
     Direction,
     Reactive,
@@ -84,6 +84,26 @@ def test_a_replica_serves_after_its_start_and_not_after_it_is_removed():
     assert scaling.at(17.0) == {"ordered": 2, "ready": 1}
     assert scaling.at(20.0) == {"ordered": 2, "ready": 2}
     assert 80.0 < scaling.replica_s < 110.0  # 60 and 20 s, and what it still answers
+
+
+def test_requests_that_find_no_replica_time_out():
+    requests = sent(300, 10.0)
+    gone = Timeline(np.array([0.0, 10.0]), np.array([1, 0]), is_ready=True)
+    made, scaling = simulate_scaled(requests, PLAN, LAW, gone, duration_s=40.0)
+    is_late = requests.arrival_s >= 10.0
+    assert (made.status[~is_late] == OK).all()
+    assert (made.status[is_late] == TIMEOUT).all()
+    assert made.end_s == 40.0
+    assert 10.0 <= scaling.replica_s < 15.0
+    never = Reactive((Trigger("requests_running", 1.0),), 2, least=0)  # nothing runs, so none comes
+    made, scaling = simulate_scaled(requests, PLAN, LAW, never, duration_s=40.0, initial=0)
+    assert (made.status == TIMEOUT).all()
+    assert summarise(made)["failed_fraction"] == 1.0
+
+
+def test_what_there_is_at_the_start_counts_as_wanted():
+    assert decide(Reactive((IN_FLIGHT,), 10), [5.0] * 22, ordered=8)[::20] == [8, 8]
+    assert decide(Reactive((IN_FLIGHT,), 10), [5.0] * 22, ordered=8)[-1] == 1
 
 
 def test_ready_replicas_need_no_start():

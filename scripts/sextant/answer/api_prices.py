@@ -181,13 +181,14 @@ def api_section(answer: Mapping[str, Any]) -> list[blocks.Block]:
     ]
     (provider, asks, even, utilisation, probability, *_), *_ = cells
     own, scheduled = number(api["own_usd_per_month"]), api["own_scheduled_usd_per_month"]
-    verdict = f"An API is cheaper: {provider} {asks} USD a month, own GPUs {own}"
+    verdict = f"{provider} bills {asks} USD a month, own GPUs cost {own}"
     if api["own_usd_per_month"] < api["providers"][0]["usd_per_month"]:
         verdict = f"Own GPUs are cheaper: {own} USD a month, the cheapest API {asks} ({provider})"
     cached = f" ({percent(api['cached_share'])} of them cached)" if api["cached_share"] else ""
     verdict += f"; own GPUs pay from {even} requests a day"
     verdict += f" ({utilisation} of what they can serve)" * (utilisation != "–")
-    verdict += f"; probability that own GPUs are cheaper {probability}" * (probability != "–")
+    sure = f"; as many of this GPU profile as needed are cheaper with probability {probability}"
+    verdict += sure * (probability != "–")
     lines = [
         f"{verdict}.",
         f"An API bills {per_second(api['rate_rps'])} of {number(api['input_tokens'])} input "

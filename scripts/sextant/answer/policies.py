@@ -16,6 +16,7 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import reading
 from sextant.base.sheets import read_yaml
+from sextant.decide.sizing import MOST_REPLICAS
 from sextant.simulate.scaling import (
     Aggregate,
     Direction,
@@ -43,6 +44,8 @@ _IN_FLIGHT = "sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting)"
 _AGGREGATES: dict[str, Aggregate] = {"avg": "mean", "max": "max"}
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE_WINDOW_S = 60.0
+_LATE_S = 60.0
+"""Until when the first row of replicas over time may come: it counts from the start."""
 _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+)(m|k|)")
 _PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 
@@ -88,13 +91,18 @@ def _timeline(path: Path) -> Timeline:
         if column not in table:
             raise InputError("column missing", file=path, field=column, fix=fix)
         values = pd.to_numeric(table[column], errors="coerce")
-        is_wrong = ~(values >= 0) | ((values % 1 > 0) if column == name else values.diff() <= 0)
+        is_bent = values % 1 > 0 if column == name else values.diff() <= 0
+        is_wrong = ~((values >= 0) & (values < np.inf)) | is_bent
         if is_wrong.any():
             row = int(np.argmax(is_wrong))
             problem = f"{table[column].iloc[row]} is wrong"
             raise InputError(problem, file=path, row=row + 2, field=column, fix=fix)
-    if not table[name].max() > 0:
-        raise InputError("there is never a replica", file=path, field=name, fix="give some")
+    if not 0 < table[name].max() <= MOST_REPLICAS:
+        problem, fix = "never a replica, or too many", f"give 1 to {MOST_REPLICAS:,} at most"
+        raise InputError(problem, file=path, field=name, fix=fix)
+    if table["t_s"].iloc[0] > _LATE_S:
+        problem, fix = f"the first time is {table['t_s'].iloc[0]:g} s", "begin with a row of 0 s"
+        raise InputError(problem, file=path, row=2, field="t_s", fix=fix)
     times = np.append(0.0, table["t_s"].to_numpy(float)[1:])
     return Timeline(times, table[name].to_numpy(int), is_ready=name == "ready")
 
@@ -197,6 +205,9 @@ class _Manifest:
         """Return the policy of triggers and of these fields, an autoscaler's `behavior`."""
         if not triggers:
             raise self.wrong("no triggers", "triggers, metrics", "give one or more")
+        if most > MOST_REPLICAS:
+            fix = f"give at most {MOST_REPLICAS:,}"
+            raise self.wrong(f"{most:,.0f} replicas", "most replicas", fix)
         if least > most:
             raise self.wrong(f"{least:g} is above {most:g}", "least replicas", "lower it")
         usual = Reactive((), 1)
@@ -224,7 +235,11 @@ class _Manifest:
         text = re.sub(r"\{[^}]*\}", "", str(query))
         found = [metric for name, (metric, _) in METRICS.items() if name in text]
         is_sum = "requests_waiting" in found and "requests_running" in found
-        if (len(found) != 1 and not is_sum) or re.search(r"[*/]", text):
+        # What is neither a metric, a function that is followed, nor a group, changes the value.
+        rest = re.sub(r"\[[0-9]+[smh]\]|\b(by|without)\s*\([^)]*\)|vllm[:_]\w+", " ", text)
+        rest = re.sub(r"histogram_quantile\(\s*[0-9.]+\s*,", " ", rest)
+        rest = re.sub(r"\b(sum|avg|max|rate)\b|[\s(),]", "", rest)
+        if (len(found) != 1 and not is_sum) or rest != "+" * is_sum:
             names = ", ".join(f"vllm:{name}" for name in METRICS)
             fix = f"use one of {names}, or running + waiting; or give replicas over time as .csv"
             raise self.wrong(f"{query!r} is not simulated", "query, metric", fix)

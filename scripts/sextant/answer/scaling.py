@@ -37,8 +37,8 @@ _NAMES = {
 }
 _NOTE = (
     "GPU hours are of the whole trace, starts included. Foresight knows the traffic and orders "
-    "replicas before they are needed, by window: what a policy could save at most. A policy starts "
-    "with the replicas that the first window needs."
+    "replicas before they are needed, sized window by window. A policy starts with the replicas "
+    "that the first window needs."
 )
 
 

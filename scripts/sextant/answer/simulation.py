@@ -295,8 +295,10 @@ def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> 
             lasted_s = load["n_requests"] / facts["request_rate_rps"]
         decode = f" for prefill and {facts['decode_replicas']} × {facts['decode_gpu_profile_id']}"
         decode += " for decode"
+    is_scaled = facts["by_minute"] is not None
+    replicas = "replicas that a policy orders of" if is_scaled else f"{facts['replicas']} ×"
     headline = (
-        f"{facts['llm_id']} on {facts['replicas']} × {facts['gpu_profile_id']}{decode}: {count} of "
+        f"{facts['llm_id']} on {replicas} {facts['gpu_profile_id']}{decode}: {count} of "
         f"{load['name']} in {duration_words(lasted_s)}, "
         f"{number(load['mean_input_tokens'])} input and {number(load['mean_output_tokens'])} "
         "output tokens on average (simulated)"

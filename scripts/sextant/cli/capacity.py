@@ -45,6 +45,7 @@ _SIMULATE_FIELDS: dict[str | None, str] = {
     "requests": "--max-model-len",
     "--gpu-profiles": "--gpu-profile",
 }
+_MOST_SESSIONS = 100_000
 _MOST_DRAWN = 1_000_000
 """Requests of one simulation: an answer takes many of them, each seconds to minutes then."""
 
@@ -173,6 +174,9 @@ def print_capacity(
     policy = policies.read_policy(search.policy) if search.policy is not None else None
     if search.tune_policy is None:
         refuse(search, "no policy is tuned", "attainment")
+    if search.tune_policy is not None and search.tune_policy == search.policy:
+        problem, fix = "it would replace --policy", "give another file"
+        raise InputError(problem, field="--tune-policy", fix=fix)
     attainment = None if search.tune_policy is None else search.attainment or 0.99
     if attainment is not None and not 0 < attainment <= 1:
         fix = "give a share of the windows, e.g. 0.99"
@@ -263,7 +267,11 @@ def _sessions(given: TrafficOptions) -> tuple[float, float]:
     if not 0 < per_hour < float("inf"):
         fix = "give trace, or sessions an hour, e.g. 200"
         raise InputError(f"{given.sessions!r} is neither", field="--sessions", fix=fix)
-    return per_hour, _seconds(given.duration or "1h", "--duration")
+    duration_s = _seconds(given.duration or "1h", "--duration")
+    if (n := per_hour * duration_s / 3600) > _MOST_SESSIONS:
+        fix = f"give fewer: a simulation takes {_MOST_SESSIONS:,}"
+        raise InputError(f"{n:,.0f} sessions", field="--sessions", fix=fix)
+    return per_hour, duration_s
 
 
 def _startup(text: str | None) -> "Callable[[LLM], Startup]":

@@ -423,7 +423,7 @@ def summarise(
     of_each = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "e2e_ms": e2e_ms}
     of_each |= {"nttft_ms": ttft_ms / inputs, "itl_ms": tpot_ms}
     span_s = max(s.end_s - s.warmup_s, 1e-9)
-    time_s = span_s * s.n_replicas
+    time_s = span_s * max(s.n_replicas, 1e-9)
     gaps_ms = {name: s.gap_s(share) * 1e3 for name, share in STATISTICS.items()}
     return {
         "ttft_ms": statistics(ttft_ms),

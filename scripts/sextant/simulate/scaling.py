@@ -17,6 +17,7 @@ from sextant.facts.startup import Startup
 from sextant.simulate import (
     NONE,
     PENDING,
+    TIMEOUT,
     Requests,
     Router,
     Scheduler,
@@ -158,6 +159,8 @@ class _Reacting:
         each = zip(policy.triggers, values, strict=True)
         wanted = max(self._by_metric(trigger, value, ordered, ready) for trigger, value in each)
         wanted = min(max(wanted, policy.least, 1), policy.most)
+        if not self.wanted:  # as Kubernetes begins: what there is was wanted
+            self.wanted.append((now_s, ordered))
         self.wanted.append((now_s, wanted))
         wanted = self._limited(now_s, ordered, self._stable(now_s, ordered))
         wanted = min(max(wanted, policy.least, 1), policy.most)
@@ -235,7 +238,8 @@ def simulate_scaled(
     """Return the outcome of requests, and of replicas that a policy orders and removes.
 
     Removed are those that do not serve yet, then those that serve for the shortest time; they
-    answer what they have. While no replica serves, requests wait for one.
+    answer what they have. While no replica serves, requests wait for one; those that find none
+    until the end time out.
 
     Args:
         requests, scheduler, law, router, window_s: as `simulate` takes them.
@@ -264,10 +268,15 @@ def simulate_scaled(
         pool.order(wanted - ordered, look_s)
         pool.remove(ordered - wanted, look_s)
         pool.activate(look_s)
-    if not pool.ordered and pool.is_held(np.inf).any():  # who still waits needs a replica
-        pool.order(1, duration_s)
-    pool.serve(np.inf)
+    if pool.ordered:
+        pool.serve(np.inf)
     steps.finish(world)
+    # Who never found a replica waits in vain; so do the turns that would come after the answer.
+    is_left = world.requests["status"] == PENDING
+    left = world.requests[is_left]
+    left["status"], left["arrival_s"] = TIMEOUT, np.minimum(left["arrival_s"], duration_s)
+    left["deadline_s"] = duration_s
+    world.requests[is_left] = left
     replica_s = pool.replica_s(duration_s)
     made = replace(outcome_of(world, 0.0), n_replicas=replica_s / duration_s)
     time_s, ordered_at, ready_at = np.array(pool.states).T

@@ -36,6 +36,8 @@ def _requests(
             yield from _requests(row["requests"], at_s, first_id)
             continue
         runs = row.get("hash_runs") or []
+        if sum(n for _, n in runs) > row["in"]:
+            raise ValueError("more blocks than tokens")
         ids = [first_id + place for first, n in runs for place in range(first, first + n)]
         names = ("in", "out", "model", "api_time")
         yield {**{name: row.get(name) for name in names}, "t": at_s, "hash_ids": ids}
