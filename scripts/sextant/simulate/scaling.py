@@ -160,7 +160,7 @@ class _Reacting:
         wanted = max(self._by_metric(trigger, value, ordered, ready) for trigger, value in each)
         wanted = min(max(wanted, policy.least, 1), policy.most)
         if not self.wanted:  # as Kubernetes begins: what there is was wanted
-            self.wanted.append((now_s, ordered))
+            self.wanted.append((now_s - 1e-6, ordered))
         self.wanted.append((now_s, wanted))
         wanted = self._limited(now_s, ordered, self._stable(now_s, ordered))
         wanted = min(max(wanted, policy.least, 1), policy.most)
