@@ -198,7 +198,7 @@ def test_slos_and_accuracy_that_ask_the_same_are_fitted_once(folder, monkeypatch
         fits.append((args[3], how["first_token"]))
         return predict_held_out(*args, **how)
 
-    monkeypatch.setattr("sextant.decide.scores.predict_held_out", counted)
+    monkeypatch.setattr("sextant.predict.accuracy.predict_held_out", counted)
     known = load_folder(folder)
     (row,) = scores.evaluate_predictors(known, 2, ["roofline"], 42)["predictors"]
     assert row["n_scenarios"] == 2 and row["n_tpot"] == 64 and fits == [("llm", "ttft")]

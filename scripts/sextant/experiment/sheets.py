@@ -30,7 +30,15 @@ class TraceRow:
     """name of the trace: 1 to 100 visible characters; not ending in .rejected or .report"""
     dataset: str  #: dataset_id in resources/registry.csv, or the path of a file
     format: Literal[
-        "azure", "burstgpt", "mooncake", "qwen-bailian", "openai", "litellm", "sextant", "columns"
+        "azure",
+        "burstgpt",
+        "mooncake",
+        "qwen-bailian",
+        "openai",
+        "litellm",
+        "kv-cache-tester",
+        "sextant",
+        "columns",
     ]
     """how the file is written; see docs/adding.md"""
     columns: str | None = None
