@@ -237,7 +237,7 @@ def test_a_recommendation_compares_with_an_api() -> None:
     said = found["text"]
     assert "\nOwn GPUs or an API:\n  cheap bills" in said
     assert "input tokens (50 % of them cached)" in said and MEAN_NOTE in said
-    assert "probability that own GPUs are cheaper < 0.01." in said
+    assert "as needed are cheaper with probability < 0.01." in said
     assert "Prices: mine.csv (no date)." in said
     with pytest.raises(InputError, match=r"nope, field '--api-prices'"):
         sextant("recommend", *ASKED, *LENGTHS, "--users", 8, "--api-prices", "nope")
