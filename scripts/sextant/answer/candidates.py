@@ -354,7 +354,7 @@ def read_question(
     notes += _price_notes(question, known.profiles)
     llm_id, llm = named_llm(question, known)
     if question.api_prices is not None:
-        find_api_prices(question.api_prices, llm_id)  # a wrong table is no news after minutes
+        find_api_prices(question.api_prices, llm_id)  # checked before anything is simulated
     wanted, prices = question.gpu_profile_ids, question.prices
     profiles = find_candidates(known.profiles, wanted, prices, need_prices=need_prices, field=field)
     if question.measured_only:

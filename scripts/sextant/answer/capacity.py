@@ -75,6 +75,11 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
         problem = f"{asked.n_draws} draws cannot show a risk of {asked.risk:g}"
         raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
     demand, target = asked.traffic.drawn(0), asked.target
+    needs_all = (asked.policy, asked.attainment, asked.split_tokens) != (None, None, None)
+    if needs_all and demand.n_of_trace is not None:
+        problem = f"only {demand.n:,} of {demand.n_of_trace:,} requests are simulated"
+        fix = "give a shorter trace: policies and two pools are followed from request to request"
+        raise InputError(problem, field="--policy, --tune-policy, --split-tokens", fix=fix)
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
     profiles = offer.asked.profiles
     servers = {

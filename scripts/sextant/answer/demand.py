@@ -121,6 +121,8 @@ class Demand:
         names = COLUMNS + (self.prefix_id is not None) * _PREFIX + (self.parent is not None) * _TURN
         columns = {name: getattr(self, name)[places] for name in names}
         found = replace(self, **columns, n_of_trace=None, lengths_of_trace=None)
+        if self.parent is None:
+            return found
         own = np.arange(self.n)[places]
         return found.copied(self, own, np.zeros(len(own), int))
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from sextant.answer.answer import moment_words
 from sextant.answer.capacity import CapacityQuestion, find_schedule, windows_of
-from sextant.answer.demand import WINDOW_S, Demand, Judged, Outcome, are_good, judge
+from sextant.answer.demand import WINDOW_S, Judged, Outcome, are_good, judge
 from sextant.answer.policies import manifest
 from sextant.answer.sizing import Sizing
-from sextant.base.errors import InputError
 from sextant.facts.startup import Startup
 from sextant.pages import HOUR_S, MINUTE_S, listed, number, percent
 from sextant.pages.blocks import Block, Note, Section, Table
@@ -59,15 +58,8 @@ def compare_policies(
         the policy (the tuned one, if any), and why; `timeline`, its replicas and its windows;
         `initial`, the replicas that a reactive one starts with; `manifest`, a ScaledObject of the
         tuned one, None where it attains too little.
-
-    Raises:
-        InputError: only a part of the trace is simulated.
     """
     demand = asked.traffic.drawn(sizing.draw)
-    if demand.n_of_trace is not None:
-        problem = f"only {demand.n:,} of {demand.n_of_trace:,} requests are simulated"
-        fix = "give a shorter trace: a policy is followed from request to request"
-        raise InputError(problem, field="--policy, --tune-policy", fix=fix)
     slot_s = asked.target.window_s or WINDOW_S
     terms = asked.terms._replace(slot_s=slot_s)
     known, _ = find_schedule(sizing, demand, asked.target, terms, startup, has_labels=False)
@@ -87,7 +79,7 @@ def compare_policies(
     for name, policy in own:
         best, *others = on_threads(partial(how, policy), _draws(sizing))
         rows.append(_row(name, best.replica_hours, best.judged.n_missed, others))
-        more["worst"] = _worst(best, demand, asked, policy)
+        more["worst"] = _worst(best, asked, policy)
         more["timeline"] = {
             **{name: getattr(best.scaling, name).tolist() for name in _OVER_TIME},
             **windows_of(best.judged),
@@ -206,12 +198,10 @@ def _in_flight(sizing: Sizing, asked: CapacityQuestion) -> float:
     return float(np.nanmean(outcome.e2e_s)) * most / span_s / sizing.count
 
 
-def _worst(
-    made: _Followed, demand: Demand, asked: CapacityQuestion, policy: Policy
-) -> list[dict[str, Any]]:
+def _worst(made: _Followed, asked: CapacityQuestion, policy: Policy) -> list[dict[str, Any]]:
     """Return the minutes with the most requests beyond a limit, in the order of time."""
     is_bad = ~are_good(made.outcome, asked.target)
-    minute = (demand.arrival_s // MINUTE_S).astype(int)
+    minute = (made.outcome.arrival_s // MINUTE_S).astype(int)
     n_bad, n = np.bincount(minute, is_bad), np.bincount(minute)
     rows = []
     for place in sorted(np.argsort(-n_bad, kind="stable")[:_N_WORST].tolist()):

@@ -38,15 +38,13 @@ def size_split(
     `usd_per_hour` and `probability_met` are of both, of draws in which both meet the target.
 
     Raises:
-        InputError: all requests are on one side, or only a part of the trace is simulated.
+        InputError: all requests are on one side.
     """
     demand = traffic.drawn(0)
     n_long = int((demand.input_tokens > tokens).sum())
-    if demand.n_of_trace is not None or not 0 < n_long < demand.n:
+    if not 0 < n_long < demand.n:
         problem = f"{n_long:,} of {demand.n:,} requests have more than {tokens:,} input tokens"
-        if demand.n_of_trace is not None:
-            problem = f"only {demand.n:,} of {demand.n_of_trace:,} requests are simulated"
-        fix = "give a length between those of the requests, and a trace that is simulated whole"
+        fix = "give a length between those of the requests"
         raise InputError(problem, field="--split-tokens", fix=fix)
     best: dict[str, Sizing] = {}
     for name, is_long in (("short", False), ("long", True)):

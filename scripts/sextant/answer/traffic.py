@@ -129,7 +129,7 @@ def demand_of_trace(
     one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`,
     with `has_turns` turns of sessions wait for answers (`with_turns`).
 
-    Raises InputError: it is no normalised trace, or no two requests succeeded, at two moments.
+    Raises InputError: not a normalised trace, or all that succeeded came at one moment.
     """
     require_trace(trace)
     rows = parquet_rows(trace, has_row_number=True)
