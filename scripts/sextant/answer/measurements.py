@@ -38,10 +38,8 @@ from sextant.predict.folds import Task, share_lengths
 from sextant.predict.roofline import Roofline
 
 _NO_LENGTHS = "nothing says how long the workload's requests are"
-_UNSERVED_MS = 1e12
-"""Where a level was measured and nothing succeeded."""
-_SHOWN = 3
-"""Changed answers of a round that are printed."""
+_UNSERVED_MS = 1e12  # Where a level was measured and nothing succeeded.
+_SHOWN = 3  # Changed answers of a round that are printed.
 _DECISION = ["slo_id", "llm_id"]
 _HEADER = ("round", "cell", "levels", "GPU-hours", "USD", "in all: GPU-hours", "USD", "S/O after")
 

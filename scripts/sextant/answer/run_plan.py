@@ -63,8 +63,7 @@ class DryRun:
     """What Snakemake would do, with the configuration as it merged it."""
 
     jobs: tuple[Job, ...]
-    n_submissions: int
-    """Jobs that a cluster's scheduler would get: a group is one, local rules are none."""
+    n_submissions: int  # Jobs that a scheduler would get: a group is one, local rules none.
     config: dict[str, Any]
 
 
@@ -238,8 +237,7 @@ class CellPlan:
     """A cell that would be measured."""
 
     key: CellKey
-    request: Mapping[str, Any]
-    """What its job asks the scheduler for: cores, memory, minutes, GPUs."""
+    request: Mapping[str, Any]  # What its job asks the scheduler for: cores, memory, minutes, GPUs.
     n_devices: int
     n_levels: int  #: 0 where the cell does not fit into memory.
     verdict: str
@@ -281,8 +279,7 @@ class Plan:
     jobs: dict[str, int]  #: Number of jobs by rule.
     n_submissions: int
     cells: tuple[CellPlan, ...]
-    gpu_hours: float
-    """Devices times hours; processor cores that are used as devices count as devices."""
+    gpu_hours: float  # Devices times hours; processor cores that serve count as devices.
     usd: float
     hours: dict[str, float]
     """How long all cells take, waits in a queue not included: `one_at_a_time`, and `on_nodes` with

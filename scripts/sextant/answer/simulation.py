@@ -36,8 +36,7 @@ from sextant.simulate.pools import Handover, Pool, simulate_apart, simulate_user
 from sextant.simulate.scaling import Policy, Scaling, simulate_scaled
 
 _MOST_REQUESTS = 10_000_000
-_OF_A_USER = 10
-"""Requests of each user where prefill and decode are apart."""
+_OF_A_USER = 10  # Requests of each user where prefill and decode are apart.
 _RATES = {
     "throughput_tok_s": ("output tokens a second", number),
     "request_rate_rps": ("requests a second", number),

@@ -35,8 +35,7 @@ N_DRAWS = 32
 """Of the law and the traffic, beside the likeliest law; more where the risk needs more. Of 17 days
 that all meet an SLO one more in four may miss it."""
 DRAFTED_ITL = "With speculation several tokens come at once: ITL is the time per token, as TPOT."
-_BATCH = 32
-"""Requests that share a step where laws are compared."""
+_BATCH = 32  # Requests that share a step where laws are compared.
 
 
 @dataclass(frozen=True)

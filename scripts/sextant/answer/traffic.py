@@ -25,10 +25,8 @@ from sextant.workload.profiles import start_time
 from sextant.workload.shared_blocks import read_blocks
 from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored
 
-MOST_REQUESTS = 200_000
-"""Of a trace with more requests its busiest windows are simulated."""
-MOST_COPIED = 1_000_000
-"""Requests of one simulation where a factor on the traffic makes more of them."""
+MOST_REQUESTS = 200_000  # Of a trace with more requests its busiest windows are simulated.
+MOST_COPIED = 1_000_000  # Requests of one simulation where a factor on the traffic makes more.
 _SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
 
 

@@ -26,21 +26,16 @@ from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS
 from sextant.predict import MEASUREMENT_NOISE, Draws
 
-_OPTIONS = 24
-"""Of a decision are weighed: those of the highest worth, and those that win."""
+_OPTIONS = 24  # Of a decision are weighed: those of the highest worth, and those that win.
 _NUMBERS = 8_000_000
 _FEWEST_DRAWS = 200
-_OWN, _OTHERS = 6, 4
-"""Principal components of measured latencies of the LLM itself, and of other LLMs."""
-_RIDGE = 1.0
-"""Pseudo-observations that say a feature has no effect."""
+_OWN, _OTHERS = 6, 4  # Principal components of measured latencies of the LLM, and of others.
+_RIDGE = 1.0  # Pseudo-observations that say a feature has no effect.
 _MOST_LEVELS = 8
 _UNSURE = (0.05, 0.95)
 """A level is worth a measurement where limits hold with a probability between these."""
-_CONTENDER = 0.01
-"""A GPU profile that is the cheapest in fewer draws than this is not compared."""
-_STANDARD_ERRORS = 2.0
-"""By which a gain has to exceed 0."""
+_CONTENDER = 0.01  # A GPU profile that is the cheapest in fewer draws than this is not compared.
+_STANDARD_ERRORS = 2.0  # By which a gain has to exceed 0.
 
 
 class Decision(NamedTuple):
@@ -58,8 +53,7 @@ class Decisions(NamedTuple):
     seen: np.ndarray  #: Log-latencies that a measurement would show, shape (draws, rows, 2).
     met: np.ndarray  #: Whether the limits hold, (sets of limits, draws, rows).
     decisions: list[Decision]
-    options: pd.DataFrame
-    """`gpu_profile_id, replicas, usd_per_hour`, indexed by decision and option."""
+    options: pd.DataFrame  # `gpu_profile_id, replicas, usd_per_hour`, by decision and option.
     ratios: np.ndarray
     """Price over that of the cheapest option that meets the SLO, infinite where the option does
     not meet it; (draws, decisions, options)."""

@@ -25,8 +25,7 @@ from sextant.facts.llm import LLM, kv_precision_of, precision_of
 from sextant.pages import chance, percent, plural
 from sextant.predict import INTERVAL, JointPredictor
 
-_DRAFTS = (1, 2, 3, 5)
-"""Draft tokens that are compared."""
+_DRAFTS = (1, 2, 3, 5)  # Draft tokens that are compared.
 _HEAD = "eagle3"
 """What drafts by default: heads are published for many LLMs, and can be trained for others."""
 _NOT_JUDGED = "its quality is not judged here"

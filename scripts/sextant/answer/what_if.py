@@ -28,8 +28,7 @@ from sextant.points.frame import is_refused, limited
 from sextant.predict import BROKEN_MS, Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
-_WIDEST = 4.0
-"""Limits go from the asked one over this factor to the asked one times it, loads further."""
+_WIDEST = 4.0  # Limits go from the asked one / 4 to the asked one x 4; loads further.
 _WIDEST_LOAD = 20.0
 _DIGITS = 4
 _TOLD_APART = 5  # hundredths of probability that options have to differ by to be drawn
@@ -49,8 +48,7 @@ class Basis(NamedTuple):
     usual_load: np.ndarray  # the same at median latencies, shape (profiles, loads)
     broken: Sequence[Mapping[str, Any]] = ()
     """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
-    is_measured: bool = False
-    """Whether the one draw is what was measured, from which eq. 1-3 decide."""
+    is_measured: bool = False  # Whether the one draw is what was measured, as eq. 1-3 decide.
     needed: Mapping[float, np.ndarray] | None = None
     """Of a simulated rate, in place of latencies: by rate the replicas that each profile needs in
     each draw, infinite where none are enough, shape (profiles, draws)."""

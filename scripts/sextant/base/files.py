@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-Row = dict[str, Any]
-"""A row by column; what is not known is None."""
+Row = dict[str, Any]  # A row by column; what is not known is None.
 PROVENANCE_KEY = b"sextant"
 # The disk, the user's quota and the process's own limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

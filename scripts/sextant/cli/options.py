@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from sextant.answer.question import Question, Requests
     from sextant.facts.slo import SLO
 
-_WIDTH = 100
-"""Letters in a line of prose, where the terminal has room for them."""
+_WIDTH = 100  # Letters in a line of prose, where the terminal has room for them.
 Seed = Annotated[
     int, typer.Option(min=0, max=2**31 - 1, help="Seed; the same seed gives the same bytes.")
 ]

@@ -20,8 +20,7 @@ from sextant.cli.options import (
 )
 
 _TEXT_ENDINGS = (".json", ".jsonl")
-_LONG = 200
-"""Letters of an arrival process's parameter from which on the provenance leaves it out."""
+_LONG = 200  # Letters of an arrival process's parameter from which on the provenance leaves it out.
 
 
 def fit(

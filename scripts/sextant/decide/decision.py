@@ -25,8 +25,7 @@ SAFE = 0.9  # the probability at which a GPU profile's price is stated, unless a
 FAIR = 0.5  # an option of less is not recommended: it is likelier to break a limit than to meet all
 LISTED = 0.2  # an option of less is not listed as one, unless the risk that is asked for allows it
 _RATE_LOADS = 40
-_LOADS_PER_DOUBLING = 10
-"""Of users: 1, 2, 4 and so on, which benchmarks measure, are then among them."""
+_LOADS_PER_DOUBLING = 10  # Of users: 1, 2, 4 and so on, which are measured, are then among them.
 _PROBED_LOADS = 8
 MOST_COUNTS = 96  # where more numbers of replicas compete, they rise by a constant factor
 RATE_STEPS = 128
@@ -285,8 +284,7 @@ def probed(users: Sequence[int]) -> list[int]:
 
 
 N_DRAWS = 1000
-_Z = 1.6448536269514722
-"""Half the width of a normal distribution's 90% interval, in standard deviations."""
+_Z = 1.6448536269514722  # Half the width of a normal's 90% interval, in standard deviations.
 
 
 def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraws | None:

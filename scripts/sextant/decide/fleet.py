@@ -7,8 +7,7 @@ import numpy as np
 from sextant.decide.sizing import size_replicas
 from sextant.facts.slo import SLO
 
-_SLACK = 1e-9
-"""Of quotients: the last digits may be wrong."""
+_SLACK = 1e-9  # Of quotients: the last digits may be wrong.
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,7 @@ class FleetPlan:
     pools: tuple[PoolUse, ...]
     usd_per_hour: float
     bound_usd_per_hour: float  #: No plan that serves as many demands of each priority costs less.
-    most_served: int
-    """No plan serves more; above `len(served)` only where the time limit ended the search."""
+    most_served: int  # No plan serves more; above `len(served)` only if time ran out.
     joint_probability_met: float
     """That all served demands are met at once, with the errors that demands share."""
     product_probability_met: float  #: The same if the demands' errors were independent.
@@ -123,8 +121,7 @@ class Worth:
 
     n_more_served: int
     usd_per_hour_saved: float  #: Below 0 where serving more costs more.
-    at_most_usd_per_hour: float
-    """The same if both solutions were exact: an upper bound of what is saved."""
+    at_most_usd_per_hour: float  # The same if both solutions were exact: an upper bound.
     serves: tuple[str, ...]
     """Demands that are then served too, where more, or more of a higher priority, are."""
     drops: tuple[str, ...]  #: Demands of a lower priority that are then not served.

@@ -22,8 +22,7 @@ from sextant.predict.folds import Task
 from sextant.predict.tuning import ALL_CPUS
 
 _LIMITS = (0.05, 0.95)  # quantiles of the measured latencies between which random limits are drawn
-_DEPLOYMENT = 8
-"""Random loads go up to as many times the most users that one server was measured with."""
+_DEPLOYMENT = 8  # Random loads go up to as many times the most users measured on one server.
 
 
 def evaluate_predictors(

@@ -16,8 +16,7 @@ from sextant.facts.slo import METRICS, SLO
 from sextant.points.frame import IDENTIFIERS, Pair, is_refused, limited, load_of
 from sextant.points.verdict import assess
 
-RATIOS = [f"{name}_ratio" for name in METRICS]
-"""Latency over limit, by metric: null where it has no limit."""
+RATIOS = [f"{name}_ratio" for name in METRICS]  # Latency over limit, by metric: null without one.
 
 
 def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
@@ -51,8 +50,7 @@ class Curve(NamedTuple):
     """What is known of one LLM on one GPU profile, by rising users; each of shape (points,)."""
 
     users: np.ndarray
-    latencies_ms: Mapping[str, np.ndarray]
-    """What each limit is compared with, by metric; NaN is not known."""
+    latencies_ms: Mapping[str, np.ndarray]  # What each limit is compared with; NaN: unknown.
     carried: np.ndarray  # the load, in the SLO's unit
     is_met: np.ndarray  # whether all limits hold, and few enough requests failed
     failed_share: np.ndarray

@@ -189,10 +189,8 @@ class Burst(Scenario):
 
 KINDS: dict[str, type[Scenario]] = {it.kind: it for it in (ClosedLoop, OpenLoop, Batch, Burst)}
 _WITH_USERS = ", ".join(f"'{name}'" for name, kind in KINDS.items() if kind.has_users)
-WITH_USERS_SQL = f"scenario_kind IN ({_WITH_USERS})"
-"""Whether a row is of a scenario with users."""
-START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"
-"""From when latencies count."""
+WITH_USERS_SQL = f"scenario_kind IN ({_WITH_USERS})"  # Whether a row is of a scenario with users.
+START_SQL = f"CASE WHEN {WITH_USERS_SQL} THEN sent_s ELSE scheduled_s END"  # latencies begin here
 
 
 def _refuse(field: str, problem: str, fix: str) -> None:

@@ -14,8 +14,7 @@ from sextant.facts.llm import LLM
 
 _TABLE = PROJECT / "resources" / "startup.csv"
 PHASES = ("image", "libraries", "weights", "engine")
-_SD = 0.1
-"""Of the logarithm: five starts of one LLM on one type of node took 78 to 95 s."""
+_SD = 0.1  # Of the logarithm: five starts of one LLM on one type of node took 78 to 95 s.
 
 
 @dataclass(frozen=True, kw_only=True)
