@@ -12,7 +12,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
@@ -27,13 +26,10 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
 _WIDTH_IN = 8.5  # narrow enough that text can be read on a page of 800 px
 _LEAST_LOG_RATIO = 4
-_MANY_NAMES, _VERY_MANY_NAMES = 5, 7
-"""From so many parameters on, a matrix's numbers need half of the width, and are smaller."""
 _MAX_LABELS = 40
 
 Look = dict[str, Any]  # arguments of matplotlib for a line or mark: colour, marker, line style
 Numbers = Sequence[float | None] | np.ndarray  # values to draw; None leaves a gap
-Matrix = tuple[str, Sequence[str], Sequence[Sequence[float | None]]]  # heading, names, numbers
 _SETTINGS: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -156,58 +152,22 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
     axes.set_title(panel.heading, fontsize=8.5, loc="left")
 
 
-def matrix_figure(matrices: Sequence[Matrix], title: str) -> str:
-    """Draw square matrices of coefficients from -1 to 1, with the numbers in their cells."""
-    n_names = max(len(names) for _, names, _ in matrices)
-    # Of one width, whatever is in it: text has the same size in all figures of the page.
-    n_columns = 3 if n_names < _MANY_NAMES else 2
-    panels: list[Callable[[Axes], None]]
-    panels = [partial(_draw_matrix, matrix=matrix) for matrix in matrices]
-    height_in = 0.72 * _WIDTH_IN / n_columns + 0.4
-    # Fewer matrices than columns keep the size of a column.
-    panels += [Axes.set_axis_off] * (n_columns - len(panels))
-    return _drawn(panels, title, height_in=height_in, n_columns=n_columns, margin_in=0)
-
-
-def _draw_matrix(axes: Axes, matrix: Matrix) -> None:
-    heading, names, cells = matrix
-    size = 8 if len(names) < _VERY_MANY_NAMES else 7
-    for y, line in enumerate(cells):
-        for x, value in enumerate(line):
-            known = 0.0 if value is None else value
-            text = "–" if value is None else f"{value:.2f}".replace("-0.00", "0.00")
-            colour = COLOURS[0 if known >= 0 else 5]
-            # A faint filling: the number has to be readable on light and dark pages.
-            look: Look = {"facecolor": colour, "alpha": 0.6 * abs(known), "linewidth": 0}
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **look))
-            axes.text(x, y, text, ha="center", va="center", fontsize=size)
-    axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5), aspect="equal")
-    axes.set_title(heading, fontsize=8.5, loc="left")
-    axes.tick_params(length=0)
-    axes.spines[:].set_linewidth(0.5)
-
-
 def _drawn(
     panels: Sequence[Callable[[Axes], None]],
     title: str,
     *,
     height_in: float,
-    n_columns: int = 1,
-    margin_in: float = 0.3,
-    legend: Sequence[tuple[str, Look]] = (),
+    n_columns: int,
+    legend: Sequence[tuple[str, Look]],
 ) -> str:
     """Draw panels side by side, then down, each by a function of its axes; return the SVG. No two
-    figures of a page share a title, which screen readers read. `height_in` is of a row of panels,
-    `margin_in` the height beyond the rows.
+    figures of a page share a title, which screen readers read. `height_in` is of a row of panels.
     """
-    n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
     # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
     # unlike those of other figures, and the SVG the same bytes each time.
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        size = (_WIDTH_IN, height_in * n_rows + margin_in)
+        size = (_WIDTH_IN, height_in * n_rows + 0.3)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
         for axes, draw in zip(grid, [*panels] + [Axes.set_axis_off] * n_columns, strict=False):

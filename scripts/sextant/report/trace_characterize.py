@@ -13,7 +13,7 @@ from sextant.base.files import MAKE_TRACE_AGAIN, jsonable, provenance, read_json
 from sextant.base.sheets import file_name, id_of
 from sextant.pages import duration_words, listed, number, percent, plural, rate_words
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
-from sextant.pages.charts import Axis, Curve, Panel, cumulative_curve, matrix_figure, panels_figure
+from sextant.pages.charts import Axis, Curve, Panel, cumulative_curve, panels_figure
 from sextant.pages.page import check_outputs, write_page
 from sextant.report import trace_file, trace_traffic
 from sextant.report.trace_file import FittedWorkload, explained, query, value_counts
@@ -318,17 +318,22 @@ def _show_parameters(measured: Mapping[str, Any]) -> Section:
     blocks: list[Block] = [Headline(_parameters_takeaway(measured))]
     names = list(measured["spearman"])
     if measured["n_sampled"] > 0 and len(names) > 1:
-        matrix = _matrix("", names, measured["spearman"])
         basis = f"{number(measured['n_served'])} requests"
         if measured["n_sampled"] != measured["n_served"]:
             basis = f"a sample of {number(measured['n_sampled'])} of {basis}"
-        svg = matrix_figure([matrix], "Rank correlations of the parameters")
-        blocks.append(Chart(svg, f"Spearman's rank correlation, {basis}; –: constant."))
+        note = f"Spearman's rank correlation, {basis}; –: constant."
+        blocks.append(_matrix("", names, measured["spearman"], note))
     return Section("Parameters", blocks)
 
 
-def _matrix(heading: str, names: list[str], cells: Mapping[str, Mapping[str, Any]]) -> tuple:
-    return heading, names, [[cells[row][name] for name in names] for row in names]
+def _matrix(
+    heading: str, names: list[str], cells: Mapping[str, Mapping[str, float | None]], note: str
+) -> Table:
+    def text(value: float | None) -> str | None:
+        return None if value is None else f"{value:.2f}".replace("-0.00", "0.00")
+
+    rows = [(row, *(text(cells[row][name]) for name in names)) for row in names]
+    return Table([heading, *names], rows, note=note)
 
 
 def _parameters_takeaway(measured: Mapping[str, Any]) -> str:
@@ -398,11 +403,9 @@ def _show_fidelity(name: str, measured: Mapping[str, Any]) -> Section:
     blocks.append(Table(("Model against trace", "Distance"), rows))
     names = list(measured["ks"])
     if len(names) > 1:
-        sides = ("trace", "model")
-        matrices = [_matrix(side, names, measured[f"spearman_{side}"]) for side in sides]
-        svg = matrix_figure(matrices, "Rank correlations of trace and model")
-        caption = "Spearman's rank correlation in the trace and in the model; –: constant."
-        blocks.append(Chart(svg, caption))
+        for side in ("trace", "model"):
+            note = f"Spearman's rank correlation in the {side}; –: constant."
+            blocks.append(_matrix(side, names, measured[f"spearman_{side}"], note))
     return Section(f"Fidelity of {name}", blocks, key=f"fidelity-{file_name(name)}")
 
 
