@@ -9,19 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.options import (
-    AskedOptions,
-    CandidateOptions,
-    Database,
-    LimitOptions,
-    LoadOptions,
-    PrintOptions,
-    StoreOptions,
-    grouped,
-    print_document,
-    say,
-    slo_of,
-)
+from sextant.cli import options
 
 _SIMULATED = (
     "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
@@ -47,15 +35,15 @@ class RecommendOptions:
     predictor that draws samples: roofline."""
 
 
-@grouped
+@options.grouped
 def recommend(
     *,
-    load: LoadOptions,
-    limits: LimitOptions,
+    load: options.LoadOptions,
+    limits: options.LimitOptions,
     given: RecommendOptions,
-    asked: AskedOptions,
-    candidates: CandidateOptions,
-    shown: PrintOptions,
+    asked: options.AskedOptions,
+    candidates: options.CandidateOptions,
+    shown: options.PrintOptions,
 ) -> None:
     """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
     if given.trace is not None:
@@ -65,9 +53,9 @@ def recommend(
             fix = "give --request-rate in place of the trace"
             problem = "pools are sized at a steady rate"
             raise InputError(problem, field="--disaggregated", fix=fix)
-        if load != LoadOptions():
-            options = "--trace, --users, --request-rate, --tokens-per-day"
-            raise InputError("two loads are given", field=options, fix="give exactly one of them")
+        if load != options.LoadOptions():
+            loads = "--trace, --users, --request-rate, --tokens-per-day"
+            raise InputError("two loads are given", field=loads, fix="give exactly one of them")
         shares: dict[str, Any] = {"max_failed": given.max_failed, "risk": given.risk}
         shares = {name: value for name, value in shares.items() if value is not None}
         capacity.print_capacity(
@@ -85,7 +73,7 @@ def recommend(
     from sextant.answer.answer import recommendation_document
     from sextant.answer.recommend import recommend_llm
 
-    slo = slo_of(asked, load, limits, given.max_failed)
+    slo = options.slo_of(asked, load, limits, given.max_failed)
     how: dict[str, Any] = {name: getattr(given, name) for name in ("predictor", "decision", "risk")}
     how |= candidates.of() | {"is_disaggregated": given.disaggregated}
     answer = recommend_llm(asked.question(slo, **how))
@@ -94,12 +82,12 @@ def recommend(
         raise typer.Exit(3)
 
 
-@grouped
+@options.grouped
 def explain(
     *,
     gpu_profile: Annotated[str, typer.Option(help="GPU profile, e.g. 1xA100-40GB.")],
     users_per_replica: Annotated[int, typer.Option(min=1, help="Concurrent users of a replica.")],
-    asked: AskedOptions,
+    asked: options.AskedOptions,
     printed: Annotated[
         Literal["text", "json"], typer.Option("--format", help="How to print the result.")
     ] = "text",
@@ -108,13 +96,14 @@ def explain(
     from sextant.answer.explain import explain_llm
 
     # The limits play no part: latencies are explained, not judged.
-    limits = LimitOptions(nttft_ms="1", itl_ms="1")
-    slo = slo_of(asked, LoadOptions(users=users_per_replica), limits)
-    print_document(explain_llm(asked.question(slo), gpu_profile, users_per_replica), printed)
+    limits = options.LimitOptions(nttft_ms="1", itl_ms="1")
+    slo = options.slo_of(asked, options.LoadOptions(users=users_per_replica), limits)
+    found = explain_llm(asked.question(slo), gpu_profile, users_per_replica)
+    options.print_document(found, printed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(StoreOptions):
+class EvaluateOptions(options.StoreOptions):
     """What predictors are judged on."""
 
     slos: Path | None = None
@@ -128,7 +117,7 @@ class EvaluateOptions(StoreOptions):
     """What a fold has not seen where the accuracy of latencies is judged."""
 
 
-@grouped
+@options.grouped
 def evaluate(
     *,
     given: EvaluateOptions,
@@ -149,7 +138,7 @@ def evaluate(
         given.source or (), given.database, given.workload_id, given.scenario_id
     )
     for line in known.left_out:
-        say(line, err=True)
+        options.say(line, err=True)
     result = evaluate_predictors(
         known,
         given.slos or given.random_slos,
@@ -157,14 +146,14 @@ def evaluate(
         given.seed,
         hold_out=given.hold_out,
         # Standard output is for the result alone.
-        progress=partial(say, err=True),
+        progress=partial(options.say, err=True),
     )
     if printed == "json":
-        say(json.dumps(result, indent=2, allow_nan=False))
+        options.say(json.dumps(result, indent=2, allow_nan=False))
         return
     for part in ("predictors", "scenarios"):
         if result[part]:
-            say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
+            options.say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
 
 
 CharacterizationFolder = Annotated[
@@ -176,7 +165,7 @@ def characterizations(
     folders: Annotated[
         list[Path] | None, typer.Argument(help="Folders of characterizations to list, too.")
     ] = None,
-    database: Database = None,
+    database: options.Database = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """List what answers can rest on: what ships, what the store has, and folders."""
@@ -184,7 +173,7 @@ def characterizations(
     from sextant.points.characterization import as_text, summary
 
     rows = [summary(known, place) for known, place in known_sources(folders or (), database)]
-    say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(as_text, rows)))
+    options.say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(as_text, rows)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +188,7 @@ class ImportOptions:
     engine_version: str | None = None  #: The engine's version.
 
 
-@grouped
+@options.grouped
 def import_characterization(
     *,
     tool: Annotated[
@@ -220,12 +209,12 @@ def import_characterization(
     from sextant.points.export import Served, import_load_tool
 
     served = Served(given.gpu_profile, given.llm, given.engine, given.engine_version)
-    say(f"{out}: {import_load_tool(tool, files, out, served, given.configs)}")
+    options.say(f"{out}: {import_load_tool(tool, files, out, served, given.configs)}")
 
 
 def export_characterization(
     out: CharacterizationFolder,
-    database: Database = None,
+    database: options.Database = None,
     source: Annotated[str | None, typer.Option(help="Characterization to write.")] = None,
     llms: Annotated[
         Path, typer.Option(help="Sheet of the LLMs, whose configurations are copied.")
@@ -244,4 +233,4 @@ def export_characterization(
 
     known = load_characterization(database or PIPELINE_STORE, source)
     count = export_folder(known, out, llms=llms, licence=licence, attribution=attribution)
-    say(f"{out}: {count} points")
+    options.say(f"{out}: {count} points")

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.options import (
-    AskedOptions,
-    CandidateOptions,
-    LimitOptions,
-    PrintOptions,
-    grouped,
-    naming_options,
-    refuse,
-)
+from sextant.cli import options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +90,7 @@ class ServerOptions:
 
         sizes = (self.max_num_seqs, self.max_num_batched_tokens)
         settings = Settings(*sizes, self.timeout_s, self.prefix_caching)
-        with naming_options({"timeout_s": "--timeout-s"}):
+        with options.naming_options({"timeout_s": "--timeout-s"}):
             settings.scheduler(_ANY_TOKENS, _ANY_TOKENS)
         return settings
 
@@ -131,13 +123,13 @@ class SearchOptions:
 def print_capacity(
     *,
     traffic: TrafficOptions,
-    limits: LimitOptions,
+    limits: options.LimitOptions,
     keep: KeepOptions,
-    asked: AskedOptions,
-    candidates: CandidateOptions,
+    asked: options.AskedOptions,
+    candidates: options.CandidateOptions,
     server: ServerOptions,
     search: SearchOptions,
-    shown: PrintOptions,
+    shown: options.PrintOptions,
     _notes: tuple[str, ...] = (),
 ) -> None:
     """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic."""
@@ -161,10 +153,10 @@ def print_capacity(
     if isinstance(arriving, DrawnTraffic) and is_plain:
         steady = arriving.steady()
     demand = arriving.drawn(0)
-    with naming_options({"request_rate_rps": "--traffic"}):
+    with options.naming_options({"request_rate_rps": "--traffic"}):
         load: dict[str, Any] = {"percentile": asked.percentile, "request_rate_rps": demand.rate_rps}
         slo = SLO("asked", **limits.of(), **load)
-    with naming_options({}):
+    with options.naming_options({}):
         target = Target(slo.limits, keep.goodput, keep.max_failed, None if steady else window_s)
     question = asked.question(slo, **candidates.of())
     if steady is None:
@@ -173,7 +165,7 @@ def print_capacity(
     terms = Terms(slot_s, _startup(search.startup), search.least_replicas)
     policy = policies.read_policy(search.policy) if search.policy is not None else None
     if search.tune_policy is None:
-        refuse(search, "no policy is tuned", "attainment")
+        options.refuse(search, "no policy is tuned", "attainment")
     if search.tune_policy is not None and search.tune_policy == search.policy:
         problem, fix = "it would replace --policy", "give another file"
         raise InputError(problem, field="--tune-policy", fix=fix)
@@ -206,10 +198,12 @@ def print_capacity(
         raise typer.Exit(3)
 
 
-capacity = grouped(print_capacity)
+capacity = options.grouped(print_capacity)
 
 
-def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | None) -> "Traffic":
+def traffic_of(
+    given: TrafficOptions, asked: options.AskedOptions, window_s: float | None
+) -> "Traffic":
     """Return the traffic. Raises InputError for a wrong option."""
     from sextant.answer.sessions import SessionTraffic
     from sextant.answer.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
@@ -219,10 +213,10 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
             fix = "give a number above 0, e.g. 1.5"
             raise InputError(f"{factor:g} is not a factor", field=option, fix=fix)
     if given.trace is not None:
-        refuse(given, "the trace has its own", "request_rate", "burstiness")
+        options.refuse(given, "the trace has its own", "request_rate", "burstiness")
         if given.sessions in (None, "trace"):
-            refuse(given, "the trace has its own", "duration")
-        refuse(asked, "the trace has its own", "workload", "input_tokens", "output_tokens")
+            options.refuse(given, "the trace has its own", "duration")
+        options.refuse(asked, "the trace has its own", "workload", "input_tokens", "output_tokens")
         if given.sessions == "trace" and given.traffic != 1:
             fix = "give so many sessions an hour to --sessions"
             raise InputError("copies of sessions are drawn", field="--traffic", fix=fix)
@@ -238,7 +232,7 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
         if given.sessions not in (None, "trace"):
             return SessionTraffic(demand, *_sessions(given), asked.seed)
         return TraceTraffic(demand.at_speed(given.speed), window_s)
-    refuse(given, "there is no trace", "sessions")
+    options.refuse(given, "there is no trace", "sessions")
     if given.speed != 1:
         raise InputError("there is no trace", field="--speed", fix="give --trace, or --traffic")
     if given.request_rate is None:
@@ -253,7 +247,7 @@ def traffic_of(given: TrafficOptions, asked: AskedOptions, window_s: float | Non
             fix = "give a shorter --duration, or a lower --request-rate"
             raise InputError(problem, field="--duration", fix=fix)
     how = {"alpha": given.burstiness, "duration_s": duration_s}
-    with naming_options(_RATE_FIELDS):
+    with options.naming_options(_RATE_FIELDS):
         own = None if asked.workload is not None else lengths
         return traffic_at_rate(rate_rps, asked.workload, own, **how, first_seed=asked.seed)
 
@@ -292,7 +286,7 @@ def _startup(text: str | None) -> "Callable[[LLM], Startup]":
     return lambda llm: startup_of(llm, times_s)
 
 
-def _lengths(asked: AskedOptions, option: str) -> "Lengths":
+def _lengths(asked: options.AskedOptions, option: str) -> "Lengths":
     lengths = asked.requests()
     if lengths is None:
         fix = "give --workload, or --input-tokens and --output-tokens"
@@ -335,15 +329,15 @@ class SimulateOptions:
     """Draws of the law for the intervals; 0: none."""
 
 
-@grouped
+@options.grouped
 def simulate(
     *,
     given: SimulateOptions,
     traffic: TrafficOptions,
-    limits: LimitOptions,
-    asked: AskedOptions,
+    limits: options.LimitOptions,
+    asked: options.AskedOptions,
     server: ServerOptions,
-    shown: PrintOptions,
+    shown: options.PrintOptions,
 ) -> None:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
     from sextant.answer import simulation
@@ -396,7 +390,7 @@ def simulate(
     how: dict[str, Any] = {"replicas": given.replicas, "router": given.router}
     how |= {"decode_replicas": given.decode_replicas, "policy": policy}
     how["startup"] = _startup(given.startup)
-    with naming_options(_SIMULATE_FIELDS):
+    with options.naming_options(_SIMULATE_FIELDS):
         how |= {"warmup_s": warmup_s, "n_draws": given.draws, "limits_ms": limits.of_each()}
         facts = simulation.simulate_llm(question, sent, settings, **how)
     shown.print(simulation.simulation_document(facts, provenance()))
@@ -406,16 +400,16 @@ def _policy(given: SimulateOptions) -> "Policy | None":
     from sextant.answer.policies import read_policy
 
     if given.policy is None:
-        refuse(given, "there is no --policy", "startup")
+        options.refuse(given, "there is no --policy", "startup")
         return None
     problem = "a policy follows requests that arrive"
-    refuse(given, problem, "users", "decode_replicas")
+    options.refuse(given, problem, "users", "decode_replicas")
     if given.warmup != "0s":
         raise InputError(problem, field="--warmup", fix="leave it out")
     return read_policy(given.policy)
 
 
-def _users(users: int, traffic: TrafficOptions, asked: AskedOptions) -> "Sent":
+def _users(users: int, traffic: TrafficOptions, asked: options.AskedOptions) -> "Sent":
     import numpy as np
 
     from sextant.answer.demand import lengths_of
@@ -424,7 +418,7 @@ def _users(users: int, traffic: TrafficOptions, asked: AskedOptions) -> "Sent":
     from sextant.workload.draw import open_workload
 
     problem = "users send when their last request is answered"
-    refuse(traffic, problem, "trace", "request_rate", "burstiness")
+    options.refuse(traffic, problem, "trace", "request_rate", "burstiness")
     sample, name = lengths_of(_lengths(asked, "--users")), "given lengths"
     if asked.workload is not None:
         sample, name = open_workload(asked.workload).sample, Path(asked.workload).name

@@ -8,16 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sextant.base.errors import InputError
-from sextant.cli.options import (
-    WORKLOAD_HELP,
-    MaxInput,
-    MaxOutput,
-    Seed,
-    grouped,
-    numbers,
-    option_of,
-    say,
-)
+from sextant.cli import options
 
 _TEXT_ENDINGS = (".json", ".jsonl")
 _LONG = 200  # Letters of an arrival process's parameter from which on the provenance leaves it out.
@@ -33,15 +24,15 @@ def fit(
         ),
     ],
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the workload.")],
-    max_input_tokens: MaxInput = None,
-    max_output_tokens: MaxOutput = None,
+    max_input_tokens: options.MaxInput = None,
+    max_output_tokens: options.MaxOutput = None,
     n_bins: Annotated[
         int | None, typer.Option(help="Most bins per request parameter; 64 by default.")
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="The LLM's tokenizer.json, to count tokens of texts.")
     ] = None,
-    seed: Seed = 0,
+    seed: options.Seed = 0,
 ) -> None:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
     from sextant.base.files import atomic_folder, sha256_file
@@ -74,14 +65,14 @@ def fit(
     bins, n_requests = f"{figures['n_joint_bins']:,} joint bins", figures["n_requests"]
     if "clipped_fraction" in figures:
         shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
-        say(f"{out}: {bins}; caps shortened {shares}")
+        options.say(f"{out}: {bins}; caps shortened {shares}")
         return
     distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
-    say(f"{out}: {n_requests:,} requests in {bins}; KS distances: {distances}")
+    options.say(f"{out}: {n_requests:,} requests in {bins}; KS distances: {distances}")
     cut = {side: figures[f"n_clipped_{side}"] for side in ("input", "output")}
     if any(cut.values()):
         cuts = [f"{n:,} {side}s ({percent(n / n_requests)})" for side, n in cut.items() if n]
-        say(f"caps shortened {listed(cuts)}: the distances are to the trace as capped")
+        options.say(f"caps shortened {listed(cuts)}: the distances are to the trace as capped")
 
 
 def _is_histogram(source: Path) -> bool:
@@ -113,7 +104,7 @@ def _fit_texts(
         raise InputError("texts have no token counts", file=source, field="--tokenizer", fix=fix)
     requests, n_items, n_empty = read_conversations(source, tokenizer)
     left_out = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in n_empty.items())
-    say(f"{source}: {len(requests):,} requests of {n_items:,} items; {left_out}")
+    options.say(f"{source}: {len(requests):,} requests of {n_items:,} items; {left_out}")
     inputs = {"source": sha256_file(source), "tokenizer": sha256_file(tokenizer)}
     origin = {"inputs_sha256": inputs, "n_bins": n_bins}
     return write_workload(fit_request_model(requests, n_bins), *files, origin=origin, **caps)
@@ -155,20 +146,20 @@ class ArrivalOptions:
     every: int | None = None  #: varying: requests from one change to the next.
 
 
-@grouped
+@options.grouped
 def sample(
     *,
     workload: Annotated[
         str,
         typer.Option(
-            help=f"{WORKLOAD_HELP} Or the folder of a service of ServeGen, for its clients' own "
-            "requests and times."
+            help=f"{options.WORKLOAD_HELP} Or the folder of a service of ServeGen, for its clients'"
+            " own requests and times."
         ),
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write.")],
     given: SampleOptions,
     process: ArrivalOptions,
-    seed: Seed = 0,
+    seed: options.Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
     from sextant.trace.trace_format import require_trace
@@ -185,8 +176,11 @@ def sample(
         of |= {"zipf_theta": given.zipf_theta, "arrivals": given.arrivals}
         of |= {"sampler": None if given.sampler == "joint" else given.sampler}
         for name in (name for name, value in of.items() if value is not None):
-            problem, fix = "ServeGen's tables have their own requests and times", "leave it out"
-            raise InputError(problem, field=option_of(name), fix=f"{fix}, or name a workload")
+            problem, fix = (
+                "ServeGen's tables have their own requests and times",
+                "leave it out, or name a workload",
+            )
+            raise InputError(problem, field=options.option_of(name), fix=fix)
         drawn = draw.draw_service(workload, **extent)
     else:
         rate_rps, burstiness = of.pop("request_rate"), of.pop("burstiness")
@@ -211,8 +205,8 @@ def sample(
             kind,
             workload,
             rate_rps=rate_rps,
-            alpha=numbers(alpha, "--alpha") if alpha else burstiness,
-            beta_s=numbers(beta_s, "--beta-s") if beta_s else None,
+            alpha=options.numbers(alpha, "--alpha") if alpha else burstiness,
+            beta_s=options.numbers(beta_s, "--beta-s") if beta_s else None,
             trace=of.pop("arrivals_from"),
             **of,
         )
@@ -226,7 +220,7 @@ def sample(
         facts |= {"sampler": given.sampler, "arrivals": kind}
     draw.write_trace(drawn, out, form, **facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
-    say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+    options.say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
 
 
 def trace_report(
@@ -238,7 +232,7 @@ def trace_report(
         list[Path] | None,
         typer.Option(help="Folder of a workload fitted to it, to judge the fit; may be repeated."),
     ] = None,
-    seed: Seed = 0,
+    seed: options.Seed = 0,
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
     from sextant.pages.page import json_path
@@ -246,5 +240,5 @@ def trace_report(
 
     report = write_trace_report(trace, workload or [], out, json_path(out), seed=seed)
     for sentence in report["takeaways"].values():
-        say(f"- {sentence}")
-    say(f"\nPage: {out}")
+        options.say(f"- {sentence}")
+    options.say(f"\nPage: {out}")
