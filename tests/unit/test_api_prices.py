@@ -94,14 +94,14 @@ def test_own_gpus_are_cheaper_in_the_draws_whose_replicas_cost_less() -> None:
 @given(
     st.floats(0.01, 100),
     st.floats(0.01, 100),
-    st.floats(0.01, 100),
+    st.floats(0, 1),
     st.floats(0, 1),
     st.integers(1, 50),
 )
 def test_twice_the_price_is_twice_the_bill_and_half_the_break_even(
     full, output, cached, share, replicas
 ) -> None:
-    rows = [f"m,{n},{n * full!r},{n * output!r},{n * cached!r}" for n in (1, 2)]
+    rows = [f"m,{n},{n * full!r},{n * output!r},{n * cached * full!r}" for n in (1, 2)]
     own = PROFILE, replicas, 7.0, lambda n: min(n / 50, 1.0)
     found = compare_with_api(table(*rows), "m", TRAFFIC._replace(cached_share=share), *own)
     once, twice = found["providers"]
@@ -171,6 +171,7 @@ def test_the_users_prices_come_first_then_the_providers() -> None:
         ("m,a,1,1,-0.1", "line 2, field 'cached_input_usd_per_mtok'.*as other input"),
         ("m,,1,1,", "line 2, field 'provider': it is missing.*e.g. deepinfra"),
         ("m,b,1,1,\norg/M-FP8,b,2,2,", "line 3, field 'llm_id': b has a price of .* in line 2"),
+        ("m,a,1,1,1.2", "line 2, field 'cached_input_usd_per_mtok': 1.2 is above .* input, 1"),
         ("m,a,1,1,,more", "line 2: 6 cells under 5 columns"),
     ],
 )
@@ -179,15 +180,19 @@ def test_a_wrong_row_is_one_error_with_its_place_and_fix(row, said) -> None:
         find_api_prices(table(row), "m")
 
 
-def test_a_name_that_is_nothing_and_an_llm_that_nobody_sells_are_errors() -> None:
-    with pytest.raises(
-        InputError, match=r"nope, field '--api-prices': neither.*all, or one.*nebius"
-    ):
-        find_api_prices("nope", "m")
-    with pytest.raises(InputError, match=r"no price of m\..*a table with a row of it"):
-        find_api_prices("all", "m")
-    with pytest.raises(InputError, match=r"ovhcloud has no price of qwen3-14b.*some of deepinfra"):
-        find_api_prices("ovhcloud", "Qwen__Qwen3-14B")
+@pytest.mark.parametrize(
+    ("given", "llm_id", "said"),
+    [
+        ("nope", "m", "^nope, field '--api-prices': neither.*all, or one.*nebius"),
+        ("", "m", "^field '--api-prices': neither a file nor a provider. Fix: give"),
+        ("all,", "m", "^field '--api-prices': neither a file nor a provider. Fix: give"),
+        ("all", "m", r"no price of m\..*a table with a row of it"),
+        ("ovhcloud", "Qwen__Qwen3-14B", "ovhcloud has no price of qwen3-14b.*some of deepinfra"),
+    ],
+)
+def test_what_nobody_sells_is_an_error(given, llm_id, said) -> None:
+    with pytest.raises(InputError, match=said):
+        find_api_prices(given, llm_id)
 
 
 @pytest.mark.parametrize(

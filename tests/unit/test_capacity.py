@@ -13,10 +13,11 @@ from sextant.answer import capacity
 from sextant.answer import demand as demands
 from sextant.answer import sizing as sizes
 from sextant.answer.capacity import CapacityQuestion, Terms, after_failure, find_schedule
+from sextant.answer.capacity_document import split_line
 from sextant.answer.demand import Demand, Outcome, Target, judge
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.sizing import Server, simulated_server, size_by_simulation, size_profiles
-from sextant.answer.split import size_split, split_line
+from sextant.answer.split import size_split
 from sextant.answer.traffic import (
     DrawnTraffic,
     TraceTraffic,

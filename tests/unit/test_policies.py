@@ -13,12 +13,13 @@ from sextant.base.errors import InputError
 from sextant.base.sheets import write_yaml
 from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger
 
-KEDA = """\
+WAITING = "sum(vllm:num_requests_waiting)"
+KEDA = f"""\
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
-metadata: {name: chat}
+metadata: {{name: chat}}
 spec:
-  scaleTargetRef: {name: chat}
+  scaleTargetRef: {{name: chat}}
   maxReplicaCount: 8
   cooldownPeriod: 360
   advanced:
@@ -26,12 +27,12 @@ spec:
       behavior:
         scaleDown:
           stabilizationWindowSeconds: 120
-          policies: [{type: Pods, value: 2, periodSeconds: 60}]
+          policies: [{{type: Pods, value: 2, periodSeconds: 60}}]
   triggers:
   - type: prometheus
     metadata:
       serverAddress: http://prometheus
-      query: QUERY
+      query: {WAITING}
       threshold: '5'
 """
 HPA = """\
@@ -71,7 +72,7 @@ def written(folder: Path, text: str, name: str = "policy.yaml") -> Path:
 
 
 def keda(folder: Path, query: str) -> Reactive:
-    policy = read_policy(written(folder, KEDA.replace("QUERY", query)))
+    policy = read_policy(written(folder, KEDA.replace(WAITING, query)))
     assert isinstance(policy, Reactive)
     return policy
 
@@ -153,37 +154,54 @@ def test_replicas_over_time_are_read(tmp_path):
     assert (orders.most, orders.is_ready) == (3, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "words"),
-    [
-        ("kind: Deployment\n", "a.yaml", "no autoscaling policy"),
-        (KEDA.replace("QUERY", "sum(my_metric)"), "a.yaml", "is not simulated"),
-        (KEDA.replace("QUERY", "sum(vllm:num_requests_waiting) / 2"), "a.yaml", "is not simulated"),
-        (KEDA.replace("QUERY", "sum(vllm:num_requests_running) - 3"), "a.yaml", "not simulated"),
-        (
-            KEDA.replace("QUERY", "vllm:num_requests_running or vector(5)"),
-            "a.yaml",
-            "not simulated",
-        ),
-        (KEDA.replace("QUERY", "min(vllm:num_requests_running)"), "a.yaml", "not simulated"),
-        (HPA.replace("maxReplicas: 6", "maxReplicas: 100000000"), "a.yaml", "100,000,000 replicas"),
-        ("t_s,replicas\n900,3\n", "a.csv", "the first time is 900 s"),
-        ("t_s,replicas\n0,3\ninf,3\n", "a.csv", "line 3"),
-        (KEDA.replace("QUERY", "vllm:num_requests_waiting").replace("'5'", "x"), "a.yaml", "x is"),
-        (KEDA.replace("type: prometheus", "type: cpu"), "a.yaml", "cpu is not simulated"),
-        (HPA.replace("type: Pods\n", "type: Resource\n"), "a.yaml", "Resource is not simulated"),
-        (HPA.replace("maxReplicas: 6", "maxReplicas: 1"), "a.yaml", "2 is above 1"),
-        (HPA.replace("  maxReplicas: 6\n", ""), "a.yaml", "missing"),
-        (RAY + "      upscaling_factor: 2\n", "a.yaml", "factors are not simulated"),
-        ("t_s,replicas\n0,1\n0,2\n", "a.csv", "line 3"),
-        ("t_s,replicas\n0,1.5\n", "a.csv", "line 2"),
-        ("t_s,replicas\n0,0\n", "a.csv", "never a replica"),
-        ("t_s,pods\n0,1\n", "a.csv", "column missing"),
-        ("t_s,replicas\n", "a.csv", "never a replica"),
-    ],
-)
-def test_what_is_not_simulated_is_said_with_its_file(tmp_path, text, name, words):
-    path = written(tmp_path, text, name)
+WRONG = [
+    ("kind: Deployment", "", "", "no autoscaling policy"),
+    *(
+        (KEDA, WAITING, query, "is not simulated")
+        for query in (
+            "sum(my_metric)",
+            f"{WAITING} / 2",
+            "sum(vllm:num_requests_running) - 3",
+            "vllm:num_requests_running or vector(5)",
+            "min(vllm:num_requests_running)",
+        )
+    ),
+    (KEDA, "'5'", "x", "'threshold': x is not a number from"),
+    (KEDA, "type: prometheus", "type: cpu", "cpu is not simulated"),
+    (KEDA, "Count: 8", "Count: 0.5", "'maxReplicaCount': 0.5 is not a whole number from 1 on"),
+    (
+        KEDA,
+        "cooldownPeriod: 360",
+        "minReplicaCount: 500m",
+        "'minReplicaCount': 500m is not a whole",
+    ),
+    (KEDA, "Period: 360", "Period: 0.5", "'cooldownPeriod': 0.5 is not a whole number"),
+    (KEDA, "Seconds: 120", "Seconds: 0.5", "'stabilizationWindowSeconds': 0.5 is not a whole"),
+    (KEDA, "value: 2", "value: 1.5", "'value': 1.5 is not a whole number from 1 on"),
+    (KEDA, "periodSeconds: 60", "periodSeconds: 0", "'periodSeconds': 0 is not a whole"),
+    (HPA, "maxReplicas: 6", "maxReplicas: 100000000", "'maxReplicas': 100,000,000 replicas"),
+    (HPA, "maxReplicas: 6", "maxReplicas: 1", "'minReplicas': 2 is above 1"),
+    (HPA, "maxReplicas: 6", "", "'maxReplicas': missing"),
+    (HPA, "minReplicas: 2", "minReplicas: 1.5", "'minReplicas': 1.5 is not a whole number"),
+    (HPA, "type: Pods\n", "type: Resource\n", "Resource is not simulated"),
+    (RAY, "target_ongoing_requests", "upscaling_factor", "factors are not simulated"),
+    (RAY, "max_replicas: 4", "max_replicas: 1.5", "'max_replicas': 1.5 is not a whole number"),
+    (RAY, "min_replicas: 1", "min_replicas: 5", "'min_replicas': 5 is above 4"),
+    (RAY, "max_replicas: 4", "max_replicas: 200000000", "'max_replicas': 200,000,000 replicas"),
+    ("t_s,replicas\n", "\n", "\n900,3\n", "the first time is 900 s"),
+    ("t_s,replicas\n", "\n", "\n0,3\ninf,3\n", "line 3"),
+    ("t_s,replicas\n", "\n", "\n0,1\n0,2\n", "line 3"),
+    ("t_s,replicas\n", "\n", "\n0,1.5\n", "line 2"),
+    ("t_s,replicas\n", "\n", "\n0,0\n", "never a replica"),
+    ("t_s,replicas\n", "", "", "never a replica"),
+    ("t_s,replicas\n", "replicas\n", "pods\n0,1\n", "column missing"),
+]
+
+
+@pytest.mark.parametrize(("text", "old", "new", "words"), WRONG)
+def test_what_is_not_simulated_is_said_with_its_file(tmp_path, text, old, new, words):
+    name = "a.csv" if text.startswith("t_s") else "a.yaml"
+    path = written(tmp_path, text.replace(old, new) if old else text, name)
     with pytest.raises(InputError, match=words) as raised:
         read_policy(path)
     assert str(path) in str(raised.value)
@@ -208,7 +226,7 @@ LLM = ("--hf-config", "resources/llms/meta-llama__Llama-3.1-70B-Instruct.json")
 
 
 def test_capacity_compares_a_policy_and_writes_a_tuned_one(tmp_path, trace):
-    path = written(tmp_path, KEDA.replace("QUERY", "sum(vllm:num_requests_waiting)"))
+    path = written(tmp_path, KEDA)
     out = tmp_path / "tuned.yaml"
     limits = ("--ttft-ms", "p95:2000", "--tpot-ms", "p95:60", "--window", "1min")
     profile = ("--gpu-profiles", "4xH100-80GB", "--startup", "60s", "--draws", "16")
@@ -252,7 +270,9 @@ def test_simulate_follows_replicas_over_time(tmp_path, trace):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--startup", "boot=3s"), "unknown phase 'boot'"),
+        (("--startup", "boot=3s"), "'boot' is no phase"),
+        (("--startup", "image=3s,image=4s"), "'image' is no phase, or there twice"),
+        (("--startup", "image=3s,engine"), "'' is not a time"),
         (("--attainment", "0.9"), "no policy is tuned"),
         (("--tune-policy", "a.yaml", "--attainment", "2"), "2 is not a share"),
         (("--policy", "missing.yaml"), "missing.yaml"),

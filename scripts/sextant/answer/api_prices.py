@@ -57,6 +57,10 @@ def load_api_prices(path: Path) -> list[Row]:
         if line != row.line:
             problem = f"{row['provider']} has a price of {row['llm_id']} already in line {line}"
             raise row.error(problem, "llm_id", "keep one of them")
+        field = "cached_input_usd_per_mtok"
+        if row.get(field, 0.0) > (full := row["input_usd_per_mtok"]):
+            fix = "give what it costs to read the cache, not to write it"
+            raise row.error(f"{row[field]:g} is above the price of input, {full:g}", field, fix)
     return rows
 
 
@@ -69,14 +73,14 @@ def find_api_prices(given: str, llm_id: str) -> list[Row]:
     """
     name, shipped = plain_name(llm_id), load_api_prices(API_PRICES)
     sellers = {row["provider"] for row in shipped}
-    parts = [given] if Path(given).exists() else given.split(",")
+    parts = [given] if Path(given).is_file() else [part.strip() for part in given.split(",")]
     rows: list[Row] = []
-    for file in (Path(part) for part in parts if part not in {*sellers, "all"}):
-        if not file.exists():
+    for part in (part for part in parts if part not in {*sellers, "all"}):
+        if not Path(part).is_file():
             fix = f"give a CSV or TSV, all, or one that ships: {', '.join(sorted(sellers))}"
             problem = "neither a file nor a provider"
-            raise InputError(problem, file=file, field="--api-prices", fix=fix)
-        rows += load_api_prices(file)
+            raise InputError(problem, file=part, field="--api-prices", fix=fix)
+        rows += load_api_prices(Path(part))
     rows += [row for row in shipped if "all" in parts or row["provider"] in parts]
     rows = [row for row in rows if plain_name(row["llm_id"]) == name]
     if not rows:

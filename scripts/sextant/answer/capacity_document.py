@@ -14,8 +14,6 @@ from sextant.answer.api_prices import api_section
 from sextant.answer.capacity import CapacityQuestion, answer_capacity
 from sextant.answer.demand import WINDOW_S, Target, Traffic, requests_of_demand
 from sextant.answer.question import Length, Question, Requests
-from sextant.answer.scaling import scaling_sections
-from sextant.answer.split import split_line
 from sextant.answer.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
@@ -50,6 +48,18 @@ _BINDS = {
     "batch": "beyond it the queue grows without end: --max-num-seqs and --max-num-batched-tokens "
     "bind",
 }
+_POLICIES = {
+    "fixed": "replicas that stay",
+    "schedule": "schedule",
+    "policy": "your policy",
+    "tuned": "tuned",
+    "foresight": "foresight",
+}
+_POLICIES_NOTE = (
+    "GPU hours are of the whole trace, starts included. Foresight knows the traffic and orders "
+    "replicas before they are needed, sized window by window. A policy starts with the replicas "
+    "that the first window needs."
+)
 _STRINGS = ("source", "slo_id", "trace_id", "llm_id", "gpu_profile_id", "status", "binds")
 _NUMBERS = ("usd_per_hour", "probability_met", "rate_at_slo_rps", "refused_share", "alone_ratio")
 _COUNTS = ("replicas", "replicas_lo", "replicas_hi", "n_refused")
@@ -111,8 +121,52 @@ def _sections(answer: Answer) -> list[Block]:
             f"With {shared.deployment(answer)}, by {how}", [counts, Facts(_change_lines(answer))]
         ),
         Section("Schedule", [Table(header, slots)], is_detail=len(slots) < 2),
-        *(scaling_sections(answer) if "scaling" in answer else []),
+        *(_scaling_sections(answer) if "scaling" in answer else []),
     ]
+
+
+def _scaling_sections(answer: Answer) -> list[Block]:
+    """Return what policies cost and attain, the worst minutes, and the tuned policy."""
+    found, start = answer["scaling"], answer["demand"]["start_time"]
+    rows, worst = [], []
+    for row in found["policies"]:
+        cells = [number(row["gpu_hours"]), number(row["usd"]), percent(row["attainment"]), ""]
+        if row["attainment_lo"] is not None:
+            shares = " to ".join(percent(row[f"attainment_{end}"]) for end in ("lo", "hi"))
+            hours = [number(row[f"replica_hours_{end}"] * found["n_gpus"]) for end in ("lo", "hi")]
+            cells[-1] = f"{shares}, {' to '.join(hours)} GPU hours"
+        rows.append([_POLICIES[row["policy"]], *cells])
+    for row in found["worst"]:
+        why = f"the policy {'has' if row['why'] == 'most' else 'asks for'} no more"
+        if row["why"] == "starting":
+            more = row["ordered"] - row["ready"]
+            why = f"{more} more {'is' if more == 1 else 'are'} starting"
+        beyond = f"{number(row['n_beyond'])} of {number(row['n_requests'])}"
+        when = shared.moment_words(start, row["start_s"])
+        worst.append([when, beyond, number(row["ready"]), why])
+    header = ["Policy", "GPU hours", "USD", "Windows met", "In other draws"]
+    blocks: list[Block] = [Table(header, rows, {0, 4})]
+    if worst:
+        header = ["Worst minute", "Requests beyond a limit", "Replicas ready", "Why"]
+        blocks.append(Table(header, worst, {0, 3}))
+    if (made := found["manifest"]) is not None:
+        usd, spec = {row["policy"]: row["usd"] for row in found["policies"]}, made["spec"]
+        saved = 1 - usd["tuned"] / usd["fixed"]
+        verdict = f"saves {percent(saved)}" if saved > 0 else "costs more: keep those"
+        behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        of = [row["metadata"] for row in spec["triggers"]]
+        targets = listed([f"{each['query']} at {each['threshold']}" for each in of])
+        text = (
+            f"Tuned: {targets} for each replica, {spec['minReplicaCount']} to "
+            f"{spec['maxReplicaCount']} replicas, a peak remembered for "
+            f"{behavior['scaleDown']['stabilizationWindowSeconds']} s. Beside replicas that stay "
+            f"it {verdict}."
+        )
+        blocks.append(Note(text))
+    elif (asked := found["asked_attainment"]) is not None:
+        text = f"No target attains {percent(asked)} of the windows: no file is written."
+        blocks.append(Note(text, "warning"))
+    return [Section("Autoscaling", [*blocks, Note(_POLICIES_NOTE)])]
 
 
 def _timeline(answer: Answer) -> str:
@@ -293,6 +347,18 @@ def _change_lines(answer: Answer) -> list[str]:
         *([split_line(answer["split"], answer["usd_per_hour"])] if "split" in answer else []),
         *_drafting_lines(answer["schedule"].get("drafting")),
     ]
+
+
+def split_line(row: Answer, usd_per_hour: float) -> str:
+    """Return whether two pools are cheaper than one at this price."""
+    text = f"two pools, split at {row['tokens']:,} input tokens: "
+    if row["usd_per_hour"] is None:
+        return text + "no numbers of replicas are likely enough"
+    pools = [f"{row[n]['replicas']} × {row[n]['gpu_profile_id']} ({n})" for n in ("short", "long")]
+    text += f"{' and '.join(pools)}, {_price(row)}, probability {_chance(row)}"
+    saved = usd_per_hour - row["usd_per_hour"]
+    verdict = f"{abs(saved):.2f} USD/h {'less' if saved > 0 else 'more'} than one pool"
+    return f"{text}: {verdict if round(saved, 2) else 'as much as one pool'}"
 
 
 def _drafting_lines(busiest: Answer | None) -> list[str]:

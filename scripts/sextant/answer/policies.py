@@ -116,15 +116,30 @@ class _Manifest:
     def wrong(self, problem: str, field: str, fix: str) -> InputError:
         return InputError(problem, file=self.path, field=field, fix=fix)
 
-    def number(self, name: str, default: float | None = None, least: float = 0.0) -> float:
+    def number(
+        self, name: str, default: float | None = None, least: float = 0.0, *, is_whole: bool = False
+    ) -> float:
         """Return a number, which may be a quantity of Kubernetes, e.g. 500m."""
         value = self.fields.get(name, default)
         match = _QUANTITY.fullmatch(str(value))
         found = float(match[1]) * {"m": 1e-3, "k": 1e3, "": 1.0}[match[2]] if match else -1.0
-        if not found >= least:
-            problem = "missing" if value is None else f"{value} is not a number from {least:g} on"
-            raise self.wrong(problem, name, f"give a number from {least:g} on")
+        if found < least or (is_whole and found % 1):
+            wanted = f"a {'whole ' * is_whole}number from {least:g} on"
+            problem = "missing" if value is None else f"{value} is not {wanted}"
+            raise self.wrong(problem, name, f"give {wanted}")
         return found
+
+    def replicas(
+        self, least: str, most: str, usual: tuple[int, int | None], fewest: int = 0
+    ) -> dict[str, int]:
+        """Return the fewest and the most replicas, of these fields."""
+        low = self.number(least, usual[0], fewest, is_whole=True)
+        high = self.number(most, usual[1], 1, is_whole=True)
+        if high > MOST_REPLICAS:
+            raise self.wrong(f"{high:,.0f} replicas", most, f"give at most {MOST_REPLICAS:,}")
+        if low > high:
+            raise self.wrong(f"{low:g} is above {high:g}", least, "lower it")
+        return {"least": int(low), "most": int(high)}
 
     def below(self, *names: str) -> "_Manifest":
         """Return the fields below some; none where they are missing."""
@@ -156,9 +171,9 @@ class _Manifest:
             target = metadata.number("threshold", least=1e-9)
             triggers.append(self._trigger(metadata.fields.get("query"), target, is_average))
         behavior = self.below("advanced", "horizontalPodAutoscalerConfig", "behavior")
-        most = self.number("maxReplicaCount", 100, 1)
-        least, cooldown_s = self.number("minReplicaCount", 0), self.number("cooldownPeriod", 300)
-        return behavior.reactive(triggers, least, most, cooldown_s)
+        replicas = self.replicas("minReplicaCount", "maxReplicaCount", (0, 100))
+        cooldown_s = self.number("cooldownPeriod", 300, is_whole=True)
+        return behavior.reactive(triggers, replicas, cooldown_s)
 
     def hpa(self) -> Reactive:
         """Return the policy of a HorizontalPodAutoscaler's spec (autoscaling/v2)."""
@@ -173,8 +188,8 @@ class _Manifest:
             is_average = "averageValue" in target.fields
             value = target.number("averageValue" if is_average else "value", least=1e-9)
             triggers.append(self._trigger(of.below("metric").fields.get("name"), value, is_average))
-        most, least = self.number("maxReplicas", None, 1), self.number("minReplicas", 1, 1)
-        return self.below("behavior").reactive(triggers, least, most)
+        replicas = self.replicas("minReplicas", "maxReplicas", (1, None), fewest=1)
+        return self.below("behavior").reactive(triggers, replicas)
 
     def ray(self) -> Reactive:
         """Return the policy of Ray Serve's `autoscaling_config`, by the same rule.
@@ -184,14 +199,11 @@ class _Manifest:
         for name in ("upscaling_factor", "downscaling_factor", "smoothing_factor"):
             if self.fields.get(name) not in (None, 1, 1.0):
                 raise self.wrong("factors are not simulated", name, "leave it out")
-        target, window_s = (
-            self.number("target_ongoing_requests", 2, 1e-9),
-            self.number("look_back_period_s", 30),
-        )
+        target = self.number("target_ongoing_requests", 2, 1e-9)
+        window_s = self.number("look_back_period_s", 30)
         return Reactive(
             (Trigger("requests_in_flight", target, window_s=window_s),),
-            most=int(self.number("max_replicas", 1, 1)),
-            least=int(self.number("min_replicas", 1)),
+            **self.replicas("min_replicas", "max_replicas", (1, 1)),
             period_s=self.number("metrics_interval_s", 10, 1e-3),
             tolerance=0.0,
             up=Direction(self.number("upscale_delay_s", 30)),
@@ -200,21 +212,14 @@ class _Manifest:
         )
 
     def reactive(
-        self, triggers: list[Trigger], least: float, most: float, cooldown_s: float = 0.0
+        self, triggers: list[Trigger], replicas: Mapping[str, int], cooldown_s: float = 0.0
     ) -> Reactive:
         """Return the policy of triggers and of these fields, an autoscaler's `behavior`."""
         if not triggers:
             raise self.wrong("no triggers", "triggers, metrics", "give one or more")
-        if most > MOST_REPLICAS:
-            fix = f"give at most {MOST_REPLICAS:,}"
-            raise self.wrong(f"{most:,.0f} replicas", "most replicas", fix)
-        if least > most:
-            raise self.wrong(f"{least:g} is above {most:g}", "least replicas", "lower it")
         usual = Reactive((), 1)
         up, down = self._direction("scaleUp", usual.up), self._direction("scaleDown", usual.down)
-        return Reactive(
-            tuple(triggers), int(most), int(least), up=up, down=down, cooldown_s=cooldown_s
-        )
+        return Reactive(tuple(triggers), **replicas, up=up, down=down, cooldown_s=cooldown_s)
 
     def _direction(self, name: str, usual: Direction) -> Direction:
         of = self.below(name)
@@ -223,11 +228,15 @@ class _Manifest:
             kind = row.fields.get("type")
             if kind not in ("Pods", "Percent"):
                 raise self.wrong(f"{kind} is unknown", f"{name}.policies", "use Pods or Percent")
-            steps.append(Step(kind, row.number("value"), row.number("periodSeconds")))
+            sizes = (
+                row.number(each, None, 1, is_whole=True) for each in ("value", "periodSeconds")
+            )
+            steps.append(Step(kind, *sizes))
         select = of.fields.get("selectPolicy", "Max")
         if select not in ("Max", "Min", "Disabled"):
             raise self.wrong(f"{select} is unknown", "selectPolicy", "use Max, Min or Disabled")
-        stabilization_s = of.number("stabilizationWindowSeconds", usual.stabilization_s)
+        name, usual_s = "stabilizationWindowSeconds", usual.stabilization_s
+        stabilization_s = of.number(name, usual_s, is_whole=True)
         return Direction(stabilization_s, tuple(steps) or usual.steps, select)
 
     def _trigger(self, query: Any, target: float, is_average: bool) -> Trigger:

@@ -3,21 +3,19 @@ schedule and foresight; and the target of a policy at which it costs least.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.answer import moment_words
 from sextant.answer.capacity import CapacityQuestion, find_schedule, windows_of
 from sextant.answer.demand import WINDOW_S, Judged, Outcome, are_good, judge
 from sextant.answer.policies import manifest
 from sextant.answer.sizing import Sizing
 from sextant.facts.startup import Startup
-from sextant.pages import HOUR_S, MINUTE_S, listed, number, percent
-from sextant.pages.blocks import Block, Note, Section, Table
+from sextant.pages import HOUR_S, MINUTE_S
 from sextant.simulate import on_threads
 from sextant.simulate.scaling import Policy, Reactive, Scaling, Trigger
 
@@ -27,18 +25,6 @@ _STABILIZATION_S = (120.0, 600.0)
 _FACTORS = [2 ** (place / 2) for place in range(-8, 9)]
 _N_WORST = 5
 _OVER_TIME = ("time_s", "ordered", "ready")
-_NAMES = {
-    "fixed": "replicas that stay",
-    "schedule": "schedule",
-    "policy": "your policy",
-    "tuned": "tuned",
-    "foresight": "foresight",
-}
-_NOTE = (
-    "GPU hours are of the whole trace, starts included. Foresight knows the traffic and orders "
-    "replicas before they are needed, sized window by window. A policy starts with the replicas "
-    "that the first window needs."
-)
 
 
 def compare_policies(
@@ -208,12 +194,8 @@ def _worst(made: _Followed, asked: CapacityQuestion, policy: Policy) -> list[dic
         if not n_bad[place]:
             continue
         replicas = made.scaling.at((place + 0.5) * MINUTE_S)
-        why = "the policy asks for no more"
-        if replicas["ordered"] > replicas["ready"]:
-            more = replicas["ordered"] - replicas["ready"]
-            why = f"{more} more {'is' if more == 1 else 'are'} starting"
-        elif replicas["ordered"] >= policy.most:
-            why = "the policy has no more"
+        why = "most" if replicas["ordered"] >= policy.most else "unasked"
+        why = "starting" if replicas["ordered"] > replicas["ready"] else why
         rows.append(
             {
                 "start_s": place * MINUTE_S,
@@ -224,58 +206,3 @@ def _worst(made: _Followed, asked: CapacityQuestion, policy: Policy) -> list[dic
             }
         )
     return rows
-
-
-def scaling_sections(answer: Mapping[str, Any]) -> list[Block]:
-    """Return the policies of an answer for people."""
-    found = answer["scaling"]
-    header = ["Policy", "GPU hours", "USD", "Windows met", "In other draws"]
-    rows = []
-    for row in found["policies"]:
-        span = ""
-        if row["attainment_lo"] is not None:
-            ends = [percent(row[f"attainment_{end}"]) for end in ("lo", "hi")]
-            hours = [number(row[f"replica_hours_{end}"] * found["n_gpus"]) for end in ("lo", "hi")]
-            span = f"{' to '.join(ends)}, {' to '.join(hours)} GPU hours"
-        cells = [number(row["gpu_hours"]), number(row["usd"]), percent(row["attainment"]), span]
-        rows.append([_NAMES[row["policy"]], *cells])
-    worst = [
-        [
-            moment_words(answer["demand"]["start_time"], row["start_s"]),
-            f"{number(row['n_beyond'])} of {number(row['n_requests'])}",
-            number(row["ready"]),
-            row["why"],
-        ]
-        for row in found["worst"]
-    ]
-    blocks: list[Block] = [Table(header, rows, {0, 4})]
-    if worst:
-        columns = ["Worst minute", "Requests beyond a limit", "Replicas ready", "Why"]
-        blocks.append(Table(columns, worst, {0, 3}))
-    asked, made = found["asked_attainment"], found["manifest"]
-    if made is not None:
-        usd = {row["policy"]: row["usd"] for row in found["policies"]}
-        saved = 1 - usd["tuned"] / usd["fixed"]
-        verdict = f"saves {percent(saved)}" if saved > 0 else "costs more: keep those"
-        spec = made["spec"]
-        behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-        targets = [
-            f"{each['metadata']['query']} at {each['metadata']['threshold']}"
-            for each in spec["triggers"]
-        ]
-        blocks.append(
-            Note(
-                f"Tuned: {listed(targets)} for each replica, {spec['minReplicaCount']} to "
-                f"{spec['maxReplicaCount']} replicas, a peak remembered for "
-                f"{behavior['scaleDown']['stabilizationWindowSeconds']} s. Beside replicas that "
-                f"stay it {verdict}."
-            )
-        )
-    elif asked is not None:
-        blocks.append(
-            Note(
-                f"No target attains {percent(asked)} of the windows: no file is written.", "warning"
-            )
-        )
-    blocks.append(Note(_NOTE))
-    return [Section("Autoscaling", blocks)]

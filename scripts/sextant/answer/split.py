@@ -9,7 +9,6 @@ from sextant.answer.demand import Demand, Target, Traffic
 from sextant.answer.sizing import Server, Sizing, size_profiles
 from sextant.base.errors import InputError
 from sextant.decide.sizing import probability_of
-from sextant.pages import chance
 
 
 class _Part(NamedTuple):
@@ -65,16 +64,3 @@ def size_split(
         row["usd_per_hour"] = sum(each.usd_per_hour or 0.0 for each in best.values())
         row["probability_met"] = float(probability_of(n_met, needs.shape[1]))
     return row
-
-
-def split_line(row: Mapping[str, Any], usd_per_hour: float) -> str:
-    """Return whether two pools are cheaper than one at this price, in a sentence."""
-    text = f"two pools, split at {row['tokens']:,} input tokens: "
-    if row["usd_per_hour"] is None:
-        return text + "no numbers of replicas are likely enough"
-    pools = [f"{row[n]['replicas']} × {row[n]['gpu_profile_id']} ({n})" for n in ("short", "long")]
-    text += f"{' and '.join(pools)}, {row['usd_per_hour']:.2f} USD/h, probability "
-    text += chance(row["probability_met"])
-    saved = usd_per_hour - row["usd_per_hour"]
-    verdict = f"{abs(saved):.2f} USD/h {'less' if saved > 0 else 'more'} than one pool"
-    return f"{text}: {verdict if round(saved, 2) else 'as much as one pool'}"

@@ -275,13 +275,13 @@ def _startup(text: str | None) -> "Callable[[LLM], Startup]":
     if text is not None and "=" not in text:
         given_s = _seconds(text, "--startup")
         return lambda llm: Startup(given_s)
-    phases = dict(part.split("=", 1) for part in text.split(",")) if text else {}
-    if unknown := set(phases) - set(PHASES):
-        fix = f"use {', '.join(PHASES)}"
-        raise InputError(f"unknown phase {min(unknown)!r}", field="--startup", fix=fix)
+    phases = [part.partition("=")[::2] for part in text.split(",")] if text else []
+    names = [name for name, _ in phases]
+    if wrong := [name for name in names if name not in PHASES or names.count(name) > 1]:
+        fix = f"use each of {', '.join(PHASES)} once"
+        raise InputError(f"{wrong[0]!r} is no phase, or there twice", field="--startup", fix=fix)
     times_s = {
-        name: 0.0 if t.strip() in ("0", "0s") else _seconds(t, "--startup")
-        for name, t in phases.items()
+        name: 0.0 if t.strip() in ("0", "0s") else _seconds(t, "--startup") for name, t in phases
     }
     return lambda llm: startup_of(llm, times_s)
 
