@@ -229,6 +229,8 @@ def test_nested_lines_are_set_aside_or_left_out_wherever_they_stand(tmp_path, de
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
+        (f"{BURSTGPT}\r5,a,7,1,8,x\r", "line 1: lines end with a carriage return alone. Fix"),
+        ("a" * 200_000 + "\n1\n", "line 1: no header .field larger"),
         ("[]\n", "line 1: no JSON object"),
         (f"[{GOOD.strip().replace(chr(10), ',')}]", "line 1: no JSON object.*jq"),
         ("null\n", "line 1: no JSON object"),
@@ -239,21 +241,11 @@ def test_nested_lines_are_set_aside_or_left_out_wherever_they_stand(tmp_path, de
     ],
 )
 def test_what_is_no_log_is_one_error(tmp_path, content, problem):
+    is_table = content[:1] in ("T", "a")
+    how = ("burstgpt", "t.csv") if is_table else ("columns", "t.jsonl")
     with pytest.raises(InputError, match=problem):
-        ingest(tmp_path, content, "columns", "t.jsonl", **MAPPED)
+        ingest(tmp_path, content, *how, **({} if is_table else MAPPED))
     assert not [*(tmp_path / "out").glob("*")]
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (f"{BURSTGPT}\r5,a,7,1,8,x\r", "line 1: lines end with a carriage return alone. Fix"),
-        ("a" * 200_000 + "\n1\n", "line 1: no header .field larger"),
-    ],
-)
-def test_what_is_no_table_is_one_error(tmp_path, content, problem):
-    with pytest.raises(InputError, match=problem):
-        ingest(tmp_path, content, "burstgpt")
 
 
 def test_what_is_not_a_file_is_said(tmp_path):

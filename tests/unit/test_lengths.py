@@ -43,20 +43,23 @@ def test_counts_weigh_like_repetition_and_bounds_are_those_seen_unless_given():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "bounds", "message"),
+    ("make", "given", "message"),
     [
-        ([0, 1, 2], (None, None), "field 'lowest': lengths from 0 to 2"),
-        ([5, 5], (None, None), "field 'tokens': 1 distinct lengths from 5 to 5"),
-        ([5, 6], (10, 20), "0 distinct lengths from 10 to 20"),
-        ([1.5, 2], (None, None), "field 'tokens': not all are whole numbers"),
-        ([np.nan, 2], (None, None), "field 'tokens': not all are whole numbers"),
-        ([], (None, None), "there is no length"),
-        ([1, 2], (3, 2), "lengths from 3 to 2"),
+        (fit_zipf, ([0, 1, 2],), "field 'lowest': lengths from 0 to 2"),
+        (fit_zipf, ([5, 5],), "field 'tokens': 1 distinct lengths from 5 to 5"),
+        (fit_zipf, ([5, 6], 10, 20), "0 distinct lengths from 10 to 20"),
+        (fit_zipf, ([1.5, 2],), "field 'tokens': not all are whole numbers"),
+        (fit_zipf, ([np.nan, 2],), "field 'tokens': not all are whole numbers"),
+        (fit_zipf, ([],), "there is no length"),
+        (fit_zipf, ([1, 2], 3, 2), "lengths from 3 to 2"),
+        (zipf_request_model, (1.1, 1, 10, 0), "'output_tokens': an output of 0 tokens"),
+        (zipf_probabilities, (np.inf, 1, 10), "field 'theta'"),
+        (zipf_probabilities, (np.nan, 1, 10), "field 'theta'"),
     ],
 )
-def test_lengths_that_cannot_be_fitted(tokens, bounds, message):
+def test_laws_and_lengths_that_make_no_sense_are_refused(make, given, message):
     with pytest.raises(InputError, match=message):
-        fit_zipf(tokens, *bounds)
+        make(*given)
 
 
 def test_outputs_by_input_of_hand_made_requests():
@@ -79,19 +82,6 @@ def test_a_zipf_model_draws_zipf_inputs_and_the_outputs_given():
     assert set(drawn["output_tokens"]) == {64}
     assert set(drawn["input_tokens"]) == {5, 6, 7, 8}
     assert drawn.dtypes.tolist() == [np.dtype("int32")] * 2
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: zipf_request_model(1.1, 1, 10, 0), "'output_tokens': an output of 0 tokens"),
-        (lambda: zipf_probabilities(np.inf, 1, 10), "field 'theta'"),
-        (lambda: zipf_probabilities(np.nan, 1, 10), "field 'theta'"),
-    ],
-)
-def test_laws_and_lengths_that_make_no_sense_are_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 @pytest.mark.parametrize(

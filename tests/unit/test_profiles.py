@@ -39,17 +39,12 @@ def test_series_counts_requests_failures_and_tokens_in_each_bucket(tmp_path):
 
 
 def test_buckets_follow_the_clock_where_it_is_known(tmp_path):
-    arrival_s = [0.0, 599.0, 600.0, 4200.0, 4201.0]
-    path = write_trace(
-        tmp_path, pd.DataFrame({"arrival_s": arrival_s}), "2023-11-03T23:50:00+08:00"
-    )
+    trace = pd.DataFrame({"arrival_s": [0.0, 599.0, 600.0, 4200.0, 4201.0]})
+    path = write_trace(tmp_path, trace, "2023-11-03T23:50:00+08:00")
     assert str(start_time(path)) == "2023-11-03 23:50:00"
     series = traffic_series(path, HOUR_S)
-    assert series["moment"].astype(str).tolist() == [
-        "2023-11-03 23:00:00",
-        "2023-11-04 00:00:00",
-        "2023-11-04 01:00:00",
-    ]
+    moments = ["2023-11-03 23:00:00", "2023-11-04 00:00:00", "2023-11-04 01:00:00"]
+    assert series["moment"].astype(str).tolist() == moments
     assert series["start_s"].tolist() == [-3000.0, 600.0, 4200.0]
     assert series["n_requests"].tolist() == [2, 1, 2]
     assert series["is_whole"].tolist() == [False, True, False]
@@ -129,18 +124,28 @@ def test_hours_with_too_few_requests_are_not_judged_but_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arrival_s", "start", "bucket_s", "message"),
+    ("describe", "arrival_s", "span_s", "message"),
     [
-        ([0.0], None, 0.0, "field 'bucket_s': buckets of 0.0 s"),
-        ([], None, 60.0, "the trace has no request"),
-        ([0.0, 1e9], None, 1.0, "field 'bucket_s': 1000000001 buckets for each of 1"),
-        ([0.0], "yesterday", 60.0, "field 'start_time': 'yesterday' is not an ISO date and time"),
+        (traffic_series, [0.0], 0.0, "field 'bucket_s': buckets of 0.0 s"),
+        (traffic_series, [], 60.0, "the trace has no request"),
+        (traffic_series, [0.0, 1e9], 1.0, "field 'bucket_s': 1000000001 buckets for each of 1"),
+        (fit_windows, [0.0, 1.0], 0.0, "field 'window_s': windows of 0.0 s"),
+        (fit_windows, [], 1200.0, "the trace has no request"),
+        (fit_windows, [0.0, 2.0, 1.0], 1200.0, "field 'arrival_s': arrivals are not in ascending"),
+        (fit_windows, [0.0, np.nan], 1200.0, "field 'arrival_s': arrivals are not in ascending or"),
+        (fit_windows, [0.0, 1e9], 1.0, "field 'window_s': 1000000001 windows for each of 1"),
     ],
 )
-def test_bad_traces_and_buckets_are_refused(tmp_path, arrival_s, start, bucket_s, message):
-    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}), start)
+def test_bad_traces_and_times_are_refused(tmp_path, describe, arrival_s, span_s, message):
+    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}))
     with pytest.raises(InputError, match=message):
-        traffic_series(path, bucket_s)
+        describe(path, span_s)
+
+
+def test_a_start_that_is_no_time_is_refused(tmp_path):
+    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": [0.0]}), "yesterday")
+    with pytest.raises(InputError, match="field 'start_time': 'yesterday' is not an ISO date and"):
+        traffic_series(path, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -158,24 +163,17 @@ def _mixed(seed: int = 1, n: int = 20_000) -> pd.DataFrame:
     """A trace of three groups, one of them without a name, over about 40 windows of 100 s."""
     rng = np.random.default_rng(seed)
     group = rng.choice(3, n, p=[0.7, 0.25, 0.05])
-    return pd.DataFrame(
-        {
-            "arrival_s": np.cumsum(rng.gamma(0.5, 0.4, n)),
-            "llm": np.array(["b", "a", None], object)[group],
-            "service": np.array(["API", "API", None], object)[group],
-        }
-    )
+    trace = pd.DataFrame({"arrival_s": np.cumsum(rng.gamma(0.5, 0.4, n))})
+    trace["llm"] = np.array(["b", "a", None], object)[group]
+    return trace.assign(service=np.array(["API", "API", None], object)[group])
 
 
 def test_each_window_is_fitted_as_if_alone(tmp_path):
     trace = _mixed()
     windows = fit_windows(write_trace(tmp_path, trace), window_s=100.0)
     assert windows["n_requests"].sum() == 20_000 and windows["n_zero_gaps"].sum() == 0
-    assert windows[["llm", "service"]].drop_duplicates().fillna("").to_numpy().tolist() == [
-        ["a", "API"],
-        ["b", "API"],
-        ["", ""],
-    ]
+    groups = windows[["llm", "service"]].drop_duplicates().fillna("").to_numpy().tolist()
+    assert groups == [["a", "API"], ["b", "API"], ["", ""]]
     for row in windows.sample(30, random_state=0).itertuples():
         own = trace[trace["llm"].fillna("") == (row.llm if isinstance(row.llm, str) else "")]
         own = own["arrival_s"][lambda t, start_s=row.start_s: (t // 100.0) * 100.0 == start_s]
@@ -230,22 +228,6 @@ def test_shapes_are_found_through_the_groups_own_clock(tmp_path, alpha):
     assert windows.loc["coarse", "ks"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("arrival_s", "window_s", "message"),
-    [
-        ([0.0, 1.0], 0.0, "field 'window_s': windows of 0.0 s"),
-        ([], 1200.0, "the trace has no request"),
-        ([0.0, 2.0, 1.0], 1200.0, "field 'arrival_s': arrivals are not in ascending order"),
-        ([0.0, np.nan], 1200.0, "field 'arrival_s': arrivals are not in ascending order"),
-        ([0.0, 1e9], 1.0, "field 'window_s': 1000000001 windows for each of 1"),
-    ],
-)
-def test_bad_traces_and_windows_are_refused(tmp_path, arrival_s, window_s, message):
-    path = write_trace(tmp_path, pd.DataFrame({"arrival_s": np.array(arrival_s, float)}))
-    with pytest.raises(InputError, match=message):
-        fit_windows(path, window_s)
-
-
 def test_a_name_for_every_request_is_refused(tmp_path):
     names = [f"request {number}" for number in range(4_000)]
     trace = pd.DataFrame({"arrival_s": np.arange(4_000.0), "llm": names})
@@ -286,8 +268,7 @@ def test_doublings_per_day_are_those_of_the_hours_observed(tmp_path):
 
 def test_doublings_are_counted_by_group(tmp_path):
     one, other = _in_minutes([4, 8, 4, 8], 10), _in_minutes([8, 4, 8, 4], 10)
-    trace = pd.DataFrame(
-        {"arrival_s": np.concatenate([one, other]), "llm": [*["a"] * len(one), *["b"] * len(other)]}
-    ).sort_values("arrival_s")
-    found = count_doublings(write_trace(tmp_path, trace), 10)
+    names = np.repeat(["a", "b"], [len(one), len(other)])
+    trace = pd.DataFrame({"arrival_s": np.concatenate([one, other]), "llm": names})
+    found = count_doublings(write_trace(tmp_path, trace.sort_values("arrival_s")), 10)
     assert found["llm"].tolist() == ["a", "b"] and found["n_doublings"].tolist() == [2, 1]

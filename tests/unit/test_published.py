@@ -44,15 +44,13 @@ def test_a_measurement_becomes_a_point(tmp_path) -> None:
     layout = {"tensor_parallel": 4, "data_parallel": 1, "expert_parallel": 1}
     load = {"users": 64, "input_tokens": 1024, "output_tokens": 8192}
     assert point == ids | layout | load | {"mean_ttft_ms": 150.5, "mean_tpot_ms": 20}
-    assert (tmp_path / "out" / "llms.tsv").read_text().splitlines() == [
-        "llm_id\tconfig",
-        "meta-llama__Llama-3.1-70B\t../llms/meta-llama__Llama-3.1-70B.json",
-    ]
-    profiles = (tmp_path / "out" / "gpu_profiles.tsv").read_text().splitlines()
-    assert profiles == [
-        "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\tprice_source\tprice_as_of",
-        "4xH200-141GB\tH200-141GB\t4\t31.648\taws on demand, us-east-1\t2026-09-01",
-    ]
+    assert (tmp_path / "out" / "llms.tsv").read_text() == (
+        "llm_id\tconfig\nmeta-llama__Llama-3.1-70B\t../llms/meta-llama__Llama-3.1-70B.json\n"
+    )
+    assert (tmp_path / "out" / "gpu_profiles.tsv").read_text() == (
+        "gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour\tprice_source\tprice_as_of\n"
+        "4xH200-141GB\tH200-141GB\t4\t31.648\taws on demand, us-east-1\t2026-09-01\n"
+    )
 
 
 def test_how_many_devices_a_server_had(tmp_path) -> None:
@@ -78,32 +76,15 @@ def test_how_many_devices_a_server_had(tmp_path) -> None:
 
 
 def test_repeats_of_a_row_go_and_repeats_of_a_measurement_stay(tmp_path) -> None:
-    points = inferencex(
-        tmp_path,
-        {},
-        {"id": "exact"},
-        {"id": "again", "silicon_data_source": "other; silicon_concurrency=64"},
-        {"id": "repeat", "silicon_ttft_ms": 151.5},
-        {"id": "other", "backend": "sglang"},
-        {"id": "unknown", "model_path": "nobody/nothing"},
-    )
+    again = {"id": "again", "silicon_data_source": "other; silicon_concurrency=64"}
+    repeat, other = {"id": "repeat", "silicon_ttft_ms": 151.5}, {"id": "other", "backend": "sglang"}
+    unknown = {"id": "unknown", "model_path": "nobody/nothing"}
+    points = inferencex(tmp_path, {}, {"id": "exact"}, again, repeat, other, unknown)
     assert points.index.tolist() == ["first", "repeat"]
     assert (tmp_path / "counts").read_text() == (
         "2 points of 5 measurements; 1 exact repeats; 1 listed again; "
         "1 left out of nobody/nothing, without a config.json"
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"system": "tpu"}, "line 3, field 'system': unknown GPU 'tpu'. Fix: add it"),
-        ({"isl": None, "tp_size": "four"}, "not InferenceX's table"),
-    ],
-)
-def test_what_is_no_such_table_is_an_error(tmp_path, change, told) -> None:
-    with pytest.raises(InputError, match=told):
-        inferencex(tmp_path, {}, {"id": "second"} | change)
 
 
 SERVER = {
@@ -125,13 +106,9 @@ def mlenergy(folder: Path, *servers: dict) -> str:
 
 def test_a_full_server_becomes_a_point(tmp_path) -> None:
     experts = {"architecture": "MoE", "num_gpus": 8, "weight_precision": "fp8"}
-    told = mlenergy(
-        tmp_path,
-        SERVER,
-        SERVER | experts,
-        SERVER | experts | {"data_parallel": 8, "max_num_seqs": 128},
-        SERVER | {"model_id": "nobody/nothing"},
-    )
+    copies, unknown = {"data_parallel": 8, "max_num_seqs": 128}, {"model_id": "nobody/nothing"}
+    changes = ({}, experts, experts | copies, unknown)
+    told = mlenergy(tmp_path, *(SERVER | change for change in changes))
     assert told == "3 points of 4 measurements; 1 left out of nobody/nothing, without a config.json"
     points = pd.read_csv(tmp_path / "out" / "points.csv")
     assert points["gpu_profile_id"].tolist() == ["2xH100-80GB", "8xH100-80GB", "8xH100-80GB"]
@@ -144,15 +121,17 @@ def test_a_full_server_becomes_a_point(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("of", "row", "change", "told"),
     [
-        ({"gpu_model": "TPU"}, "'configurations.gpu_model': unknown 'TPU'"),
-        ({"weight_precision": "fp7"}, "'configurations.weight_precision': unknown 'fp7'"),
+        (inferencex, ROW, {"system": "tpu"}, "line 3, field 'system': unknown GPU 'tpu'. Fix: add"),
+        (inferencex, ROW, {"isl": None, "tp_size": "four"}, "not InferenceX's table"),
+        (mlenergy, SERVER, {"gpu_model": "TPU"}, "'configurations.gpu_model': unknown 'TPU'"),
+        (mlenergy, SERVER, {"weight_precision": "fp7"}, ".weight_precision': unknown 'fp7'"),
     ],
 )
-def test_a_server_of_another_kind_is_an_error(tmp_path, change, told) -> None:
+def test_a_row_of_another_kind_is_an_error(tmp_path, of, row, change, told) -> None:
     with pytest.raises(InputError, match=told):
-        mlenergy(tmp_path, SERVER | change)
+        of(tmp_path, row, row | {"id": "second"} | change)
 
 
 @needs_mirror

@@ -88,12 +88,10 @@ def test_single_layers_may_be_left_out(load):
     assert llm.n_quantized_parameters == pytest.approx(LAYERS_7B * 30 / 32)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "name", "bits"), [("NVFP4", "nvfp4", 4.5), ("FP8", "fp8", 8.0)]
-)
-def test_modelopt_names_an_algorithm_and_may_scale_the_kv_cache(load, algorithm, name, bits):
+@pytest.mark.parametrize(("algorithm", "bits"), [("NVFP4", 4.5), ("FP8", 8.0)])
+def test_modelopt_names_an_algorithm_and_may_scale_the_kv_cache(load, algorithm, bits):
     llm = load(MODELOPT | {"quant_algo": algorithm})
-    assert (llm.weight_format, llm.weight_bits, llm.kv_dtype) == (name, bits, "")
+    assert (llm.weight_format, llm.weight_bits, llm.kv_dtype) == (algorithm.lower(), bits, "")
     scheme = {"num_bits": 8, "type": "float", "dynamic": False}
     older = {"producer": {"name": "modelopt"}, "quant_algo": algorithm, "kv_cache_scheme": scheme}
     assert load(older) == replace(llm, kv_dtype="fp8")
@@ -150,6 +148,7 @@ def kept(part: str) -> dict:
     return GPTQ | {"modules_to_not_convert": [f"model.layers.0.{part}"]}
 
 
+ODD_GROUPS = tensors(strategy="group", group_size=64, type="float")
 BAD = {
     "unknown method": ({"quant_method": "hqq"}, r"'quantization_config\.quant_method'.*'hqq'.*awq"),
     "no method": ({"bits": 4}, r"'quantization_config\.quant_method'.*missing"),
@@ -162,16 +161,10 @@ BAD = {
     "unknown algorithm": (MODELOPT | {"quant_algo": "MIXED_PRECISION"}, "quant_algo'.*NVFP4"),
     "unknown KV cache": (MODELOPT | {"kv_cache_scheme": {"num_bits": 4}}, "cache_scheme'.*8-bit"),
     "two groups": (tensors() | {"config_groups": {"a": {}, "b": {}}}, r"config\.config_groups'"),
-    "sparse weights": (
-        tensors(strategy="channel") | {"sparsity_config": {"format": "sparse-24-bitmask"}},
-        r"config\.sparsity_config'",
-    ),
+    "sparse weights": (tensors() | {"sparsity_config": {"format": "sparse"}}, "sparsity_config'"),
     "an empty block": (FP8 | {"weight_block_size": [0, 128]}, "weight_block_size'.*0, 128"),
     "more bits than weights have": (GPTQ | {"bits": 17}, r"config\.bits'.*17.*at most 16"),
-    "floats in odd groups": (
-        tensors(strategy="group", group_size=64, type="float"),
-        r"config\.config_groups'.*MXFP4",
-    ),
+    "floats in odd groups": (ODD_GROUPS, r"config\.config_groups'.*MXFP4"),
     "unknown strategy": (tensors(strategy="token"), r"config\.config_groups'.*'token'"),
 }
 
