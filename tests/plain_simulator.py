@@ -8,7 +8,19 @@ block of the KV cache has a hash, users and a place in the free list.
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sextant.simulate import Requests, Scheduler, StepLaw
+
+LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
+PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)
+
+
+def sent(n: int, rate_rps: float, seed: int = 0) -> Requests:
+    """Return requests of many lengths that come at random."""
+    rng = np.random.default_rng(seed)
+    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
+    return Requests.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from answers import recommended
 from command import sextant
-from plain_simulator import run_plainly
+from plain_simulator import LAW, PLAN, run_plainly, sent
 from sextant.answer.apart import _cheapest, apart_note
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.sizing import Server, Sizing
@@ -18,25 +18,11 @@ from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.slo import SLO
 from sextant.pages import shown_chance
-from sextant.simulate import OK, Scheduler, StepLaw
+from sextant.simulate import OK
 from sextant.simulate import Requests as Sent
-from sextant.simulate.pools import (
-    Handover,
-    Pool,
-    of_decode,
-    simulate_apart,
-    simulate_users_apart,
-)
+from sextant.simulate.pools import Handover, Pool, of_decode, simulate_apart, simulate_users_apart
 
-LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
-PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)
 HANDOVER = Handover(20.0, 0.001)
-
-
-def sent(n: int, rate_rps: float, seed: int) -> Sent:
-    rng = np.random.default_rng(seed)
-    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
-    return Sent.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
 
 
 def pools(n_prefill: int, n_decode: int) -> tuple[Pool, Pool]:
@@ -98,9 +84,8 @@ def test_users_send_when_they_are_answered():
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=20, max_size=20))
 def test_the_cheapest_pair_is_that_of_all_pairs(needs):
     server = Server(profile_of_id("1xH100-80GB"), lambda *_: None, 20)
-    first, second = (
-        Sizing(server, "meets", {}, 0, needs=side) for side in zip(*needs, strict=True)
-    )
+    sides = zip(*needs, strict=True)
+    first, second = (Sizing(server, "meets", {}, 0, needs=side) for side in sides)
     hopeless = replace(first, status="too_slow", needs=())
     assert _cheapest(hopeless, second, [3.0, 5.0], 0.8) is None
     found = _cheapest(first, second, [3.0, 5.0], 0.8)
@@ -129,15 +114,12 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
     pools = found["disaggregated"]
     usd = {"1xH200-141GB": 4.59, "2xH200-141GB": 9.18}
     of = [pools[name] for name in ("prefill", "decode")]
-    assert pools["usd_per_hour"] == pytest.approx(
-        sum(each["replicas"] * usd[each["gpu_profile_id"]] for each in of)
-    )
+    price = sum(each["replicas"] * usd[each["gpu_profile_id"]] for each in of)
+    assert pools["usd_per_hour"] == pytest.approx(price)
     assert pools["probability_met"] >= 0.9 and pools["handover_ms"] > 100
-    pays, usual = (
-        (each["usd_per_hour"], -shown_chance(each["probability_met"])) for each in (pools, found)
-    )
-    pays = pays < usual
-    assert ("that pays" in found["text"]) == pays
+    both = pools, found
+    apart, usual = ((it["usd_per_hour"], -shown_chance(it["probability_met"])) for it in both)
+    assert ("that pays" in found["text"]) == (apart < usual)
     # Little traffic with loose limits needs one replica, not two.
     loose = SLO("asked", ttft_ms=5000, tpot_ms=100, percentile=95, request_rate_rps=0.5)
     assert "that does not pay" in recommended(replace(ASKED, slo=loose))["text"]
@@ -150,6 +132,9 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
             recommended(replace(ASKED, slo=slo))
 
 
+DECODE = ("--decode-replicas", 1, "--decode-gpu-profile")
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -158,11 +143,8 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
         (("--decode-replicas", 1, "--users", 4, "--warmup", "5s"), "--warmup"),
         (("--decode-replicas", 1, "--users", 4, "--duration", "5min"), "--duration"),
         (("--decode-gpu-profile", "1xH200-141GB"), "--decode-gpu-profile"),
-        (
-            ("--decode-replicas", 1, "--decode-gpu-profile", "1xL4-24GB"),
-            "--gpu-profile, --decode-gpu-profile",
-        ),
-        (("--decode-replicas", 1, "--decode-gpu-profile", "1xB200-180GB"), "--decode-gpu-profile"),
+        ((*DECODE, "1xL4-24GB"), "--gpu-profile, --decode-gpu-profile"),
+        ((*DECODE, "1xB200-180GB"), "--decode-gpu-profile"),
     ],
 )
 def test_what_two_pools_do_not_do_is_refused(options, field):

@@ -1,32 +1,19 @@
 """Replicas that come and go: the rule of an autoscaler, and what requests see meanwhile."""
 
 import math
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plain_simulator import LAW, PLAN, sent
 from sextant.facts.startup import Startup
-from sextant.simulate import OK, TIMEOUT, Requests, Scheduler, StepLaw, simulate, summarise
-from sextant.simulate.scaling import (
-    Direction,
-    Reactive,
-    Step,
-    Timeline,
-    Trigger,
-    simulate_scaled,
-)
+from sextant.simulate import OK, TIMEOUT, Requests, simulate, summarise
+from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger, simulate_scaled
 
-LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
-PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)
 IN_FLIGHT = Trigger("requests_in_flight", 10.0)
-
-
-def sent(n: int, rate_rps: float, seed: int = 0) -> Requests:
-    rng = np.random.default_rng(seed)
-    arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
-    return Requests.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
 
 
 def decide(policy: Reactive, values: list[float], ordered: int = 1) -> list[int]:
@@ -55,28 +42,23 @@ def test_replicas_that_stay_are_those_of_a_plain_simulation(n, router):
 def test_every_request_is_answered_and_hours_are_of_what_was_ordered(seed, took_s, least, target):
     requests = sent(200, 4.0, seed)
     policy = Reactive((IN_FLIGHT._replace(target=target),), most=6, least=least)
-    made, scaling = simulate_scaled(
-        requests, PLAN, LAW, policy, duration_s=60.0, startup=Startup(took_s, 0.0), seed=seed
-    )
+    how = {"duration_s": 60.0, "startup": Startup(took_s, 0.0), "seed": seed}
+    made, scaling = simulate_scaled(requests, PLAN, LAW, policy, **how)
     assert (made.status == OK).all()
     assert (made.ttft_s > 0).all()
     assert (scaling.ordered <= 6).all()
     assert (scaling.ready <= 6).all()
     # Paid are at least those that are ordered, and those that leave until their last answer.
     ordered_s = scaling.ordered.dot(np.diff(np.append(scaling.time_s, 60.0)))
-    assert (
-        ordered_s - 1e-6
-        <= scaling.replica_s
-        <= ordered_s + made.e2e_s.max() * (scaling.n_starts + 1)
-    )
+    longest_s = ordered_s + made.e2e_s.max() * (scaling.n_starts + 1)
+    assert ordered_s - 1e-6 <= scaling.replica_s <= longest_s
 
 
 def test_a_replica_serves_after_its_start_and_not_after_it_is_removed():
     requests = sent(3000, 50.0)
     orders = Timeline(np.array([0.0, 10.0, 30.0]), np.array([1, 2, 1]))
-    made, scaling = simulate_scaled(
-        requests, PLAN, LAW, orders, duration_s=60.0, startup=Startup(8.0, 0.0)
-    )
+    how = {"duration_s": 60.0, "startup": Startup(8.0, 0.0)}
+    made, scaling = simulate_scaled(requests, PLAN, LAW, orders, **how)
     alone = simulate(requests, PLAN, LAW)
     before = requests.arrival_s < 18.0
     assert made.ttft_s[before][:200] == pytest.approx(alone.ttft_s[before][:200])
@@ -84,6 +66,13 @@ def test_a_replica_serves_after_its_start_and_not_after_it_is_removed():
     assert scaling.at(17.0) == {"ordered": 2, "ready": 1}
     assert scaling.at(20.0) == {"ordered": 2, "ready": 2}
     assert 80.0 < scaling.replica_s < 110.0  # 60 and 20 s, and what it still answers
+
+
+def test_who_is_removed_before_the_end_of_its_start_is_paid_for_until_then():
+    orders = Timeline(np.array([0.0, 10.0, 30.0]), np.array([1, 3, 1]))
+    how = {"duration_s": 60.0, "startup": Startup(25.0, 0.0)}
+    _, scaling = simulate_scaled(sent(20, 10.0), PLAN, LAW, orders, **how)
+    assert scaling.replica_s == pytest.approx(60 + 2 * 20)
 
 
 def test_requests_that_find_no_replica_time_out():
@@ -101,31 +90,20 @@ def test_requests_that_find_no_replica_time_out():
     assert summarise(made)["failed_fraction"] == 1.0
 
 
-def test_what_there_is_at_the_start_counts_as_wanted():
-    assert decide(Reactive((IN_FLIGHT,), 10), [5.0] * 21, ordered=8) == [8] * 20 + [1]
-
-
 def test_ready_replicas_need_no_start():
-    requests = sent(300, 10.0)
-    times, counts = np.array([0.0, 10.0]), np.array([1, 3])
-    found = [
-        simulate_scaled(requests, PLAN, LAW, policy, duration_s=30.0, startup=Startup(took_s, 0.0))[
-            0
-        ].e2e_s
-        for policy, took_s in (
-            (Timeline(times, counts, is_ready=True), 20.0),
-            (Timeline(times, counts), 0.0),
-        )
-    ]
-    assert found[0] == pytest.approx(found[1])
+    steps, how = (np.array([0.0, 10.0]), np.array([1, 3])), {"duration_s": 30.0}
+    ready, at_once = Timeline(*steps, is_ready=True), Timeline(*steps)
+    asked = sent(300, 10.0), PLAN, LAW
+    made, _ = simulate_scaled(*asked, ready, **how, startup=Startup(20.0, 0.0))
+    other, _ = simulate_scaled(*asked, at_once, **how, startup=Startup(0.0, 0.0))
+    assert made.e2e_s == pytest.approx(other.e2e_s)
 
 
 def test_from_zero_requests_wait_for_the_start():
     requests = Requests.of(np.array([40.0, 41.0]), np.array([100, 100]), np.array([10, 10]))
     policy = Reactive((IN_FLIGHT,), most=2, least=0, cooldown_s=30.0)
-    made, scaling = simulate_scaled(
-        requests, PLAN, LAW, policy, duration_s=200.0, startup=Startup(50.0, 0.0), initial=0
-    )
+    how = {"duration_s": 200.0, "startup": Startup(50.0, 0.0), "initial": 0}
+    made, scaling = simulate_scaled(requests, PLAN, LAW, policy, **how)
     # The look at 45 s orders a replica, which serves at 95 s.
     assert made.ttft_s == pytest.approx([55.0, 54.0], abs=0.1)
     assert scaling.ordered[-1] == 0
@@ -153,28 +131,35 @@ def test_replicas_are_the_value_over_the_target_beyond_the_tolerance(value, orde
     assert decide(policy, [value], ordered) == [wanted]
 
 
+RAY = {"tolerance": 0.0, "up": Direction(30.0), "down": Direction(600.0)}
+
+
+@pytest.mark.parametrize(
+    ("how", "values", "ordered", "wanted"),
+    [
+        ({}, [5.0] * 21, 8, [8] * 20 + [1]),  # what there is at the start counts as wanted
+        ({}, [math.nan], 3, [3]),  # without a metric nothing changes
+        # Up at once, 4 more or twice as many; down 300 s after the last peak at 30 s.
+        ({}, [90.0] * 3 + [5.0] * 22, 1, [5, *[9] * 21, ANY, 1, 1]),
+        # A step counts what changed within its period.
+        ({"up": Direction(0.0, (Step("Pods", 3, 30),))}, [200.0] * 5, 1, [4, 4, 7, 7, 10]),
+        (RAY, [5.0, *[50.0] * 4], 1, [1, 1, 1, 5, 5]),  # delays need the whole time above
+    ],
+)
+def test_what_is_wanted_look_by_look(how, values, ordered, wanted):
+    assert decide(Reactive((IN_FLIGHT,), 20, **how), values, ordered) == wanted
+
+
 def test_a_value_of_its_own_multiplies_the_ready_ones():
     policy = Reactive((Trigger("ttft_s", 0.5, is_average=False),), 10)
     assert decide(policy, [0.8], 4) == [7]  # ceil(4 x 1.6)
     assert policy.controller().decide(0.0, 4, 2, lambda trigger: 0.8) == 4  # two serve
 
 
-def test_without_a_metric_nothing_changes():
-    assert decide(Reactive((IN_FLIGHT,), 10), [math.nan], 3) == [3]
-
-
 def test_of_two_metrics_the_larger_number_counts():
     policy = Reactive((IN_FLIGHT, Trigger("requests_waiting", 1.0)), 10)
     read = {"requests_in_flight": 20.0, "requests_waiting": 5.0}
     assert policy.controller().decide(0.0, 2, 2, lambda trigger: read[trigger.metric]) == 5
-
-
-def test_up_at_once_by_the_larger_step_and_down_after_the_peak_of_the_window():
-    values = [90.0] * 3 + [5.0] * 22
-    found = decide(Reactive((IN_FLIGHT,), 20), values)
-    assert found[:2] == [5, 9]  # 4 more, or twice as many: the larger one
-    assert found[2:22] == [9] * 20  # 300 s after the last peak at 30 s
-    assert found[23:] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -193,16 +178,6 @@ def test_steps_bound_how_many_are_removed(steps, select, wanted):
     assert decide(policy, [5.0], 10) == [wanted]
 
 
-def test_a_step_counts_what_changed_within_its_period():
-    policy = Reactive((IN_FLIGHT,), 20, up=Direction(0.0, (Step("Pods", 3, 30),)))
-    assert decide(policy, [200.0] * 5) == [4, 4, 7, 7, 10]
-
-
-def test_delays_of_ray_serve_need_the_whole_time_above():
-    policy = Reactive((IN_FLIGHT,), 20, tolerance=0.0, up=Direction(30.0), down=Direction(600.0))
-    assert decide(policy, [5.0, 50.0, 50.0, 50.0, 50.0]) == [1, 1, 1, 5, 5]
-
-
 def test_metrics_are_those_of_the_servers():
     seen = []
 
@@ -217,9 +192,8 @@ def test_metrics_are_those_of_the_servers():
     requests = sent(2000, 10.0)
     names = ("requests_running", "requests_waiting", "requests_in_flight", "kv_used_fraction")
     triggers = [Trigger(name, 1.0) for name in names]
-    triggers += [Trigger("request_rate_rps", 1.0, window_s=60.0)]
-    triggers += [Trigger("throughput_tok_s", 1.0, window_s=60.0)]
-    triggers += [Trigger("ttft_s", 1.0, window_s=60.0, share=0.5)]
+    names = ("request_rate_rps", "throughput_tok_s", "ttft_s")
+    triggers += [Trigger(name, 1.0, window_s=60.0, share=0.5) for name in names]
     policy = Watching(tuple(triggers), 2, period_s=30.0)
     made, _ = simulate_scaled(requests, PLAN, LAW, policy, duration_s=200.0, initial=2)
     now_s, place = 150.0, 5
@@ -237,12 +211,7 @@ def test_metrics_are_those_of_the_servers():
 
 
 def test_the_same_seed_gives_the_same_starts():
-    requests, policy = sent(600, 10.0), Reactive((IN_FLIGHT,), 6)
-    made = [
-        simulate_scaled(
-            requests, PLAN, LAW, policy, duration_s=60.0, startup=Startup(10.0, 0.3), seed=seed
-        )[0].e2e_s
-        for seed in (1, 1, 2)
-    ]
-    assert (made[0] == made[1]).all()
-    assert (made[0] != made[2]).any()
+    asked = sent(600, 10.0), PLAN, LAW, Reactive((IN_FLIGHT,), 6)
+    how = {"duration_s": 60.0, "startup": Startup(10.0, 0.3)}
+    first, again, other = (simulate_scaled(*asked, **how, seed=seed)[0].e2e_s for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command import sextant
+from plain_simulator import LAW
 from sextant.answer.demand import Demand
 from sextant.answer.sessions import SessionTraffic
 from sextant.answer.traffic import demand_of_trace, multiplied_demand
@@ -19,8 +20,8 @@ from sextant.base.errors import InputError
 from sextant.facts.startup import Startup
 from sextant.simulate import OK, REFUSED, Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.scaling import Reactive, Trigger, simulate_scaled
+from support import ROOT
 
-LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
 PLAN = Scheduler(60_000, max_num_seqs=64, max_num_batched_tokens=2048)
 
 
@@ -71,15 +72,11 @@ def test_slower_servers_have_turns_come_later():
 
 
 def test_a_session_goes_on_after_a_refusal_and_a_timeout():
-    refused = Requests.of(
-        np.array([0.0, 1.0]), [90_000, 100], [10, 10], parent=[-1, 0], think_s=[0, 2.0]
-    )
-    made = simulate(refused, PLAN, LAW)
+    arrival_s, how = np.array([0.0, 1.0]), {"parent": [-1, 0], "think_s": [0, 2.0]}
+    made = simulate(Requests.of(arrival_s, [90_000, 100], [10, 10], **how), PLAN, LAW)
     assert made.status.tolist() == [REFUSED, OK]
     assert made.arrival_s[1] == 2.0
-    late = Requests.of(
-        np.array([0.0, 1.0]), [100, 100], [2000, 1], parent=[-1, 0], think_s=[0, 2.0]
-    )
+    late = Requests.of(arrival_s, [100, 100], [2000, 1], **how)
     made = simulate(late, Scheduler(60_000, timeout_s=3.0), LAW)
     assert made.arrival_s[1] == pytest.approx(5.0, abs=0.1)
 
@@ -96,9 +93,8 @@ def test_without_room_for_the_prefixes_blocks_are_evicted():
 def test_a_policy_follows_sessions():
     requests = turns(30, 6, 0)
     policy = Reactive((Trigger("requests_in_flight", 1.0),), 4)
-    made, scaling = simulate_scaled(
-        requests, PLAN, LAW, policy, duration_s=200.0, startup=Startup(5.0, 0.0)
-    )
+    how = {"duration_s": 200.0, "startup": Startup(5.0, 0.0)}
+    made, scaling = simulate_scaled(requests, PLAN, LAW, policy, **how)
     assert (made.status == OK).all()
     assert scaling.ready.max() > 1
 
@@ -108,27 +104,18 @@ def test_a_request_that_waits_for_a_later_one_is_an_error():
         Requests.of(np.array([0.0, 1.0]), [1, 1], [1, 1], parent=[1, -1], think_s=[0, 0])
 
 
-SESSIONS = [
-    {
-        "id": "a",
-        "requests": [
-            {"t": 0.0, "type": "n", "in": 640, "out": 20, "api_time": 4.0, "hash_runs": [[1, 10]]},
-            {"t": 9.0, "type": "n", "in": 960, "out": 30, "api_time": 2.0, "hash_runs": [[1, 15]]},
-            {
-                "t": 12.0,
-                "type": "subagent",
-                "requests": [
-                    {"t": 0.0, "in": 128, "out": 5, "api_time": 20.0, "hash_runs": [[90, 2]]}
-                ],
-            },
-            {"t": 15.0, "type": "n", "in": 960, "out": 30, "api_time": 2.0, "hash_runs": [[1, 15]]},
-        ],
-    },
-    {
-        "id": "b",
-        "requests": [{"t": 3.0, "in": 640, "out": 7, "api_time": 1.0, "hash_runs": [[1, 10]]}],
-    },
+def turn(t: float, inputs: int, outputs: int, took_s: float, run: tuple[int, int]) -> dict:
+    return {"t": t, "in": inputs, "out": outputs, "api_time": took_s, "hash_runs": [run]}
+
+
+TURNS = [
+    turn(0.0, 640, 20, 4.0, (1, 10)) | {"type": "n"},
+    turn(9.0, 960, 30, 2.0, (1, 15)) | {"type": "n"},
+    {"t": 12.0, "type": "subagent", "requests": [turn(0.0, 128, 5, 20.0, (90, 2))]},
+    turn(15.0, 960, 30, 2.0, (1, 15)) | {"type": "n"},
 ]
+OTHER = {"id": "b", "requests": [turn(3.0, 640, 7, 1.0, (1, 10))]}
+SESSIONS = [{"id": "a", "requests": TURNS}, OTHER]
 
 
 @pytest.fixture(scope="module")
@@ -211,6 +198,39 @@ def test_capacity_and_simulate_follow_sessions(trace):
     assert own["load"]["n_requests"] == 5
 
 
+def test_turns_wait_for_answers_under_a_policy_of_capacity_too(tmp_path, monkeypatch):
+    made = []
+
+    def watched(requests, *scheduler, **how):
+        found = simulate_scaled(requests, *scheduler, **how)
+        made.append((requests, *found))
+        return found
+
+    monkeypatch.setattr("sextant.answer.sizing.simulate_scaled", watched)
+    out, policy = tmp_path / "agents.parquet", tmp_path / "ready.csv"
+    policy.write_text("t_s,ready\n0,2\n100,0\n160,1\n")
+    sample = ROOT / "resources" / "traces" / "sessions-sample.jsonl"
+    sextant("ingest", sample, "--format", "kv-cache-tester", "--out", out)
+    asked = ("--trace", out, "--sessions", "trace", "--policy", policy, "--draws", "0")
+    limits = ("--ttft-ms", "p95:8000", "--tpot-ms", "p95:60", "--gpu-profiles", "4xH100-80GB")
+    answer = json.loads(sextant("capacity", *asked, *limits, *LLM, "--format", "json"))
+    ((requests, followed, scaling),) = made
+    waits = requests.parent >= 0
+    assert waits.sum() == 318 and len(followed.status) == 334
+    end_s = (followed.arrival_s + followed.e2e_s)[requests.parent[waits]]
+    assert followed.arrival_s[waits] == pytest.approx(end_s + requests.think_s[waits])
+    # Nobody is answered while nobody serves, and then all are.
+    assert (followed.status == OK).all()
+    first_s = followed.arrival_s + followed.ttft_s
+    late = (followed.arrival_s > 100) & (followed.arrival_s < 160)
+    assert late.any() and (first_s[late] > 160).all()
+    found = answer["scaling"]
+    hours = {row["policy"]: row["replica_hours"] for row in found["policies"]}
+    assert list(hours) == ["fixed", "schedule", "policy", "foresight"]
+    assert min(hours.values()) >= 0 and hours["policy"] == scaling.replica_s / 3600
+    assert sum(found["timeline"]["n_requests"]) == 334
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
@@ -226,7 +246,6 @@ def test_what_has_no_sessions_is_said(tmp_path, columns, options, words):
     pd.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
     out = tmp_path / "t.parquet"
     sextant("ingest", tmp_path / "t.csv", "--format", "sextant", "--out", out)
+    asked = ("--trace", out, *LLM, "--gpu-profile", "4xH100-80GB", "--sessions", *options)
     with pytest.raises(InputError, match=words):
-        sextant(
-            "simulate", "--trace", out, *LLM, "--gpu-profile", "4xH100-80GB", "--sessions", *options
-        )
+        sextant("simulate", *asked)

@@ -320,6 +320,8 @@ class _Pool:
         for place in [*self.starting, *self.serving[::-1]][: max(n, 0)]:
             if self.starting.pop(place, None) is None:
                 self.serving.remove(place)
+            else:  # it goes at once: nothing was sent to it
+                self.world.replicas["free_s"][place] = now_s
             self.leaving[place] = now_s
 
     def serve(self, until_s: float) -> None:
