@@ -25,11 +25,7 @@ class _Part(NamedTuple):
 
 
 def size_split(
-    servers: Mapping[str, Server],
-    traffic: Traffic,
-    tokens: int,
-    target: Target,
-    confidence: float,
+    servers: Mapping[str, Server], traffic: Traffic, tokens: int, target: Target, confidence: float
 ) -> dict[str, Any]:
     """Return the cheapest pool for inputs up to `tokens`, that for longer ones, and both together.
 

@@ -2,8 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -93,8 +92,8 @@ def panels_figure(
 ) -> str:
     """Draw panels side by side, then down; curves of the same name look the same in all of them.
     With `is_step` a curve holds its value until the next (a cumulative distribution); with
-    `has_points` each value is a measured point with a mark of its own.
-    """
+    `has_points` each value is a measured point with a mark of its own. No two figures of a page
+    share a title, which screen readers read; `height_in` is of a row of panels."""
     looks: dict[str, Look] = {}
     for curve in (each for panel in panels for each in panel.curves if not each.is_reference):
         place = len(looks)
@@ -108,14 +107,22 @@ def panels_figure(
             look |= {"linestyle": LINES[place % len(LINES)]}
         looks.setdefault(curve.name, look)
     n_columns = min(n_columns, len(panels))
-    drawn = []
-    for place, panel in enumerate(panels):
-        below = panels[place + n_columns :][:1]
-        if below and below[0].x.label == panel.x.label:
-            panel = panel._replace(x=panel.x._replace(label=""))
-        drawn.append(partial(_draw_panel, panel=panel, looks=looks, is_step=is_step))
-    legend = list(looks.items()) if len(looks) > 1 or has_points else []
-    return _drawn(drawn, title, height_in=height_in, n_columns=n_columns, legend=legend)
+    n_rows = -(-len(panels) // n_columns)
+    # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
+    # unlike those of other figures, and the SVG the same bytes each time.
+    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
+        figure = Figure(figsize=(_WIDTH_IN, height_in * n_rows + 0.3), layout="constrained")
+        grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
+        for place, panel in enumerate(panels):
+            below = panels[place + n_columns :][:1]
+            if below and below[0].x.label == panel.x.label:
+                panel = panel._replace(x=panel.x._replace(label=""))
+            _draw_panel(grid[place], panel, looks, is_step)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        if len(looks) > 1 or has_points:
+            _add_legend(figure, looks)
+        return _svg_of(figure, title)
 
 
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bool) -> None:
@@ -152,37 +159,19 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bo
     axes.set_title(panel.heading, fontsize=8.5, loc="left")
 
 
-def _drawn(
-    panels: Sequence[Callable[[Axes], None]],
-    title: str,
-    *,
-    height_in: float,
-    n_columns: int,
-    legend: Sequence[tuple[str, Look]],
-) -> str:
-    """Draw panels side by side, then down, each by a function of its axes; return the SVG. No two
-    figures of a page share a title, which screen readers read. `height_in` is of a row of panels.
-    """
-    n_rows = -(-len(panels) // n_columns)
-    # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
-    # unlike those of other figures, and the SVG the same bytes each time.
-    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        size = (_WIDTH_IN, height_in * n_rows + 0.3)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
-        for axes, draw in zip(grid, [*panels] + [Axes.set_axis_off] * n_columns, strict=False):
-            draw(axes)
-        if legend:
-            handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for _, look in legend]
-            names = [label for label, _ in legend]
-            # An entry's width in inches, by its letters; rows that are too long would be cut.
-            entry_in = 0.55 + 0.065 * max(map(len, names))
-            n_fitting = max(1, min(8, int(figure.get_figwidth() / entry_in)))
-            place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
-            figure.legend(handles, names, ncols=n_fitting, **place)
-        buffer = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+def _add_legend(figure: Figure, looks: Mapping[str, Look]) -> None:
+    handles = [Line2D([], [], markersize=5, linewidth=1.3, **look) for look in looks.values()]
+    # An entry's width in inches, by its letters; rows that are too long would be cut.
+    entry_in = 0.55 + 0.065 * max(map(len, looks))
+    n_fitting = max(1, min(8, int(figure.get_figwidth() / entry_in)))
+    place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
+    figure.legend(handles, [*looks], ncols=n_fitting, **place)
+
+
+def _svg_of(figure: Figure, title: str) -> str:
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     drawn = buffer.getvalue()
     # Without the XML prologue the SVG can be part of HTML. Nothing refers to ids of groups, and
     # they are the same in each figure. Text has the colour of what surrounds it, black in a file.
