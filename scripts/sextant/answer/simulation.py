@@ -32,7 +32,7 @@ from sextant.simulate import (
     summarise,
 )
 from sextant.simulate.means import Limits, Load, saturation_rps
-from sextant.simulate.pools import Handover, Pool, simulate_apart, simulate_users_apart
+from sextant.simulate.pools import Pool, simulate_apart, simulate_users_apart
 from sextant.simulate.scaling import Policy, Scaling, simulate_scaled
 
 _MOST_REQUESTS = 10_000_000
@@ -60,15 +60,6 @@ class Sent:
     users: int | None = None
     """Who each send a request when their last one is answered; None: requests arrive."""
     notes: tuple[str, ...] = ()  #: Warnings of the answer about them.
-
-    def run_apart(
-        self, prefill: Pool, decode: Pool, handover: Handover, warmup_s: float
-    ) -> Simulation:
-        """Simulate them on two pools; users send some requests each."""
-        if self.users is None:
-            return simulate_apart(self.requests(0), prefill, decode, handover, warmup_s)
-        sent = self.requests(_OF_A_USER * self.users)
-        return simulate_users_apart(self.users, sent, prefill, decode, handover)
 
     def run(
         self, scheduler: Scheduler, law: StepLaw, replicas: int, router: Router, warmup_s: float
@@ -162,8 +153,11 @@ def simulate_llm(
         second = offer.laws[decode_profile_id]
         decode = Pool(second.schedulers[draw], second.laws[draw], decode_replicas)
         prefill = Pool(schedulers[draw], laws[draw], replicas)
-        between = handover(offer.subject.llm, offer.subject.engine, *profiles)
-        return load.run_apart(prefill, decode, between, warmup_s)
+        apart = prefill, decode, handover(offer.subject.llm, offer.subject.engine, *profiles)
+        if load.users is None:
+            return simulate_apart(load.requests(0), *apart, warmup_s)
+        sent = load.requests(_OF_A_USER * load.users)
+        return simulate_users_apart(load.users, sent, *apart)
 
     def one(draw: int) -> dict[str, Any]:
         return summarise(run(draw), limits_ms)
