@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from real_vllm import NEEDS_VLLM, SMALL, tuning_tools
-from sextant.bench.tuning import (
-    ProbeRecord,
-    WeightRange,
-    possible_gain,
-    tune_and_load,
-)
+from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_and_load
 from sextant.engine.protocol import ServerError
 from sextant.facts.gpu import GIB
 from sextant.points.verdict import Probe

@@ -41,9 +41,7 @@ beta,2xA100-40GB,4,6.102272727272728,50.0
 """
 
 
-def request(
-    start_ms: int, latencies_ms: list[int], tokens=(10, 3), status=200, errors="[]"
-) -> dict:
+def request(start_ms: int, latencies_ms: list, tokens=(10, 3), status=200, errors="[]") -> dict:
     """Return a row as LLM-Pilot writes one; a failed request has no token counts."""
     row = {"smpnum": 7, "errors": errors, "status": status, "experiment_duration_s": 120}
     row |= {"start_timestamp": START_MS + start_ms, "latency_ms_per_token": str(latencies_ms)}
@@ -113,12 +111,8 @@ def cell(out: Path, llm_id: str, profile_id: str) -> Path:
     return out / llm_id / profile_id / "tgis" / "users"
 
 
-def requests(
-    archive: Path, llm_id: str, profile_id: str, source: Path | None = None
-) -> pd.DataFrame:
-    return pd.read_parquet(
-        cell(run_import(archive, source), llm_id, profile_id) / "requests.parquet"
-    )
+def requests(archive: Path, *ids: str, source: Path | None = None) -> pd.DataFrame:
+    return pd.read_parquet(cell(run_import(archive, source), *ids) / "requests.parquet")
 
 
 def aggregate(folder: Path, out: Path) -> dict[str, pd.DataFrame]:
@@ -237,7 +231,7 @@ def test_a_member_cannot_replace_another(archive):
         # A file system that ignores case would take this for the other.
         add(tar, f"top/{RAW}/RESULTS_beta_gpu2_a100_u1.csv", b"evil")
         add(tar, f"top/{RAW}/{sound.name}", sound.read_bytes())  # twice the same does no harm
-    assert len(requests(archive, "beta", "2xA100-40GB", path)) == 1
+    assert len(requests(archive, "beta", "2xA100-40GB", source=path)) == 1
     with tarfile.open(path, "a") as tar:
         add(tar, f"top/{RAW}/{sound.name}", b"evil")
     with pytest.raises(InputError, match="was altered"):
@@ -375,12 +369,15 @@ def test_medians_of_llm_pilot_are_exact(pilot):
         rows = rows[rows["status"] == 200]
         entries_ms = [json.loads(text) for text in rows["latency_ms_per_token"]]
         ttft_ms = np.array([entries[1] for entries in entries_ms])
+        nttft_ms, duration_s = (
+            ttft_ms / rows["n_input_tokens"],
+            rows["experiment_duration_s"].iloc[0],
+        )
         expected = {
             "median_ttft_ms": np.nanmedian(ttft_ms),
-            "median_nttft_ms": np.nanmedian(ttft_ms / rows["n_input_tokens"]),
+            "median_nttft_ms": np.nanmedian(nttft_ms),
             "median_itl_ms": np.nanmedian([gap for entries in entries_ms for gap in entries[2:]]),
-            "throughput_tok_s": rows["n_output_tokens"].sum()
-            / rows["experiment_duration_s"].iloc[0],
+            "throughput_tok_s": rows["n_output_tokens"].sum() / duration_s,
         }
         name, n_gpus, gpu_type, users = file.stem.rsplit("_", 3)
         profile = f"{n_gpus.removeprefix('gpu')}x{gpu_type}"

@@ -123,10 +123,7 @@ def test_phases_run_one_after_another_at_the_rate_that_was_found(quick_trials):
 
 @pytest.mark.parametrize(
     ("kv_usage", "told"),
-    [
-        (None, "do not say how much of the KV cache"),
-        (0.1, "alone, failed: no end within 0.2"),
-    ],
+    [(None, "do not say how much of the KV cache"), (0.1, "alone, failed: no end within 0.2")],
 )
 def test_a_server_that_tells_no_use_or_fails_one_request_is_refused(quick_trials, kv_usage, told):
     plan = Burst(levels=(1.0, 6.0), warmup_s=9.0, duration_s=9.0)

@@ -194,9 +194,7 @@ def test_levels_agree_with_their_requests_and_the_server(whole):
         (MEMORY_GIB, 50, "longest request needs 72"),
     ],
 )
-def test_what_memory_or_a_given_weight_rules_out_starts_no_server(
-    tmp_path, memory_gib, tokens, reason
-):
+def test_what_is_ruled_out_starts_no_server(tmp_path, memory_gib, tokens, reason):
     settings = replace(SETTINGS, python="/no/such/interpreter")
     variant = {"variant_id": "odd", "batch_weight_tokens": tokens}
     outputs = measure(tmp_path, settings, memory_gib=memory_gib, variant=variant)

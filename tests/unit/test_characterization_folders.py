@@ -28,9 +28,7 @@ defaults:
   engine: sglang
   precision: fp8
 """
-LLMS = """llm_id\tconfig
-tiny\tconfig.json
-"""
+LLMS = "llm_id\tconfig\ntiny\tconfig.json\n"
 PROFILES = """gpu_profile_id\tgpu_id\tn_gpus\tusd_per_hour
 2xH100-80GB\tH100-80GB\t2\t
 1xL4-24GB\tL4-24GB\t1\t0.8
@@ -313,6 +311,9 @@ def test_an_llm_that_cannot_be_sized_is_left_out_with_its_points_and_named(folde
     assert "new is left out with 1 points" in said and "unknown family 'not-known-yet'" in said
 
 
+TRIED = "llm_id,gpu_profile_id,status\ntiny,2xH100-80GB,measured\ntiny,1xL4-24GB,too_small\n"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -320,11 +321,7 @@ def test_an_llm_that_cannot_be_sized_is_left_out_with_its_points_and_named(folde
         ("characterization.yaml", None, "no characterization.yaml .*sextant load"),
         ("config.json", '{"model_type": "not-known-yet"}', "unknown family"),
         ("config.json", "{", r"config\.json"),
-        (
-            "feasibility.csv",
-            "llm_id,gpu_profile_id,status\ntiny,2xH100-80GB,measured\ntiny,1xL4-24GB,too_small\n",
-            "feasibility.csv, line 3, field .status.: tiny on 1xL4-24GB is too_small, but",
-        ),
+        ("feasibility.csv", TRIED, "feasibility.csv, line 3, field .status.: .* is too_small, but"),
     ],
 )
 def test_a_file_that_lacks_or_contradicts_is_named(folder, name, text, told) -> None:

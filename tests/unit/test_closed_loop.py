@@ -232,9 +232,7 @@ def test_hanging_requests_time_out_each_by_itself():
     check_failures(result, "timeout", 2)
 
 
-def test_sigterm_ends_a_job_and_is_no_failure_of_the_connection_that_it_came_upon(
-    tmp_path, monkeypatch
-):
+def test_sigterm_ends_a_job_and_is_no_failure_of_its_connection(tmp_path, monkeypatch):
     received = Connection.data_received
 
     def signalled(connection: Connection, data: bytes) -> None:

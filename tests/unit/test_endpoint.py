@@ -171,14 +171,14 @@ def test_a_variant_cannot_set_up_a_server_that_runs_already(config) -> None:
         load(config, ROW)
 
 
+EAGER = {"name": "endpoint", "extra_arguments": ["--enforce-eager"]}
+
+
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
         ({"name": "vlm"}, r"config.yaml.*'engine.name'.*'vlm'.*vllm, endpoint"),
-        (
-            {"name": "endpoint", "extra_arguments": ["--enforce-eager"]},
-            "config.yaml.*'engine.extra_arguments'.* Fix: .*runs already",
-        ),
+        (EAGER, "config.yaml.*'engine.extra_arguments'.* Fix: .*runs already"),
         ({"name": "endpoint"}, r"'engine\.name'.*demo-opt-6m on 2xcpu-core has no row"),
         ({}, r"gpu_profiles\.tsv.*Gaudi-3-128GB.*endpoints\.tsv"),
     ],

@@ -20,9 +20,8 @@ def database(rows: list[dict], windows: dict[float, tuple[float, float]]):
     connection = duckdb.connect()
     connection.register("readings", pa.Table.from_pylist(rows, schema=TELEMETRY_SCHEMA))
     connection.execute("CREATE TABLE all_telemetry AS SELECT 0 AS cell, * FROM readings")
-    connection.execute(
-        "CREATE TABLE levels (cell INT, level DOUBLE, started_s DOUBLE, duration_s DOUBLE)"
-    )
+    columns = "cell INT, level DOUBLE, started_s DOUBLE, duration_s DOUBLE"
+    connection.execute(f"CREATE TABLE levels ({columns})")
     for level, (start, duration) in windows.items():
         connection.execute("INSERT INTO levels VALUES (0, ?, ?, ?)", [level, start, duration])
     connection.execute(ENERGY_SQL.read_text())
@@ -41,10 +40,8 @@ def energy(rows: list[dict], start: float, duration: float) -> tuple[float | Non
 
 def counted(*readings: tuple) -> list[dict]:
     """Return readings of the counter, each (time, energy) or (time, energy, power)."""
-    return [
-        reading(each[0], **dict(zip(("energy_j", "power_w"), each[1:], strict=False)))
-        for each in readings
-    ]
+    names = ("energy_j", "power_w")
+    return [reading(t, **dict(zip(names, values, strict=False))) for t, *values in readings]
 
 
 @pytest.mark.parametrize(
@@ -63,25 +60,17 @@ def counted(*readings: tuple) -> list[dict]:
         (counted((0, 0), (0.1, 10), (5, 490), (5.1, 500)), (0, 5.1), 500, 0),
         # Rows of other sources do not cut intervals.
         ([*counted((0, 0, 10), (2, 20, 10)), reading(1, sm_active=0.5)], (0, 2), 20, 0),
+        # It is not known, and null.
+        ([reading(0), reading(2)], (0, 2), None, None),
+        (counted((0.5, 3)), (0, 2), None, None),
+        # A device that was lost half way: a part would pass for the whole.
+        (counted((0, 0), (1, 100)), (0, 2), None, None),
+        # A reset, and no power to bridge it.
+        (counted((0, 9), (1, 0), (2, 5)), (0, 2), None, None),
     ],
 )
 def test_energy_of_a_device(rows, window, energy_j, bridged):
     assert energy(rows, *window) == (pytest.approx(energy_j), pytest.approx(bridged))
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [reading(0), reading(2)],
-        [reading(0.5, energy_j=3)],
-        # A device that was lost half way: a part would pass for the whole.
-        [reading(0, energy_j=0), reading(1, energy_j=100)],
-        # A reset, and no power to bridge it.
-        [reading(0, energy_j=9), reading(1, energy_j=0), reading(2, energy_j=5)],
-    ],
-)
-def test_energy_that_is_not_known_is_null(rows):
-    assert energy(rows, 0, 2) == (None, None)
 
 
 def test_means_and_maxima_are_those_of_the_window():

@@ -22,9 +22,8 @@ from sextant.pages.page import write_page
 
 
 def demand(name, users=100, **more):
-    return Demand(
-        name, f"team {name}", "llm", SLO(name, itl_ms=50, percentile=50, users=users), **more
-    )
+    slo = SLO(name, itl_ms=50, percentile=50, users=users)
+    return Demand(name, f"team {name}", "llm", slo, **more)
 
 
 def option(name, n_gpus, served, load=100, gpu="A"):
@@ -90,23 +89,21 @@ def brute_force(demands, pools, options, risk):
     return best
 
 
+PRICES = [0.5, 1.0, 2.0, 3.0]
+
+
 def random_fleet(seed):
     random = np.random.default_rng(seed)
 
     def within(low, high):
         return int(random.integers(low, high))
 
-    demands = [
-        demand(f"d{i}", priority=within(1, 3), least_replicas=within(1, 3))
-        for i in range(within(2, 4))
-    ]
-    pools = [
-        Pool(
-            *(f"p{i}", "AB"[within(0, 2)], within(1, 3), within(2, 5)),
-            *(float(random.choice([0.5, 1.0, 2.0, 3.0])), bool(within(0, 2))),
-        )
-        for i in range(within(2, 4))
-    ]
+    demands, pools = [], []
+    for i in range(within(2, 4)):
+        demands.append(demand(f"d{i}", priority=within(1, 3), least_replicas=within(1, 3)))
+    for i in range(within(2, 4)):
+        size = "AB"[within(0, 2)], within(1, 3), within(2, 5)
+        pools.append(Pool(f"p{i}", *size, float(random.choice(PRICES)), bool(within(0, 2))))
     options = [
         option(d.demand_id, n, random.choice([0, 40, 60, 100], 5) * n**0.7, gpu=gpu)
         for d in demands
@@ -195,9 +192,7 @@ def large_fleet(n_demands, scale):
     random = np.random.default_rng(7)
     price = {"A": 1.2, "B": 2.5, "C": 4.1, "D": 6.9}
     demands = [demand(f"d{i:02}", priority=int(random.integers(1, 4))) for i in range(n_demands)]
-    pools = [
-        Pool(f"p{i}", gpu, 4, 8, usd, bool(i % 2)) for i, (gpu, usd) in enumerate(price.items())
-    ]
+    pools = [Pool(f"p{i}", gpu, 4, 8, price[gpu], bool(i % 2)) for i, gpu in enumerate(price)]
     bases, loads = random.uniform(5, 40, n_demands), scale * random.lognormal(4, 1, n_demands)
     options = []
     for each, base, load in zip(demands, bases, loads, strict=True):
@@ -232,9 +227,7 @@ def test_who_conflicts_and_what_would_mend_it():
     demands = [demand("a"), demand("b", priority=2), demand("c")]
     options = [option("a", 1, 20), option("b", 1, 20), option("c", 1, 50, gpu="B")]
     looser = {"b": {1.25: [option("b", 1, 26)], 1.5: [option("b", 1, 35)]}}
-    looser |= {
-        name: {1.25: [option(name, 1, 50, gpu=gpu)]} for name, gpu in (("a", "A"), ("c", "B"))
-    }
+    looser |= {each: {1.25: [option(each, 1, 50, gpu=gpu)]} for each, gpu in ("aA", "cB")}
     answer = answered(demands, pools, options, looser)
     assert [each.demand_id for each in answer.plan.unserved] == ["b"]
     assert answer.conflict == ("a", "b")

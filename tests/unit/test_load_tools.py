@@ -68,10 +68,7 @@ AIPERF = {
     "schema_version": "1.5",
     "aiperf_version": "0.13.0",
     "start_time": "2026-05-01T10:00:00+00:00",
-    "input_config": {
-        "endpoint": {"model_names": [LLM]},
-        "phases": {"profiling": {"concurrency": 16}},
-    },
+    "input_config": {"endpoint": {"model_names": [LLM]}, "phases": {"a": {"concurrency": 16}}},
     "request_count": {"unit": "requests", "avg": 20.0},
     "request_throughput": {"unit": "requests/sec", "avg": 1.45},
     "output_token_throughput": {"unit": "tokens/sec", "avg": 290.0},

@@ -67,9 +67,8 @@ def test_a_latent_vector_is_stored_on_every_gpu_and_needs_no_split():
 
 
 def test_facts_of_every_device_are_valid_and_dense():
-    facts = {
-        path.stem: load_gpu(path.parent, path.stem) for path in (ROOT / "resources/gpus").iterdir()
-    }
+    folder = ROOT / "resources/gpus"
+    facts = {path.stem: load_gpu(folder, path.stem) for path in folder.iterdir()}
     # One direction: PCIe gen3, gen4, gen5; NVLink of Ampere, Hopper, Blackwell.
     links = {"T4-16GB": 16, "L4-24GB": 32, "H100-PCIe-80GB": 64}
     links |= {"A100-80GB": 300, "H200-141GB": 450, "B200-180GB": 900}
@@ -91,11 +90,10 @@ def test_layers_with_a_window_or_a_state_take_less_of_long_requests():
     assert assess(state, gpus(1), 0.5, 1024).max_batch_weight_tokens == 4096
 
 
+SIZES = [llm(weights_gib=gib, n_kv_heads=heads) for gib in (1, 8, 60) for heads in (1, 8, 64)]
 SHAPES = st.builds(
     replace,
-    st.sampled_from(
-        [llm(weights_gib=gib, n_kv_heads=heads) for gib in (1, 8, 60) for heads in (1, 8, 64)]
-    ),
+    st.sampled_from(SIZES),
     kv_dtype=st.sampled_from(["", "fp8"]),
     n_sliding_layers=st.sampled_from([0, 8, 16]),
     sliding_window_tokens=st.just(512),
@@ -126,9 +124,8 @@ def test_no_server_has_memory_that_its_devices_lack(shape, n, gib, more, share, 
     assert tokens <= memory_of(shape, gpus(n, gib), share).kv_tokens(length)
     assert tokens <= memory_of(shape, gpus(n, gib + more), share, engine).kv_tokens(length)
     assert tokens <= memory_of(shape, gpus(2 * n, gib), share, engine).kv_tokens(length)
-    assert tokens >= memory_of(
-        replace(shape, kv_dtype="float32"), gpus(n, gib), share, engine
-    ).kv_tokens(length)
+    wide = replace(shape, kv_dtype="float32")
+    assert tokens >= memory_of(wide, gpus(n, gib), share, engine).kv_tokens(length)
     if not shape.kv_dtype and not shape.state_bytes_per_request:
         eight = memory_of(replace(shape, kv_dtype="fp8"), gpus(n, gib), share, engine)
         assert abs(eight.kv_tokens(length) - 2 * tokens) <= 1

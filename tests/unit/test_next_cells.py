@@ -61,9 +61,7 @@ def coin(seed: int = 0, n: int = 1000) -> np.ndarray:
     return np.where(np.random.default_rng(seed).permutation(n) % 2 == 0, SLOW, FAST)
 
 
-def decisions(
-    itl_ms: dict[tuple[str, str], np.ndarray], levels: tuple[int, ...] = (8,)
-) -> Decisions:
+def decisions(itl_ms: dict[tuple[str, str], np.ndarray], levels=(8,)) -> Decisions:
     return weigh_decisions(world(itl_ms, levels), PROFILES, [CHAT], seed=1)
 
 
@@ -139,9 +137,8 @@ def test_levels_are_those_where_a_limit_may_bind() -> None:
     most = rng.choice([2, 4, 8, 16], 1000)
     curve = np.where(np.array(levels) <= most[:, None], FAST, SLOW)
     sure = np.full((1000, len(levels)), FAST)
-    found = order_cells(
-        [decisions({T4: curve, A10: sure}, levels)], offered(T4, levels=levels), Budget()
-    )
+    known = [decisions({T4: curve, A10: sure}, levels)]
+    found = order_cells(known, offered(T4, levels=levels), Budget())
     assert found.rounds[0].cells[0].levels == (4, 8, 16)
     assert found.rounds[0].cells[0].hours == pytest.approx(0.5 + 3 * 0.1)
 
@@ -165,13 +162,10 @@ def test_without_any_point_the_laws_prior_gives_an_order(empty_task: Task) -> No
     cells = offered(("llama-7b", "1xT4-16GB"), ("llama-7b", "1xA10-24GB"), levels=(1, 8, 64))
     slo = SLO("chat", nttft_ms=20.0, itl_ms=60.0, percentile=50, users=100)
     given = {"lengths": (300.0, 100.0), "served_as": {"engine": "vllm"}}
-    found, again = (
-        plan_measurements(empty_task, [slo], cells, Budget(), 42, **given) for _ in range(2)
-    )
-    assert (
-        found.rounds
-        and measurement_document(found, cells).data == measurement_document(again, cells).data
-    )
+    asked = empty_task, [slo], cells, Budget(), 42
+    made = [plan_measurements(*asked, **given) for _ in range(2)]
+    first, again = (measurement_document(plan, cells).data for plan in made)
+    assert made[0].rounds and first == again
 
 
 def test_an_slo_about_other_requests_is_refused(empty_task: Task) -> None:

@@ -20,10 +20,8 @@ from sextant.predict import (
 from sextant.predict.tuning import Tunable
 from support import ROOT, needs_baselines
 
-EVERY = [
-    pytest.param(name, marks=[needs_baselines] if place.libraries else [])
-    for name, place in PREDICTORS.items()
-]
+MARKS = {name: [needs_baselines] * bool(place.libraries) for name, place in PREDICTORS.items()}
+EVERY = [pytest.param(name, marks=marks) for name, marks in MARKS.items()]
 EVALUATE = ROOT / "scripts" / "evaluate_predictor.py"
 
 
@@ -69,9 +67,8 @@ print(xgboost.train({"base_score": 0.5}, matrix, 1).num_boosted_rounds())"""
 def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
     monkeypatch.setitem(PREDICTORS, "net", Place("Net", "nowhere", ("no_such_library",)))
     check_installed(["roofline", "static_policy", "measured"])
-    with pytest.raises(
-        InputError, match=r"'predictors'.*net needs no_such_library.*make baselines"
-    ):
+    said = r"'predictors'.*net needs no_such_library.*make baselines"
+    with pytest.raises(InputError, match=said):
         check_installed(["roofline", "net"], "predictors")
     with pytest.raises(InputError, match="net needs no_such_library"):
         predictor_class("net")
@@ -91,9 +88,7 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
         assert bool(others & roofline) == (name == "roofline"), name
         assert shared <= others
     for own in ("llm_pilot", "rf", "selecta", "perfnet", "morphling"):
-        assert {name for name in files if any(f"/predict/{own}.py" in f for f in files[name])} <= {
-            own,
-            *(["perfnetv2"] if own == "perfnet" else []),
-        }
+        users = {name for name in files if any(f"/predict/{own}.py" in f for f in files[name])}
+        assert users <= {own, *(["perfnetv2"] if own == "perfnet" else [])}
     assert not any("/studies/importance.py" in path for path in shared)
     assert np.all([any("/predict/folds.py" in path for path in each) for each in files.values()])

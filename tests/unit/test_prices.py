@@ -58,12 +58,9 @@ def test_a_wrong_row_is_one_error_with_its_place_and_fix(tmp_path, rows, said):
 
 
 def test_the_smallest_machine_that_has_the_devices_counts_and_is_shared(tmp_path, monkeypatch):
-    rows = [
-        ROW,
-        ROW.replace("big", "other").replace(",80,", ",72,").replace("2026-01-31", "2025-06-30"),
-        ROW.replace("big,H100-80GB,8", "small,H100-80GB,2").replace(",80,", ",30,"),
-    ]
-    table(tmp_path, *rows)
+    other = ROW.replace("big", "other").replace(",80,", ",72,").replace("2026-01-31", "2025-06-30")
+    small = ROW.replace("big,H100-80GB,8", "small,H100-80GB,2").replace(",80,", ",30,")
+    table(tmp_path, ROW, other, small)
     monkeypatch.setattr("sextant.facts.gpu.PRICES", tmp_path)
 
     def price(name):
@@ -117,9 +114,7 @@ def test_a_provider_offers_what_it_sells():
         (None, {"1xH100-80GB": 3.99, "2xH100-80GB": 7.98, "2xA10-24GB": 4.9}),
     ],
 )
-def test_the_users_prices_come_first_then_the_providers_then_the_cheapest(
-    tmp_path, monkeypatch, prices, usd_per_hour
-):
+def test_whose_prices_come_first(tmp_path, monkeypatch, prices, usd_per_hour):
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text("gpu_profile_id,usd_per_hour\n1xH100-80GB,2\n1xL40S-48GB,0.5\n")
     known = {f"{n}xH100-80GB": priced(profile_of_id(f"{n}xH100-80GB"), "aws") for n in (1, 2)}
@@ -132,20 +127,21 @@ def test_the_users_prices_come_first_then_the_providers_then_the_cheapest(
 
 
 def test_prices_more_than_a_year_before_the_newest_are_old():
-    newest = max(
-        row["as_of"] for name in providers() for row in load_prices(PRICES / f"{name}.csv")
-    )
+    tables = [load_prices(PRICES / f"{name}.csv") for name in providers()]
+    newest = max(row["as_of"] for rows in tables for row in rows)
     year = int(newest[:4])
     on_time = f"{year - 1}{newest[4:]}"
-    origins = price_origins(
-        [("b", on_time), ("b", newest), ("a", f"{year - 2}"), (None, None), ("c", f"{year - 1}")]
-    )
-    assert [(each.source, each.is_old) for each in origins] == [
-        (None, False),
-        ("a", True),
-        ("b", False),
-        ("c", False),  # it may be of December
+    # The last one may be of December.
+    given = [
+        ("b", on_time),
+        ("b", newest),
+        ("a", f"{year - 2}"),
+        (None, None),
+        ("c", f"{year - 1}"),
     ]
+    origins = price_origins(given)
+    old = {each.source: each.is_old for each in origins}
+    assert old == {None: False, "a": True, "b": False, "c": False} and len(origins) == 4
     assert origin_line(origins) == (
         f"Prices: as given (no date); a ({year - 2}, old); b ({on_time[:7]} to {newest[:7]}); "
         f"c ({year - 1})."

@@ -127,6 +127,21 @@ def table(folder: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separator) -> None:
+    rows = [("gpu_profile_id", "usd_per_hour"), ("2xH200-141GB", "9.5"), ("1xT4-16GB", "0.5")]
+    path = table(tmp_path, "".join(separator.join(row) + "\n" for row in rows))
+    wanted = ("2xH200-141GB", "1xT4-16GB", "1xA10-24GB")
+    profiles = find_candidates(source.known.profiles, wanted, path)
+    prices = {name: profile.usd_per_hour for name, profile in profiles.items()}
+    assert prices == {"1xA10-24GB": 2.448, "1xT4-16GB": 0.5, "2xH200-141GB": 9.5}
+    assert profiles["2xH200-141GB"].n_gpus == 2
+    # Without names the table says what there is.
+    assert set(find_candidates(source.known.profiles, (), path)) == {"2xH200-141GB", "1xT4-16GB"}
+    with pytest.raises(InputError, match="1xB60-24GB has no price"):
+        find_candidates(source.known.profiles, ("1xB60-24GB",), None)
+
+
 @pytest.mark.parametrize(
     ("row", "words"),
     [
@@ -140,34 +155,7 @@ def table(folder: Path, text: str) -> Path:
         ("0xT4-16GB,1", ["line 2", "unknown GPU profile"]),
         ("1x../secret,1", ["line 2", "unknown GPU profile"]),
         ("1xT4-16GB,1,2", ["line 2", "one comma each"]),
-    ],
-)
-def test_a_wrong_price_is_said_with_file_line_and_fix(source, tmp_path, row, words) -> None:
-    path = table(tmp_path, f"gpu_profile_id,usd_per_hour\n{row}\n")
-    with pytest.raises(InputError) as raised:
-        find_candidates(source.known.profiles, (), path)
-    assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
-
-
-@pytest.mark.parametrize("separator", [",", "\t"])
-def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separator) -> None:
-    rows = [("gpu_profile_id", "usd_per_hour"), ("2xH200-141GB", "9.5"), ("1xT4-16GB", "0.5")]
-    path = table(tmp_path, "".join(separator.join(row) + "\n" for row in rows))
-    profiles = find_candidates(
-        source.known.profiles, ("2xH200-141GB", "1xT4-16GB", "1xA10-24GB"), path
-    )
-    prices = {name: profile.usd_per_hour for name, profile in profiles.items()}
-    assert prices == {"1xA10-24GB": 2.448, "1xT4-16GB": 0.5, "2xH200-141GB": 9.5}
-    assert profiles["2xH200-141GB"].n_gpus == 2
-    # Without names the table says what there is.
-    assert set(find_candidates(source.known.profiles, (), path)) == {"2xH200-141GB", "1xT4-16GB"}
-    with pytest.raises(InputError, match="1xB60-24GB has no price"):
-        find_candidates(source.known.profiles, ("1xB60-24GB",), None)
-
-
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
+        # Five cells are of a probe.
         ("1xT4-16GB,0,1,1,", ["line 2", "users"]),
         ("1xT4-16GB,99999999999999999999,1,1,", ["line 2", "users", "1 to 1,000,000"]),
         ("1xT4-16GB,1,1e308,1,", ["line 2", "nttft_ms", "1,000,000,000"]),
@@ -181,10 +169,14 @@ def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separ
         ("1xT4-16GB,1,1,1,\n1xT4-16GB,1,2,2,", ["line 3", "already in line 2"]),
     ],
 )
-def test_a_wrong_probe_is_said_with_file_line_and_fix(source, tmp_path, row, words) -> None:
-    path = table(tmp_path, f"gpu_profile_id,users,nttft_ms,itl_ms,e2e_ms\n{row}\n")
+def test_a_wrong_price_or_probe_is_said_with_file_line_and_fix(source, tmp_path, row, words):
+    is_probe = row.splitlines()[0].count(",") == 4
+    columns = "users,nttft_ms,itl_ms,e2e_ms" if is_probe else "usd_per_hour"
+    path = table(tmp_path, f"gpu_profile_id,{columns}\n{row}\n")
     with pytest.raises(InputError) as raised:
-        read_probe(path, "new", source.known.profiles, (100.0, 51.0))
+        if is_probe:
+            read_probe(path, "new", source.known.profiles, (100.0, 51.0))
+        find_candidates(source.known.profiles, (), path)
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
 
 

@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 
 from sextant.base.errors import InputError
 from sextant.workload.published import load_request_model
-from sextant.workload.request_model import (
-    bin_starts,
-    fit_request_model,
-    resample_trace,
-)
+from sextant.workload.request_model import bin_starts, fit_request_model, resample_trace
 
 
 def _trace(input_tokens, output_tokens, **columns) -> pd.DataFrame:

@@ -116,9 +116,7 @@ def test_a_job_that_is_ended_as_it_takes_its_lock_is_not_held_up(place, tmp_path
     assert list(place.iterdir()) == [] and time.monotonic() < began_s + 9
 
 
-def test_a_neighbour_that_tidies_up_leaves_a_folder_that_is_being_made(
-    place, tmp_path, monkeypatch
-):
+def test_a_folder_that_is_being_made_is_not_tidied_up(place, tmp_path, monkeypatch):
     take = fcntl.flock
 
     def tidy_first(*arguments: int) -> None:
@@ -182,9 +180,7 @@ def test_the_caretaker_does_not_wait_for_a_pipe(tmp_path):
     subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)
 
 
-def test_what_another_user_put_into_the_temporary_folder_is_left_alone(
-    place, tmp_path, monkeypatch
-):
+def test_what_another_user_put_there_is_left_alone(place, tmp_path, monkeypatch):
     """A pipe called `lock` would be waited for; a link could lead to a folder of ours; a folder of
     the user may only look like scratch."""
     pipe, linked, alike, theirs = (place / f"sextant-0123abc{n}" for n in range(4))

@@ -68,9 +68,7 @@ def test_an_error_says_first_where_memory_ran_out_and_then_the_last_lines(crashe
 
 
 @pytest.mark.parametrize(("counted", "is_out_of_memory"), [(5, False), (6, True), (None, True)])
-def test_a_server_that_somebody_kills_lacked_no_memory(
-    start, kernel_counter, counted, is_out_of_memory
-):
+def test_who_is_killed_lacked_no_memory(start, kernel_counter, counted, is_out_of_memory):
     if counted is None:
         kernel_counter.write_text("nr_free_pages 1\n")  # a kernel that does not count
     with start() as server:
@@ -137,9 +135,7 @@ def test_what_was_lacking_is_what_was_asked_for_less_what_was_left(start, monkey
 
 
 @pytest.mark.parametrize(("left_mib", "is_out_of_memory"), [(4, True), (64, False)])
-def test_an_engine_that_ends_at_its_limit_lacked_memory(
-    start, monkeypatch, left_mib, is_out_of_memory
-):
+def test_who_ends_at_its_limit_lacked_memory(start, monkeypatch, left_mib, is_out_of_memory):
     monkeypatch.setenv("FAKE_KV_BYTES", str(2**16))
     spec = replace(CPU, memory_limit_gib=0.25)
     with start(spec) as server:

@@ -19,13 +19,10 @@ def level(users, ttft_s, itl_s, n=3):
 def variant_cell(folder, cores, memory_gib, weight, latencies_s):
     """A cell of one server set-up with a level for each of (users, TTFT, ITL)."""
     name = f"c{cores}-m{memory_gib}-w{weight}"
-    return write_cell(
-        folder / name,
-        [row for each in latencies_s for row in level(*each)],
-        variant={"cpu_cores": cores, "memory_limit_gib": memory_gib},
-        variant_id=name,
-        batch_weight_tokens=weight,
-    )
+    rows = [row for each in latencies_s for row in level(*each)]
+    variant = {"cpu_cores": cores, "memory_limit_gib": memory_gib}
+    values = {"variant_id": name, "batch_weight_tokens": weight}
+    return write_cell(folder / name, rows, variant=variant, **values)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,16 +37,10 @@ def fewer_forests():
 def analysis(tmp_path_factory):
     """TTFT depends on the batch weight, the more the more users; ITL on users alone."""
     folder = tmp_path_factory.mktemp("study")
-    cells = [
-        variant_cell(
-            folder,
-            cores,
-            memory,
-            weight,
-            [(users, 0.1 * users * 1000 / weight, 0.01 * users) for users in (1, 2, 4)],
-        )
-        for cores, memory, weight in itertools.product((1, 2), (8, 16), (500, 1000, 2000))
-    ]
+    cells = []
+    for cores, memory, weight in itertools.product((1, 2), (8, 16), (500, 1000, 2000)):
+        times_s = [(users, 0.1 * users * 1000 / weight, 0.01 * users) for users in (1, 2, 4)]
+        cells.append(variant_cell(folder, cores, memory, weight, times_s))
     return analyse(study_data(folder, cells))
 
 
@@ -88,22 +79,17 @@ def test_the_page_shows_both_importances_and_the_curve(analysis):
     assert (first, second) == tuple(f"Importance for {it}: llm on 1xGPU" for it in ("TTFT", "ITL"))
     assert third == "Latency against batch weight"
     assert all(blocks_of(section, Chart)[0].svg.startswith("<svg") for section in analysis.sections)
-    assert column(analysis.sections[0], "Factor") == [
-        *("CPU cores", "host memory", "batch weight", "users")
-    ]
+    factors = ["CPU cores", "host memory", "batch weight", "users"]
+    assert column(analysis.sections[0], "Factor") == factors
     assert column(analysis.sections[2], "Batch weight (tokens)") == ["500", "1,000", "2,000"]
     assert analysis.summary.startswith("Importance (MDI) for TTFT of llm on 1xGPU: ")
     assert "36 points: medians of 12 server set-ups" in text_of(analysis.sections[0])
 
 
 def points(n=12, **columns):
-    rows = {
-        "cpu_cores": 2.0,
-        "memory_limit_gib": [8.0, 16.0] * (n // 2),
-        "batch_weight_tokens": 1000,
-        "users": range(1, n + 1),
-        "median_ttft_ms": [10.0 * users for users in range(1, n + 1)],
-    }
+    rows = {"cpu_cores": 2.0, "memory_limit_gib": [8.0, 16.0] * (n // 2)}
+    rows |= {"batch_weight_tokens": 1000, "users": range(1, n + 1)}
+    rows |= {"median_ttft_ms": [10.0 * users for users in range(1, n + 1)]}
     return pd.DataFrame({**rows, **columns})
 
 
