@@ -112,6 +112,14 @@ def test_figures_are_those_of_pandas():
             assert found[f"busiest_{scale_s}s"] == counts.max()
 
 
+def test_a_long_trace_is_measured_and_spread_in_parts(monkeypatch):
+    times = Gamma(2.0, 0.3).times(duration_s=20_000, seed=1)
+    whole = measure_arrivals(times), arrivals.on_fine_clock(np.floor(times), 3)[0].tolist()
+    monkeypatch.setattr(arrivals, "_MOST_TESTED", 1000)
+    assert measure_arrivals(times) == whole[0]
+    assert arrivals.on_fine_clock(np.floor(times), 3)[0].tolist() == whole[1]
+
+
 def test_what_cannot_be_said_is_null():
     at_once = {"gap_cv": None, "busiest_1s": 9, "busiest_10s": 9, "busiest_60s": 9}
     assert measure_arrivals(np.full(9, 0.5)) == at_once

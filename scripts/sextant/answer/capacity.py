@@ -247,15 +247,14 @@ def _with_drafts(
 def windows_of(judged: Judged) -> dict[str, Any]:
     """Return latencies and failures by window, for a figure."""
     share = np.where(judged.n_requests, judged.n_failed / np.maximum(judged.n_requests, 1), np.nan)
-    known = {"failed_fraction": share}
-    known |= {f"{name}_ms": values for name, values in judged.latencies_ms.items()}
+    known = {f"{name}_ms": values for name, values in judged.latencies_ms.items()}
     return {
         "start_s": judged.start_s.tolist(),
         "n_requests": judged.n_requests.tolist(),
         "is_met": judged.is_met.tolist(),
         **{
             name: [None if np.isnan(value) else float(value) for value in values]
-            for name, values in known.items()
+            for name, values in {"failed_fraction": share, **known}.items()
         },
     }
 
@@ -305,7 +304,8 @@ def after_failure(
     """
     start_s, _ = demand.busiest(_MINUTE_S)
     at_s = start_s + min(_MINUTE_S, demand.duration_s - start_s) / 2
-    outcome = serve_with_failure(sizing, demand, at_s, at_s + startup_s, target.window_s)
+    gaps_s = target.window_s if "itl" in target.limits else None
+    outcome = serve_with_failure(sizing, demand, at_s, at_s + startup_s, gaps_s)
     judged = judge(outcome, target, demand.n_windows(target.window_s))
     return {"at_s": at_s, "back_s": at_s + startup_s, **summary(judged, target)}
 

@@ -245,8 +245,7 @@ class SteadyTraffic:
             arrival_s = np.arange(N_REQUESTS) / self.rate_rps
             duration_s, gaps = N_REQUESTS / self.rate_rps, Gaps(self.alpha, self.seed, seed)
             lengths = inputs, np.maximum(outputs, 1)
-            found = Demand(self.name, arrival_s, *lengths, duration_s, gaps=gaps)
-            self._drawn[seed] = found
+            self._drawn[seed] = Demand(self.name, arrival_s, *lengths, duration_s, gaps=gaps)
         return self._drawn[seed]
 
 
@@ -285,7 +284,7 @@ class Outcome(NamedTuple):
     e2e_s: np.ndarray
     is_ok: np.ndarray
     itl_edges_ms: np.ndarray  # ends of the bins of the gaps between tokens, shape (bins + 1,)
-    itl_counts: np.ndarray  # gaps in each window of time, shape (windows, bins)
+    itl_counts: np.ndarray  # gaps in each window of time, shape (windows or 1, bins)
 
 
 class Judged(NamedTuple):
@@ -328,7 +327,9 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
     for name, limit in target.limits.items():
         share, found = limit.percentile / 100, np.full(n_windows, np.nan)
         if name == "itl":
-            found = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts, share)
+            has_any = outcome.itl_counts.any(axis=1)
+            own = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts[has_any], share)
+            found[np.broadcast_to(has_any, n_windows)] = own
         else:
             values = np.where(outcome.is_ok, each_ms[name], np.nan)
             for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):

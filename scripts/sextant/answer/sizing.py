@@ -1,6 +1,6 @@
 """How many replicas a GPU profile needs, by simulation, and how certain that is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -69,7 +69,8 @@ class Server:
 
     def judge(self, demand: Demand, replicas: Replicas, target: Target, draw: int = 0) -> Judged:
         """Return the results by window."""
-        outcome = self.run(demand, replicas, draw, target.window_s)
+        gaps_s = target.window_s if "itl" in target.limits else None  # a month's counts are large
+        outcome = self.run(demand, replicas, draw, gaps_s)
         return judge(outcome, target, demand.n_windows(target.window_s))
 
     def judge_alone(self, demand: Demand, target: Target, draw: int = 0) -> tuple[Judged, float]:
@@ -93,8 +94,7 @@ class Server:
         found, n_windows = self.run(apart, 1, draw, None), demand.n_windows(target.window_s)
         asked = {name: getattr(demand, name) for name in COLUMNS}
         results = {name: getattr(found, name)[each] for name in ("ttft_s", "e2e_s", "is_ok")}
-        counts = np.repeat(found.itl_counts[:1], n_windows, axis=0)
-        outcome = found._replace(**asked, **results, itl_counts=counts)
+        outcome = found._replace(**asked, **results)
         mean_s = float(outcome.e2e_s[outcome.is_ok].mean()) if outcome.is_ok.any() else np.nan
         return judge(outcome, target, n_windows), mean_s
 
@@ -126,7 +126,7 @@ def simulated_server(
             made = one(demand.simulated(prefix_hit_rate), n_replicas=replicas, router=router)
             return outcome_of(demand, [(slice(None), made)], window_s)
         each = [np.flatnonzero(replicas == replica) for replica in np.unique(replicas)]
-        parts = [(places, one(demand.at(places).simulated(prefix_hit_rate))) for places in each]
+        parts = ((places, one(demand.at(places).simulated(prefix_hit_rate))) for places in each)
         return outcome_of(demand, parts, window_s)
 
     def follow(
@@ -165,7 +165,7 @@ def simulated_server(
 
 def outcome_of(
     demand: Demand,
-    parts: Sequence[tuple[np.ndarray | slice, Simulation]],
+    parts: Iterable[tuple[np.ndarray | slice, Simulation]],
     window_s: float | None,
 ) -> Outcome:
     """Return the outcome of a demand from simulations, each of the requests at some places.
@@ -180,12 +180,12 @@ def outcome_of(
         ttft_s[here], e2e_s[here], is_ok[here] = made.ttft_s, made.e2e_s, made.status == OK
         if demand.parent is not None:  # turns come when they may
             arrival_s[here] = made.arrival_s
-        counts[: len(made.gaps)] += made.gaps[:n_windows]
+        has_any = np.flatnonzero(made.gaps[:n_windows].any(axis=1))
+        counts[has_any] += made.gaps[has_any]  # few windows of a long trace
         counts[-1] += made.gaps[n_windows:].sum(axis=0)
     columns = arrival_s, demand.input_tokens, demand.output_tokens, ttft_s, e2e_s, is_ok
     order = np.argsort(arrival_s, kind="stable") if demand.parent is not None else slice(None)
-    arrival_s, inputs, outputs, ttft_s, e2e_s, is_ok = (column[order] for column in columns)
-    return Outcome(arrival_s, inputs, outputs, ttft_s, e2e_s, is_ok, EDGES_MS, counts)
+    return Outcome._make([*(column[order] for column in columns), EDGES_MS, counts])
 
 
 @dataclass(frozen=True)

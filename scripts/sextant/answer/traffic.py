@@ -16,7 +16,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of
 from sextant.pages import duration_words, percent, plural
-from sextant.trace.trace_format import parquet_rows, require_trace, sql_text
+from sextant.trace.trace_format import HASH_IDS, parquet_rows, require_trace, sql_text
 from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock
 from sextant.workload.draw import draw_trace, open_workload
@@ -129,7 +129,7 @@ def demand_of_trace(
 
     Raises InputError: not a normalised trace, or all that succeeded came at one moment.
     """
-    require_trace(trace)
+    stored = require_trace(trace).schema_arrow.names
     rows = parquet_rows(trace, has_row_number=True)
     chosen = {"llm": llm, "service": service}
     where = " AND ".join(
@@ -153,7 +153,7 @@ def demand_of_trace(
         fix = "give a trace with two or more, or another --trace-llm or --trace-service"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
     prefix_id = prefix_tokens = None
-    if has_prefixes and len((blocks := read_blocks(trace)).ids):
+    if has_prefixes and HASH_IDS in stored and len((blocks := read_blocks(trace)).ids):
         prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
     arrival_s, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
     demand = Demand(

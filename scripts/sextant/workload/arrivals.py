@@ -5,7 +5,7 @@ workload has: the simplest that is as bursty as the trace.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # its parts load at first use
@@ -70,8 +70,9 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
         return replace(undetermined, reason=reason)
     if duration == 0:
         return replace(undetermined, reason=ALL_AT_ONCE)
+    tested = gaps[:: -(-n_gaps // _MOST_TESTED)].copy()  # the others' logarithms take their place
     if step is None:
-        fits = gamma.fit_gamma(*np.array([[n_gaps], [duration], [np.log(gaps).sum()]]))
+        fits = gamma.fit_gamma(*np.array([[n_gaps], [duration], [np.log(gaps, out=gaps).sum()]]))
     else:
         # In parts: those of a long trace need little memory.
         parts = np.array_split(gaps, -(-n_gaps // _MOST_TESTED))
@@ -85,16 +86,13 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
     ks = None
     if step is None or gamma.FAR * step <= duration / n_gaps:
-        tested = gaps[:: -(-n_gaps // _MOST_TESTED)]
         unit_s = 1.0 if step is None else step
         n = np.array([len(tested)])
         ks = float(gamma.ks_distance(tested, n, fits.alpha, fits.beta * unit_s)[0])
-    fitted = fits.alpha, fits.alpha_lo, fits.alpha_hi, fits.cv
-    alpha, alpha_lo, alpha_hi, cv = (float(each[0]) for each in fitted)
+    names = "alpha", "alpha_lo", "alpha_hi", "cv"
+    fitted: dict[str, Any] = {name: float(getattr(fits, name)[0]) for name in names}
     # The mean is the trace's own, to the last digit.
-    beta_s = duration / n_gaps / alpha
-    found = replace(undetermined, alpha=alpha, beta_s=beta_s, cv=cv, ks=ks)
-    return replace(found, alpha_lo=alpha_lo, alpha_hi=alpha_hi)
+    return replace(undetermined, **fitted, beta_s=duration / n_gaps / fitted["alpha"], ks=ks)
 
 
 def hidden(step_s: float, what: str) -> str:
@@ -120,15 +118,18 @@ def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float 
     next one.
     """
     gaps = np.diff(times)
-    if np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any():
+    is_fine = np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any()
+    if is_fine or (step_s := clock_step(gaps, float(times[-1]))) < COARSE_S:
         return times, None
-    step_s = clock_step(gaps, float(times[-1]))
-    if step_s < COARSE_S:
-        return times, None
-    different, place = np.unique(times, return_inverse=True)
-    room_s = np.minimum(step_s, np.diff(different, append=math.inf))
-    drawn = np.random.default_rng(seed).random(len(times))
-    return times + room_s[place] * drawn[np.lexsort((drawn, place))], step_s
+    del gaps
+    rng, spread = np.random.default_rng(seed), times.copy()
+    cuts = np.searchsorted(times, times[_MOST_TESTED::_MOST_TESTED]).tolist()  # at new stamps
+    for begin, end in zip([0, *cuts], [*cuts, len(times)], strict=True):
+        different, place = np.unique(times[begin:end], return_inverse=True)
+        next_s, drawn = [*times[end : end + 1], math.inf][0], rng.random(end - begin)
+        room_s = np.minimum(step_s, np.diff(different, append=next_s))
+        spread[begin:end] += room_s[place] * drawn[np.lexsort((drawn, place))]
+    return spread, step_s
 
 
 def clock_step(gaps: np.ndarray, end_s: float) -> float:
@@ -139,8 +140,8 @@ def clock_step(gaps: np.ndarray, end_s: float) -> float:
     and decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged, and a
     step is taken to be the roundest number that it may be.
     """
-    gaps = gaps[gaps > 0]
-    step_s = least = max(float(gaps.min()), end_s / gamma.MAX_STEPS)
+    least = float(gaps.min(where=gaps > 0, initial=math.inf))
+    step_s = least = max(least, end_s / gamma.MAX_STEPS)
     rounding = 8 * np.finfo(float).eps * end_s
     parts = np.array_split(gaps, -(-len(gaps) // _MOST_TESTED))  # a long trace's need little memory
     while True:
@@ -169,9 +170,8 @@ def clock_step(gaps: np.ndarray, end_s: float) -> float:
 
 def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Measures:
     """Return measures of times up to `duration_s` (the last); InputError: none, or no order."""
-    gaps = np.diff(times)
     is_sound = times.min(initial=0.0) >= 0 and times.max(initial=0.0) < MAX_SPAN_S
-    if not (is_sound and np.all(gaps >= 0)):  # NaN is neither
+    if not (is_sound and np.all(times[1:] >= times[:-1])):  # NaN is neither
         fix = "correct the time stamps in the source, and ingest it again"
         problem = f"times do not ascend from 0 to at most {MAX_SPAN_S:g} s"
         raise InputError(problem, field="arrival_s", fix=fix)
@@ -179,9 +179,11 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
         fix = "give arrivals with at least one request"
         raise InputError("no request arrives", field="arrival_s", fix=fix)
     end_s = float(times[-1]) if duration_s is None else duration_s
-    has_cv = len(gaps) >= 2 and gaps.any()
-    measures: Measures = {"gap_cv": float(gaps.std(ddof=1) / gaps.mean()) if has_cv else None}
-    binned, binned_s = np.bincount(times.astype(np.int64)), 1
+    measures: Measures = {"gap_cv": None}
+    if (n_gaps := len(times) - 1) >= 2 and times[-1] > times[0]:
+        mean_s = _sum_gaps(times) / n_gaps
+        measures["gap_cv"] = math.sqrt(_sum_gaps(times, mean_s, 2) / (n_gaps - 1)) / mean_s
+    binned, binned_s = np.diff(np.searchsorted(times, np.arange(int(times[-1]) + 2.0))), 1
     for scale_s in SCALES_S:
         if scale_s > binned_s:
             binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
@@ -194,6 +196,14 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
             dispersion = float(counts.var(ddof=1)) / mean if mean else None
             measures[f"dispersion_{scale_s}s"] = dispersion
     return measures
+
+
+def _sum_gaps(times: np.ndarray, mean_s: float = 0.0, power: int = 1) -> float:
+    """Sum a power of the gaps less a mean. In halves, as numpy sums: no room for all at once."""
+    if len(times) <= _MOST_TESTED:
+        return float(((np.diff(times) - mean_s) ** power).sum())
+    half, how = (len(times) - 1) // 16 * 8, (mean_s, power)
+    return _sum_gaps(times[: half + 1], *how) + _sum_gaps(times[half:], *how)
 
 
 class Fit(NamedTuple):
@@ -267,8 +277,9 @@ class _Judge:
 
     def _sample(self, process: Arrivals, n: int, first: int = 0) -> list[Measures]:
         seeds = (child_seed(self._seed, number) for number in range(first, n))
-        drawn = (process.times(duration_s=self._duration_s, seed=seed) for seed in seeds)
-        return [measure_arrivals(times, self._duration_s) for times in drawn if len(times)]
+        drawn = ([process.times(duration_s=self._duration_s, seed=seed)] for seed in seeds)
+        # Out of its list, a sample is gone before the next one is drawn: they may be long.
+        return [measure_arrivals(own.pop(), self._duration_s) for own in drawn if len(own[0])]
 
     def learn_chance(self, steady: Gamma) -> list[Measures]:
         """Learn which measures chance alone gives steady traffic; return those of the samples."""
@@ -348,9 +359,9 @@ def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
     none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
     dispersion of the counts nearest to the trace's over all scales.
     """
-    end_s, per_second, judged = float(times[-1]), np.bincount(times.astype(np.int64)), []
-    named = {scale: trace.get(f"dispersion_{scale}s") for scale in SCALES_S}
-    scales = {scale: value for scale, value in named.items() if value}
+    end_s, judged = float(times[-1]), []
+    per_second = np.diff(np.searchsorted(times, np.arange(int(end_s) + 2.0)))
+    scales = {of: value for of in SCALES_S if (value := trace.get(f"dispersion_{of}s"))}
     for bin_s in _BINS_S:
         n_counts = int(np.ceil(end_s / bin_s))
         if not (2 <= n_counts <= _MAX_BINS and len(times) / n_counts >= MIN_PER_BIN and scales):
@@ -403,7 +414,6 @@ def relative_errors(truth: Mapping[str, float | None], model: Measures) -> Measu
     errors: Measures = {}
     for name, value in truth.items():
         other = None if value is None else model.get(name)
-        errors[name] = other / value - 1 if value and other is not None else None
-        if value == 0 and other == 0:
-            errors[name] = 0.0
+        error = other / value - 1 if value and other is not None else None
+        errors[name] = 0.0 if value == other == 0 else error
     return errors

@@ -74,15 +74,13 @@ def fit_workload(
     measured = {"not_judged": list(choice.left_out), "trace": choice.trace, "models": judged}
     validation |= {"ks_gaps": arrivals.ks, "arrivals": {**chosen, **measured}, "seed": seed}
     validation["provenance"] = provenance({"trace": trace}, fit=facts)
-    models = {
+    chosen["models"] = {
         name: {"process": fit.process and arrivals_to_plain(fit.process), "reason": fit.reason}
         for name, fit in choice.fits.items()
     }
     requests.save(requests_out, facts)
     times_out = write_times(arrivals_out, times, facts)
-    contents = {"requests_sha256": requests_out, "times_sha256": times_out}
-    hashes = {name: sha256_file(path) for name, path in contents.items()}
-    chosen |= {"models": models}
+    hashes = {"requests_sha256": sha256_file(requests_out), "times_sha256": sha256_file(times_out)}
     write_json(arrivals_out, arrivals_to_json(arrivals, chosen, **facts, **hashes))
     write_json(validation_out, validation)
     return validation

@@ -59,14 +59,17 @@ class Arrivals(ABC):
         # Without a rate the number of requests in a duration is not known.
         expected = [end_s * self.mean_rate_rps] if given and self.mean_rate_rps else []
         _check_size(min(expected + ([] if n is None else [n]), default=0.0))
-        times, n_drawn = [np.zeros(0)], 0
+        parts, n_drawn = list[np.ndarray](), 0
         for part in self._parts(most, end_s, seed):
-            times.append(part)
+            parts.append(part)
             n_drawn += len(part)
             _check_size(n_drawn)
             if n_drawn >= most:
                 break
-        drawn = np.concatenate(times)
+        drawn = np.empty(n_drawn)
+        while parts:  # from the last on, and freed at once: many are not there twice
+            n_drawn -= len(part := parts.pop())
+            drawn[n_drawn : n_drawn + len(part)] = part
         return drawn[: min(most, int(np.searchsorted(drawn, end_s)))]
 
     def scaled(self, rate_factor: float) -> Arrivals:

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet, read_provenance, reading
-from sextant.trace.trace_format import parquet_rows
+from sextant.base.files import MAKE_TRACE_AGAIN, read_provenance, reading
+from sextant.trace.trace_format import parquet_rows, require_trace
 from sextant.workload import gamma
 from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, clock_step, hidden
 
@@ -196,7 +196,13 @@ def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
 
 def read_arrivals(trace: str | Path) -> np.ndarray:
     """Return the arrivals (s) of all requests of a trace, failed ones too."""
-    return read_parquet(trace, ["arrival_s"], fix=MAKE_TRACE_AGAIN)["arrival_s"].to_numpy()
+    stored, end = require_trace(trace), 0
+    times = np.empty(stored.metadata.num_rows)
+    with reading(trace, fix=MAKE_TRACE_AGAIN):
+        for number in range(stored.num_row_groups):  # a long trace is not there twice
+            part = stored.read_row_group(number, ["arrival_s"])["arrival_s"].to_numpy()
+            times[end : end + len(part)], end = part, end + len(part)
+    return times
 
 
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:

@@ -184,11 +184,8 @@ def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str
     schema = pa.schema([("arrival_s", pa.float64())], metadata)
     options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": False}
     options["column_encoding"] = {"arrival_s": "BYTE_STREAM_SPLIT"}
-    with (
-        files.atomic_path(path) as temporary,
-        pq.ParquetWriter(temporary, schema, **options) as writer,
-    ):
-        writer.write_table(pa.table([times], schema=schema))
+    with files.atomic_path(path) as temporary:
+        pq.write_table(pa.table([times], schema=schema), temporary, **options)
     return path
 
 
