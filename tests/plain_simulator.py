@@ -267,6 +267,17 @@ class Replica:
             ended.append(job)
 
 
+def score(replica: Replica, replicas: list[Replica], job: Job) -> float:
+    """Return what llm-d's router gives a replica for a request: prefix, queue, memory."""
+    cache = replica.cache
+    hit = len(cache.cached(job)) / -(-job.input // cache.size)
+    waiting = [len(each.present) - len(each.running) for each in replicas]
+    spread = max(max(waiting) - min(waiting), 1)
+    queue = (max(waiting) - len(replica.present) + len(replica.running)) / spread
+    used = 1 - len(cache.free) / replica.scheduler.n_blocks
+    return round(3 * hit + 2 * queue - 2 * used, 9)
+
+
 def run_plainly(
     requests: Requests,
     scheduler: Scheduler,
@@ -276,7 +287,6 @@ def run_plainly(
 ) -> tuple[list[Job], list[Replica]]:
     """Return what becomes of every request, and the servers as they were left."""
     replicas = [Replica(scheduler, law) for _ in range(n_replicas)]
-    names = sorted({*requests.prefix_id[requests.prefix_id >= 0]})
     jobs = []
     turn = 0
     columns = (requests.arrival_s, requests.input_tokens, requests.output_tokens)
@@ -289,14 +299,17 @@ def run_plainly(
         if n_input + n_output > scheduler.longest:
             job.status = "refused"
             continue
-        if router == "least_requests":
+        if router == "round_robin":
+            chosen = replicas[turn % n_replicas]
+        else:
             for replica in replicas:
                 replica.advance(arrival_s)
-            chosen = min(replicas, key=lambda replica: len(replica.present))
-        elif router == "prefix" and prefix[1] and scheduler.has_prefix_caching:
-            chosen = replicas[names.index(prefix[0]) % n_replicas]
-        else:
-            chosen, turn = replicas[turn], (turn + 1) % n_replicas
+            in_turn = [replicas[(turn + k) % n_replicas] for k in range(n_replicas)]
+            if router == "prefix":
+                chosen = max(in_turn, key=lambda each: score(each, replicas, job))
+            else:
+                chosen = min(replicas, key=lambda each: len(each.present))
+        turn += 1
         chosen.queue.append(job)
         chosen.present.append(job)
     for replica in replicas:

@@ -206,3 +206,16 @@ def test_a_law_of_absurd_times_stays_within_its_windows() -> None:
     requests = Requests.of(np.arange(20.0), np.full(20, 50), np.full(20, 9))
     found = simulate(requests, Scheduler(kv_tokens=4096), slow, window_s=5.0)
     assert found.gaps[:-1].sum() == 0 and found.gaps[-1].sum() == 20 * 8
+
+
+def test_a_prefix_that_all_have_holds_nobody_on_a_full_replica() -> None:
+    n = 400
+    requests = Requests.of(np.arange(n) / 200, [200] * n, [20] * n, [0] * n, [160] * n)
+    scheduler = Scheduler(kv_tokens=4_000, max_num_seqs=64, max_num_batched_tokens=512)
+    law = StepLaw(10, 0, 0, 1e-3, 0.05, 0)
+    by_prefix, in_turn = (
+        simulate(requests, scheduler, law, n_replicas=4, router=router)
+        for router in ("prefix", "round_robin")
+    )
+    assert by_prefix.ttft_s.mean() < 1.2 * in_turn.ttft_s.mean()
+    assert by_prefix.cached_tokens.sum() == pytest.approx(in_turn.cached_tokens.sum(), rel=0.05)

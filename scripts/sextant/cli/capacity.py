@@ -105,7 +105,7 @@ class SearchOptions:
     image=0s,weights=60s; by the LLM's size by default."""
     least_replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas at any time.
     router: ROUTERS = "round_robin"
-    """Where a request goes: in turn, to the fewest requests, by its prefix."""
+    """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
     split_tokens: Annotated[int | None, typer.Option(min=1)] = None
     """Compare with two pools: inputs of up to so many tokens, and longer ones."""
     policy: Path | None = None
@@ -319,7 +319,7 @@ class SimulateOptions:
     startup: str | None = None
     """From the order of a replica until it serves, as `capacity` takes it."""
     router: ROUTERS = "round_robin"
-    """Where a request goes: in turn, to the fewest requests, by its prefix."""
+    """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
     users: Annotated[int | None, typer.Option(min=1)] = None
     """Instead of arrivals: users who each wait for their answer."""
     unique_prompts: Annotated[int | None, typer.Option(min=1)] = None

@@ -295,7 +295,7 @@ def simulate(
         law: time of an engine step.
         n_replicas: behind the router.
         router: `round_robin` (in turn), `least_requests` (the one with the fewest requests) or
-            `prefix` (requests of one prefix go to one replica, others in turn).
+            `prefix` (the one that weighs best its cached prefix against queue and memory in use).
         warmup_s: requests that arrive before are simulated, but not counted.
         window_s: width of the windows that `Simulation.gaps` are counted for.
 

@@ -15,6 +15,10 @@ from sextant.simulate.tables import World, compiled
 
 ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
 """In the order of `Router`."""
+_OF_PREFIX, _OF_QUEUE, _OF_CACHE = 3.0, 2.0, 2.0
+"""Weights of llm-d's default profile: the share of the prompt that is cached, the shortest queue,
+and memory that is not in use."""
+_TIE = 1e-9
 
 
 @compiled
@@ -426,19 +430,51 @@ def route(w: World, router: int, serving: np.ndarray, until_s: float, turn: int)
         if q.status != PENDING:
             tables.over(w, i, due_s)
             continue
-        if router == LEAST_REQUESTS:  # the first one of those with the fewest
-            r = serving[0]
+        if router == ROUND_ROBIN:
+            r = serving[turn % len(serving)]
+        else:
             for other in serving:
                 advance(w, other, due_s)
-                s, best = w.replicas[other], w.replicas[r]
-                if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
-                    r = other
-        elif router == PREFIX and q.group != NONE:
-            r = serving[q.group % len(serving)]
-        else:
-            r = serving[turn % len(serving)]
-            turn += 1
+            r = _least_busy(w, serving) if router == LEAST_REQUESTS else _best(w, serving, i, turn)
+        turn += 1
         tables.assign(w, r, i)
+
+
+@compiled
+def _least_busy(w: World, serving: np.ndarray) -> int:
+    """Return the first replica of those with the fewest requests."""
+    found = serving[0]
+    for r in serving:
+        s, best = w.replicas[r], w.replicas[found]
+        if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
+            found = r
+    return found
+
+
+@compiled
+def _best(w: World, serving: np.ndarray, i: int, turn: int) -> int:
+    """Return the replica of the highest score for a request; in turn where several have it."""
+    q, most, least = w.requests[i], 0, 1 << 60
+    for r in serving:
+        most, least = max(most, _n_waiting(w, r)), min(least, _n_waiting(w, r))
+    found, highest = serving[0], -1e9
+    for k in range(len(serving)):
+        r = serving[(turn + k) % len(serving)]
+        hit = 0
+        if q.group != NONE:
+            hit = min(w.runs[r * w.n_groups + q.group].cached, q.shared)
+        score = _OF_PREFIX * hit / tables.blocks_of(w, q.input)
+        score += _OF_QUEUE * (most - _n_waiting(w, r)) / max(most - least, 1)
+        score -= _OF_CACHE * w.replicas[r].used / w.n_blocks
+        if score > highest + _TIE:
+            found, highest = r, score
+    return found
+
+
+@compiled
+def _n_waiting(w: World, r: int) -> int:
+    s = w.replicas[r]
+    return s.n_assigned - s.n_left - s.n_running
 
 
 @compiled
