@@ -40,6 +40,7 @@ def whole_run(**changes: Any) -> run.CellRun:
     level |= {"engine_version": "0.32.0", "timeout_s": 300.0, "times_since": NOW}
     level |= {"phase": {"name": "warm-up", "settings": [{"start_s": 0.0}]}}
     level |= {"published_medians": run.PublishedMedians(5.5, 50.5)}
+    level |= {"sessions": {"n_sessions": 2, "n_turns": 5, "n_not_sent": 1}}
     command, devices, gpu = ("vllm", "serve"), ((0, "GPU-1"),), run.HostGPU("A", True)
     stop = run.Stop(run.LevelMedians(4, 12, 333.0, 99.0), 100, 30, 2)
     facts: dict[str, Any] = {

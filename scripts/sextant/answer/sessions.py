@@ -1,11 +1,5 @@
-"""Sessions of a trace: turns that arrive when the answer to another one was read and thought about.
+"""Sessions of a trace that start at a rate; `trace_arrivals.read_turns` has what turns follow."""
 
-A turn follows the last answer of its session that was there when it arrived, as the trace's
-`e2e_ms` says; what lies between is think time. Turns that overlap, as of agents at work side by
-side, follow the same answer: a session is a tree.
-"""
-
-from bisect import bisect_right, insort
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,40 +8,13 @@ import pandas as pd
 
 from sextant.answer.demand import Demand
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, read_parquet
 from sextant.pages import HOUR_S
-
-
-def with_turns(demand: Demand, trace: str, rows: np.ndarray) -> Demand:
-    """Return the demand of a trace whose turns wait for answers; `rows` are its rows of the trace.
-
-    Raises InputError: the trace has no sessions, or not how long its answers took.
-    """
-    table = read_parquet(trace, ["session_id", "e2e_ms"], fix=MAKE_TRACE_AGAIN).to_pandas()
-    table = table.iloc[rows]
-    if not table["session_id"].duplicated().any() or table["session_id"].isna().all():
-        problem, fix = "no session has two requests", "leave out --sessions"
-        raise InputError(problem, file=trace, field="session_id", fix=fix)
-    if table["e2e_ms"].isna().all():
-        problem = "without answers' times it is not known how long somebody thought"
-        raise InputError(problem, file=trace, field="e2e_ms", fix="leave out --sessions")
-    end_s = demand.arrival_s + np.nan_to_num(table["e2e_ms"].to_numpy(float)) / 1e3
-    session = pd.factorize(table["session_id"])[0]
-    parent, think_s = np.full(demand.n, -1), np.zeros(demand.n)
-    ended: dict[int, list[tuple[float, int]]] = {}
-    for place in np.flatnonzero(session >= 0).tolist():
-        own = ended.setdefault(int(session[place]), [])
-        if n := bisect_right(own, (demand.arrival_s[place], demand.n)):
-            at_s, parent[place] = own[n - 1]
-            think_s[place] = demand.arrival_s[place] - at_s
-        insort(own, (float(end_s[place]), place))
-    return replace(demand, parent=parent, think_s=think_s, session=session)
 
 
 class SessionTraffic(NamedTuple):
     """Sessions of a trace that start at random at a steady rate, each draw with others."""
 
-    demand: Demand  # as `with_turns` returns it
+    demand: Demand  # with turns
     per_hour: float
     duration_s: float
     seed: int

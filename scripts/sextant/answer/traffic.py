@@ -11,7 +11,6 @@ import pandas as pd
 
 from sextant.answer.demand import COLUMNS, Demand, SteadyTraffic, busiest_windows, lengths_of
 from sextant.answer.question import Requests
-from sextant.answer.sessions import with_turns
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of
@@ -23,7 +22,7 @@ from sextant.workload.draw import draw_trace, open_workload
 from sextant.workload.generators import Arrivals, Gamma
 from sextant.workload.profiles import start_time
 from sextant.workload.shared_blocks import read_blocks
-from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored
+from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored, read_turns
 
 MOST_REQUESTS = 200_000  # Of a trace with more requests its busiest windows are simulated.
 MOST_COPIED = 1_000_000  # Requests of one simulation where a factor on the traffic makes more.
@@ -125,7 +124,7 @@ def demand_of_trace(
 
     Of more than `MOST_REQUESTS` the busiest windows are read, by requests or tokens, each with the
     one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`,
-    with `has_turns` turns of sessions wait for answers (`with_turns`).
+    with `has_turns` turns of sessions wait for answers (`read_turns`).
 
     Raises InputError: not a normalised trace, or all that succeeded came at one moment.
     """
@@ -171,7 +170,7 @@ def demand_of_trace(
         lengths_of_trace=(float(counts["inputs"].sum() / n), float(counts["outputs"].sum() / n)),
     )
     if has_turns:
-        demand = with_turns(demand, str(trace), read["row"])
+        demand = replace(demand, **read_turns(trace, arrival_s, read["row"])._asdict())
     if factor * demand.n > MOST_COPIED:
         problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
         fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"

@@ -142,8 +142,8 @@ class RequestOptions:
     workload: Annotated[str | None, typer.Option(help=options.WORKLOAD_HELP)] = None
     replay: Path | None = None
     """Normalised trace, in place of a workload: its requests in their order, whose prompts begin
-    alike as far as its hash_ids do. At its own times, unless --users, --request-rate or --batch say
-    others."""
+    alike as far as its hash_ids do. At its own times, turns of sessions when they were answered
+    before, unless --users, --request-rate or --batch say others."""
     input_tokens: Annotated[int | None, typer.Option(min=1)] = None
     """Input of every request, in place of a workload."""
     output_tokens: Annotated[int | None, typer.Option(min=1)] = None

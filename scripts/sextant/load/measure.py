@@ -136,6 +136,7 @@ class Load(ABC):
         self._send_lags_ms, self._lags_ms = array("f"), array("f")
         self._n_left_out = {"warmup": 0, "cooldown": 0}
         self._started_ns = self._last_end_ns = 0
+        self.sessions = dict[str, int]()  # as `LevelRun` has them
         self._is_refused = True  # until one is answered
         self._keys = {target.api_key for target in targets}
         self._parts: deque[Part] = deque()
@@ -299,6 +300,7 @@ class Load(ABC):
             n_cooldown_requests=self._n_left_out["cooldown"],
             n_prepared_late=self._source.n_prepared_late,
             n_unfinished=self.n_in_flight,
+            sessions=self.sessions or None,
             client_lag_ms=lag,
             send_lag_ms=send_lag,
             answer_warnings=tuple(f"{n} of {self.log.n_ok} answers: {it}" for it, n in odd),

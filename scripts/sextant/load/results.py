@@ -76,6 +76,7 @@ def _summarise_level(
         "n_ok": log.n_ok,
         "n_failed": log.n_failed,
         "n_good": n_good if limits_ms else None,
+        **({"sessions": dict(level.sessions)} if level.sessions else {}),
         **{name: log.statistics(name, STATISTICS, is_due=is_due) for name in SHOWN},
         **{name: None if np.isnan(rate) else float(rate) for name, rate in rates.items()},
         "failures": dict(log.failures.most_common()),
@@ -103,13 +104,19 @@ def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list
 
 def _notes(level: Mapping[str, Any]) -> list[str]:
     n_failed, n_all = level["n_failed"], level["n_ok"] + level["n_failed"]
+    notes: list[str] = level["warnings"]
+    if found := level.get("sessions"):
+        n, n_turns, gone = map(plural, found.values(), ("session", "turn", "turn"))
+        failed = f"{gone} not sent: an answer that the session waited for failed"
+        own = f"{n} with {n_turns} that wait for an answer and think as in the trace"
+        notes = [own, *[failed] * (found["n_not_sent"] > 0), *notes]
     if not n_failed:
-        return level["warnings"]
+        return notes
     kinds = ", ".join(f"{n} {kind}" for kind, n in level["failures"].items())
     said = f"; the first: {level['first_failure']}" if level["first_failure"] else ""
     is_many = n_failed > MAX_FAILED * n_all
     verdict = f", more than {percent(MAX_FAILED)}: no SLO is met" if is_many else ""
-    return [f"{n_failed} of {n_all} failed{verdict}: {kinds}{said}", *level["warnings"]]
+    return [f"{n_failed} of {n_all} failed{verdict}: {kinds}{said}", *notes]
 
 
 def summary_document(facts: Mapping[str, Any]) -> Document:

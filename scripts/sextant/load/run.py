@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.job_log import raise_between_callbacks
@@ -26,6 +28,7 @@ from sextant.load.source import Draw, Form, Source
 from sextant.points.run import CellRun, ServerFacts
 from sextant.points.verdict import FEASIBLE
 from sextant.workload.generators import AtOnce
+from sextant.workload.trace_arrivals import Replay, Turns
 
 if TYPE_CHECKING:
     from sextant.pages.blocks import Document
@@ -82,9 +85,20 @@ def measure_level(
             how: dict[str, Any] = {"max_in_flight": max_in_flight}
             if n is None:
                 how |= {"warmup_s": warmup_s, "duration_s": scenario.duration_s}
+            how["turns"] = _turns(arrivals, arrival_s) if isinstance(arrivals, Replay) else None
             result = run_open_loop(targets, source, arrival_s, *load, level, **how)
     n_warmup += result.run.n_warmup_requests or 0
     return replace(result, run=replace(result.run, n_warmup_requests=n_warmup))
+
+
+def _turns(replay: Replay, arrival_s: np.ndarray) -> Turns | None:
+    """Return the turns of a trace's sessions; None where they cannot be followed."""
+    try:
+        return replay.turns(arrival_s)
+    except InputError as error:
+        if error.field == "e2e_ms":
+            log.warning("turns of sessions come at the trace's times: %s", error.problem)
+        return None
 
 
 class Stopped(KeyboardInterrupt):

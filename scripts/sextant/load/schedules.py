@@ -3,7 +3,8 @@
 import asyncio
 import resource
 import time
-from collections import deque
+from bisect import bisect_right
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.engine.http import Target
-from sextant.load.client import Connection, Exchange, open_all
+from sextant.load.client import Connection, Exchange, Part, open_all
 from sextant.load.measure import Alarm, LevelResult, Load
-from sextant.load.source import Source
+from sextant.load.source import PreparedRequest, Source
+from sextant.workload.trace_arrivals import Turns
 
 _PAUSE_AFTER_FAILURE_S = 0.1
 # Requests prepared before a level starts, per user; more are prepared while it runs.
@@ -123,6 +125,7 @@ def run_open_loop(
     warmup_s: float = 0.0,
     duration_s: float | None = None,
     max_in_flight: int | None = None,
+    turns: Turns | None = None,
 ) -> LevelResult:
     """Send one request at each of `arrival_s`, seconds from the start in ascending order.
 
@@ -131,14 +134,21 @@ def run_open_loop(
     count from when it was due (`scheduled_s`): neither a late client nor a queue hides anything.
     What is due before `warmup_s`, or `duration_s` after it or later, is sent but not measured;
     when the last measured request has ended, nothing more is sent. A level of 0 stands for none.
+    With `turns` some wait for answers (measured as by `arrival_s`), and are not sent if these fail.
     """
     arrivals = np.asarray(arrival_s, float)
     # Those that are opened before, or all that are due at 0.
     n_at_once = max(int(np.count_nonzero(arrivals <= 0)), min(len(arrivals), _MOST_OPENED))
     _check_descriptors(min(n_at_once, max_in_flight or n_at_once))
-    n_first = int(np.searchsorted(arrivals, _FIRST_S, side="right"))
-    source.prepare(min(len(arrivals), max(_PREPARED_FOR_SCHEDULE, n_first)), len(arrivals))
+    roots = None if turns is None else np.flatnonzero(turns.parent < 0).tolist()
+    firsts = arrivals if roots is None else arrivals[roots]
+    n_first = int(np.searchsorted(firsts, _FIRST_S, side="right"))
+    n_ahead = min(len(firsts), max(_PREPARED_FOR_SCHEDULE, n_first))
+    source.prepare(n_ahead, len(firsts), roots)
     load = _OpenLoop(targets, source, timeout_s)
+    if turns is not None:
+        load = _Sessions(targets, source, timeout_s)
+        load.turns = turns
     end_s = np.inf if duration_s is None else warmup_s + duration_s
     load.schedule(arrivals, (warmup_s, end_s), max_in_flight or len(arrivals))
     return load.measure(level, epoch_ns, warmup_s)
@@ -153,6 +163,7 @@ class _OpenLoop(Load):
         """Take the arrivals and between which times they are measured."""
         self._after_start_ns = np.rint(arrivals * 1e9).astype(np.int64)
         self._first, self._last = np.searchsorted(arrivals, measured_s).tolist()
+        self._places: Sequence[int] = range(len(arrivals))  # in the order of sending
         # Since when each of the places that the limit allows has been free.
         self._rooms_ns = deque([0] * max_in_flight)
         self._idle: list[list[Connection]] = [[] for _ in self.targets]
@@ -205,7 +216,7 @@ class _OpenLoop(Load):
         return is_late or self._next >= len(self._due_ns)
 
     def _send(self, due_ns: int) -> None:
-        place, self._next = self._next, self._next + 1
+        place, self._next = self._places[self._next], self._next + 1
         left_out = None
         if not self._first <= place < self._last:
             left_out = "warmup" if place < self._first else "cooldown"
@@ -224,3 +235,68 @@ class _OpenLoop(Load):
         self._n_under_way -= 1
         self._idle[connection.replica].append(connection)
         self._send_due()
+
+
+class _Sessions(_OpenLoop):
+    """A schedule to which turns are added when the answers that they wait for have been read."""
+
+    turns: Turns
+
+    async def open(self) -> None:
+        parent, session = self.turns.parent, self.turns.session
+        roots = np.flatnonzero(parent < 0)
+        self._after_start_ns = self._after_start_ns[roots]
+        self._places = self._order = roots.tolist()
+        self._think_ns = np.rint(self.turns.think_s * 1e9).astype(np.int64).tolist()
+        self._waiting = defaultdict[int, list[int]](list)
+        for place in np.flatnonzero(parent >= 0).tolist():
+            self._waiting[int(parent[place])].append(place)
+        self._encoded = dict[int, PreparedRequest]()  # encoded while somebody thinks
+        # Neither sent nor given up: of all, and of those that are measured.
+        self._n_left, self._n_measured_left = len(parent), self._last - self._first
+        counts = (len(np.unique(session[session >= 0])), self._n_left - len(roots), 0)
+        self.sessions = dict(zip(("n_sessions", "n_turns", "n_not_sent"), counts, strict=True))
+        await super().open()
+
+    def _send_due(self) -> None:
+        if self._next < len(self._due_ns) or self._is_over():
+            super()._send_due()
+
+    def _is_over(self) -> bool:
+        return not self._n_left or not (self._n_measured_left or self.n_in_flight)
+
+    def _leave(self, place: int) -> None:
+        self._n_left -= 1
+        self._n_measured_left -= self._first <= place < self._last
+
+    def take(
+        self, user: int, scheduled_ns: int, ready_ns: int, left_out: str | None = None
+    ) -> Exchange:
+        """Return the exchange of the request at a place."""
+        self._leave(user)
+        if turn := self._encoded.pop(user, None):
+            self._source.put_first(turn)
+        return super().take(user, scheduled_ns, ready_ns, left_out)
+
+    def _read(self, part: Part) -> None:
+        super()._read(part)
+        exchange, _, is_last = part
+        turns = self._waiting.pop(exchange.user, []) if is_last else []
+        if exchange.status == "ok":
+            for turn in turns:
+                self._encoded[turn] = self._source.one(turn)
+                due_ns = exchange.ended_ns + self._think_ns[turn]
+                at = bisect_right(self._due_ns, due_ns, self._next)
+                self._due_ns.insert(at, due_ns)
+                self._order.insert(at, turn)
+            return
+        while turns:  # those that wait for them as well
+            turn = turns.pop()
+            self._leave(turn)
+            self.sessions["n_not_sent"] += 1
+            turns += self._waiting.pop(turn, [])
+
+    def _work(self) -> None:
+        super()._work()
+        if not self._done.is_set():
+            self._send_due()

@@ -110,10 +110,15 @@ class Source:
         self._model_name, self._draw, self._seed, self._form = model_name, draw, seed, form
         self._n_calls = 0
 
-    def prepare(self, n_ahead: int, n_most: int | None = None) -> None:
-        """Start again: encode `n_ahead` requests, keep so many ready, of `n_most` to be taken."""
+    def prepare(
+        self, n_ahead: int, n_most: int | None = None, numbers: Iterable[int] | None = None
+    ) -> None:
+        """Start again: encode `n_ahead` requests (of a replay those with these `numbers`), keep so
+        many ready, of `n_most` to be taken.
+        """
         self._n_calls += 1
-        self._coming, self._ready = self._requests(n_ahead), deque[PreparedRequest]()
+        self._coming = self._requests(n_ahead) if numbers is None else map(self.one, numbers)
+        self._ready = deque[PreparedRequest]()
         self._n_ahead, self._n_left, self.n_prepared_late = n_ahead, n_most, 0
         while self.top_up():
             pass
@@ -132,6 +137,15 @@ class Source:
         self.n_prepared_late += 1
         return self._next()
 
+    def put_first(self, request: PreparedRequest) -> None:
+        """Have this request taken next."""
+        self._ready.appendleft(request)
+
+    def one(self, number: int) -> PreparedRequest:
+        """Encode a request of a replay, which needs no other block's seed."""
+        seed = np.random.SeedSequence(self._seed, spawn_key=(self._n_calls, 0))
+        return next(self._encoded(number, 1, seed))
+
     def _next(self) -> PreparedRequest:
         if self._n_left:
             self._n_left -= 1
@@ -142,12 +156,15 @@ class Source:
         block, number, n = 0, 0, max(1, n_first)
         while True:
             seed = np.random.SeedSequence(self._seed, spawn_key=(self._n_calls, block))
-            for prompt, output_tokens, sampling in self._draw(number, n, seed):
-                request_id = f"{self._seed}-{self._n_calls}-{number}"
-                asked = (prompt, output_tokens, sampling, self._form)
-                yield prepare(self._model_name, request_id, *asked)
-                number += 1
-            block, n = block + 1, _BLOCK
+            yield from self._encoded(number, n, seed)
+            block, number, n = block + 1, number + n, _BLOCK
+
+    def _encoded(
+        self, first: int, n: int, seed: np.random.SeedSequence
+    ) -> Iterator[PreparedRequest]:
+        for number, asked in enumerate(self._draw(first, n, seed), first):
+            name = f"{self._seed}-{self._n_calls}-{number}"
+            yield prepare(self._model_name, name, *asked, self._form)
 
 
 def drawn_from(model: "RequestModel", prompts: Prompts, sampler: str = "joint") -> Draw:

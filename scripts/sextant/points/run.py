@@ -90,6 +90,9 @@ class LevelRun:
     n_cooldown_requests: NonNegativeInt | None = None
     n_prepared_late: NonNegativeInt | None = None  # requests encoded while one was due
     n_unfinished: NonNegativeInt = 0  # in flight when the level was interrupted; without a row
+    sessions: Mapping[str, NonNegativeInt] | None = None
+    """Of a replay that follows sessions: `n_sessions`, `n_turns` that waited for an answer, and
+    `n_not_sent` of them, because one before failed."""
     client_lag_ms: Quantiles = Quantiles()  # lateness of the client's event loop
     send_lag_ms: Quantiles = Quantiles()  # time from when a request was due until it was sent
     lag_warning: str | None = None

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -70,6 +71,54 @@ class Replay(_OfTrace):
         arrival_s = _ascending(table, self.trace, "give a normalised trace")
         arrival_s, _ = on_fine_clock(arrival_s, generators.child_seed(seed, 0))
         yield (arrival_s - arrival_s[0]) * self.time_factor
+
+    def turns(self, arrival_s: np.ndarray) -> Turns:
+        """Return the turns of the first requests, whose `times` these are; raises `read_turns`'."""
+        turns = read_turns(self.trace, arrival_s / self.time_factor, np.arange(len(arrival_s)))
+        return turns._replace(think_s=turns.think_s * self.time_factor)
+
+
+class Turns(NamedTuple):
+    """What requests of a trace wait for, each of shape (n,)."""
+
+    session: np.ndarray  # a number for each session, -1: none
+    parent: np.ndarray  # place of the request whose answer each waits for, -1: none
+    think_s: np.ndarray  # from the end of that answer to the arrival
+
+
+def read_turns(trace: str | Path, arrival_s: np.ndarray, rows: np.ndarray) -> Turns:
+    """Return the turns among these rows of a trace, which arrive at `arrival_s`.
+
+    A turn follows the last answer of its session that was there when it arrived, as the trace's
+    `e2e_ms` says; what lies between is think time. Turns that overlap, as of agents at work side by
+    side, follow the same answer: a session is a tree. Nobody follows what failed.
+
+    Raises InputError: the trace has no sessions, or not how long its answers took.
+    """
+    import pyarrow.compute as pc
+
+    columns = ["session_id", "e2e_ms", "status"]
+    table = read_parquet(trace, columns, fix=MAKE_TRACE_AGAIN).take(rows)
+    codes = table["session_id"].combine_chunks().dictionary_encode().indices
+    session = codes.fill_null(-1).to_numpy(zero_copy_only=False)
+    if len(np.unique(session[session >= 0])) == (session >= 0).sum():
+        problem, fix = "no session has two requests", "leave out --sessions"
+        raise InputError(problem, file=trace, field="session_id", fix=fix)
+    if table["e2e_ms"].null_count == len(table):
+        problem = "without answers' times it is not known how long somebody thought"
+        raise InputError(problem, file=trace, field="e2e_ms", fix="leave out --sessions")
+    end_s = arrival_s + np.nan_to_num(table["e2e_ms"].to_numpy()) / 1e3
+    is_ok = pc.equal(table["status"], "ok").to_numpy()
+    parent, think_s = np.full(len(rows), -1), np.zeros(len(rows))
+    ended: dict[int, list[tuple[float, int]]] = {}
+    for place in np.flatnonzero(session >= 0).tolist():
+        own = ended.setdefault(int(session[place]), [])
+        if n := bisect_right(own, (arrival_s[place], len(rows))):
+            at_s, parent[place] = own[n - 1]
+            think_s[place] = arrival_s[place] - at_s
+        if is_ok[place]:
+            insort(own, (float(end_s[place]), place))
+    return Turns(session, parent, think_s)
 
 
 @dataclass(frozen=True)
