@@ -222,3 +222,60 @@ def test_a_trace_that_does_not_say_what_its_ids_are_of_is_refused(talks):
     table.to_parquet(talks)
     with pytest.raises(InputError, match=r"field 'hash_ids': .*block_tokens.*again"):
         read_blocks(talks)
+
+
+KINDS = ("sys_prompt", "passage", "history", "web_search", "user_input")
+RAGPULSE = ",".join(
+    ["arrival_s,session,input_tokens,output_tokens", *(f"{kind}_ids" for kind in KINDS)]
+    + [f"{kind}_tokens" for kind in KINDS]
+)
+
+
+def test_parts_of_prompts_become_blocks_as_far_as_all_before_are_equal(tmp_path):
+    rows = [
+        "0,1,565,9,1 2,5 6,7,,8,522,30,4,0,4",
+        "7,2,565,9,1 2,5 9,7,,8,522,30,4,0,4",
+        "7,1,570,9,1 4,5 6,7,,8,522,30,4,0,4",
+        "9,3,565,9,1 2,5 6,7,,8,522,30,4,0,4",
+        "9,3,565,9,1 2,5 6,7,,8,522,many,4,0,4",
+        "12,3,500,9,1 2,5 6,7,,8,522,30,4,0,4",
+    ]
+    trace, rejected, _ = ingest(tmp_path, "\n".join([RAGPULSE, *rows, ""]), "ragpulse")
+    assert trace["session_id"].tolist() == ["1", "2", "1", "3"]
+    assert trace["request_id"].tolist() == ["2", "3", "4", "5"] and rejected["line"].tolist() == [
+        6,
+        7,
+    ]
+    assert rejected["reason"].tolist() == [
+        "hash_ids: not a list of whole numbers from 0 on",
+        "hash_ids: more than the blocks of the input",
+    ]
+    first, *others = (ids.tolist() for ids in trace[HASH_IDS])
+    # Tokens 0 to 511 are part 1, to 521 part 2, to 536 and 551 the passages, to 559 the others.
+    assert len(first) == 35 and len(set(first)) == 4
+    assert [n_alike(first, other) for other in others] == [33, 32, 35]
+
+
+def test_ragpulses_prompts_repeat_31_percent(tmp_path, mirror):
+    source = mirror / "rag/ragpulse.csv"
+    if not source.is_file():
+        pytest.skip("the mirror has no RAGPulse")
+    outputs = [tmp_path / name for name in ("t.parquet", "r.parquet", "report.json")]
+    ingest_trace(source, "ragpulse", *outputs)
+    found = measure_reuse(outputs[0])
+    raw = pd.read_csv(source).sort_values("arrival_s", kind="stable")
+    tokens = sum(raw[f"{kind}_tokens"] for kind in KINDS)
+    assert found["n_blocks"] == np.ceil(tokens / 16).sum()
+    parts = raw[[f"{kind}_ids" for kind in KINDS]].fillna("").astype(str).agg(" ".join, axis=1)
+    # How many leading parts an earlier prompt has; the system prompt has three, of 512 tokens.
+    seen, n_blocks = set[tuple[str, ...]](), 0
+    for own, n_system, n_all in zip(
+        parts.str.split(), raw["sys_prompt_tokens"], tokens, strict=True
+    ):
+        n = max((n for n in range(1, len(own) + 1) if tuple(own[:n]) in seen), default=0)
+        n_blocks += min(512 * n, n_system) // 16 if n < len(own) else np.ceil(n_all / 16)
+        seen |= {tuple(own[:n]) for n in range(1, len(own) + 1)}
+    # Of three prompts a few passages repeat as well.
+    assert found["repeated_fraction"] * found["n_blocks"] == pytest.approx(n_blocks, rel=1e-3)
+    assert found["repeated_fraction"] == pytest.approx(0.3144, abs=1e-4)
+    assert pd.read_parquet(outputs[0], columns=["session_id"])["session_id"].nunique() == 3990

@@ -64,8 +64,8 @@ class IngestOptions:
     """How the rows of a log are read."""
 
     trace_format: Annotated[str | None, typer.Option("--format")] = None
-    """azure, burstgpt, mooncake, qwen-bailian, openai, litellm, kv-cache-tester or sextant;
-    or give --columns."""
+    """azure, burstgpt, mooncake, qwen-bailian, openai, litellm, kv-cache-tester, ragpulse or
+    sextant; or give --columns."""
     columns: str | None = None
     """Your own columns in place of a format, e.g.
     arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; or a mapping

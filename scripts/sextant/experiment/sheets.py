@@ -37,6 +37,7 @@ class TraceRow:
         "openai",
         "litellm",
         "kv-cache-tester",
+        "ragpulse",
         "sextant",
         "columns",
     ]

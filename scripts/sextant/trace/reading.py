@@ -25,7 +25,7 @@ from sextant.base.errors import InputError
 from sextant.trace import trace_format
 from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_times
 from sextant.trace.rules import Cells, Judge, Rows
-from sextant.trace.sessions import flat_sessions
+from sextant.trace.sessions import flat_sessions, joined_parts
 from sextant.trace.trace_format import BLANK, COLUMN_TYPES, HASH_IDS, TraceFormat
 
 BATCH_ROWS = 100_000  # of a Parquet file that are checked at a time
@@ -60,9 +60,13 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
                     yield judge.rows(cells, partial(_raw_rows, batch))
             return
         blocks = read_blocks(source)
-        names, blocks = _columns(source, form, flat_sessions(blocks) if form.is_nested else blocks)
+        if form.is_nested:
+            blocks = flat_sessions(blocks)
+        elif form.parts:
+            blocks = joined_parts(blocks, form.parts, form.block_tokens or 1)
+        names, blocks = _columns(source, form, blocks)
         ignored += _check_columns(source, form, names)
-        judge = Judge(form, form.sources(names), next_line=1 if form.is_jsonl else 2)
+        judge = Judge(form, form.sources(names), 2 if form.parts or not form.is_jsonl else 1)
         for text in blocks:
             try:
                 text.decode()

@@ -1,14 +1,19 @@
-"""Sessions that a source has as trees, an object a line, become rows: a request a line.
+"""Sources whose lines are not requests with block ids yet become lines of JSON that are.
 
-So are sessions of coding agents in kv-cache-tester's format: `requests`, some of which are agents
+Sessions of coding agents (kv-cache-tester) are a tree a line: `requests`, some of which are agents
 with requests of their own, and prompts as runs of blocks, whose ids are those of one session.
+
+Prompts put together from parts (RAGPulse) are a row of CSV each, with the parts' ids by kind.
 """
 
 import json
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from math import ceil
 from typing import Any
 
 _IDS_A_SESSION = 1 << 32
+_PIECE_TOKENS = 512
 
 
 def flat_sessions(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -41,3 +46,48 @@ def _requests(
         ids = [first_id + place for first, n in runs for place in range(first, first + n)]
         names = ("in", "out", "model", "api_time")
         yield {**{name: row.get(name) for name in names}, "t": at_s, "hash_ids": ids}
+
+
+def joined_parts(
+    blocks: Iterator[bytes], kinds: Sequence[str], block_tokens: int
+) -> Iterator[bytes]:
+    """Yield rows of CSV as lines of JSON with `hash_ids`; `kinds` of parts are in their order."""
+    names, known = list[str](), dict[tuple[int, str], int]()
+    for block in blocks:
+        lines = []
+        for line in block.decode(errors="surrogateescape").split("\n")[:-1]:
+            cells = [cell.strip(' "\r') for cell in line.split(",")]
+            if not names:
+                names = cells
+                continue
+            row: dict[str, Any] = dict(zip(names, cells, strict=False))
+            try:
+                row["hash_ids"] = _ids_of_parts(row, kinds, block_tokens, known)
+            except (KeyError, ValueError):
+                row["hash_ids"] = "parts that cannot be read"  # set aside when it is read
+            lines.append(json.dumps(row) if line.strip() else "")
+        if lines:
+            yield "".join(f"{line}\n" for line in lines).encode()
+
+
+def _ids_of_parts(
+    row: dict[str, str], kinds: Sequence[str], block_tokens: int, known: dict[tuple[int, str], int]
+) -> list[int]:
+    """Return an id for each block: a number of all parts up to the last one that it has tokens of.
+
+    The file has the tokens of a kind, not of each part. Where the kind has as many parts as pieces
+    of 512 tokens, its text was cut into these (the publisher cuts all but retrieved passages so);
+    else parts have equal shares. An input's few tokens beyond all parts, its template, come last.
+    """
+    ends, ids, n_before, last = [], list[int](), 0, -1
+    for kind in kinds:
+        parts, n_tokens = row[f"{kind}_ids"].split(), int(row[f"{kind}_tokens"])
+        is_cut = len(parts) == ceil(n_tokens / _PIECE_TOKENS)
+        for place, part in enumerate(parts, 1):
+            own = min(place * _PIECE_TOKENS, n_tokens)
+            ends.append(n_before + (own if is_cut else round(place * n_tokens / len(parts))))
+            last = known.setdefault((last, part), len(known))
+            ids.append(last)
+        n_before += n_tokens
+    starts = range(0, ends[-1] if ends else 0, block_tokens)
+    return [ids[bisect_left(ends, min(at + block_tokens, ends[-1]))] for at in starts]

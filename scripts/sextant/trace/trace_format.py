@@ -77,6 +77,8 @@ class TraceFormat:
     """Whether it is a log: a line of JSON may lack columns, and times may count from 1970."""
     ignores_unknown: bool = False  #: Whether other columns are left out, in place of being refused.
     is_nested: bool = False  #: Whether a line is a session, with its requests (`sessions`).
+    parts: Sequence[str] = ()
+    """Kinds of parts that prompts are put together from, of each `<kind>_ids` and `_tokens`."""
     block_tokens: int | None = None
     """Input tokens that one of its `hash_ids` stands for; None: it has none."""
 
