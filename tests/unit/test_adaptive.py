@@ -28,8 +28,8 @@ def config(folder: Path) -> dict:
 
 def test_rounds_are_added_and_read_again(tmp_path: Path) -> None:
     path = chosen_path(config(tmp_path))
-    add_chosen(path, 1, {CELLS[1]: (3, 48)})
-    add_chosen(path, 2, {CELLS[0]: (1,)})
+    assert add_chosen(path, {CELLS[1]: (3, 48)}, is_new=True) == 1
+    assert add_chosen(path, {CELLS[0]: (1,)}, is_new=True) == 2
     assert chosen_cells(config(tmp_path), CELLS) == {CELLS[1]: (3, 48), CELLS[0]: (1,)}
     # A cell that no adaptive row has any more is not measured again, nor forgotten.
     assert chosen_cells(config(tmp_path), CELLS[:1]) == {CELLS[0]: (1,)}
@@ -38,7 +38,7 @@ def test_rounds_are_added_and_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("levels", ["4,2", "2,2", "0,1", "1.5", ""])
 def test_a_damaged_sheet_is_named(tmp_path: Path, levels: str) -> None:
     path = chosen_path(config(tmp_path))
-    add_chosen(path, 1, {CELLS[0]: (1, 2)})
+    add_chosen(path, {CELLS[0]: (1, 2)}, is_new=True)
     path.write_text(path.read_text().replace("1,2", levels))
     with pytest.raises(InputError, match=r"measured\.tsv.*levels"):
         chosen_cells(config(tmp_path), CELLS)

@@ -23,8 +23,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import jsonable, read_parquet
 from sextant.decide.evaluate import read_task
 from sextant.decide.tasks import task_of
-from sextant.experiment import experiment as chosen_cells
-from sextant.experiment.experiment import CellKey, Chosen, Experiment
+from sextant.experiment.experiment import CellKey, Chosen, Experiment, cell_definition
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.pages import number, percent, plural
@@ -308,7 +307,7 @@ def measured_before(experiment: Experiment, config: Mapping[str, Any], folder: P
         definition = read_run(place).definition or {}
         levels = tuple(map(int, definition.get("scenario", {}).get("levels", ())))
         asked = replace(experiment, chosen={key: levels})
-        if levels and definition == chosen_cells.cell_definition(asked, key, config):
+        if levels and definition == cell_definition(asked, key, config):
             found[key] = levels
     return found
 
@@ -327,14 +326,6 @@ def next_round(
     by_pair = {(key.llm_id, key.gpu_profile_id): key for key in experiment.adaptive}
     chosen = plan.rounds[0].cells if plan.rounds else ()
     return plan, {by_pair[each[:2]]: each.levels for each in chosen}
-
-
-def record(config: Mapping[str, Any], folder: Path, chosen: Chosen, *, is_new: bool) -> int:
-    """Add cells to the sheet, and return their round: 0 are cells measured before."""
-    path = folder / chosen_cells.chosen_path(config)
-    round_number = chosen_cells.last_round(path) + 1 if is_new else 0
-    chosen_cells.add_chosen(path, round_number, chosen)
-    return round_number
 
 
 def adaptive_plans(

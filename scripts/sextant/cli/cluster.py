@@ -110,8 +110,9 @@ def measure(
     of: RunOptions,
 ) -> None:
     """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
-    from sextant.answer.measurements import measured_before, next_round, record, spent
+    from sextant.answer.measurements import measured_before, next_round, spent
     from sextant.base.sheets import read_configuration
+    from sextant.experiment.experiment import add_chosen, chosen_path
     from sextant.experiment.loading import load_experiment
 
     if (budget := of.budget()) is None:
@@ -132,7 +133,7 @@ def measure(
     if given:
         snakemake += ["--configfile", *map(str, given)]
     if before := measured_before(experiment, config, folder):
-        record(config, folder, before, is_new=False)
+        add_chosen(chosen_path(config), before, is_new=False)
         say(f"{plural(len(before), 'cell')} measured before: {_names(before)}")
     results = config["pathvars"]["results"]
     while True:
@@ -150,7 +151,7 @@ def measure(
         say(f"{count} chosen so far, {cost}; expected S/O {next_plan.now.expected_so:.3f}")
         if not chosen:
             break
-        number = record(config, folder, chosen, is_new=True)
+        number = add_chosen(chosen_path(config), chosen, is_new=True)
         say(f"round {number}: {_names(chosen)}")
     say(f"no further round: {next_plan.stopped.value}")
     if experiment.cells:

@@ -142,19 +142,16 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
     return chosen
 
 
-def add_chosen(path: Path, number: int, chosen: Chosen) -> None:
-    """Add the cells of a round to the sheet of chosen cells."""
+def add_chosen(path: Path, chosen: Chosen, *, is_new: bool) -> int:
+    """Add cells to the sheet, and return their round: 0 are cells measured before."""
+    rows = load_sheet(path, ChosenCellRow) if path.exists() else []
+    number = 1 + max((row["round"] for row in rows), default=0) if is_new else 0
     head = "\t".join(hints_of(ChosenCellRow)) + "\n"
     text = path.read_text(encoding="utf-8") if path.exists() else head
     for key, users in chosen.items():
         text += f"{number}\t{key.llm_id}\t{key.gpu_profile_id}\t{','.join(map(str, users))}\n"
     write_text(path, text)
-
-
-def last_round(path: Path) -> int:
-    """Return the number of the last round in the sheet of chosen cells; 0 before the first."""
-    rows = load_sheet(path, ChosenCellRow) if path.exists() else []
-    return max((row["round"] for row in rows), default=0)
+    return number
 
 
 @dataclass(frozen=True)

@@ -275,7 +275,8 @@ def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
         return [Note(words), Note("No predictor was judged.", "soft")]
     notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
     blocks: list[Block] = [Note(words), *scores, Facts(sorted(notes))]
-    if charts := [*_score_charts(answers)]:
+    shown = {a["heading"]: [s for s in a["scores"] if s["overspend"] is not None] for a in answers}
+    if charts := [_score_chart(*each) for each in shown.items() if each[1]]:
         words = "Each mark is a predictor: the farther up and left, the better it recommends."
         blocks += [Note(f"{words} Lines join equal S/O."), *charts]
     for answer in answers:
@@ -347,18 +348,8 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
     return Panel("", x_axis, Axis(label, is_log=True, low=low_ms, high=high_ms), lines)
 
 
-def _score_charts(answers: Sequence[Row]) -> Iterator[Chart]:
-    """Yield success against overspend (LLM-Pilot, Fig. 8) of each SLO with a success."""
-    for answer in answers:
-        drawn = [score for score in answer["scores"] if score["overspend"] is not None]
-        heading = answer["heading"]
-        if drawn:
-            svg = _score_figure(drawn, f"Success against overspend, {heading}")
-            yield Chart(svg, title=heading, name=f"so_scores {heading}")
-
-
-def _score_figure(scores: Sequence[Row], title: str) -> str:
-    """Draw success over overspend in percent, a mark per predictor; lines join equal S/O."""
+def _score_chart(heading: str, scores: Sequence[Row]) -> Chart:
+    """Draw success over overspend in percent (LLM-Pilot, Fig. 8); lines join equal S/O."""
     lines = [
         Curve(
             f"{marked(row['predictor'])}: S/O {percent(row['so_score'])}",
@@ -374,7 +365,9 @@ def _score_figure(scores: Sequence[Row], title: str) -> str:
         name = f"S/O {100 * so_score:.0f} %"
         lines.append(Curve(name, 100 * (1 - thrift), 100 * success, is_reference=True))
     x, y = Axis("Relative overspend O (%)"), Axis("Success rate S (%)", low=-4, high=106)
-    return panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
+    title = f"Success against overspend, {heading}"
+    svg = panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
+    return Chart(svg, title=heading, name=f"so_scores {heading}")
 
 
 def _prediction_charts(tables: Tables, answers: Sequence[Row]) -> Iterator[Chart]:
