@@ -177,9 +177,9 @@ def test_ways_are_those_that_a_question_leaves_open_and_a_gpu_has():
     assert ways_of(pinned, LLMS[DENSE]) == []
     assert not [w for w in ways_of(ASKED, served(LLMS[DENSE], "int4")) if "dtype" in w.changes]
     nvfp4 = Way("", {"dtype": "nvfp4"}, "")
-    assert can_run(profile_of_id("1xB200-180GB").gpu, nvfp4)
-    assert not can_run(H200.gpu, nvfp4)
-    assert can_run(H200.gpu, speculation(2))
+    assert can_run(profile_of_id("1xB200-180GB"), nvfp4)
+    assert not can_run(H200, nvfp4)
+    assert can_run(H200, speculation(2))
 
 
 def test_another_way_to_serve_is_offered_where_it_is_cheaper(tmp_path, monkeypatch):

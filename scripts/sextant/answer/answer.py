@@ -195,6 +195,8 @@ def source_line(answer: Data) -> str:
             words.append(f"{asked['prefix_hit_rate']:.0%} of the input cached")
         names = {"engine": "{}", "precision": "{} weights", "kv_precision": "{} KV cache"}
         words += [template.format(asked[name]) for name, template in names.items() if asked[name]]
+        names = {"data_parallel": "copies of attention", "expert_parallel": "parts of the experts"}
+        words += [f"{asked[name]} {what} a replica" for name, what in names.items() if asked[name]]
         if asked.get("speculative"):
             drafts = plural(asked["draft_tokens"], "draft token")
             words.append(f"speculation by {asked['speculative']} with {drafts}")

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sextant.answer import source as sources
 from sextant.answer.api_prices import find_api_prices
-from sextant.answer.question import Question, check, named_llm, speculated
+from sextant.answer.question import PARALLEL, Question, check, named_llm, speculated
 from sextant.answer.source import Serving, Source
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
@@ -245,7 +245,9 @@ class Subject:
         """Return what is where in the memory of a candidate."""
         # A source says what share its vLLM servers were given.
         share = self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
-        return memory_of(self.llm, self.profiles[profile_id].devices, share, self.engine)
+        profile = self.profiles[profile_id]
+        copies = self.serving.copies(profile)
+        return memory_of(self.llm, profile.devices, share, self.engine, copies)
 
     @property
     def mean_lengths(self) -> dict[str, float]:
@@ -382,7 +384,8 @@ def subject_of(
     longest = sources.longest_of(question, source)
     excluded = _left_out(llm_id, llms, source, profiles)
     excluded = {n: why for n, why in excluded.items() if n not in question.gpu_profile_ids}
-    excluded |= ruled_out(llm, profiles, longest, source.memory_utilization, serving.engine)
+    asked = longest, source.memory_utilization, serving.engine, question.data_parallel or 1
+    excluded |= ruled_out(llm, profiles, *asked) | _uneven(question, llm_id, llm, profiles)
     if len(excluded) == len(profiles):
         name = max(excluded, key=lambda name: profiles[name].devices.memory_bytes)
         fix = "add a larger GPU profile or another number of GPUs, or quantize the LLM"
@@ -395,6 +398,29 @@ def subject_of(
         return subject
     factor = max(sources.beyond(source, subject.mean_lengths).values())
     return replace(subject, widening_sd=_WIDER * math.log(factor))
+
+
+def _uneven(
+    question: Question, llm_id: str, llm: LLM, profiles: Mapping[str, GPUProfile]
+) -> dict[str, str]:
+    """Return the profiles whose GPUs the asked layout does not divide. Raises InputError: it is not
+    one of a mixture of experts.
+    """
+    copies, parts = (getattr(question, name) or 1 for name in PARALLEL)
+    problem = None
+    if max(copies, parts) > 1 and not llm.n_experts:
+        problem = f"{llm_id} has no experts: copies of it are replicas"
+    elif copies > 1 and question.expert_parallel == 1:
+        problem = "GPUs with copies of attention share the experts out"
+    if problem:
+        field = ", ".join(f"--{name.replace('_', '-')}" for name in PARALLEL)
+        raise InputError(problem, field=field, fix="leave it out")
+    return {
+        name: f"its GPUs ({each.n_gpus}) cannot be shared out in {n:g} parts"
+        for name, each in profiles.items()
+        for n in (copies, parts)
+        if n < math.inf and each.n_gpus % n
+    }
 
 
 def _left_out(

@@ -191,6 +191,10 @@ def _calibrate(
         "engine": subject.serving.engine,
         "precision": subject.serving.precision or precision_of(subject.llm),
     }
+    for name in ("data_parallel", "expert_parallel"):
+        if (parts := getattr(subject.serving, name)) is not None:
+            n_gpus = near["gpu_profile_id"].map(lambda name: profiles[name].n_gpus)
+            near = near[near[name].fillna(1) == n_gpus.clip(upper=parts)]
     for name, value in served_as.items():
         near = near[near[name].isna() | (near[name] == value)]
     own = [name for name in near if name.startswith("own_")]

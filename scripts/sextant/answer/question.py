@@ -128,6 +128,8 @@ def _of_workload(name: str) -> Requests:
 DECISIONS = ("utility", "paper")
 SPECULATION = ("speculative", "draft_tokens", "acceptance", "draft_config")
 """Fields of a question on speculative decoding."""
+PARALLEL = ("data_parallel", "expert_parallel")
+"""Fields of a question on how a mixture of experts is laid out."""
 GIVEN_NAME = "given-sizes"  # the name of an LLM of which only sizes are given
 
 
@@ -169,6 +171,9 @@ class Question:
     acceptance: float | None = None
     """Share of the draft tokens that is accepted, or the accepted length."""
     draft_config: Path | None = None  # config.json of the LLM that drafts
+    data_parallel: float | None = None
+    """Copies of attention in a replica of a mixture of experts, infinite for one a GPU."""
+    expert_parallel: float | None = None  # GPUs that share its experts out, infinite for all
     is_disaggregated: bool = False  # compare with prefill and decode on replicas of their own
     max_model_len: int | None = None  # tokens that the longest request may have
     prefix_hit_rate: float = 0.0  # share of the input that prefill finds in the cache
@@ -341,5 +346,6 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
     is_changed = question.hf_config is not None and is_assumed
     # Requests or settings other than those that were measured.
     others = question.requests, question.engine, question.max_model_len, question.prefix_hit_rate
-    is_changed |= any(others) or question.speculative is not None
+    others += tuple(getattr(question, name) for name in ("speculative", *PARALLEL))
+    is_changed |= any(others)
     return len(own) > 0 and is_one_workload and not is_changed

@@ -402,7 +402,8 @@ def _other_ways(
             continue
         is_likelier = shown_chance(best["probability_met"]) > shown_chance(was)
         if best["usd_per_hour"] < usd or is_likelier:
-            found.append({**Option.of(best)._asdict(), "way": way.name, "risk": way.risk})
+            name = way.name.format(n=profiles[best["gpu_profile_id"]].n_gpus)
+            found.append({**Option.of(best)._asdict(), "way": name, "risk": way.risk})
     return sorted(found, key=lambda row: (row["usd_per_hour"], -row["probability_met"]))
 
 

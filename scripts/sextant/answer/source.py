@@ -1,5 +1,6 @@
 """What an answer rests on: characterizations, the servers they know, and what lies outside."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sextant.answer import question as questions
-from sextant.answer.question import PIPELINE_STORE, Question, answers_from_points
+from sextant.answer.question import PARALLEL, PIPELINE_STORE, Question, answers_from_points
 from sextant.base.errors import InputError
 from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine, version_numbers
 from sextant.facts.gpu import GIB, GPUProfile
@@ -276,16 +277,24 @@ class Serving(NamedTuple):
     speculative: str | None = None  # what drafts
     draft_tokens: int | None = None
     accepted_length: float | None = None
+    data_parallel: float | None = None  # as a question has them
+    expert_parallel: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return what an answer says of it."""
         facts = self._asdict()
         means = (each.mean for each in facts.pop("requests"))
+        facts |= {name: "all" for name in PARALLEL if facts[name] == math.inf}
         return {**dict(zip(LENGTHS, means, strict=True)), **facts}
 
     def columns(self) -> dict[str, Any]:
         """Return what the keys of a design matrix say of it."""
-        return {**dict.fromkeys(SERVING), **self.facts()}
+        layout = {name: getattr(self, name) for name in PARALLEL}
+        return {**dict.fromkeys(SERVING), **self.facts(), **layout}
+
+    def copies(self, profile: GPUProfile) -> float:
+        """Return how many copies of attention a replica on a GPU profile has."""
+        return min(self.data_parallel or 1, profile.n_gpus)
 
 
 def speculation_of(llm: LLM) -> dict[str, Any]:
@@ -370,7 +379,8 @@ def serving_of(question: Question, source: Source) -> Serving:
     versions = shares[shares >= min(_USUAL_SHARE, shares.max())].index
     newest = max(versions, key=version_numbers, default=None)
     precisions = question.precision, question.kv_precision
-    return Serving(requests, engine, newest, *precisions, question.prefix_hit_rate)
+    layout = {name: getattr(question, name) for name in PARALLEL}
+    return Serving(requests, engine, newest, *precisions, question.prefix_hit_rate, **layout)
 
 
 def _own_lengths(question: Question, source: Source) -> pd.DataFrame:
@@ -443,6 +453,8 @@ def outside_basis(
         if not is_known_engine(question.engine):
             what += f" (scheduled as {DEFAULT_ENGINE}: resources/engines does not know it)"
         found.append(("--engine", f"{what}, where {known} was measured"))
+    if (question.data_parallel or 1) > 1 and not (points["data_parallel"] > 1).any():
+        found.append(("--data-parallel", "copies of attention, where none were measured"))
     found += _outside_llms(source, llm)
     gpu_ids = {each.gpu.gpu_id for each in profiles.values()}
     if unmeasured := sorted(gpu_ids - source.gpu_ids):

@@ -53,13 +53,16 @@ class Settings:
         longest_tokens: int,
         engine: str = DEFAULT_ENGINE,
         engine_version: str | None = None,
+        copies: float = 1,
     ) -> Scheduler:
-        """Return the scheduler over a KV cache of this size. Raises InputError as it does."""
+        """Return the scheduler over a KV cache of this size, of all copies of attention together:
+        each takes its own sequences. Raises InputError as it does.
+        """
         sheet = scheduler_sheet(engine, engine_version or "")
         sequences, tokens = self.max_num_seqs, self.max_num_batched_tokens
         made = Scheduler(
             kv_tokens,
-            sheet.max_num_seqs if sequences is None else sequences,
+            int(copies) * (sheet.max_num_seqs if sequences is None else sequences),
             sheet.max_num_batched_tokens if tokens is None else tokens,
             has_prefix_caching=self.has_prefix_caching,
             is_asynchronous=sheet.is_asynchronous,
@@ -199,8 +202,8 @@ def server_laws(
     schedulers, length = {}, sum(subject.mean_lengths.values())
     for name in on_gpu:
         kv_tokens = subject.memory(name).kv_tokens(length)
-        version = subject.serving.engine_version
-        schedulers[name] = settings.scheduler(kv_tokens, longest, subject.engine, version)
+        of = subject.engine, subject.serving.engine_version, subject.serving.copies(profiles[name])
+        schedulers[name] = settings.scheduler(kv_tokens, longest, *of)
     for name, found in drawn(tuple(on_gpu), 0 if are_few_drawn else n_draws).items():
         of_steps: Sequence[StepLaw] = found
         if are_few_drawn:
@@ -347,7 +350,8 @@ class Arrivals:
     ) -> pd.DataFrame:
         """Return the replicas that each profile needs, by draw; infinite where none are enough.
 
-        Briefly (`size_profiles`) for what the answer does not rest on.
+        Briefly (`size_profiles`) for what the answer does not rest on, and no more than the best
+        answer for what is shown of it alone.
         """
         if (slo, is_brief) not in self.known:
             few = 1 + N_DRAWS if is_brief or self.most_usd_per_hour is not None else 0

@@ -15,12 +15,12 @@ import numpy as np
 
 from sextant.answer.candidates import Asked, Subject, subject_of
 from sextant.answer.predicted import draw_rows
-from sextant.answer.question import SPECULATION, Question
+from sextant.answer.question import PARALLEL, SPECULATION, Question
 from sextant.answer.step_laws import DRAFTED_ITL, LLMLaws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.decision import FAIR
-from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_of
 from sextant.pages import chance, percent, plural
 from sextant.predict import INTERVAL, JointPredictor
@@ -40,7 +40,7 @@ _BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8}
 class Way(NamedTuple):
     """One way to serve an LLM other than the asked one."""
 
-    name: str
+    name: str  # with `{n}` for the GPUs of a replica
     changes: Mapping[str, Any]  # fields of a question
     risk: str
 
@@ -61,6 +61,19 @@ def ways_of(given: Question, llm: LLM) -> list[Way]:
     if given.kv_dtype is None and _BITS.get(kv_precision_of(llm), 4) > _BITS["fp8"]:
         risk = f"8-bit KV cache: {_NOT_JUDGED}, long contexts may suffer"
         found.append(Way("FP8 KV cache (--kv-dtype fp8)", {"kv_dtype": "fp8"}, risk))
+    if llm.n_experts and given.data_parallel is given.expert_parallel is None:
+        found += [
+            Way(
+                "EP {n} (--expert-parallel all)",
+                {"expert_parallel": math.inf},
+                "the busiest GPU holds up the others: measured TPOT is 2 to 33% higher than said",
+            ),
+            Way(
+                "attention DP {n}, EP {n} (--data-parallel all)",
+                {"data_parallel": math.inf},
+                "with few users a prompt has one GPU to itself: TTFT may be far longer than said",
+            ),
+        ]
     return found
 
 
@@ -75,8 +88,13 @@ def speculation(draft_tokens: int, method: str = _HEAD) -> Way:
     )
 
 
-def can_run(gpu: GPU, way: Way) -> bool:
-    """Return whether a type of GPU has what a way needs: units for its numbers, else no gain."""
+def can_run(profile: GPUProfile, way: Way) -> bool:
+    """Return whether a GPU profile has what a way needs: units for its numbers, else no gain; of
+    a layout, several GPUs.
+    """
+    gpu = profile.gpu
+    if way.changes.keys() & {*PARALLEL} and profile.n_gpus == 1:
+        return False
     dtype = way.changes.get("dtype") or way.changes.get("kv_dtype")
     needed = {"fp8": gpu.dense_fp8_tflops, "nvfp4": gpu.dense_fp4_tflops}
     return bool(needed.get(dtype or "", 1))

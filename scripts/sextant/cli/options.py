@@ -236,6 +236,11 @@ class AskedOptions(StoreOptions):
     acceptance: float | None = None
     """Share of draft tokens accepted, up to 1 (0.7), or tokens of a step, above 1 (2.1)."""
     draft_config: Path | None = None  #: config.json of the LLM that drafts.
+    data_parallel: str | None = None
+    """Attention DP: copies of attention in a replica of a mixture of experts, whose experts the
+    GPUs share out; a number, or all: one a GPU."""
+    expert_parallel: str | None = None
+    """EP: GPUs that share the experts out, a number or all; 1 splits each expert over all GPUs."""
     max_model_len: int | None = None  #: Tokens that the longest request may have.
     prefix_hit_rate: float = 0.0  #: Share of the input that the prefix cache saves, 0 to below 1.
     strict: Annotated[bool, typer.Option("--strict")] = False
@@ -266,10 +271,21 @@ class AskedOptions(StoreOptions):
             sizes=sizes,
             requests=self.requests(),
             is_strict=self.strict,
+            data_parallel=_parts(self.data_parallel, "--data-parallel"),
+            expert_parallel=_parts(self.expert_parallel, "--expert-parallel"),
             **{name: getattr(self, name) for name in _SAME},
             **self.measurements(),
             **more,
         )
+
+
+def _parts(text: str | None, option: str) -> float | None:
+    """Return a number of GPUs, infinite for all."""
+    parts = 0.0 if text is None else math.inf if text == "all" else numbers(text, option)[0]
+    if text is not None and not (parts >= 1 and parts in (math.inf, round(parts, 0))):
+        fix = "give a whole number, or all"
+        raise InputError(f"{text!r} is not a number of GPUs", field=option, fix=fix)
+    return parts or None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,14 +100,19 @@ def ruled_out(
     longest_request_tokens: int,
     memory_utilization: float,
     engine: str | None = None,
+    data_parallel: float = 1,
 ) -> dict[str, str]:
-    """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot."""
+    """Return why an LLM cannot serve a workload's longest request, by the profiles that cannot.
+
+    There are `data_parallel` copies of attention, but no more than a profile has GPUs.
+    """
     if llm.context_tokens < longest_request_tokens:
         limit = f"the longest request's {longest_request_tokens}"
         reason = f"the LLM's context of {llm.context_tokens} tokens is below {limit}"
         return dict.fromkeys(profiles, reason)
+    asked = memory_utilization, longest_request_tokens, engine
     verdicts = {
-        name: assess(llm, each.devices, memory_utilization, longest_request_tokens, engine).verdict
+        name: assess(llm, each.devices, *asked, min(data_parallel, each.n_gpus)).verdict
         for name, each in profiles.items()
     }
     return {name: verdict.why for name, verdict in verdicts.items() if verdict.why}

@@ -134,17 +134,22 @@ def assess(
     memory_utilization: float,
     longest_request_tokens: int,
     engine: str | None = None,
+    data_parallel: float = 1,
 ) -> Feasibility:
-    """Decide from memory facts alone; without an engine the bound is optimistic."""
-    memory = memory_of(llm, devices, memory_utilization, engine)
+    """Decide from memory facts alone; without an engine the bound is optimistic.
+
+    Each of `data_parallel` copies of attention is on its own part of the devices.
+    """
+    memory = memory_of(llm, devices, memory_utilization, engine, data_parallel)
     tokens, verdict = memory.kv_tokens(longest_request_tokens), FEASIBLE
     weight_gib, kv_gib = memory.weight_bytes / GIB, memory.kv_bytes / GIB
     # Tensor parallelism shares heads out evenly: vLLM accepts nothing else. MLA's latent vector is
     # not split, so only the heads have to be.
-    fewer, more = sorted((llm.n_kv_heads, devices.n_gpus))
-    is_even = llm.n_heads % devices.n_gpus == 0 and (llm.kv_latent_size or more % fewer == 0)
+    width = round(devices.n_gpus / data_parallel)
+    fewer, more = sorted((llm.n_kv_heads, width))
+    is_even = llm.n_heads % width == 0 and (llm.kv_latent_size or more % fewer == 0)
     if devices.kind != "cpu" and not is_even:
-        heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": devices.n_gpus}
+        heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": width}
         verdict = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, heads)
     elif memory.kv_bytes == 0:
         sizes = {"weight_gib": weight_gib, "usable_gib": memory.usable_bytes / GIB}

@@ -1,0 +1,82 @@
+"""Attention DP and expert parallelism: options of a question, and ways beside the others."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from answers import recommended
+from sextant.answer.candidates import read_question, subject_of
+from sextant.answer.question import Length, Question, Requests
+from sextant.answer.step_laws import Settings, fit_medians, server_laws
+from sextant.answer.ways import can_run, ways_of
+from sextant.base.errors import InputError
+from sextant.facts.gpu import profile_of_id
+from sextant.facts.llm import load_llm
+from sextant.facts.slo import SLO
+from support import ROOT
+
+LLMS = ROOT / "resources" / "llms"
+MIXTURE, DENSE = LLMS / "deepseek-ai__DeepSeek-V3.1.json", LLMS / "Qwen__Qwen3-8B.json"
+CHATS = SLO("chats", ttft_ms=8000.0, tpot_ms=60.0, percentile=95, users=400)
+LENGTHS = Requests(Length(4000, 4000), Length(1000, 1000))
+WIDE, NARROW = "8xB200-180GB", "4xB300-288GB"
+ASKED = Question(CHATS, hf_config=MIXTURE, requests=LENGTHS, gpu_profile_ids=(WIDE, NARROW))
+
+
+def subject(**layout: float):
+    asked = read_question(replace(ASKED, **layout), need_prices=False)
+    return subject_of(asked.question, asked.llm_id, asked.llm, asked.source, asked.profiles)
+
+
+def test_mixtures_have_layouts_that_a_question_leaves_open():
+    found = [way for way in ways_of(ASKED, load_llm(MIXTURE)) if "{n}" in way.name]
+    assert len(found) == 2 and not any(
+        "{n}" in each.name for each in ways_of(ASKED, load_llm(DENSE))
+    )
+    pinned = ways_of(replace(ASKED, data_parallel=1.0), load_llm(MIXTURE))
+    assert not any("{n}" in each.name for each in pinned)
+    assert can_run(profile_of_id("2xH200-141GB"), found[0])
+    assert not can_run(profile_of_id("1xH200-141GB"), found[0])
+
+
+def test_memory_law_and_scheduler_follow_the_copies_of_attention():
+    plain, copied = subject(), subject(data_parallel=math.inf)
+    own, more = (each.memory(WIDE) for each in (plain, copied))
+    # Each GPU has all of attention, and the latents of its own requests.
+    copied_bytes = 7 * plain.llm.attention_weight_bytes
+    assert more.weight_bytes == pytest.approx(own.weight_bytes + copied_bytes)
+    assert more.token_bytes == own.token_bytes / 8
+    model = fit_medians(plain)
+    (law, scheduler), (law_dp, scheduler_dp), (law_ep, _) = (
+        (found.laws[0], found.schedulers[0])
+        for of in (plain, copied, subject(expert_parallel=math.inf))
+        for found in [server_laws(of, Settings(), 0, model)[0][WIDE]]
+    )
+    assert scheduler_dp.max_num_seqs == 8 * scheduler.max_num_seqs
+    assert scheduler_dp.kv_tokens > 4 * scheduler.kv_tokens
+    assert law_dp.kv_token_ms < law.kv_token_ms / 4
+    assert law_dp.dense_ms > law.dense_ms and law_ep.expert_ms < law.expert_ms
+
+
+def test_layouts_that_make_no_sense_are_refused():
+    for options, problem in (
+        ({"data_parallel": 4.0, "expert_parallel": 1.0}, "share the experts out"),
+        ({"data_parallel": 2.0, "hf_config": DENSE}, "no experts"),
+        ({"data_parallel": 3.0}, "cannot be shared out in 3 parts"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            subject(**options)
+    assert NARROW in subject(data_parallel=8.0).excluded
+
+
+def test_attention_dp_is_offered_where_it_is_cheaper_and_holds_when_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = recommended(ASKED)
+    row = next(row for row in found["ways"] if "--data-parallel all" in row["way"])
+    n_gpus = row["gpu_profile_id"][0]
+    assert row["way"].startswith(f"attention DP {n_gpus}, EP {n_gpus} (")
+    again = recommended(replace(ASKED, data_parallel=math.inf))
+    assert again["usd_per_hour"] == row["usd_per_hour"] < found["usd_per_hour"]
+    assert again["serving"]["data_parallel"] == "all"
+    assert "all copies of attention" in again["text"]
