@@ -47,9 +47,10 @@ def server(name: str, usd: float, seed: int, spread: float, might: float = 1.0) 
     return simulated_server(GPUProfile(name, gpu, 1, usd), [SCHEDULER] * 33, laws)
 
 
-def sized(servers: dict[str, Server], rate_rps: float, limits: dict[str, Limit], seed: int):
+def sized(servers: dict[str, Server], rate_rps: float, limits: dict[str, Limit], seed: int, **how):
     traffic = SteadyTraffic("lengths", lengths_of(LENGTHS), rate_rps, 1.0, seed)
-    return size_profiles(servers, traffic, Target(limits, window_s=None), 0.9, has_rate=False)
+    target = Target(limits, window_s=None)
+    return size_profiles(servers, traffic, target, 0.9, has_rate=False, **how)
 
 
 def price_of(found: dict[str, Sizing]) -> float:
@@ -108,3 +109,26 @@ def test_the_probability_is_that_of_an_independent_monte_carlo(rate_rps, seed) -
     # is left to doubt: three standard errors.
     assert n_met / n == pytest.approx(found.probability(count), abs=0.24)
     assert n_met / n > 0.66
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_of_few_simulations_is_that_of_all(seed: int) -> None:
+    spread = (0.05, 0.3)[seed % 2]
+    prices = {"a": (2.0, 1.0), "b": (3.1, 1.7), "c": (2.6, 1.1), "d": (5.9, 3.0)}
+    servers = {
+        name: server(name, usd, seed, spread, might)  # one draw of the law, as in answers
+        for name, (usd, might) in prices.items()
+    }
+    limits = {"ttft": Limit(1500.0, 95), "tpot": Limit(40.0, 50)}
+    plain = sized(servers, 12.0, limits, seed)
+    for factor in (0.5, 1.0, 2.0):
+        known = {"harder": plain} if factor < 1 else {"easier": plain} if factor > 1 else {}
+        brief = {"brief_draws": 33, **known}
+        found = [
+            sized(servers, 12.0 * factor, limits, seed, is_best_enough=is_best, **brief)
+            for is_best in (True, False)
+        ]
+        best = [min(each.items(), key=lambda it: it[1].usd_per_hour or np.inf) for each in found]
+        (name, few), (other, every) = best
+        drawn = few.probability(few.count), every.probability(every.count)
+        assert (name, few.count, drawn[0]) == (other, every.count, drawn[1])

@@ -60,7 +60,9 @@ class Forecast:
         if self.arrivals is None:
             return decisions.weigh(self.draws_for(slo), profiles, slo)
         is_brief = slo != self.slo
-        needed = self.arrivals.needed(slo, self.subject.candidates, is_brief=is_brief)
+        how = {"is_brief": is_brief}
+        how["is_best_enough"] = is_brief and self.subject.question.decision == "utility"
+        needed = self.arrivals.needed(slo, self.subject.candidates, **how)
         return decisions.weigh_needed(self.subject.llm_id, needed, profiles, slo)
 
     def draws_for(self, slo: SLO) -> Draws:

@@ -339,9 +339,12 @@ def _weighed(
     fitted: Fitted,
     arrivals: Arrivals | None,
     most_usd: float,
-    most_drawn: int | None = None,
+    **best: Any,
 ) -> pd.DataFrame | None:
-    """Return the options for a question like the asked one; None where no profile can serve."""
+    """Return the options for a question like the asked one; None where no profile can serve.
+
+    `best` is given where no more than the best one is of use (`Arrivals`).
+    """
     if not profiles:
         return None
     llm = served(asked.llm, question.precision, question.kv_precision)
@@ -351,15 +354,19 @@ def _weighed(
         return None
     made = forecast_of(model, fitted, subject, question.slo)
     if arrivals:
-        how: dict[str, Any] = {"most_usd_per_hour": most_usd, "most_drawn": most_drawn}
-        made = _simulated(made, model=arrivals.model, **how)
+        made = _simulated(made, model=arrivals.model, most_usd_per_hour=most_usd, **best)
     return made.options()
 
 
 def _as_likely(options: pd.DataFrame, chosen: Row, risk: float | None) -> Row:
     """Return the cheapest option as likely as the answer, or as anybody wants (`choose`)."""
-    wanted = FAIR if chosen["gpu_profile_id"] is None else min(SAFE, chosen["probability_met"])
-    return frame_rows(decision.choose(options, 1 - wanted if risk is None else risk))[0]
+    return frame_rows(decision.choose(options, 1 - _wanted(chosen, risk)))[0]
+
+
+def _wanted(chosen: Row, risk: float | None) -> float:
+    if risk is not None:
+        return 1 - risk
+    return FAIR if chosen["gpu_profile_id"] is None else min(SAFE, chosen["probability_met"])
 
 
 def _other_ways(
@@ -395,8 +402,9 @@ def _other_ways(
             tried.append(ways.speculation(gains[0]["draft_tokens"]))
     found: list[Row] = []
     for way in tried:
-        able = {name: each for name, each in profiles.items() if ways.can_run(each.gpu, way)}
-        options = _weighed(asked, way.of(question), able, model, fitted, arrivals, usd, _OF_A_WAY)
+        able = {name: each for name, each in profiles.items() if ways.can_run(each, way)}
+        how = (asked, way.of(question), able, model, fitted, arrivals, usd)
+        options = _weighed(*how, most_drawn=_OF_A_WAY, wanted=_wanted(chosen, question.risk))
         best = None if options is None else _as_likely(options, chosen, question.risk)
         if best is None or best["usd_per_hour"] is None or best["usd_per_hour"] > usd:
             continue

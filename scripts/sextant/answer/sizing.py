@@ -41,6 +41,8 @@ _FAR = 8
 """Times the first guess of the replicas: beyond it, it is checked whether any number can do."""
 _HOPELESS = 1.5
 """Times the replicas that may be paid for: where the likeliest law needs so many, none is tried."""
+_AT_ONCE = 6
+"""Draws between which it is checked whether so many failed that further ones are of no use."""
 _ANY, _GAIN = 1e9, 1.1
 _ALONE_S = 1e5  # between requests that never meet
 EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
@@ -239,9 +241,12 @@ def size_profiles(
     target: Target,
     confidence: float,
     harder: Mapping[str, Sizing] = MappingProxyType({}),
+    easier: Mapping[str, Sizing] = MappingProxyType({}),
     *,
     brief_draws: int = 0,
     most_drawn: int | None = None,
+    is_best_enough: bool = False,
+    most_usd_per_hour: float = np.inf,
     **how: Any,
 ) -> dict[str, Sizing]:
     """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
@@ -253,16 +258,27 @@ def size_profiles(
     With `brief_draws` no more than these are taken, or as many as the confidence needs. Profiles
     are left out of which one replica costs more than an answer of this confidence, and are without
     `needs` where they miss the target by the likeliest law or cost more by it than such an answer,
-    or where `most_drawn` others cost less by it.
+    or where `most_drawn` others cost less by it. Where the best answer `is_best_enough`, no more is
+    tried of a profile than may be better: no numbers that cost more, and no draws once too many
+    have failed; nor a profile that costs more than that for an `easier` question.
     """
     found: dict[str, Sizing] = {}
+    most_usd = np.inf
 
     def sized(name: str, n: int, known: Sizing | None = None) -> Sizing:
-        own = servers[name].profile
+        own, below_usd = servers[name].profile, most_usd_per_hour
+        if is_best_enough:
+            below_usd = min(below_usd, most_usd, _last(likeliest, most_drawn) if n == 1 else np.inf)
         worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
         worse += [harder[name]] if name in harder else []
         asked = servers[name], traffic, target, confidence, worse
-        return size_by_simulation(*asked, known=known, n_draws=n, **how)
+        limits: dict[str, Any] = {**how, "most_usd_per_hour": below_usd}
+        if n > 1 and is_best_enough and min(most_usd, most_usd_per_hour) < np.inf:
+            # A draw is hard for all GPU profiles.
+            others = [*found.values(), *harder.values(), *easier.values()]
+            needs = next((each.needs for each in others if len(each.needs) == n), [0] * n)
+            limits["hardest"] = np.argsort(-np.array(needs), kind="stable").tolist()
+        return size_by_simulation(*asked, known=known, n_draws=n, **limits)
 
     n_draws = max(each.n_draws for each in servers.values())
     if not brief_draws:
@@ -271,7 +287,13 @@ def size_profiles(
         return {name: found[name] for name in servers}
     n_few = min(max(brief_draws, draws_needed(confidence)), n_draws)
     likeliest: dict[str, Sizing] = {}
-    most_usd = np.inf
+    least_usd = {name: each.profile.usd_per_hour for name, each in servers.items()}
+    if is_best_enough:
+        most_usd = min(filter(None, map(_drawn_usd, harder.values())), default=np.inf)
+        known_usd = {
+            name: _drawn_usd(each) or np.inf for name, each in easier.items() if each.needs
+        }
+        least_usd |= {name: usd for name, usd in known_usd.items() if name in servers}
 
     def take_draws(below_usd: float) -> None:
         """Take those of the profiles that cost no more than this by the likeliest law."""
@@ -282,14 +304,30 @@ def size_profiles(
                 found[name] = sized(name, n_few, likeliest[name])
                 most_usd = min(most_usd, found[name].usd_per_hour or np.inf)
 
-    for name in sorted(servers, key=lambda name: servers[name].profile.usd_per_hour):
-        price = servers[name].profile.usd_per_hour
+    demand = traffic.drawn(0)
+
+    def about_usd(name: str) -> float:
+        bound = servers[name].bound(demand)
+        return least_usd[name] * max(demand.rate_rps / bound.rate_rps if bound else 1.0, 1.0)
+
+    for name in sorted(servers, key=about_usd if most_drawn else least_usd.__getitem__):
         if most_drawn is None:
-            take_draws(price)
-        if price <= most_usd:
+            take_draws(least_usd[name])
+        if least_usd[name] <= min(most_usd, _last(likeliest, most_drawn)):
             likeliest[name] = sized(name, 1)
     take_draws(np.inf)
     return {name: found.get(name, replace(each, needs=())) for name, each in likeliest.items()}
+
+
+def _drawn_usd(sizing: Sizing) -> float | None:
+    """Return the price of what draws show to be enough."""
+    return sizing.usd_per_hour if len(sizing.needs) > 1 else None
+
+
+def _last(likeliest: Mapping[str, Sizing], n: int | None) -> float:
+    """Return what the n-th cheapest costs, infinite where there are fewer."""
+    usd = sorted(each.usd_per_hour or np.inf for each in likeliest.values())
+    return usd[n - 1] if n is not None and len(usd) >= n else np.inf
 
 
 def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
@@ -335,6 +373,7 @@ def size_by_simulation(
     has_rate: bool = True,
     n_draws: int | None = None,
     known: Sizing | None = None,
+    hardest: Sequence[int] = (),
 ) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
 
@@ -345,13 +384,14 @@ def size_by_simulation(
     needs no more than theirs: a small LLM may be slower on more GPUs. There are `least` replicas in
     any case; more than `most_usd_per_hour` pays for are not tried, and count as none. With
     `has_rate` the rate that each replica serves is found. `n_draws` are taken, all that the server
-    has by default; `known` is what fewer draws gave.
+    has by default; `known` is what fewer draws gave. With an order of draws, the `hardest` first,
+    no more are taken, and none are told, once too many have no number for this probability.
     """
     n_draws = n_draws or server.n_draws
     if known is not None and not known.needs:
         return known
     demand = traffic.drawn(0)
-    affordable = int(min(most_usd_per_hour / server.profile.usd_per_hour, MOST_REPLICAS))
+    affordable = int(min(most_usd_per_hour / server.profile.usd_per_hour + 1e-9, MOST_REPLICAS))
     if known is None:
         alone, e2e_s = server.judge_alone(demand, target)
         shares = alone.n_failed / np.maximum(alone.n_requests, 1)
@@ -384,8 +424,14 @@ def size_by_simulation(
             most[: len(own)] = np.minimum(most[: len(own)], own)
     start = int(done[0]) if np.isfinite(done[0]) else start
     need = partial(_need, server, traffic, target, start, affordable)
-    rest = range(len(done), n_draws)
-    every = [*done, *on_threads(need, most[len(done) :].tolist(), rest)]
+    rest = [draw for draw in hardest or range(n_draws) if draw >= len(done)]
+    most_failed = n_draws - np.ceil(confidence * (n_draws + 1) - 0.5 - 1e-9) if hardest else n_draws
+    every = np.concatenate([done, np.full(len(rest), np.nan)])
+    while rest:
+        ahead, rest = (rest[:_AT_ONCE], rest[_AT_ONCE:]) if hardest else (rest, [])
+        every[ahead] = on_threads(need, most[ahead].tolist(), ahead)
+        if np.isinf(every).sum() > most_failed:
+            return replace(sizing, status="unsure", needs=(), replicas=None)
     needs = [each if np.isinf(each) else int(each) for each in every]
     sizing, n = replace(sizing, needs=needs), len(needs)
     is_sure = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9 if n > 1 else [True]

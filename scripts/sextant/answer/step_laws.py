@@ -328,10 +328,11 @@ class Arrivals:
         most_usd_per_hour: float | None = None,
         model: Roofline | None = None,
         most_drawn: int | None = None,
+        wanted: float | None = None,
     ) -> "Arrivals":
         """Fit the laws of a step. Raises InputError where the points have none at all."""
         question, profiles = subject.question, subject.profiles
-        wanted = SAFE if question.risk is None else 1 - question.risk
+        wanted = wanted or (SAFE if question.risk is None else 1 - question.risk)
         n_draws, few = max(N_DRAWS, draws_needed(wanted) - 1), most_usd_per_hour is not None
         model = model or fit_medians(subject)
         laws, unknown = server_laws(subject, Settings(), n_draws, model, are_few_drawn=few)
@@ -346,7 +347,12 @@ class Arrivals:
         return cls(servers, unknown, model, traffic, wanted, most_usd_per_hour, most_drawn)
 
     def needed(
-        self, slo: SLO, profile_ids: Sequence[str], *, is_brief: bool = False
+        self,
+        slo: SLO,
+        profile_ids: Sequence[str],
+        *,
+        is_brief: bool = False,
+        is_best_enough: bool = False,
     ) -> pd.DataFrame:
         """Return the replicas that each profile needs, by draw; infinite where none are enough.
 
@@ -358,12 +364,15 @@ class Arrivals:
             # Else the answer is that of a question by itself.
             asked = reversed(self.known.items()) if is_brief else ()
             harder = (found for (other, _), found in asked if is_harder(other, slo))
+            easier = (found for (other, _), found in self.known.items() if is_harder(slo, other))
             self.known[slo, is_brief] = sizing.size_profiles(
                 self.servers,
                 self.traffic_of(slo),
                 _target(slo),
                 self.confidence,
                 next(harder, {}),
+                next(easier, {}) if is_brief else {},
+                is_best_enough=is_best_enough or self.most_drawn is not None,
                 brief_draws=few,
                 most_drawn=self.most_drawn,
                 most_usd_per_hour=self.most_usd_per_hour or np.inf,
