@@ -80,3 +80,10 @@ def test_attention_dp_is_offered_where_it_is_cheaper_and_holds_when_asked(tmp_pa
     assert again["usd_per_hour"] == row["usd_per_hour"] < found["usd_per_hour"]
     assert again["serving"]["data_parallel"] == "all"
     assert "all copies of attention" in again["text"]
+
+
+def test_an_answer_says_that_images_are_not_counted():
+    name = "Qwen__Qwen3.5-397B-A17B"
+    notes = read_question(replace(ASKED, hf_config=LLMS / f"{name}.json"), need_prices=False).notes
+    assert any("Not counted: images" in each for each in notes)
+    assert not any("Not counted" in each for each in read_question(ASKED, need_prices=False).notes)

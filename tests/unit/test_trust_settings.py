@@ -33,6 +33,10 @@ def change(path: str, old: str, new: str) -> None:
         (["-tp8"], "tensor-parallel-size"),
         (["--max-num-batched-tokens", "512", "--dtype", "half"], "dtype"),
         (["--data-parallel-address", "10.0.0.1"], "data-parallel-address"),
+        (["--enable_lora"], "enable-lora"),
+        (["--cpu-offload-gb=4"], "cpu-offload-gb"),
+        (["--pipeline_parallel_size", "2"], "pipeline-parallel-size"),
+        (["--kv-transfer-config", "{}"], "kv-transfer-config"),
     ],
 )
 def test_what_the_pipeline_decides_is_no_argument(config, arguments, name: str) -> None:

@@ -21,7 +21,16 @@ from sextant.decide.sizing import ruled_out
 from sextant.facts import gpu
 from sextant.facts.engine import DEFAULT_ENGINE
 from sextant.facts.gpu import GPUProfile, cheapest, has_own_price
-from sextant.facts.llm import LLM, Memory, Speculating, kv_precision_of, memory_of
+from sextant.facts.llm import (
+    LLM,
+    Memory,
+    Speculating,
+    config_file,
+    kv_precision_of,
+    memory_of,
+    shipped_config,
+)
+from sextant.facts.llm_config import encoded_inputs
 from sextant.facts.slo import Latencies
 from sextant.pages import listed
 from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, Facts, execution_classes
@@ -355,6 +364,10 @@ def read_question(
     question, notes = sources.as_measured(question, known)
     notes += _price_notes(question, known.profiles)
     llm_id, llm = named_llm(question, known)
+    config = question.hf_config or shipped_config(llm_id)
+    if inputs := encoded_inputs(config_file(config)) if config else []:
+        what = " and ".join(inputs)
+        notes = [*notes, f"Not counted: {what}, their tokens, and the encoder's memory and time."]
     if question.api_prices is not None:
         find_api_prices(question.api_prices, llm_id)  # checked before anything is simulated
     wanted, prices = question.gpu_profile_ids, question.prices

@@ -34,6 +34,7 @@ _SIZING = re.compile(
     r"|n_head|expert|moe|lora|mamba|ssm|conv|cross_attention|multi_query|pruned_heads|layer_types"
     r"|^sliding_window$|q(uery|k)_(layer)?norm|qk_ln|^_remove_final_layer_norm$|^compression_config$"
 )
+_ENCODERS = {"vision_config": "images", "audio_config": "sound"}
 # Fields of the text part that a vision-language config may have outside of it.
 _SHARED = ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
 _MOST = 10**9  # far above any size of an LLM: a larger number has a digit too many
@@ -171,6 +172,12 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
     if dtype is not None:
         text = {**text, "torch_dtype": None, "dtype": dtype}
     return Config(text, path)
+
+
+def encoded_inputs(path: str | Path) -> list[str]:
+    """Return what the LLM of a `config.json` takes beside text, which its facts leave out."""
+    values = read_object(path, fix="save the config again")
+    return [what for name, what in _ENCODERS.items() if values.get(name)]
 
 
 def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
