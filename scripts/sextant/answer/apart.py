@@ -30,9 +30,8 @@ _HANDOVER_SD = 0.5  # Of the logarithm of what an engine takes to hand a request
 
 
 def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
-    """Return the cheapest two pools that keep an SLO with the asked probability, or None.
-
-    The row has `prefill` and `decode` (each `gpu_profile_id`, `replicas`), `usd_per_hour`,
+    """Return the cheapest two pools that keep an SLO with the asked probability, or None. The row
+    has `prefill` and `decode` (each `gpu_profile_id`, `replicas`), `usd_per_hour`,
     `probability_met` and `handover_ms` of a request of mean length. Raises InputError: the SLO
     lacks a limit on the first token or on later ones, or has one on both.
     """

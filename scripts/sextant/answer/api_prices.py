@@ -66,10 +66,8 @@ def load_api_prices(path: Path) -> list[Row]:
 
 def find_api_prices(given: str, llm_id: str) -> list[Row]:
     """Return an LLM's prices, one a provider, that `--api-prices` names: tables of the user's,
-    which come first, providers that ship, or `all` of these.
-
-    Raises:
-        InputError: a part is neither, a table is wrong, or none has a price of the LLM.
+    which come first, providers that ship, or `all` of these. Raises InputError: a part is neither,
+    a table is wrong, or none has a price of the LLM.
     """
     name, shipped = plain_name(llm_id), load_api_prices(API_PRICES)
     sellers = {row["provider"] for row in shipped}
@@ -130,9 +128,8 @@ def compare_with_api(
     probability: Callable[[int], float | None],
     saved: float = 0.0,
 ) -> dict[str, Any]:
-    """Return what own GPUs and each provider (`find_api_prices`) cost a month, cheapest first.
-
-    Own GPUs cost USD per hour × 730 h, of all that has to be rented. They break even at the request
+    """Return what own GPUs and each provider (`find_api_prices`) cost a month, cheapest first. Own
+    GPUs cost USD per hour × 730 h, of all that has to be rented. They break even at the request
     rate for which a provider asks as much; `break_even_utilisation` is that rate over `most_rps`,
     the most that they serve within the limits (None: not known). They are cheaper in the draws of
     law and traffic that need no more replicas than a provider's bill would pay for; `probability`

@@ -99,9 +99,8 @@ class Demand:
         return replace(self, arrival_s=arrival_s, duration_s=duration_s, speed=speed)
 
     def of_one(self, replicas: int) -> "Demand":
-        """Return what one of so many replicas that take turns gets of requests with `gaps`.
-
-        A gap is the sum of `replicas` gaps of all requests, so that with more replicas each one is
+        """Return what one of so many replicas that take turns gets of requests with `gaps`. A gap
+        is the sum of `replicas` gaps of all requests, so that with more replicas each one is
         longer. The likeliest draw has the mean gap that the rate says.
         """
         assert self.gaps is not None
@@ -126,10 +125,8 @@ class Demand:
         return found.copied(self, own, np.zeros(len(own), int))
 
     def copied(self, whole: "Demand", places: np.ndarray, copies: np.ndarray) -> "Demand":
-        """Return the same requests as copies of those of `whole` at these places.
-
-        Copies share no prefix, and wait for answers of their own copy; those that are not there
-        nobody waits for.
+        """Return the same requests as copies of those of `whole` at these places. Copies share no
+        prefix, and wait for answers of their own copy; those that are not there nobody waits for.
         """
         found = self
         if whole.prefix_id is not None:
@@ -196,9 +193,8 @@ class Demand:
 
 def busiest_windows(load: pd.DataFrame, most: float) -> tuple[int, ...] | None:
     """Return the windows of the most requests or tokens, each with the one before it, in which
-    queues build up: of `most` requests together, or one; None for all.
-
-    `load` has a row per window, its number as the index: requests, then tokens of each side.
+    queues build up: of `most` requests together, or one; None for all. `load` has a row per window,
+    its number as the index: requests, then tokens of each side.
     """
     n = load.iloc[:, 0]
     if n.sum() <= most:
@@ -369,9 +365,8 @@ def _per_request(outcome: Outcome, names: Container[str]) -> dict[str, np.ndarra
 
 
 def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:
-    """Return a quantile of each row of counts, NaN for an empty one.
-
-    Within its bin the quantile is interpolated on the logarithm: bins are narrow and positive.
+    """Return a quantile of each row of counts, NaN for an empty one. Within its bin the quantile is
+    interpolated on the logarithm: bins are narrow and positive.
     """
     reached = np.cumsum(counts, axis=1)
     total = reached[:, -1]
@@ -386,18 +381,16 @@ def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> n
 
 
 def requests_of_demand(demand: Demand) -> Requests:
-    """Return the mean lengths of the requests, as a question has them.
-
-    The longest need not fit: a simulated server refuses them one by one.
+    """Return the mean lengths of the requests, as a question has them. The longest need not fit: a
+    simulated server refuses them one by one.
     """
     means = (float(demand.input_tokens.mean()), float(demand.output_tokens.mean()))
     return Requests(*(Length(mean, mean) for mean in means))
 
 
 def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:
-    """Return a function that draws requests of these lengths: lognormal by mean and p99.
-
-    With z the normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2.
+    """Return a function that draws requests of these lengths: lognormal by mean and p99. With z the
+    normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2.
     """
     z = NormalDist().inv_cdf(0.99)
 

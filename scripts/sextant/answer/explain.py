@@ -30,15 +30,12 @@ _TOTALS = ("itl_ms", "itl_factor", "nttft_ms", "nttft_factor", "itl_batch", "cap
 
 
 def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document:
-    """Return what makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica.
-
-    Its data: `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each a
-    list of terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their factors
-    (what the percentile and the learned correction multiply the law with), `itl_batch`,
-    `capacity_requests`, `energy` of an output token and `measured` latencies, None where there are
-    none.
-
-    Raises InputError: an option is wrong, or the LLM does not fit.
+    """Return what makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica. Its
+    data: `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each a list of
+    terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their factors (what the
+    percentile and the learned correction multiply the law with), `itl_batch`, `capacity_requests`,
+    `energy` of an output token and `measured` latencies, None where there are none. Raises
+    InputError: an option is wrong, or the LLM does not fit.
     """
     question = replace(question, gpu_profile_ids=(gpu_profile_id,))
     asked = read_question(question, need_prices=False, field="--gpu-profile")

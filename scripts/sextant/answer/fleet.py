@@ -56,7 +56,6 @@ class Wanted(NamedTuple):
 
 def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, GPU]]:
     """Return the pools, and the facts of their devices; MIG slices have `gpu_id`s of their own.
-
     Raises InputError: a row is wrong, a GPU has no facts, or there is not one node.
     """
     pools, gpus = [], {}
@@ -82,7 +81,6 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, 
 
 def read_demands(path: Path, traces: Path) -> list[Wanted]:
     """Return the rows of the sheet; `<trace_id>.parquet` in `traces` are the traces they name.
-
     Raises InputError: a row is wrong or contradicts itself, or a trace cannot be read.
     """
     wanted = []
@@ -139,11 +137,9 @@ def answer_sheets(
     time_limit_s: float = TIME_LIMIT_S,
     gpus: Path = GPUS,
 ) -> FleetAnswer:
-    """Return which demand gets which devices, by the sheets `demands` and `supply`.
-
-    `traces` and `gpus` are folders; `measurements` are the fields of a `Question` that name them.
-
-    Raises InputError: an option or a row is wrong, or the measurements cannot answer.
+    """Return which demand gets which devices, by the sheets `demands` and `supply`. `traces` and
+    `gpus` are folders; `measurements` are the fields of a `Question` that name them. Raises
+    InputError: an option or a row is wrong, or the measurements cannot answer.
     """
     if not 0 < risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
@@ -160,12 +156,10 @@ def answer_sheets(
 def _find_options(
     wanted: Sequence[Wanted], profiles: dict[str, GPUProfile], base: Question, sheet: Path
 ) -> tuple[list[Option], dict[str, dict[float, list[Option]]], list[str]]:
-    """Return the options of all demands, those with looser limits by demand, and warnings.
-
-    `base` has the measurements to use, the predictor and the seed. A demand whose LLM fits on no
-    profile has no options, and a warning with the reason.
-
-    Raises InputError: an LLM has no facts, or the measurements cannot answer.
+    """Return the options of all demands, those with looser limits by demand, and warnings. `base`
+    has the measurements to use, the predictor and the seed. A demand whose LLM fits on no profile
+    has no options, and a warning with the reason. Raises InputError: an LLM has no facts, or the
+    measurements cannot answer.
     """
     of_first = replace(wanted[0].question(base), gpu_profile_ids=tuple(profiles))
     if None in [each.requests for each in wanted]:
@@ -245,9 +239,8 @@ def _question(wanted: Wanted, source: Source, base: Question) -> tuple[Question,
 
 
 def candidate_profiles(pools: Sequence[Pool], gpus: Mapping[str, GPU]) -> dict[str, GPUProfile]:
-    """Return the profiles that nodes have room for: 1, 2, 4 … devices, at the lowest price.
-
-    Slices of a GPU serve alone: they have no connection among each other.
+    """Return the profiles that nodes have room for: 1, 2, 4 … devices, at the lowest price. Slices
+    of a GPU serve alone: they have no connection among each other.
     """
     profiles = {}
     for gpu_id, gpu in gpus.items():

@@ -172,7 +172,6 @@ def plan_files(
     gpus: str,
 ) -> None:
     """Give the devices of the sheet of supply to the demands, and write table, page and JSON.
-
     `inputs` are paths of tables `point` and `feasibility`, of the sheets `demands` and `supply`,
     and of `traces`, which lie in one folder; `outputs` those of the `table`, the `html` page and
     its `json`. `source` names the characterization, `decision` the workload and scenario of its

@@ -35,13 +35,11 @@ def plan_fleet(
     risk: float = RISK,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> FleetPlan:
-    """Return which demand gets which devices at the lowest cost; all are served if possible.
-
-    If not, as many demands as possible of the first priority are served, then of the next, and
-    of all such plans the cheapest one is returned.
-
-    The options' draws are the same throughout; `risk` is the largest probability that a served
-    demand misses its limits. The best plan that each program finds within `time_limit_s` is taken.
+    """Return which demand gets which devices at the lowest cost; all are served if possible. If
+    not, as many demands as possible of the first priority are served, then of the next, and of all
+    such plans the cheapest one is returned. The options' draws are the same throughout; `risk` is
+    the largest probability that a served demand misses its limits. The best plan that each program
+    finds within `time_limit_s` is taken.
     """
     program = make_program(demands, pools, options, risk)
     solution, most = _solve(program, time_limit_s)
@@ -96,7 +94,6 @@ def make_program(
 
 def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
     """Return the cheapest solution that serves the most by priority, and a bound on how many.
-
     Within the time limit: the solution that serves the most may then not be the cheapest.
     """
     cost, everyone = program.usd_per_hour, range(len(program.demands))
@@ -129,7 +126,6 @@ def answer_fleet(
     warnings: Iterable[str] = (),
 ) -> fleet.FleetAnswer:
     """Return the plan (see `plan_fleet`), and what would change it, each change solved again.
-
     `looser` may be empty: then no limits are changed. All changes together get the time limit once
     more; a warning says if it ended the search.
     """
@@ -203,10 +199,9 @@ def _are_servable(program: Program, must: Collection[int], time_limit_s: float) 
 def _change(
     plan: FleetPlan, other: FleetPlan
 ) -> tuple[int, float, float, tuple[str, ...], tuple[str, ...]]:
-    """Return how many more are served, what that saves, a bound on it, and who is and is not.
-
-    No change is for the worse, as the plan itself remains possible: what looks so is the solver's
-    gap, or its time limit.
+    """Return how many more are served, what that saves, a bound on it, and who is and is not. No
+    change is for the worse, as the plan itself remains possible: what looks so is the solver's gap,
+    or its time limit.
     """
     n_more, saved = len(other.served) - len(plan.served), plan.usd_per_hour - other.usd_per_hour
     at_most = plan.usd_per_hour - other.bound_usd_per_hour
@@ -245,11 +240,10 @@ def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> fleet
 
 
 def _conflict(case: _Case) -> tuple[str, ...]:
-    """Return demands that cannot all be served, though without any one of them the others can.
-
-    A deletion filter: one demand after another, those of the lowest priority first, is left out
-    if the others still cannot all be served. A demand stays where the time limit leaves it open;
-    none is named where the time of all changes has passed.
+    """Return demands that cannot all be served, though without any one of them the others can. A
+    deletion filter: one demand after another, those of the lowest priority first, is left out if
+    the others still cannot all be served. A demand stays where the time limit leaves it open; none
+    is named where the time of all changes has passed.
     """
     program = case.program()
     order = sorted(range(len(case.demands)), key=lambda place: -case.demands[place].priority)

@@ -53,14 +53,12 @@ def plan_measurements(
     lengths: Sequence[float] | None = None,
     served_as: Mapping[str, Any] | None = None,
 ) -> MeasurementPlan:
-    """Return which cells to measure for the SLOs, by the points of one workload.
-
-    The same points and seed give the same plan. Without any point the law's prior decides.
-    `lengths` are the mean input and output tokens of the workload's requests, where nothing is
-    measured; `served_as` columns of `SERVING` that candidates will have, by default the points'.
-    Without candidates some cells must be measured.
-
-    Raises InputError: an SLO has request lengths of its own, or no request lengths are known.
+    """Return which cells to measure for the SLOs, by the points of one workload. The same points
+    and seed give the same plan. Without any point the law's prior decides. `lengths` are the mean
+    input and output tokens of the workload's requests, where nothing is measured; `served_as`
+    columns of `SERVING` that candidates will have, by default the points'. Without candidates some
+    cells must be measured. Raises InputError: an SLO has request lengths of its own, or no request
+    lengths are known.
     """
     for slo in slos:
         if slo.lengths:
@@ -118,7 +116,6 @@ def given_measurements(
     keys: pd.DataFrame, samples_ms: np.ndarray, measured_ms: pd.DataFrame, seed: int
 ) -> np.ndarray:
     """Return draws that equal the measurements where there are any, and move with them nearby.
-
     `keys` has `llm_id, gpu_profile_id, users`, one row per point; `samples_ms` are nTTFT and ITL,
     (draws, rows, 2), `measured_ms` the same, (rows, 2), NaN where not measured.
     """
@@ -142,9 +139,8 @@ def plan_of_experiment(
     budget: Budget,
     config_files: Sequence[Path] = (),
 ) -> MeasurementPlan:
-    """Return which cells of an experiment in `folder` to measure first, by the cells on disk.
-
-    A command that is printed has the `config_files`. Raises InputError: an archive is not measured;
+    """Return which cells of an experiment in `folder` to measure first, by the cells on disk. A
+    command that is printed has the `config_files`. Raises InputError: an archive is not measured;
     there is no SLO or no cell.
     """
     if config.get("archive"):
@@ -283,7 +279,6 @@ def _changed_answers(before: Expectation, after: Expectation) -> list[str]:
 
 def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> tuple[float, float]:
     """Return the GPU-hours and USD that the chosen cells have taken, by Snakemake's run times.
-
     Those measured elsewhere or before are free; an interrupted cell counts by its last attempt.
     """
     gpu_hours = usd = 0.0

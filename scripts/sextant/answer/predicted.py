@@ -46,9 +46,8 @@ class Forecast:
 
     @cached_property
     def draws(self) -> Draws:
-        """Joint draws of every candidate at these numbers of users.
-
-        Where arrivals are simulated they only say what to measure, and few will do.
+        """Joint draws of every candidate at these numbers of users. Where arrivals are simulated
+        they only say what to measure, and few will do.
         """
         users = [*self.users] if self.arrivals is None else decisions.probed(self.users)
         X = self.subject.rows_at(self.model, users)
@@ -73,10 +72,9 @@ class Forecast:
         return self.draws._replace(samples_ms=capped)
 
     def at(self, profile_id: str, users: int) -> pd.Series:
-        """Return the medians and 90% intervals of the latencies at one load of a replica.
-
-        Those are `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a
-        limit, `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
+        """Return the medians and 90% intervals of the latencies at one load of a replica. Those are
+        `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a limit,
+        `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
         """
         draws, side = self.draws_at(profile_id, users), self.subject.lengths[0]
         found = draws.summary().iloc[0].to_dict()
@@ -105,9 +103,8 @@ class Fitted(NamedTuple):
 
 
 def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
-    """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one.
-
-    A point needs no more than one of the two latencies. Raises InputError: too few LLMs were
+    """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one. A
+    point needs no more than one of the two latencies. Raises InputError: too few LLMs were
     measured.
     """
     known, probe = subject.source.known, subject.probe
@@ -236,11 +233,10 @@ _STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
 
 def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dict[str, Any]:
     """Return USD per million input and output tokens of the chosen deployment at its load.
-
     `usd_per_hour` is split by the device time that a request's prefill and decode take, from the
     terms of the law; a predictor without terms splits it by tokens (`split`: `time` or `tokens`).
-    `requests_per_s` is what is served, by Little's law where users are asked for; `utilisation`
-    the load over the most that the replicas carry within the limits, at median latencies.
+    `requests_per_s` is what is served, by Little's law where users are asked for; `utilisation` the
+    load over the most that the replicas carry within the limits, at median latencies.
     """
     name, users, lengths = chosen["gpu_profile_id"], latency["users"], made.subject.lengths[0]
     rate = made.slo.request_rate_rps or made.slo.load / users * latency["requests_per_s"]
@@ -281,10 +277,9 @@ def learned(made: Forecast) -> "Energy | None":
 
 
 def with_joules(made: Forecast, power: "Energy | None", rows: Sequence[Row]) -> list[Row]:
-    """Return rows of options, each with the joules per output token of its replicas.
-
-    Medians and 90% intervals `energy_j_per_token, energy_lo_j_per_token, energy_hi_j_per_token`;
-    None where the source has no energy, the device no TDP, or the LLM does not fit.
+    """Return rows of options, each with the joules per output token of its replicas. Medians and
+    90% intervals `energy_j_per_token, energy_lo_j_per_token, energy_hi_j_per_token`; None where the
+    source has no energy, the device no TDP, or the LLM does not fit.
     """
     served = pd.DataFrame([row for row in rows if row["users_per_replica"] is not None])
     joules: dict[str, Row] = {}
@@ -303,9 +298,8 @@ def with_joules(made: Forecast, power: "Energy | None", rows: Sequence[Row]) -> 
 def energy(
     made: Forecast, power: "Energy | None", profile_id: str, users: int
 ) -> dict[str, Any] | None:
-    """Return joules per output token of a replica with these users, and what they rest on.
-
-    None where the source has no energy, or the device's TDP is not known. Beside `JOULES` it has
+    """Return joules per output token of a replica with these users, and what they rest on. None
+    where the source has no energy, or the device's TDP is not known. Beside `JOULES` it has
     `wh_per_million_output_tokens`, `n_llms` and the `sources` that measured energy.
     """
     if power is None:
@@ -339,10 +333,9 @@ _MISSES = ["fewest_users", *sizing.RATIOS, "limit_ratio"]
 def choose_option(
     forecast: Forecast, options: pd.DataFrame, slo: SLO, decision: str, risk: float | None
 ) -> Row:
-    """Return the chosen option; all but `llm_id` are None where there is none.
-
-    By utility, only options of a probability of `FAIR` or more are chosen from; of a request rate
-    the cheapest one of `SAFE` or more, if there is one.
+    """Return the chosen option; all but `llm_id` are None where there is none. By utility, only
+    options of a probability of `FAIR` or more are chosen from; of a request rate the cheapest one
+    of `SAFE` or more, if there is one.
     """
     if decision == "paper":
         chosen = _by_medians(forecast, options, slo)
@@ -378,12 +371,11 @@ def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataF
 def list_profiles(
     forecast: Forecast, options: pd.DataFrame, risk: float | None, chosen: Mapping[str, Any]
 ) -> list[Row]:
-    """Return one row per candidate, cheapest first, those ruled out last.
-
-    `status` is `meets` with the cheapest option of the wanted probability or more, `unsure` with
-    the most likely option, `too_slow` where that has less than `LISTED`, or `does_not_fit` with a
-    `reason`; the profile that is chosen has the option that is chosen. No more than
-    `most_users_tried` were measured. Ratios are as in `sizing.candidates`, of median latencies.
+    """Return one row per candidate, cheapest first, those ruled out last. `status` is `meets` with
+    the cheapest option of the wanted probability or more, `unsure` with the most likely option,
+    `too_slow` where that has less than `LISTED`, or `does_not_fit` with a `reason`; the profile
+    that is chosen has the option that is chosen. No more than `most_users_tried` were measured.
+    Ratios are as in `sizing.candidates`, of median latencies.
     """
     wanted = SAFE if risk is None else 1 - risk
     subject, (X, samples_ms) = forecast.subject, forecast.draws
@@ -425,10 +417,9 @@ def find_safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> Row | None:
 
 
 def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]:
-    """Return the options that no cheaper one matches in probability as shown, cheapest first.
-
-    Those of less than `LISTED`, or than the risk allows, are left out, and those whose replicas
-    would get more users than they are likely to serve within the limits.
+    """Return the options that no cheaper one matches in probability as shown, cheapest first. Those
+    of less than `LISTED`, or than the risk allows, are left out, and those whose replicas would get
+    more users than they are likely to serve within the limits.
     """
     least = LISTED if risk is None else min(LISTED, 1 - risk)
     is_overloaded = options["users_per_replica"] > options["users_hi"]
@@ -440,12 +431,10 @@ def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]
 
 
 def find_nearest_miss(forecast: Forecast, options: pd.DataFrame) -> Row:
-    """Return the option that is most likely to meet the SLO, and what it lacks.
-
-    Beside the option: `<metric>_ms` and `<metric>_ratio` at its load (medians), `binding_limit`,
-    and the factors on all limits, `fair_factor` and `safe_factor`, with which that load has a
-    probability of `FAIR` and `SAFE`. Of equally likely ones it is that of the smallest
-    `fair_factor`.
+    """Return the option that is most likely to meet the SLO, and what it lacks. Beside the option:
+    `<metric>_ms` and `<metric>_ratio` at its load (medians), `binding_limit`, and the factors on
+    all limits, `fair_factor` and `safe_factor`, with which that load has a probability of `FAIR`
+    and `SAFE`. Of equally likely ones it is that of the smallest `fair_factor`.
     """
     most, limits = options["probability_met"].max(), forecast.slo.limits
     likely = options[options["probability_met"] == most]
@@ -508,11 +497,10 @@ def cliff(changes: Sequence[Row], chosen: Row) -> list[str]:
 
 
 def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
-    """Return the measured LLMs most similar to the one that is asked about, on a GPU profile.
-
-    Those executed alike come first, then those on the asked engine, then those of nearest weight
-    bytes as they were served; of each the requests whose lengths are nearest to the asked ones, and
-    of several ways to serve these the one that served the most users, `users_per_replica`, within
+    """Return the measured LLMs most similar to the one that is asked about, on a GPU profile. Those
+    executed alike come first, then those on the asked engine, then those of nearest weight bytes as
+    they were served; of each the requests whose lengths are nearest to the asked ones, and of
+    several ways to serve these the one that served the most users, `users_per_replica`, within
     these limits. Each has those lengths, and the `engine`, `engine_version` and `precision` of
     those points. Points without lengths are left out.
     """

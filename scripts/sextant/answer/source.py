@@ -78,11 +78,8 @@ class Source(NamedTuple):
 
 
 def find_source(question: Question) -> Source:
-    """Return the characterization to answer from.
-
-    The one that the question has already; those that `--source` and `--database` name; else the
-    pipeline's own, if it knows the LLM; else what ships.
-
+    """Return the characterization to answer from. The one that the question has already; those that
+    `--source` and `--database` name; else the pipeline's own, if it knows the LLM; else what ships.
     Raises InputError: a store or folder cannot be read, or lacks what a prediction needs.
     """
     if question.known is not None:
@@ -108,10 +105,9 @@ def find_source(question: Question) -> Source:
 
 
 def _newest(question: Question) -> str:
-    """Return the newest source that ships and covers the question.
-
-    A question without lengths is one for a source with a workload of its own. The newest source of
-    all answers where none has the GPUs or the engine that are asked for.
+    """Return the newest source that ships and covers the question. A question without lengths is
+    one for a source with a workload of its own. The newest source of all answers where none has the
+    GPUs or the engine that are asked for.
     """
     if question.requests is None:
         return DEFAULT_SOURCES[-1]
@@ -132,14 +128,11 @@ def load_sources(
     workload_id: str | None = None,
     scenario_id: str | None = None,
 ) -> tuple[Characterization, str]:
-    """Return one characterization, or several as one, and where it is from.
-
-    Each of `names` is the folder of a characterization, a store, a folder of cells, one that ships
-    or one of the store; without any the store's own is taken. The store is that of the pipeline by
-    default; if `names` choose none of its sources, its own counts beside them. Workload and
-    scenario are the store's own by default.
-
-    Raises InputError: one cannot be read, or two contradict each other.
+    """Return one characterization, or several as one, and where it is from. Each of `names` is the
+    folder of a characterization, a store, a folder of cells, one that ships or one of the store;
+    without any the store's own is taken. The store is that of the pipeline by default; if `names`
+    choose none of its sources, its own counts beside them. Workload and scenario are the store's
+    own by default. Raises InputError: one cannot be read, or two contradict each other.
     """
     places = [_place(name, database) for name in dict.fromkeys(names)]
     if not names or (database is not None and all(name is None for _, name in places)):
@@ -204,7 +197,6 @@ def known_sources(
     folders: Iterable[Path], database: Path | None = None
 ) -> list[tuple[Characterization, str]]:
     """Return what answers can rest on, each with its place: what ships, the store, and folders.
-
     Raises InputError: a folder or the given store cannot be read.
     """
     found = [(load_folder(folder), "ships") for folder in shipped_sources().values()]
@@ -217,9 +209,8 @@ def known_sources(
 
 
 def _load_own(folder: Path) -> Characterization:
-    """Return a folder that does not ship, or is a copy of one that does.
-
-    Raises InputError: it makes no sense, or has the name of one that ships and is of others.
+    """Return a folder that does not ship, or is a copy of one that does. Raises InputError: it
+    makes no sense, or has the name of one that ships and is of others.
     """
     known = load_folder(folder)
     ships = shipped_sources().get(known.source)
@@ -232,7 +223,6 @@ def _load_own(folder: Path) -> Characterization:
 
 def _complete(known: Characterization, origin: str) -> Source:
     """Return a characterization with its longest request and the mean lengths of its workload.
-
     Those are medians over points: a point's own mean depends on which requests it could answer.
     """
     about, lengths = known.descriptions, known.points[LENGTHS].median()
@@ -312,7 +302,6 @@ def as_measured(
     question: Question, known: Characterization, *, has_options: bool = True
 ) -> tuple[Question, list[str]]:
     """Return the question with the precisions in which its LLM was measured, and what to say of it.
-
     Only a precision that the question leaves open is filled in. Where the points differ, or the
     configuration is given, it is that of the configuration, or of most points if none was served
     so. Without options the person cannot choose another one, and the notes name no option.
@@ -362,11 +351,10 @@ _USUAL_SHARE = 0.1
 
 
 def serving_of(question: Question, source: Source) -> Serving:
-    """Return what the question says, filled in with what is usual in the source.
-
-    The engine is that of most points, its version the newest one that a tenth of its points are of:
-    a few, or a nightly build, say little of others. Lengths are those that the LLM itself was
-    measured with, if its points are of one workload; else the source's.
+    """Return what the question says, filled in with what is usual in the source. The engine is that
+    of most points, its version the newest one that a tenth of its points are of: a few, or a
+    nightly build, say little of others. Lengths are those that the LLM itself was measured with, if
+    its points are of one workload; else the source's.
     """
     points, requests = source.known.points, question.requests
     if requests is None:
@@ -435,10 +423,9 @@ def outside_basis(
     profiles: Mapping[str, GPUProfile],
     users: int | None = None,
 ) -> list[str]:
-    """Return in what the question lies outside of the basis, a clause each.
-
-    `users` of a replica are asked for where a latency is explained; an answer offers no more than
-    were measured. Raises InputError: anything does, and the question is strict.
+    """Return in what the question lies outside of the basis, a clause each. `users` of a replica
+    are asked for where a latency is explained; an answer offers no more than were measured. Raises
+    InputError: anything does, and the question is strict.
     """
     points, found = source.known.points, []
     for side, (name, factor) in zip(_SIDES, beyond(source, lengths).items(), strict=True):
@@ -494,9 +481,8 @@ def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
 
 
 def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
-    """Return which percentiles are estimated, and from what, a sentence each.
-
-    Only of latencies that have a limit, or that a request rate needs.
+    """Return which percentiles are estimated, and from what, a sentence each. Only of latencies
+    that have a limit, or that a request rate needs.
     """
     names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
     percentiles = dict(zip(names, slo.percentiles, strict=True))
@@ -531,9 +517,8 @@ _MOST_FAILURES = 5
 
 def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[str]:
     """Return what to know of a measured answer, a sentence each: which limits are judged by a
-    latency that is derived or estimated, and where too many requests failed.
-
-    `latencies` are those of the points at the SLO's percentiles (`points.frame.judged`).
+    latency that is derived or estimated, and where too many requests failed. `latencies` are those
+    of the points at the SLO's percentiles (`points.frame.judged`).
     """
     found, n_points = [], len(latencies)
     for metric, (_, percentile) in slo.limits.items():

@@ -118,11 +118,9 @@ class LLMLaws:
 def find_laws(
     question: Question, settings: Settings, n_draws: int, *, need_prices: bool = True
 ) -> LLMLaws:
-    """Fit the measurements that a question names, and return the laws of a step that follow.
-
-    The question has the lengths of the requests; its limits play no part. Raises InputError: an
-    option is wrong, no profile can serve the LLM, or the measurements are of engines that stop to
-    prefill.
+    """Fit the measurements that a question names, and return the laws of a step that follow. The
+    question has the lengths of the requests; its limits play no part. Raises InputError: an option
+    is wrong, no profile can serve the LLM, or the measurements are of engines that stop to prefill.
     """
     asked = read_question(question, need_prices=need_prices)
     _, question, llm_id, llm, source, profiles, notes = asked
@@ -159,13 +157,11 @@ def server_laws(
     *,
     are_few_drawn: bool = False,
 ) -> tuple[dict[str, ServerLaws], dict[str, str]]:
-    """Return the laws of a step on each candidate, and why others have none.
-
-    Each has the likeliest law and `n_draws`; `model` is as `fit_medians` returns it. With
-    `are_few_drawn` most candidates are judged by their likeliest law alone: each one's draws are
-    then fitted by themselves when they are needed, else all at once.
-
-    Raises InputError: the predictor, or the engines that were measured, have no law of a step.
+    """Return the laws of a step on each candidate, and why others have none. Each has the likeliest
+    law and `n_draws`; `model` is as `fit_medians` returns it. With `are_few_drawn` most candidates
+    are judged by their likeliest law alone: each one's draws are then fitted by themselves when
+    they are needed, else all at once. Raises InputError: the predictor, or the engines that were
+    measured, have no law of a step.
     """
     profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
     probe = subject.probe
@@ -232,10 +228,9 @@ def _coupled(
     laws: Mapping[str, np.ndarray], profiles: Mapping[str, GPUProfile], lengths: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return laws, (1 + draws, terms) of each GPU profile, coupled so that in no draw a device
-    differs for the worse from its likeliest law where a lesser one does not.
-
-    Each draw's law stays whole: it is its own, or differs from the likeliest as that of the lesser
-    device does, whichever takes less time for a request of these mean lengths in a batch.
+    differs for the worse from its likeliest law where a lesser one does not. Each draw's law stays
+    whole: it is its own, or differs from the likeliest as that of the lesser device does, whichever
+    takes less time for a request of these mean lengths in a batch.
     """
     inputs, outputs = lengths
 
@@ -258,9 +253,8 @@ def _coupled(
 
 
 def fit_medians(subject: Subject) -> Roofline:
-    """Return the predictor fitted to medians, whose terms are the law of a step on GPUs.
-
-    Raises InputError: another predictor is asked for, or the points are too few.
+    """Return the predictor fitted to medians, whose terms are the law of a step on GPUs. Raises
+    InputError: another predictor is asked for, or the points are too few.
     """
     question, every = subject.question, {**subject.source.known.profiles, **subject.profiles}
     model = make_predictor(replace(question, slo=MEDIANS), every)

@@ -87,10 +87,9 @@ def traffic_at_rate(
     duration_s: float | None = None,
     first_seed: int = 0,
 ) -> DrawnTraffic:
-    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`.
-
-    They are those of `workload`, or have `lengths`, and arrive as its trace did, if it has one, or
-    with Gamma gaps of shape `alpha`; 1 (Poisson) without any.
+    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`. They
+    are those of `workload`, or have `lengths`, and arrive as its trace did, if it has one, or with
+    Gamma gaps of shape `alpha`; 1 (Poisson) without any.
     """
     generators.check_positive(rate_rps=rate_rps)
     model = None
@@ -121,7 +120,6 @@ def demand_of_trace(
     factor: float = 1.0,
 ) -> Demand:
     """Read the requests of a normalised trace, of one LLM or service where given, `factor` times.
-
     Of more than `MOST_REQUESTS` the busiest windows are read, by requests or tokens, each with the
     one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`,
     with `has_turns` turns of sessions wait for answers (`read_turns`).
@@ -187,7 +185,6 @@ _COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
 
 def multiplied_demand(demand: Demand, factor: float, block_s: float | None = None) -> Demand:
     """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
-
     Copies share no prefix. Windows of `block_s` have their requests times the factor.
     """
     if factor == 1:

@@ -114,10 +114,9 @@ class Decisions(NamedTuple):
 def weigh_decisions(
     draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO], seed: int
 ) -> Decisions:
-    """Return the decisions of each LLM for each SLO.
-
-    `draws` are joint draws of the latencies of LLMs, of each pair the users that it may serve;
-    `slos` are at their percentiles; `seed` is of the errors of measurements.
+    """Return the decisions of each LLM for each SLO. `draws` are joint draws of the latencies of
+    LLMs, of each pair the users that it may serve; `slos` are at their percentiles; `seed` is of
+    the errors of measurements.
     """
     llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
     n = max(_NUMBERS // (len(llm_ids) * len(slos) * _OPTIONS), _FEWEST_DRAWS)
@@ -175,16 +174,14 @@ def _weigh(
 
 def bounded_worth(ratios: np.ndarray) -> np.ndarray:
     """Return what options are worth, 0 to 1: twice the least price is as bad as a limit broken.
-
     Without a bound a few draws far out would decide what the mean is.
     """
     return np.asarray(np.maximum(worth_of(ratios), 0.0))
 
 
 def _worth_given(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
-    """Return the expected worth of options given the features, (draws, decisions, options).
-
-    Ridge regression over all other draws; the first feature is constant.
+    """Return the expected worth of options given the features, (draws, decisions, options). Ridge
+    regression over all other draws; the first feature is constant.
     """
     flat = worth.reshape(len(worth), -1)
     ridge = np.diag([0.0, *[_RIDGE] * (features.shape[1] - 1)])
@@ -197,11 +194,10 @@ def _worth_given(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
 
 
 def expected_so(slo_ids: Sequence[str], ratios: np.ndarray, can_be_met: np.ndarray) -> float:
-    """Return the mean over SLOs of the S/O that decisions are expected to have (eq. 5-7).
-
-    `slo_ids` has the SLO of each decision, `ratios` the price ratios of what is chosen and
-    `can_be_met` whether any option meets the SLO, both (draws, decisions); what cannot be met is
-    not judged. An overspend counts as 1 at most, as in `bounded_worth`.
+    """Return the mean over SLOs of the S/O that decisions are expected to have (eq. 5-7). `slo_ids`
+    has the SLO of each decision, `ratios` the price ratios of what is chosen and `can_be_met`
+    whether any option meets the SLO, both (draws, decisions); what cannot be met is not judged. An
+    overspend counts as 1 at most, as in `bounded_worth`.
     """
     met = np.isfinite(ratios)
     spent = np.where(met, np.minimum(ratios - 1, 1.0), 0.0).sum(axis=0)
@@ -285,9 +281,8 @@ class MeasurementPlan(NamedTuple):
 def order_cells(
     decisions: Sequence[Decisions], candidates: Sequence[Candidate], budget: Budget
 ) -> MeasurementPlan:
-    """Return the cells to measure, in rounds, and what is expected after each.
-
-    `decisions` has one entry for each set of percentiles, with rows of every cell of `candidates`.
+    """Return the cells to measure, in rounds, and what is expected after each. `decisions` has one
+    entry for each set of percentiles, with rows of every cell of `candidates`.
     """
     planner, left = _Planner(decisions, budget), []
     known = [(each, each.contenders()) for each in decisions]
@@ -345,9 +340,8 @@ class _Planner:
         return tuple(chosen)
 
     def best(self, cells: Iterable[Choice]) -> Choice | None:
-        """Return the cell of the largest gain per cost, None where no gain is more than chance.
-
-        A gain seldom rises as more is measured, so most earlier gains need not be computed again
+        """Return the cell of the largest gain per cost, None where no gain is more than chance. A
+        gain seldom rises as more is measured, so most earlier gains need not be computed again
         (Minoux's lazy greedy search).
         """
 
@@ -390,11 +384,9 @@ def _side_by_side(parts: Sequence[np.ndarray]) -> np.ndarray:
 def _unsure_levels(
     candidate: Candidate, known: Sequence[tuple[Decisions, set[tuple[str, str, int]]]]
 ) -> tuple[int, ...]:
-    """Return the levels where it is not sure whether limits hold that may decide.
-
-    Those are the limits for which the cell's GPU profile may be the cheapest. Without any, three
-    levels are left, which still inform about other cells. Of many they are the ends and some evenly
-    between.
+    """Return the levels where it is not sure whether limits hold that may decide. Those are the
+    limits for which the cell's GPU profile may be the cheapest. Without any, three levels are left,
+    which still inform about other cells. Of many they are the ends and some evenly between.
     """
     levels, is_unsure = np.array(candidate.levels), np.zeros(len(candidate.levels), dtype=bool)
     for each, contenders in known:

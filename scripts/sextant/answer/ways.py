@@ -103,11 +103,9 @@ def can_run(profile: GPUProfile, way: Way) -> bool:
 def drafting_gains(
     asked: Asked, model: JointPredictor, base: Subject, profile_id: str, users: int
 ) -> list[Row]:
-    """Return what speculation gains at one load of a replica, one row per length of a draft.
-
-    `gain` is that in requests/s of so many users, `gain_lo, gain_hi` its 90% interval,
-    `probability_gain` that it is above 0: of joint draws of law and acceptance, with drafts and
-    without. Best first.
+    """Return what speculation gains at one load of a replica, one row per length of a draft. `gain`
+    is that in requests/s of so many users, `gain_lo, gain_hi` its 90% interval, `probability_gain`
+    that it is above 0: of joint draws of law and acceptance, with drafts and without. Best first.
     """
     question = asked.question
     method, n_asked = question.speculative or _HEAD, question.draft_tokens or 1
@@ -149,9 +147,8 @@ def drafting_gains(
 
 def draft_by_load(offer: LLMLaws, profile_id: str, users: Sequence[float]) -> list[Row]:
     """Return what drafts are worth at each of these loads of a replica: the best of
-    `drafting_gains`, `draft_tokens` 0 where none is likely to gain.
-
-    Loads are rounded to powers of two.
+    `drafting_gains`, `draft_tokens` 0 where none is likely to gain. Loads are rounded to powers of
+    two.
     """
 
     @cache

@@ -54,9 +54,8 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_document(document: Document, printed: str = "text", out: Path | None = None) -> None:
-    """Print a document as text or JSON (with `text`); or write the page `out`, and say where.
-
-    Prose is wrapped in a terminal alone: in a file or a pipe a sentence stays one line.
+    """Print a document as text or JSON (with `text`); or write the page `out`, and say where. Prose
+    is wrapped in a terminal alone: in a file or a pipe a sentence stays one line.
     """
     text = as_text(document)
     if out is not None:

@@ -72,10 +72,9 @@ def sustained(draws: Draws | MeasuredDraws, slo: SLO, *, of_load: bool = False) 
 
 
 def loads(slo: SLO, most_users: int) -> list[int]:
-    """Return the numbers of users in flight at a replica that a decision has to know of.
-
-    They rise by a constant factor, whatever the load is: answers to several loads rest on the same
-    draws. Users between two of them are judged as the higher one; a request rate needs fewer.
+    """Return the numbers of users in flight at a replica that a decision has to know of. They rise
+    by a constant factor, whatever the load is: answers to several loads rest on the same draws.
+    Users between two of them are judged as the higher one; a request rate needs fewer.
     """
     if slo.users is None:
         found = np.geomspace(1, most_users, _RATE_LOADS)
@@ -93,9 +92,8 @@ def in_steps(rates: np.ndarray) -> np.ndarray:
 def weigh(
     draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
-    """Return every option of each LLM: a profile with a number of replicas, and its worth.
-
-    Columns: `llm_id, gpu_profile_id, replicas, devices, users_per_replica` (that each one gets),
+    """Return every option of each LLM: a profile with a number of replicas, and its worth. Columns:
+    `llm_id, gpu_profile_id, replicas, devices, users_per_replica` (that each one gets),
     `usd_per_hour, probability_met, expected_utility`, and of the profile the 5%, 50% and 95%
     quantiles of the most users a replica serves, `users_lo, users_median, users_hi`, and the median
     of the most load, in the SLO's unit, `load_median`. Replica counts are those that some number of
@@ -125,10 +123,9 @@ def weigh(
 def weigh_needed(
     llm_id: str, needed: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
-    """Return what `weigh` does of one LLM whose replicas were found by simulation.
-
-    `needed` has those that meet the SLO in each draw, infinite where none do, by profile. No users
-    are known: they are NaN.
+    """Return what `weigh` does of one LLM whose replicas were found by simulation. `needed` has
+    those that meet the SLO in each draw, infinite where none do, by profile. No users are known:
+    they are NaN.
     """
     counts = numbers_of_replicas(np.empty(0), needed.to_numpy(float), slo)
     ends = np.quantile(needed.to_numpy(float), (0.05, 0.95), axis=0, method="inverted_cdf")
@@ -170,10 +167,9 @@ def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> p
 
 
 def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the price of each option over that of the cheapest that meets the SLO.
-
-    Infinite where the option does not meet it; shape (draws, profiles, counts). `needed` replicas
-    meet it, infinite where none do, (draws, profiles); `price` is USD per hour of one, (profiles,).
+    """Return the price of each option over that of the cheapest that meets the SLO. Infinite where
+    the option does not meet it; shape (draws, profiles, counts). `needed` replicas meet it,
+    infinite where none do, (draws, profiles); `price` is USD per hour of one, (profiles,).
     """
     cheapest = (needed * price).min(axis=1)
     # A draw in which no profile serves anybody cannot be won, nor judged.
@@ -188,9 +184,8 @@ def worth_of(ratios: np.ndarray) -> np.ndarray:
 
 
 def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.ndarray:
-    """Return the numbers of replicas that compete; `needed` are those of draws and profiles.
-
-    To serve users they are what each number of `users` at a replica asks for.
+    """Return the numbers of replicas that compete; `needed` are those of draws and profiles. To
+    serve users they are what each number of `users` at a replica asks for.
     """
     if slo.users is not None:
         return np.unique(size_replicas(slo.users, users)).astype(int)
@@ -203,10 +198,9 @@ def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.n
 def _users_each(
     draws: Draws | MeasuredDraws, names: Iterable[str], counts: np.ndarray, slo: SLO
 ) -> np.ndarray:
-    """Return the users in flight at each replica, by profile and number of replicas.
-
-    With a request rate the fewest users that carry it at median latencies, by Little's law, or
-    the most that there are.
+    """Return the users in flight at each replica, by profile and number of replicas. With a request
+    rate the fewest users that carry it at median latencies, by Little's law, or the most that there
+    are.
     """
     if slo.users is not None:
         return np.tile(np.ceil(slo.users / counts).astype(int), len([*names]))
@@ -220,11 +214,10 @@ def _users_each(
 
 
 def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
-    """Return one row per LLM: the option of the highest expected utility (`weigh`).
-
-    With a risk, the cheapest option that meets the SLO with probability 1 - risk or more instead;
-    an LLM without one has a row with nothing but its name. Ties go to the cheaper option, then to
-    the likelier, then to that of fewer devices.
+    """Return one row per LLM: the option of the highest expected utility (`weigh`). With a risk,
+    the cheapest option that meets the SLO with probability 1 - risk or more instead; an LLM without
+    one has a row with nothing but its name. Ties go to the cheaper option, then to the likelier,
+    then to that of fewer devices.
     """
     met = options["probability_met"]
     order = {name: name == "usd_per_hour" for name in ("usd_per_hour", "probability_met")}
@@ -245,11 +238,10 @@ def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:
 
 
 def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO] = ()) -> str:
-    """Return the GPU profile of one LLM whose measurement is expected to tell most.
-
-    That is the one whose log-latencies explain, by linear regression over the draws, the largest
-    part of the variance of all log-latencies, its own included. With the SLOs of the answer, those
-    of a profile count as often as it is the cheapest one that meets them in a draw.
+    """Return the GPU profile of one LLM whose measurement is expected to tell most. That is the one
+    whose log-latencies explain, by linear regression over the draws, the largest part of the
+    variance of all log-latencies, its own included. With the SLOs of the answer, those of a profile
+    count as often as it is the cheapest one that meets them in a draw.
     """
     names = sorted(draws.X["gpu_profile_id"].unique())
     weights = pd.Series(0.0 if slos else 1.0, names)
@@ -288,12 +280,11 @@ _Z = 1.6448536269514722  # Half the width of a normal's 90% interval, in standar
 
 
 def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraws | None:
-    """Return draws of what measured latencies (`judged`) may be; None if no interval is known.
-
-    A latency's logarithm is normal below and above what was measured, each side as wide as the
+    """Return draws of what measured latencies (`judged`) may be; None if no interval is known. A
+    latency's logarithm is normal below and above what was measured, each side as wide as the
     interval says. Where few requests leave the upper end open, a point is taken to be no slower
-    than the next larger load on the same GPU profile; where there is none, it may be anything.
-    Each point has its own random stream, seeded by its name.
+    than the next larger load on the same GPU profile; where there is none, it may be anything. Each
+    point has its own random stream, seeded by its name.
     """
     values, low, high = (limited(latencies, slo, end) for end in ("", *ENDS))
     if all(np.isnan(each).all() for ends in (low, high) for each in ends.values()):
@@ -322,9 +313,8 @@ def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraw
 def with_probabilities(
     candidates: pd.DataFrame, draws: MeasuredDraws | None, slo: SLO
 ) -> pd.DataFrame:
-    """Return candidates with `probability_met`: that their replicas carry the load in truth.
-
-    It is NaN of a candidate without replicas, and without draws.
+    """Return candidates with `probability_met`: that their replicas carry the load in truth. It is
+    NaN of a candidate without replicas, and without draws.
     """
     found = pd.Series(np.nan, candidates.index, dtype=float)
     if draws is not None and candidates["replicas"].notna().any():

@@ -148,9 +148,8 @@ class Program:
         gap: float = 0.0,
         time_limit_s: float = np.inf,
     ) -> Solution | None:
-        """Return the solution of the smallest value, None if there is certainly none.
-
-        The `objective` has a coefficient a variable; without one any solution will do. The demands
+        """Return the solution of the smallest value, None if there is certainly none. The
+        `objective` has a coefficient a variable; without one any solution will do. The demands
         `must` (their places) have to be served, and of each priority `at_least` so many; the pool
         `growing` may have any number of nodes. The value may be a share `gap` above the least one.
         After `time_limit_s` it is the best that was found; TimeoutError if nothing was, nor that
@@ -261,7 +260,6 @@ def _packed(
     pool: Pool, shares: Sequence[tuple[Choice, int]], is_spread: Sequence[bool], is_even: bool
 ) -> list[np.ndarray]:
     """Return the replicas by node of each share, on the emptiest nodes with room or the fullest.
-
     The largest come first; those that are spread first on a node without one of them. As sizes
     divide one another, any node with room will do (see `program`).
     """

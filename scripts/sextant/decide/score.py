@@ -12,7 +12,6 @@ from sextant.points.frame import IDENTIFIERS, TARGETS
 
 def so_score(success_rate: float, overspend: float | None) -> float:
     """Return the harmonic mean of success rate and 1 - overspend, the latter at least 0 (eq. 7).
-
     Without any success there is no overspend (None) and the score is 0, as it is in the limit.
     """
     if overspend is None or success_rate == 0:
@@ -47,10 +46,9 @@ def judge(
 
 
 def summarize(judged: pd.DataFrame) -> dict[str, Any]:
-    """Return `n_llms` (judged), `n_left_out`, `success_rate`, `overspend` and `so_score`.
-
-    The success rate is the mean over the LLMs that `judge` could judge, the overspend the mean over
-    the successes, None where there is none; with no LLM judged all three are None.
+    """Return `n_llms` (judged), `n_left_out`, `success_rate`, `overspend` and `so_score`. The
+    success rate is the mean over the LLMs that `judge` could judge, the overspend the mean over the
+    successes, None where there is none; with no LLM judged all three are None.
     """
     counted = judged[judged["is_success"].notna()]
     summary = {"n_llms": len(counted), "n_left_out": len(judged) - len(counted)}
@@ -67,10 +65,9 @@ def summarize(judged: pd.DataFrame) -> dict[str, Any]:
 
 
 def mape(predicted: pd.DataFrame, measured: pd.DataFrame) -> dict[str, float]:
-    """Return `mape_nttft` and `mape_itl`, the mean of |predicted - measured| / measured.
-
-    Both frames have `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`; the mean is over the
-    rows that they share (NaN if none), as a fraction. Measured latencies are above 0.
+    """Return `mape_nttft` and `mape_itl`, the mean of |predicted - measured| / measured. Both
+    frames have `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`; the mean is over the rows that
+    they share (NaN if none), as a fraction. Measured latencies are above 0.
     """
     both = measured.merge(predicted, on=[*IDENTIFIERS, "users"], suffixes=("", "_predicted"))
     errors = {t: (both[f"{t}_predicted"] - both[t]).abs() / both[t] for t in TARGETS}
@@ -90,13 +87,12 @@ class Policy(NamedTuple):
 
 
 def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, load: float) -> Policy:
-    """Return the policy that is best in hindsight, LLM-Pilot's baseline (section V-C).
-
-    It is the pair of profile and replicas with the highest S/O (eq. 7) over all measured LLMs,
-    those it is judged on included, as in the paper: no predictor knows as much. Ties go to the
-    cheaper one, then to the first profile by identifier. Replica counts tried on a profile are
-    those that some LLM truly needs there: between two of them no further LLM succeeds while all
-    pay more, so no other count can win. Arguments are those of `judge`.
+    """Return the policy that is best in hindsight, LLM-Pilot's baseline (section V-C). It is the
+    pair of profile and replicas with the highest S/O (eq. 7) over all measured LLMs, those it is
+    judged on included, as in the paper: no predictor knows as much. Ties go to the cheaper one,
+    then to the first profile by identifier. Replica counts tried on a profile are those that some
+    LLM truly needs there: between two of them no further LLM succeeds while all pay more, so no
+    other count can win. Arguments are those of `judge`.
     """
     llm_ids = sorted(truth["llm_id"].unique())
     tried = truth.loc[truth["status"] == "meets", list(Policy._fields)].drop_duplicates()

@@ -20,21 +20,19 @@ RATIOS = [f"{name}_ratio" for name in METRICS]  # Latency over limit, by metric:
 
 
 def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
-    """Return the most users one replica serves within all limits, 0 if not even the fewest.
-
-    Eq. 3 of LLM-Pilot: the limits have to hold at every smaller user count too; those without a
-    row were not tried. `users` rise, shape (points,); `is_met`, whether all limits hold there, has
-    shape (..., points), the result (...).
+    """Return the most users one replica serves within all limits, 0 if not even the fewest. Eq. 3
+    of LLM-Pilot: the limits have to hold at every smaller user count too; those without a row were
+    not tried. `users` rise, shape (points,); `is_met`, whether all limits hold there, has shape
+    (..., points), the result (...).
     """
     n_met = np.logical_and.accumulate(is_met, axis=-1).sum(axis=-1)
     return np.asarray(np.concatenate([[0], users])[n_met])
 
 
 def load_served(carried: np.ndarray, is_met: np.ndarray) -> np.ndarray:
-    """Return the most load, users or requests a second, one replica serves within all limits.
-
-    With fewer users in flight than `users_served` a replica may carry a higher request rate. A
-    point whose rate, `carried`, is not known (NaN) counts as none. Shapes as in `users_served`.
+    """Return the most load, users or requests a second, one replica serves within all limits. With
+    fewer users in flight than `users_served` a replica may carry a higher request rate. A point
+    whose rate, `carried`, is not known (NaN) counts as none. Shapes as in `users_served`.
     """
     met = np.logical_and.accumulate(is_met, axis=-1)
     return np.asarray(np.where(met, np.nan_to_num(carried), 0).max(axis=-1))
@@ -59,10 +57,9 @@ class Curve(NamedTuple):
 def size_replicas(
     load: npt.ArrayLike, load_per_replica: npt.ArrayLike, slack: float = 0.0
 ) -> np.ndarray:
-    """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2).
-
-    Whole numbers in the shape of `load_per_replica`, which one serves within the limits; infinite
-    where that is 0 or NaN. A quotient may lie `slack` above a whole number and count as that.
+    """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2). Whole
+    numbers in the shape of `load_per_replica`, which one serves within the limits; infinite where
+    that is 0 or NaN. A quotient may lie `slack` above a whole number and count as that.
     """
     served = np.asarray(load_per_replica, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -70,9 +67,8 @@ def size_replicas(
 
 
 def probability_of(n_met: npt.ArrayLike, n_draws: int) -> np.ndarray:
-    """Return the probability that a few simulated draws give, `n_met` of which meet the SLO.
-
-    (n_met + 1/2) / (n_draws + 1), the mean of Jeffreys' posterior: 17 of 17 are 0.97, not 1.
+    """Return the probability that a few simulated draws give, `n_met` of which meet the SLO: the
+    mean of Jeffreys' posterior, (n_met + 1/2) / (n_draws + 1); 17 of 17 are 0.97, not 1.
     """
     return (np.asarray(n_met, float) + 0.5) / (n_draws + 1)
 
@@ -163,9 +159,8 @@ def candidates(
 
 
 def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
-    """Return what was measured or predicted of each LLM on each GPU profile, users rising.
-
-    A latency that is missing or 0 (nothing succeeded there, or the client saw no time pass) breaks
+    """Return what was measured or predicted of each LLM on each GPU profile, users rising. A
+    latency that is missing or 0 (nothing succeeded there, or the client saw no time pass) breaks
     its limit.
     """
     # Plain arrays: a frame per pair would take most of the time.
@@ -212,10 +207,9 @@ def _assess(curve: Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
 
 def recommend(candidate_rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per LLM: its cheapest candidate that meets the SLO (LLM-Pilot, eq. 1).
-
-    Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally
-    cheap profiles the likelier one is taken, where that is known, then that of fewer `devices`,
-    then the first by identifier. An LLM whose every candidate fails has a row with its name alone.
+    Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally cheap
+    profiles the likelier one is taken, where that is known, then that of fewer `devices`, then the
+    first by identifier. An LLM whose every candidate fails has a row with its name alone.
     """
     order = {"usd_per_hour": True, "probability_met": False}
     return best_of_each(candidate_rows, candidate_rows["status"] == "meets", order)
@@ -225,7 +219,6 @@ def best_of_each(
     options: pd.DataFrame, is_kept: pd.Series, order: Mapping[str, bool]
 ) -> pd.DataFrame:
     """Return one row per LLM: the first kept option; nothing but the LLM's name without one.
-
     `order` has columns to sort by, and whether the least comes first; devices and identifier are
     last. `is_kept` says which rows may be chosen.
     """
@@ -245,13 +238,12 @@ _RATE_STEP, _RATE_PRECISION, _MOST_DOUBLINGS = 2.0, 1.02, 24
 def fewest_replicas(
     meets: Callable[[int], bool], start: int, most: int = MOST_REPLICAS, *, is_steady: bool = False
 ) -> int | None:
-    """Return the fewest replicas that meet a target by simulation, None if `most` do not.
-
-    More replicas meet a target better in the mean. One simulation is noisy, so a count may meet it
-    by luck where a larger one misses it: a count is taken if it meets, and the next larger one too;
-    not where the simulations are steady, which are the same but for longer gaps.
-    From `start` the steps double until the answer lies between a count that misses and one that
-    meets; bisection finds it.
+    """Return the fewest replicas that meet a target by simulation, None if `most` do not. More
+    replicas meet a target better in the mean. One simulation is noisy, so a count may meet it by
+    luck where a larger one misses it: a count is taken if it meets, and the next larger one too;
+    not where the simulations are steady, which are the same but for longer gaps. From `start` the
+    steps double until the answer lies between a count that misses and one that meets; bisection
+    finds it.
     """
     known = cache(meets)
     low, high = _bracket(known, min(max(start, 1), most), most)
@@ -286,9 +278,8 @@ def _bracket(
 
 def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
     """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
-
-    Doubling or halving from `start_rps` finds two rates between which it lies; then their
-    geometric mean is tried.
+    Doubling or halving from `start_rps` finds two rates between which it lies; then their geometric
+    mean is tried.
     """
     low, high, rate = 0.0, math.inf, start_rps
     for _ in range(_MOST_DOUBLINGS):

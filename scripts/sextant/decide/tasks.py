@@ -24,15 +24,12 @@ def task_of(
     *,
     has_fixed_lengths: bool = False,
 ) -> Task:
-    """Return what a predictor is judged on, with the pairs that it may recommend.
-
-    Those are the pairs that memory facts allow, as what a probe has shown of an LLM is not known of
-    one that is held out; for an archive, whose longest request is not known, those that it found
-    feasible, of held-out LLMs too: so did LLM-Pilot.
-
-    The points are of one workload and scenario, `tried` are rows of table `feasibility`, `facts` of
-    all LLMs and of the candidate GPU profiles; with `has_fixed_lengths` each point has its own
-    lengths.
+    """Return what a predictor is judged on, with the pairs that it may recommend. Those are the
+    pairs that memory facts allow, as what a probe has shown of an LLM is not known of one that is
+    held out; for an archive, whose longest request is not known, those that it found feasible, of
+    held-out LLMs too: so did LLM-Pilot. The points are of one workload and scenario, `tried` are
+    rows of table `feasibility`, `facts` of all LLMs and of the candidate GPU profiles; with
+    `has_fixed_lengths` each point has its own lengths.
     """
     pairs = pd.Series([*tried[IDENTIFIERS].itertuples(index=False, name=None)], dtype=object)
     is_feasible = tried["is_feasible"].to_numpy(bool)
