@@ -544,8 +544,7 @@ def _option(row: Data) -> list[str]:
 
 def profile_cells(row: Data) -> list[str]:
     """Return the cells of a GPU profile: its name, its price and probability, or the reason. A
-    predicted one has the users that a replica serves with their interval, a measured one those that
-    eq. 1-3 give it.
+    predicted one has a replica's users with their interval, a measured one those of eq. 1-3.
     """
     is_known = row.get("is_gpu_measured", True)
     name = row["gpu_profile_id"] + ("" if is_known else " (GPU never measured)")

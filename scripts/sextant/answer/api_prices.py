@@ -99,9 +99,7 @@ class Billed(NamedTuple):
 
     @classmethod
     def of(cls, demand: "Demand", prefix_hit_rate: float) -> "Billed":
-        """Return a demand at its mean rate. What repeats in a trace's input counts as cached: no
-        provider finds more.
-        """
+        """Return a demand at its mean rate. What repeats in its input counts as cached."""
         days, lasts = demand.duration_s / DAY_S, duration_words(demand.duration_s)
         what = "not of a whole week" if days >= _NEARLY else "without nights and weekends"
         what = "nights and weekends included" if days >= 7 * _NEARLY else what

@@ -156,10 +156,9 @@ def answer_sheets(
 def _find_options(
     wanted: Sequence[Wanted], profiles: dict[str, GPUProfile], base: Question, sheet: Path
 ) -> tuple[list[Option], dict[str, dict[float, list[Option]]], list[str]]:
-    """Return the options of all demands, those with looser limits by demand, and warnings. `base`
-    has the measurements to use, the predictor and the seed. A demand whose LLM fits on no profile
-    has no options, and a warning with the reason. Raises InputError: an LLM has no facts, or the
-    measurements cannot answer.
+    """Return all demands' options, those with looser limits by demand, and warnings. `base` has the
+    measurements to use, the predictor and the seed. A demand that fits nowhere has no options, and
+    a warning. Raises InputError: an LLM has no facts, or the measurements cannot answer.
     """
     of_first = replace(wanted[0].question(base), gpu_profile_ids=tuple(profiles))
     if None in [each.requests for each in wanted]:

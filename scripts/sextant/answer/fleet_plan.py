@@ -199,9 +199,8 @@ def _are_servable(program: Program, must: Collection[int], time_limit_s: float) 
 def _change(
     plan: FleetPlan, other: FleetPlan
 ) -> tuple[int, float, float, tuple[str, ...], tuple[str, ...]]:
-    """Return how many more are served, what that saves, a bound on it, and who is and is not. No
-    change is for the worse, as the plan itself remains possible: what looks so is the solver's gap,
-    or its time limit.
+    """Return how many more are served, what that saves, a bound on it, and who is and is not. What
+    looks like a change for the worse is the solver's gap, or its time limit.
     """
     n_more, saved = len(other.served) - len(plan.served), plan.usd_per_hour - other.usd_per_hour
     at_most = plan.usd_per_hour - other.bound_usd_per_hour

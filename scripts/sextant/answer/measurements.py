@@ -57,8 +57,7 @@ def plan_measurements(
     and seed give the same plan. Without any point the law's prior decides. `lengths` are the mean
     input and output tokens of the workload's requests, where nothing is measured; `served_as`
     columns of `SERVING` that candidates will have, by default the points'. Without candidates some
-    cells must be measured. Raises InputError: an SLO has request lengths of its own, or no request
-    lengths are known.
+    cells must be measured. InputError: an SLO has lengths of its own, or none are known.
     """
     for slo in slos:
         if slo.lengths:
@@ -140,8 +139,7 @@ def plan_of_experiment(
     config_files: Sequence[Path] = (),
 ) -> MeasurementPlan:
     """Return which cells of an experiment in `folder` to measure first, by the cells on disk. A
-    command that is printed has the `config_files`. Raises InputError: an archive is not measured;
-    there is no SLO or no cell.
+    command that is printed has the `config_files`. InputError: an archive, no SLO or no cell.
     """
     if config.get("archive"):
         fix = "give a configuration without `archive`"
@@ -291,9 +289,7 @@ def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> tu
 
 
 def measured_before(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Chosen:
-    """Return the adaptive cells that were measured before: only their levels may differ from what
-    the sheets ask for.
-    """
+    """Return adaptive cells that were measured: only levels may differ from the sheets'."""
     found: Chosen = {}
     for key in _not_chosen(experiment):
         place = _folder(config, folder, key)

@@ -104,8 +104,7 @@ class Fitted(NamedTuple):
 
 def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
     """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one. A
-    point needs no more than one of the two latencies. Raises InputError: too few LLMs were
-    measured.
+    point needs no more than one of the two latencies. Raises InputError: too few LLMs.
     """
     known, probe = subject.source.known, subject.probe
     latencies = frame.at_percentile(known.points, slo.percentiles, slo.first_token)
@@ -161,8 +160,7 @@ def draw_rows(
 
 
 def _sample(model: JointPredictor, subject: Subject, X: pd.DataFrame) -> np.ndarray:
-    """Return draws whose logarithms all moved by one random number a draw, where lengths lie
-    beyond the measured ones."""
+    """Return draws, all moved by one random number each where lengths are beyond the measured."""
     samples_ms = model.sample(X)
     if not subject.widening_sd:
         return samples_ms

@@ -74,8 +74,7 @@ def dry_run(
     workflow_profile: Path | None = None,
 ) -> DryRun:
     """Ask Snakemake what it would run in a folder; no lock is taken and no file written. Raises
-    InputError if Snakemake refuses the configuration, with the error line of the project's own
-    checks, or Snakemake's last lines.
+    InputError if Snakemake refuses, with the project's own error line or Snakemake's last lines.
     """
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", "--rerun-incomplete"]
     command += ["--logger", "sextant-plan"]
@@ -182,8 +181,7 @@ def job_s(config: Mapping[str, Any], folder: Path, key: CellKey) -> float | None
 
 def basis(experiment: Experiment, key: CellKey, finished: Sequence[Finished]) -> Basis:
     """Return the terms for a cell's estimate: medians of the nearest cells, or assumptions. Nearest
-    are those of the same LLM on the same GPU profile, then those on the same GPU profile, then
-    those on the same kind of device.
+    are those of the LLM on the GPU profile, then those on the profile, then on the kind of device.
     """
     profiles = experiment.profiles
     kind = profiles[key.gpu_profile_id].gpu.kind

@@ -159,9 +159,8 @@ def server_laws(
 ) -> tuple[dict[str, ServerLaws], dict[str, str]]:
     """Return the laws of a step on each candidate, and why others have none. Each has the likeliest
     law and `n_draws`; `model` is as `fit_medians` returns it. With `are_few_drawn` most candidates
-    are judged by their likeliest law alone: each one's draws are then fitted by themselves when
-    they are needed, else all at once. Raises InputError: the predictor, or the engines that were
-    measured, have no law of a step.
+    are judged by their likeliest law alone: each one's draws are then fitted when needed, else all
+    at once. Raises InputError: the predictor, or the measured engines, have no law of a step.
     """
     profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
     probe = subject.probe
@@ -210,9 +209,7 @@ def server_laws(
 
 
 def _lesser(subject: Subject, profiles: Sequence[GPUProfile]) -> dict[str, GPUProfile]:
-    """Return the measured GPU profiles that serve the LLM, none of the candidates, and that one of
-    these is at least as good as.
-    """
+    """Return measured GPU profiles that serve the LLM and are no better than some candidate."""
     source = subject.source
     known = {
         name: each

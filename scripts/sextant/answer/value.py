@@ -114,9 +114,8 @@ class Decisions(NamedTuple):
 def weigh_decisions(
     draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO], seed: int
 ) -> Decisions:
-    """Return the decisions of each LLM for each SLO. `draws` are joint draws of the latencies of
-    LLMs, of each pair the users that it may serve; `slos` are at their percentiles; `seed` is of
-    the errors of measurements.
+    """Return the decisions of each LLM for each SLO. `draws` are joint draws of latencies, of each
+    pair at the users that it may serve; `slos` are at their percentiles; `seed` is of the errors.
     """
     llm_ids = list(dict.fromkeys(draws.X["llm_id"]))
     n = max(_NUMBERS // (len(llm_ids) * len(slos) * _OPTIONS), _FEWEST_DRAWS)
@@ -340,9 +339,8 @@ class _Planner:
         return tuple(chosen)
 
     def best(self, cells: Iterable[Choice]) -> Choice | None:
-        """Return the cell of the largest gain per cost, None where no gain is more than chance. A
-        gain seldom rises as more is measured, so most earlier gains need not be computed again
-        (Minoux's lazy greedy search).
+        """Return the cell of the largest gain per cost, None where none is more than chance. A gain
+        seldom rises as more is measured: most earlier ones are kept (Minoux's lazy greedy search).
         """
 
         def last_rate(cell: Choice) -> float:

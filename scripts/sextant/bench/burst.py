@@ -89,11 +89,10 @@ def find_rate(
     single_request_s: float,
     max_rate_rps: float = math.inf,
 ) -> RateSearch:
-    """Find the rate at which 35% of the KV cache are used on average. The first follows from
-    Little's law: one request alone takes `single_request_s` and uses `single_kv_usage` (0: too
-    short to be seen). `try_rate` loads the server at a rate (requests/s) until 30 to 40% are used,
-    or 10 times, of which the closest counts. InputError: one request uses more than 50%, or no
-    trial 20 to 50%.
+    """Find the rate at which 35% of the KV cache are used. The first follows from Little's law: one
+    request alone takes `single_request_s` and uses `single_kv_usage` (0: too short to be seen).
+    `try_rate` loads the server at a rate (requests/s) until 30 to 40% are used, or 10 times: the
+    closest counts. InputError: one request uses over 50%, or no trial 20 to 50%.
     """
     if single_kv_usage > KV_USAGE_LIMITS[1]:
         problem = f"one request alone uses {single_kv_usage:.0%} of the KV cache"
@@ -270,8 +269,7 @@ def phase_load(
     phase: int, scenario: Burst, rate_rps: float, model: RequestModel, seed: int
 ) -> Load:
     """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate. `model` gives
-    the outputs' distribution, and the inputs' bounds. Same seed, same load; every phase has a
-    stream of its own.
+    the outputs' distribution, and the inputs' bounds. Each phase has its own stream of the seed.
     """
     own_seed, alpha = child_seed(seed, phase), scenario.burstiness
     beta_s, last = 1 / (alpha * rate_rps), N_SETTINGS - 1

@@ -116,8 +116,7 @@ class _Evidence:
 
     def highest_possible(self) -> int:
         """Return the largest weight that may work. What was left is better evidence than what an
-        allocation lacked: fragmented memory fails early, and a host's allocator does not say what
-        was free.
+        allocation lacked: fragmented memory fails early.
         """
         if self.estimate:
             bounds = [int(self.estimate[1])]
@@ -200,8 +199,7 @@ def corner_cases(
     max_num_seqs: int,
 ) -> list[CornerCase]:
     """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2, for
-    requests of these lengths (`lengths_of`). No output is so short that its request would end
-    before the others have begun.
+    requests of these lengths (`lengths_of`). No request ends before the others have begun.
     """
     (least_in, mean_in, most_in), (least_out, mean_out, most_out) = input_tokens, output_tokens
     least_out = max(least_out, min(_SHORT_OUTPUT_TOKENS, most_out))

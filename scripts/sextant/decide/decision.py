@@ -123,9 +123,8 @@ def weigh(
 def weigh_needed(
     llm_id: str, needed: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
-    """Return what `weigh` does of one LLM whose replicas were found by simulation. `needed` has
-    those that meet the SLO in each draw, infinite where none do, by profile. No users are known:
-    they are NaN.
+    """Return what `weigh` does of an LLM whose replicas were simulated. `needed` has those that
+    meet the SLO in each draw, infinite where none do, by profile. Users are NaN.
     """
     counts = numbers_of_replicas(np.empty(0), needed.to_numpy(float), slo)
     ends = np.quantile(needed.to_numpy(float), (0.05, 0.95), axis=0, method="inverted_cdf")
@@ -199,8 +198,7 @@ def _users_each(
     draws: Draws | MeasuredDraws, names: Iterable[str], counts: np.ndarray, slo: SLO
 ) -> np.ndarray:
     """Return the users in flight at each replica, by profile and number of replicas. With a request
-    rate the fewest users that carry it at median latencies, by Little's law, or the most that there
-    are.
+    rate the fewest users that carry it at median latencies, by Little's law, or the most.
     """
     if slo.users is not None:
         return np.tile(np.ceil(slo.users / counts).astype(int), len([*names]))
@@ -216,8 +214,7 @@ def _users_each(
 def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
     """Return one row per LLM: the option of the highest expected utility (`weigh`). With a risk,
     the cheapest option that meets the SLO with probability 1 - risk or more instead; an LLM without
-    one has a row with nothing but its name. Ties go to the cheaper option, then to the likelier,
-    then to that of fewer devices.
+    one has its name alone. Ties go to the cheaper option, then the likelier, then fewer devices.
     """
     met = options["probability_met"]
     order = {name: name == "usd_per_hour" for name in ("usd_per_hour", "probability_met")}

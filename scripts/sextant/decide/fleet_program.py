@@ -152,8 +152,7 @@ class Program:
         `objective` has a coefficient a variable; without one any solution will do. The demands
         `must` (their places) have to be served, and of each priority `at_least` so many; the pool
         `growing` may have any number of nodes. The value may be a share `gap` above the least one.
-        After `time_limit_s` it is the best that was found; TimeoutError if nothing was, nor that
-        there is nothing.
+        After `time_limit_s` it is the best found; TimeoutError if nothing was found or ruled out.
         """
         matrix, low, high = self._constraints
         low = low.copy()

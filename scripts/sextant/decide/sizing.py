@@ -20,10 +20,10 @@ RATIOS = [f"{name}_ratio" for name in METRICS]  # Latency over limit, by metric:
 
 
 def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
-    """Return the most users one replica serves within all limits, 0 if not even the fewest. Eq. 3
-    of LLM-Pilot: the limits have to hold at every smaller user count too; those without a row were
-    not tried. `users` rise, shape (points,); `is_met`, whether all limits hold there, has shape
-    (..., points), the result (...).
+    """Return the most users a replica serves within all limits, 0 if not the fewest. Eq. 3 of
+    LLM-Pilot: the limits have to hold at every smaller user count that was tried, too. `users`
+    rise, shape (points,); `is_met`, whether all limits hold there, has shape (..., points), the
+    result (...).
     """
     n_met = np.logical_and.accumulate(is_met, axis=-1).sum(axis=-1)
     return np.asarray(np.concatenate([[0], users])[n_met])
@@ -160,8 +160,7 @@ def candidates(
 
 def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
     """Return what was measured or predicted of each LLM on each GPU profile, users rising. A
-    latency that is missing or 0 (nothing succeeded there, or the client saw no time pass) breaks
-    its limit.
+    latency that is missing or 0 (nothing succeeded, or no time passed) breaks its limit.
     """
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
@@ -239,11 +238,10 @@ def fewest_replicas(
     meets: Callable[[int], bool], start: int, most: int = MOST_REPLICAS, *, is_steady: bool = False
 ) -> int | None:
     """Return the fewest replicas that meet a target by simulation, None if `most` do not. More
-    replicas meet a target better in the mean. One simulation is noisy, so a count may meet it by
-    luck where a larger one misses it: a count is taken if it meets, and the next larger one too;
-    not where the simulations are steady, which are the same but for longer gaps. From `start` the
-    steps double until the answer lies between a count that misses and one that meets; bisection
-    finds it.
+    replicas meet a target better in the mean. A count may meet it by luck where a larger one misses
+    it: it is taken if the next larger one meets it too, unless the simulations are steady. From
+    `start` the steps double until the answer lies between a count that misses and one that meets;
+    bisection finds it.
     """
     known = cache(meets)
     low, high = _bracket(known, min(max(start, 1), most), most)
@@ -278,8 +276,7 @@ def _bracket(
 
 def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
     """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
-    Doubling or halving from `start_rps` finds two rates between which it lies; then their geometric
-    mean is tried.
+    Doubling or halving from `start_rps` brackets it; then geometric means are tried.
     """
     low, high, rate = 0.0, math.inf, start_rps
     for _ in range(_MOST_DOUBLINGS):

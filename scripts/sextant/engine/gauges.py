@@ -226,8 +226,7 @@ def _open(selector: int | str, warn: Warn) -> list[Gpu]:
 
 def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
     """Return a reader of `sm_active` and `sm_occupancy` (fractions) of these devices. `url` is the
-    exporter's, with or without `/metrics`. The first failure, and the first answer without these
-    fields, give a warning.
+    exporter's, with or without `/metrics`. The first failure or answer without them warns.
     """
     base_url = url.removesuffix("/").removesuffix("/metrics")
     warned: set[str] = set()

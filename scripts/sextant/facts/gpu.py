@@ -58,8 +58,7 @@ class GPU:
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`. Without
         units for a type, or slower ones, it is that of 16 bits, as of weight-only formats (INT4).
-        MXFP4 weights meet 8-bit activations where there are 4-bit units; TF32 has half of the
-        16-bit rate.
+        With 4-bit units MXFP4 weights meet 8-bit activations; TF32 has half the rate of 16 bits.
         """
         if precision == "fp32":
             return self.dense_16bit_tflops / 2

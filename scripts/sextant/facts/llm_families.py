@@ -94,8 +94,7 @@ def read_sizes(
     config: Config, defaults: Mapping[str, int | None] | None = None, **own: int | str
 ) -> Sizes:
     """Return the sizes of a decoder. `defaults` are those by field that the published configs leave
-    to the family's class; `own` has a number for what the config does not say in one field, a text
-    for a field of another name.
+    to the family's class; `own` has a number for what no field says, or another field's name.
     """
     sizes = _FIELDS | own
     for size, field in sizes.items():

@@ -87,8 +87,7 @@ def sample_requests(trace: Path, columns: Sequence[str], n_served: int, seed: in
 
 def explained(values: np.ndarray, groups: np.ndarray) -> tuple[float, float] | None:
     """Return what groups, labels of values of shape (n,), explain (one-way analysis of variance):
-    the adjusted R², 0 if below, and the p-value of the F test; None where values are all equal, or
-    no more than groups.
+    the adjusted R², 0 if below, and the p-value of the F test; None where values are equal or few.
     """
     n, n_groups = len(values), len(np.unique(groups))
     if n <= n_groups or np.ptp(values) == 0:

@@ -207,12 +207,11 @@ def read_arrivals(trace: str | Path) -> np.ndarray:
 
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
     """Fit a Gamma distribution to the gaps of every window, per LLM and service; gaps of a coarse
-    clock are counted in its steps. Returns one row per group and window, empty ones too: `llm`,
-    `service` (null is a group), `start_s`, `duration_s` (the last ends with the trace),
-    `clock_step_s` (NaN: no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95%
-    intervals `_lo` to `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock),
-    and `reason` (null, or why nothing is fitted). InputError: no request, no order, or too many
-    windows.
+    clock are counted in its steps. One row per group and window, empty ones too: `llm`, `service`
+    (null is a group), `start_s`, `duration_s` (the last ends with the trace), `clock_step_s` (NaN:
+    no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95% intervals `_lo` to
+    `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock), and `reason` (null,
+    or why nothing is fitted). InputError: no request or order, too many windows.
     """
     if not window_s > 0:
         raise InputError(f"windows of {window_s} s", field="window_s", fix="give more than 0 s")
