@@ -55,8 +55,7 @@ class Decisions(NamedTuple):
     decisions: list[Decision]
     options: pd.DataFrame  # `gpu_profile_id, replicas, usd_per_hour`, by decision and option.
     ratios: np.ndarray
-    """Price over that of the cheapest option that meets the SLO, infinite where the option does
-    not meet it; (draws, decisions, options)."""
+    """Price over the cheapest that meets the SLO, or inf; (draws, decisions, options)."""
     worth: np.ndarray  #: Of the options, as `bounded_worth` says.
     can_be_met: np.ndarray  #: Whether any option meets the SLO, (draws, decisions).
 

@@ -42,8 +42,7 @@ class Basis(NamedTuple):
     users: np.ndarray
     """In rising order, shape (profiles, loads); where a profile has fewer loads, the last again."""
     limited_ms: Mapping[str, np.ndarray]
-    """What each limit is compared with, by metric, shape (draws, profiles, loads); NaN breaks it,
-    and stands where too many requests failed."""
+    """By metric, (draws, profiles, loads); NaN, also of too many failures, breaks the limit."""
     carried: np.ndarray  # what a replica carries in the SLO's unit, in the same shape
     usual_load: np.ndarray  # the same at median latencies, shape (profiles, loads)
     broken: Sequence[Mapping[str, Any]] = ()

@@ -28,8 +28,7 @@ from sextant.decide.fleet import Demand, Option, Placement, Pool, PoolUse
 
 TIE_USD = 1e-6  # A device in use costs so much more: owned ones without a price are not wasted.
 TIE_RISK_USD = 1e-3
-"""What a demand costs beside the price if it is certain to miss its limits: of plans at one price
-the likelier is better, then the one of fewer devices."""
+"""What a demand that surely misses costs beside: at one price the likelier plan is better."""
 _INFEASIBLE = 2
 
 

@@ -1,5 +1,4 @@
-"""Writes folders of characterizations: of points that were measured here, to share them, or of the
-results of other load tools.
+"""Writes folders of characterizations: of own points, or of other load tools' results.
 
 What a tool does not report is null. guidellm and AIPerf call the mean gap of each request ITL: it
 becomes TPOT.

@@ -40,8 +40,7 @@ class Metric(NamedTuple):
 
     `start_s` is `sent_s` of a closed loop, else `scheduled_s`: users wait for their answers, so a
     closed loop has no schedule. Otherwise what a request waited before it was sent counts: for a
-    place under a cap, or for a client that was late.
-    """
+    place under a cap, or for a client that was late."""
 
 
 # To the clock's nanosecond: 0.162 s after another time are 162 ms, not 162.00000000000003.

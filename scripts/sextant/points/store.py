@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sextant import PROJECT
 from sextant.base import files as base_files
 from sextant.base.errors import InputError
-from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_object
+from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_object
 from sextant.facts.gpu import GPUProfile, profile_row
 from sextant.facts.llm import LLM
 
@@ -104,12 +104,6 @@ def fact_rows(
         "gpu": list(gpus.values()),
         "gpu_profile": [profile_row(profile) for profile in profiles.values()],
     }
-
-
-def trace_rows(reports: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """Return the rows of table `trace` from the reports of ingest, by trace."""
-    fix = MAKE_TRACE_AGAIN
-    return [{"trace_id": name, **read_object(path, fix=fix)} for name, path in reports.items()]
 
 
 def workload_rows(

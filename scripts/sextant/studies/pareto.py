@@ -22,8 +22,7 @@ from sextant.studies import study
 from sextant.studies.study import Analysis, StudyData, part, table_of
 
 LEAST_GAIN = 0.1
-"""A doubling of the batch size that gains less than this fraction of throughput is past the knee.
-By Little's law a gain of g multiplies latency by 2 / (1 + g)."""
+"""A doubling of the batch that gains less is past the knee: latency grows by 2 / (1 + gain)."""
 CURVE = ["llm_id", "gpu_profile_id", "workload_id", "variant_id"]
 _FEW_READINGS = 5
 OPT_BATCH_SIZES = {
@@ -33,8 +32,7 @@ OPT_BATCH_SIZES = {
     "facebook__opt-6.7b": 64,
     "facebook__opt-13b": 16,
 }
-"""Largest batch size, a power of two up to 512, on an A100 of 40 GB for requests of 512 input and
-256 output tokens (their Table 1)."""
+"""Largest batch, a power of two, on an A100 of 40 GB, 512 input, 256 output tokens (Table 1)."""
 # The paper's own reading: 36 GB for a server that may use 90% of the device.
 _A100_40GB_DECIMAL = Devices("gpu", 1, 40e9 / 2**30)
 _UTILIZATION = 0.9
@@ -44,8 +42,7 @@ ASSUMPTIONS = {
     "640 tokens, 40 GB": (640, _A100_40GB_DECIMAL),
     "512 tokens, 40 GB": (512, _A100_40GB_DECIMAL),
 }
-"""What a request in flight keeps in the KV cache, and the device's memory, by the column that
-they are shown in. The first is how Sextant sizes a batch."""
+"""Tokens of a request in the KV cache, and memory, by column. The first sizes Sextant's batches."""
 
 
 def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> list[float]:
@@ -69,8 +66,7 @@ def largest_power_of_two(value: float) -> int:
 
 @cache
 def opt_batch_sizes() -> pd.DataFrame:
-    """Return Table 1 of Recasens et al.: one row per LLM, `published` and one column per
-    assumption."""
+    """Return their Table 1: one row per LLM, `published` and one column per assumption."""
     rows = []
     for llm_id, published in OPT_BATCH_SIZES.items():
         llm = load_llm(PROJECT / "resources" / "llms" / f"{llm_id}.json")

@@ -29,8 +29,7 @@ TARGETS = {"median_ttft_ms": "TTFT", "median_itl_ms": "ITL"}
 N_SEEDS = 10
 MIN_POINTS = 8  # below, a forest has next to nothing to learn from
 PUBLISHED_RATIO = 2.8
-"""Latency at the smallest batch weight over that at the largest, for StarCoder on an A100 with 128
-users (section II)."""
+"""Latency at the smallest batch weight over the largest's: StarCoder, A100, 128 users (II)."""
 _SET_UP = ("cpu_cores", "memory_limit_gib")
 
 
