@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sextant import PROJECT
 from sextant.base.files import frame_rows, jsonable, provenance, read_parquet
+from sextant.base.sheets import read_yaml
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
@@ -68,57 +70,7 @@ class Analysis:
 
 LABELS: Mapping[str, str] = (
     POINT_LABELS
-    | {
-        "beta_s": "Beta (s)",
-        "deviation_percent": "Largest deviation (%)",
-        "failed_fraction": "Failed (fraction)",
-        "is_optimal": "Pareto-optimal",
-        "is_still_rising": "Still rising there",
-        "itl_growth": "ITL, most over fewest users",
-        "knee_processing_ms": "Processing (ms)",
-        "knee_size": "Knee: batch size",
-        "knee_throughput_tok_s": "Output tokens/s",
-        "kv_gib": "KV cache (GiB)",
-        "kv_usage": "KV cache used, mean",
-        "large_tokens": "Largest (tokens)",
-        "largest_fitting_size": "Memory holds",
-        "largest_latency_ms": "Largest mean latency (ms)",
-        "largest_processing_ms": "Processing there (ms)",
-        "largest_size": "Largest batch that fits",
-        "largest_throughput_tok_s": "Output tokens/s there",
-        "last_gain_percent": "Gain of the last doubling (%)",
-        "latency_interval": "95% interval of it",
-        "levels": "Users measured",
-        "levels_left_out": "Left out, and why",
-        "max_kv_usage": "KV cache used, at most",
-        "max_power_w": "Maximum power (W)",
-        "max_throughput_tok_s": "Highest throughput (output tokens/s)",
-        "mean_kv_usage": "KV cache used, mean",
-        "mean_latency_ms": "Mean latency (ms)",
-        "mean_power_w": "Mean power (W)",
-        "mean_processing_ms": "Processing (ms)",
-        "mean_running": "In the server's batch, mean",
-        "mean_tok_s": "Mean output tokens/s per replica",
-        "mean_token_latency_ms": "Token latency, mean (ms)",
-        "most_users": "Most users measured",
-        "n": "Numbers of replicas",
-        "n_preemptions": "Preemptions",
-        "n_requests": "Requests",
-        "n_server_starts": "Server starts",
-        "p90_token_latency_ms": "Token latency, p90 (ms)",
-        "rate_rps": "Requests/s",
-        "replicas": "Servers",
-        "sd_percent": "Relative standard deviation (%)",
-        "small_tokens": "Smallest cache (tokens)",
-        "summed_throughput_tok_s": "Output tokens/s, summed",
-        "throughput_interval": "95% interval",
-        "token_latency_ms": "Per output token (ms)",
-        "ttft_growth": "TTFT, most over fewest users",
-        "weight_gib": "Weights (GiB)",
-        "weights_gb": "Weights (GB)",
-        "where": "Setting",
-        "why": "Why not",
-    }
+    | read_yaml(PROJECT / "resources" / "column_labels.yaml")
     | {f"{what}_{name}": f"{label}, {what}" for name, label in USES.items() for what in STATISTICS}
 )
 """The label of each column, with its unit; a column without one shows its own name in words."""
