@@ -40,6 +40,16 @@ def test_mixtures_have_layouts_that_a_question_leaves_open():
     assert not can_run(profile_of_id("1xH200-141GB"), found[0])
 
 
+def test_two_ways_go_together_if_they_change_other_things():
+    ways = {way.name.split()[0]: way for way in ways_of(ASKED, load_llm(MIXTURE))}
+    assert not ways["EP"].goes_with(ways["attention"])
+    both = ways["INT4"].beside(next(w for w in ways.values() if "kv_dtype" in w.changes))
+    assert both.of(ASKED).dtype == "int4" and both.of(ASKED).kv_dtype == "fp8"
+    # An A100 multiplies 4-bit weights as 16-bit numbers, but has no 8-bit floating point.
+    assert can_run(profile_of_id("1xA100-80GB"), ways["INT4"])
+    assert not can_run(profile_of_id("1xA100-80GB"), both)
+
+
 def test_memory_law_and_scheduler_follow_the_copies_of_attention():
     plain, copied = subject(), subject(data_parallel=math.inf)
     own, more = (each.memory(WIDE) for each in (plain, copied))

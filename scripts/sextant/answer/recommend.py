@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,9 @@ from sextant.pages import chance, percent, plural, shown_chance
 from sextant.pages.blocks import Widget
 from sextant.points.frame import LENGTHS, judged
 from sextant.predict import MEASURED, JointPredictor
+
+if TYPE_CHECKING:
+    from sextant.answer.ways import Way
 
 _OPTION = ["replicas", "users_per_replica", "usd_per_hour", "probability_met"]
 _OF_A_WAY = 3
@@ -379,7 +382,8 @@ def _other_ways(
 ) -> list[Row]:
     """Return the ways to serve that are cheaper than the answer, or likelier where it is unsure.
 
-    Each is an option, cheapest first, and `way`, `risk`.
+    Each is an option, cheapest first, and `way`, `risk`. Two together only where they are cheaper
+    than the cheapest alone.
     """
     question, usd = asked.question, chosen["usd_per_hour"] or np.inf
     was, arrivals = chosen["probability_met"] or 0.0, made.arrivals
@@ -400,18 +404,28 @@ def _other_ways(
         gains = ways.drafting_gains(asked, model, made.subject, *place)
         if gains and gains[0]["probability_gain"] > FAIR:
             tried.append(ways.speculation(gains[0]["draft_tokens"]))
-    found: list[Row] = []
-    for way in tried:
-        able = {name: each for name, each in profiles.items() if ways.can_run(each, way)}
-        how = (asked, way.of(question), able, model, fitted, arrivals, usd)
+
+    def option_of(way: "Way", below_usd: float) -> Row | None:
+        able = {n: p for n, p in profiles.items() if p.usd_per_hour <= below_usd}
+        able = {n: p for n, p in able.items() if ways.can_run(p, way)}
+        how = (asked, way.of(question), able, model, fitted, arrivals, below_usd)
         options = _weighed(*how, most_drawn=_OF_A_WAY, wanted=_wanted(chosen, question.risk))
         best = None if options is None else _as_likely(options, chosen, question.risk)
-        if best is None or best["usd_per_hour"] is None or best["usd_per_hour"] > usd:
-            continue
+        if best is None or best["usd_per_hour"] is None or best["usd_per_hour"] > below_usd:
+            return None
         is_likelier = shown_chance(best["probability_met"]) > shown_chance(was)
-        if best["usd_per_hour"] < usd or is_likelier:
-            name = way.name.format(n=profiles[best["gpu_profile_id"]].n_gpus)
-            found.append({**Option.of(best)._asdict(), "way": name, "risk": way.risk})
+        if best["usd_per_hour"] == below_usd and not (below_usd == usd and is_likelier):
+            return None
+        name = way.name.format(n=profiles[best["gpu_profile_id"]].n_gpus)
+        return {**Option.of(best)._asdict(), "way": name, "risk": way.risk}
+
+    alone = [(row, way) for way in tried if (row := option_of(way, usd))]
+    found = [row for row, _ in alone]
+    if alone:  # with another one where that is cheaper still
+        row, way = min(alone, key=lambda each: each[0]["usd_per_hour"])
+        pairs = [way.beside(other) for other in tried if way.goes_with(other)]
+        both = (option_of(pair, np.nextafter(row["usd_per_hour"], 0)) for pair in pairs)
+        found += [each for each in both if each]
     return sorted(found, key=lambda row: (row["usd_per_hour"], -row["probability_met"]))
 
 

@@ -48,6 +48,15 @@ class Way(NamedTuple):
         """Return the question of this way."""
         return replace(question, **self.changes)
 
+    def goes_with(self, other: "Way") -> bool:
+        """Return whether both can be had at once."""
+        return self.changes.keys().isdisjoint(other.changes)
+
+    def beside(self, other: "Way") -> "Way":
+        """Return both ways together."""
+        name, risk = f"{self.name}, {other.name}", f"{self.risk}; {other.risk}"
+        return Way(name, {**self.changes, **other.changes}, risk)
+
 
 def ways_of(given: Question, llm: LLM) -> list[Way]:
     """Return the ways that a question leaves open: an option that it gives is not varied."""
@@ -65,12 +74,12 @@ def ways_of(given: Question, llm: LLM) -> list[Way]:
         found += [
             Way(
                 "EP {n} (--expert-parallel all)",
-                {"expert_parallel": math.inf},
+                {"expert_parallel": math.inf, "data_parallel": None},
                 "the busiest GPU holds up the others: measured TPOT is 2 to 33% higher than said",
             ),
             Way(
                 "attention DP {n}, EP {n} (--data-parallel all)",
-                {"data_parallel": math.inf},
+                {"data_parallel": math.inf, "expert_parallel": None},
                 "with few users a prompt has one GPU to itself: TTFT may be far longer than said",
             ),
         ]
@@ -89,15 +98,12 @@ def speculation(draft_tokens: int, method: str = _HEAD) -> Way:
 
 
 def can_run(profile: GPUProfile, way: Way) -> bool:
-    """Return whether a GPU profile has what a way needs: units for its numbers, else no gain; of
-    a layout, several GPUs.
-    """
+    """Return whether a GPU profile has what a way needs: units for its numbers, several GPUs."""
     gpu = profile.gpu
     if way.changes.keys() & {*PARALLEL} and profile.n_gpus == 1:
         return False
-    dtype = way.changes.get("dtype") or way.changes.get("kv_dtype")
     needed = {"fp8": gpu.dense_fp8_tflops, "nvfp4": gpu.dense_fp4_tflops}
-    return bool(needed.get(dtype or "", 1))
+    return all(needed.get(way.changes.get(name, ""), 1) for name in ("dtype", "kv_dtype"))
 
 
 def drafting_gains(
