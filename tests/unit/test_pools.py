@@ -1,5 +1,6 @@
 """Prefill and decode on replicas of their own: what each request sees, and how many are needed."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from sextant.pages import shown_chance
 from sextant.simulate import OK
 from sextant.simulate import Requests as Sent
 from sextant.simulate.pools import Handover, Pool, of_decode, simulate_apart, simulate_users_apart
+from support import ROOT
 
 HANDOVER = Handover(20.0, 0.001)
 
@@ -163,3 +165,24 @@ def test_a_deployment_of_two_pools_is_simulated_for_arrivals_and_users():
     assert "1 × 1xH200-141GB for prefill and 1 × 1xH200-141GB for decode" in rate
     users = sextant("simulate", *asked, *lengths, "--users", 4, "--speculative", "mtp")
     assert "4 users" in users and "ITL is the time per token" in users
+
+
+def test_capacity_sizes_pools_that_keep_the_limits_when_simulated(tmp_path):
+    lengths = ("--input-tokens", 5000, "--output-tokens", 250)
+    load = ("--llm", "openai__gpt-oss-120b", *lengths, "--request-rate", 6, "--duration", "5min")
+    limits = ("--ttft-ms", "p95:2000", "--tpot-ms", "p95:15", "--gpu-profiles", "1xH200-141GB")
+    asked = ("capacity", *load, *limits, "--draws", 0, "--disaggregated")
+    answer = json.loads(sextant(*asked, "--format", "json"))
+    pools = answer["disaggregated"]
+    counts = [pools[name]["replicas"] for name in ("prefill", "decode")]
+    assert pools["usd_per_hour"] == pytest.approx(4.59 * sum(counts))
+    assert any("Prefill and decode apart" in text for text in answer["warnings"])
+    of = ("--gpu-profile", "1xH200-141GB", "--replicas", counts[0], "--decode-replicas", counts[1])
+    made = json.loads(sextant("simulate", *load, *of, "--draws", 0, "--format", "json"))
+    assert made["ttft_ms"]["p95"] <= 2000 and made["tpot_ms"]["p95"] <= 15
+    trace = tmp_path / "agents.parquet"
+    sample = ROOT / "resources" / "traces" / "sessions-sample.jsonl"
+    sextant("ingest", sample, "--format", "kv-cache-tester", "--out", trace)
+    turns = ("--trace", trace, "--sessions", "trace", "--llm", "openai__gpt-oss-120b")
+    with pytest.raises(InputError, match="turns that wait"):
+        sextant("capacity", *turns, *limits, "--draws", 0, "--disaggregated")

@@ -1,25 +1,26 @@
-"""Prefill and decode on replicas of their own: how many of each a request rate needs.
+"""Prefill and decode on replicas of their own: how many of each some traffic needs.
 
 Each pool is sized by simulation as replicas that do both are: the first by most of the limit on the
 first token, the second by those on the tokens after it and by the rest of that limit, as a request
 may wait for memory there. Both are of one type of GPU.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from sextant.answer.candidates import Subject
-from sextant.answer.demand import Demand, Outcome, Target
+from sextant.answer.demand import Demand, Outcome, Target, Traffic
 from sextant.answer.sizing import Replicas, Server, Sizing, outcome_of, size_profiles
-from sextant.answer.step_laws import Arrivals, ServerLaws, Settings, server_laws
+from sextant.answer.step_laws import ServerLaws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.sizing import probability_of
 from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
 from sextant.facts.llm import LLM
-from sextant.facts.slo import SLO
 from sextant.pages import chance, shown_chance
 from sextant.simulate.pools import Handover, Pool, decoded, prefilled
 
@@ -29,30 +30,34 @@ _ADMISSION = 0.2
 _HANDOVER_SD = 0.5  # Of the logarithm of what an engine takes to hand a request over.
 
 
-def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
-    """Return the cheapest two pools that keep an SLO with the asked probability, or None. The row
-    has `prefill` and `decode` (each `gpu_profile_id`, `replicas`), `usd_per_hour`,
-    `probability_met` and `handover_ms` of a request of mean length. Raises InputError: the SLO
-    lacks a limit on the first token or on later ones, or has one on both.
-    """
+def size_apart(
+    subject: Subject,
+    laws_of: Callable[[Subject], dict[str, ServerLaws]],
+    traffic: Traffic,
+    target: Target,
+    confidence: float,
+) -> Row | None:
+    """Return the cheapest two pools that meet a target with this probability, or None. The row has
+    `prefill` and `decode` (each `gpu_profile_id`, `replicas`), `usd_per_hour`, `probability_met`
+    and `handover_ms` of a request of mean length. Raises InputError: the target lacks a limit on
+    the first token or on later ones, or has another one; or turns wait for answers."""
     first, later = (
-        {n: slo.limits[n] for n in names if n in slo.limits} for names in (_FIRST, _LATER)
+        {n: target.limits[n] for n in names if n in target.limits} for names in (_FIRST, _LATER)
     )
-    if not (first and later) or len(first) + len(later) < len(slo.limits):
+    if not (first and later) or len(first) + len(later) < len(target.limits):
         problem = "pools are sized by a limit on the first token and one on those after it"
         fix = "give one of --ttft-ms, --nttft-ms and one of --itl-ms, --tpot-ms, and no other"
         raise InputError(problem, field="--disaggregated", fix=fix)
-    n_draws = next(iter(arrivals.servers.values())).n_draws
+    if traffic.drawn(0).parent is not None:
+        problem = "pools apart do not follow turns that wait for answers"
+        raise InputError(problem, field="--disaggregated, --sessions", fix="leave out one")
     # Who only computes prompts drafts nothing.
-    laws = {
-        pool: server_laws(of, Settings(), n_draws - 1, arrivals.model)[0]
-        for pool, of in (("prefill", subject.undrafted()), ("decode", subject))
-    }
+    laws = {"prefill": laws_of(subject.undrafted()), "decode": laws_of(subject)}
     between = {
         name: handover(subject.llm, subject.engine, subject.profiles[name])
         for name in laws["decode"]
     }
-    traffic, found = arrivals.traffic_of(slo), {}
+    found = {}
     before, after = (
         {name: limit._replace(limit_ms=share * limit.limit_ms) for name, limit in first.items()}
         for share in (1 - _ADMISSION, _ADMISSION)
@@ -62,13 +67,13 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
             name: _server(subject, name, each, pool, between[name])
             for name, each in laws[pool].items()
         }
-        target = Target(limits, slo.goodput, slo.allowed_failures, None)
-        found[pool] = size_profiles(servers, traffic, target, arrivals.confidence, has_rate=False)
+        own = replace(target, limits=limits)
+        found[pool] = size_profiles(servers, traffic, own, confidence, has_rate=False)
     profiles, tokens, rows = subject.profiles, subject.lengths[0, :1], list[Row]()
     for (name, prefill), (other, decode) in product(*(each.items() for each in found.values())):
         if profiles[name].gpu.gpu_id == profiles[other].gpu.gpu_id:
             prices = [profiles[each].usd_per_hour for each in (name, other)]
-            if (best := _cheapest(prefill, decode, prices, arrivals.confidence)) is not None:
+            if (best := _cheapest(prefill, decode, prices, confidence)) is not None:
                 counts, usd, probability = best
                 rows.append(
                     {
@@ -79,7 +84,9 @@ def size_apart(subject: Subject, arrivals: Arrivals, slo: SLO) -> Row | None:
                         "handover_ms": 1e3 * float(between[name].after_s(tokens)[0]),
                     }
                 )
-    return min(rows, key=lambda row: (row["usd_per_hour"], -row["probability_met"]), default=None)
+    return min(
+        rows, key=lambda row: (row["usd_per_hour"], -(row["probability_met"] or 1)), default=None
+    )
 
 
 def handover(llm: LLM, engine: str, *profiles: GPUProfile) -> Handover:
@@ -114,8 +121,9 @@ def _server(
 
 def _cheapest(
     prefill: Sizing, decode: Sizing, prices: list[float], confidence: float
-) -> tuple[tuple[int, int], float, float] | None:
-    """Return replicas of both, their price and the probability that both are enough at once."""
+) -> tuple[tuple[int, int], float, float | None] | None:
+    """Return replicas of both, their price and the probability that both are enough at once, None
+    of one draw."""
     if not (prefill.needs and decode.needs):  # no number of replicas is enough for one of them
         return None
     needs = np.array([prefill.needs, decode.needs])
@@ -124,9 +132,10 @@ def _cheapest(
         (a, b) for a in needs[0] for b in needs[1] if np.isfinite(a) and np.isfinite(b)
     }:
         n_met = int(((needs[0] <= n_first) & (needs[1] <= n_second)).sum())
-        probability = float(probability_of(n_met, needs.shape[1]))
+        probability = float(probability_of(n_met, needs.shape[1])) if needs.shape[1] > 1 else None
+        is_enough = n_met > 0 if probability is None else probability >= confidence - 1e-9
         usd = n_first * prices[0] + n_second * prices[1]
-        if probability >= confidence - 1e-9 and (best is None or usd < best[1]):
+        if is_enough and (best is None or usd < best[1]):
             best = (int(n_first), int(n_second)), usd, probability
     return best
 
@@ -138,11 +147,12 @@ def apart_note(row: Row | None, chosen: Row) -> str:
     parts = [
         f"{row[pool]['replicas']} × {row[pool]['gpu_profile_id']}" for pool in ("prefill", "decode")
     ]
+    usd, was, own = chosen["usd_per_hour"], chosen["probability_met"], row["probability_met"]
+    likely = ["" if each is None else chance(each) for each in (own, was)]
     text = f"Prefill and decode apart: {parts[0]} for prefill and {parts[1]} for decode cost "
-    text += f"{row['usd_per_hour']:.2f} USD/h, probability {chance(row['probability_met'])}"
-    usd, was = chosen["usd_per_hour"], chosen["probability_met"]
+    text += f"{row['usd_per_hour']:.2f} USD/h{likely[0] and f', probability {likely[0]}'}"
     if usd is None:
         return f"{text}, where no replicas that do both are likely enough."
-    own = row["usd_per_hour"], -shown_chance(row["probability_met"])
-    pays = "pays" if own < (usd, -shown_chance(was)) else "does not pay"
-    return f"{text}; replicas that do both {usd:.2f}, {chance(was)}: that {pays}."
+    order = (row["usd_per_hour"], -shown_chance(own or 1)), (usd, -shown_chance(was or 1))
+    pays = "pays" if order[0] < order[1] else "does not pay"
+    return f"{text}; replicas that do both {usd:.2f}{likely[1] and f', {likely[1]}'}: that {pays}."

@@ -13,7 +13,7 @@ from sextant.answer.api_prices import Billed, compare_with_api
 from sextant.answer.demand import Demand, Judged, Outcome, SteadyTraffic, Target, Traffic, judge
 from sextant.answer.question import Question
 from sextant.answer.sizing import Sizing, neighbours, simulated_server, size_profiles, summary
-from sextant.answer.step_laws import LLMLaws, Settings, find_laws
+from sextant.answer.step_laws import LLMLaws, Settings, find_laws, server_laws
 from sextant.answer.traffic import demand_notes, multiplied_demand
 from sextant.base.errors import InputError
 from sextant.decide.sizing import draws_needed, fewest_replicas
@@ -55,6 +55,7 @@ class CapacityQuestion:
     n_draws: int = N_DRAWS
     router: Router = "round_robin"
     split_tokens: int | None = None  #: Longest input of one of two pools to compare with one.
+    is_disaggregated: bool = False  #: Compare with prefill and decode on replicas of their own.
     policy: Policy | None = None  # how replicas come and go, to compare with those that stay
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; None: none is tuned."""
@@ -76,10 +77,12 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
         raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
     demand, target = asked.traffic.drawn(0), asked.target
     needs_all = (asked.policy, asked.attainment, asked.split_tokens) != (None, None, None)
-    if needs_all and demand.n_of_trace is not None:
+    if (needs_all or asked.is_disaggregated) and demand.n_of_trace is not None:
         problem = f"only {demand.n:,} of {demand.n_of_trace:,} requests are simulated"
         fix = "give a shorter trace: policies and two pools are followed from request to request"
-        raise InputError(problem, field="--policy, --tune-policy, --split-tokens", fix=fix)
+        raise InputError(
+            problem, field="--policy, --tune-policy, --split-tokens, --disaggregated", fix=fix
+        )
     offer = find_laws(asked.question, asked.settings, asked.n_draws)
     profiles = offer.asked.profiles
     servers = {
@@ -124,6 +127,14 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
 
             of_both = asked.traffic, asked.split_tokens, target, 1 - asked.risk
             more["split"] = size_split(servers, *of_both)
+        if asked.is_disaggregated:
+            from sextant.answer.apart import apart_note, size_apart  # few questions ask
+
+            of = asked.settings, asked.n_draws, offer.model
+            at_times = sized_by, target, 1 - asked.risk
+            pools = size_apart(offer.subject, lambda each: server_laws(each, *of)[0], *at_times)
+            more["disaggregated"] = pools
+            notes = [apart_note(pools, chosen), *notes]
         if (prices := asked.question.api_prices) is not None:
             billed = Billed.of(demand, asked.question.prefix_hit_rate)
             most_rps = sizing.rate_rps and sizing.count * sizing.rate_rps

@@ -15,7 +15,14 @@ from sextant.answer.candidates import Asked, read_question, subject_of
 from sextant.answer.predicted import Fitted, Forecast, fit_to, forecast_of
 from sextant.answer.question import Question, answers_from_points, is_measured, make_predictor
 from sextant.answer.source import estimates, judgements, named_otherwise, outside_basis, warning
-from sextant.answer.step_laws import Arrivals, expect, rate_notes
+from sextant.answer.step_laws import (
+    Arrivals,
+    Settings,
+    expect,
+    rate_notes,
+    server_laws,
+    target_of,
+)
 from sextant.base.errors import InputError
 from sextant.base.files import Row, frame_rows
 from sextant.decide import decision
@@ -238,7 +245,9 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     if question.is_disaggregated and arrivals:
         from sextant.answer.apart import apart_note, size_apart  # few questions ask
 
-        pools = size_apart(made.subject, arrivals, slo)
+        of = Settings(), next(iter(arrivals.servers.values())).n_draws - 1, arrivals.model
+        at_rate = arrivals.traffic_of(slo), target_of(slo), arrivals.confidence
+        pools = size_apart(made.subject, lambda each: server_laws(each, *of)[0], *at_rate)
         notes = [*notes, apart_note(pools, chosen)]
     others = _other_ways(asked, model, fitted, made, chosen, place)
     if arrivals:

@@ -56,8 +56,7 @@ class Settings:
         copies: float = 1,
     ) -> Scheduler:
         """Return the scheduler over a KV cache of this size, of all copies of attention together:
-        each takes its own sequences. Raises InputError as it does.
-        """
+        each takes its own sequences. Raises InputError as it does."""
         sheet = scheduler_sheet(engine, engine_version or "")
         sequences, tokens = self.max_num_seqs, self.max_num_batched_tokens
         made = Scheduler(
@@ -160,8 +159,7 @@ def server_laws(
     """Return the laws of a step on each candidate, and why others have none. Each has the likeliest
     law and `n_draws`; `model` is as `fit_medians` returns it. With `are_few_drawn` most candidates
     are judged by their likeliest law alone: each one's draws are then fitted when needed, else all
-    at once. Raises InputError: the predictor, or the measured engines, have no law of a step.
-    """
+    at once. Raises InputError: the predictor, or the measured engines, have no law of a step."""
     profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
     probe = subject.probe
     # The law of chunked prefill is that of GPUs: cores have their own points alone.
@@ -227,8 +225,7 @@ def _coupled(
     """Return laws, (1 + draws, terms) of each GPU profile, coupled so that in no draw a device
     differs for the worse from its likeliest law where a lesser one does not. Each draw's law stays
     whole: it is its own, or differs from the likeliest as that of the lesser device does, whichever
-    takes less time for a request of these mean lengths in a batch.
-    """
+    takes less time for a request of these mean lengths in a batch."""
     inputs, outputs = lengths
 
     def time_ms(values: np.ndarray) -> Any:
@@ -251,8 +248,7 @@ def _coupled(
 
 def fit_medians(subject: Subject) -> Roofline:
     """Return the predictor fitted to medians, whose terms are the law of a step on GPUs. Raises
-    InputError: another predictor is asked for, or the points are too few.
-    """
+    InputError: another predictor is asked for, or the points are too few."""
     question, every = subject.question, {**subject.source.known.profiles, **subject.profiles}
     model = make_predictor(replace(question, slo=MEDIANS), every)
     if not isinstance(model, Roofline):
@@ -359,7 +355,7 @@ class Arrivals:
             self.known[slo, is_brief] = sizing.size_profiles(
                 self.servers,
                 self.traffic_of(slo),
-                _target(slo),
+                target_of(slo),
                 self.confidence,
                 next(harder, {}),
                 next(easier, {}) if is_brief else {},
@@ -381,7 +377,7 @@ class Arrivals:
 
     def latencies(self, slo: SLO, profile_id: str, replicas: int) -> dict[str, np.ndarray]:
         """Return each limit's latency in ms by draw, and how many requests are `in_flight`."""
-        server, target, traffic = self.servers[profile_id], _target(slo), self.traffic_of(slo)
+        server, target, traffic = self.servers[profile_id], target_of(slo), self.traffic_of(slo)
 
         def one(draw: int) -> dict[str, float]:
             outcome = server.run(traffic.drawn(draw), replicas, draw, None)
@@ -395,7 +391,7 @@ class Arrivals:
     def most_rps(self, slo: SLO, profile_id: str, replicas: int) -> float:
         """Return the rate that each of so many replicas serves, by the likeliest law."""
         server, demand = self.servers[profile_id], self.traffic_of(slo).drawn(0)
-        found = sizing.rate_at_slo(server, demand, _target(slo), slo.load, replicas)
+        found = sizing.rate_at_slo(server, demand, target_of(slo), slo.load, replicas)
         bound = server.bound(demand)
         return min((found or 0.0) / replicas, bound.rate_rps if bound else np.inf)
 
@@ -426,7 +422,8 @@ def is_harder(slo: SLO, other: SLO) -> bool:
     return slo.load >= other.load and all(own <= others for own, others in limits)
 
 
-def _target(slo: SLO) -> Target:
+def target_of(slo: SLO) -> Target:
+    """Return what replicas have to meet over the whole time."""
     return Target(slo.limits, slo.goodput, slo.allowed_failures, None)
 
 

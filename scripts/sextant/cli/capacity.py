@@ -108,6 +108,8 @@ class SearchOptions:
     """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
     split_tokens: Annotated[int | None, typer.Option(min=1)] = None
     """Compare with two pools: inputs of up to so many tokens, and longer ones."""
+    disaggregated: Annotated[bool, typer.Option("--disaggregated")] = False
+    """Compare with prefill and decode on replicas of their own, of one type of GPU."""
     policy: Path | None = None
     """Autoscaling policy to compare: a KEDA ScaledObject, a HorizontalPodAutoscaler, a Ray Serve
     config, or a .csv of t_s and ready or replicas."""
@@ -183,6 +185,7 @@ def print_capacity(
         search.draws,
         router=search.router,
         split_tokens=search.split_tokens,
+        is_disaggregated=search.disaggregated,
         policy=policy,
         attainment=attainment,
         steady=steady,
