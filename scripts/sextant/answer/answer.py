@@ -110,8 +110,7 @@ def write_results(
     document: Document,
 ) -> None:
     """Write the answers of a rule: the `table`, the `html` page and its `json`, in one folder. They
-    appear together: a full disk leaves no new one beside an old one.
-    """
+    appear together: a full disk leaves no new one beside an old one."""
     import pyarrow as pa
 
     from sextant.base.files import atomic_folder, write_parquet
@@ -351,8 +350,7 @@ def headline(answer: Data) -> str:
 
 def caution(answer: Data) -> list[str]:
     """Return how likely an unlikely option is, and what a safe one costs; nothing of others. Where
-    nothing is recommended: what comes nearest, which limit it breaks, and what would mend it.
-    """
+    nothing is recommended: what comes nearest, which limit it breaks, and what would mend it."""
     if (miss := answer.get("nearest_miss")) is not None:
         name, users = miss["binding_limit"], ""
         if miss["users_per_replica"] is not None:
@@ -500,8 +498,7 @@ def split_beaten(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Return the options that somebody may rent, and those that another one beats, in their order.
     An option is beaten by one that is no dearer and no less likely, as the probability is shown,
     and better in one of the two; so is one of probability `FAIR` or less at `_FAR_DEARER` times the
-    lowest price. Rows without a price or a probability beat nothing and are not beaten.
-    """
+    lowest price. Rows without a price or a probability beat nothing and are not beaten."""
     known = [
         (row["usd_per_hour"], shown_chance(row["probability_met"]))
         for row in rows
@@ -544,8 +541,7 @@ def _option(row: Data) -> list[str]:
 
 def profile_cells(row: Data) -> list[str]:
     """Return the cells of a GPU profile: its name, its price and probability, or the reason. A
-    predicted one has a replica's users with their interval, a measured one those of eq. 1-3.
-    """
+    predicted one has a replica's users with their interval, a measured one those of eq. 1-3."""
     is_known = row.get("is_gpu_measured", True)
     name = row["gpu_profile_id"] + ("" if is_known else " (GPU never measured)")
     probability = "" if row.get("probability_met") is None else chance(row["probability_met"])

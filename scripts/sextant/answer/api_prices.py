@@ -67,8 +67,7 @@ def load_api_prices(path: Path) -> list[Row]:
 def find_api_prices(given: str, llm_id: str) -> list[Row]:
     """Return an LLM's prices, one a provider, that `--api-prices` names: tables of the user's,
     which come first, providers that ship, or `all` of these. Raises InputError: a part is neither,
-    a table is wrong, or none has a price of the LLM.
-    """
+    a table is wrong, or none has a price of the LLM."""
     name, shipped = plain_name(llm_id), load_api_prices(API_PRICES)
     sellers = {row["provider"] for row in shipped}
     parts = [given] if Path(given).is_file() else [part.strip() for part in given.split(",")]
@@ -131,8 +130,7 @@ def compare_with_api(
     rate for which a provider asks as much; `break_even_utilisation` is that rate over `most_rps`,
     the most that they serve within the limits (None: not known). They are cheaper in the draws of
     law and traffic that need no more replicas than a provider's bill would pay for; `probability`
-    is that so many are enough. `saved` is the share of replica hours that a schedule saves.
-    """
+    is that so many are enough. `saved` is the share of replica hours that a schedule saves."""
     _, room, usd = gpu.rental(profile)
     usd_per_hour, rows = -(-replicas // room) * usd, []
     for price in find_api_prices(given, llm_id):

@@ -417,8 +417,7 @@ def _uneven(
     question: Question, llm_id: str, llm: LLM, profiles: Mapping[str, GPUProfile]
 ) -> dict[str, str]:
     """Return the profiles whose GPUs the asked layout does not divide. Raises InputError: it is not
-    one of a mixture of experts.
-    """
+    one of a mixture of experts."""
     copies, parts = (getattr(question, name) or 1 for name in PARALLEL)
     problem = None
     if max(copies, parts) > 1 and not llm.n_experts:

@@ -101,8 +101,7 @@ class Demand:
     def of_one(self, replicas: int) -> "Demand":
         """Return what one of so many replicas that take turns gets of requests with `gaps`. A gap
         is the sum of `replicas` gaps of all requests, so that with more replicas each one is
-        longer. The likeliest draw has the mean gap that the rate says.
-        """
+        longer. The likeliest draw has the mean gap that the rate says."""
         assert self.gaps is not None
         alpha, seed, draw = self.gaps
         rng = np.random.default_rng([seed, draw, 1])  # lengths have a stream of their own
@@ -194,8 +193,7 @@ class Demand:
 def busiest_windows(load: pd.DataFrame, most: float) -> tuple[int, ...] | None:
     """Return the windows of the most requests or tokens, each with the one before it, in which
     queues build up: of `most` requests together, or one; None for all. `load` has a row per window,
-    its number as the index: requests, then tokens of each side.
-    """
+    its number as the index: requests, then tokens of each side."""
     n = load.iloc[:, 0]
     if n.sum() <= most:
         return None
@@ -366,8 +364,7 @@ def _per_request(outcome: Outcome, names: Container[str]) -> dict[str, np.ndarra
 
 def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:
     """Return a quantile of each row of counts, NaN for an empty one. Within its bin the quantile is
-    interpolated on the logarithm: bins are narrow and positive.
-    """
+    interpolated on the logarithm: bins are narrow and positive."""
     reached = np.cumsum(counts, axis=1)
     total = reached[:, -1]
     wanted = share * total
@@ -382,16 +379,14 @@ def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> n
 
 def requests_of_demand(demand: Demand) -> Requests:
     """Return the mean lengths of the requests, as a question has them. The longest need not fit: a
-    simulated server refuses them one by one.
-    """
+    simulated server refuses them one by one."""
     means = (float(demand.input_tokens.mean()), float(demand.output_tokens.mean()))
     return Requests(*(Length(mean, mean) for mean in means))
 
 
 def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:
     """Return a function that draws requests of these lengths: lognormal by mean and p99. With z the
-    normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2.
-    """
+    normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2."""
     z = NormalDist().inv_cdf(0.99)
 
     def lengths(length: Length, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -35,8 +35,7 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document
     terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their factors (what the
     percentile and the learned correction multiply the law with), `itl_batch`, `capacity_requests`,
     `energy` of an output token and `measured` latencies, None where there are none. Raises
-    InputError: an option is wrong, or the LLM does not fit.
-    """
+    InputError: an option is wrong, or the LLM does not fit."""
     question = replace(question, gpu_profile_ids=(gpu_profile_id,))
     asked = read_question(question, need_prices=False, field="--gpu-profile")
     _, question, llm_id, llm, source, profiles, notes = asked

@@ -56,8 +56,7 @@ class Wanted(NamedTuple):
 
 def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, GPU]]:
     """Return the pools, and the facts of their devices; MIG slices have `gpu_id`s of their own.
-    Raises InputError: a row is wrong, a GPU has no facts, or there is not one node.
-    """
+    Raises InputError: a row is wrong, a GPU has no facts, or there is not one node."""
     pools, gpus = [], {}
     for row in load_sheet(path, SupplyRow, "pool_id"):
         try:
@@ -81,8 +80,7 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, 
 
 def read_demands(path: Path, traces: Path) -> list[Wanted]:
     """Return the rows of the sheet; `<trace_id>.parquet` in `traces` are the traces they name.
-    Raises InputError: a row is wrong or contradicts itself, or a trace cannot be read.
-    """
+    Raises InputError: a row is wrong or contradicts itself, or a trace cannot be read."""
     wanted = []
     for row in load_sheet(path, DemandRow, "demand_id"):
         try:
@@ -139,8 +137,7 @@ def answer_sheets(
 ) -> FleetAnswer:
     """Return which demand gets which devices, by the sheets `demands` and `supply`. `traces` and
     `gpus` are folders; `measurements` are the fields of a `Question` that name them. Raises
-    InputError: an option or a row is wrong, or the measurements cannot answer.
-    """
+    InputError: an option or a row is wrong, or the measurements cannot answer."""
     if not 0 < risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
         raise InputError(f"{risk:g} is not a risk", field="--risk", fix=fix)
@@ -158,8 +155,7 @@ def _find_options(
 ) -> tuple[list[Option], dict[str, dict[float, list[Option]]], list[str]]:
     """Return all demands' options, those with looser limits by demand, and warnings. `base` has the
     measurements to use, the predictor and the seed. A demand that fits nowhere has no options, and
-    a warning. Raises InputError: an LLM has no facts, or the measurements cannot answer.
-    """
+    a warning. Raises InputError: an LLM has no facts, or the measurements cannot answer."""
     of_first = replace(wanted[0].question(base), gpu_profile_ids=tuple(profiles))
     if None in [each.requests for each in wanted]:
         of_first = replace(of_first, requests=None)
@@ -239,8 +235,7 @@ def _question(wanted: Wanted, source: Source, base: Question) -> tuple[Question,
 
 def candidate_profiles(pools: Sequence[Pool], gpus: Mapping[str, GPU]) -> dict[str, GPUProfile]:
     """Return the profiles that nodes have room for: 1, 2, 4 … devices, at the lowest price. Slices
-    of a GPU serve alone: they have no connection among each other.
-    """
+    of a GPU serve alone: they have no connection among each other."""
     profiles = {}
     for gpu_id, gpu in gpus.items():
         own = [pool for pool in pools if pool.gpu_id == gpu_id]

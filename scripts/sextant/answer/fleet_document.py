@@ -175,8 +175,7 @@ def plan_files(
     `inputs` are paths of tables `point` and `feasibility`, of the sheets `demands` and `supply`,
     and of `traces`, which lie in one folder; `outputs` those of the `table`, the `html` page and
     its `json`. `source` names the characterization, `decision` the workload and scenario of its
-    points; `gpus` is the folder of the facts of devices.
-    """
+    points; `gpus` is the folder of the facts of devices."""
     traces = [Path(each) for each in inputs["traces"]]
     demands, supply = Path(inputs["demands"]), Path(inputs["supply"])
     folder = traces[0].parent if traces else demands.parent

@@ -39,8 +39,7 @@ def plan_fleet(
     not, as many demands as possible of the first priority are served, then of the next, and of all
     such plans the cheapest one is returned. The options' draws are the same throughout; `risk` is
     the largest probability that a served demand misses its limits. The best plan that each program
-    finds within `time_limit_s` is taken.
-    """
+    finds within `time_limit_s` is taken."""
     program = make_program(demands, pools, options, risk)
     solution, most = _solve(program, time_limit_s)
     placements = fleet_program.replicas_on_nodes(program, solution)
@@ -94,8 +93,7 @@ def make_program(
 
 def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
     """Return the cheapest solution that serves the most by priority, and a bound on how many.
-    Within the time limit: the solution that serves the most may then not be the cheapest.
-    """
+    Within the time limit: the solution that serves the most may then not be the cheapest."""
     cost, everyone = program.usd_per_hour, range(len(program.demands))
     solve = partial(program.solve, time_limit_s=time_limit_s)
     with suppress(TimeoutError):
@@ -127,8 +125,7 @@ def answer_fleet(
 ) -> fleet.FleetAnswer:
     """Return the plan (see `plan_fleet`), and what would change it, each change solved again.
     `looser` may be empty: then no limits are changed. All changes together get the time limit once
-    more; a warning says if it ended the search.
-    """
+    more; a warning says if it ended the search."""
     case = _Case(demands, pools, options, risk, time_limit_s)
     plan = case.plan()
     ends_at_s = time.monotonic() + time_limit_s
@@ -200,8 +197,7 @@ def _change(
     plan: FleetPlan, other: FleetPlan
 ) -> tuple[int, float, float, tuple[str, ...], tuple[str, ...]]:
     """Return how many more are served, what that saves, a bound on it, and who is and is not. What
-    looks like a change for the worse is the solver's gap, or its time limit.
-    """
+    looks like a change for the worse is the solver's gap, or its time limit."""
     n_more, saved = len(other.served) - len(plan.served), plan.usd_per_hour - other.usd_per_hour
     at_most = plan.usd_per_hour - other.bound_usd_per_hour
     demands = [*plan.unserved, *(served.demand for served in plan.served)]
@@ -242,8 +238,7 @@ def _conflict(case: _Case) -> tuple[str, ...]:
     """Return demands that cannot all be served, though without any one of them the others can. A
     deletion filter: one demand after another, those of the lowest priority first, is left out if
     the others still cannot all be served. A demand stays where the time limit leaves it open; none
-    is named where the time of all changes has passed.
-    """
+    is named where the time of all changes has passed."""
     program = case.program()
     order = sorted(range(len(case.demands)), key=lambda place: -case.demands[place].priority)
     kept = [*order]

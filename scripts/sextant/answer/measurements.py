@@ -57,8 +57,7 @@ def plan_measurements(
     and seed give the same plan. Without any point the law's prior decides. `lengths` are the mean
     input and output tokens of the workload's requests, where nothing is measured; `served_as`
     columns of `SERVING` that candidates will have, by default the points'. Without candidates some
-    cells must be measured. InputError: an SLO has lengths of its own, or none are known.
-    """
+    cells must be measured. InputError: an SLO has lengths of its own, or none are known."""
     for slo in slos:
         if slo.lengths:
             problem = f"{slo.slo_id} is about requests of other lengths than are measured"
@@ -116,8 +115,7 @@ def given_measurements(
 ) -> np.ndarray:
     """Return draws that equal the measurements where there are any, and move with them nearby.
     `keys` has `llm_id, gpu_profile_id, users`, one row per point; `samples_ms` are nTTFT and ITL,
-    (draws, rows, 2), `measured_ms` the same, (rows, 2), NaN where not measured.
-    """
+    (draws, rows, 2), `measured_ms` the same, (rows, 2), NaN where not measured."""
     samples_ms, values = samples_ms.copy(), measured_ms.to_numpy(float)
     is_measured = np.isfinite(values).any(axis=1)
     for llm_id in keys.loc[is_measured, "llm_id"].unique():
@@ -139,8 +137,7 @@ def plan_of_experiment(
     config_files: Sequence[Path] = (),
 ) -> MeasurementPlan:
     """Return which cells of an experiment in `folder` to measure first, by the cells on disk. A
-    command that is printed has the `config_files`. InputError: an archive, no SLO or no cell.
-    """
+    command that is printed has the `config_files`. InputError: an archive, no SLO or no cell."""
     if config.get("archive"):
         fix = "give a configuration without `archive`"
         raise InputError("nothing of an archive is left to measure", field="archive", fix=fix)
@@ -277,8 +274,7 @@ def _changed_answers(before: Expectation, after: Expectation) -> list[str]:
 
 def spent(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> tuple[float, float]:
     """Return the GPU-hours and USD that the chosen cells have taken, by Snakemake's run times.
-    Those measured elsewhere or before are free; an interrupted cell counts by its last attempt.
-    """
+    Those measured elsewhere or before are free; an interrupted cell counts by its last attempt."""
     gpu_hours = usd = 0.0
     for key in experiment.chosen:
         if (took_s := job_s(config, folder, key)) is not None:
@@ -307,8 +303,7 @@ def next_round(
     experiment: Experiment, config: Mapping[str, Any], folder: Path, budget: Budget
 ) -> tuple[MeasurementPlan, Chosen]:
     """Return the next round, once all that was chosen is measured, and its cells as the sheet has
-    them; `budget` is that of all rounds together.
-    """
+    them; `budget` is that of all rounds together."""
     gpu_hours, _ = spent(experiment, config, folder)
     most = None if budget.gpu_hours is None else budget.gpu_hours - gpu_hours
     left = budget._replace(gpu_hours=most, rounds=1)

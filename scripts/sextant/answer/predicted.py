@@ -47,8 +47,7 @@ class Forecast:
     @cached_property
     def draws(self) -> Draws:
         """Joint draws of every candidate at these numbers of users. Where arrivals are simulated
-        they only say what to measure, and few will do.
-        """
+        they only say what to measure, and few will do."""
         users = [*self.users] if self.arrivals is None else decisions.probed(self.users)
         X = self.subject.rows_at(self.model, users)
         return draw_rows(self.model, self.subject, self.own, X)
@@ -74,8 +73,7 @@ class Forecast:
     def at(self, profile_id: str, users: int) -> pd.Series:
         """Return the medians and 90% intervals of the latencies at one load of a replica. Those are
         `<latency>_ms, <latency>_lo_ms, <latency>_hi_ms` of nTTFT, ITL and all that has a limit,
-        `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law.
-        """
+        `<limit>_ratio`, median over limit, and `requests_per_s` by Little's law."""
         draws, side = self.draws_at(profile_id, users), self.subject.lengths[0]
         found = draws.summary().iloc[0].to_dict()
         for name, values in self.slo.latencies(draws.samples_ms[:, 0], side).items():
@@ -104,8 +102,7 @@ class Fitted(NamedTuple):
 
 def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
     """Fit a model to the measured LLMs at an SLO's percentiles, and to the probe if there is one. A
-    point needs no more than one of the two latencies. Raises InputError: too few LLMs.
-    """
+    point needs no more than one of the two latencies. Raises InputError: too few LLMs."""
     known, probe = subject.source.known, subject.probe
     latencies = frame.at_percentile(known.points, slo.percentiles, slo.first_token)
     latencies[TARGETS] = latencies[TARGETS].where(latencies[TARGETS] > 0)
@@ -234,8 +231,7 @@ def cost(made: Forecast, chosen: dict[str, Any], latency: dict[str, Any]) -> dic
     `usd_per_hour` is split by the device time that a request's prefill and decode take, from the
     terms of the law; a predictor without terms splits it by tokens (`split`: `time` or `tokens`).
     `requests_per_s` is what is served, by Little's law where users are asked for; `utilisation` the
-    load over the most that the replicas carry within the limits, at median latencies.
-    """
+    load over the most that the replicas carry within the limits, at median latencies."""
     name, users, lengths = chosen["gpu_profile_id"], latency["users"], made.subject.lengths[0]
     rate = made.slo.request_rate_rps or made.slo.load / users * latency["requests_per_s"]
     share = None  # of a request's device time that its prefill takes
@@ -277,8 +273,7 @@ def learned(made: Forecast) -> "Energy | None":
 def with_joules(made: Forecast, power: "Energy | None", rows: Sequence[Row]) -> list[Row]:
     """Return rows of options, each with the joules per output token of its replicas. Medians and
     90% intervals `energy_j_per_token, energy_lo_j_per_token, energy_hi_j_per_token`; None where the
-    source has no energy, the device no TDP, or the LLM does not fit.
-    """
+    source has no energy, the device no TDP, or the LLM does not fit."""
     served = pd.DataFrame([row for row in rows if row["users_per_replica"] is not None])
     joules: dict[str, Row] = {}
     if power is not None and len(served):
@@ -298,8 +293,7 @@ def energy(
 ) -> dict[str, Any] | None:
     """Return joules per output token of a replica with these users, and what they rest on. None
     where the source has no energy, or the device's TDP is not known. Beside `JOULES` it has
-    `wh_per_million_output_tokens`, `n_llms` and the `sources` that measured energy.
-    """
+    `wh_per_million_output_tokens`, `n_llms` and the `sources` that measured energy."""
     if power is None:
         return None
     row = {"gpu_profile_id": profile_id, "users_per_replica": users}
@@ -333,8 +327,7 @@ def choose_option(
 ) -> Row:
     """Return the chosen option; all but `llm_id` are None where there is none. By utility, only
     options of a probability of `FAIR` or more are chosen from; of a request rate the cheapest one
-    of `SAFE` or more, if there is one.
-    """
+    of `SAFE` or more, if there is one."""
     if decision == "paper":
         chosen = _by_medians(forecast, options, slo)
     elif risk is not None:
@@ -373,8 +366,7 @@ def list_profiles(
     the cheapest option of the wanted probability or more, `unsure` with the most likely option,
     `too_slow` where that has less than `LISTED`, or `does_not_fit` with a `reason`; the profile
     that is chosen has the option that is chosen. No more than `most_users_tried` were measured.
-    Ratios are as in `sizing.candidates`, of median latencies.
-    """
+    Ratios are as in `sizing.candidates`, of median latencies."""
     wanted = SAFE if risk is None else 1 - risk
     subject, (X, samples_ms) = forecast.subject, forecast.draws
     fewest, most = int(X["users"].min()), int(X["users"].max())
@@ -417,8 +409,7 @@ def find_safest(options: pd.DataFrame, chosen: Mapping[str, Any]) -> Row | None:
 def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Row]:
     """Return the options that no cheaper one matches in probability as shown, cheapest first. Those
     of less than `LISTED`, or than the risk allows, are left out, and those whose replicas would get
-    more users than they are likely to serve within the limits.
-    """
+    more users than they are likely to serve within the limits."""
     least = LISTED if risk is None else min(LISTED, 1 - risk)
     is_overloaded = options["users_per_replica"] > options["users_hi"]
     ordered = options[(options["probability_met"] >= least) & ~is_overloaded].sort_values(
@@ -432,8 +423,7 @@ def find_nearest_miss(forecast: Forecast, options: pd.DataFrame) -> Row:
     """Return the option that is most likely to meet the SLO, and what it lacks. Beside the option:
     `<metric>_ms` and `<metric>_ratio` at its load (medians), `binding_limit`, and the factors on
     all limits, `fair_factor` and `safe_factor`, with which that load has a probability of `FAIR`
-    and `SAFE`. Of equally likely ones it is that of the smallest `fair_factor`.
-    """
+    and `SAFE`. Of equally likely ones it is that of the smallest `fair_factor`."""
     most, limits = options["probability_met"].max(), forecast.slo.limits
     likely = options[options["probability_met"] == most]
     likely = likely.sort_values("usd_per_hour" if most else "users_per_replica", kind="stable")
@@ -500,8 +490,7 @@ def find_nearest(subject: Subject, profile_id: str, slo: SLO) -> list[Row]:
     they were served; of each the requests whose lengths are nearest to the asked ones, and of
     several ways to serve these the one that served the most users, `users_per_replica`, within
     these limits. Each has those lengths, and the `engine`, `engine_version` and `precision` of
-    those points. Points without lengths are left out.
-    """
+    those points. Points without lengths are left out."""
     known, execution = subject.source.known, subject.execution
     points = judged(known.points[known.points["gpu_profile_id"] == profile_id], slo)
     own = points[points["gpu_profile_id"] == profile_id].dropna(subset=["users", *LENGTHS])

@@ -74,8 +74,7 @@ def dry_run(
     workflow_profile: Path | None = None,
 ) -> DryRun:
     """Ask Snakemake what it would run in a folder; no lock is taken and no file written. Raises
-    InputError if Snakemake refuses, with the project's own error line or Snakemake's last lines.
-    """
+    InputError if Snakemake refuses, with the project's own error line or Snakemake's last lines."""
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", "--rerun-incomplete"]
     command += ["--logger", "sextant-plan"]
     if workflow_profile:
@@ -134,8 +133,7 @@ def cell_s(
     scenario: Scenario, variant: Variant, weight_gib: float, max_starts: int, basis: Basis
 ) -> float:
     """Return how long a cell takes that fits into memory; one with a given batch weight needs one
-    server start, others at most `max_starts`.
-    """
+    server start, others at most `max_starts`."""
     starts = max_starts if basis.starts is None else min(basis.starts, max_starts)
     starts = 1 if variant.batch_weight_tokens else starts
     start_s = basis.start_s + weight_gib / basis.load_gib_per_s

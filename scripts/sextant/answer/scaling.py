@@ -1,6 +1,5 @@
 """Autoscaling under the traffic of a capacity answer: a policy beside replicas that stay, beside a
-schedule and foresight; and the target of a policy at which it costs least.
-"""
+schedule and foresight; and the target of a policy at which it costs least."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

@@ -80,8 +80,7 @@ class Source(NamedTuple):
 def find_source(question: Question) -> Source:
     """Return the characterization to answer from. The one that the question has already; those that
     `--source` and `--database` name; else the pipeline's own, if it knows the LLM; else what ships.
-    Raises InputError: a store or folder cannot be read, or lacks what a prediction needs.
-    """
+    Raises InputError: a store or folder cannot be read, or lacks what a prediction needs."""
     if question.known is not None:
         return _complete(question.known, _THIS_RUN)
     names, database, llm_id = question.sources, question.database, question.llm_id
@@ -107,8 +106,7 @@ def find_source(question: Question) -> Source:
 def _newest(question: Question) -> str:
     """Return the newest source that ships and covers the question. A question without lengths is
     one for a source with a workload of its own. The newest source of all answers where none has the
-    GPUs or the engine that are asked for.
-    """
+    GPUs or the engine that are asked for."""
     if question.requests is None:
         return DEFAULT_SOURCES[-1]
     if not question.gpu_profile_ids and question.engine is None:
@@ -132,8 +130,7 @@ def load_sources(
     folder of a characterization, a store, a folder of cells, one that ships or one of the store;
     without any the store's own is taken. The store is that of the pipeline by default; if `names`
     choose none of its sources, its own counts beside them. Workload and scenario are the store's
-    own by default. Raises InputError: one cannot be read, or two contradict each other.
-    """
+    own by default. Raises InputError: one cannot be read, or two contradict each other."""
     places = [_place(name, database) for name in dict.fromkeys(names)]
     if not names or (database is not None and all(name is None for _, name in places)):
         # A store that is named counts beside what else is.
@@ -197,8 +194,7 @@ def known_sources(
     folders: Iterable[Path], database: Path | None = None
 ) -> list[tuple[Characterization, str]]:
     """Return what answers can rest on, each with its place: what ships, the store, and folders.
-    Raises InputError: a folder or the given store cannot be read.
-    """
+    Raises InputError: a folder or the given store cannot be read."""
     found = [(load_folder(folder), "ships") for folder in shipped_sources().values()]
     store = database or PIPELINE_STORE
     if database is not None or store.is_file():
@@ -210,8 +206,7 @@ def known_sources(
 
 def _load_own(folder: Path) -> Characterization:
     """Return a folder that does not ship, or is a copy of one that does. Raises InputError: it
-    makes no sense, or has the name of one that ships and is of others.
-    """
+    makes no sense, or has the name of one that ships and is of others."""
     known = load_folder(folder)
     ships = shipped_sources().get(known.source)
     if ships and load_description(ships).attribution != known.descriptions[0].attribution:
@@ -223,8 +218,7 @@ def _load_own(folder: Path) -> Characterization:
 
 def _complete(known: Characterization, origin: str) -> Source:
     """Return a characterization with its longest request and the mean lengths of its workload.
-    Those are medians over points: a point's own mean depends on which requests it could answer.
-    """
+    Those are medians over points: a point's own mean depends on which requests it could answer."""
     about, lengths = known.descriptions, known.points[LENGTHS].median()
     if lengths.isna().any():
         problem, field = "no point has a request that succeeded", None
@@ -304,8 +298,7 @@ def as_measured(
     """Return the question with the precisions in which its LLM was measured, and what to say of it.
     Only a precision that the question leaves open is filled in. Where the points differ, or the
     configuration is given, it is that of the configuration, or of most points if none was served
-    so. Without options the person cannot choose another one, and the notes name no option.
-    """
+    so. Without options the person cannot choose another one, and the notes name no option."""
     llm_id = questions.id_of(question)
     if question.sizes is not None:
         return question, [question.sizes.description()]
@@ -354,8 +347,7 @@ def serving_of(question: Question, source: Source) -> Serving:
     """Return what the question says, filled in with what is usual in the source. The engine is that
     of most points, its version the newest one that a tenth of its points are of: a few, or a
     nightly build, say little of others. Lengths are those that the LLM itself was measured with, if
-    its points are of one workload; else the source's.
-    """
+    its points are of one workload; else the source's."""
     points, requests = source.known.points, question.requests
     if requests is None:
         own = _own_lengths(question, source).median()
@@ -425,8 +417,7 @@ def outside_basis(
 ) -> list[str]:
     """Return in what the question lies outside of the basis, a clause each. `users` of a replica
     are asked for where a latency is explained; an answer offers no more than were measured. Raises
-    InputError: anything does, and the question is strict.
-    """
+    InputError: anything does, and the question is strict."""
     points, found = source.known.points, []
     for side, (name, factor) in zip(_SIDES, beyond(source, lengths).items(), strict=True):
         if factor > _FAR:
@@ -482,8 +473,7 @@ def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
 
 def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
     """Return which percentiles are estimated, and from what, a sentence each. Only of latencies
-    that have a limit, or that a request rate needs.
-    """
+    that have a limit, or that a request rate needs."""
     names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
     percentiles = dict(zip(names, slo.percentiles, strict=True))
     used = [name for name in names if slo.users is None or _OF_TARGET[name] & slo.limits.keys()]
@@ -518,8 +508,7 @@ _MOST_FAILURES = 5
 def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[str]:
     """Return what to know of a measured answer, a sentence each: which limits are judged by a
     latency that is derived or estimated, and where too many requests failed. `latencies` are those
-    of the points at the SLO's percentiles (`points.frame.judged`).
-    """
+    of the points at the SLO's percentiles (`points.frame.judged`)."""
     found, n_points = [], len(latencies)
     for metric, (_, percentile) in slo.limits.items():
         if n_derived := int(latencies[f"{metric}_is_derived"].sum()):

@@ -30,8 +30,7 @@ def size_split(
     """Return the cheapest pool for inputs up to `tokens`, that for longer ones, and both together.
     `short` and `long` have `gpu_profile_id` and `replicas`, None where no number is likely enough;
     `usd_per_hour` and `probability_met` are of both, of draws in which both meet the target. Raises
-    InputError: all requests are on one side.
-    """
+    InputError: all requests are on one side."""
     demand = traffic.drawn(0)
     n_long = int((demand.input_tokens > tokens).sum())
     if not 0 < n_long < demand.n:

@@ -89,8 +89,7 @@ def traffic_at_rate(
 ) -> DrawnTraffic:
     """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`. They
     are those of `workload`, or have `lengths`, and arrive as its trace did, if it has one, or with
-    Gamma gaps of shape `alpha`; 1 (Poisson) without any.
-    """
+    Gamma gaps of shape `alpha`; 1 (Poisson) without any."""
     generators.check_positive(rate_rps=rate_rps)
     model = None
     if alpha is None and workload is not None and Path(workload).is_dir():
@@ -185,8 +184,7 @@ _COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
 
 def multiplied_demand(demand: Demand, factor: float, block_s: float | None = None) -> Demand:
     """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
-    Copies share no prefix. Windows of `block_s` have their requests times the factor.
-    """
+    Copies share no prefix. Windows of `block_s` have their requests times the factor."""
     if factor == 1:
         return demand
     arrival_s, places, copies = generators.multiplied(

@@ -172,15 +172,13 @@ def _weigh(
 
 def bounded_worth(ratios: np.ndarray) -> np.ndarray:
     """Return what options are worth, 0 to 1: twice the least price is as bad as a limit broken.
-    Without a bound a few draws far out would decide what the mean is.
-    """
+    Without a bound a few draws far out would decide what the mean is."""
     return np.asarray(np.maximum(worth_of(ratios), 0.0))
 
 
 def _worth_given(features: np.ndarray, worth: np.ndarray) -> np.ndarray:
     """Return the expected worth of options given the features, (draws, decisions, options). Ridge
-    regression over all other draws; the first feature is constant.
-    """
+    regression over all other draws; the first feature is constant."""
     flat = worth.reshape(len(worth), -1)
     ridge = np.diag([0.0, *[_RIDGE] * (features.shape[1] - 1)])
     weights = np.linalg.solve(features.T @ features + ridge, features.T).T
@@ -195,8 +193,7 @@ def expected_so(slo_ids: Sequence[str], ratios: np.ndarray, can_be_met: np.ndarr
     """Return the mean over SLOs of the S/O that decisions are expected to have (eq. 5-7). `slo_ids`
     has the SLO of each decision, `ratios` the price ratios of what is chosen and `can_be_met`
     whether any option meets the SLO, both (draws, decisions); what cannot be met is not judged. An
-    overspend counts as 1 at most, as in `bounded_worth`.
-    """
+    overspend counts as 1 at most, as in `bounded_worth`."""
     met = np.isfinite(ratios)
     spent = np.where(met, np.minimum(ratios - 1, 1.0), 0.0).sum(axis=0)
     sums = pd.DataFrame({"met": met.sum(axis=0), "judged": can_be_met.sum(axis=0), "spent": spent})
@@ -280,8 +277,7 @@ def order_cells(
     decisions: Sequence[Decisions], candidates: Sequence[Candidate], budget: Budget
 ) -> MeasurementPlan:
     """Return the cells to measure, in rounds, and what is expected after each. `decisions` has one
-    entry for each set of percentiles, with rows of every cell of `candidates`.
-    """
+    entry for each set of percentiles, with rows of every cell of `candidates`."""
     planner, left = _Planner(decisions, budget), []
     known = [(each, each.contenders()) for each in decisions]
     for each in candidates:
@@ -383,8 +379,7 @@ def _unsure_levels(
 ) -> tuple[int, ...]:
     """Return the levels where it is not sure whether limits hold that may decide. Those are the
     limits for which the cell's GPU profile may be the cheapest. Without any, three levels are left,
-    which still inform about other cells. Of many they are the ends and some evenly between.
-    """
+    which still inform about other cells. Of many they are the ends and some evenly between."""
     levels, is_unsure = np.array(candidate.levels), np.zeros(len(candidate.levels), dtype=bool)
     for each, contenders in known:
         rows = each.rows(candidate.llm_id, candidate.gpu_profile_id, candidate.levels)

@@ -153,8 +153,7 @@ def drafting_gains(
 
 def draft_by_load(offer: LLMLaws, profile_id: str, users: Sequence[float]) -> list[Row]:
     """Return what drafts are worth at these loads of a replica: the best of `drafting_gains`,
-    `draft_tokens` 0 where none is likely to gain. Loads become powers of two.
-    """
+    `draft_tokens` 0 where none is likely to gain. Loads become powers of two."""
 
     @cache
     def best(n: int) -> Row:

@@ -57,8 +57,7 @@ def of_draws(
     draws: Draws, prices: Mapping[str, float], slo: SLO, own: pd.DataFrame | None
 ) -> Basis:
     """Return what a predicted answer rests on: draws of one LLM, each profile at the same loads.
-    `prices` are USD per hour of the profiles; `own` are points that were measured of the LLM.
-    """
+    `prices` are USD per hour of the profiles; `own` are points that were measured of the LLM."""
     names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
     shape = len(names), len(users)
     limited_ms = slo.latencies(draws.samples_ms, draws.lengths)
@@ -84,8 +83,7 @@ def of_arrivals(
     needed: Callable[[SLO], pd.DataFrame], prices: Mapping[str, float], slo: SLO
 ) -> Basis:
     """Return what the answer to a request rate rests on: simulations at rates around the asked one.
-    `needed` returns the replicas that each profile needs for an SLO, by draw.
-    """
+    `needed` returns the replicas that each profile needs for an SLO, by draw."""
     rates = {float(f"{slo.load * 2 ** (step / 2):.3g}") for step in range(-4, 5) if step}
     frames = {rate: needed(replace(slo, request_rate_rps=rate)) for rate in {*rates, slo.load}}
     found = {rate: frames[rate].to_numpy(float).T for rate in sorted(frames)}
@@ -198,8 +196,7 @@ def what_if_widget(
     basis: Basis, risk: float | None = None, place: str = "what-if", fold: str = ""
 ) -> Widget:
     """Return the part of a page in which a question is changed. Ids in it begin with `place`; where
-    it is folded at first, `fold` says whose answer it is.
-    """
+    it is folded at first, `fold` says whose answer it is."""
     facts = {"what_if": what_if(basis, risk), "place": place, "fold": fold}
     html = render(_TEMPLATE, facts | {"as_script_data": as_script_data})
     files = (_TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js"))
@@ -216,8 +213,7 @@ def _two_digits(asked: float, widest: float) -> list[float]:
 
 def _packed(rising: Iterable[np.ndarray]) -> str:
     """Pack curves that rise over the loads, each (draws, profiles, loads), small whole numbers.
-    Kept are their rises, as (curves, profiles, loads, draws): all low bytes, then all high ones.
-    """
+    Kept are their rises, as (curves, profiles, loads, draws): all low bytes, then all high ones."""
     stacked = np.stack([*rising]).transpose(0, 2, 3, 1)
     rises = np.diff(stacked, axis=2, prepend=0).astype("<u2")
     planes = (rises & 255).astype("u1").tobytes() + (rises >> 8).astype("u1").tobytes()

@@ -51,8 +51,7 @@ MAKE_WORKLOAD_AGAIN = _AGAIN.format("fit the workload", "fit", "fit_workload")
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, with its ending; move it there only if the block
-    succeeds. A full disk (InputError), an exception or a kill leaves no file that looks whole.
-    """
+    succeeds. A full disk (InputError), an exception or a kill leaves no file that looks whole."""
     path = Path(path)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     with _moved_later(temporary, path):
@@ -258,8 +257,7 @@ def _imports() -> "grimp.ImportGraph":
 
 def docstrings_below(kind: type) -> dict[str, str]:
     """Return by field what the docstrings below the fields of a class and of its bases say, or the
-    comments beside them that begin with `#:`.
-    """
+    comments beside them that begin with `#:`."""
     docs: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
         lines, bodies = _class_bodies(each.__module__)

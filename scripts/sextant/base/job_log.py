@@ -28,8 +28,7 @@ not reach them through the shells in between: they look whether it still runs.
 def job_log(path: str | Path) -> Iterator[logging.Logger]:
     """Log to `path` and, from INFO on, to stderr; an exception is logged before it ends the job.
     SIGTERM, which schedulers send before SIGKILL, stops the job as an exception does: servers stop,
-    unfinished files are removed. So does the exit of the Snakemake that started the job.
-    """
+    unfinished files are removed. So does the exit of the Snakemake that started the job."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text("")  # then appended to: a job that was thought dead may write it too
     file, stderr = logging.FileHandler(path, mode="a", encoding="utf-8"), logging.StreamHandler()
@@ -72,8 +71,7 @@ class _Formatter(logging.Formatter):
 
 def raise_between_callbacks(error: BaseException) -> None:
     """Raise an exception in a signal handler; while a loop runs, after the current callback: uvloop
-    takes one inside a connection's callback for a failure of that connection.
-    """
+    takes one inside a connection's callback for a failure of that connection."""
 
     def raise_error() -> None:
         raise error
@@ -94,8 +92,7 @@ def announce_to_jobs() -> None:
 def end_with_snakemake() -> None:
     """Stop this process by SIGTERM, later SIGKILL, once the Snakemake that started it has exited
     (on a cluster the one inside the job). A process without a Snakemake is not watched, nor is one
-    in a container that hides the processes outside.
-    """
+    in a container that hides the processes outside."""
     if named := os.environ.get(_SNAKEMAKE):
         pid, started, namespace = named.split()
 
@@ -112,8 +109,7 @@ def end_with_snakemake() -> None:
 def end_with_parent() -> None:
     """Stop this process, a Snakemake that a scheduler has started, once its parent has exited.
     SLURM without control groups loses track of a job's Snakemake when the job's shell ends first;
-    and Snakemake (9.27) may get SIGTERM while it holds the lock that its handler waits for.
-    """
+    and Snakemake (9.27) may get SIGTERM while it holds the lock that its handler waits for."""
     parent = os.getppid()
     _stop_after(lambda: os.getppid() == parent)
 

@@ -36,8 +36,7 @@ _PERIOD_S = 0.5
 def scratch_folder(results: Path) -> Iterator[Path]:
     """Yield a new folder in `SLURM_TMPDIR`, else `TMPDIR`, removed when the block or this process
     ends, also by SIGKILL; so are unfinished files in `results`. Folders of jobs killed with their
-    caretakers go first. InputError: no folder, no room, or too long a path.
-    """
+    caretakers go first. InputError: no folder, no room, or too long a path."""
     place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
     for old in place.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
         # In a temporary folder anyone can make a folder of this name with anything in it.
@@ -102,8 +101,7 @@ def share(folder: Path, name: str = "lock") -> TextIO:
 def cell_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a cell, `.lock` in its folder; yields whether another job held it before: a
     job of a cluster outlives its Snakemake, and the next one submits another. flock(2) works on
-    NFS, Lustre (with `flock`) and GPFS; without locks it warns. OSError: it cannot be made.
-    """
+    NFS, Lustre (with `flock`) and GPFS; without locks it warns. OSError: it cannot be made."""
     path, has_waited, handle = folder / ".lock", False, None
     try:
         while True:

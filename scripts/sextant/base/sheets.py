@@ -37,8 +37,7 @@ _ENCODED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 def file_name(given_id: str) -> str:
     """Return an id's name in paths, shells and wildcards, its own if it is safe: other bytes than
-    letters, digits and `._+-`, and a leading `.` or `-`, become `~` and two hexadecimal digits.
-    """
+    letters, digits and `._+-`, and a leading `.` or `-`, become `~` and two hexadecimal digits."""
     return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], given_id.encode()).decode()
 
 
@@ -188,8 +187,7 @@ def load_sheet(
 ) -> list[Row]:
     """Read a sheet; each row is a dict, without empty cells, checked by a dataclass. `#` begins a
     comment. With `delimiter` None commas separate where there is no tab. Values of the column `key`
-    differ by more than case or Unicode form. Raises InputError.
-    """
+    differ by more than case or Unicode form. Raises InputError."""
     path, types = Path(path), field_types(kind)
     rows: list[Row] = []
     seen: dict[str, Row] = {}

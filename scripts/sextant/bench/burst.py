@@ -92,8 +92,7 @@ def find_rate(
     """Find the rate at which 35% of the KV cache are used. The first follows from Little's law: one
     request alone takes `single_request_s` and uses `single_kv_usage` (0: too short to be seen).
     `try_rate` loads the server at a rate (requests/s) until 30 to 40% are used, or 10 times: the
-    closest counts. InputError: one request uses over 50%, or no trial 20 to 50%.
-    """
+    closest counts. InputError: one request uses over 50%, or no trial 20 to 50%."""
     if single_kv_usage > KV_USAGE_LIMITS[1]:
         problem = f"one request alone uses {single_kv_usage:.0%} of the KV cache"
         fix = "choose a workload of shorter requests or a larger batch weight"
@@ -127,8 +126,7 @@ def find_rate(
 def next_rate(trials: Sequence[Trial]) -> float:
     """Return the rate to try after these trials, the last of which missed the target. Between
     trials below and above the target, ln(rate) is interpolated in ln(use). Else the rate of the
-    last is scaled by target over use, at most fourfold.
-    """
+    last is scaled by target over use, at most fourfold."""
     below = max((t for t in trials if t.kv_usage < TARGET_KV_USAGE), key=_usage, default=None)
     above = min((t for t in trials if t.kv_usage >= TARGET_KV_USAGE), key=_usage, default=None)
     if below and above and below.rate_rps < above.rate_rps:
@@ -182,8 +180,7 @@ def run_phases(
     """Find the rate, then run the warm-up and the scenario's other phases, one a step: outputs as
     of `model`, inputs by Zipf's law within its bounds, no prompt twice. Yields what `run.json` says
     of a phase, and what it measured; the level is its number. InputError: the servers do not say
-    how much of the cache is used, a request served alone fails, or as of `find_rate`.
-    """
+    how much of the cache is used, a request served alone fails, or as of `find_rate`."""
     if kv_usage() is None:
         problem = "the servers do not say how much of the KV cache is used"
         fix = "serve with metrics: vLLM without --disable-log-stats, SGLang with --enable-metrics"
@@ -269,8 +266,7 @@ def phase_load(
     phase: int, scenario: Burst, rate_rps: float, model: RequestModel, seed: int
 ) -> Load:
     """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate. `model` gives
-    the outputs' distribution, and the inputs' bounds. Each phase has its own stream of the seed.
-    """
+    the outputs' distribution, and the inputs' bounds. Each phase has its own stream of the seed."""
     own_seed, alpha = child_seed(seed, phase), scenario.burstiness
     beta_s, last = 1 / (alpha * rate_rps), N_SETTINGS - 1
     alphas, betas_s, thetas = (alpha, 0.0, 0.0), (beta_s, 0.0), [THETA]

@@ -35,8 +35,7 @@ def measure_cell(
 ) -> None:
     """Measure a cell and write its files to its folder; an infeasible cell is a result too. It goes
     on from what `partial/` keeps. ServerError: a server failed for another reason than memory;
-    InputError: the longest request, devices or disk do not fit, or a server is silent.
-    """
+    InputError: the longest request, devices or disk do not fit, or a server is silent."""
     longest_tokens = cell.longest_request_tokens
     # What counts is the type that is served, not the one the weights were published in.
     llm = load_llm(cell.config_path, settings.dtype)

@@ -153,8 +153,7 @@ class Checkpoint:
 def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop | None:
     """Return why more users need not be measured, None as long as they must: both medians at the
     last level exceed the limits of a closed loop by its `stop_factor`, and more users wait longer.
-    A level with fewer than 10 served requests, or without one of the medians, decides nothing.
-    """
+    A level with fewer than 10 served requests, or without one of the medians, decides nothing."""
     if not isinstance(scenario, ClosedLoop) or not levels:
         return None
     last, factor = levels[-1], scenario.stop_factor

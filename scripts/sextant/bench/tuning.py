@@ -116,8 +116,7 @@ class _Evidence:
 
     def highest_possible(self) -> int:
         """Return the largest weight that may work. What was left is better evidence than what an
-        allocation lacked: fragmented memory fails early.
-        """
+        allocation lacked: fragmented memory fails early."""
         if self.estimate:
             bounds = [int(self.estimate[1])]
         else:
@@ -199,8 +198,7 @@ def corner_cases(
     max_num_seqs: int,
 ) -> list[CornerCase]:
     """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2, for
-    requests of these lengths (`lengths_of`). No request ends before the others have begun.
-    """
+    requests of these lengths (`lengths_of`). No request ends before the others have begun."""
     (least_in, mean_in, most_in), (least_out, mean_out, most_out) = input_tokens, output_tokens
     least_out = max(least_out, min(_SHORT_OUTPUT_TOKENS, most_out))
 
@@ -290,8 +288,7 @@ def tune_and_load(
     """Search the batch weight; `load` the servers that passed the last probe and return their
     weight, None if none works. Servers that run out of memory under load have not passed, also in
     an earlier attempt (`record`). `start` starts servers with a weight, `check` puts the corner
-    cases on them. ServerError: a server failed for another reason than memory.
-    """
+    cases on them. ServerError: a server failed for another reason than memory."""
     while True:
         weight = untried = next_weight(record.probes, limits)
         if weight is None:  # the search has ended: the last probe tells how

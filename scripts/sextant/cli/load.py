@@ -92,8 +92,7 @@ class LevelOptions:
 
     def scenario(self, replay: Path | None) -> "Scenario":
         """Return the scenario that is asked for: by default the times of the trace `replay`, with
-        their mean rate as level. Raises InputError for no way to put load on it, or several.
-        """
+        their mean rate as level. Raises InputError for no way to put load on it, or several."""
         from sextant.experiment.scenarios import OpenLoop, scenario_of
 
         chosen = [name for name in _WAYS if getattr(self, name) is not None]
@@ -164,8 +163,7 @@ class RequestOptions:
     def content(self, form: "Form") -> "Content":
         """Return what draws requests, and the fields of `CellRun` that say which these are, with
         `max_input_tokens` and `max_output_tokens` in its definition. Raises InputError for options
-        that do not go together.
-        """
+        that do not go together."""
         lengths = [each for each in (self.input_tokens, self.output_tokens) if each is not None]
         if (self.workload is not None) + (self.replay is not None) + bool(lengths) != 1:
             fix = "give --workload, --replay, or both --input-tokens and --output-tokens"

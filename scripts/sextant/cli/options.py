@@ -1,6 +1,5 @@
 """Groups of options, of which a command takes a dataclass each: those of a question and those of
-how results are printed.
-"""
+how results are printed."""
 
 import inspect
 import math
@@ -55,8 +54,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 def print_document(document: Document, printed: str = "text", out: Path | None = None) -> None:
     """Print a document as text or JSON (with `text`); or write the page `out`, and say where. Prose
-    is wrapped in a terminal alone: in a file or a pipe a sentence stays one line.
-    """
+    is wrapped in a terminal alone: in a file or a pipe a sentence stays one line."""
     text = as_text(document)
     if out is not None:
         from sextant.pages.page import write_page
@@ -91,8 +89,7 @@ class PrintOptions:
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose parameters that are dataclasses are given field by field: the help of
-    an option is the docstring below its field. What begins with `_` is no option.
-    """
+    an option is the docstring below its field. What begins with `_` is no option."""
     hints = get_type_hints(command, include_extras=True)
     parameters, groups = [], {}
     for name, parameter in inspect.signature(command).parameters.items():
@@ -371,8 +368,7 @@ class LimitOptions:
 
     def of_each(self) -> dict[str, float]:
         """Return what each request has to keep to count as goodput; none need be given, and none
-        may have a percentile.
-        """
+        may have a percentile."""
         found = self.of() if self != LimitOptions() else {}
         for name in found:
             if name.endswith("_percentile"):

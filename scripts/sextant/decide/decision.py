@@ -74,8 +74,7 @@ def sustained(draws: Draws | MeasuredDraws, slo: SLO, *, of_load: bool = False) 
 def loads(slo: SLO, most_users: int) -> list[int]:
     """Return the numbers of users in flight at a replica that a decision has to know of. They rise
     by a constant factor, whatever the load is: answers to several loads rest on the same draws.
-    Users between two of them are judged as the higher one; a request rate needs fewer.
-    """
+    Users between two of them are judged as the higher one; a request rate needs fewer."""
     if slo.users is None:
         found = np.geomspace(1, most_users, _RATE_LOADS)
     else:
@@ -97,8 +96,7 @@ def weigh(
     `usd_per_hour, probability_met, expected_utility`, and of the profile the 5%, 50% and 95%
     quantiles of the most users a replica serves, `users_lo, users_median, users_hi`, and the median
     of the most load, in the SLO's unit, `load_median`. Replica counts are those that some number of
-    users per replica in `draws` asks for; with a request rate those that some draw needs.
-    """
+    users per replica in `draws` asks for; with a request rate those that some draw needs."""
     parts = []
     for llm_id in dict.fromkeys(draws.X["llm_id"]):
         is_own = (draws.X["llm_id"] == llm_id).to_numpy()
@@ -124,8 +122,7 @@ def weigh_needed(
     llm_id: str, needed: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
     """Return what `weigh` does of an LLM whose replicas were simulated. `needed` has those that
-    meet the SLO in each draw, infinite where none do, by profile. Users are NaN.
-    """
+    meet the SLO in each draw, infinite where none do, by profile. Users are NaN."""
     counts = numbers_of_replicas(np.empty(0), needed.to_numpy(float), slo)
     ends = np.quantile(needed.to_numpy(float), (0.05, 0.95), axis=0, method="inverted_cdf")
     low, high = np.where(np.isfinite(ends), ends, np.nan)
@@ -168,8 +165,7 @@ def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> p
 def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the price of each option over that of the cheapest that meets the SLO. Infinite where
     the option does not meet it; shape (draws, profiles, counts). `needed` replicas meet it,
-    infinite where none do, (draws, profiles); `price` is USD per hour of one, (profiles,).
-    """
+    infinite where none do, (draws, profiles); `price` is USD per hour of one, (profiles,)."""
     cheapest = (needed * price).min(axis=1)
     # A draw in which no profile serves anybody cannot be won, nor judged.
     possible = np.where(np.isfinite(cheapest), cheapest, 1.0)[:, None, None]
@@ -184,8 +180,7 @@ def worth_of(ratios: np.ndarray) -> np.ndarray:
 
 def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.ndarray:
     """Return the numbers of replicas that compete; `needed` are those of draws and profiles. To
-    serve users they are what each number of `users` at a replica asks for.
-    """
+    serve users they are what each number of `users` at a replica asks for."""
     if slo.users is not None:
         return np.unique(size_replicas(slo.users, users)).astype(int)
     tried = np.unique(needed[np.isfinite(needed)]).astype(int)
@@ -198,8 +193,7 @@ def _users_each(
     draws: Draws | MeasuredDraws, names: Iterable[str], counts: np.ndarray, slo: SLO
 ) -> np.ndarray:
     """Return the users in flight at each replica, by profile and number of replicas. With a request
-    rate the fewest users that carry it at median latencies, by Little's law, or the most.
-    """
+    rate the fewest users that carry it at median latencies, by Little's law, or the most."""
     if slo.users is not None:
         return np.tile(np.ceil(slo.users / counts).astype(int), len([*names]))
     users, carried, found = draws.X["users"].to_numpy(), draws.usual_load(slo), []
@@ -214,8 +208,7 @@ def _users_each(
 def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
     """Return one row per LLM: the option of the highest expected utility (`weigh`). With a risk,
     the cheapest option that meets the SLO with probability 1 - risk or more instead; an LLM without
-    one has its name alone. Ties go to the cheaper option, then the likelier, then fewer devices.
-    """
+    one has its name alone. Ties go to the cheaper option, then the likelier, then fewer devices."""
     met = options["probability_met"]
     order = {name: name == "usd_per_hour" for name in ("usd_per_hour", "probability_met")}
     if risk is None:
@@ -225,8 +218,7 @@ def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
 
 def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:
     """Return one row per GPU profile of one LLM, with `is_wanted`: its cheapest option of the
-    wanted probability or more, else its most likely one.
-    """
+    wanted probability or more, else its most likely one."""
     options = options.assign(is_wanted=options["probability_met"] >= wanted)
     likely = options["probability_met"].where(~options["is_wanted"], wanted)
     ordered = options.assign(likely=-likely).sort_values(["likely", "usd_per_hour"], kind="stable")
@@ -238,8 +230,7 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
     """Return the GPU profile of one LLM whose measurement is expected to tell most. That is the one
     whose log-latencies explain, by linear regression over the draws, the largest part of the
     variance of all log-latencies, its own included. With the SLOs of the answer, those of a profile
-    count as often as it is the cheapest one that meets them in a draw.
-    """
+    count as often as it is the cheapest one that meets them in a draw."""
     names = sorted(draws.X["gpu_profile_id"].unique())
     weights = pd.Series(0.0 if slos else 1.0, names)
     for slo in slos:
@@ -281,8 +272,7 @@ def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraw
     latency's logarithm is normal below and above what was measured, each side as wide as the
     interval says. Where few requests leave the upper end open, a point is taken to be no slower
     than the next larger load on the same GPU profile; where there is none, it may be anything. Each
-    point has its own random stream, seeded by its name.
-    """
+    point has its own random stream, seeded by its name."""
     values, low, high = (limited(latencies, slo, end) for end in ("", *ENDS))
     if all(np.isnan(each).all() for ends in (low, high) for each in ends.values()):
         return None
@@ -311,8 +301,7 @@ def with_probabilities(
     candidates: pd.DataFrame, draws: MeasuredDraws | None, slo: SLO
 ) -> pd.DataFrame:
     """Return candidates with `probability_met`: that their replicas carry the load in truth. It is
-    NaN of a candidate without replicas, and without draws.
-    """
+    NaN of a candidate without replicas, and without draws."""
     found = pd.Series(np.nan, candidates.index, dtype=float)
     if draws is not None and candidates["replicas"].notna().any():
         served = sustained(draws, slo, of_load=True)

@@ -62,8 +62,7 @@ class Evaluation(NamedTuple):
     of `decide.sizing.candidates`, measured ones `probability_met` too. `scores` adds to the store's
     columns `n_left_out` (measured LLMs that no profile truly serves), `mape_nttft` and `mape_itl`
     (fractions over all held-out points), `n_unused_points` (points without a latency) and `note`
-    (why there is no score). SLOs that share a fit each state its whole `fit_seconds`.
-    """
+    (why there is no score). SLOs that share a fit each state its whole `fit_seconds`."""
 
     predictions: pd.DataFrame
     candidates: pd.DataFrame
@@ -145,8 +144,7 @@ def evaluate(
 
 def _of_its_requests(task: Task, slo: SLO) -> Task:
     """Return the task with those points alone that can judge an SLO: of requests like its own.
-    Raises InputError: there are none, and nothing else is predicted either.
-    """
+    Raises InputError: there are none, and nothing else is predicted either."""
     is_own = slo.is_of(task.points[LENGTHS].to_numpy(float)) if slo.lengths else None
     if is_own is None or is_own.all():
         return task
@@ -177,8 +175,7 @@ def _truth(
     task: Task, slo: SLO, feasible: Collection[frame.Pair], *, with_failures: bool = False
 ) -> _Truth:
     """Return the optimum by the measured latencies. Predictors predict latencies and are judged on
-    them, as in LLM-Pilot; what was measured is recommended with its failures counted.
-    """
+    them, as in LLM-Pilot; what was measured is recommended with its failures counted."""
     latencies = frame.judged(task.points, slo)
     if not with_failures:
         latencies["failed_share"] = np.nan
@@ -271,8 +268,7 @@ def read_task(
 ) -> Task:
     """Read the points that recommendations rest on. `inputs` are paths of tables `point` and
     `feasibility` of one source; `decision` has the `workload_id` and `scenario_id` of the points;
-    `memory_utilization` is what servers may use.
-    """
+    `memory_utilization` is what servers may use."""
     own = pd.Series({**decision, "variant_id": DEFAULT_VARIANT})
     points, tried = (
         rows[(rows[[*own.index]] == own).all(axis=1)].reset_index(drop=True)
@@ -297,8 +293,7 @@ def evaluate_files(
     outputs: Mapping[str, str | Path],
 ) -> None:
     """Evaluate a predictor on a task that was read from files, and write its tables. Arguments are
-    those of `evaluate`; `outputs` are paths of the tables, by their names.
-    """
+    those of `evaluate`; `outputs` are paths of the tables, by their names."""
     result = evaluate(task, slos, predictor, seed, n_jobs=n_jobs)
     origin = provenance(dict(inputs), seed=seed)
     for name, rows in zip(_TABLES, result, strict=True):

@@ -233,8 +233,7 @@ def _on_nodes(
     program: Program, pool: Pool, shares: Sequence[tuple[Choice, int]]
 ) -> list[Placement]:
     """Return where replicas lie in a pool: on the fullest nodes with room, so that whole nodes stay
-    free, unless replicas that have to lie apart are fewer to a node on the emptiest ones.
-    """
+    free, unless replicas that have to lie apart are fewer to a node on the emptiest ones."""
     is_spread = [program.demands[choice.demand].least_replicas > 1 for choice, _ in shares]
     packings = [_packed(pool, shares, is_spread, is_even) for is_even in (False, True)]
     fuller, emptier = (
@@ -259,8 +258,7 @@ def _packed(
 ) -> list[np.ndarray]:
     """Return the replicas by node of each share, on the emptiest nodes with room or the fullest.
     The largest come first; those that are spread first on a node without one of them. As sizes
-    divide one another, any node with room will do (see `program`).
-    """
+    divide one another, any node with room will do (see `program`)."""
     sizes = [choice.option.n_gpus for choice, _ in shares]
     n_nodes = pool.nodes
     if not pool.is_owned:  # the fewest that hold them

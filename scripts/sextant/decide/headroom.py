@@ -94,8 +94,7 @@ def _known(value: Any) -> Any:
 
 def compare_options(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> dict[str, Any]:
     """Return another option with `extra_usd_per_hour`, what it costs more in all, and
-    `wins_below_usd_per_hour`, the price of one of its replicas below which it is cheaper.
-    """
+    `wins_below_usd_per_hour`, the price of one of its replicas below which it is cheaper."""
     names = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
     return {
         **{name: option[name] for name in names},

@@ -12,8 +12,7 @@ from sextant.points.frame import IDENTIFIERS, TARGETS
 
 def so_score(success_rate: float, overspend: float | None) -> float:
     """Return the harmonic mean of success rate and 1 - overspend, the latter at least 0 (eq. 7).
-    Without any success there is no overspend (None) and the score is 0, as it is in the limit.
-    """
+    Without any success there is no overspend (None) and the score is 0, as it is in the limit."""
     if overspend is None or success_rate == 0:
         return 0.0
     thrift = max(0.0, 1.0 - overspend)
@@ -48,8 +47,7 @@ def judge(
 def summarize(judged: pd.DataFrame) -> dict[str, Any]:
     """Return `n_llms` (judged), `n_left_out`, `success_rate`, `overspend` and `so_score`. The
     success rate is the mean over the LLMs that `judge` could judge, the overspend the mean over the
-    successes, None where there is none; with no LLM judged all three are None.
-    """
+    successes, None where there is none; with no LLM judged all three are None."""
     counted = judged[judged["is_success"].notna()]
     summary = {"n_llms": len(counted), "n_left_out": len(judged) - len(counted)}
     if counted.empty:
@@ -67,8 +65,7 @@ def summarize(judged: pd.DataFrame) -> dict[str, Any]:
 def mape(predicted: pd.DataFrame, measured: pd.DataFrame) -> dict[str, float]:
     """Return `mape_nttft` and `mape_itl`, the mean of |predicted - measured| / measured. Both
     frames have `llm_id, gpu_profile_id, users, nttft_ms, itl_ms`; the mean is over the rows that
-    they share (NaN if none), as a fraction. Measured latencies are above 0.
-    """
+    they share (NaN if none), as a fraction. Measured latencies are above 0."""
     both = measured.merge(predicted, on=[*IDENTIFIERS, "users"], suffixes=("", "_predicted"))
     errors = {t: (both[f"{t}_predicted"] - both[t]).abs() / both[t] for t in TARGETS}
     return {f"mape_{t.removesuffix('_ms')}": float(error.mean()) for t, error in errors.items()}
@@ -92,8 +89,7 @@ def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, load: float) -> Poli
     judged on included, as in the paper: no predictor knows as much. Ties go to the cheaper one,
     then to the first profile by identifier. Replica counts tried on a profile are those that some
     LLM truly needs there: between two of them no further LLM succeeds while all pay more, so no
-    other count can win. Arguments are those of `judge`.
-    """
+    other count can win. Arguments are those of `judge`."""
     llm_ids = sorted(truth["llm_id"].unique())
     tried = truth.loc[truth["status"] == "meets", list(Policy._fields)].drop_duplicates()
     ranked = []

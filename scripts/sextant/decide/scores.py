@@ -102,8 +102,7 @@ def random_slos(task: Task, n: int, seed: int) -> list[SLO]:
     medians of the first token (TTFT where each point has its own lengths, which are all judged,
     else nTTFT) and of the gap between tokens (TPOT, ITL) lie between the quantiles `_LIMITS` of the
     measured ones; users between the fewest measured and `_DEPLOYMENT` times the most. The same seed
-    gives the same SLOs. Raises InputError: no point has a latency, or none has users.
-    """
+    gives the same SLOs. Raises InputError: no point has a latency, or none has users."""
     points = at_percentile(task.points, MEDIANS, "ttft" if task.has_fixed_lengths else "nttft")
     measured = points[TARGETS].where(points[TARGETS] > 0)
     names = ["nttft_ms", "itl_ms"]

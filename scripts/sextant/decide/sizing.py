@@ -23,8 +23,7 @@ def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
     """Return the most users a replica serves within all limits, 0 if not the fewest. Eq. 3 of
     LLM-Pilot: the limits have to hold at every smaller user count that was tried, too. `users`
     rise, shape (points,); `is_met`, whether all limits hold there, has shape (..., points), the
-    result (...).
-    """
+    result (...)."""
     n_met = np.logical_and.accumulate(is_met, axis=-1).sum(axis=-1)
     return np.asarray(np.concatenate([[0], users])[n_met])
 
@@ -32,8 +31,7 @@ def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
 def load_served(carried: np.ndarray, is_met: np.ndarray) -> np.ndarray:
     """Return the most load, users or requests a second, one replica serves within all limits. With
     fewer users in flight than `users_served` a replica may carry a higher request rate. A point
-    whose rate, `carried`, is not known (NaN) counts as none. Shapes as in `users_served`.
-    """
+    whose rate, `carried`, is not known (NaN) counts as none. Shapes as in `users_served`."""
     met = np.logical_and.accumulate(is_met, axis=-1)
     return np.asarray(np.where(met, np.nan_to_num(carried), 0).max(axis=-1))
 
@@ -59,8 +57,7 @@ def size_replicas(
 ) -> np.ndarray:
     """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2). Whole
     numbers in the shape of `load_per_replica`, which one serves within the limits; infinite where
-    that is 0 or NaN. A quotient may lie `slack` above a whole number and count as that.
-    """
+    that is 0 or NaN. A quotient may lie `slack` above a whole number and count as that."""
     served = np.asarray(load_per_replica, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(served > 0, np.ceil(np.asarray(load) / served - slack), np.inf)
@@ -68,8 +65,7 @@ def size_replicas(
 
 def probability_of(n_met: npt.ArrayLike, n_draws: int) -> np.ndarray:
     """Return the probability that a few simulated draws give, `n_met` of which meet the SLO: the
-    mean of Jeffreys' posterior, (n_met + 1/2) / (n_draws + 1); 17 of 17 are 0.97, not 1.
-    """
+    mean of Jeffreys' posterior, (n_met + 1/2) / (n_draws + 1); 17 of 17 are 0.97, not 1."""
     return (np.asarray(n_met, float) + 0.5) / (n_draws + 1)
 
 
@@ -160,8 +156,7 @@ def candidates(
 
 def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
     """Return what was measured or predicted of each LLM on each GPU profile, users rising. A
-    latency that is missing or 0 (nothing succeeded, or no time passed) breaks its limit.
-    """
+    latency that is missing or 0 (nothing succeeded, or no time passed) breaks its limit."""
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
     groups = ordered.groupby(IDENTIFIERS).indices
@@ -208,8 +203,7 @@ def recommend(candidate_rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per LLM: its cheapest candidate that meets the SLO (LLM-Pilot, eq. 1).
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally cheap
     profiles the likelier one is taken, where that is known, then that of fewer `devices`, then the
-    first by identifier. An LLM whose every candidate fails has a row with its name alone.
-    """
+    first by identifier. An LLM whose every candidate fails has a row with its name alone."""
     order = {"usd_per_hour": True, "probability_met": False}
     return best_of_each(candidate_rows, candidate_rows["status"] == "meets", order)
 
@@ -219,8 +213,7 @@ def best_of_each(
 ) -> pd.DataFrame:
     """Return one row per LLM: the first kept option; nothing but the LLM's name without one.
     `order` has columns to sort by, and whether the least comes first; devices and identifier are
-    last. `is_kept` says which rows may be chosen.
-    """
+    last. `is_kept` says which rows may be chosen."""
     order = {name: up for name, up in order.items() if name in options}
     order |= {name: True for name in ("devices", "gpu_profile_id") if name in options}
     columns = [*IDENTIFIERS, "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
@@ -241,8 +234,7 @@ def fewest_replicas(
     replicas meet a target better in the mean. A count may meet it by luck where a larger one misses
     it: it is taken if the next larger one meets it too, unless the simulations are steady. From
     `start` the steps double until the answer lies between a count that misses and one that meets;
-    bisection finds it.
-    """
+    bisection finds it."""
     known = cache(meets)
     low, high = _bracket(known, min(max(start, 1), most), most)
     while high is not None:
@@ -276,8 +268,7 @@ def _bracket(
 
 def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
     """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
-    Doubling or halving from `start_rps` brackets it; then geometric means are tried.
-    """
+    Doubling or halving from `start_rps` brackets it; then geometric means are tried."""
     low, high, rate = 0.0, math.inf, start_rps
     for _ in range(_MOST_DOUBLINGS):
         if meets(rate):

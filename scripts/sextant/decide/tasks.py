@@ -29,8 +29,7 @@ def task_of(
     held out; for an archive, whose longest request is not known, those that it found feasible, of
     held-out LLMs too: so did LLM-Pilot. The points are of one workload and scenario, `tried` are
     rows of table `feasibility`, `facts` of all LLMs and of the candidate GPU profiles; with
-    `has_fixed_lengths` each point has its own lengths.
-    """
+    `has_fixed_lengths` each point has its own lengths."""
     pairs = pd.Series([*tried[IDENTIFIERS].itertuples(index=False, name=None)], dtype=object)
     is_feasible = tried["is_feasible"].to_numpy(bool)
     found, failed = {*pairs[is_feasible]}, {*pairs[~is_feasible]}

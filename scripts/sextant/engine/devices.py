@@ -121,8 +121,7 @@ class FreeMemory(threading.Thread):
 
 def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
     """Return a reader of what the process with the most data, below `pid`, leaves of a limit: of
-    `VmData` (proc_pid_status(5)), which RLIMIT_DATA (getrlimit(2)) counts.
-    """
+    `VmData` (proc_pid_status(5)), which RLIMIT_DATA (getrlimit(2)) counts."""
 
     def read() -> int | None:
         used = []
@@ -151,8 +150,7 @@ def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
 
 def n_oom_kills() -> int | None:
     """Return how many processes the kernel of this node has killed for want of memory, those of
-    memory cgroups included (`oom_kill` of /proc/vmstat, Linux 4.13 and later); None if unknown.
-    """
+    memory cgroups included (`oom_kill` of /proc/vmstat, Linux 4.13 and later); None if unknown."""
     with contextlib.suppress(OSError):
         if said := re.search(r"^oom_kill (\d+)", _VMSTAT.read_text(), re.MULTILINE):
             return int(said[1])
@@ -231,8 +229,7 @@ def _or_none(get: Callable, *arguments: object) -> Any:
 
 def is_mps_running() -> bool | None:
     """Return whether CUDA's Multi-Process Service runs here; None where its pipe is there but no
-    daemon: it may have ended, or run outside of this container.
-    """
+    daemon: it may have ended, or run outside of this container."""
     names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
     # Linux cuts names off after 15 characters unless it may be asked for the command.
     if any(name.startswith(_MPS_DAEMON[:15]) for name in names):

@@ -92,8 +92,7 @@ def _write_rows(file: int, rows: Sequence[dict]) -> None:
 def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
     """Return a reader of the CPU time and memory that processes and all below them use.
     `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
-    the first and where that is less than 0.1 s ago. SeriesEndedError: no process is left.
-    """
+    the first and where that is less than 0.1 s ago. SeriesEndedError: no process is left."""
     known_s: dict[tuple[int, float], float] | None = None
     known_at_s = 0.0
 
@@ -191,8 +190,7 @@ class Gpu:
 
 def open_gpus(selectors: Sequence[int | str], warn: Warn) -> tuple[list[Gpu], list[Gpu]]:
     """Return the devices of these NVML indices, GPU UUIDs and MIG UUIDs, and those that NVML does
-    not know. A MIG instance brings the GPU it is a part of along, once.
-    """
+    not know. A MIG instance brings the GPU it is a part of along, once."""
     gpus, unknown = dict[str, Gpu](), dict[int | str, Gpu]()
     for selector in selectors:
         uuid = None if isinstance(selector, int) else selector
@@ -226,8 +224,7 @@ def _open(selector: int | str, warn: Warn) -> list[Gpu]:
 
 def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
     """Return a reader of `sm_active` and `sm_occupancy` (fractions) of these devices. `url` is the
-    exporter's, with or without `/metrics`. The first failure or answer without them warns.
-    """
+    exporter's, with or without `/metrics`. The first failure or answer without them warns."""
     base_url = url.removesuffix("/").removesuffix("/metrics")
     warned: set[str] = set()
 

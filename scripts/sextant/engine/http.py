@@ -55,8 +55,7 @@ class Target:
 
 def api_key_of(variable: str, field: str) -> str | None:
     """Return the API key that an environment variable holds, None if it is not set or empty. White
-    space around it does not belong to it. Raises InputError for what no header can hold.
-    """
+    space around it does not belong to it. Raises InputError for what no header can hold."""
     key = os.environ.get(variable, "").strip()
     if not all("!" <= letter <= "~" for letter in key):
         problem = "the API key holds spaces, control characters or letters beyond ASCII"
@@ -89,8 +88,7 @@ def get(
     target: Target, path: str, *, timeout_s: float = GET_TIMEOUT_S, most_bytes: int = 64 << 10
 ) -> tuple[int | None, str]:
     """Return status and body of `path` below a server's base URL, without its API key; None without
-    a whole answer in these limits. No proxy and no redirect: an API key goes nowhere else.
-    """
+    a whole answer in these limits. No proxy and no redirect: an API key goes nowhere else."""
     end_s, answer, n_bytes = time.monotonic() + timeout_s, _Answer(), 0
     host, port, tls = target.address()
     request = target.request("GET", path, "Connection: close") + b"\r\n"
@@ -172,8 +170,7 @@ def total(text: str, name: str | None) -> float | None:
 
 def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | None]:
     """Return a server's queue and KV cache use: `kv_cache_usage`, a fraction, is the mean of its
-    engines, the others are their sum. Of the `known` names the first that the text has count.
-    """
+    engines, the others are their sum. Of the `known` names the first that the text has count."""
     names = _names_in(text, known)
     usage = [value for _, value in samples(text, names.kv_cache_usage)]
     return {
@@ -193,8 +190,7 @@ def mean_itl_ms(before: str, after: str, known: Sequence[MetricNames]) -> float 
 
 def accepted_length(before: str, after: str, known: Sequence[MetricNames]) -> float | None:
     """Return the mean tokens of a step with a draft, the LLM's own included, between two readings
-    of a server's metrics; None where it does not speculate.
-    """
+    of a server's metrics; None where it does not speculate."""
     names = _names_in(after, known)
     accepted = _ratio(before, after, names.n_accepted_tokens, names.n_drafts)
     return None if accepted is None else 1 + accepted

@@ -126,5 +126,4 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Sequence[Server]]:
         """Return servers, one a spec (an engine that starts none gets no specs), that are ready
         when the context begins and have ended after it. The first logs to `log_path`, the others to
-        `<stem>.<n><suffix>`. ServerError: one did not start; InputError: a setting is wrong.
-        """
+        `<stem>.<n><suffix>`. ServerError: one did not start; InputError: a setting is wrong."""

@@ -60,8 +60,7 @@ class VLLMServer(Server):
 
     def start(self) -> None:
         """Start the server and wait until it is healthy. ServerError: it died, was not healthy in
-        time, or another server answers in its place; InputError: the interpreter is missing.
-        """
+        time, or another server answers in its place; InputError: the interpreter is missing."""
         if not shutil.which(self.settings.python):
             fix = "run 'make .venv-vllm/.ready', or set engine.python in the configuration"
             raise InputError(f"no interpreter {self.settings.python}", fix=fix)
@@ -236,8 +235,7 @@ class VLLM:
         self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
     ) -> Iterator[list[VLLMServer]]:
         """Start a server per spec (see `Engine.serve`); of those on the same devices one after the
-        other, since each looks at the memory that is free while it starts.
-        """
+        other, since each looks at the memory that is free while it starts."""
         logs = [log_path.with_suffix(f".{n}{log_path.suffix}") for n in range(1, len(specs))]
         pairs = zip(specs, [log_path, *logs], strict=True)
         servers = [VLLMServer(spec, settings, log) for spec, log in pairs]

@@ -30,8 +30,7 @@ def n_blocks(spec: ServerSpec, settings: EngineSettings) -> int:
 
 def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
     """Return the server's command line. The batch weight becomes `--num-gpu-blocks-override`: vLLM
-    admits requests until its KV blocks, each of some tokens, are used up.
-    """
+    admits requests until its KV blocks, each of some tokens, are used up."""
     blocks, switches = n_blocks(spec, settings), ["skip-tokenizer-init"]
     arguments = {
         "model": str(spec.model),
@@ -91,8 +90,7 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
 
 def _make_scratch(folder: Path) -> None:
     """Make the folders that a server writes to, with a link to vLLM's facts of its model classes,
-    which take it 10 s or more to compute; it writes them atomically and checks their hash.
-    """
+    which take it 10 s or more to compute; it writes them atomically and checks their hash."""
     for name in ("cache", "tmp", "config"):
         (folder / name).mkdir(exist_ok=True)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -109,8 +107,7 @@ _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[str]:
     """Check `engine.extra_arguments`; return those that let a server run code of others. Raises
-    InputError for one that would change what the pipeline itself decides.
-    """
+    InputError for one that would change what the pipeline itself decides."""
     for argument in arguments:
         for name in _names(argument, _INSTEAD):
             given = argument.partition("=")[0]  # a value may be a key

@@ -51,8 +51,7 @@ class Watched:
 class Watcher:
     """A process that watches one level; a context manager, so that it always ends. It is entered
     when every source was read once, or after 10 s. Telemetry never fails a measurement: what
-    cannot be read is a warning of `stop`.
-    """
+    cannot be read is a warning of `stop`."""
 
     def __init__(self, plan: WatchPlan, epoch_ns: int, level: float) -> None:
         self._level = level

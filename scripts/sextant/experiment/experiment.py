@@ -52,8 +52,7 @@ class CellKey:
 
 def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKey, ...]]:
     """Return the cells of each study; None is that of rows which name none, `ADAPTIVE` of adaptive
-    rows. Raises InputError if an id is unknown, or a cell's name is too long for a file.
-    """
+    rows. Raises InputError if an id is unknown, or a cell's name is too long for a file."""
     cells: dict[str | None, dict[CellKey, None]] = {}
     for row in rows:
         for name in ("workload", "scenario"):
@@ -264,8 +263,7 @@ def inputs_sha256(
     definition: Mapping[str, Any], workload: str | Path, config: str | Path
 ) -> tuple[str, ...]:
     """Return the SHA-256 of a cell's workload (`requests.parquet`), its LLM's config, and, where
-    its scenario asks for the workload's arrivals, of `arrivals.json`.
-    """
+    its scenario asks for the workload's arrivals, of `arrivals.json`."""
     arrivals = Path(workload).with_name("arrivals.json")
     has_arrivals = isinstance(definition["scenario"].get("arrivals"), str)
     return tuple(map(sha256_once, (workload, config, *[arrivals][: int(has_arrivals)])))

@@ -185,8 +185,7 @@ def load_experiment(
 ) -> Experiment:
     """Read and check everything that a configuration names; paths are relative to here.
     `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked, as
-    it does names of predictors. InputError names the first file, line and field that is wrong.
-    """
+    it does names of predictors. InputError names the first file, line and field that is wrong."""
     check_config(config, file)
     for name in config["predictors"]:
         if known_predictors is not None and name not in known_predictors:

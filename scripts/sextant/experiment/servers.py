@@ -57,8 +57,7 @@ class VariantRow(Variant):
 
 def without_defaults(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults: definitions hold only
-    these, so that a new field makes no measurement stale.
-    """
+    these, so that a new field makes no measurement stale."""
     given = {field: getattr(value, field.name) for field in fields(value)}
     return {field.name: each for field, each in given.items() if each != field.default}
 
@@ -76,8 +75,7 @@ class Endpoint:
 
 def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
     """Read the sheet of endpoints by LLM and GPU profile; without a path there are none. Raises
-    InputError: a base URL that is not one, two rows for a pair or a server, no certificates.
-    """
+    InputError: a base URL that is not one, two rows for a pair or a server, no certificates."""
     endpoints: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
     for row in load_sheet(path, EndpointRow) if path else ():

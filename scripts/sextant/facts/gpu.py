@@ -58,8 +58,7 @@ class GPU:
     def dense_tflops(self, precision: str) -> float:
         """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`. Without
         units for a type, or slower ones, it is that of 16 bits, as of weight-only formats (INT4).
-        With 4-bit units MXFP4 weights meet 8-bit activations; TF32 has half the rate of 16 bits.
-        """
+        With 4-bit units MXFP4 weights meet 8-bit activations; TF32 has half the rate of 16 bits."""
         if precision == "fp32":
             return self.dense_16bit_tflops / 2
         rates = {
@@ -156,8 +155,7 @@ _MIG_GPUS = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "R
 def mig_slice(gpu: GPU, profile: str) -> GPU:
     """Return the slice of a GPU that a MIG profile names: `3g.20gb` of an A100-40GB has three of
     seven compute slices (an A30 has four), and the eighths (fourths) of memory and bandwidth next
-    to 20 GB (NVIDIA, Multi-Instance GPU User Guide). InputError if there is none.
-    """
+    to 20 GB (NVIDIA, Multi-Instance GPU User Guide). InputError if there is none."""
     match = re.fullmatch(r"([1-7])g\.([0-9]+)gb", profile)
     if not match or not gpu.gpu_id.startswith(_MIG_GPUS):
         problem = f"{gpu.gpu_id} has no MIG profile {profile!r}"
@@ -293,8 +291,7 @@ def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
 
 def rental(profile: GPUProfile) -> tuple[Row | None, int, float]:
     """Return the least that can be rented: a provider's machine, or None where replicas are rented
-    one by one; for how many replicas it has room; and its price in USD per hour.
-    """
+    one by one; for how many replicas it has room; and its price in USD per hour."""
     provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
     row = _machine(profile, provider) if provider in providers() else None
     if row is None or row["region"] != region:

@@ -48,8 +48,7 @@ _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 class LLM:
     """An LLM's architecture. Sizes are counts; nothing here depends on where it runs. The fields
     with a default describe a dense, unquantized decoder with ordinary attention. Bounds are checked
-    where facts are read from a file of a cell, not by `LLM(…)`.
-    """
+    where facts are read from a file of a cell, not by `LLM(…)`."""
 
     llm_type: str  # `model_type` of the config, e.g. `opt`; of its text part if it has others
     n_layers: PositiveInt  # layers that generate: those of the decoder
@@ -199,8 +198,7 @@ class Speculating(LLM):
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
     """Read the facts of an LLM from its `config.json`, served in `dtype`, by default the config's;
     of a vision-language config the text part, without the vision tower. InputError: not JSON, an
-    unknown family, a missing field, or one that changes size or cost and is not known.
-    """
+    unknown family, a missing field, or one that changes size or cost and is not known."""
     config = read_config(path, dtype)
     name = config.word("model_type")
     if (family := families().get(name)) is None:
@@ -263,8 +261,7 @@ class GivenSizes:
     def llm(self) -> LLM:
         """Return the facts. Where fewer parameters are active than there are, the others are
         experts: of A active and P in all, experts are (P - A) / (1 - k / n), of which a token uses
-        k of n.
-        """
+        k of n."""
         active = self.n_active_parameters or self.n_parameters
         is_moe = active < self.n_parameters
         idle = self.n_parameters - active
@@ -330,8 +327,7 @@ def kv_precision_of(llm: LLM) -> str:
 def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
     """Return the facts of an LLM served in a precision, its config's if None; InputError: unknown.
     A checkpoint keeps what it quantizes. Else all matrices of the layers are quantized, but as in
-    published ones NVFP4 leaves attention of a mixture alone, MXFP4 all but routed experts.
-    """
+    published ones NVFP4 leaves attention of a mixture alone, MXFP4 all but routed experts."""
     for field, value, known in (
         ("kv_precision", kv_precision, KV_PRECISIONS),
         ("precision", precision, PRECISIONS),
@@ -392,8 +388,7 @@ def memory_of(
     and KV heads; with fewer heads than devices each has one, and each has MLA's latent vector. A
     server may use the share `utilization`, by default the engine's or vLLM's, of which it takes
     some itself (`facts.engine`; engine None: an upper bound). `data_parallel` copies of attention
-    have weights and requests of their own.
-    """
+    have weights and requests of their own."""
     n, total = devices.n_gpus, devices.memory_bytes
     weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes
     draft = llm.draft if isinstance(llm, Speculating) else None

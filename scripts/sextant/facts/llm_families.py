@@ -94,8 +94,7 @@ def read_sizes(
     config: Config, defaults: Mapping[str, int | None] | None = None, **own: int | str
 ) -> Sizes:
     """Return the sizes of a decoder. `defaults` are those by field that the published configs leave
-    to the family's class; `own` has a number for what no field says, or another field's name.
-    """
+    to the family's class; `own` has a number for what no field says, or another field's name."""
     sizes = _FIELDS | own
     for size, field in sizes.items():
         if isinstance(field, str):
@@ -248,8 +247,7 @@ def experts_by(config: Config, s: Sizes, rule: str, step: int | None = None) -> 
 
 def window_facts(config: Config, layers: int, family: Family) -> Facts:
     """Return `sliding_window_tokens` and `n_sliding_layers`; nothing without a window. The family's
-    rule counts the layers where the config does not list their types.
-    """
+    rule counts the layers where the config does not list their types."""
     (name, kind), n_sliding = family.window_fields, 0
     match family.window:
         case "":

@@ -48,8 +48,7 @@ def deepseek(config: Config, family: base.Family) -> base.Facts:
 def deepseek_v4(config: Config, family: base.Family) -> base.Facts:
     """DeepSeek V4: every layer keeps a window, and of older tokens one vector (both K and V) for
     each `compress_ratios` of them (technical report, 2026); at ratio 4 an indexer with compressed
-    keys chooses among them. The small matrices of `hc_mult` are left out.
-    """
+    keys chooses among them. The small matrices of `hc_mult` are left out."""
     h, heads, dim = config.integers("hidden_size", "num_attention_heads", "head_dim")
     layers = config.integer("num_hidden_layers")
     q_latent, groups, out_latent = config.integers("q_lora_rank", "o_groups", "o_lora_rank")

@@ -218,8 +218,7 @@ class SLO(Limits):
         self, users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
         """Return the load that a replica carries with these users in flight, shape (points,): the
-        users, or users / E2E (Little's law; the median E2E of a request of mean lengths).
-        """
+        users, or users / E2E (Little's law; the median E2E of a request of mean lengths)."""
         if self.users is not None:
             return users
         rates: np.ndarray = 1e3 * users / self.request_ms(latencies_ms, lengths)
@@ -242,8 +241,7 @@ class SLO(Limits):
     def latencies(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
         """Return the latencies in ms that have a limit, at its percentile, by metric: TTFT is nTTFT
         x input tokens, TPOT is ITL, E2E is TTFT + (output tokens - 1) x ITL. `latencies_ms` are
-        nTTFT and ITL at `percentiles`, `lengths` mean input and output tokens, shapes (..., 2).
-        """
+        nTTFT and ITL at `percentiles`, `lengths` mean input and output tokens, shapes (..., 2)."""
         latencies = {}
         for name, (_, percentile) in self.limits.items():
             if name == "e2e":

@@ -60,8 +60,7 @@ def speculating(
     """Return an LLM as it is served with speculative decoding, by one of `METHODS`. `acceptance` is
     the share of draft tokens that is accepted (up to 1), or the accepted length (None: that of the
     table), `draft` the LLM of `draft-model`. InputError: an unknown method, or one of which no
-    acceptance is known, or a wrong number.
-    """
+    acceptance is known, or a wrong number."""
     if method not in METHODS:
         fix = f"use one of {', '.join(METHODS)}"
         raise InputError(f"unknown method {method!r}", field="--speculative", fix=fix)
@@ -102,8 +101,7 @@ def speculating(
 
 def _next_layer(llm: LLM) -> LLM:
     """Return the layer for the token after the next (MTP): one of the LLM's, and a projection. It
-    shares the embeddings and the output matrix, which each pass reads again.
-    """
+    shares the embeddings and the output matrix, which each pass reads again."""
     share, projection = 1 / llm.n_layers, 2 * llm.hidden_size**2
     names = ("n_attention", "n_mlp", "n_expert", "n_quantized", "n_quantized_expert")
     counts = {name: getattr(llm, f"{name}_parameters") for name in names}
@@ -127,8 +125,7 @@ def _next_layer(llm: LLM) -> LLM:
 
 def _eagle_head(llm: LLM) -> LLM:
     """Return the head of EAGLE-3 (Li et al. 2025): a projection of three hidden states, a dense
-    layer whose attention takes twice the hidden size, and an output matrix of its own.
-    """
+    layer whose attention takes twice the hidden size, and an output matrix of its own."""
     hidden, ffn = llm.hidden_size, _EAGLE_MLP * llm.hidden_size
     heads = (llm.n_heads + 2 * llm.n_kv_heads) * llm.head_dim
     attention = 2 * hidden * heads + llm.n_heads * llm.head_dim * hidden

@@ -42,8 +42,7 @@ class Startup(NamedTuple):
 
 def startup_of(llm: LLM, given_s: Mapping[str, float] = MappingProxyType({})) -> Startup:
     """Return how long a replica of an LLM takes to start on a new node. `given_s` are phases, of
-    `PHASES`, that take other times than those of the table.
-    """
+    `PHASES`, that take other times than those of the table."""
     total_s = 0.0
     for row in load_sheet(_TABLE, StartupRow, delimiter=","):
         gib = row.get("weights_gib")

@@ -88,8 +88,7 @@ class _Reading:
 
 def read_part(part: Part, keys: Collection[str | None] = ()) -> bool:
     """Read a part of an answer, which may come in turns with those of others, and take `keys` out
-    of its error; return whether its exchange is thereby finished.
-    """
+    of its error; return whether its exchange is thereby finished."""
     exchange, pieces, is_last = part
     reading = exchange.reading = exchange.reading or _Reading()
     for at_ns, piece in pieces:

@@ -67,8 +67,7 @@ Part = tuple[Exchange, list[Piece], bool]
 class Connection(asyncio.Protocol):
     """A keep-alive connection to one replica that carries one request at a time. `timeout_s` limits
     a request from its start, connecting included. `keep` takes the parts of answers as they come;
-    `on_end` is called as soon as a request has ended, before it was read.
-    """
+    `on_end` is called as soon as a request has ended, before it was read."""
 
     def __init__(
         self,

@@ -318,8 +318,7 @@ def lag_warning(
     client: Quantiles, send: Quantiles, median_itl_ms: float | None, median_ttft_ms: float | None
 ) -> str | None:
     """Return a warning if the client's own lag could have shaped the result: p99 of the loop's lag
-    is above a tenth of the median ITL, or p99 of the lag of sending above that of the TTFT.
-    """
+    is above a tenth of the median ITL, or p99 of the lag of sending above that of the TTFT."""
     pairs = ("client", client.p99, "ITL", median_itl_ms), ("send", send.p99, "TTFT", median_ttft_ms)
     found = [
         f"{name} lag of {lag_ms:.2g} ms (p99) against the median {of} of {latency_ms:.3g} ms"

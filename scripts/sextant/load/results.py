@@ -43,8 +43,7 @@ def summarise_load(
 ) -> dict[str, Any]:
     """Return what a load came to as JSON has it. `limits_ms` are those of each request for goodput,
     of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of its own gaps, which is its TPOT), `tpot_ms` and
-    `e2e_ms`.
-    """
+    `e2e_ms`."""
     is_due = not KINDS[run.scenario_kind].has_users
     pairs = zip(run.levels, logs, strict=True)
     return {

@@ -98,8 +98,7 @@ class RequestLog:
     def latencies(self, *, is_due: bool) -> Iterator[dict[str, np.ndarray]]:
         """Yield the latencies of good answers in ms, as `points.metrics` has them, piece by piece:
         `itl_ms` of all gaps, NaN of what an answer does not have. With `is_due` they count from
-        when requests were due, else from when they were sent.
-        """
+        when requests were due, else from when they were sent."""
         for rows in self._pieces():
             good = [row for row in rows if row[-3] == "ok"]
             times_ns = np.array([row[3:7] for row in good], np.int64).reshape(-1, 4)
@@ -121,8 +120,7 @@ class RequestLog:
         self, name: str, fractions: Mapping[str, float], *, is_due: bool
     ) -> dict[str, float | None]:
         """Return the mean and the named quantiles of one of the `latencies`, None without any; of
-        more than two million tokens those of a random sample of so many.
-        """
+        more than two million tokens those of a random sample of so many."""
         rng, kept, total, n = np.random.default_rng(0), list[np.ndarray](), 0.0, 0
         share = min(1.0, _MOST_SORTED / max(1, self.n_tokens))
         for values in self.latencies(is_due=is_due):

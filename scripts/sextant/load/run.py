@@ -142,8 +142,7 @@ def load_server(
     """Load servers with each level of a scenario, and write a cell to `out`. `draw` gives requests,
     put in a `form`; `seed` is of the arrivals and of the first level's requests; `subject` are
     fields of its `CellRun`. Returns the summary, with the goodput within `limits_ms`, and what
-    ended the load too early: then the cell is not complete. InputError: no level can run.
-    """
+    ended the load too early: then the cell is not complete. InputError: no level can run."""
     out.mkdir(parents=True, exist_ok=True)
     # A folder that cannot be written to fails before the load.
     tempfile.TemporaryFile(dir=out).close()

@@ -42,8 +42,7 @@ def run_closed_loop(
 ) -> LevelResult:
     """Load replicas with `users` concurrent users; user i sends to replica i modulo their number.
     Requests that start within `duration_s` are measured and run to their end: make it long against
-    one. Until these have ended, for `cooldown_s` at most, users send others that do not count.
-    """
+    one. Until these have ended, for `cooldown_s` at most, users send others that do not count."""
     _check_descriptors(users)
     source.prepare(max(_PREPARED_AT_LEAST, _PREPARED_PER_USER * users))
     load = _ClosedLoop(targets, source, timeout_s)

@@ -114,8 +114,7 @@ class Source:
         self, n_ahead: int, n_most: int | None = None, numbers: Iterable[int] | None = None
     ) -> None:
         """Start again: encode `n_ahead` requests (of a replay those with these `numbers`), keep so
-        many ready, of `n_most` to be taken.
-        """
+        many ready, of `n_most` to be taken."""
         self._n_calls += 1
         self._coming = self._requests(n_ahead) if numbers is None else map(self.one, numbers)
         self._ready = deque[PreparedRequest]()
@@ -204,8 +203,7 @@ def listed(
 def replayed(blocks: "TraceBlocks", prompt_of: Callable[..., np.ndarray | Text]) -> Draw:
     """Return what gives the requests of a trace in its order, then from the first again, with other
     prompts. Those of a level begin alike as far as the inputs of the trace do: by `prompt_of` a
-    request and the seed. One that failed in the trace asks for one token.
-    """
+    request and the seed. One that failed in the trace asks for one token."""
 
     def draw(first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         for number in range(first, first + n):
@@ -225,8 +223,7 @@ def unsent_parameters(model: "RequestModel") -> list[str]:
 class Texts:
     """Prompts that a tokenizer turns into exactly as many tokens as are asked for. They are cut
     from `ids` where given, else drawn from common words, one for a token where there is no
-    tokenizer.
-    """
+    tokenizer."""
 
     def __init__(self, tokenizer: "Tokenizer | None", ids: CorpusTokens | None = None) -> None:
         self._tokenizer, self._ids = tokenizer, ids
@@ -235,8 +232,7 @@ class Texts:
         self, lengths: Sequence[int] | np.ndarray, seed: int | np.random.SeedSequence
     ) -> list[Text]:
         """Return a prompt per length; same seed, same prompts. Raises InputError: no text of
-        exactly so many tokens was found.
-        """
+        exactly so many tokens was found."""
         if self._ids is not None and self._tokenizer is not None:
             cut = self._ids.prompts(lengths, seed)
             return [Text(as_text(self._tokenizer, ids), len(ids)) for ids in cut]

@@ -96,8 +96,7 @@ def write_cell(
     write_more: Callable[[Path], None] = lambda _: None,
 ) -> None:
     """Write a cell's files, `run.json`, which declares it whole, last; former results stay until
-    then. A table of `TABLES` that is missing has no rows; `write_more` writes other files.
-    """
+    then. A table of `TABLES` that is missing has no rows; `write_more` writes other files."""
     with files.atomic_folder(folder, "run.json") as new:
         for name, schema in TABLES.items():
             # Not `schema.empty_table()`, which imports pandas.
@@ -213,8 +212,7 @@ def require_whole(cells: Sequence[Path]) -> None:
 def drop_checkpoints(cells: Iterable[Path]) -> None:
     """Delete the finished levels that were kept of cells whose results have been read. Not before:
     a job that outlives a killed Snakemake may still finish its cell, which the next Snakemake
-    submits once more, and which then continues from its levels.
-    """
+    submits once more, and which then continues from its levels."""
     for folder in cells:
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
 

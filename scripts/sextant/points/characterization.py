@@ -262,8 +262,7 @@ _T = TypeVar("_T", LLM, GPUProfile)
 
 def combined(parts: Sequence[Characterization]) -> Characterization:
     """Return several characterizations as one, with a column `source`; the first price of a profile
-    counts. InputError: a source twice, or other facts of the same LLM or profile.
-    """
+    counts. InputError: a source twice, or other facts of the same LLM or profile."""
     if len(parts) == 1:
         return parts[0]
     names = [part.source for part in parts]

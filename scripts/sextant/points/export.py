@@ -46,8 +46,7 @@ def export_folder(
 ) -> int:
     """Write measured points and what they refer to as a folder; return their number. A
     `characterization.yaml` and an `llms.tsv` that are there stay; without the former, licence and
-    attribution are needed. `llms` is the sheet of the LLMs' configurations, which are copied.
-    """
+    attribution are needed. `llms` is the sheet of the LLMs' configurations, which are copied."""
     points, tried = known.points, known.feasibility.sort_values(IDENTIFIERS)
     about = None
     if not (out / FILE).is_file():
@@ -153,8 +152,7 @@ def import_load_tool(
 ) -> str:
     """Write results of a tool, a key of `TOOLS`, as the folder of a characterization; return the
     counts. `configs` as of `write_published`, by default what ships. InputError: not the tool's
-    file, no LLM or none with a config, an unknown profile, or no users and no answered rate.
-    """
+    file, no LLM or none with a config, an unknown profile, or no users and no answered rate."""
     profile_of_id(served.gpu_profile_id)
     configs = configs or os.path.relpath(LLMS, out)
     results = pd.DataFrame([row for path in files for row in _rows(tool, path, served.llm)])
@@ -199,8 +197,7 @@ def write_published(
     """Write the folder of a characterization, where other files stay, without LLMs that have no
     `<llm_id>.json` in `configs` (relative to `out`); return the counts and `notes`, of `n_read`
     measurements. `points` have the LLM's name on Hugging Face, `model`; `/` is `__` in an id.
-    InputError: no LLM is left, or a GPU profile is unknown.
-    """
+    InputError: no LLM is left, or a GPU profile is unknown."""
     folder = (out / configs).resolve()  # `out` need not be there yet
     points = points.assign(llm_id=points["model"].str.replace("/", "__", regex=False))
     is_known = points["llm_id"].map(lambda name: (folder / f"{name}.json").is_file()).astype(bool)

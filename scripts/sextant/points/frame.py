@@ -1,6 +1,5 @@
 """The points of a characterization as frames: their columns, and latencies at a percentile; the
-features of LLMs and GPU profiles: computed from facts, or published with a characterization.
-"""
+features of LLMs and GPU profiles: computed from facts, or published with a characterization."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,8 +57,7 @@ Pair = tuple[str, str]  # (`llm_id`, `gpu_profile_id`)
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """Return points with all of `COLUMNS`, typed. What is missing comes from `defaults` or its row:
     nTTFT = TTFT / input tokens (a ratio of means unless lengths are equal), ITL = TPOT, else mean
-    ITL = (E2E − TTFT) / (output tokens − 1). Column `derived` names what is computed.
-    """
+    ITL = (E2E − TTFT) / (output tokens − 1). Column `derived` names what is computed."""
     others = [name for name in points if name not in _TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
     for name, value in (defaults or {}).items():
@@ -104,8 +102,7 @@ def at_percentile(
     """Return the points at percentiles (estimated where they lack one, see `estimated`), sorted:
     `IDENTIFIERS, LOAD, SERVING, LENGTHS`, `nttft_ms, itl_ms` with `BOUNDS` (NaN: not known), rates,
     `more`, and `source`. Users of a rate are those in flight (Little's law). With `first_token` of
-    `ttft`, `nttft_ms` is TTFT over mean input tokens: it spreads less than nTTFT.
-    """
+    `ttft`, `nttft_ms` is TTFT over mean input tokens: it spreads less than nTTFT."""
     # A copy is in one piece, where columns are added faster.
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS]))).copy()
     for target, percentile in zip(TARGETS, percentiles, strict=True):
@@ -149,8 +146,7 @@ FORMULAS = {
 def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
     """Return `at_percentile` for an SLO, and what decides: each limited latency by its own columns,
     `own_<metric>_ms` with its interval (0 is none), `<metric>_is_derived` (by `FORMULAS`),
-    `served_rps` as measured, and `failed_share` of all requests (NaN: not known).
-    """
+    `served_rps` as measured, and `failed_share` of all requests (NaN: not known)."""
     points = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
     found: dict[str, pd.Series] = {}
     said = points.get("derived", pd.Series("", points.index)).fillna("")
@@ -194,8 +190,7 @@ def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame
 
 def limited(latencies: pd.DataFrame, slo: SLO, end: str = "") -> dict[str, np.ndarray]:
     """Return what the limits are compared with in ms, by metric, or an end of its interval:
-    measured, or what follows from predicted nTTFT and ITL; NaN: not known.
-    """
+    measured, or what follows from predicted nTTFT and ITL; NaN: not known."""
     columns = [end_column(name, end) if end else name for name in TARGETS]
     targets_ms = latencies[columns].to_numpy(float)
     targets_ms = np.where((targets_ms > 0) & np.isfinite(targets_ms), targets_ms, np.nan)
@@ -250,8 +245,7 @@ def _estimates(
 ) -> Iterator[tuple[dict[int, str], pd.DataFrame]]:
     """Yield the columns that give a latency, by percentile, with the rows that have them: its own
     column; else the two around it; else the nearest one. A mean stands in for the median where that
-    is asked for, or where a row has no percentile at all.
-    """
+    is asked for, or where a row has no percentile at all."""
     names = {number: f"{prefix}_{target}" for number, prefix in PERCENTILE_PREFIX.items()}
     given = points.reindex(columns=[*names.values(), f"mean_{target}"]).notna().to_numpy()
     for pattern in np.unique(given, axis=0):
@@ -376,8 +370,7 @@ def feature_rows(source: str, features: Features | None) -> list[dict[str, str]]
 
 def execution_classes(llms: Mapping[str, LLM], published: Features | None) -> dict[str, str]:
     """Return how each LLM is executed. Published `is_flash_attention` says which decoders ran
-    padded, with others of their type; the rest ran paged.
-    """
+    padded, with others of their type; the rest ran paged."""
     flash: dict[str, float] = {}
     if published is not None and "is_flash_attention" in published.llms:
         flash = published.llms["is_flash_attention"].astype(float).to_dict()

@@ -48,8 +48,7 @@ def load_characterization(
     scenario_id: str | None = None,
 ) -> Characterization:
     """Read a characterization from a store or the cells of a folder, by default with the workload
-    and scenario of its recommendations; InputError: none, damaged, or the choice is not unique.
-    """
+    and scenario of its recommendations; InputError: none, damaged, or the choice is not unique."""
     return _choose(_read(place), place, source, workload_id, scenario_id)
 
 

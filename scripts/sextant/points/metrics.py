@@ -69,8 +69,7 @@ REQUEST_COLUMNS = (
 def points_query(requests: str, levels: str) -> str:
     """Return the query that summarises requests to one row per cell and level. `requests` is a
     relation of `cell`, `start_s` and `REQUEST_COLUMNS`, `levels` one of `cell, level, duration_s`.
-    Failed requests are counted and enter no latency.
-    """
+    Failed requests are counted and enter no latency."""
     selected, computed, joined = [], [], []
     for name, _, sql in LATENCIES:
         value = f"unnest({sql})" if name == "itl_ms" else sql
@@ -145,8 +144,7 @@ def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.T
 def intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2), NaN where the
     values, `sizes` of each request in the order of their ends, do not bound them: 6 requests for a
-    median, about 50 for the upper end of p90, 100 for p95, 500 for p99.
-    """
+    median, about 50 for the upper end of p90, 100 for p95, 500 for p99."""
     from scipy.special import stdtrit  # its import takes longer than a page without intervals
 
     sizes = sizes[sizes > 0]

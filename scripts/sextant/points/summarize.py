@@ -96,8 +96,7 @@ def aggregate_points(
     cells: Sequence[Path], point_out: Path, feasibility_out: Path, telemetry_out: Path
 ) -> None:
     """Write the tables `point` (one row per cell and level), `feasibility` (per cell), `telemetry`
-    (per cell, level and device) of cells; InputError: none, or damaged ones (`require_whole`).
-    """
+    (per cell, level and device) of cells; InputError: none, or damaged ones (`require_whole`)."""
     if not cells:
         fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"
         raise InputError("no cell is measured", fix=fix)

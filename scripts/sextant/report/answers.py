@@ -1,6 +1,5 @@
 """What the report says of each SLO: the store's rows, read once, as recommendations, predictions,
-curves and words; and in one screen (`summary`): deployments, then how predictors did.
-"""
+curves and words; and in one screen (`summary`): deployments, then how predictors did."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,8 +65,7 @@ def read_tables(database: str | Path) -> dict[str, list[Row]]:
     """Read the store; InputError if there is none, or it lacks a table. SLOs are in the order of
     their sheet, those of a trace in `trace_slo`. `answer` has recommendations (of points, else of
     each predictor), `held_out` those of predictors for measured LLMs, `deciding` the points they
-    rest on, `candidate` alternatives, `prediction` rows of `detailed_slos`.
-    """
+    rest on, `candidate` alternatives, `prediction` rows of `detailed_slos`."""
     with open_store(database) as connection:
         # The store is filled once, from the sheet's first row on.
         slos = _rows(connection, "FROM slo ORDER BY rowid")
@@ -125,8 +123,7 @@ def recommendations(tables: Tables) -> list[Row]:
     """Return the answers: the key, `basis` (`measured` or `predicted`), `gpu_profile_id` (None:
     none meets the SLO) and its size, `alternatives` (`headroom.compare_options`, the cheapest
     first), `nearest_miss` (the profile whose worst latency at its fewest users is least above its
-    limit), and profiles that are not judged, by the reason: `does_not_fit, not_measured, fails`.
-    """
+    limit), and profiles that are not judged, by the reason: `does_not_fit, not_measured, fails`."""
     candidates, found = group_by(tables["candidate"], *_KEY), []
     for row in tables["answer"]:
         options, miss = candidates.get(tuple(row[name] for name in _KEY), []), None
@@ -159,8 +156,7 @@ def recommendations(tables: Tables) -> list[Row]:
 
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
     """Return held-out predictions with the latencies measured at the SLO's percentile and lengths:
-    `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`.
-    """
+    `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`."""
     wanted, place = SLO(**slo), ("llm_id", "gpu_profile_id", "users")
     columns = {
         f"true_{target}_ms": f"{PERCENTILE_PREFIX[percentile]}_{target}_ms"
@@ -182,8 +178,7 @@ def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> l
 def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
     """Return what each LLM's answer rests on: `predictor, llm_id, gpu_profile_id, users`, the
     latencies at the SLO's percentiles with their bounds, lengths and `request_rate_rps`. Rows have
-    `predictor` of `measured`, or are of a predictor and an LLM that was not measured.
-    """
+    `predictor` of `measured`, or are of a predictor and an LLM that was not measured."""
     points = [row for row in tables["deciding"] if row["source"] == source]
     measured = pd.DataFrame(points, columns=[*tables["point"][0]] if tables["point"] else None)
     parts = []
@@ -214,8 +209,7 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
 
 def slo_answers(tables: Tables) -> list[Row]:
     """Return by source and SLO shown in full `source, slo, heading, answers, scores` (predictors')
-    and `held_out_by` (recommendations for hidden LLMs by predictor and LLM).
-    """
+    and `held_out_by` (recommendations for hidden LLMs by predictor and LLM)."""
     names, key, found = sources(tables), ("source", "slo_id"), []
     parts = recommendations(tables), tables["score"], tables["held_out"]
     by_slo = [group_by(rows, *key) for rows in parts]

@@ -40,8 +40,7 @@ Level = tuple[pd.DataFrame, float | None]  # all requests, and duration (s)
 def compare_runs(first: Path, second: Path) -> Document:
     """Return two load runs side by side: by level a row per figure, failed requests first, with `a,
     b, ratio` (b / a), `low, high` (its interval) and `is_real` (whether it is more than chance),
-    None: not known. InputError: a damaged run, or other ways of load.
-    """
+    None: not known. InputError: a damaged run, or other ways of load."""
     for folder in (first, second):
         if damage := damaged_files(folder):
             problem = f"a load run whose files are damaged: {', '.join(damage)}"

@@ -119,8 +119,7 @@ def _show_overview(facts: Mapping[str, Any]) -> Section:
 def measure_reuse(trace: Path) -> dict[str, Any] | None:
     """Return what share of the inputs' blocks and tokens repeats, with all blocks before it, in an
     unlimited cache, `within` ages, and `by_cache` of so many tokens, which holds inputs alone and
-    drops the least recently used; None where the source names no blocks.
-    """
+    drops the least recently used; None where the source names no blocks."""
     blocks = read_blocks(trace)
     if not len(blocks.ids):
         return None
@@ -443,8 +442,7 @@ def write_trace_report(
     page, and JSON, which is returned: by section (`reuse` None: not known), in seconds and tokens,
     `takeaways, provenance`. The same seed, of samples, gives the same bytes. `ingest_report` is by
     default `.report.json` beside the trace. InputError, with nothing written: a time stamp is too
-    late to count over time, or an output would replace a file in use.
-    """
+    late to count over time, or an output would replace a file in use."""
     require_trace(trace)
     judged, beside = trace_file.open_workloads(workloads), trace.with_suffix(".report.json")
     inputs = {"trace": trace}

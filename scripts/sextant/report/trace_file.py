@@ -38,8 +38,7 @@ def query(trace: Path, sql: str) -> duckdb.DuckDBPyConnection:
 def groups(trace: Path) -> list[Row]:
     """Return the LLMs and services of the requests, the most frequent pair first: `name`, `llm`,
     `service` (None: not named), `n_requests`, `n_failed`, and of those that did not fail
-    `mean_input_tokens` and `mean_output_tokens` (None: all failed).
-    """
+    `mean_input_tokens` and `mean_output_tokens` (None: all failed)."""
     found = query(
         trace,
         f"""SELECT llm, service, count(*) AS n_requests,

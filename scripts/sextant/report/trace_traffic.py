@@ -202,8 +202,7 @@ def _profile_figure(
 
 def measure_reliability(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the failed fraction over time, of the most frequent LLMs and services: `groups` of
-    `name`, `summary` (`summarize_failures`) and `series`; none where no request failed.
-    """
+    `name`, `summary` (`summarize_failures`) and `series`; none where no request failed."""
     if facts["n_failed"] == 0:
         return {"n_failed": 0, "bucket_s": None, "groups": []}
     # Spans in which a group has some requests on average; else there is nothing to judge.
@@ -279,8 +278,7 @@ def measure_burstiness(
 ) -> dict[str, Any]:
     """Return the Gamma fits of 20-minute windows (`groups`, the most frequent LLMs and services:
     counts of windows by what became of them, fits, quartiles; `n_hidden`: the clock hides their
-    shape), `doublings` by duration and group, and `whole`: distinct arrival models of workloads.
-    """
+    shape), `doublings` by duration and group, and `whole`: distinct arrival models of workloads."""
     windows, shown = fit_windows(trace), facts["groups"][:MAX_SHOWN]
     names: dict[ArrivalModel, list[str]] = {}
     for workload in workloads:

@@ -48,8 +48,7 @@ _EQUAL_SCORES = (0.2, 0.4, 0.6, 0.8)
 
 def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Path) -> None:
     """Write the report of a store for every SLO: a page, JSON by the store's column names, a folder
-    of figures, whose former content goes; the same store gives the same bytes.
-    """
+    of figures, whose former content goes; the same store gives the same bytes."""
     tables = stored.read_tables(database)
     known = {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}
     origin = provenance({"store": database}) | {"store": known}

@@ -51,8 +51,7 @@ _FEW_SERVED = ("Too few requests were served to compare latencies.", None)
 class Phase:
     """A phase as it was measured. Times are seconds from its start. The paper does not define its
     token latency; here it is a request's latency over its output tokens, the normalized latency of
-    vLLM's paper (Kwon et al., SOSP 2023, 6.1). All latencies count from when a request was due.
-    """
+    vLLM's paper (Kwon et al., SOSP 2023, 6.1). All latencies count from when a request was due."""
 
     facts: Mapping[str, Any]  # what `run.json` says of it, see `sextant.bench.burst.run_phases`
     duration_s: float  # to the last request's end

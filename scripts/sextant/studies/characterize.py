@@ -81,8 +81,7 @@ def feasibility(data: StudyData) -> pd.DataFrame:
 
 def saturation(points: pd.DataFrame) -> pd.DataFrame:
     """Return one row per combination that served anything: its highest throughput, the fewest users
-    that reach 90% of it, whether these are the most users, and the growth of medians.
-    """
+    that reach 90% of it, whether these are the most users, and the growth of medians."""
     rows = []
     for combination, own in points[points["n_ok"] > 0].groupby(_COMBINATION):
         highest = own["throughput_tok_s"].max()

@@ -113,8 +113,7 @@ def analyse(data: StudyData) -> Analysis:
 def server_load(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level what the servers held, all replicas together. Columns: `mean_running`,
     requests in the batch on average, and `n_preemptions`. Servers are asked once a second: of a
-    level of few readings the mean is not known, of a single one the counter's gain neither.
-    """
+    level of few readings the mean is not known, of a single one the counter's gain neither."""
     levels = [(level.level, level.started_s, level.ended_s) for level in cell.run.levels]
     windows = pd.DataFrame(levels, columns=["level", "from_s", "to_s"], dtype=float)
     # What was read before a level began, during its warm-up or a search, is not of it.
@@ -132,8 +131,7 @@ def server_load(cell: MeasuredCell) -> pd.DataFrame:
 def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return the batches that served anything, with `n_gpus, batch_size, fits` (whole requests are
     within the batch weight) and `is_optimal`: of those that fit, none of the same LLM and workload
-    has at least its throughput at no more latency, and is better in one of both.
-    """
+    has at least its throughput at no more latency, and is better in one of both."""
     found = points[points["n_ok"] > 0].copy()
     found["n_gpus"] = [data.profiles[name].n_gpus for name in found["gpu_profile_id"]]
     found["batch_size"] = found["level"].astype(int)
@@ -151,8 +149,7 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
 def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
     """Return one row per `CURVE`: sizes that fit, `largest_fitting_size` (a power of two, by the
     batch weight), `knee_size` (null while throughput grows), `last_gain` (per doubling), and
-    throughput and processing time at the knee and at the end.
-    """
+    throughput and processing time at the knee and at the end."""
     found = []
     for key, own in batches.groupby(CURVE, sort=False):
         rows = own.sort_values("batch_size")

@@ -57,8 +57,7 @@ def analyse(data: StudyData) -> Analysis:
 
 def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     """Return by level the sum of the replicas' throughputs, each from the level's first send to its
-    own last token, and the largest of their mean processing times (sent to last token).
-    """
+    own last token, and the largest of their mean processing times (sent to last token)."""
     columns = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
     rows = cell.requests(columns)
     started_s = rows.groupby("level")["sent_s"].min()
@@ -114,8 +113,7 @@ def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
 
 def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
     """Return mean processing times (s) of blocks of successive ok requests, each as large as what
-    is in flight, which shares its fate: all at once are one block, which tells no spread.
-    """
+    is in flight, which shares its fate: all at once are one block, which tells no spread."""
     ordered = requests.sort_values("last_token_s")
     n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))
     return study.mean_blocks(ordered["last_token_s"] - ordered["sent_s"], min(N_BLOCKS, n_rounds))

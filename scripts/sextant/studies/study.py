@@ -1,6 +1,5 @@
 """What a study's analysis gets and gives, the blocks of its page, what runs are judged by; and from
-measured cells to a study's page, its figures and its numbers.
-"""
+measured cells to a study's page, its figures and its numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -115,8 +114,7 @@ def curves_of(
 ) -> list[Curve]:
     """Return a curve of `y` over `x` for each group of the columns `by` (spaces between), named by
     the first column and those that vary; with bars (`<y>_low`, `<y>_high`), rings (`is_knee`),
-    hollow points (not `fits`), and levels if it `has_levels`.
-    """
+    hollow points (not `fits`), and levels if it `has_levels`."""
     first, *others = columns = by.split()
     named = [first, *(n for n in others if (rows.groupby(first)[n].nunique() > 1).any())]
     curves = []
@@ -275,8 +273,7 @@ def write_study(
 ) -> None:
     """Analyse the cells (folders) of a study of `TITLES`; write by name of `outputs` the Parquet
     `TABLES`, its page (`html`), `json` (null: not known) and `figures`, a folder whose former
-    content goes. The same seed and cells give the same bytes.
-    """
+    content goes. The same seed and cells give the same bytes."""
     tables = {table: outputs[table] for table in TABLES}
     aggregate_points(cells, *tables.values())
     data = read_study_data(cells, tables, llms, profiles, seed)

@@ -87,8 +87,7 @@ def _load_words(point: pd.Series) -> str:
 def cache_effects(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return what the largest cache brings over the smallest per use case and level:
     `{throughput,latency}_ratio` with 95% bootstrap intervals, `verdict` (by throughput if
-    best-effort, else by mean latency), and `is_heaviest`: the largest level of its scenario.
-    """
+    best-effort, else by mean latency), and `is_heaviest`: the largest level of its scenario."""
     rows: list[dict[str, Any]] = []
     for place, own in points[points["n_ok"] > 0].groupby(_COMPARED):
         small, large = own.iloc[0], own.iloc[-1]

@@ -91,8 +91,7 @@ def check_start_time(
     start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
 ) -> None:
     """Refuse a `start_time` that is no ISO 8601 date-time of the years 1700 to 2199, or for a
-    format that has its own. `file` and `row` are those of a sheet.
-    """
+    format that has its own. `file` and `row` are those of a sheet."""
     problem, fix = None, "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     if form.is_datetime:
         problem, fix = "the format has date-times of its own", "leave it out"
@@ -110,8 +109,7 @@ def check_first_tick(
     source: str | Path, first_tick: float, form: TraceFormat, start_time: str | None
 ) -> None:
     """Refuse a first arrival that is no plausible time in the unit of its source: a log's numbers
-    that would be a date from 2001 to 2096 in another unit have that unit.
-    """
+    that would be a date from 2001 to 2096 in another unit have that unit."""
     if form.is_datetime or start_time is not None:
         return
     units = {name: per_s for name, per_s in TIME_UNITS.items() if name != "iso"}
@@ -140,8 +138,7 @@ def start_facts(
     first_tick: float, form: TraceFormat, start_time: str | None, is_zoned: bool | None
 ) -> dict[str, Any]:
     """Return `start_time` and `first_tick_s` (see `job.ingest_trace`); `first_tick` is that of the
-    first row in the source's unit, `start_time` when the clock of the source shows zero.
-    """
+    first row in the source's unit, `start_time` when the clock of the source shows zero."""
     if form.is_datetime:
         begin_ns, first_tick_s = int(first_tick), None
     else:

@@ -43,8 +43,7 @@ _QUOTED_LINE, _NEXT_CELL = re.compile(f"{_CELL}(?:,{_CELL})*"), re.compile(f",{_
 
 def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
     """Yield the rows of a source; names of columns that are left out go into `ignored`. Raises
-    InputError: a file that cannot be read, or columns that are missing, unknown or twice.
-    """
+    InputError: a file that cannot be read, or columns that are missing, unknown or twice."""
     try:
         if source.suffix == ".parquet" and not form.is_jsonl:
             with pq.ParquetFile(source) as stored:
@@ -134,8 +133,7 @@ def _in_parts(block: bytes) -> Iterator[bytes]:
 
 def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
     """Return a log's format as its first lines show it: CSV or JSON lines, whatever its ending;
-    where no unit is named with date-times, if its first arrival is one.
-    """
+    where no unit is named with date-times, if its first arrival is one."""
     if not form.is_log or source.suffix == ".parquet":
         return form
     name = form.sources(form.required)["arrival_s"]

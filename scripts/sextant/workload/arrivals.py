@@ -1,6 +1,5 @@
 """Arrivals of a trace: the Gamma fit of its gaps, how bursty its counts are, and which model a
-workload has: the simplest that is as bursty as the trace.
-"""
+workload has: the simplest that is as bursty as the trace."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -58,8 +57,7 @@ _MANY, _FAR = 30, 0.3
 def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     """Fit a Gamma distribution to the gaps between ascending arrivals, by maximum likelihood. Equal
     stamps say that the trace's clock is coarse: then all gaps are counted in its steps
-    (`clock_step`), and the fit is tested only where a mean gap has `gamma.FAR` or more.
-    """
+    (`clock_step`), and the fit is tested only where a mean gap has `gamma.FAR` or more."""
     gaps = np.diff(arrival_s)
     n_gaps, n_zero, duration = len(gaps), int(np.count_nonzero(gaps == 0)), float(gaps.sum())
     rate = n_gaps / duration if duration > 0 else None
@@ -115,8 +113,7 @@ def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float 
     """Return ascending times without a coarse clock's steps, and the step (s) of such a clock
     (None: fewer than `MIN_EQUAL` gaps are 0, or it is below `COARSE_S`). Requests of one stamp
     would find a queue that never was: they are spread at random over the step, in order, before the
-    next one.
-    """
+    next one."""
     gaps = np.diff(times)
     is_fine = np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any()
     if is_fine or (step_s := clock_step(gaps, float(times[-1]))) < COARSE_S:
@@ -230,8 +227,7 @@ def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -
     medians are within 10% of the trace in each of `JUDGED`, or no more than chance gives a steady
     Gamma process where the trace's are no more. The profile is always fitted: a scenario may ask
     for it. `times` ascend from 0, `gamma` is the fit to all their gaps. Errors as of
-    `measure_arrivals`.
-    """
+    `measure_arrivals`."""
     trace, n = measure_arrivals(times), len(times)
     if n < 3 or gamma.rate_rps is None:
         few = f"{n} requests are too few for any model"
@@ -357,8 +353,7 @@ def measure_words(name: str) -> str:
 def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
     """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula. If
     none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
-    dispersion of the counts nearest to the trace's over all scales.
-    """
+    dispersion of the counts nearest to the trace's over all scales."""
     end_s, judged = float(times[-1]), []
     per_second = np.diff(np.searchsorted(times, np.arange(int(end_s) + 2.0)))
     scales = {of: value for of in SCALES_S if (value := trace.get(f"dispersion_{of}s"))}

@@ -86,8 +86,7 @@ ARRIVALS: dict[str, Callable[..., generators.Arrivals]] = {
 def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> generators.Arrivals:
     """Return the arrival process that the options of a command describe. `name` is one of
     `ARRIVALS`, `workload` a folder for `fitted`; None of the `given` is absent. Raises InputError:
-    an unknown process, or a parameter that it lacks, does not know or refuses.
-    """
+    an unknown process, or a parameter that it lacks, does not know or refuses."""
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"
         raise InputError(f"unknown arrivals {name!r}", field="--arrivals", fix=fix)
@@ -120,8 +119,7 @@ def draw_trace(
     duration_s: float | None = None,
 ) -> pd.DataFrame:
     """Draw requests (as `RequestModel.sample` does) and their arrivals, from independent streams of
-    `seed`, in the trace contract's columns. Raises InputError: nothing ends the process.
-    """
+    `seed`, in the trace contract's columns. Raises InputError: nothing ends the process."""
     request_seed, arrival_seed = np.random.SeedSequence(seed).spawn(2)
     if n is None and duration_s is None and not arrivals.ends_itself:
         raise InputError("the arrivals have no end", field="-n", fix="give -n or --duration")
@@ -142,8 +140,7 @@ def draw_service(
 ) -> pd.DataFrame:
     """Draw the requests of a service, in the trace contract's columns (`llm` is the folder's name,
     `service` the client), by each client's own windows: at most `n`, in `duration_s` from the
-    tables' start. InputError: no such files, a malformed one, or no request in that time.
-    """
+    tables' start. InputError: no such files, a malformed one, or no request in that time."""
     folder, end_s = Path(folder), math.inf if duration_s is None else duration_s
     if not is_service(folder):
         fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
@@ -251,8 +248,7 @@ def check_format(form: str, out: str | Path) -> None:
 
 def write_trace(trace: pd.DataFrame, out: str | Path, form: str, **origin: Any) -> None:
     """Write requests, in the order of arrival, in one of `FORMATS` (docs/workloads.md); `origin` is
-    for a Parquet file. No two share a block id, so that no prefix cache serves two.
-    """
+    for a Parquet file. No two share a block id, so that no prefix cache serves two."""
     check_format(form, out)
     if form == "parquet":
         table = pa.Table.from_pandas(trace, pa.schema(TRACE_COLUMNS), preserve_index=False)

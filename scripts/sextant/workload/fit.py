@@ -98,8 +98,7 @@ def write_workload(
 ) -> dict[str, Any]:
     """Write the files of `fit_workload` for a model that comes without a trace (`origin`). Its load
     is given when it is run (Papaioannou and Doudali): a rate, or everything at once.
-    `arrivals.json` has no parameters, `arrivals.parquet` no row.
-    """
+    `arrivals.json` has no parameters, `arrivals.parquet` no row."""
     caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
     capped, clipped_fraction = cap_model(model, caps)
     facts = {**origin, **{f"max_{name}": cap for name, cap in caps.items()}}
@@ -158,8 +157,7 @@ def exact_fidelity(
     `traced` has the combinations of the trace's parameters (NaN: null), `counts` the requests of
     each. Returns by parameter `ks` and `mean_ratio` (model over trace); the coefficients
     `spearman_trace` and `spearman_model` (None: a constant); the largest `spearman_difference`, of
-    the model (`joint`) and of `independent` parameters.
-    """
+    the model (`joint`) and of `independent` parameters."""
     frame, weights = model.frame[model.parameters], model.weights
     of_trace, of_model = spearman(traced, counts), spearman(frame, weights)
     ks, mean_ratio = {}, {}
@@ -187,8 +185,7 @@ def ks_distance(
     weights_b: np.ndarray | None = None,
 ) -> float:
     """Return the Kolmogorov-Smirnov distance of (n,) and (m,) numbers, booleans or nulls, which
-    count as values below all others. Raises InputError: one of the two is empty.
-    """
+    count as values below all others. Raises InputError: one of the two is empty."""
     (values_a, shares_a), (values_b, shares_b) = (
         _cumulative_shares(np.where(np.isnan(numbers), -np.inf, numbers), weights)
         for numbers, weights in ((_numbers(a), weights_a), (_numbers(b), weights_b))
@@ -204,8 +201,7 @@ def cumulative(
 ) -> pd.DataFrame:
     """Return a cumulative distribution to draw: `value`, and `fraction` of values up to it. Nulls
     are left out. Of more distinct values than `max_points`, those nearest to equal steps of the
-    fraction are kept. Raises InputError: no value.
-    """
+    fraction are kept. Raises InputError: no value."""
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
     known_weights = None if weights is None else np.asarray(weights)[is_known]
@@ -219,8 +215,7 @@ def cumulative(
 
 def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataFrame:
     """Return Spearman's rank correlation of each pair of columns, of the rows where both are known;
-    NaN: one of the two is constant. A row of weight w (1 by default) counts as w equal rows.
-    """
+    NaN: one of the two is constant. A row of weight w (1 by default) counts as w equal rows."""
     names = list(frame.columns)
     row_weights = np.ones(len(frame)) if weights is None else np.asarray(weights, float)
     # -1 is null. Ranks only need the order of values.

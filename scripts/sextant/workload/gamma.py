@@ -34,8 +34,7 @@ CHUNK = 1 << 16  # values that are judged at a time, so that they stay in a core
 class GammaFits:
     """Gamma distributions fitted to groups of values: each field has one entry per group. `alpha`
     (shape) and `beta` (scale, in the values' unit) maximise the likelihood, `_lo` and `_hi` bound
-    their 95% intervals. NaN: fewer than 2 values, a value of zero, or all equal.
-    """
+    their 95% intervals. NaN: fewer than 2 values, a value of zero, or all equal."""
 
     alpha: np.ndarray
     alpha_lo: np.ndarray
@@ -53,8 +52,7 @@ class GammaFits:
 def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaFits:
     """Fit a Gamma distribution to each group, by number, sum and sum of logarithms of its values:
     the shape solves ln α - ψ(α) = s with s = ln(mean) - mean(ln); the intervals come from the
-    Fisher information of s on a log scale (docs/workloads.md).
-    """
+    Fisher information of s on a log scale (docs/workloads.md)."""
     n, total, log_total = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(value, float)) for value in (n, total, log_total))
     )
@@ -71,8 +69,7 @@ def _intervals(
     alpha: np.ndarray, mean: np.ndarray, s: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
 ) -> GammaFits:
     """Return fits of known shape and mean (s is ln α - ψ(α)), which a group determines as well as
-    `n_shape` and `n_mean` exact values would.
-    """
+    `n_shape` and `n_mean` exact values would."""
     centre = _root(s, alpha, n_shape)
     own, of_all = (scipy.special.polygamma(1, each) for each in (centre, n_shape * centre))
     information = n_shape * (own - n_shape * of_all)
@@ -108,8 +105,7 @@ def ks_distance(
     values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.ndarray
 ) -> np.ndarray:
     """Return each group's Kolmogorov-Smirnov distance from its Gamma distribution. `values` has one
-    group after the other, `n` (1 or more) of each, in any order within a group.
-    """
+    group after the other, `n` (1 or more) of each, in any order within a group."""
     ends, parts = np.cumsum(n), []
     cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1], CHUNK)) + 1)
     for first, last in itertools.pairwise([0, *cuts[cuts < len(n)].tolist(), len(n)]):
@@ -224,8 +220,7 @@ def _log_likelihood(
     near: StepCounts, far: np.ndarray, alpha: np.ndarray, mean: np.ndarray
 ) -> np.ndarray:
     """Return the log likelihood of each group, for its shape and its mean in steps; `far` are the
-    number of gaps of `FAR` steps and more, the sum of their steps, and that of the logarithms.
-    """
+    number of gaps of `FAR` steps and more, the sum of their steps, and that of the logarithms."""
     (n_far, total, log_total), beta = far, mean / alpha
     of_far = (alpha - 1) * log_total - total / beta
     of_far -= n_far * (alpha * np.log(beta) + scipy.special.gammaln(alpha))

@@ -46,8 +46,7 @@ class Arrivals(ABC):
         self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
     ) -> np.ndarray:
         """Return when requests arrive: float64 seconds from 0, ascending. There are at most `n`,
-        all before `duration_s`. Raises InputError: no end, or more than `MAX_REQUESTS` requests.
-        """
+        all before `duration_s`. Raises InputError: no end, or more than `MAX_REQUESTS` requests."""
         ends = {"n": n, "duration_s": duration_s}
         given = {name: end for name, end in ends.items() if end is not None}
         if not given and not self.ends_itself:
@@ -84,8 +83,7 @@ class Arrivals(ABC):
     @abstractmethod
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         """Yield the arrivals part after part: those before `end_s`, or the first `most`, or more.
-        Of arrivals to their own end, that is infinite and `most` above `MAX_REQUESTS`.
-        """
+        Of arrivals to their own end, that is infinite and `most` above `MAX_REQUESTS`."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,7 @@ class Constant(Arrivals):
 @dataclass(frozen=True)
 class Gamma(Arrivals):
     """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A). Time 0 is any moment of a
-    process that has long been running: a gap is under way.
-    """
+    process that has long been running: a gap is under way."""
 
     kind = "gamma"
     rate_rps: float
@@ -134,8 +131,7 @@ def poisson(rate_rps: float) -> Gamma:
 class Varying(Arrivals):
     """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2). After every
     `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u, with u the seconds
-    passed (`over="time"`) or the steps taken (`over="steps"`).
-    """
+    passed (`over="time"`) or the steps taken (`over="steps"`)."""
 
     kind = "varying"
     alpha: Sequence[float]  # a0, a1, a2
@@ -186,8 +182,7 @@ class AtOnce(Arrivals):
 class Mirrored(Arrivals):
     """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1). A gap that
     is under way at the end of a window goes on in the next one at that one's pace, so that no
-    window begins with an arrival. A window without a request stays silent.
-    """
+    window begins with an arrival. A window without a request stays silent."""
 
     kind = "mirrored"
     ends_itself = True
@@ -222,8 +217,7 @@ class Mirrored(Arrivals):
 @dataclass(frozen=True)
 class Rescaled(Arrivals):
     """Gamma gaps in operational time, the number of requests expected so far: counts of a trace in
-    bins, a steady pace within each (Cinlar's time change of a point process).
-    """
+    bins, a steady pace within each (Cinlar's time change of a point process)."""
 
     kind = "rescaled"
     ends_itself = True
@@ -280,8 +274,7 @@ def multiplied(
     """Return `factor` times as many requests as those of a trace, on the same clock: (m,) times,
     ascending; the place in `arrival_s` that each is a copy of; the number of the copy. The first
     copy is the trace itself; others are shifted by up to `SHIFT_S`, around within each block of
-    `block_s`, so that each has its requests times the factor. Of the last some stay, at random.
-    """
+    `block_s`, so that each has its requests times the factor. Of the last some stay, at random."""
     check_positive(rate_factor=factor)
     n_copies = math.ceil(factor)
     _check_size(factor * len(arrival_s))

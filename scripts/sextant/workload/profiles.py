@@ -105,8 +105,7 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
     covers whole. Rows are ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all
     days), `hour`. They have `is_clock_known` (False: hours count from the trace's start, without
     weekdays), `n_hours` observed, and the `_mean`, `_q1`, `_median` and `_q3` of `requests`,
-    `input_tokens` and `output_tokens` per hour. Raises InputError as `traffic_series`.
-    """
+    `input_tokens` and `output_tokens` per hour. Raises InputError as `traffic_series`."""
     hours = traffic_series(trace, HOUR_S)
     is_known = bool(hours["moment"].notna().any())
     hours = hours[hours["is_whole"]].rename(columns={"n_requests": "requests"})
@@ -152,8 +151,7 @@ def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
 def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
     """Return the figures of `failure_series`: one row per LLM and service. They are `n_requests`,
     `n_failed`, `failure_fraction` of all buckets; `n_buckets` judged and `n_too_few`; of the judged
-    shares `mean`, `q1`, `median`, `q3`, and `n_outliers`.
-    """
+    shares `mean`, `q1`, `median`, `q3`, and `n_outliers`."""
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]
     totals = groups[["n_requests", "n_failed"]].sum()
@@ -211,8 +209,7 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
     (null is a group), `start_s`, `duration_s` (the last ends with the trace), `clock_step_s` (NaN:
     no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95% intervals `_lo` to
     `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock), and `reason` (null,
-    or why nothing is fitted). InputError: no request or order, too many windows.
-    """
+    or why nothing is fitted). InputError: no request or order, too many windows."""
     if not window_s > 0:
         raise InputError(f"windows of {window_s} s", field="window_s", fix="give more than 0 s")
     parts = []

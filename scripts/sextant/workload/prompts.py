@@ -40,8 +40,7 @@ _EXPECTED = "conversations, messages, instruction and output, or prompt and resp
 
 class RandomTokens:
     """Prompts of ids drawn uniformly from [16, vocab_size). No two of a call are equal, so that no
-    prefix cache answers one with another's work; nor, but by chance, are those of other seeds.
-    """
+    prefix cache answers one with another's work; nor, but by chance, are those of other seeds."""
 
     def __init__(self, vocab_size: int) -> None:
         self.n_ids = vocab_size - FIRST_TOKEN_ID
@@ -51,8 +50,7 @@ class RandomTokens:
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
         """Return an int32 array of ids per length; same seed, same prompts. Raises InputError: a
-        length below 1, or a vocabulary that cannot tell so many prompts apart.
-        """
+        length below 1, or a vocabulary that cannot tell so many prompts apart."""
         n_ids, lengths = self.n_ids, _checked(lengths)
         fix = "use longer prompts or a larger vocabulary"
         for length, n_prompts in zip(*np.unique(lengths, return_counts=True), strict=True):
@@ -79,8 +77,7 @@ class RandomTokens:
 class CorpusTokens:
     """Prompts that are runs of a text's tokens, from seeded places; the text is a ring. No two that
     a source ever makes begin with the same 16 tokens, so that no block of a prefix cache serves
-    two. Shorter ones, which fill no block, differ within a call.
-    """
+    two. Shorter ones, which fill no block, differ within a call."""
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
         ids = np.asarray(token_ids, dtype=np.int32)
@@ -90,8 +87,7 @@ class CorpusTokens:
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
         """Return a prompt per length. The same calls of a new source give the same prompts. Raises
-        InputError: a length below 1 or above the text's, or no unused run is left.
-        """
+        InputError: a length below 1 or above the text's, or no unused run is left."""
         lengths, short, prompts = _checked(lengths), set[bytes](), list[np.ndarray]()
         if len(lengths) and lengths.max() > self.n_tokens:
             problem = f"a prompt of {lengths.max()} tokens from a text of {self.n_tokens}"
@@ -119,8 +115,7 @@ def load_prompt_source(
 ) -> CorpusTokens:
     """Read the text that prompts are cut from, plain (UTF-8) or the prompts of a prompt/response
     file (`.json`, `.jsonl`), and tokenize it without special tokens. InputError: a file that is
-    missing, malformed or without text, or one with a token beyond `vocab_size`.
-    """
+    missing, malformed or without text, or one with a token beyond `vocab_size`."""
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
         texts = [text for turns in _read_turns(path) for role, text in turns if role == "user"]
@@ -150,8 +145,7 @@ def _encoded(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[list[int]]:
 def as_text(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
     """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`. Neither
     a run cut out of a text nor random ids need encode to as many by themselves: then the end is cut
-    off or continued with " a". Raises InputError: no text of so many was found.
-    """
+    off or continued with " a". Raises InputError: no text of so many was found."""
     wanted = len(token_ids)
     text = tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
     for n_spare in range(_MAX_REPAIRS):
@@ -203,8 +197,7 @@ def read_conversations(
     """Return the lengths of a file's requests, its number of items, and how often what of `_EMPTY`
     made no request. A response is a request, whose input is all of the conversation before it,
     without chat template and special tokens; turns of one side in a row are one. InputError: no
-    such file, an item in none of the forms, or no request.
-    """
+    such file, an item in none of the forms, or no request."""
     import pandas as pd
 
     items = list(_read_turns(Path(path)))

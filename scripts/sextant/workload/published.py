@@ -48,8 +48,7 @@ def load_request_model(path: str | Path) -> RequestModel:
     """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram
     with a value of any of `PARAMETERS`, named so or as in `ALIASES`, and `count` or `probability`.
     InputError: no such file, impossible weights, or a column unknown, twice or of impossible
-    values.
-    """
+    values."""
     path = Path(path)
     path = path / "requests.parquet" if path.is_dir() else path
     if not path.is_file():
@@ -193,8 +192,7 @@ def fit_zipf(
     """Fit a bounded Zipf distribution to lengths by maximum likelihood: theta is where the model's
     mean of ln x is theirs (docs/workloads.md). By default `lowest` (1 or more) and `highest` are
     those of the lengths; `counts` has the occurrences of each. InputError: a length that is not a
-    whole number, or too few distinct ones within the bounds.
-    """
+    whole number, or too few distinct ones within the bounds."""
     import scipy
 
     values, weights = _weighted_lengths(tokens, counts)
@@ -251,8 +249,7 @@ def zipf_request_model(
 ) -> RequestModel:
     """Return a request model with Zipf input lengths (BurstGPT, IV-B) and, independent of them,
     outputs of one length or of the distribution of some. Neighbouring lengths are merged, so that
-    each side has at most 256.
-    """
+    each side has at most 256."""
     outputs, counts = _weighted_lengths(np.atleast_1d(output_tokens), None)
     if outputs[0] < 1:
         fix = "give 1 or more tokens"
@@ -266,8 +263,7 @@ def zipf_request_model(
 def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 20) -> pd.DataFrame:
     """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8), of
     about equally many requests, all served: a row a bin, ascending, with `input_lo`, `input_hi`
-    (least and largest input), `n`, and of the outputs `mean` and `_PERCENTILES`, in tokens.
-    """
+    (least and largest input), `n`, and of the outputs `mean` and `_PERCENTILES`, in tokens."""
     inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
     order = np.argsort(inputs, kind="stable")
     inputs, outputs = inputs[order], outputs[order]

@@ -38,8 +38,7 @@ Trace: TypeAlias = pd.DataFrame | str | Path  # the requests of a trace, or its 
 class RequestModel:
     """A sparse joint histogram over request parameters. `frame` has one row per non-empty joint
     bin: a value per parameter (its bin's mean; null is a bin of its own) and `count`, or
-    `probability` for a model published without counts.
-    """
+    `probability` for a model published without counts."""
 
     frame: pd.DataFrame
 
@@ -57,8 +56,7 @@ class RequestModel:
     def sample(self, n: int, *, seed: Seed, sampler: str = "joint") -> pd.DataFrame:
         """Draw `n` independent requests: one row each, a column per parameter. The sampler `joint`
         draws whole joint bins; `independent`, the ablation of LLM-Pilot (V-A), each parameter by
-        itself. Raises InputError: no such sampler.
-        """
+        itself. Raises InputError: no such sampler."""
         if sampler == "joint":
             rows = _draw_places(self.weights, n, seed)
             return self.frame[self.parameters].take(rows).reset_index(drop=True)
@@ -99,8 +97,7 @@ def check_caps(caps: Mapping[str, int | None]) -> None:
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
     """Cut values, `counts` of each in their order, into at most `n_bins` runs of about equal count.
-    Returns the index of each run's first value, of a cut whose most crowded run is smallest.
-    """
+    Returns the index of each run's first value, of a cut whose most crowded run is smallest."""
     if len(counts) <= n_bins:
         return np.arange(len(counts))
     cumulative = np.concatenate([[0], np.cumsum(counts)])
@@ -141,8 +138,7 @@ def in_bins(
     values: np.ndarray, probabilities: np.ndarray, n_bins: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge neighbouring lengths into at most `n_bins` bins of about equal probability. `values`
-    ascend, as do the bins' rounded means, which are returned with their probabilities.
-    """
+    ascend, as do the bins' rounded means, which are returned with their probabilities."""
     starts = bin_starts(np.rint(probabilities * 1e12).astype(np.int64), n_bins)
     mass = np.add.reduceat(probabilities, starts)
     sums = np.add.reduceat(probabilities * values, starts)
@@ -193,8 +189,7 @@ class ServedRequests:
     def fit(self, n_bins: int = N_BINS) -> RequestModel:
         """Return the joint histogram. Each parameter is cut into at most `n_bins` intervals of
         about equal count; a value becomes its interval's mean, whole numbers rounded, halves up
-        (docs/workloads.md says why not its centre).
-        """
+        (docs/workloads.md says why not its centre)."""
         if n_bins < 1:
             raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
         bins, means = pd.DataFrame({"count": self.counts}), {}

@@ -105,8 +105,7 @@ class TraceBlocks:
 
     def draws(self, request: int, below: int, *seed: int) -> np.ndarray:
         """Return what a prompt of a request is made of: (its input tokens,) numbers below `below`,
-        for the same `seed` the same as another's as far as their ids are, else independent.
-        """
+        for the same `seed` the same as another's as far as their ids are, else independent."""
         place = np.arange(self.input_tokens[request])
         own = self.ids[self.ends[request - 1] if request else 0 : self.ends[request]]
         key = np.full(len(place), ~request)  # ids are not below 0

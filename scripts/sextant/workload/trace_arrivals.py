@@ -187,8 +187,7 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     duration and shape and has its counted rate over `beta_factor` (docs/workloads.md says why not
     the fitted scale). `windows` have `start_s` (ascending; times count from the first),
     `duration_s`, `n_requests`, `alpha` (null: Poisson), as of `profiles.fit_windows`. InputError:
-    too many requests.
-    """
+    too many requests."""
     start_s, lasting_s, n_requests, alpha = (
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
     )
@@ -242,8 +241,7 @@ def arrivals_to_json(
     model: generators.ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
 ) -> dict[str, Any]:
     """Return what `arrivals.json` holds: a Gamma fit, a choice (`model`, `why` and `models`; None:
-    there is no trace), and where they come from.
-    """
+    there is no trace), and where they come from."""
     choice = choice or {"model": None, "why": model.reason, "models": {}}
     return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
 
