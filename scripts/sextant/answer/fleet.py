@@ -25,6 +25,7 @@ from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_sli
 from sextant.facts.llm import name_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import LENGTHS
+from sextant.predict import Draws
 from sextant.workload.profiles import HOUR_S, traffic_series
 
 _OPTIONAL = ("priority", "least_replicas")
@@ -206,18 +207,26 @@ def _options(
     if key not in fits:
         fits[key] = model, fit_to(model, subject, slo)
     forecast = forecast_of(fits[key][0], fits[key][1], subject, slo)
+    own, *others = (
+        options_of_draws(demand, forecast.draws_for(at), profiles, at)
+        for at in (slo, *(slo.scaled(limits=factor) for factor in LOOSER))
+    )
+    return own, dict(zip(LOOSER, others, strict=True))
 
-    def options_at(limits: SLO) -> list[Option]:
-        served = sustained(forecast.draws_for(limits), limits, of_load=True)
-        options = []
-        for llm_id, name in served.columns:
-            by_draw, profile = served[llm_id, name].to_numpy(float), profiles[name]
-            if by_draw.any():
-                devices = profile.gpu.gpu_id, profile.n_gpus
-                options.append(Option(demand.demand_id, name, *devices, by_draw, limits.load))
-        return options
 
-    return options_at(slo), {n: options_at(slo.scaled(limits=n)) for n in LOOSER}
+def options_of_draws(
+    demand: Demand, draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO
+) -> list[Option]:
+    """Return an option for each GPU profile that serves a demand in some draw. `draws` are of the
+    latencies of its LLM on these profiles, without prices; `slo` is the demand's own, or looser."""
+    served = sustained(draws, slo, of_load=True)
+    options = []
+    for llm_id, name in served.columns:
+        by_draw, profile = served[llm_id, name].to_numpy(float), profiles[name]
+        if by_draw.any():
+            devices = profile.gpu.gpu_id, profile.n_gpus
+            options.append(Option(demand.demand_id, name, *devices, by_draw, slo.load))
+    return options
 
 
 def _question(wanted: Wanted, source: Source, base: Question) -> tuple[Question, list[str]]:

@@ -137,9 +137,7 @@ class Checkpoint:
     def table(self, name: str, levels: Sequence[LevelRun]) -> pa.Table:
         """Return the rows of a table (`cell_files.TABLES`), of these levels."""
         files = [self._folder_of(level) / f"{name}.parquet" for level in levels]
-        schema = cell_files.TABLES[name]
-        parts = [pq.read_table(file).cast(schema) for file in files]
-        return pa.concat_tables([schema.empty_table(), *parts])
+        return cell_files.concatenated(name, [pq.read_table(file) for file in files])
 
     def _folder_of(self, level: LevelRun) -> Path:
         return self.folder / f"level-{scenarios.level_to_json(level.level)}"

@@ -78,6 +78,12 @@ _T = TypeVar("_T")
 _adapter: Any = cache(TypeAdapter)
 
 
+def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
+    """Return the rows of all parts of one of the `TABLES`; there may be no part."""
+    schema = TABLES[name]
+    return pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+
+
 def to_json(value: Any) -> dict[str, Any]:
     """Return a dataclass as plain data for JSON."""
     return _adapter(type(value)).dump_python(value, mode="json", warnings="error")  # type: ignore[no-any-return]
