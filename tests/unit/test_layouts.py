@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from answers import recommended
+from command import sextant
 from sextant.answer.candidates import read_question, subject_of
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.step_laws import Settings, fit_medians, server_laws
@@ -71,13 +72,17 @@ def test_memory_law_and_scheduler_follow_the_copies_of_attention():
 
 def test_layouts_that_make_no_sense_are_refused():
     for options, problem in (
-        ({"data_parallel": 4.0, "expert_parallel": 1.0}, "share the experts out"),
+        ({"data_parallel": 4.0, "expert_parallel": 1.0}, "share experts out"),
         ({"data_parallel": 2.0, "hf_config": DENSE}, "no experts"),
         ({"data_parallel": 3.0}, "cannot be shared out in 3 parts"),
     ):
         with pytest.raises(InputError, match=problem):
             subject(**options)
     assert NARROW in subject(data_parallel=8.0).excluded
+    for text in ("2,4", "al", "0", "2.5"):
+        with pytest.raises(InputError, match="is not a number of GPUs"):
+            of = ("--hf-config", MIXTURE, "--gpu-profile", WIDE, "--users-per-replica", 8)
+            sextant("explain", *of, "--data-parallel", text)
 
 
 def test_attention_dp_is_offered_where_it_is_cheaper_and_holds_when_asked(tmp_path, monkeypatch):

@@ -229,7 +229,7 @@ def test_a_server_that_repeats_its_key_everywhere(tmp_path) -> None:
             text=True,
         )
         assert other.requests == []
-    assert done.returncode == 1 and "no request succeeded" in done.stderr
+    assert done.returncode == 1 and "no request that is measured succeeded" in done.stderr
     assert json.loads((out / "run.json").read_text())["server"]["version"] == "Bearer [API key]"
     written = [done.stdout, done.stderr, *(str(pd.read_parquet(p)) for p in out.glob("*.parquet"))]
     written += [path.read_bytes().decode(errors="replace") for path in out.iterdir()]

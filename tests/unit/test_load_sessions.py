@@ -155,4 +155,4 @@ def test_turns_that_were_not_sent_are_said(tmp_path):
         options = ("--replay", trace, "--time-factor", 0.01, "--out", tmp_path / "load")
         said = sextant("load", "--base-url", server.url, "--model", "m", *options, exit_code=1)
     assert len(server.requests) == 2
-    assert "3 turns not sent: an answer that the session waited for failed" in said
+    assert "3 turns (100 %) not sent, which no figure counts: an answer before them failed" in said

@@ -419,20 +419,24 @@ def _uneven(
     """Return the profiles whose GPUs the asked layout does not divide. Raises InputError: it is not
     one of a mixture of experts."""
     copies, parts = (getattr(question, name) or 1 for name in PARALLEL)
-    problem = None
+    problem, fix = None, "leave both out"
     if max(copies, parts) > 1 and not llm.n_experts:
         problem = f"{llm_id} has no experts: copies of it are replicas"
     elif copies > 1 and question.expert_parallel == 1:
-        problem = "GPUs with copies of attention share the experts out"
-    if problem:
-        field = ", ".join(f"--{name.replace('_', '-')}" for name in PARALLEL)
-        raise InputError(problem, field=field, fix="leave it out")
-    return {
+        problem, fix = "GPUs with copies of attention share experts out", "leave the latter out"
+    found = {
         name: f"its GPUs ({each.n_gpus}) cannot be shared out in {n:g} parts"
         for name, each in profiles.items()
         for n in (copies, parts)
         if n < math.inf and each.n_gpus % n
     }
+    if len(found) == len(profiles):
+        name = next(iter(found))
+        problem, fix = problem or f"{name}: {found[name]}", fix if problem else "give all"
+    if problem:
+        field = ", ".join(f"--{name.replace('_', '-')}" for name in PARALLEL)
+        raise InputError(problem, field=field, fix=fix)
+    return found
 
 
 def _left_out(

@@ -68,8 +68,8 @@ class KeepOptions:
     goodput: float | None = None  #: Least share of requests that are answered within all limits.
     max_failed: float = 0.01  #: Largest share of requests that are refused or time out.
     window: str | None = None
-    """Windows in which the SLO holds, e.g. 60s, or whole: that of a steady rate by default, 5min of
-    others."""
+    """Windows in which the SLO holds, e.g. 60s, or whole: that of a rate without --duration by
+    default, 5min of others."""
     risk: float = 0.1  #: Largest probability that a window is missed.
 
 

@@ -327,7 +327,8 @@ def load(
             raise typer.Exit(interruption.exit_status)
         raise interruption
     if failed := [f"{float(x['level']):g}" for x in document.data["levels"] if not x["n_ok"]]:
-        options.say(f"Error: no request succeeded at level {', '.join(failed)}", err=True)
+        why = f"no request that is measured succeeded at level {', '.join(failed)}"
+        options.say(f"Error: {why} (see --warmup and --duration)", err=True)
         raise typer.Exit(1)
 
 

@@ -277,11 +277,12 @@ class AskedOptions(StoreOptions):
 
 def _parts(text: str | None, option: str) -> float | None:
     """Return a number of GPUs, infinite for all."""
-    parts = 0.0 if text is None else math.inf if text == "all" else numbers(text, option)[0]
-    if text is not None and not (parts >= 1 and parts in (math.inf, round(parts, 0))):
+    if text is None or text == "all":
+        return None if text is None else math.inf
+    if not text.isdecimal() or not int(text):
         fix = "give a whole number, or all"
         raise InputError(f"{text!r} is not a number of GPUs", field=option, fix=fix)
-    return parts or None
+    return float(text)
 
 
 @dataclass(frozen=True, kw_only=True)

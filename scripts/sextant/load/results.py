@@ -106,7 +106,8 @@ def _notes(level: Mapping[str, Any]) -> list[str]:
     notes: list[str] = level["warnings"]
     if found := level.get("sessions"):
         n, n_turns, gone = map(plural, found.values(), ("session", "turn", "turn"))
-        failed = f"{gone} not sent: an answer that the session waited for failed"
+        share = percent(found["n_not_sent"] / max(found["n_turns"], 1))
+        failed = f"{gone} ({share}) not sent, which no figure counts: an answer before them failed"
         own = f"{n} with {n_turns} that wait for an answer and think as in the trace"
         notes = [own, *[failed] * (found["n_not_sent"] > 0), *notes]
     if not n_failed:
