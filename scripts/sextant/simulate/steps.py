@@ -416,7 +416,7 @@ def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
 def route(w: World, router: int, serving: np.ndarray, until_s: float, turn: int) -> int:
     """Send what arrives before a time to the `serving` replicas.
 
-    Takes and returns how many were sent in turn.
+    Takes and returns how many were sent, by which they go in turn.
     """
     while True:
         i = tables.next_due(w)
