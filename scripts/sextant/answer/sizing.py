@@ -385,7 +385,7 @@ def size_by_simulation(
     any case; more than `most_usd_per_hour` pays for are not tried, and count as none. With
     `has_rate` the rate that each replica serves is found. `n_draws` are taken, all that the server
     has by default; `known` is what fewer draws gave. With an order of draws, the `hardest` first,
-    no more are taken, and none are told, once too many have no number for this probability.
+    drawing stops once too many have no number for this probability; then `needs` is empty.
     """
     n_draws = n_draws or server.n_draws
     if known is not None and not known.needs:

@@ -180,7 +180,7 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
     if (n_gaps := len(times) - 1) >= 2 and times[-1] > times[0]:
         mean_s = _sum_gaps(times) / n_gaps
         measures["gap_cv"] = math.sqrt(_sum_gaps(times, mean_s, 2) / (n_gaps - 1)) / mean_s
-    binned, binned_s = np.diff(np.searchsorted(times, np.arange(int(times[-1]) + 2.0))), 1
+    binned, binned_s = _per_second(times), 1
     for scale_s in SCALES_S:
         if scale_s > binned_s:
             binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
@@ -193,6 +193,11 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
             dispersion = float(counts.var(ddof=1)) / mean if mean else None
             measures[f"dispersion_{scale_s}s"] = dispersion
     return measures
+
+
+def _per_second(times: np.ndarray) -> np.ndarray:
+    """Return how many of these ascending times lie in each second, from 0 to the last one's."""
+    return np.diff(np.searchsorted(times, np.arange(int(times[-1]) + 2.0)))
 
 
 def _sum_gaps(times: np.ndarray, mean_s: float = 0.0, power: int = 1) -> float:
@@ -355,7 +360,7 @@ def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
     none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
     dispersion of the counts nearest to the trace's over all scales."""
     end_s, judged = float(times[-1]), []
-    per_second = np.diff(np.searchsorted(times, np.arange(int(end_s) + 2.0)))
+    per_second = _per_second(times)
     scales = {of: value for of in SCALES_S if (value := trace.get(f"dispersion_{of}s"))}
     for bin_s in _BINS_S:
         n_counts = int(np.ceil(end_s / bin_s))
