@@ -60,7 +60,8 @@ def row_of(exchange: Exchange) -> dict:
 
 def load(url: str, *, users: int = 1, duration_s: float = 0.3, key=None, n_output: int = 2):
     source = Source("m", listed([4], [n_output], RandomTokens(100)), 0)
-    return run_closed_loop([Target(url, "m", key)], source, users, duration_s, 5.0, 0)
+    # No request here ends by its timeout, however busy the machine is.
+    return run_closed_loop([Target(url, "m", key)], source, users, duration_s, 60.0, 0)
 
 
 def saying(body: bytes):
@@ -144,7 +145,8 @@ def test_an_endless_answer_is_cut_off(piece: bytes) -> None:
         result = load(server.url, users=4, duration_s=0.2)
         n_sent = len(server.requests)
     assert n_sent == result.log.n_failed > 0
-    assert all("cut off: an answer above" in row["error"] for row in result.table().to_pylist())
+    errors = {row["error"] for row in result.table().to_pylist()}
+    assert all("cut off: an answer above" in error for error in errors), errors
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 150_000
 
 
