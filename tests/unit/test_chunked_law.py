@@ -170,6 +170,19 @@ def test_the_engine_decides_which_law_holds():
     assert not is_chunked(keys, Facts(LLMS, PROFILES | {"1xH100-80GB": cpu})).any()
 
 
+def test_each_engine_has_a_scale_of_errors_of_its_own():
+    profile_ids = [name for name in PROFILES if name.startswith("8x")]
+    X = pd.concat([rows(LLMS, profile_ids, engine=name) for name in ("vllm", "sglang")])
+    sd = X["engine"].map({"vllm": 0.05, "sglang": 0.4}).to_numpy()[:, None]
+    made = latencies(X) * np.exp(np.random.default_rng(0).standard_t(4, (len(X), 2)) * sd)
+    posterior = fit(CHUNKED, X, made).posterior
+    for engine, scale in (("vllm", 0.05), ("sglang", 0.4)):
+        assert posterior.noise[engine] == pytest.approx(scale, rel=0.25)
+    alike = X.iloc[:1].assign(engine="vllm"), X.iloc[:1].assign(engine="sglang")
+    spread = [np.diff(np.quantile(posterior.draw_errors(x, 4000, 0), [0.1, 0.9])) for x in alike]
+    assert spread[1] > 5 * spread[0]
+
+
 def test_the_misfit_of_an_llms_deployments_is_the_least_spread_of_a_new_one():
     X = rows(LLMS, [name for name in PROFILES if name.startswith("8x")])
     names, pairs = np.unique(deployments(X), return_inverse=True)

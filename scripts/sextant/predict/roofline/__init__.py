@@ -195,8 +195,9 @@ class Roofline(JointPredictor):
     def arrays(self) -> dict[str, np.ndarray]:
         """Return all that a fit has found, for `restore`."""
         fitted, trees = self.posterior_, self.residuals_.trees
-        found = {name: getattr(fitted, name) for name in ("names", "mean", "covariance", "noise")}
+        found = {name: getattr(fitted, name) for name in ("names", "mean", "covariance")}
         found |= {"groups": [*fitted.spread], "spreads": [*fitted.spread.values()]}
+        found |= {"kinds": [*fitted.noise], "noises": [*fitted.noise.values()]}
         found["shares"] = [share for share, _ in trees]
         for target, (_, made) in enumerate(trees):
             if made is not None:
@@ -208,7 +209,7 @@ class Roofline(JointPredictor):
         law = _law_of(X)
         names = [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
         spread = dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True))
-        mean, covariance, noise = (arrays[name] for name in ("mean", "covariance", "noise"))
+        noise = dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True))
         trees: list[tuple[float, Any]] = []
         for target, share in enumerate(arrays["shares"].tolist()):
             made = None
@@ -216,7 +217,7 @@ class Roofline(JointPredictor):
                 made = load_xgboost().Booster({"nthread": 1})
                 made.load_model(bytearray(arrays[f"trees_{target}"].tobytes()))
             trees.append((share, made))
-        self.posterior_ = Posterior(law, names, mean, covariance, spread, noise)
+        self.posterior_ = Posterior(law, names, arrays["mean"], arrays["covariance"], spread, noise)
         self.residuals_ = Residuals(law, trees)
 
     def most_likely(self, X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -26,6 +26,8 @@ _FREEDOM = 4.0
 """Degrees of freedom of the errors."""
 _START_NOISE = (0.15, 0.10)
 _LEAST_NOISE = 0.02
+_NOISE_WEIGHT = 3.0
+"""Pseudo-observations behind the scale of errors of an engine, worth that of all rows."""
 _NUMBERS_AT_ONCE = 8192
 _PRIOR_WEIGHT = {"llm": 3.0, "support": 6.0, "version": 8.0, "pair": 8.0}
 """Pseudo-observations behind the prior spread of a group."""
@@ -162,7 +164,8 @@ class Posterior(NamedTuple):
     covariance: np.ndarray
     spread: dict[str, float]
     """Estimated standard deviation of each group of effects, or scale of its Student's t."""
-    noise: np.ndarray  #: Scale of the errors of log nTTFT and log ITL.
+    noise: dict[str, np.ndarray]
+    """Scale of the errors of log nTTFT and log ITL by `error_kinds`; of "" those of all rows."""
 
     def most_likely(self, X: pd.DataFrame) -> np.ndarray:
         """Return the parameters of each row at the coefficients' mean, (rows, parameters)."""
@@ -230,12 +233,19 @@ class Posterior(NamedTuple):
         for row, (name, users) in enumerate(zip(names, X["users"], strict=True)):
             own = normal(seed, f"error {name} {users}", (n, 2))
             drawn[:, row] = np.sqrt(0.5) * (common[name] + own) / root[name]
-        return drawn * self.noise
+        every = self.noise[""]
+        return drawn * np.stack([self.noise.get(kind, every) for kind in error_kinds(X)])
+
+
+def error_kinds(X: pd.DataFrame) -> pd.Series:
+    """Return what rows share a scale of errors: those of an engine, which a law describes as well
+    or badly whatever else is in the fit."""
+    return X["engine"] if "engine" in X else pd.Series("", X.index)
 
 
 def prior(law: Law) -> Posterior:
     """Return what is known before any measurement."""
-    return Posterior(law, [], np.empty(0), np.empty((0, 0)), {}, np.array(_START_NOISE))
+    return Posterior(law, [], np.empty(0), np.empty((0, 0)), {}, {"": np.array(_START_NOISE)})
 
 
 def normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:
@@ -320,10 +330,11 @@ def fit(
     design = problem.design
     floor = np.array([(least or {}).get(group, 0.0) for group in design.groups]) ** 2
     spreads = variance = np.maximum(design.sd**2, floor)
-    noise, is_known = np.array(_START_NOISE), np.isfinite(problem.observed)
+    is_known, kinds = np.isfinite(problem.observed), error_kinds(X).to_numpy()
+    noise = np.tile(_START_NOISE, (len(X), 1))
     coefficients, weights = design.mean.copy(), is_known.astype(float)
     for iteration in range(_ITERATIONS):
-        precision = np.repeat(1 / noise**2, len(X)) * weights.T.ravel()
+        precision = (weights / noise**2).T.ravel()
         jacobian = problem.jacobian(coefficients)
         residuals = problem.residuals(coefficients).T.ravel()
         covariance = np.linalg.inv(_squared(jacobian, precision) + np.diag(1 / variance))
@@ -339,8 +350,8 @@ def fit(
         weights = is_known * (_FREEDOM + 1) / (_FREEDOM + (errors / noise) ** 2)
         if iteration >= _FIXED_SPREAD:
             doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
-            total = (weights * (errors**2 + doubt)).sum(axis=0)
-            noise = np.sqrt(total / is_known.sum(axis=0).clip(1)).clip(_LEAST_NOISE)
+            scales = _error_scales(weights * (errors**2 + doubt), is_known, kinds)
+            noise = np.stack([scales[kind] for kind in kinds])
             squares = (coefficients - design.mean) ** 2
             expected = squares + np.diag(covariance)
             weight = _weight(law.freedom, expected / spreads)
@@ -349,8 +360,22 @@ def fit(
             tails = spreads / _weight(law.freedom, squares / spreads)
             variance = np.where(np.array(design.groups) != "", tails, spreads)
     spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
-    posterior = Posterior(law, design.names, coefficients, covariance, spread, noise)
+    posterior = Posterior(law, design.names, coefficients, covariance, spread, scales)
     return Fit(posterior, problem, jacobian, precision, variance)
+
+
+def _error_scales(
+    squares: np.ndarray, is_known: np.ndarray, kinds: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the scale of errors of each kind, a few rows' mostly that of all rows."""
+    every = squares.sum(axis=0) / is_known.sum(axis=0).clip(1)
+    scales = {"": np.sqrt(every).clip(_LEAST_NOISE)}
+    for kind in np.unique(kinds):
+        rows = kinds == kind
+        total = squares[rows].sum(axis=0) + _NOISE_WEIGHT * every
+        mean = total / (is_known[rows].sum(axis=0) + _NOISE_WEIGHT)
+        scales[kind] = np.sqrt(mean).clip(_LEAST_NOISE)
+    return scales
 
 
 def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:
