@@ -192,9 +192,9 @@ def test_a_timeout_ends_the_request_and_the_next_one_is_its_own():
 
     with StubServer(answer) as server:
         started = time.monotonic()
-        first, second = ask(server.url, n=2, timeout_s=1.0)
-    assert time.monotonic() - started < 10
-    assert (first.status, first.error) == ("timeout", "no end within 1 s")
+        first, second = ask(server.url, n=2, timeout_s=3.0)
+    assert time.monotonic() - started < 50
+    assert (first.status, first.error) == ("timeout", "no end within 3 s")
     assert (first.output_tokens, len(first.token_offsets_ms)) == (1, 1)  # what came is kept
     assert (second.status, second.output_tokens) == ("ok", 3)
 
