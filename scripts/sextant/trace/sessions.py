@@ -6,6 +6,7 @@ with requests of their own, and prompts as runs of blocks, whose ids are those o
 Prompts put together from parts (RAGPulse) are a row of CSV each, with the parts' ids by kind.
 """
 
+import csv
 import json
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -56,14 +57,15 @@ def joined_parts(
     for block in blocks:
         lines = []
         for line in block.decode(errors="surrogateescape").split("\n")[:-1]:
-            cells = [cell.strip(' "\r') for cell in line.split(",")]
-            if not names:
-                names = cells
-                continue
-            row: dict[str, Any] = dict(zip(names, cells, strict=False))
+            row: dict[str, Any] = {}
             try:
+                cells = next(csv.reader([line], skipinitialspace=True), [])
+                if not names:
+                    names = [cell.strip() for cell in cells]
+                    continue
+                row |= zip(names, map(str.strip, cells), strict=False)
                 row["hash_ids"] = _ids_of_parts(row, kinds, block_tokens, known)
-            except (KeyError, ValueError):
+            except (KeyError, ValueError, csv.Error):
                 row["hash_ids"] = "parts that cannot be read"  # set aside when it is read
             lines.append(json.dumps(row) if line.strip() else "")
         if lines:
