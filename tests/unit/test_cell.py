@@ -311,8 +311,9 @@ except InputError as error:
 """
     done = subprocess.run(
         # Room for the small inputs, not for the requests' table.
-        [sys.executable, "-B", "-c", measure_under_a_limit, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
+        [sys.executable, "-c", measure_under_a_limit, str(tmp_path)],
+        # What it starts has the limit too, and would leave byte code that is cut off.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
     )
