@@ -233,23 +233,29 @@ RAGPULSE = ",".join(
 
 def test_parts_of_prompts_become_blocks_as_far_as_all_before_are_equal(tmp_path):
     rows = [
-        '0,1,565,9, "1 2","5 6",7,"",8,522,30,4,0,4\r',
+        "0,1,565,9",
+        '0,1,565,9,"1 2","5 6",7,"",8,522,30,4,0,4\r',
+        '0,1,565,9,"1 2,5 6,7,,8,522,30,4,0,4',
         "7,2,565,9,1 2,5 9,7,,8,522,30,4,0,4",
         "7,1,570,9,1 4,5 6,7,,8,522,30,4,0,4",
         "9,3,565,9,1 2,5 6,7,,8,522,30,4,0,4",
         "9,3,565,9,1 2,5 6,7,,8,522,many,4,0,4",
+        "9,3,565,9,1 2,5\0 6,7,,8,522,30,4,0,4",
+        f"9,3,565,9,1 2,5 6,7,,8,{'9' * 30},30,4,0,4",
         "12,3,500,9,1 2,5 6,7,,8,522,30,4,0,4",
     ]
     trace, rejected, _ = ingest(tmp_path, "\n".join([RAGPULSE, *rows, ""]), "ragpulse")
     assert trace["session_id"].tolist() == ["1", "2", "1", "3"]
-    assert trace["request_id"].tolist() == ["2", "3", "4", "5"] and rejected["line"].tolist() == [
-        6,
-        7,
-    ]
-    assert rejected["reason"].tolist() == [
-        "hash_ids: not a list of whole numbers from 0 on",
-        "hash_ids: more than the blocks of the input",
-    ]
+    assert trace["request_id"].tolist() == ["3", "5", "6", "7"]
+    assert rejected.set_index("line")["reason"].to_dict() == {
+        2: "wrong number of columns",
+        4: "malformed quotes",
+        8: "passage_tokens: not a whole number from 0 to 9999999",
+        9: "passage_ids: not letters and digits with spaces between",
+        10: "sys_prompt_tokens: not a whole number from 0 to 9999999",
+        11: "hash_ids: more than the blocks of the input",
+    }
+    assert rejected["raw"].tolist()[0] == rows[0]
     first, *others = (ids.tolist() for ids in trace[HASH_IDS])
     # Tokens 0 to 511 are part 1, to 521 part 2, to 536 and 551 the passages, to 559 the others.
     assert len(first) == 35 and len(set(first)) == 4

@@ -25,7 +25,7 @@ from sextant.base.errors import InputError
 from sextant.trace import trace_format
 from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_times
 from sextant.trace.rules import Cells, Judge, Rows
-from sextant.trace.sessions import flat_sessions, joined_parts
+from sextant.trace.sessions import Split, flat_sessions, with_blocks
 from sextant.trace.trace_format import BLANK, COLUMN_TYPES, HASH_IDS, TraceFormat
 
 BATCH_ROWS = 100_000  # of a Parquet file that are checked at a time
@@ -61,19 +61,22 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
         blocks = read_blocks(source)
         if form.is_nested:
             blocks = flat_sessions(blocks)
-        elif form.parts:
-            blocks = joined_parts(blocks, form.parts, form.block_tokens or 1)
         names, blocks = _columns(source, form, blocks)
         ignored += _check_columns(source, form, names)
-        judge = Judge(form, form.sources(names), 2 if form.parts or not form.is_jsonl else 1)
+        split: Split = _json_object if form.is_jsonl else partial(_split, names)
+        if form.parts:
+            split = with_blocks(split, form.parts, form.block_tokens or 1)
+            names = [*names, HASH_IDS]
+        judge = Judge(form, form.sources(names), 1 if form.is_jsonl else 2)
         for text in blocks:
             try:
                 text.decode()
             except UnicodeDecodeError as error:
                 line = judge.next_line + text.count(b"\n", 0, error.start)
                 raise _unreadable(source, f"Line: {line}: {error}") from None
-            parsed = None if form.is_jsonl else _parse_at_once(text, form, names)
-            cells = parsed or _parse_lines(text, form, names)
+            is_plain = not form.is_jsonl and not form.parts
+            parsed = _parse_at_once(text, form, names) if is_plain else None
+            cells = parsed or _parse_lines(text, form, names, split)
             yield judge.rows(cells, partial(_raw_lines, text))
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(source, str(error)) from None
@@ -272,8 +275,7 @@ def _is_plainly_quoted(text: bytes) -> bool:
     return bool(is_plain and (ends.searchsorted(opening) == ends.searchsorted(closing)).all())
 
 
-def _parse_lines(text: bytes, form: TraceFormat, names: list[str]) -> Cells:
-    split = _json_object if form.is_jsonl else partial(_split, names)
+def _parse_lines(text: bytes, form: TraceFormat, names: list[str], split: Split) -> Cells:
     rows = [split(line) if line.strip() else BLANK for line in _lines_of(text)]
     faults = np.array([row if isinstance(row, str) else None for row in rows], object)
     columns = {}

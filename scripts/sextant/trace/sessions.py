@@ -1,20 +1,24 @@
-"""Sources whose lines are not requests with block ids yet become lines of JSON that are.
+"""Sources whose lines are not requests with block ids yet become such requests.
 
 Sessions of coding agents (kv-cache-tester) are a tree a line: `requests`, some of which are agents
-with requests of their own, and prompts as runs of blocks, whose ids are those of one session.
+with requests of their own, and prompts as runs of blocks, whose ids are those of one session. They
+become a line of JSON each.
 
 Prompts put together from parts (RAGPulse) are a row of CSV each, with the parts' ids by kind.
 """
 
-import csv
 import json
+import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 from typing import Any
 
+Split = Callable[[str], dict[str, Any] | str]
+"""Returns the values of a line by name, or what is wrong with the line."""
 _IDS_A_SESSION = 1 << 32
 _PIECE_TOKENS = 512
+_TOKENS = re.compile("[0-9]{1,7}")
 
 
 def flat_sessions(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -49,27 +53,23 @@ def _requests(
         yield {**{name: row.get(name) for name in names}, "t": at_s, "hash_ids": ids}
 
 
-def joined_parts(
-    blocks: Iterator[bytes], kinds: Sequence[str], block_tokens: int
-) -> Iterator[bytes]:
-    """Yield rows of CSV as lines of JSON with `hash_ids`; `kinds` of parts are in their order."""
-    names, known = list[str](), dict[tuple[int, str], int]()
-    for block in blocks:
-        lines = []
-        for line in block.decode(errors="surrogateescape").split("\n")[:-1]:
-            row: dict[str, Any] = {}
-            try:
-                cells = next(csv.reader([line], skipinitialspace=True), [])
-                if not names:
-                    names = [cell.strip() for cell in cells]
-                    continue
-                row |= zip(names, map(str.strip, cells), strict=False)
-                row["hash_ids"] = _ids_of_parts(row, kinds, block_tokens, known)
-            except (KeyError, ValueError, csv.Error):
-                row["hash_ids"] = "parts that cannot be read"  # set aside when it is read
-            lines.append(json.dumps(row) if line.strip() else "")
-        if lines:
-            yield "".join(f"{line}\n" for line in lines).encode()
+def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
+    """Return what reads a line as `split` does and adds `hash_ids`; `kinds` of parts are in their
+    order, and parts that were read before are known again."""
+    known: dict[tuple[int, str], int] = {}
+
+    def read(line: str) -> dict[str, Any] | str:
+        row = split(line)
+        if isinstance(row, str):
+            return row
+        for kind in kinds:
+            if not all(map(str.isalnum, row[f"{kind}_ids"].split())):
+                return f"{kind}_ids: not letters and digits with spaces between"
+            if not _TOKENS.fullmatch(row[f"{kind}_tokens"]):
+                return f"{kind}_tokens: not a whole number from 0 to 9999999"
+        return row | {"hash_ids": _ids_of_parts(row, kinds, block_tokens, known)}
+
+    return read
 
 
 def _ids_of_parts(
