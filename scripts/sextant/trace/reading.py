@@ -67,6 +67,7 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
         if form.parts:
             split = with_blocks(split, form.parts, form.block_tokens or 1)
             names = [*names, HASH_IDS]
+        is_by_line = form.is_jsonl or bool(form.parts)
         judge = Judge(form, form.sources(names), 1 if form.is_jsonl else 2)
         for text in blocks:
             try:
@@ -74,8 +75,7 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
             except UnicodeDecodeError as error:
                 line = judge.next_line + text.count(b"\n", 0, error.start)
                 raise _unreadable(source, f"Line: {line}: {error}") from None
-            is_plain = not form.is_jsonl and not form.parts
-            parsed = _parse_at_once(text, form, names) if is_plain else None
+            parsed = None if is_by_line else _parse_at_once(text, form, names)
             cells = parsed or _parse_lines(text, form, names, split)
             yield judge.rows(cells, partial(_raw_lines, text))
     except (OSError, pa.ArrowException) as error:

@@ -65,7 +65,7 @@ def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
         for kind in kinds:
             if not all(map(str.isalnum, row[f"{kind}_ids"].split())):
                 return f"{kind}_ids: not letters and digits with spaces between"
-            if not _TOKENS.fullmatch(row[f"{kind}_tokens"]):
+            if not _TOKENS.fullmatch(row[f"{kind}_tokens"].strip()):
                 return f"{kind}_tokens: not a whole number from 0 to 9999999"
         return row | {"hash_ids": _ids_of_parts(row, kinds, block_tokens, known)}
 
