@@ -233,8 +233,7 @@ class Posterior(NamedTuple):
         for row, (name, users) in enumerate(zip(names, X["users"], strict=True)):
             own = normal(seed, f"error {name} {users}", (n, 2))
             drawn[:, row] = np.sqrt(0.5) * (common[name] + own) / root[name]
-        every = self.noise[""]
-        return drawn * np.stack([self.noise.get(kind, every) for kind in error_kinds(X)])
+        return drawn * np.stack([self.noise.get(kind, self.noise[""]) for kind in error_kinds(X)])
 
 
 def error_kinds(X: pd.DataFrame) -> pd.Series:
@@ -369,13 +368,14 @@ def _error_scales(
 ) -> dict[str, np.ndarray]:
     """Return the scale of errors of each kind, a few rows' mostly that of all rows."""
     every = squares.sum(axis=0) / is_known.sum(axis=0).clip(1)
-    scales = {"": np.sqrt(every).clip(_LEAST_NOISE)}
+    scales = {}
     for kind in np.unique(kinds):
         rows = kinds == kind
         total = squares[rows].sum(axis=0) + _NOISE_WEIGHT * every
         mean = total / (is_known[rows].sum(axis=0) + _NOISE_WEIGHT)
         scales[kind] = np.sqrt(mean).clip(_LEAST_NOISE)
-    return scales
+    # Last: rows without an engine's name have the scale of all rows, as a new engine has.
+    return scales | {"": np.sqrt(every).clip(_LEAST_NOISE)}
 
 
 def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:
