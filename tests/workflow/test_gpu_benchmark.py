@@ -29,9 +29,8 @@ def little(folder: Path, **changed: object) -> str:
     names = ("opt-6m", "llama-16m")
     rows = [f"{name}\tresources/llms/demo-{name}.json" for name in names]
     sheet.write_text("\n".join(["llm_id\tconfig", *rows, ""]))
-    lengths = [{"input_tokens": 64, "output_tokens": 16, "duration_s": 0.5}]
-    times = {"start_s": 1, "tail_s": 0.5}
-    given = {"llms": str(sheet), "lengths": lengths, "users": [1, 4], **times, **changed}
+    lengths = [{"input_tokens": 64, "output_tokens": 16, "users": [1, 4], "duration_s": 0.5}]
+    given = {"llms": str(sheet), "lengths": lengths, "start_s": 1, "tail_s": 0.5, **changed}
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(CONFIG.read_text()) | given))
     return str(path)
@@ -52,7 +51,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory):
 
 def test_two_llms_become_a_characterization_with_predictions_beside_it(measured):
     out, _, printed = measured
-    assert "opt-6m         start 1 s, 64-in-16-out 2 x 1 s; ends after 3 s" in printed
+    assert "opt-6m         start 1 s, 64-in-16-out 2 s; ends after 3 s" in printed
     assert "TTFT of 4 points, law fitted on archive:inferencex: MAPE " in printed
     assert "TPOT of 4 points" in printed and "inside the 90% intervals" in printed
     known = load_folder(out / "characterization")
@@ -88,7 +87,7 @@ def test_without_a_gpu_it_ends_with_one_error(tmp_path, monkeypatch):
 
 
 def test_a_level_that_outlasts_the_deadline_is_broken_off(tmp_path):
-    lengths = [{"input_tokens": 64, "output_tokens": 16, "duration_s": 300}]
+    lengths = [{"input_tokens": 64, "output_tokens": 16, "users": [1, 4], "duration_s": 300}]
     config = little(tmp_path, lengths=lengths, start_s=0, tail_s=-300, report_s=0)
     began = time.monotonic()
     done = run(tmp_path / "out", "--fake", "--config", config, "--deadline-s", "6")
