@@ -1,12 +1,26 @@
-"""What `benchmarks/gpu/run` makes of its cells: store, characterization, the law's predictions."""
+"""What `benchmarks/gpu/run` makes of its cells: a characterization, and predictions beside it.
 
+    .venv/bin/python benchmarks/gpu/report.py benchmarks/gpu/h200
+
+compares the points of a characterization that was measured before; no GPU is needed.
+"""
+
+import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from sextant.answer.question import Length, Question, Requests
+from sextant.answer.simulation import Sent, simulate_llm
+from sextant.answer.step_laws import Settings
+from sextant.base.sheets import load_sheet, read_yaml
+from sextant.experiment.sheets import LlmRow
+from sextant.facts.slo import SLO
 from sextant.points.cell_files import read_run
 from sextant.points.characterization import (
     Characterization,
@@ -20,14 +34,17 @@ from sextant.points.frame import TARGETS, Facts, at_percentile
 from sextant.points.measured import load_all
 from sextant.predict.accuracy import accuracy, predict_rows, prediction_table
 from sextant.predict.folds import Task
+from sextant.simulate import Requests as SentRequests
 
+HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
+_METRICS = ["ttft", "tpot"]
+_SENT = [f"{metric}_sent_ms" for metric in _METRICS]
+_DRAWS = 20
 _NOT_SHOWN = ["engine", "engine_version", "precision", "gpu_profile_id", "request_rate_rps", "fold"]
 
 
 def report(out: Path, config: Mapping[str, Any]) -> None:
-    """Write store, characterization and predictions below `out`, which has the cells; print each
-    point and the errors. The law is fitted on the sources `fit_on` alone.
-    """
+    """Write the characterization of the cells below `out`, and compare it with predictions."""
     folder, known = out / "characterization", _measured(out / "cells")
     write_description(
         folder,
@@ -41,19 +58,33 @@ def report(out: Path, config: Mapping[str, Any]) -> None:
     (folder / "llms.tsv").unlink(missing_ok=True)  # a later run has measured more of them
     export_folder(known, folder, llms=Path(config["llms"]))
     write_points(folder / "points.csv", known.points)
-    table = _predicted(load_folder(folder), config["fit_on"], config["seed"])
-    table.to_csv(out / "predictions.csv", index=False, lineterminator="\n")
-    shown = table.drop(columns=_NOT_SHOWN).dropna(axis="columns", how="all")
-    shown = shown.sort_values(["llm_id", "input_tokens", "users"])
+    compare(folder, config).to_csv(out / "predictions.csv", index=False, lineterminator="\n")
+
+
+def compare(folder: Path, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Print and return each point of a characterization beside predictions; print the errors.
+
+    The law is fitted on each of the lists `fit_on`, none of which has the points; the table is of
+    the first. `sent` is its simulation of the load as it was sent.
+    """
+    known = load_folder(folder)
+    tables = {" + ".join(it): _predicted(known, it, config["seed"]) for it in config["fit_on"]}
+    table = next(iter(tables.values())).sort_values(["llm_id", "input_tokens", "users"])
+    sent = _simulated(table, config)
+    as_sent = sent[[f"{metric}_predicted_ms" for metric in _METRICS]].set_axis(_SENT, axis=1)
+    both = table.join(as_sent)
+    shown = both.drop(columns=_NOT_SHOWN).dropna(axis="columns", how="all")
     print(shown.to_string(index=False, float_format="{:.4g}".format))
-    errors = accuracy(table)
-    for metric in ("ttft", "tpot"):
-        print(
-            f"{metric.upper()} of {errors[f'n_{metric}']} points, law fitted on "
-            f"{' + '.join(config['fit_on'])}: MAPE {errors[f'mape_{metric}']:.1%}, "
-            f"median {errors[f'mdape_{metric}']:.1%}, "
-            f"{errors[f'coverage_{metric}']:.0%} inside the 90% intervals"
-        )
+    for name, each in (*tables.items(), (f"{next(iter(tables))}, simulated as sent", sent)):
+        errors = accuracy(each)
+        for metric in (it for it in (*_METRICS, "energy") if errors.get(f"n_{it}")):
+            print(
+                f"{metric.upper()} of {errors[f'n_{metric}']} points, law fitted on "
+                f"{name}: MAPE {errors[f'mape_{metric}']:.1%}, "
+                f"median {errors[f'mdape_{metric}']:.1%}, "
+                f"{errors[f'coverage_{metric}']:.0%} inside the 90% intervals"
+            )
+    return both
 
 
 def _measured(cells: Path) -> Characterization:
@@ -95,5 +126,59 @@ def _predicted(known: Characterization, fit_on: Sequence[str], seed: int) -> pd.
     task = Task(both.source, points, facts, feasible=(), has_fixed_lengths=True)
     rows = (points["source"] == known.source).to_numpy()
     held = predict_rows(task, points, known.source, rows, "roofline", seed, (50, 50))
+    table = prediction_table([held])
     served = held.points[["throughput_tok_s", "energy_j_per_token"]]
-    return prediction_table([held]).join(served)
+    return table.join(served.drop(columns=table.columns, errors="ignore"))
+
+
+def _simulated(table: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a prediction table with the simulated medians of the load as it was sent.
+
+    Requests of equal lengths whose users begin at once stay in step: all prompts of a round wait
+    for each other. The law's own means are of loads whose requests differ.
+    """
+    llms = {row["llm_id"]: row["config"] for row in load_sheet(config["llms"], LlmRow, "llm_id")}
+    engine = config["engine"]
+    settings = Settings(engine["max_num_seqs"], has_prefix_caching=False)
+    table = table.copy()
+    for row in table.itertuples():
+        lengths = round(row.input_tokens), round(row.output_tokens)
+        (asked,) = (
+            it for it in config["lengths"] if (it["input_tokens"], it["output_tokens"]) == lengths
+        )
+        question = Question(
+            SLO("sent", users=row.users, percentile=50, ttft_ms=1),
+            hf_config=Path(llms[row.llm_id]),
+            sources=tuple(config["fit_on"][0]),
+            dtype=engine["dtype"],
+            engine="vllm",
+            gpu_profile_ids=(row.gpu_profile_id,),
+            requests=Requests(*(Length(n, n) for n in lengths)),
+            seed=config["seed"],
+        )
+
+        def equal(n: int, lengths: tuple[int, int] = lengths) -> SentRequests:
+            return SentRequests.of(np.zeros(n), *(np.full(n, tokens) for tokens in lengths))
+
+        sent = Sent("equal requests", equal, asked["duration_s"], row.users)
+        found = simulate_llm(question, sent, settings, n_draws=_DRAWS)
+        for metric in _METRICS:
+            ends = found["intervals"][f"{metric}_ms"]["p50"]
+            table.loc[row.Index, f"{metric}_predicted_ms"] = found[f"{metric}_ms"]["p50"]
+            table.loc[row.Index, [f"{metric}_lo_ms", f"{metric}_hi_ms"]] = ends
+    return table
+
+
+def main() -> None:
+    """Compare a characterization that was measured before."""
+    parser = argparse.ArgumentParser(description="Compare measured points with predictions.")
+    parser.add_argument("folder", type=Path, help="characterization that the benchmark wrote")
+    parser.add_argument("--config", type=Path, default=HERE / "config" / "config.yaml")
+    options = parser.parse_args()
+    folder, config = options.folder.absolute(), read_yaml(options.config)
+    os.chdir(ROOT)  # from which the configuration's paths count
+    compare(folder, config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """benchmarks/gpu/run, which measures a GPU in one command, on the fake engine."""
 
+import re
 import subprocess
 import sys
 import time
@@ -54,6 +55,7 @@ def test_two_llms_become_a_characterization_with_predictions_beside_it(measured)
     assert "opt-6m         start 1 s, 64-in-16-out 2 s; ends after 3 s" in printed
     assert "TTFT of 4 points, law fitted on archive:inferencex: MAPE " in printed
     assert "TPOT of 4 points" in printed and "inside the 90% intervals" in printed
+    assert "inferencex, simulated as sent: MAPE " in printed
     known = load_folder(out / "characterization")
     assert known.source == "measured:fake"
     assert known.has_fixed_lengths
@@ -66,6 +68,7 @@ def test_two_llms_become_a_characterization_with_predictions_beside_it(measured)
     predicted = pd.read_csv(out / "predictions.csv").set_index(["llm_id", "users"]).sort_index()
     assert predicted["tpot_ms"].to_list() == pytest.approx(points["median_tpot_ms"].to_list())
     assert (predicted["tpot_lo_ms"] < predicted["tpot_predicted_ms"]).all()
+    assert (predicted["ttft_sent_ms"] > 0).all()
 
 
 @pytest.mark.slow
@@ -75,6 +78,17 @@ def test_the_same_command_measures_nothing_twice(measured):
     assert again.returncode == 0, again.stderr
     assert "a server with" not in again.stderr
     assert again.stdout.partition("llm_id")[2] == printed.partition("llm_id")[2]  # the table
+
+
+@pytest.mark.slow
+def test_what_an_h200_gave_is_predicted_as_the_results_say():
+    command = [sys.executable, str(RUN.with_name("report.py")), str(RUN.with_name("h200"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    sent = re.findall(r"as sent: MAPE ([\d.]+)%, median ([\d.]+)%, (\d+)% inside", done.stdout)
+    page = (ROOT / "docs" / "results.md").read_text()
+    for mape, median, inside in sent:
+        assert f"**{mape}**, **{median}**, {inside}" in page
+    assert len(sent) == 2
 
 
 def test_without_a_gpu_it_ends_with_one_error(tmp_path, monkeypatch):
