@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from sextant.answer.question import Length, Question, Requests
 from sextant.answer.simulation import Sent, simulate_llm
 from sextant.answer.step_laws import Settings
+from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet, read_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.slo import SLO
@@ -36,9 +38,8 @@ from sextant.predict.accuracy import accuracy, predict_rows, prediction_table
 from sextant.predict.folds import Task
 from sextant.simulate import Requests as SentRequests
 
-HERE, ROOT = Path(__file__).resolve().parent, Path(__file__).resolve().parents[2]
-_METRICS = ["ttft", "tpot"]
-_SENT = [f"{metric}_sent_ms" for metric in _METRICS]
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = "benchmark.yaml"  # in the folder of the points: the configuration that they were made with
 _DRAWS = 20
 _NOT_SHOWN = ["engine", "engine_version", "precision", "gpu_profile_id", "request_rate_rps", "fold"]
 
@@ -58,6 +59,7 @@ def report(out: Path, config: Mapping[str, Any]) -> None:
     (folder / "llms.tsv").unlink(missing_ok=True)  # a later run has measured more of them
     export_folder(known, folder, llms=Path(config["llms"]))
     write_points(folder / "points.csv", known.points)
+    (folder / CONFIG).write_text(yaml.safe_dump(dict(config)))
     compare(folder, config).to_csv(out / "predictions.csv", index=False, lineterminator="\n")
 
 
@@ -65,19 +67,21 @@ def compare(folder: Path, config: Mapping[str, Any]) -> pd.DataFrame:
     """Print and return each point of a characterization beside predictions; print the errors.
 
     The law is fitted on each of the lists `fit_on`, none of which has the points; the table is of
-    the first. `sent` is its simulation of the load as it was sent.
+    the first. Columns `sent` are the simulation of the load as it was sent.
     """
-    known = load_folder(folder)
-    tables = {" + ".join(it): _predicted(known, it, config["seed"]) for it in config["fit_on"]}
-    table = next(iter(tables.values())).sort_values(["llm_id", "input_tokens", "users"])
-    sent = _simulated(table, config)
-    as_sent = sent[[f"{metric}_predicted_ms" for metric in _METRICS]].set_axis(_SENT, axis=1)
-    both = table.join(as_sent)
+    known, tables = load_folder(folder), {}
+    for sources in config["fit_on"]:
+        means = _predicted(known, sources, config["seed"])
+        name = " + ".join(sources)
+        tables |= {name: means, f"{name}, simulated as sent": _simulated(means, sources, config)}
+    table, sent = [*tables.values()][:2]
+    simulated = sent.filter(regex="^(ttft|tpot)_(predicted|lo|hi)_ms$").add_prefix("sent_")
+    both = table.join(simulated).sort_values(["llm_id", "input_tokens", "users"])
     shown = both.drop(columns=_NOT_SHOWN).dropna(axis="columns", how="all")
     print(shown.to_string(index=False, float_format="{:.4g}".format))
-    for name, each in (*tables.items(), (f"{next(iter(tables))}, simulated as sent", sent)):
+    for name, each in tables.items():
         errors = accuracy(each)
-        for metric in (it for it in (*_METRICS, "energy") if errors.get(f"n_{it}")):
+        for metric in (it for it in ("ttft", "tpot", "energy") if errors.get(f"n_{it}")):
             print(
                 f"{metric.upper()} of {errors[f'n_{metric}']} points, law fitted on "
                 f"{name}: MAPE {errors[f'mape_{metric}']:.1%}, "
@@ -117,7 +121,8 @@ def _tpot(cell: Path) -> pd.DataFrame:
 
 
 def _predicted(known: Characterization, fit_on: Sequence[str], seed: int) -> pd.DataFrame:
-    """Return the measured points beside the medians and intervals of a law that never saw them."""
+    """Return the measured points beside predictions of a law that never saw them, for medians (for
+    which a source without them has means)."""
     shipped = [load_folder(shipped_sources()[name]) for name in fit_on]
     both = combined([*shipped, known])
     points = at_percentile(both.points, (50, 50))
@@ -131,7 +136,9 @@ def _predicted(known: Characterization, fit_on: Sequence[str], seed: int) -> pd.
     return table.join(served.drop(columns=table.columns, errors="ignore"))
 
 
-def _simulated(table: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
+def _simulated(
+    table: pd.DataFrame, sources: Sequence[str], config: Mapping[str, Any]
+) -> pd.DataFrame:
     """Return a prediction table with the simulated medians of the load as it was sent.
 
     Requests of equal lengths whose users begin at once stay in step: all prompts of a round wait
@@ -140,16 +147,16 @@ def _simulated(table: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
     llms = {row["llm_id"]: row["config"] for row in load_sheet(config["llms"], LlmRow, "llm_id")}
     engine = config["engine"]
     settings = Settings(engine["max_num_seqs"], has_prefix_caching=False)
-    table = table.copy()
+    table = table.drop(columns=table.filter(like="energy").columns)
     for row in table.itertuples():
         lengths = round(row.input_tokens), round(row.output_tokens)
         (asked,) = (
             it for it in config["lengths"] if (it["input_tokens"], it["output_tokens"]) == lengths
         )
         question = Question(
-            SLO("sent", users=row.users, percentile=50, ttft_ms=1),
+            SLO("sent", users=row.users, percentile=50, ttft_ms=1),  # a limit is needed, not used
             hf_config=Path(llms[row.llm_id]),
-            sources=tuple(config["fit_on"][0]),
+            sources=tuple(sources),
             dtype=engine["dtype"],
             engine="vllm",
             gpu_profile_ids=(row.gpu_profile_id,),
@@ -162,7 +169,7 @@ def _simulated(table: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
 
         sent = Sent("equal requests", equal, asked["duration_s"], row.users)
         found = simulate_llm(question, sent, settings, n_draws=_DRAWS)
-        for metric in _METRICS:
+        for metric in ("ttft", "tpot"):
             ends = found["intervals"][f"{metric}_ms"]["p50"]
             table.loc[row.Index, f"{metric}_predicted_ms"] = found[f"{metric}_ms"]["p50"]
             table.loc[row.Index, [f"{metric}_lo_ms", f"{metric}_hi_ms"]] = ends
@@ -173,11 +180,12 @@ def main() -> None:
     """Compare a characterization that was measured before."""
     parser = argparse.ArgumentParser(description="Compare measured points with predictions.")
     parser.add_argument("folder", type=Path, help="characterization that the benchmark wrote")
-    parser.add_argument("--config", type=Path, default=HERE / "config" / "config.yaml")
-    options = parser.parse_args()
-    folder, config = options.folder.absolute(), read_yaml(options.config)
+    folder = parser.parse_args().folder.absolute()
     os.chdir(ROOT)  # from which the configuration's paths count
-    compare(folder, config)
+    try:
+        compare(folder, read_yaml(folder / CONFIG))
+    except InputError as error:
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -151,6 +151,14 @@ def test_users_beyond_the_memory_wait():
     assert found["itl_batch"][1] < 64, "those who wait are not in its steps"
 
 
+def test_a_server_that_gathers_prompts_has_them_wait_for_steps():
+    few, many = (parts(rows(users=(1, 64), wait_steps=steps)) for steps in (0.0, 15.0))
+    later_ms = many["batching_ms"] - few["batching_ms"]
+    itl_ms = sum(many[name] for name in CHUNKED.itl_terms)
+    assert later_ms[0] == 0  # alone, nothing is gathered
+    assert 14 * itl_ms[1] < later_ms[1] < 16 * itl_ms[1]
+
+
 def test_the_terms_add_up():
     X = rows(LLMS)
     explained = MODEL.explain(X)

@@ -22,6 +22,7 @@ SERVING = [*_SOFTWARE, *_LAYOUT]
 """How an LLM was served. Layers are split over `tensor_parallel` devices, or all of the profile if
 it is null; there are `data_parallel` copies of the attention layers."""
 LENGTHS = ["input_tokens", "output_tokens"]  # mean lengths of a point's requests
+WAIT = "wait_steps"  # steps that a prompt waits by the server's settings
 LOAD = ["users", "request_rate_rps"]  # the rate of a closed loop is a result
 TARGETS = ["nttft_ms", "itl_ms"]
 BOUNDS = {name: [end_column(name, end) for end in ENDS] for name in TARGETS}  # of intervals
@@ -41,7 +42,7 @@ INTERVAL_COLUMNS = [
 _COUNTS, _NAMES = ["n_ok", "n_failed"], ["measured_on", "run_id"]
 _RATES = ["throughput_tok_s", "energy_j_per_token"]
 COLUMNS = [
-    *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD),
+    *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD, WAIT),
     *(*LATENCY_COLUMNS, *_RATES, *_COUNTS, *_NAMES),
 ]
 """Every frame of points has these, null where its source lacks them; one row per measurement."""
@@ -100,9 +101,10 @@ def at_percentile(
     more: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return the points at percentiles (estimated where they lack one, see `estimated`), sorted:
-    `IDENTIFIERS, LOAD, SERVING, LENGTHS`, `nttft_ms, itl_ms` with `BOUNDS` (NaN: not known), rates,
-    `more`, and `source`. Users of a rate are those in flight (Little's law). With `first_token` of
-    `ttft`, `nttft_ms` is TTFT over mean input tokens: it spreads less than nTTFT."""
+    `IDENTIFIERS, LOAD, SERVING, LENGTHS, WAIT`, `nttft_ms, itl_ms` with `BOUNDS` (NaN: not known),
+    rates, `more`, and `source`. Users of a rate are those in flight (Little's law). With
+    `first_token` of `ttft`, `nttft_ms` is TTFT over mean input tokens: it spreads less than nTTFT.
+    """
     # A copy is in one piece, where columns are added faster.
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS]))).copy()
     for target, percentile in zip(TARGETS, percentiles, strict=True):
@@ -124,7 +126,7 @@ def at_percentile(
     users = users.where(np.isfinite(users)).astype("Int64")
     frame["users"] = frame["users"].astype("Int64").fillna(users)
     bounds = [name for ends in BOUNDS.values() for name in ends]
-    numbers = [*LENGTHS, *TARGETS, *bounds, *_RATES]
+    numbers = [*LENGTHS, WAIT, *TARGETS, *bounds, *_RATES]
     source = ["source"] if "source" in frame else []
     chosen = frame[[*source, *IDENTIFIERS, *LOAD, *SERVING, *numbers, *more]]
     ordered = chosen.sort_values([*IDENTIFIERS, "users"], ignore_index=True, kind="stable")

@@ -67,6 +67,8 @@ class Limits(NamedTuple):
     """Closed loop: wait for the steps under way over that of a request that comes at any time."""
     queue: Values = 1.0
     """Closed loop: wait of users beyond the memory over that of a load that lasts."""
+    wait_steps: Values = 0.0
+    """Closed loop: steps for which a server gathers prompts, or does not look for new ones."""
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> Self:
@@ -160,7 +162,8 @@ def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Mean
         itl_ms = decode_ms + (1 - limits.wave) * decoding * others * prompt_ms / later
         own_ms = _alone_ms(law, limits, load, *step)
         # Users do not come at any time, but when steps end.
-        waiting_ms = (n > 1) * limits.wait * (0.5 + limits.is_asynchronous) * itl_ms
+        waited = limits.wait * (0.5 + limits.is_asynchronous) + limits.wait_steps
+        waiting_ms = (n > 1) * waited * itl_ms
         wave_ms = limits.wave * decoding * others * _backlog_ms(law, limits, load, seen)
         ttft_ms = own_ms + waiting_ms + wave_ms
         answer_ms = ttft_ms + later * itl_ms

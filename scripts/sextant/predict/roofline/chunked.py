@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.facts.engine import scheduler_sheet, stops_to_prefill
+from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet, stops_to_prefill
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM, Memory, Speculating, memory_of, precision_of, served
-from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, Facts
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, Facts
 from sextant.predict.roofline.posterior import Columns, Effect, Law, Parameter, levels
 from sextant.simulate import StepLaw
 from sextant.simulate.means import Limits, Load, Values, closed_loop
@@ -99,6 +99,7 @@ def limits_of(phi: np.ndarray, facts: Columns) -> Limits:
         wave,
         value["wait"],
         value["queue"],
+        facts["wait_steps"],
     )
 
 
@@ -197,6 +198,9 @@ _ARCHITECTURE = _SHARES | {
 }
 _PRECISION = _SHARES | {"flops": 0.15, "expert_flops": 0.15}
 _ENGINE = {"ttft_offset": 0.2, "itl_offset": 0.15, "wave": 0.7, "memory": 0.2}
+# Beside vLLM: hosts and kernels of other engines.
+_OTHER_ENGINE = {"prompt": 0.5, "prompt_launch": 0.4, "flops": 0.15, "expert_flops": 0.2}
+_OTHER_ENGINE |= _SHARES | {"touch": 0.1}
 # Who measured, with which client, and whether all users start at once.
 _SOURCE = {"ttft_offset": 0.2, "wave": 0.7, "wait": 0.3, "queue": 0.3}
 _VERSION = {"ttft_offset": 0.1, "itl_offset": 0.05}
@@ -220,6 +224,8 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     yield from levels(X["architecture"], "architecture", _ARCHITECTURE, {})
     yield from levels(X["served_precision"], "precision", _PRECISION, {})
     yield from levels(X["engine"], "engine", _ENGINE, {})
+    other = X["engine"].mask(X["engine"].isin(["", DEFAULT_ENGINE]))
+    yield from levels(other, "other engine", _OTHER_ENGINE, {})
     yield from levels(X["source"], "source", _SOURCE, {})
     version = X["engine"] + " " + X["engine_version"]
     yield from levels(version, "version", _VERSION, dict.fromkeys(version, "version"))
@@ -252,10 +258,12 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
 
     Bytes and FLOPs are those of the LLM as each row serves it, and of one device. `keys` are
     identifiers, users, mean `input_tokens, output_tokens` and whatever `SERVING` has, one row per
-    point; `prefix_hit_rate` is the share of the input that is cached, 0 without; `source` is who
-    measured, no effect without.
+    point; `prefix_hit_rate` is the share of the input that is cached, 0 without; `wait_steps` are
+    those that a prompt waits by the server's settings, 0 without; `source` is who measured, no
+    effect without.
     """
-    keys = keys.reindex(columns=[*dict.fromkeys([*keys, *SERVING, "prefix_hit_rate", "source"])])
+    more = [*SERVING, WAIT, "prefix_hit_rate", "source"]
+    keys = keys.reindex(columns=[*dict.fromkeys([*keys, *more])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
     pairs = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
     pairs = [*pairs.itertuples(index=False, name=None)]
@@ -297,6 +305,7 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         is_asynchronous=[float(each.is_asynchronous) for each in schedulers],
         reserved_share=[each.reserved_share for each in schedulers],
         prompts_first=[float(each.prompts_first) for each in schedulers],
+        wait_steps=keys[WAIT].astype(float).fillna(0.0),
         prefill_share=1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
         data_parallel=data_parallel,
         # Attention that is replicated leaves each device whole experts.
