@@ -82,6 +82,17 @@ def test_a_measured_llm_is_answered_from_its_points() -> None:
     json.dumps(answer, allow_nan=False)
 
 
+def test_steps_that_a_load_test_had_prompts_wait_are_not_taken_for_the_engines() -> None:
+    profile = "4xH200-141GB"
+    asked = replace(ASKED, engine="trtllm", sources=("archive:inferencex-other-engines",))
+    asked = replace(asked, requests=Requests(Length(1024, 1024), Length(1024, 1024)))
+    known = find_source(asked).known
+    unsaid = replace(known, points=known.points.assign(wait_steps=np.nan))
+    found = [explained(replace(asked, known=each), profile, 32) for each in (known, unsaid)]
+    waits = [{part["name"]: part["ms"] for part in each["nttft"]} for each in found]
+    assert waits[0]["batching_ms"] < 0.5 * waits[1]["batching_ms"]
+
+
 def test_prices_and_profiles_on_offer_change_a_measured_answer(tmp_path) -> None:
     prices = tmp_path / "prices.csv"
     prices.write_text("gpu_profile_id,usd_per_hour\n2xA100-40GB,5\n")

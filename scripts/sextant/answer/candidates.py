@@ -33,7 +33,7 @@ from sextant.facts.llm import (
 from sextant.facts.llm_config import encoded_inputs
 from sextant.facts.slo import Latencies
 from sextant.pages import listed
-from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, Facts, execution_classes
+from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, WAIT, Facts, execution_classes
 from sextant.points.verdict import Outcome, Verdict
 from sextant.predict import JointPredictor
 
@@ -292,17 +292,18 @@ class Subject:
         medians = self.source.known.points.groupby("source")[LENGTHS].median()
         shared = medians.reindex(points["source"]).set_axis(points.index)
         own = points[LENGTHS].where(points["source"].isin(self.source.fixed), shared)
-        return points[["source", *KEYS, *SERVING]].join(own)
+        return points[["source", *KEYS, *SERVING, WAIT]].join(own)
 
     def asked(
         self, model: JointPredictor, keys: pd.DataFrame, profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
         """Return the design matrix of `keys` for the asked servers, as most points are measured.
 
-        Where `keys` have lengths, those are the requests'; else they are the asked ones.
+        Where `keys` have lengths, those are the requests'; else they are the asked ones. Servers
+        that were set up to wait do so at `keys` that say it.
         """
         facts = Facts(self.llms, profiles, self.source.known.features)
-        own = keys[[name for name in LENGTHS if name in keys]]
+        own = keys[[name for name in (*LENGTHS, WAIT) if name in keys]]
         served = self.serving.columns() | {"source": self.source.known.points["source"].mode()[0]}
         return model.design(keys[KEYS].assign(**served).assign(**own), facts)
 

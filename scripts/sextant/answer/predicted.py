@@ -21,7 +21,7 @@ from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, are_alike, worst_limit
 from sextant.pages import chance, shown_chance
 from sextant.points import frame
-from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, judged
+from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, WAIT, judged
 from sextant.predict import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore
 from sextant.predict.roofline.chunked import CHUNKED
@@ -196,7 +196,7 @@ def _calibrate(
     is_same = np.isclose(near[LENGTHS].to_numpy(float), subject.lengths).all(axis=1)
     near.loc[~is_same, [name for name in own if "_ttft_" in name or "_e2e_" in name]] = np.nan
     near = near[near[TARGETS].notna().any(axis=1) | frame.is_refused(near, slo)]
-    columns = [*KEYS, *TARGETS, *own, "failed_share"]
+    columns = [*KEYS, WAIT, *TARGETS, *own, "failed_share"]
     parts = [near[columns].assign(**subject.mean_lengths, e2e_ms=np.nan)]
     if probe is not None:
         # Points of sources are without speculation, a probe is as asked.

@@ -64,8 +64,8 @@ class Setup:
     """mean input length of the requests, above 0, up to 100,000,000"""
     output_tokens: _Tokens | None = None
     """mean output length of the requests, above 0, up to 100,000,000"""
-    wait_steps: NonNegativeFloat | None = None
-    """steps that a prompt waits on average by the server's settings, 0 or more; empty: 0"""
+    wait_steps: Annotated[float, Field(ge=0, le=10_000)] | None = None
+    """steps that a prompt waits on average by the server's settings, up to 10,000; empty: 0"""
     measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}([T ].*)?$")] | None = None
     """date of the measurement, YYYY-MM-DD, with or without a time"""
 
