@@ -81,7 +81,9 @@ def compare(folder: Path, config: Mapping[str, Any]) -> pd.DataFrame:
     print(shown.to_string(index=False, float_format="{:.4g}".format))
     for name, each in tables.items():
         errors = accuracy(each)
-        for metric in (it for it in ("ttft", "tpot", "energy") if errors.get(f"n_{it}")):
+        for metric in ("ttft", "tpot", "energy"):
+            if not errors.get(f"n_{metric}"):
+                continue
             print(
                 f"{metric.upper()} of {errors[f'n_{metric}']} points, law fitted on "
                 f"{name}: MAPE {errors[f'mape_{metric}']:.1%}, "
@@ -145,14 +147,15 @@ def _simulated(
     for each other. The law's own means are of loads whose requests differ.
     """
     llms = {row["llm_id"]: row["config"] for row in load_sheet(config["llms"], LlmRow, "llm_id")}
+    duration_s = {
+        (each["input_tokens"], each["output_tokens"]): each["duration_s"]
+        for each in config["lengths"]
+    }
     engine = config["engine"]
     settings = Settings(engine["max_num_seqs"], has_prefix_caching=False)
     table = table.drop(columns=table.filter(like="energy").columns)
     for row in table.itertuples():
         lengths = round(row.input_tokens), round(row.output_tokens)
-        (asked,) = (
-            it for it in config["lengths"] if (it["input_tokens"], it["output_tokens"]) == lengths
-        )
         question = Question(
             SLO("sent", users=row.users, percentile=50, ttft_ms=1),  # a limit is needed, not used
             hf_config=Path(llms[row.llm_id]),
@@ -167,7 +170,7 @@ def _simulated(
         def equal(n: int, lengths: tuple[int, int] = lengths) -> SentRequests:
             return SentRequests.of(np.zeros(n), *(np.full(n, tokens) for tokens in lengths))
 
-        sent = Sent("equal requests", equal, asked["duration_s"], row.users)
+        sent = Sent("equal requests", equal, duration_s[lengths], row.users)
         found = simulate_llm(question, sent, settings, n_draws=_DRAWS)
         for metric in ("ttft", "tpot"):
             ends = found["intervals"][f"{metric}_ms"]["p50"]

@@ -156,6 +156,7 @@ def test_what_ships_of_other_engines_is_each_published_row_once(name, shipped) -
     published["llm_id"] = published["llm_id"].str.replace("--", "__")
     ships = pd.read_csv(SHIPPED / shipped / "points.csv")
     assert len(ships.merge(published.drop_duplicates())) == len(ships)  # unchanged
+    assert set(ships) - set(published) <= {"kv_precision", "wait_steps"}
     same = [column for column in published if column != "engine_version"]
     rounded = [each[same].round(2).drop_duplicates() for each in (ships, published)]
     assert len(rounded[0]) == len(rounded[1]) == len(ships)
