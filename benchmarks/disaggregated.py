@@ -21,7 +21,8 @@ from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM, load_llm, served
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
 from sextant.predict import Rows
-from sextant.predict.roofline import Roofline, chunked, fit_or_restore
+from sextant.predict.roofline import Roofline, fit_or_restore
+from sextant.predict.roofline.law import limits_of, step_law
 from sextant.predict.roofline.posterior import columns_of
 from sextant.simulate import NAMES, OK, Requests, Scheduler, Simulation, StepLaw
 from sextant.simulate.pools import Pool, simulate_apart, simulate_users_apart
@@ -51,7 +52,7 @@ def servers(
     """Return the likeliest law and the scheduler of one replica of each row."""
     X = model.design(keys.assign(users=1.0), facts)
     phi, known = model.posterior_.most_likely(X), columns_of(X)
-    law, limits = chunked.step_law(phi, known), chunked.limits_of(phi, known)
+    law, limits = step_law(phi, known), limits_of(phi, known)
     n = len(keys)
     terms = np.stack([np.broadcast_to(getattr(law, name), n) for name in NAMES], axis=1)
     found = []

@@ -22,7 +22,7 @@ from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_perc
 from sextant.predict import roofline
 from sextant.predict.accuracy import METRICS, accuracy, predict_held_out, prediction_table
 from sextant.predict.folds import Task
-from sextant.predict.roofline.chunked import CHUNKED
+from sextant.predict.roofline.law import LAW
 
 SEED = 42
 PREDICTORS = ("roofline", "llm_pilot")
@@ -30,7 +30,7 @@ PREDICTORS = ("roofline", "llm_pilot")
 
 def general_effects(X: pd.DataFrame):
     """Return one effect a parameter, for all rows."""
-    return [effect for effect in CHUNKED.effects(X) if effect.name == "all"]
+    return [effect for effect in LAW.effects(X) if effect.name == "all"]
 
 
 class NoCorrection:
@@ -51,8 +51,8 @@ def figures(task: Task, name: str, n_jobs: int) -> dict[str, float | int | None]
 
 def one_law(task: Task) -> dict[str, float | int | None]:
     """Return the accuracy of the law without effects and trees, in this process."""
-    plain = CHUNKED._replace(effects=general_effects)
-    with mock.patch.multiple(roofline, CHUNKED=plain, Residuals=NoCorrection):
+    plain = LAW._replace(effects=general_effects)
+    with mock.patch.multiple(roofline, LAW=plain, Residuals=NoCorrection):
         return figures(task, "roofline", n_jobs=1)
 
 

@@ -26,11 +26,12 @@ from sextant.answer.source import load_sources
 from sextant.facts.llm import LLM, load_llm
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
 from sextant.predict import Rows
-from sextant.predict.roofline import Roofline, chunked
-from sextant.predict.roofline.chunked import chunked_rows
+from sextant.predict.roofline import Roofline
+from sextant.predict.roofline.law import NAMES, PARAMETERS, fact_rows, limits_of, step_law
 from sextant.predict.roofline.posterior import columns_of
 from sextant.predict.step_laws import step_laws
-from sextant.simulate import NAMES, Requests, Scheduler, StepLaw, simulate
+from sextant.simulate import NAMES as TERMS
+from sextant.simulate import Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.calibrated import told_by_probe
 from sextant.simulate.means import Limits, Load, open_loop, saturation_rps
 
@@ -38,7 +39,7 @@ MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCE = "archive:inferencex"
 PROMPTS, BLOCK_TOKENS = 100, 16
 TIMEOUT_S = 300.0
-PRIORS = {name: (each.prior, each.sd) for name, each in chunked.PARAMETERS.items()} | {
+PRIORS = {name: (each.prior, each.sd) for name, each in PARAMETERS.items()} | {
     # Memory of an H100 gives up to nine tenths of its bandwidth; experts' weights the same share.
     "bandwidth": (0.88, 0.06),
     "expert_bandwidth": (1.0, 0.1),
@@ -53,8 +54,8 @@ PRIORS = {name: (each.prior, each.sd) for name, each in chunked.PARAMETERS.items
 """Median and deviation of the logarithm; of experts over what dense weights and products reach.
 Products are here those of tokens that decode; a prompt's keep the law's own share of the peak,
 since nearly all prompts are cached and so tell nothing of it."""
-PRIOR_MEAN = np.log([PRIORS[name][0] for name in chunked.NAMES])
-PRIOR_SD = np.array([PRIORS[name][1] for name in chunked.NAMES])
+PRIOR_MEAN = np.log([PRIORS[name][0] for name in NAMES])
+PRIOR_SD = np.array([PRIORS[name][1] for name in NAMES])
 TTFT_NOISE, ITL_NOISE = 0.08, 0.03
 NEAR_SATURATION = 0.98
 LOST_MS = 5e3
@@ -103,7 +104,7 @@ class Study(NamedTuple):
     @property
     def kv_tokens(self) -> np.ndarray:
         phi = np.tile(PRIOR_MEAN, (len(self.X), 1))
-        return np.asarray(chunked.limits_of(phi, self.facts).kv_tokens)
+        return np.asarray(limits_of(phi, self.facts).kv_tokens)
 
     def rows_of(self, llm_id: str, *, is_held_out: bool = True) -> np.ndarray:
         is_it = (self.stages["model"] == llm_id).to_numpy()
@@ -134,19 +135,19 @@ def read_study() -> Study:
         }
     )
     facts = Facts(llms() | known.llms, known.profiles)
-    return Study(stages, model, chunked_rows(keys, facts))
+    return Study(stages, model, fact_rows(keys, facts))
 
 
 def laws(scales: np.ndarray, facts: dict[str, np.ndarray]) -> StepLaw:
     """Return the step laws of stages, of standard deviations from the priors."""
-    index, n = {name: i for i, name in enumerate(chunked.NAMES)}, len(facts["users"])
+    index, n = {name: i for i, name in enumerate(NAMES)}, len(facts["users"])
     phi = np.tile(PRIOR_MEAN + PRIOR_SD * scales, (n, 1))
     phi[:, index["expert_bandwidth"]] += phi[:, index["bandwidth"]]
     phi[:, index["expert_flops"]] += phi[:, index["flops"]]
-    law = chunked.step_law(phi, facts)
+    law = step_law(phi, facts)
     for name in ("flops", "expert_flops"):
-        phi[:, index[name]] = np.log(chunked.PARAMETERS[name].prior)
-    prefill = chunked.step_law(phi, facts)
+        phi[:, index[name]] = np.log(PARAMETERS[name].prior)
+    prefill = step_law(phi, facts)
     own: dict[str, Any] = {
         "prefill_token_ms": prefill.prefill_token_ms,
         "prefill_pair_ms": prefill.prefill_pair_ms,
@@ -214,7 +215,7 @@ def simulated(study: Study, row: int, law: StepLaw) -> dict[str, float]:
 def one(law: StepLaw, place: int) -> StepLaw:
     """Return one of the laws."""
     return StepLaw.of(
-        [np.broadcast_to(getattr(law, n), np.shape(law.floor_ms))[place] for n in NAMES]
+        [np.broadcast_to(getattr(law, n), np.shape(law.floor_ms))[place] for n in TERMS]
     )
 
 

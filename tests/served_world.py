@@ -7,7 +7,7 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.frame import IDENTIFIERS, Facts
 from sextant.predict import Rows
-from sextant.predict.roofline.batching import BATCHING, NAMES, fact_rows
+from sextant.predict.roofline.law import LAW, NAMES, fact_rows
 from sextant.predict.roofline.posterior import columns_of
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -53,7 +53,7 @@ def facts(llms=LLMS, profiles=PROFILES, users=USERS, input_tokens=120.0, output_
         [(llm, profile, n) for llm in sorted(llms) for profile in sorted(profiles) for n in users],
         columns=[*IDENTIFIERS, "users"],
     )
-    keys = keys.assign(input_tokens=input_tokens, output_tokens=output_tokens)
+    keys = keys.assign(input_tokens=input_tokens, output_tokens=output_tokens, engine="tgis")
     return fact_rows(keys, Facts(llms, profiles))
 
 
@@ -62,14 +62,14 @@ def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | Non
 
     By LLM, `slower` has the logarithm by which all its times exceed the law's.
     """
-    rng, design = np.random.default_rng(seed), BATCHING.design(X)
+    rng, design = np.random.default_rng(seed), LAW.design(X)
     phi = design.parameters(design.mean)
     llm_ids = sorted(X["llm_id"].unique())
-    for name in ("launch", "sequence", "prefill", "capacity"):
+    for name in ("launch", "sequence", "prompt_launch", "memory"):
         effect = dict(zip(llm_ids, rng.normal(0, 0.05, len(llm_ids)), strict=True))
         phi[:, NAMES.index(name)] += X["llm_id"].map(effect)
     for name in ("launch", "sequence"):
         phi[:, NAMES.index(name)] += X["llm_id"].map(slower or {}).fillna(0)
-    logs = BATCHING.predict_log(phi, columns_of(X)) + rng.normal(0, noise, (len(X), 2))
+    logs = LAW.predict_log(phi, columns_of(X)) + rng.normal(0, noise, (len(X), 2))
     y = pd.DataFrame(np.exp(logs), columns=["nttft_ms", "itl_ms"], index=X.index)
     return Rows(X, y.assign(throughput_tok_s=np.nan))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from test_chunked_law import CONFIGS, LLMS, latencies, rows
+from test_law import CONFIGS, LLMS, latencies, rows
 
 from sextant.base.errors import InputError
 from sextant.decide import scores

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from test_chunked_law import DENSE, LLMS, MOE, PROFILES
+from test_law import DENSE, LLMS, MOE, PROFILES
 
 from answers import explained, recommended
 from sextant.answer.question import Length, Question, Requests

@@ -15,7 +15,7 @@ from sextant.points.frame import TARGETS, Facts
 from sextant.predict import Draws, roofline
 from sextant.predict.folds import Task
 from sextant.predict.roofline import Roofline, fit_or_restore
-from sextant.predict.roofline.batching import BATCHING
+from sextant.predict.roofline.law import LAW
 from sextant.predict.roofline.posterior import columns_of, fit
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
@@ -72,7 +72,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_else_is_asked(model) -> Non
 
 
 def test_one_measured_profile_corrects_a_strange_llm_on_the_others() -> None:
-    rows = draw(facts(), slower={"unseen": 0.5})
+    rows = draw(facts(), slower={"unseen": 1.0})
     own, training = rows.of(["unseen"]), rows.without(["unseen"])
     blind = train(training)
     probe = best_probe(Draws(own.X, blind.sample(own.X)), PROFILES)
@@ -123,14 +123,14 @@ def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
 def test_llms_that_differ_more_leave_more_doubt_and_one_can_be_taken_away() -> None:
     strange = draw(facts(), slower={"tiny": 0.5, "third": -0.5, "nine": 0.4}).without(["unseen"])
     fitted, doubting = (
-        fit(BATCHING, each.X, each.y[TARGETS].to_numpy()) for each in (TRAINING, strange)
+        fit(LAW, each.X, each.y[TARGETS].to_numpy()) for each in (TRAINING, strange)
     )
     name = "llm paged launch"
     assert doubting.posterior.spread[name] > 2 * fitted.posterior.spread[name]
     rows = (TRAINING.X["llm_id"] == "seven").to_numpy()
-    other = fit(BATCHING, TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
+    other = fit(LAW, TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
     X = TRAINING.X[rows]
-    exact = BATCHING.predict_log(other.posterior.most_likely(X), columns_of(X))
+    exact = LAW.predict_log(other.posterior.most_likely(X), columns_of(X))
     assert np.abs(fitted.unseen(TRAINING.X["llm_id"])[rows] - exact).mean() < 0.05
 
 
@@ -138,6 +138,7 @@ def points_of(rows) -> pd.DataFrame:
     """Return rows as points of the store, as far as `evaluate` reads them."""
     named = rows.X[["llm_id", "gpu_profile_id", "users"]]
     named = named.assign(throughput_tok_s=np.nan, input_tokens=120.0, output_tokens=20.0)
+    named["engine"] = "tgis"
     y = rows.y.add_prefix("median_")[["median_nttft_ms", "median_itl_ms"]]
     return named.join(y).reset_index(drop=True)
 

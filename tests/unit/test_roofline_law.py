@@ -1,4 +1,4 @@
-"""The law of `roofline`: what it must say whatever its parameters are."""
+"""The law of `roofline` of servers without CUDA graphs (TGIS): what it must say."""
 
 from dataclasses import replace
 
@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from served_world import GPUS, LLMS, PROFILES, USERS, decoder, facts
-from sextant.points.frame import Features, execution_classes
-from sextant.predict.roofline.batching import BATCHING, NAMES, PARAMETERS, terms
+from served_world import LLMS, PROFILES, USERS, decoder, facts
+from sextant.points.frame import LENGTHS, Facts, Features, execution_classes
+from sextant.predict.roofline.law import LAW, NAMES, PARAMETERS, fact_rows, terms
 from sextant.predict.roofline.posterior import columns_of
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])
@@ -28,59 +28,66 @@ def one(llm, profile="1xmiddle", users=(1,), **lengths):
 
 def test_a_user_alone_neither_waits_nor_queues() -> None:
     parts = told(one(LLMS["seven"]))
-    assert parts["queueing_ms"] == 0
-    assert parts["batching_ms"] < 1e-3
-    assert parts["itl_batch"] == pytest.approx(1, abs=0.01)
+    assert parts["queueing_ms"] == pytest.approx(0, abs=1e-9)
+    assert (parts["batching_ms"], parts["itl_batch"]) == (0, 1)
 
 
-def test_a_step_is_never_faster_than_its_memory_traffic_or_its_launches() -> None:
+def test_without_cuda_graphs_launches_and_memory_traffic_hide_each_other() -> None:
     X = facts(users=(1,))
     parts, columns = told(X, bandwidth=1.0), columns_of(X)
     step = parts["launch_ms"] + parts["weights_ms"]
-    read = columns["dense_bytes"] / (columns["n_gpus"] * columns["bytes_per_ms"])
-    assert (step >= read).all()
-    assert (step >= columns["n_blocks"] * PARAMETERS["launch"].prior).all()
+    read = (columns["attention_bytes"] + columns["dense_bytes"]) / columns["n_gpus"]
+    read /= columns["bytes_per_ms"]
+    launches = columns["n_layers"] * PARAMETERS["launch"].prior
+    assert (step >= np.maximum(read, launches)).all()
+    assert (step < read + launches).all()
+    graphed = told(X.assign(is_eager=0.0), bandwidth=1.0)
+    assert (graphed["launch_ms"] + graphed["weights_ms"] >= read + launches).all()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_latencies_never_fall_with_more_users(seed) -> None:
+def test_latencies_never_fall_with_more_users() -> None:
     X = facts({"seven": LLMS["seven"], "grouped": LLMS["grouped"]})
-    sd = np.array([parameter.sd for parameter in PARAMETERS.values()])
-    phi = np.tile(PRIOR + np.random.default_rng(seed).normal(0, sd), (len(X), 1))
-    logs = BATCHING.predict_log(phi, columns_of(X)).reshape(-1, len(USERS), 2)
+    phi = LAW.design(X).parameters(LAW.design(X).mean)
+    logs = LAW.predict_log(phi, columns_of(X)).reshape(-1, len(USERS), 2)
     assert np.isfinite(logs).all()
     assert (np.diff(logs, axis=1) > -1e-9).all()
 
 
-def test_a_batch_touches_more_experts_than_a_token() -> None:
-    dense = LLMS["seven"]
-    experts = 8 * 16 * dense.n_parameters // 24
-    mixture = replace(
-        dense,
-        n_experts=8,
-        n_experts_per_token=2,
-        n_expert_parameters=experts,
-        n_parameters=dense.n_parameters // 3 + experts,
-        n_flop_parameters=dense.n_parameters // 3 + experts // 4,
+def test_prompts_are_gathered_the_longer_the_more_others_there_are() -> None:
+    X = facts({"x": LLMS["seven"]}, {"1xlarge": PROFILES["1xlarge"]}, (1, 2, 8, 64))
+    waits = told(X, median=1e-9)
+    steps = waits["batching_ms"] / sum(waits[name] for name in LAW.itl_terms)
+    assert (np.diff(steps) > 0).all()
+    assert 0.9 * 12 < steps[-1] < 13, "half of 24 steps, and the step under way"
+
+
+def test_a_median_gap_sees_prompts_once_a_step_computes_several() -> None:
+    X = facts({"x": LLMS["seven"]}, {"2xlarge": PROFILES["2xlarge"]}, (4, 128))
+    share = (told(X) | {})["other_prompts_ms"] / told(X, median=1e-9)["other_prompts_ms"]
+    assert share[0] < 0.1
+    assert share[1] > 0.5
+
+
+def test_a_padded_batch_holds_its_activations_on_each_device() -> None:
+    llm = replace(LLMS["seven"], llm_type="mpt")
+    keys = facts({"x": llm}, {"2xlarge": PROFILES["2xlarge"]}, (1,))
+    published = Features(pd.DataFrame({"is_flash_attention": {"x": 0}}), pd.DataFrame())
+    known = Facts({"x": llm}, PROFILES, published)
+    padded = fact_rows(keys[["llm_id", "gpu_profile_id", "users", *LENGTHS, "engine"]], known)
+    assert (padded["kv_tokens"] < 0.95 * keys["kv_tokens"]).all()
+
+
+def test_an_encoder_computes_the_prompt_and_its_layers_are_launched_once() -> None:
+    alone = LLMS["seven"]
+    both = replace(
+        alone,
+        is_encoder_decoder=True,
+        n_encoder_layers=32,
+        n_encoder_flop_parameters=alone.n_flop_parameters // 2,
     )
-    alone, busy = (told(one(mixture, "2xlarge", (n,)), launch=1e-6) for n in (1, 128))
-    columns = columns_of(one(mixture, "2xlarge"))
-    least = columns["dense_bytes"] + columns["expert_bytes"] / 4
-    speed = 2 * GPUS["large"].memory_bandwidth_gb_s * 1e6 * PARAMETERS["bandwidth"].prior
-    assert alone["weights_ms"] == pytest.approx(least / speed, rel=0.02)
-    assert busy["weights_ms"] > 2 * alone["weights_ms"]
-
-
-def test_slow_links_make_devices_wait_for_each_other() -> None:
-    slow = replace(GPUS["middle"], interconnect_gb_s=3.0)
-    profile = PROFILES["2xmiddle"]
-    quick = facts({"x": LLMS["seven"]}, {"2xmiddle": profile}, (32,))
-    lame = facts({"x": LLMS["seven"]}, {"2xmiddle": replace(profile, gpu=slow)}, (32,))
-    for name in ("sequences_ms", "prefill_ms"):
-        assert told(lame)[name] > told(quick)[name]
-    alone = replace(PROFILES["1xmiddle"], gpu=slow)
-    same = told(facts({"x": LLMS["seven"]}, {"1xmiddle": alone}, (32,)))
-    assert same["sequences_ms"] == told(one(LLMS["seven"], users=(32,)))["sequences_ms"]
+    for tokens, sign in ((2000.0, -1), (2.0, 1)):  # half of the products, twice the layers
+        ms = [told(one(llm, input_tokens=tokens))["prefill_ms"][0] for llm in (both, alone)]
+        assert np.sign(ms[0] - ms[1]) == sign
 
 
 def test_published_features_tell_which_decoders_ran_padded() -> None:

@@ -15,7 +15,7 @@ from sextant.facts.llm import load_llm, memory_of, served
 from sextant.facts.slo import SLO
 from sextant.facts.speculation import METHODS, speculating
 from sextant.points.frame import IDENTIFIERS, LENGTHS, Facts
-from sextant.predict.roofline.chunked import CHUNKED, chunked_rows, fill_undrafted, step_law
+from sextant.predict.roofline.law import LAW, fact_rows, fill_undrafted, step_law
 from sextant.predict.roofline.posterior import columns_of
 from support import ROOT
 
@@ -30,8 +30,8 @@ def law_of(llm, n_gpus: int = 1):
     profile = replace(H200, n_gpus=n_gpus)
     key = pd.DataFrame([("x", "p", 1)], columns=[*IDENTIFIERS, "users"])
     key = key.assign(engine="vllm", engine_version="0.19.0", **dict.fromkeys(LENGTHS, 1000.0))
-    X = chunked_rows(key, Facts({"x": llm}, {"p": profile}))
-    design = CHUNKED.design(X)
+    X = fact_rows(key, Facts({"x": llm}, {"p": profile}))
+    design = LAW.design(X)
     return step_law(design.parameters(design.mean), columns_of(X)), X
 
 
@@ -122,11 +122,11 @@ def test_rows_without_drafts_stand_beside_others():
     drafted = law_of(speculating(LLMS[DENSE], DENSE, "eagle3", 2))[1]
     plain = law_of(LLMS[DENSE])[1]
     both = fill_undrafted(pd.concat([plain, drafted], ignore_index=True))
-    design = CHUNKED.design(both)
-    found = CHUNKED.predict_log(design.parameters(design.mean), columns_of(both))
+    design = LAW.design(both)
+    found = LAW.predict_log(design.parameters(design.mean), columns_of(both))
     for place, X in enumerate((plain, drafted)):
-        alone = CHUNKED.design(X)
-        expected = CHUNKED.predict_log(alone.parameters(alone.mean), columns_of(X))
+        alone = LAW.design(X)
+        expected = LAW.predict_log(alone.parameters(alone.mean), columns_of(X))
         assert found[place] == pytest.approx(expected[0])
 
 
@@ -158,7 +158,7 @@ def test_an_answer_says_whether_speculation_pays_and_with_how_many_tokens(tmp_pa
     assert harmed["latency"]["tpot_ms"] > plain["latency"]["tpot_ms"]
     itl = replace(ASKED.slo, tpot_ms=None, itl_ms=30.0)
     assert "ITL is the time per token" in recommended(replace(useless, slo=itl))["text"]
-    with pytest.raises(InputError, match="continuous batching"):
+    with pytest.raises(InputError, match="CUDA graphs"):
         recommended(
             replace(
                 ASKED,

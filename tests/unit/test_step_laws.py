@@ -3,14 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from test_chunked_law import CHUNKED, DENSE, LLMS, MOE, PROFILES, rows
+from test_law import DENSE, LAW, MOE, PROFILES, rows
 
 from sextant.answer.step_laws import _coupled
 from sextant.base.errors import InputError
-from sextant.points.frame import Facts
 from sextant.predict import Rows
 from sextant.predict.roofline import Roofline
-from sextant.predict.roofline.batching import fact_rows
 from sextant.predict.roofline.posterior import columns_of
 from sextant.predict.step_laws import step_laws
 from sextant.simulate import (
@@ -78,9 +76,9 @@ def test_less_of_what_a_server_has_saturates_it_earlier(limits: Limits, load: Lo
 def fitted() -> tuple[Roofline, pd.DataFrame]:
     """Return a predictor fitted to what the law's own priors say of two LLMs."""
     X = rows([DENSE, MOE], ["2xH100-80GB", "8xH100-80GB"])
-    phi = CHUNKED.design(X)
+    phi = LAW.design(X)
     phi = phi.parameters(phi.mean)
-    latencies = np.exp(CHUNKED.predict_log(phi, columns_of(X)))
+    latencies = np.exp(LAW.predict_log(phi, columns_of(X)))
     model = Roofline(None, PROFILES, 1)
     y = rows([DENSE, MOE], ["2xH100-80GB", "8xH100-80GB"]).assign(
         nttft_ms=latencies[:, 0], itl_ms=latencies[:, 1]
@@ -123,13 +121,11 @@ def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     assert 1e3 * found.mean_gap_s == pytest.approx(told["itl_ms"], rel=0.05)
 
 
-def test_an_engine_that_stops_to_prefill_has_no_step_law() -> None:
-    model = Roofline(None, PROFILES, 1)
-    keys = rows([DENSE, MOE], ["8xH100-80GB"])
-    X = fact_rows(keys, Facts(LLMS, PROFILES))
+def test_servers_without_cuda_graphs_have_no_step_law() -> None:
+    model, X = Roofline(None, PROFILES, 1), rows([DENSE, MOE], ["8xH100-80GB"], engine="tgis")
     y = X[["users"]].assign(nttft_ms=0.1 + X["users"] / 100, itl_ms=10.0 + X["users"])
     model.fit(Rows(X, y[["nttft_ms", "itl_ms"]]))
-    with pytest.raises(InputError, match="stops to prefill"):
+    with pytest.raises(InputError, match="without CUDA graphs"):
         step_laws(model, X.iloc[:1], 2, 1)
 
 

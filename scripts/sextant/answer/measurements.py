@@ -88,7 +88,7 @@ def _decisions(
     users = {int(count) for each in candidates for count in each.levels} | {*measured["users"]}
     keys = [(*pair, count) for pair in sorted(pairs) for count in sorted(users)]
     if served_as is None:
-        served_as = {name: known[name].mode().get(0) for name in SERVING}
+        served_as = frame.served_as_most(known)
     asked = pd.DataFrame(keys, columns=KEYS).assign(**dict.fromkeys(SERVING)).assign(**served_as)
     if len(known):
         known, asked = share_lengths(known, asked)

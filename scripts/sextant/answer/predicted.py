@@ -24,7 +24,6 @@ from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, WAIT, judged
 from sextant.predict import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows
 from sextant.predict.roofline import Roofline, fit_or_restore
-from sextant.predict.roofline.chunked import CHUNKED
 
 if TYPE_CHECKING:
     from sextant.answer.step_laws import Arrivals
@@ -123,21 +122,22 @@ def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
         measured_on = probe["gpu_profile_id"].unique()
         profiles |= {name: profile(name, profiles, field="--probe") for name in measured_on}
         parts = probe[probe[TARGETS].notna().any(axis=1)]
-        references = Rows(subject.asked(model, parts, profiles), parts[TARGETS])
+        if len(parts):  # else E2E alone was measured
+            references = Rows(subject.asked(model, parts, profiles), parts[TARGETS])
     if type(model) is Roofline:
         fit_or_restore(model, training, references)
     else:
         model.fit(training, references)
     if subject.serving.speculative and not has_steps(model):
-        problem = "speculation is known of the law of continuous batching alone"
+        problem = "speculation is known of servers with CUDA graphs alone"
         fix = "leave it out, or use --predictor roofline --source archive:inferencex"
         raise InputError(problem, field="--speculative", fix=fix)
     return Fitted(latencies, profiles)
 
 
 def has_steps(model: JointPredictor) -> bool:
-    """Return whether a fitted model has the law of a step of engines that batch continuously."""
-    return type(model) is Roofline and model.posterior_.law is CHUNKED
+    """Return whether a fitted model knows the steps of servers apart."""
+    return type(model) is Roofline and model.has_steps
 
 
 def forecast_of(model: JointPredictor, fitted: Fitted, subject: Subject, slo: SLO) -> Forecast:

@@ -12,7 +12,7 @@ import numpy as np
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
 from sextant.facts import llm as llms
-from sextant.facts.engine import stops_to_prefill
+from sextant.facts.engine import has_cuda_graphs
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, GivenSizes, served
 from sextant.facts.slo import SLO
@@ -334,11 +334,11 @@ def answers_from_points(question: Question, llm_id: str, known: Characterization
 
     Points of several request lengths or servers do not: the question is of one of them. Nor do
     they where the LLM is described, and asked for as it was not measured; nor of a request rate,
-    which is simulated, unless what served stops to prefill: then no step is known.
+    which is simulated, unless what served has no CUDA graphs: then no step is known.
     """
     own = known.points[known.points["llm_id"] == llm_id]
     engines = own["engine"].dropna()
-    has_steps = len(engines) > 0 and not any(map(stops_to_prefill, engines))
+    has_steps = len(engines) > 0 and all(map(has_cuda_graphs, engines))
     if question.slo.request_rate_rps is not None and has_steps:
         return False
     is_one_workload = all(each.lengths != "fixed" for each in known.descriptions)

@@ -162,7 +162,7 @@ def server_laws(
     at once. Raises InputError: the predictor, or the measured engines, have no law of a step."""
     profiles, seed, longest = subject.profiles, subject.question.seed, _longest(subject)
     probe = subject.probe
-    # The law of chunked prefill is that of GPUs: cores have their own points alone.
+    # The law of a step is that of GPUs: cores have their own points alone.
     on_cpu = [name for name in subject.candidates if profiles[name].gpu.kind == "cpu"]
     on_gpu = [name for name in subject.candidates if name not in on_cpu]
     laws, unknown = {}, {}

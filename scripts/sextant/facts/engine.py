@@ -30,6 +30,7 @@ class EngineScheduler(NamedTuple):
     is_asynchronous: bool  # a step is planned while the one before it runs
     prompts_first: bool  # steps with prompts have no decodes
     reserved_share: float  # of the output, for which a request has to find memory when it joins
+    max_waiting_steps: int = 0  # for which prompts are gathered before a step computes them
 
 
 def is_known_engine(engine: str) -> bool:
@@ -37,9 +38,9 @@ def is_known_engine(engine: str) -> bool:
     return (_FOLDER / f"{engine}.yaml").is_file()
 
 
-def stops_to_prefill(engine: str) -> bool:
-    """Return whether an engine lets all requests wait for a prompt that joins them, as TGIS."""
-    return bool(_sheet(engine).get("stops_to_prefill", False))
+def has_cuda_graphs(engine: str) -> bool:
+    """Return whether an engine launches the kernels of a step at once, by CUDA graphs."""
+    return bool(_sheet(engine).get("cuda_graphs", True))
 
 
 @cache

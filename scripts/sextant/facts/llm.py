@@ -20,7 +20,7 @@ from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.sheets import check
 from sextant.facts import llm_families, llm_hybrids
-from sextant.facts.engine import DEFAULT_ENGINE, memory_sheet, scheduler_sheet, stops_to_prefill
+from sextant.facts.engine import DEFAULT_ENGINE, memory_sheet, scheduler_sheet
 from sextant.facts.gpu import GIB, Devices
 from sextant.facts.llm_config import DTYPE_BYTES as DTYPE_BYTES
 from sextant.facts.llm_config import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized, read_config
@@ -393,14 +393,13 @@ def memory_of(
     weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes
     draft = llm.draft if isinstance(llm, Speculating) else None
     weights += draft.weight_bytes if draft else 0
-    is_bound = engine is None or stops_to_prefill(engine)
-    name = DEFAULT_ENGINE if engine is None or is_bound else engine
+    name = engine or DEFAULT_ENGINE
     sheet, plan = memory_sheet(name), scheduler_sheet(name)
     share = sheet.utilization if utilization is None else utilization
     usable = total * share
     if devices.kind == "cpu":
         n = 1  # cores share one memory
-    elif not is_bound:
+    elif engine is not None:
         # The activations of the largest step on each GPU: of a layer, or of sampling. A layer holds
         # two hidden states, and gate, up and their product, of which each GPU has a part; in a
         # mixture of experts a further hidden state, and these, per expert that a token uses.

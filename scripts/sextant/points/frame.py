@@ -135,6 +135,11 @@ def at_percentile(
     return ordered.astype({**types, "users": whole})
 
 
+def served_as_most(points: pd.DataFrame) -> dict[str, Any]:
+    """Return how most points were served, by `SERVING`; None where no point says."""
+    return {name: points[name].mode().get(0) for name in SERVING}
+
+
 FORMULAS = {
     "ttft": "nTTFT × input tokens",
     "nttft": "TTFT / input tokens",

@@ -10,7 +10,17 @@ from typing import NamedTuple, Self
 import pandas as pd
 
 from sextant.facts.slo import SLO
-from sextant.points.frame import KEYS, LENGTHS, TARGETS, Facts, Pair, at_percentile, has_latency
+from sextant.points.frame import (
+    KEYS,
+    LENGTHS,
+    SERVING,
+    TARGETS,
+    Facts,
+    Pair,
+    at_percentile,
+    has_latency,
+    served_as_most,
+)
 from sextant.predict import (
     Draws,
     JointPredictor,
@@ -70,7 +80,7 @@ def design_rows(
     predictor: PointPredictor | JointPredictor, points: pd.DataFrame, facts: Facts
 ) -> Rows:
     """Return points at one percentile (`at_percentile`) as a predictor takes them."""
-    X = predictor.design(points[[*KEYS, *LENGTHS]], facts)
+    X = predictor.design(points[[*KEYS, *LENGTHS, *SERVING]], facts)
     return Rows(X, points[[*TARGETS, "throughput_tok_s"]])
 
 
@@ -148,6 +158,7 @@ def _predict(
     keys = asked[[*KEYS, *LENGTHS]]
     if asked.empty:  # memory facts rule out every profile
         return keys.assign(**dict.fromkeys(TARGETS, pd.Series(dtype="float64"))), None
+    asked = asked.assign(**served_as_most(training))
     learned, X = design_rows(model, training, task.facts), model.design(asked, task.facts)
     model.settings = settings
     on_references = usable["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))

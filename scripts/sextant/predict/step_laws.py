@@ -1,6 +1,6 @@
 """Step laws of configurations that nobody need have measured, from the predictor's fit.
 
-The law of chunked prefill says what a step takes (`chunked.step_law`); what the statistic, the
+The law says what a step takes (`law.step_law`); what the statistic, the
 trees and the error of a draw say beyond it scales its terms, until the closed form at one to many
 users gives the predictor's own latencies.
 """
@@ -12,7 +12,8 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
-from sextant.predict.roofline import Roofline, chunked
+from sextant.predict.roofline import Roofline
+from sextant.predict.roofline.law import limits_of, load_of, step_law
 from sextant.predict.roofline.posterior import columns_of
 from sextant.simulate import NAMES, StepLaw
 from sextant.simulate.means import STEP_TERMS, Group, Limits, Load, Means, closed_loop, match
@@ -36,12 +37,12 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
 
     The first law of each has the most likely parameters, the others those of draws. The rows are as
     `predictor.design` gives them, of any users; their lengths are the means of the requests.
-    InputError where the predictor was fitted to engines that stop to prefill.
+    InputError where most points of the fit are of servers without CUDA graphs.
     """
     posterior = predictor.posterior_
-    if posterior.law is not chunked.CHUNKED:
-        problem = "its points are of an engine that stops to prefill"
-        fix = "name a source of engines with chunked prefill, e.g. --source archive:inferencex"
+    if not predictor.has_steps:
+        problem = "most points are of servers without CUDA graphs (TGIS, or CPU cores)"
+        fix = "name a source of servers with them, e.g. --source archive:inferencex"
         raise InputError(f"no step can be simulated: {problem}", fix=fix)
     n_rows, n_users, n_laws = len(rows), len(_USERS), 1 + n_draws
     X = rows.loc[rows.index.repeat(n_users)].reset_index(drop=True)
@@ -61,10 +62,10 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
     known[1:] += errors.mean(axis=2, keepdims=True)
     known = known.reshape(-1, n_users, 2)
     alone, at = {name: values[::n_users] for name, values in facts.items()}, phi[::n_users]
-    law = chunked.step_law(at, alone)
+    law = step_law(at, alone)
     start = np.stack([np.broadcast_to(term, len(at)) for term in astuple(law)], axis=1)
     start[:, [NAMES.index(name) for name in STEP_TERMS]] *= np.exp(at[:, [-1]])
-    load, limits = chunked.load_of(alone), chunked.limits_of(at, alone)
+    load, limits = load_of(alone), limits_of(at, alone)
     uncrowded = np.maximum(_UNCROWDED * limits.most_decoding(load), 1)
     known[..., 0][uncrowded[:, None] < _USERS] = np.nan
     columns = [[np.broadcast_to(v, len(at))[:, None] for v in each] for each in (load, limits)]

@@ -69,6 +69,8 @@ class Limits(NamedTuple):
     """Closed loop: wait of users beyond the memory over that of a load that lasts."""
     wait_steps: Values = 0.0
     """Closed loop: steps for which a server gathers prompts, or does not look for new ones."""
+    gathering: Values = 0.0
+    """Others at which a prompt waits half of these steps; 0: with any."""
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> Self:
@@ -143,6 +145,8 @@ _ROUNDS = 5
 """Of the search for the sequences that decode: each leaves a few percent of the error."""
 _SHARPNESS = 6.0
 """How sharply the memory bounds the sequences that decode: requests differ in length."""
+_CROWDING = 1.5
+"""Exponent of the others, by which a prompt waits longer for a step that computes it."""
 
 
 def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Means:
@@ -162,7 +166,9 @@ def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Mean
         itl_ms = decode_ms + (1 - limits.wave) * decoding * others * prompt_ms / later
         own_ms = _alone_ms(law, limits, load, *step)
         # Users do not come at any time, but when steps end.
-        waited = limits.wait * (0.5 + limits.is_asynchronous) + limits.wait_steps
+        crowd = (decoding * others) ** _CROWDING
+        gathered = limits.wait_steps * crowd / (crowd + limits.gathering**_CROWDING + 1e-9)
+        waited = limits.wait * (0.5 + limits.is_asynchronous) + gathered
         waiting_ms = (n > 1) * waited * itl_ms
         wave_ms = limits.wave * decoding * others * _backlog_ms(law, limits, load, seen)
         ttft_ms = own_ms + waiting_ms + wave_ms

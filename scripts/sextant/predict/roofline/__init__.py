@@ -1,10 +1,9 @@
 """The predictor `roofline`: a law of how servers work, fitted to points, corrected by trees.
 
 docs/predictor.md explains it. In go fact rows of points and their latencies; out come joint draws
-for a new LLM. Read a law (`chunked` for engines that mix chunks of prompts into decode steps,
-`batching` for those that stop to prefill): its equations, what moves their parameters, the facts
-that it takes; `posterior` (the fit); then this file, which corrects the law by trees and keeps fits
-in the user's cache. `energy` goes from ITL to joules of an output token.
+for a new LLM. Read `law`: its equations, what moves their parameters, the facts that it takes;
+`posterior` (the fit); then this file, which corrects the law by trees and keeps fits in the user's
+cache. `energy` goes from ITL to joules of an output token.
 """
 
 import os
@@ -24,7 +23,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, import_without
 from sextant.points.frame import LENGTHS, TARGETS, Facts
 from sextant.predict import JointPredictor, Rows
-from sextant.predict.roofline.chunked import CHUNKED, deployments, fill_undrafted, is_chunked
+from sextant.predict.roofline.law import LAW, deployments, fact_rows, fill_undrafted
 from sextant.predict.roofline.posterior import Fit, Law, Posterior, columns_of, fit, prior
 from sextant.simulate import means
 
@@ -136,12 +135,6 @@ def _learn_trees(
     return best, train(slice(None)) if best else None
 
 
-def _batching() -> Law:
-    from sextant.predict.roofline.batching import BATCHING  # few sources need it
-
-    return BATCHING
-
-
 N_DRAWS = 1000
 _ROWS_AT_ONCE = 500
 """A row of draws takes about half a megabyte while it is computed."""
@@ -155,16 +148,12 @@ class Roofline(JointPredictor):
     """
 
     residuals_: Residuals
-    _law: Law | None = None
+    has_steps: bool
+    """Whether steps are known apart: most points of the fit are of servers with CUDA graphs."""
 
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
-        """Return the facts of each point, as the law of most points' engines takes them.
-
-        The first call, with the training points, decides for all others.
-        """
-        if self._law is None:
-            self._law = CHUNKED if is_chunked(keys, facts).mean() > 0.5 else _batching()
-        return self._law.rows(keys, facts)
+        """Return the facts of each point."""
+        return fact_rows(keys, facts)
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
         """Train on points, and on those few of the new LLM; without any, the law's prior is left.
@@ -179,15 +168,16 @@ class Roofline(JointPredictor):
         if references is not None and len(references.X):
             X = fill_undrafted(pd.concat([X, references.X]))
             y = pd.concat([y, references.y])
-        law, y_ms = _law_of(X), y[TARGETS].to_numpy(float)
+        y_ms = y[TARGETS].to_numpy(float)
+        self.has_steps = bool(X["is_eager"].mean() < 0.5)
         if X.empty:
-            self.posterior_, self.residuals_ = prior(law), Residuals(law, [])
+            self.posterior_, self.residuals_ = prior(LAW), Residuals(LAW, [])
             return self
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
-            fitted = fit(law, X, y_ms)
-            if references is not None and law is CHUNKED:
+            fitted = fit(LAW, X, y_ms)
+            if references is not None and self.has_steps:
                 # One cell says less about the LLM's other cells than the fit of many cells assumes.
-                fitted = fit(law, X, y_ms, pair_misfit(fitted, X, deployments(X)))
+                fitted = fit(LAW, X, y_ms, pair_misfit(fitted, X, deployments(X)))
             self.residuals_ = _learn_residuals(fitted, X, self.seed)
         self.posterior_ = fitted.posterior
         return self
@@ -206,7 +196,7 @@ class Roofline(JointPredictor):
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
-        law = _law_of(X)
+        self.has_steps = bool(X["is_eager"].mean() < 0.5)
         names = [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
         spread = dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True))
         noise = dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True))
@@ -217,8 +207,8 @@ class Roofline(JointPredictor):
                 made = load_xgboost().Booster({"nthread": 1})
                 made.load_model(bytearray(arrays[f"trees_{target}"].tobytes()))
             trees.append((share, made))
-        self.posterior_ = Posterior(law, names, arrays["mean"], arrays["covariance"], spread, noise)
-        self.residuals_ = Residuals(law, trees)
+        self.posterior_ = Posterior(LAW, names, arrays["mean"], arrays["covariance"], spread, noise)
+        self.residuals_ = Residuals(LAW, trees)
 
     def most_likely(self, X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the most likely parameters, log nTTFT and log ITL at them, and the correction."""
@@ -261,11 +251,6 @@ class Roofline(JointPredictor):
         rows["nttft_factor"], rows["itl_factor"] = factors.T
         rows["nttft_ms"], rows["itl_ms"] = latencies.T
         return rows
-
-
-def _law_of(X: pd.DataFrame) -> Law:
-    """Return the law that takes a fact frame."""
-    return _batching() if "execution" in X else CHUNKED
 
 
 _MOST_KEPT = 32

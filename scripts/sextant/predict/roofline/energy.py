@@ -1,7 +1,7 @@
 """Energy of an output token, of an LLM that was not measured.
 
 A device draws a share of its TDP in every step, and more for what it reads and multiplies, as the
-law of chunked prefill has it at the device's peaks; the step makes one token a user.
+law has it at the device's peaks; the step makes one token a user.
 docs/predictor.md has the equations.
 """
 
@@ -13,7 +13,7 @@ import pandas as pd
 
 from sextant.points.frame import Facts
 from sextant.predict import INTERVAL, JOULES
-from sextant.predict.roofline import chunked
+from sextant.predict.roofline.law import NAMES, fact_rows, step_law
 from sextant.predict.roofline.posterior import (
     Columns,
     Design,
@@ -41,15 +41,15 @@ _PEAK_SHARES = {
     *("bandwidth", "expert_bandwidth", "kv_bandwidth", "flops", "expert_flops", "attention_flops"),
     *("touch", "link"),
 }
-_AT_PEAK = np.array([0.0 if name in _PEAK_SHARES else -np.inf for name in chunked.NAMES])
+_AT_PEAK = np.array([0.0 if name in _PEAK_SHARES else -np.inf for name in NAMES])
 _SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
 
 
 def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
-    """Return what the energy of each of `keys` (as of `chunked_rows`) depends on beside ITL."""
-    X = chunked.chunked_rows(keys, facts)
+    """Return what the energy of each of `keys` (as of `fact_rows`) depends on beside ITL."""
+    X = fact_rows(keys, facts)
     of = columns_of(X)
-    law, users = chunked.step_law(np.tile(_AT_PEAK, (len(X), 1)), of), of["users"]
+    law, users = step_law(np.tile(_AT_PEAK, (len(X), 1)), of), of["users"]
     inputs, outputs = of["input_tokens"], of["output_tokens"]
     context = users * (inputs + outputs / 2)
     prompt_ms = law.prefill_token_ms + law.prefill_pair_ms * inputs / 2

@@ -17,8 +17,6 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from sextant.points.frame import Facts
-
 _ITERATIONS = 18
 _FIXED_SPREAD = 3
 """Iterations before spreads are estimated: from far away they would grow to explain misfit."""
@@ -126,7 +124,6 @@ def columns_of(X: pd.DataFrame) -> dict[str, np.ndarray]:
 class Law(NamedTuple):
     """What is fitted: equations, and what moves their parameters."""
 
-    rows: Callable[[pd.DataFrame, Facts], pd.DataFrame]  #: The fact rows of points.
     parameters: Mapping[str, Parameter]
     """In the order in which the law takes them; the last two are `ttft_offset, itl_offset`: what
     the statistics of nTTFT and ITL are times the law's means."""
@@ -139,9 +136,9 @@ class Law(NamedTuple):
     tree_columns: Callable[[pd.DataFrame, np.ndarray], Mapping[str, np.ndarray | pd.Series]]
     """What trees see that correct the law, of fact rows and `predict_log` of them: `users,
     log_nttft, log_itl`, and what does not change with users; no LLM and no GPU by name."""
-    freedom: float | None = None
-    """Degrees of freedom of the effects of groups (Student's t: most are small, a few are large);
-    None: normal ones. Their spread is estimated either way."""
+    freedom: Mapping[str, float] = {}
+    """Degrees of freedom of the effects of groups (Student's t: most are small, a few are large),
+    by the group's first word; those of others are normal. Their spread is estimated either way."""
 
     def predict_log(self, phi: np.ndarray, facts: Columns) -> np.ndarray:
         """Return the logarithms of nTTFT and ITL in ms, shape (rows, 2)."""
@@ -149,6 +146,10 @@ class Law(NamedTuple):
         ttft_ms = parts["prefill_ms"] + parts["batching_ms"] + parts["queueing_ms"]
         itl_ms = sum(parts[name] for name in self.itl_terms)
         return phi[:, -2:] + np.log(np.stack([ttft_ms / facts["input_tokens"], itl_ms], axis=1))
+
+    def freedom_of(self, group: str) -> float:
+        """Return the degrees of freedom of a group's effects; of normal ones infinite."""
+        return self.freedom.get(group.partition(" ")[0], np.inf)
 
     def design(self, X: pd.DataFrame) -> Design:
         """Return the effects on the rows of a fact frame."""
@@ -214,8 +215,9 @@ class Posterior(NamedTuple):
             anonymous = f"{name[0]} {nameless.get(kind, name[1])}"
             group = design.groups[column]
             unit = normal(seed, anonymous, n)
-            if group and self.law.freedom is not None:
-                unit /= _root(seed, anonymous, n, self.law.freedom)
+            freedom = self.law.freedom_of(group)
+            if np.isfinite(freedom):
+                unit /= _root(seed, anonymous, n, freedom)
             sd = self.spread.get(group, design.sd[column])
             drawn[:, column] = design.mean[column] + sd * unit
         return drawn
@@ -327,6 +329,7 @@ def fit(
     """
     problem = _Problem(law, law.design(X), columns_of(X), np.log(y_ms))
     design = problem.design
+    freedom = np.array([law.freedom_of(group) for group in design.groups])
     floor = np.array([(least or {}).get(group, 0.0) for group in design.groups]) ** 2
     spreads = variance = np.maximum(design.sd**2, floor)
     is_known, kinds = np.isfinite(problem.observed), error_kinds(X).to_numpy()
@@ -353,11 +356,11 @@ def fit(
             noise = np.stack([scales[kind] for kind in kinds])
             squares = (coefficients - design.mean) ** 2
             expected = squares + np.diag(covariance)
-            weight = _weight(law.freedom, expected / spreads)
+            weight = _weight(freedom, expected / spreads)
             spreads = np.maximum(_estimate_spreads(design, weight * expected), floor)
             # With these variances normal effects of groups are those of Student's t.
-            tails = spreads / _weight(law.freedom, squares / spreads)
-            variance = np.where(np.array(design.groups) != "", tails, spreads)
+            tails = spreads / _weight(freedom, squares / spreads)
+            variance = np.where(np.isfinite(freedom), tails, spreads)
     spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
     posterior = Posterior(law, design.names, coefficients, covariance, spread, scales)
     return Fit(posterior, problem, jacobian, precision, variance)
@@ -384,9 +387,9 @@ def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:
     return rooted.T @ rooted
 
 
-def _weight(freedom: float | None, ratio: np.ndarray) -> np.ndarray:
+def _weight(freedom: np.ndarray, ratio: np.ndarray) -> np.ndarray:
     """Return how much effects count, by their squares over those of their scale (Student's t)."""
-    return np.ones_like(ratio) if freedom is None else (freedom + 1) / (freedom + ratio)
+    return (1 + 1 / freedom) / (1 + ratio / freedom)
 
 
 def _estimate_spreads(design: Design, expected: np.ndarray) -> np.ndarray:

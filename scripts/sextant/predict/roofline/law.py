@@ -1,4 +1,4 @@
-"""The law of engines that batch continuously: vLLM V1, SGLang, TensorRT-LLM.
+"""The law of engines that batch requests: vLLM, SGLang, TensorRT-LLM, TGIS.
 
 It says what a step takes (`step_law`); the closed form (`simulate.means`) says what the users of a
 load test see of it under the engine's scheduler. docs/predictor.md derives it. Parameters are
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet, stops_to_prefill
+from sextant.facts.engine import DEFAULT_ENGINE, has_cuda_graphs, scheduler_sheet
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.llm import LLM, Memory, Speculating, memory_of, precision_of, served
+from sextant.facts.llm import DTYPE_BYTES, LLM, Memory, Speculating, memory_of, precision_of, served
+from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, Facts
 from sextant.predict.roofline.posterior import Columns, Effect, Law, Parameter, levels
 from sextant.simulate import StepLaw
@@ -40,6 +41,8 @@ PARAMETERS = {
     "wave": Parameter("odds that a prompt is waited for, not seen while decoding", 0.064, 0.3),
     "memory": Parameter("requests in the KV cache over those of mean length that fit", 0.9, 0.2),
     "queue": Parameter("wait of users beyond the memory over that of a load that lasts", 1.0, 0.3),
+    "gathering": Parameter("others at which a prompt waits half of what it may", 5.0, 0.0),
+    "median": Parameter("prompts in a step at which the median gap has half of them", 2.0, 0.0),
     "draft": Parameter("time of a draft's pass beyond its layers over that expected", 1.0, 0.0),
     "acceptance": Parameter("accepted draft tokens over those expected", 1.0, 0.0),
     "ttft_offset": Parameter("statistic of TTFT over this law", 1.0, 0.2),
@@ -51,6 +54,8 @@ ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_
 _EXPERTS_AT_REFERENCE = 8.0
 _DRAFT_MS = 0.3
 """Of a draft's pass beyond its layers: launches and choices of tokens outside of CUDA graphs."""
+_ROOF = 3.0
+"""Exponent of the smooth maximum of launches and memory traffic that overlap."""
 _UNLIMITED = 1e6
 """Sequences: no source says how many a server was allowed."""
 
@@ -59,7 +64,7 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     """Return what the latencies are made of (`Law.terms`), in ms unless named else.
 
     `itl_batch` and `capacity_requests` count requests: those that share a step, and those that the
-    memory holds. `phi` are logarithms, `facts` columns of `chunked_rows`.
+    memory holds. `phi` are logarithms, `facts` columns of `fact_rows`.
     """
     law, limits, load = step_law(phi, facts), limits_of(phi, facts), load_of(facts)
     found = closed_loop(law, limits, load, facts["users"])
@@ -69,8 +74,12 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
         "kv_ms": law.kv_token_ms * load.context_tokens * found.seen,
         "sequences_ms": law.sequence_ms * found.seen,
     }
+    # The median gap has no prompt in it until a step computes several; TPOT is a mean.
+    prompts = (found.seen - 1) / load.later_tokens
+    of_median = prompts / (prompts + np.exp(phi[:, NAMES.index("median")]))
+    share = np.where(facts["is_eager"], of_median, 1.0)
     return step | {
-        "other_prompts_ms": found.itl_ms - sum(step.values()),
+        "other_prompts_ms": share * (found.itl_ms - sum(step.values())),
         "prefill_ms": found.own_ms,
         "batching_ms": found.waiting_ms,
         "queueing_ms": found.ttft_ms - found.own_ms - found.waiting_ms,
@@ -100,6 +109,7 @@ def limits_of(phi: np.ndarray, facts: Columns) -> Limits:
         value["wait"],
         value["queue"],
         facts["wait_steps"],
+        facts["is_eager"] * value["gathering"],
     )
 
 
@@ -137,6 +147,7 @@ def _step_terms(value: Mapping[str, Any], facts: Columns, verified: Values) -> d
     n_gpus, layers = facts["n_gpus"], facts["n_layers"]
     routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
     syncs = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
+    floor = layers * (value["launch"] + routing) + syncs
     # The cache is split by heads, which are never divided.
     kv_bytes = facts["kv_bytes_per_token"] / np.minimum(
         n_gpus, facts["kv_parts"] * facts["data_parallel"]
@@ -153,20 +164,26 @@ def _step_terms(value: Mapping[str, Any], facts: Columns, verified: Values) -> d
     speed = facts["bytes_per_ms"]
     visits = layers * facts["n_experts"] / facts["expert_parallel"] * value["expert_visit"]
     share: Any = facts["experts_per_token"] / np.maximum(facts["n_experts"], 1)
+    weights = dense / value["bandwidth"] / speed
+    # Without CUDA graphs kernels are launched while those before them run.
+    overlapped = (floor**_ROOF + weights**_ROOF) ** (1 / _ROOF) - floor
+    weights = np.where(facts["is_eager"], overlapped, weights)
     # A token looks back on half of the prompt on average, of layers with a window on less.
     tokens = np.maximum(facts["input_tokens"], 1.0)
     seen = _kept_tokens(tokens, facts) / tokens
     return dict(
-        floor_ms=layers * (value["launch"] + routing) + syncs,
-        dense_ms=dense / value["bandwidth"] / speed,
+        floor_ms=floor,
+        dense_ms=weights,
         sequence_ms=value["sequence"] / copies + verified * (reduction / copies + token + state),
         kv_token_ms=_kept_tokens(context, facts) * kv_bytes / kv_speed / context,
-        prefill_token_ms=token + reduction,
+        prefill_token_ms=facts["prompt_products"] * (token + reduction),
         prefill_pair_ms=facts["pair_ms"] * seen / n_gpus / value["attention_flops"],
         expert_ms=facts["expert_bytes"] / n_gpus / value["expert_bandwidth"] / speed + visits,
         expert_share=share,
         touch=value["touch"],
-        request_ms=layers * value["prompt_launch"] + value["prompt"],
+        request_ms=layers * value["prompt_launch"]
+        + value["prompt"]
+        + facts["encoder_share"] * (floor + weights),
     )
 
 
@@ -209,8 +226,48 @@ _DRAFT_SD = 0.5
 _DEPLOYMENT = {"ttft_offset": 0.1, "itl_offset": 0.04}
 
 
+# Without CUDA graphs: hosts and kernels differ by far more, each by its engine.
+_EAGER = {"launch": 1.0, "sequence": 1.0, "wait": 1.0, "wave": 1.5, "memory": 1.5, "prompt": 0.7}
+_EAGER |= {"prompt_launch": 0.7, "kv_bandwidth": 1.0, "queue": 0.7, "flops": 0.5, "gathering": 1.0}
+_EAGER |= {"median": 0.5}
+# How an LLM is executed there: padded or not, with an encoder or without.
+_EXECUTION = {"launch": 0.2, "sequence": 0.35, "wait": 0.1, "wave": 0.2, "memory": 0.35}
+_EXECUTION |= {"prompt": 0.15, "prompt_launch": 0.15, "kv_bandwidth": 0.5, "queue": 0.15}
+_EXECUTION |= {"gathering": 0.1}
+_DOUBLING = {"launch": 0.1, "sequence": 0.2, "kv_bandwidth": 0.2}
+_GPU = {"launch": 0.3, "sequence": 0.4, "bandwidth": 0.15, "flops": 0.3, "kv_bandwidth": 0.3}
+_GPU |= {"wait": 0.1, "prompt_launch": 0.15}
+_LLM = {"launch": 0.12, "sequence": 0.2, "memory": 0.3, "kv_bandwidth": 0.2, "wait": 0.08}
+_LLM |= {"prompt_launch": 0.15, "bandwidth": 0.05, "flops": 0.1}
+
+
+def _eager_effects(X: pd.DataFrame) -> Iterator[Effect]:
+    """Yield the effects on servers without CUDA graphs."""
+    is_eager = X["is_eager"] > 0
+    gpus, llms = X["gpu_id"].where(is_eager), X["llm_id"].where(is_eager)
+    execution, doublings = X["execution"].where(is_eager), np.log2(X["n_gpus"].to_numpy(float))
+    kinds = X["engine"].where(X["is_cpu"] == 0, "cpu").where(is_eager)
+    yield from levels(kinds, "eager", _EAGER, {})
+    # An encoder-decoder is padded too.
+    for name, rows in {
+        frame.PAGED: execution == frame.PAGED,
+        frame.PADDED: execution.isin([frame.PADDED, frame.ENCODER_DECODER]),
+        frame.ENCODER_DECODER: execution == frame.ENCODER_DECODER,
+    }.items():
+        values = rows.to_numpy(float)
+        yield from (Effect(parameter, name, values, sd) for parameter, sd in _EXECUTION.items())
+    for parameter, sd in _DOUBLING.items():
+        yield Effect(parameter, "eager doubling", is_eager * doublings, sd)
+    yield from levels(gpus, "gpu", _GPU, {})
+    # Every block waits for an all-reduce.
+    yield from levels(gpus.where(doublings > 0), "parallel gpu", {"launch": 0.15}, {})
+    # LLMs of one class differ among themselves by as much as that class's software lets them.
+    yield from levels(llms, "llm", _LLM, dict(zip(llms, "llm " + X["execution"], strict=True)))
+
+
 def effects(X: pd.DataFrame) -> Iterator[Effect]:
     """Yield the effects on the rows of a fact frame."""
+    yield from _eager_effects(X)
     kinds = {"kv unstated": _KV_UNSTATED, "moe": _MOE, "latent": _LATENT}
     for name, spread in kinds.items():
         rows = X[f"is_{name.replace(' ', '_')}"].to_numpy(float)
@@ -230,7 +287,9 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     version = X["engine"] + " " + X["engine_version"]
     yield from levels(version, "version", _VERSION, dict.fromkeys(version, "version"))
     # How well a version of an engine supports an LLM: its kernels and defaults for it.
-    support = X["llm_id"] + "|" + version
+    # Without CUDA graphs LLMs have effects of their own instead.
+    is_graphed = X["is_eager"] == 0
+    support = (X["llm_id"] + "|" + version).where(is_graphed)
     yield from levels(support, "support", _SUPPORT, dict.fromkeys(support, "support"))
     deployment = deployments(X)
     yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))
@@ -253,20 +312,21 @@ UNKNOWN_TOKENS = 500.0
 """Taken for a length that a source does not state: chats have a few hundred tokens."""
 
 
-def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     """Return `llm_id, gpu_profile_id, users` of `keys` with the law's facts, indexed as `keys`.
 
     Bytes and FLOPs are those of the LLM as each row serves it, and of one device. `keys` are
     identifiers, users, mean `input_tokens, output_tokens` and whatever `SERVING` has, one row per
     point; `prefix_hit_rate` is the share of the input that is cached, 0 without; `wait_steps` are
-    those that a prompt waits by the server's settings, 0 without; `source` is who measured, no
-    effect without.
+    those that a prompt waits by the server's settings, by default the engine's; `source` is who
+    measured, no effect without.
     """
     more = [*SERVING, WAIT, "prefix_hit_rate", "source"]
     keys = keys.reindex(columns=[*dict.fromkeys([*keys, *more])])
     texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
     pairs = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
     pairs = [*pairs.itertuples(index=False, name=None)]
+    execution = frame.execution_classes(facts.llms, facts.published)
     of_pair, llms = {}, {}
     for llm_id, profile_id, precision, kv_precision in dict.fromkeys(pairs):
         pair, profile = (llm_id, profile_id, precision, kv_precision), facts.profiles[profile_id]
@@ -280,7 +340,10 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         keys[name].astype(float).fillna(1.0).clip(1, n_gpus)
         for name in ("data_parallel", "expert_parallel")
     )
-    lengths = keys[LENGTHS].astype(float).fillna(UNKNOWN_TOKENS)
+    is_eager = ~texts["engine"].map(has_cuda_graphs).astype(bool) | (known["is_cpu"] > 0)
+    lengths = keys[LENGTHS].astype(float)
+    # Sources of servers without CUDA graphs state them, or a fit says that they are missing.
+    lengths = lengths.fillna(UNKNOWN_TOKENS).where(lengths.notna() | ~is_eager.to_numpy()[:, None])
     held = lengths["input_tokens"] + lengths["output_tokens"] / 2
     servers = [*zip(pairs, texts["engine"], data_parallel, strict=True)]
     memory = {
@@ -290,6 +353,11 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         for pair, engine, replicas in dict.fromkeys(servers)
     }
     schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"])]
+    gathered = pd.Series([float(each.max_waiting_steps) for each in schedulers], keys.index)
+    classes = keys["llm_id"].map(execution)
+    # A padded batch holds its activations on each device, a paged one once.
+    copies = n_gpus.where(classes != frame.PAGED, 1.0)
+    activations = is_eager * copies * known["activation_bytes"] * held
     return known.assign(
         **keys[IDENTIFIERS],
         users=keys["users"].astype(float),
@@ -298,14 +366,17 @@ def chunked_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         is_kv_unstated=(texts["kv_precision"] == "").astype(float),
         **lengths,
         kv_tokens=[
-            free_bytes(memory[key]) / memory[key].request_bytes(tokens) * tokens
-            for key, tokens in zip(servers, held, strict=True)
+            free_bytes(memory[key]) / (memory[key].request_bytes(tokens) + activation) * tokens
+            for key, tokens, activation in zip(servers, held, activations, strict=True)
         ],
         batched_tokens=[float(each.max_num_batched_tokens) for each in schedulers],
         is_asynchronous=[float(each.is_asynchronous) for each in schedulers],
         reserved_share=[each.reserved_share for each in schedulers],
         prompts_first=[float(each.prompts_first) for each in schedulers],
-        wait_steps=keys[WAIT].astype(float).fillna(0.0),
+        is_eager=is_eager.astype(float),
+        execution=classes,
+        # What is gathered waits half of the time on average.
+        wait_steps=keys[WAIT].astype(float).fillna(gathered / 2),
         prefill_share=1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
         data_parallel=data_parallel,
         # Attention that is replicated leaves each device whole experts.
@@ -325,6 +396,7 @@ def device_facts(profile: GPUProfile) -> dict[str, float | str]:
         "gpu_id": gpu.gpu_id,
         "architecture": gpu.architecture,
         "n_gpus": float(profile.n_gpus),
+        "is_cpu": float(gpu.kind == "cpu"),
         "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
         "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
         "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,
@@ -335,6 +407,10 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
     attention_share = llm.attention_weight_bytes / llm.step_weight_bytes
     sliding = llm.n_sliding_layers / llm.n_layers
     dense_ms, expert_ms = _product_ms(llm, gpu)
+    encoder = llm.n_encoder_flop_parameters if llm.is_encoder_decoder else 0
+    states = 2 * (llm.hidden_size + llm.ffn_size) * DTYPE_BYTES[llm.dtype]
+    # Decoders compute the 32-bit logits of all input tokens; an encoder has none.
+    logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
     n_queries = (llm.n_attention_layers or llm.n_layers) * llm.n_heads * llm.head_dim
     return {
         "served_precision": precision_of(llm),
@@ -356,6 +432,9 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
         # Scores and values of one token and one before it, over all layers with attention.
         "pair_ms": 4.0 * n_queries / (gpu.dense_16bit_tflops * 1e9),
         "reduced_bytes": 2.0 * llm.n_layers * llm.hidden_size * _STATE_BYTES,
+        "activation_bytes": float(states + logits),
+        "prompt_products": encoder / llm.n_flop_parameters if encoder else 1.0,
+        "encoder_share": llm.n_encoder_layers / llm.n_layers if encoder else 0.0,
         "sliding_share": sliding,
         "window_tokens": float(llm.sliding_window_tokens) if sliding else np.inf,
     }
@@ -419,17 +498,5 @@ def _tree_columns(X: pd.DataFrame, predicted: np.ndarray) -> dict[str, np.ndarra
     }
 
 
-CHUNKED = Law(chunked_rows, PARAMETERS, terms, ITL_TERMS, effects, _tree_columns, freedom=2.0)
-"""Engines that batch continuously, on GPUs."""
-
-
-def is_chunked(keys: pd.DataFrame, facts: Facts) -> np.ndarray:
-    """Tell which points the law of chunked prefill describes.
-
-    Those whose engine is named, unless it is TGIS, which stops to prefill; and on GPUs only: on
-    CPU cores a step has no floor of CUDA graphs.
-    """
-    named = keys["engine"] if "engine" in keys else pd.Series(None, keys.index, dtype=object)
-    on_gpus = [facts.profiles[name].gpu.kind != "cpu" for name in keys["gpu_profile_id"]]
-    is_chunked = [bool(name) and not stops_to_prefill(name) for name in named.fillna("")]
-    return np.array(is_chunked, bool) & on_gpus
+_HEAVY = ("support", "version", "pair")
+LAW = Law(PARAMETERS, terms, ITL_TERMS, effects, _tree_columns, dict.fromkeys(_HEAVY, 2.0))

@@ -12,7 +12,7 @@ from sextant.facts.llm import load_llm
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts
 from sextant.predict import Rows
 from sextant.predict.roofline import Roofline, pair_misfit
-from sextant.predict.roofline.chunked import CHUNKED, chunked_rows, deployments, is_chunked, terms
+from sextant.predict.roofline.law import LAW, deployments, fact_rows, terms
 from sextant.predict.roofline.posterior import columns_of, fit
 
 CONFIGS = GPUS.parent / "llms"
@@ -40,18 +40,18 @@ def rows(llm_ids=(DENSE,), profile_ids=("8xH100-80GB",), users=USERS, lengths=(1
     frame = pd.DataFrame(keys, columns=[*IDENTIFIERS, "users"])
     served = {"engine": "vllm", "engine_version": "0.19.0"} | more
     frame = frame.assign(**dict(zip(LENGTHS, lengths, strict=True)), **served)
-    return chunked_rows(frame, Facts(LLMS, PROFILES))
+    return fact_rows(frame, Facts(LLMS, PROFILES))
 
 
 def latencies(X: pd.DataFrame) -> np.ndarray:
     """Return nTTFT and ITL in ms at the law's prior, (rows, 2)."""
-    design = CHUNKED.design(X)
-    return np.exp(CHUNKED.predict_log(design.parameters(design.mean), columns_of(X)))
+    design = LAW.design(X)
+    return np.exp(LAW.predict_log(design.parameters(design.mean), columns_of(X)))
 
 
 def parts(X: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return the law's terms at its prior."""
-    design = CHUNKED.design(X)
+    design = LAW.design(X)
     return terms(design.parameters(design.mean), columns_of(X))
 
 
@@ -154,7 +154,7 @@ def test_users_beyond_the_memory_wait():
 def test_a_server_that_gathers_prompts_has_them_wait_for_steps():
     few, many = (parts(rows(users=(1, 64), wait_steps=steps)) for steps in (0.0, 15.0))
     later_ms = many["batching_ms"] - few["batching_ms"]
-    itl_ms = sum(many[name] for name in CHUNKED.itl_terms)
+    itl_ms = sum(many[name] for name in LAW.itl_terms)
     assert later_ms[0] == 0  # alone, nothing is gathered
     assert 14 * itl_ms[1] < later_ms[1] < 16 * itl_ms[1]
 
@@ -170,12 +170,12 @@ def test_the_terms_add_up():
     assert nttft.to_numpy() == pytest.approx(explained["nttft_ms"])
 
 
-def test_the_engine_decides_which_law_holds():
+def test_engines_and_cpu_cores_without_cuda_graphs_are_told_apart():
     keys = pd.DataFrame({"llm_id": DENSE, "gpu_profile_id": "1xH100-80GB", "users": 1}, range(4))
-    keys = keys.assign(engine=["vllm", "tgis", None, "sglang"])
-    assert is_chunked(keys, Facts(LLMS, PROFILES)).tolist() == [True, False, False, True]
+    keys = keys.assign(engine=["vllm", "tgis", None, "sglang"], **dict.fromkeys(LENGTHS, 100.0))
+    assert fact_rows(keys, Facts(LLMS, PROFILES))["is_eager"].tolist() == [0, 1, 0, 0]
     cpu = replace(PROFILES["1xH100-80GB"], gpu=load_gpu(GPUS, "cpu-core"))
-    assert not is_chunked(keys, Facts(LLMS, PROFILES | {"1xH100-80GB": cpu})).any()
+    assert fact_rows(keys, Facts(LLMS, PROFILES | {"1xH100-80GB": cpu}))["is_eager"].all()
 
 
 def test_each_engine_has_a_scale_of_errors_of_its_own():
@@ -183,7 +183,7 @@ def test_each_engine_has_a_scale_of_errors_of_its_own():
     X = pd.concat([rows(LLMS, profile_ids, engine=name) for name in ("vllm", "sglang")])
     sd = X["engine"].map({"vllm": 0.05, "sglang": 0.4}).to_numpy()[:, None]
     made = latencies(X) * np.exp(np.random.default_rng(0).standard_t(4, (len(X), 2)) * sd)
-    posterior = fit(CHUNKED, X, made).posterior
+    posterior = fit(LAW, X, made).posterior
     for engine, scale in (("vllm", 0.05), ("sglang", 0.4)):
         assert posterior.noise[engine] == pytest.approx(scale, rel=0.25)
     alike = X.iloc[:1].assign(engine="vllm"), X.iloc[:1].assign(engine="sglang")
@@ -196,11 +196,11 @@ def test_the_misfit_of_an_llms_deployments_is_the_least_spread_of_a_new_one():
     names, pairs = np.unique(deployments(X), return_inverse=True)
     own = np.random.default_rng(0).normal(0, 0.25, (len(names), 2))
     y_ms = latencies(X) * np.exp(own[pairs])
-    fitted = fit(CHUNKED, X, y_ms)
+    fitted = fit(LAW, X, y_ms)
     least = pair_misfit(fitted, X, deployments(X))
     # As many draws of Student's t lie within 90% as of a normal deviation of 0.25.
     assert least == pytest.approx(dict.fromkeys(least, 0.25 * 1.645 / 2.92), rel=0.3)
     assert set(least) == {"pair ttft_offset", "pair itl_offset"}
     raised = {name: 2 * scale for name, scale in least.items()}
-    spread = fit(CHUNKED, X, y_ms, raised).posterior.spread
+    spread = fit(LAW, X, y_ms, raised).posterior.spread
     assert {name: spread[name] for name in raised} == pytest.approx(raised)
