@@ -231,7 +231,7 @@ _EAGER = {"launch": 1.0, "sequence": 1.0, "wait": 1.0, "wave": 1.5, "memory": 1.
 _EAGER |= {"prompt_launch": 0.7, "kv_bandwidth": 1.0, "queue": 0.7, "flops": 0.5, "gathering": 1.0}
 _EAGER |= {"median": 0.5}
 # How an LLM is executed there: padded or not, with an encoder or without.
-_EXECUTION = {"launch": 0.2, "sequence": 0.35, "wait": 0.1, "wave": 0.2, "memory": 0.35}
+_EXECUTION = {"launch": 0.2, "sequence": 0.7, "wait": 0.1, "wave": 0.2, "memory": 0.6}
 _EXECUTION |= {"prompt": 0.15, "prompt_launch": 0.15, "kv_bandwidth": 0.5, "queue": 0.15}
 _EXECUTION |= {"gathering": 0.1}
 _DOUBLING = {"launch": 0.1, "sequence": 0.2, "kv_bandwidth": 0.2}
