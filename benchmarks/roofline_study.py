@@ -24,10 +24,10 @@ from sextant.decide.score import judge, so_score
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.slo import SLO, load_slos
 from sextant.points.characterization import Characterization
-from sextant.points.frame import IDENTIFIERS, TARGETS, Facts, at_percentile
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts, at_percentile
 from sextant.points.measured import load_characterization
 from sextant.predict import Draws, Rows, Settings, predictor_class
-from sextant.predict.folds import design_rows, share_lengths
+from sextant.predict.folds import design_rows
 from sextant.predict.roofline import Roofline
 
 KEYS = [*IDENTIFIERS, "users"]
@@ -59,7 +59,9 @@ class Study:
         self.facts = Facts(known.llms, known.profiles, known.features)
         self.truth = at_percentile(known.points, (50, 50))
         model = Roofline(slos[0], known.profiles, SEED)
-        self.rows = design_rows(model, self.truth, self.facts)
+        # The workload's lengths are known before anything is measured.
+        told = self.truth.assign(**self.truth[LENGTHS].median())
+        self.rows = design_rows(model, told, self.facts)
         self.llm_ids = sorted(self.rows.X["llm_id"].unique())
 
     def ask(
@@ -71,8 +73,7 @@ class Study:
         probe: bool = False,
     ) -> Answer:
         """Fit on some rows and answer for others, told of one profile of them if `probe`."""
-        X, X_asked = share_lengths(training.X, asked.X)
-        training = Rows(X, training.y)
+        X_asked = asked.X
         model = make(self.slos[0], self.known.profiles, seed).fit(training)
         if not probe:
             return Answer(X_asked, model.sample(X_asked), [])
@@ -179,7 +180,7 @@ class NoTrees(Roofline):
 
     def fit(self, training: Rows, references: Rows | None = None) -> Roofline:
         super().fit(training, references)
-        self.residuals_.correction = lambda X, predicted: np.zeros((len(X), 2))
+        self.residuals_ = self.residuals_._replace(trees=[])
         return self
 
 
