@@ -42,7 +42,7 @@ from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import CellRow
 from sextant.points.cell_files import REQUEST_SCHEMA, concatenated, write_cell
-from sextant.points.run import CellRun, LevelRun, PublishedMedians
+from sextant.points.run import CellRun, LevelRun, PublishedMedians, ServerFacts
 from sextant.points.verdict import OUTCOMES, Tuning, Verdict
 
 # Found by name: some files have one more column in front of them.
@@ -468,6 +468,7 @@ def _write_cell(folder: Path, plan: _Plan, levels: Sequence[_Level], **names: An
         variant=Variant(),
         verdict=verdict,
         levels=tuple(level.run for level in levels),
+        server=ServerFacts("tgis", None) if levels else None,
         started_at=datetime.fromtimestamp(started_ms // 1000, UTC) if started_ms else None,
         provenance=provenance(inputs_sha256={file.path: file.sha256 for file in plan.files}),
     )
