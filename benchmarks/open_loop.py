@@ -1,8 +1,8 @@
 """Latencies of vLLM on H100 in an open loop, of an LLM that none of the rows is known of.
 
 Leave one LLM out over the 20 clean stages of `open_loop/h100_vllm_stages.csv` of the mirror (16
-runs by others, of 4 LLMs; not shipped): the efficiencies of the law of chunked prefill, shared by
-all LLMs, and what the deployment adds to a request are fitted to the stages of three through the
+runs by others, of 4 LLMs; not shipped): the efficiencies of the law of a step, shared by all
+LLMs, and what the deployment adds to a request are fitted to the stages of three through the
 closed form; the fourth is predicted by simulating its requests. Beside it: told by one probe (the
 held-out LLM's slowest stage), and zero-shot, from what ships, without any of these rows.
 

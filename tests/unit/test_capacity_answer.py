@@ -223,7 +223,7 @@ def test_what_makes_no_sense_is_one_error_with_its_option(trace, given, problem,
     assert error.value.field == field and error.value.fix
 
 
-def test_points_of_an_engine_that_stops_to_prefill_have_no_law_of_a_step(trace) -> None:
+def test_points_of_servers_without_cuda_graphs_have_no_law_of_a_step(trace) -> None:
     with pytest.raises(InputError, match="no step can be simulated"):
         source = ("--source", "archive:llm-pilot", "--gpu-profiles", "1xH100-80GB")
         sextant("capacity", "--trace", trace, *LIMITS, *ASKED, *source)

@@ -104,7 +104,7 @@ def test_a_rate_is_simulated_where_what_was_loaded_has_a_law_of_a_step(loads, tm
     limits = ("--ttft-ms", "p95:1000", "--itl-ms", 1000, "--format", "json")
     rate = ("--llm", "llama-7b", "--request-rate", 30, *limits)
     steady = json.loads(sextant("recommend", "--database", loads, *rate))
-    assert steady["basis"] == "measured"  # TGIS stops to prefill
+    assert steady["basis"] == "measured"  # TGIS has no CUDA graphs
     assert "The rate is taken as a steady load, as measured" in steady["text"]
     of_vllm = ("--llm-id", "llama-7b", "--gpu-profile", "1xH100-80GB", "--engine", "vllm")
     with StubServer(answer_endpoint("m")) as server:

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from served_world import LLMS, PROFILES, draw, facts
-from sextant.base.errors import InputError
 from sextant.decide.decision import best_probe
 from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.facts.slo import SLO
@@ -178,11 +177,3 @@ def test_what_the_held_out_llm_measured_changes_nothing_for_it(judged: Evaluatio
     pd.testing.assert_frame_equal(before, after)
     chosen = [f.recommendations.set_index("llm_id").loc["seven"] for f in frames]
     assert chosen[0]["gpu_profile_id"] == chosen[1]["gpu_profile_id"]
-
-
-def test_points_without_lengths_are_an_error_that_names_them() -> None:
-    bare = points_of(TRAINING).drop(columns=["input_tokens", "output_tokens"])
-    with pytest.raises(InputError, match="how long"):
-        judge(bare)
-    with pytest.raises(InputError, match="build the store again"):
-        judge(points_of(TRAINING).assign(output_tokens=np.nan))

@@ -9,7 +9,7 @@ import pytest
 from served_world import LLMS, PROFILES, USERS, decoder, facts
 from sextant.points.frame import LENGTHS, Facts, Features, execution_classes
 from sextant.predict.roofline.law import LAW, NAMES, PARAMETERS, fact_rows, terms
-from sextant.predict.roofline.posterior import columns_of
+from sextant.predict.roofline.posterior import columns_of, prior
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])
 
@@ -44,9 +44,10 @@ def test_without_cuda_graphs_launches_and_memory_traffic_hide_each_other() -> No
     assert (graphed["launch_ms"] + graphed["weights_ms"] >= read + launches).all()
 
 
-def test_latencies_never_fall_with_more_users() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_latencies_never_fall_with_more_users(seed) -> None:
     X = facts({"seven": LLMS["seven"], "grouped": LLMS["grouped"]})
-    phi = LAW.design(X).parameters(LAW.design(X).mean)
+    phi = prior(LAW).draw_parameters(X, 20, seed)[seed]
     logs = LAW.predict_log(phi, columns_of(X)).reshape(-1, len(USERS), 2)
     assert np.isfinite(logs).all()
     assert (np.diff(logs, axis=1) > -1e-9).all()
@@ -97,3 +98,10 @@ def test_published_features_tell_which_decoders_ran_padded() -> None:
     assert found == {"flash": "paged", "padded": "padded", "sibling": "padded", "unknown": "paged"}
     encoder = {"t5": replace(decoder(16, 2048), is_encoder_decoder=True, n_encoder_layers=16)}
     assert execution_classes(encoder, None) == {"t5": "encoder-decoder"}
+
+
+def test_points_without_lengths_are_of_their_sources_workload() -> None:
+    keys = pd.DataFrame({"llm_id": "seven", "gpu_profile_id": "1xlarge", "users": [1, 2, 4]})
+    keys = keys.assign(source=["a", "a", "b"], input_tokens=[80.0, None, None], output_tokens=9.0)
+    rows = fact_rows(keys, Facts(LLMS, PROFILES))
+    assert rows["input_tokens"].tolist() == [80, 80, 500]

@@ -225,7 +225,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         set(),
     ),
     "an edit of the law of roofline": (
-        edit("sextant/predict/roofline/batching.py"),
+        edit("sextant/predict/roofline/law.py"),
         AFTER_POINTS - Counter(evaluate_predictor=3),
         set(),
     ),

@@ -106,7 +106,7 @@ def _explanation(facts: Row) -> Document:
         ),
         *([Note(drafting)] if drafting else []),
         table(
-            "mean time between tokens",
+            "time between tokens",
             facts["itl"],
             "itl_ms",
             f"× {facts['itl_factor']:.2f} for the percentile and the learned correction: ITL",

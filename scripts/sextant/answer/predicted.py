@@ -114,9 +114,6 @@ def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
         raise InputError(f"no prediction is possible ({problem})", fix=fix)
     profiles = {**known.profiles, **subject.profiles}
     training = Rows(subject.training(model, latencies, profiles), latencies[TARGETS])
-    has_lengths = training.X[LENGTHS].notna().all(axis=1)
-    if has_lengths.any():  # a law may need them
-        training = training.where(has_lengths)
     references = None
     if probe is not None:
         measured_on = probe["gpu_profile_id"].unique()

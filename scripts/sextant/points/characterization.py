@@ -65,7 +65,7 @@ class Setup:
     output_tokens: _Tokens | None = None
     """mean output length of the requests, above 0, up to 100,000,000"""
     wait_steps: Annotated[float, Field(ge=0, le=10_000)] | None = None
-    """steps that a prompt waits on average by the server's settings, up to 10,000; empty: 0"""
+    """mean steps that a prompt waits by the server's settings, up to 10,000; empty: the engine's"""
     measured_on: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}([T ].*)?$")] | None = None
     """date of the measurement, YYYY-MM-DD, with or without a time"""
 

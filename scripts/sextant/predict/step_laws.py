@@ -37,11 +37,11 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
 
     The first law of each has the most likely parameters, the others those of draws. The rows are as
     `predictor.design` gives them, of any users; their lengths are the means of the requests.
-    InputError where most points of the fit are of servers without CUDA graphs.
+    InputError where most points of the fit, or the rows, are of servers without CUDA graphs.
     """
     posterior = predictor.posterior_
-    if not predictor.has_steps:
-        problem = "most points are of servers without CUDA graphs (TGIS, or CPU cores)"
+    if not predictor.has_steps or rows["is_eager"].any():
+        problem = "servers without CUDA graphs (TGIS, CPU cores) are measured or asked about"
         fix = "name a source of servers with them, e.g. --source archive:inferencex"
         raise InputError(f"no step can be simulated: {problem}", fix=fix)
     n_rows, n_users, n_laws = len(rows), len(_USERS), 1 + n_draws

@@ -166,8 +166,8 @@ def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Mean
         itl_ms = decode_ms + (1 - limits.wave) * decoding * others * prompt_ms / later
         own_ms = _alone_ms(law, limits, load, *step)
         # Users do not come at any time, but when steps end.
-        crowd = (decoding * others) ** _CROWDING
-        gathered = limits.wait_steps * crowd / (crowd + limits.gathering**_CROWDING + 1e-9)
+        crowd = np.maximum(decoding * others, 1e-9) ** _CROWDING
+        gathered = limits.wait_steps * crowd / (crowd + limits.gathering**_CROWDING)
         waited = limits.wait * (0.5 + limits.is_asynchronous) + gathered
         waiting_ms = (n > 1) * waited * itl_ms
         wave_ms = limits.wave * decoding * others * _backlog_ms(law, limits, load, seen)

@@ -19,9 +19,8 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant import simulate
-from sextant.base.errors import InputError
 from sextant.base.files import atomic_path, import_without
-from sextant.points.frame import LENGTHS, TARGETS, Facts
+from sextant.points.frame import TARGETS, Facts
 from sextant.predict import JointPredictor, Rows
 from sextant.predict.roofline.law import LAW, deployments, fact_rows, fill_undrafted
 from sextant.predict.roofline.posterior import Fit, Law, Posterior, columns_of, fit, prior
@@ -149,27 +148,20 @@ class Roofline(JointPredictor):
 
     residuals_: Residuals
     has_steps: bool
-    """Whether steps are known apart: most points of the fit are of servers with CUDA graphs."""
+    """Whether steps are known apart: half of the training points or more have CUDA graphs."""
 
     def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
         """Return the facts of each point."""
         return fact_rows(keys, facts)
 
     def fit(self, training: Rows, references: Rows | None = None) -> Self:
-        """Train on points, and on those few of the new LLM; without any, the law's prior is left.
-
-        Raises InputError: the lengths of the workload's requests are not known.
-        """
+        """Train on points, and on those few of the new LLM; without any the law's prior is left."""
         X, y = training
-        if X[LENGTHS].isna().any(axis=None):
-            problem = "the points do not say how long the workload's requests are"
-            fix = "build the store again from its measurements"
-            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
+        self.has_steps = _has_steps(X)
         if references is not None and len(references.X):
             X = fill_undrafted(pd.concat([X, references.X]))
             y = pd.concat([y, references.y])
         y_ms = y[TARGETS].to_numpy(float)
-        self.has_steps = bool(X["is_eager"].mean() < 0.5)
         if X.empty:
             self.posterior_, self.residuals_ = prior(LAW), Residuals(LAW, [])
             return self
@@ -196,7 +188,7 @@ class Roofline(JointPredictor):
 
     def restore(self, X: pd.DataFrame, arrays: Mapping[str, np.ndarray]) -> None:
         """Take what a fit of the same points has found; `X` is their design matrix."""
-        self.has_steps = bool(X["is_eager"].mean() < 0.5)
+        self.has_steps = _has_steps(X)
         names = [(str(parameter), str(effect)) for parameter, effect in arrays["names"]]
         spread = dict(zip(map(str, arrays["groups"]), arrays["spreads"].tolist(), strict=True))
         noise = dict(zip(map(str, arrays["kinds"]), arrays["noises"], strict=True))
@@ -251,6 +243,10 @@ class Roofline(JointPredictor):
         rows["nttft_factor"], rows["itl_factor"] = factors.T
         rows["nttft_ms"], rows["itl_ms"] = latencies.T
         return rows
+
+
+def _has_steps(X: pd.DataFrame) -> bool:
+    return bool(X["is_eager"].mean() <= 0.5)
 
 
 _MOST_KEPT = 32

@@ -50,7 +50,7 @@ PARAMETERS = {
 }
 NAMES = tuple(PARAMETERS)
 ITL_TERMS = ("launch_ms", "weights_ms", "kv_ms", "sequences_ms", "other_prompts_ms")
-"""Those of `terms` that add up to the mean ITL."""
+"""Those of `terms` that add up to the ITL."""
 _EXPERTS_AT_REFERENCE = 8.0
 _DRAFT_MS = 0.3
 """Of a draft's pass beyond its layers: launches and choices of tokens outside of CUDA graphs."""
@@ -309,7 +309,7 @@ _STATE_BYTES = 2
 _LEAST_FREE = 0.02
 """Share of the memory that a law leaves for KV cache at least."""
 UNKNOWN_TOKENS = 500.0
-"""Taken for a length that a source does not state: chats have a few hundred tokens."""
+"""Taken for a length that a source states of no point: chats have a few hundred tokens."""
 
 
 def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
@@ -342,8 +342,9 @@ def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     )
     is_eager = ~texts["engine"].map(has_cuda_graphs).astype(bool) | (known["is_cpu"] > 0)
     lengths = keys[LENGTHS].astype(float)
-    # Sources of servers without CUDA graphs state them, or a fit says that they are missing.
-    lengths = lengths.fillna(UNKNOWN_TOKENS).where(lengths.notna() | ~is_eager.to_numpy()[:, None])
+    # A point without lengths is of the workload of its source's others.
+    alike = lengths.groupby(keys["source"].astype(object), dropna=False).transform("median")
+    lengths = lengths.fillna(alike).fillna(UNKNOWN_TOKENS)
     held = lengths["input_tokens"] + lengths["output_tokens"] / 2
     servers = [*zip(pairs, texts["engine"], data_parallel, strict=True)]
     memory = {

@@ -131,7 +131,7 @@ class Law(NamedTuple):
     """What the latencies are made of, by name, each of shape (rows,): of parameters (rows,
     parameters) and columns of facts."""
     itl_terms: tuple[str, ...]
-    """Those that add up to the mean ITL; `prefill_ms, batching_ms, queueing_ms` do to the TTFT."""
+    """Those that add up to the ITL; `prefill_ms, batching_ms, queueing_ms` do to the TTFT."""
     effects: Callable[[pd.DataFrame], Iterable[Effect]]
     tree_columns: Callable[[pd.DataFrame, np.ndarray], Mapping[str, np.ndarray | pd.Series]]
     """What trees see that correct the law, of fact rows and `predict_log` of them: `users,
