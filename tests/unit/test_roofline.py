@@ -102,6 +102,7 @@ def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
         again = Roofline(LIMITS, PROFILES, 0)
         fit_or_restore(again, TRAINING, None)
         assert np.array_equal(again.sample(HELD_OUT.X), model.sample(HELD_OUT.X))
+        assert not again.has_steps
     (file,) = (tmp_path / "sextant").iterdir()
     file.write_bytes(file.read_bytes()[:1000])
     fit_or_restore(again, TRAINING, None)

@@ -79,11 +79,8 @@ def fitted() -> tuple[Roofline, pd.DataFrame]:
     phi = LAW.design(X)
     phi = phi.parameters(phi.mean)
     latencies = np.exp(LAW.predict_log(phi, columns_of(X)))
-    model = Roofline(None, PROFILES, 1)
-    y = rows([DENSE, MOE], ["2xH100-80GB", "8xH100-80GB"]).assign(
-        nttft_ms=latencies[:, 0], itl_ms=latencies[:, 1]
-    )
-    return model.fit(Rows(X, y[["nttft_ms", "itl_ms"]])), X
+    y = pd.DataFrame(latencies, X.index, ["nttft_ms", "itl_ms"])
+    return Roofline(None, PROFILES, 1).fit(Rows(X, y)), X
 
 
 def test_fitted_laws_give_the_predictors_latencies() -> None:
@@ -125,8 +122,9 @@ def test_servers_without_cuda_graphs_have_no_step_law() -> None:
     model, X = Roofline(None, PROFILES, 1), rows([DENSE, MOE], ["8xH100-80GB"], engine="tgis")
     y = X[["users"]].assign(nttft_ms=0.1 + X["users"] / 100, itl_ms=10.0 + X["users"])
     model.fit(Rows(X, y[["nttft_ms", "itl_ms"]]))
-    with pytest.raises(InputError, match="without CUDA graphs"):
-        step_laws(model, X.iloc[:1], 2, 1)
+    for known in (model, fitted()[0]):  # also beside others
+        with pytest.raises(InputError, match="without CUDA graphs"):
+            step_laws(known, X.iloc[:1], 2, 1)
 
 
 def test_a_probe_tells_what_the_deployment_adds() -> None:

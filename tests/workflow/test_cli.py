@@ -51,7 +51,7 @@ def test_recommend_and_explain_from_what_ships(sextant, tmp_path) -> None:
     done = sextant("explain", *llm, *chosen)
     assert done.returncode == 0, done.stderr
     assert "reading the weights" in done.stdout
-    done = sextant("recommend", *llm, *limits, "--risk", "1e-9", "--gpu-profiles", "1xT4-16GB")
+    done = sextant("recommend", *llm, *limits, "--risk", "1e-9", "--gpu-profiles", "1xA10-24GB")
     assert done.returncode == 3
     assert "with probability 0.999999999 or more" in done.stdout
 

@@ -46,7 +46,7 @@ _FEW_USERS = 8
 """At which drafts are compared where no replica serves a request rate."""
 _STEADY = (
     "The rate is taken as a steady load, {how}. Requests that arrive at random may need more "
-    "replicas: `sextant capacity` with the same options simulates them."
+    "replicas; `sextant capacity` simulates them where steps are known."
 )
 
 
