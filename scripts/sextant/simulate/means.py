@@ -167,7 +167,7 @@ def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Mean
         own_ms = _alone_ms(law, limits, load, *step)
         # Users do not come at any time, but when steps end.
         crowd = np.maximum(decoding * others, 1e-9) ** _CROWDING
-        gathered = limits.wait_steps * crowd / (crowd + limits.gathering**_CROWDING)
+        gathered = limits.wait_steps * (crowd / (crowd + limits.gathering**_CROWDING))
         waited = limits.wait * (0.5 + limits.is_asynchronous) + gathered
         waiting_ms = (n > 1) * waited * itl_ms
         wave_ms = limits.wave * decoding * others * _backlog_ms(law, limits, load, seen)
