@@ -337,7 +337,7 @@ def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
     known = pd.DataFrame([of_pair[pair] for pair in pairs], index=keys.index)
     n_gpus = known["n_gpus"]
     data_parallel, expert_parallel = (
-        keys[name].astype(float).fillna(1.0).clip(1, n_gpus)
+        keys[name].astype("Float64").fillna(1.0).astype(float).clip(1, n_gpus)
         for name in ("data_parallel", "expert_parallel")
     )
     is_eager = ~texts["engine"].map(has_cuda_graphs).astype(bool) | (known["is_cpu"] > 0)
