@@ -60,8 +60,8 @@ class Study:
         self.truth = at_percentile(known.points, (50, 50))
         model = Roofline(slos[0], known.profiles, SEED)
         # The workload's lengths are known before anything is measured.
-        told = self.truth.assign(**self.truth[LENGTHS].median())
-        self.rows = design_rows(model, told, self.facts)
+        of_one_workload = self.truth.assign(**self.truth[LENGTHS].median())
+        self.rows = design_rows(model, of_one_workload, self.facts)
         self.llm_ids = sorted(self.rows.X["llm_id"].unique())
 
     def ask(

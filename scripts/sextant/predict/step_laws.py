@@ -1,8 +1,8 @@
 """Step laws of configurations that nobody need have measured, from the predictor's fit.
 
-The law says what a step takes (`law.step_law`); what the statistic, the
-trees and the error of a draw say beyond it scales its terms, until the closed form at one to many
-users gives the predictor's own latencies.
+The law says what a step takes (`law.step_law`); what the statistic, the trees and the error of a
+draw say beyond it scales its terms, until the closed form at one to many users gives the
+predictor's own latencies.
 """
 
 from dataclasses import astuple

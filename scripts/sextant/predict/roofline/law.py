@@ -244,6 +244,8 @@ _LLM |= {"prompt_launch": 0.15, "bandwidth": 0.05, "flops": 0.1}
 def _eager_effects(X: pd.DataFrame) -> Iterator[Effect]:
     """Yield the effects on servers without CUDA graphs."""
     is_eager = X["is_eager"] > 0
+    if not is_eager.any():
+        return
     gpus, llms = X["gpu_id"].where(is_eager), X["llm_id"].where(is_eager)
     execution, doublings = X["execution"].where(is_eager), np.log2(X["n_gpus"].to_numpy(float))
     kinds = X["engine"].where(X["is_cpu"] == 0, "cpu").where(is_eager)
