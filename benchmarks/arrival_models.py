@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from sextant.experiment.downloads import fetch, load_registry
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.workload.arrivals import MODELS, choose_arrivals, fit_arrivals
 from sextant.workload.draw import draw_service
 from sextant.workload.profiles import read_arrivals

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.answer.policies import read_policy
-from sextant.answer.question import Length, Question
-from sextant.answer.question import Requests as Lengths
-from sextant.answer.simulation import Sent, simulate_llm
-from sextant.answer.step_laws import MEDIANS, Settings
+from sextant.ask.laws import MEDIANS, Settings
+from sextant.ask.question import Question
+from sextant.capacity.policies import read_policy
+from sextant.capacity.simulation import Sent, simulate_llm
 from sextant.facts.startup import Startup
-from sextant.simulate import Requests
+from sextant.simulate.simulation import Requests
+from sextant.workload.lengths import Length
+from sextant.workload.lengths import Requests as Lengths
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 BOOT_S = 87.0

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/beside_vllm_scheduler.py [--requests 1000]
 
 The classes `Scheduler` and `AsyncScheduler` of vLLM V1 plan steps of made-up requests; each step
-takes what the law says, each token is made up (`tests/vllm_scheduler.py`). `sextant.simulate` gets
+takes what the law says, each token is made up (`tests/vllm_scheduler.py`). Sextant's simulator gets
 the same requests, settings and law. Needs `.venv-vllm`.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.simulate import Requests, Scheduler, Simulation, StepLaw, simulate
+from sextant.simulate.simulation import Requests, Scheduler, Simulation, StepLaw, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import Scheduled, schedule_with_vllm

@@ -22,16 +22,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.answer.demand import Demand, Target, requests_of_demand
-from sextant.answer.question import Question
-from sextant.answer.sizing import Server, simulated_server, size_by_simulation
-from sextant.answer.step_laws import LLMLaws, ServerLaws, Settings, find_laws
-from sextant.answer.traffic import TraceTraffic, demand_of_trace
+from sextant.ask.laws import LLMLaws, ServerLaws, Settings, find_laws
+from sextant.ask.question import Question
+from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
+from sextant.decide.demand import Demand, Target, requests_of_demand
+from sextant.decide.simulated_sizing import Server, simulated_server, size_by_simulation
 from sextant.decide.sizing import fewest_replicas
 from sextant.facts.slo import SLO
-from sextant.simulate import NAMES, OK, Requests, StepLaw, simulate_closed
-from sextant.trace import ingest_trace
+from sextant.simulate.simulation import NAMES, OK, Requests, StepLaw, simulate_closed
+from sextant.trace.job import ingest_trace
 
 HERE = Path(__file__).parents[1]
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", HERE.parent / "shared" / "datasets"))

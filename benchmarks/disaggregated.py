@@ -15,17 +15,17 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.apart import handover
-from sextant.answer.source import load_sources
+from sextant.ask.source import load_sources
 from sextant.facts.engine import scheduler_sheet
 from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM, load_llm, served
+from sextant.law.posterior import columns_of
+from sextant.law.roofline import Roofline, fit_or_restore
+from sextant.law.terms import limits_of, step_law
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict import Rows
-from sextant.predict.roofline import Roofline, fit_or_restore
-from sextant.predict.roofline.law import limits_of, step_law
-from sextant.predict.roofline.posterior import columns_of
-from sextant.simulate import NAMES, OK, Requests, Scheduler, Simulation, StepLaw
+from sextant.predict.predictor import Rows
 from sextant.simulate.pools import Pool, simulate_apart, simulate_users_apart
+from sextant.simulate.simulation import NAMES, OK, Requests, Scheduler, Simulation, StepLaw
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ["archive:inferencex", "archive:inferencex-other-engines", "archive:nvidia-perf"]

@@ -12,13 +12,13 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from sextant.answer.source import load_sources
+from sextant.ask.source import load_sources
 from sextant.base.errors import InputError
+from sextant.law.roofline import Roofline
+from sextant.law.step_laws import step_laws
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict import Rows
-from sextant.predict.roofline import Roofline
-from sextant.predict.step_laws import step_laws
-from sextant.simulate import Requests, Scheduler, StepLaw, simulate_closed
+from sextant.predict.predictor import Rows
+from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate_closed
 
 CONFIGURATION = [
     *("llm_id", "gpu_profile_id", "engine_version", "served_precision", "kv_precision"),

@@ -29,18 +29,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sextant.answer.fleet import options_of_draws
-from sextant.answer.fleet_plan import RISK, plan_fleet
 from sextant.decide.fleet import Demand, Option, Placement, Pool, Served
 from sextant.decide.fleet_program import pool_uses
-from sextant.decide.score import so_score
-from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
+from sextant.fleet.fleet import options_of_draws
+from sextant.fleet.plan import RISK, plan_fleet
+from sextant.judge.folds import Task, fit_folds
+from sextant.judge.score import so_score
+from sextant.judge.tasks import task_of_characterization
 from sextant.pages.charts import MARKERS
 from sextant.points.characterization import SHIPPED, load_folder
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
-from sextant.predict import Draws
-from sextant.predict.folds import Task, fit_folds
+from sextant.predict.predictor import Draws
 
 SEED = 42
 NTTFT_MS, ITL_MS, USERS = (10, 25, 100), (30, 40, 50, 75), (20, 50, 100, 200)

@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from sextant.answer.fleet_plan import answer_fleet, plan_fleet
 from sextant.decide.fleet import Demand, Option, Pool
 from sextant.facts.slo import SLO
+from sextant.fleet.plan import answer_fleet, plan_fleet
 
 USD_PER_HOUR = {"A": 1.2, "B": 2.5, "C": 4.1, "D": 6.9, "E": 0.8}
 POWER = {"A": 1.0, "B": 2.0, "C": 3.7, "D": 6.0, "E": 0.6}

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.answer.source import load_sources
-from sextant.decide.tasks import task_of_characterization
+from sextant.ask.source import load_sources
+from sextant.judge.accuracy import METRICS, accuracy, predict_held_out, prediction_table
+from sextant.judge.folds import Task
+from sextant.judge.tasks import task_of_characterization
+from sextant.law import roofline
+from sextant.law.terms import LAW
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
-from sextant.predict import roofline
-from sextant.predict.accuracy import METRICS, accuracy, predict_held_out, prediction_table
-from sextant.predict.folds import Task
-from sextant.predict.roofline.law import LAW
 
 SEED = 42
 PREDICTORS = ("roofline", "llm_pilot")

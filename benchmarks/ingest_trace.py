@@ -108,7 +108,7 @@ def with_fits(path: Path, folder: Path) -> dict[str, float]:
 
 
 def with_sextant(path: Path, folder: Path) -> dict[str, float]:
-    from sextant.trace import ingest_trace
+    from sextant.trace.job import ingest_trace
 
     started = time.perf_counter()
     trace = folder / "trace.parquet"
@@ -121,7 +121,7 @@ def with_sextant(path: Path, folder: Path) -> dict[str, float]:
 
 
 def with_ingest(path: Path, folder: Path) -> dict[str, float]:
-    from sextant.trace import ingest_trace
+    from sextant.trace.job import ingest_trace
 
     started = time.perf_counter()
     outputs = [folder / name for name in ("trace.parquet", "rejected.parquet", "report.json")]

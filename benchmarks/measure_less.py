@@ -23,10 +23,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer.measurements import given_measurements
-from sextant.answer.run_plan import ASSUMED, cell_s
-from sextant.answer.source import load_sources
-from sextant.answer.value import (
+from sextant.ask.source import load_sources
+from sextant.decide.decision import worth_of
+from sextant.decide.sizing import candidates, recommend, size_replicas
+from sextant.experiment.scenarios import ClosedLoop
+from sextant.experiment.servers import Variant
+from sextant.facts.slo import SLO, load_slos
+from sextant.judge.score import so_score
+from sextant.judge.tasks import separate_configurations, task_of_characterization
+from sextant.law.roofline import Roofline
+from sextant.plan.measurements import given_measurements
+from sextant.plan.run_plan import ASSUMED, cell_s
+from sextant.plan.value import (
     Budget,
     Candidate,
     Decisions,
@@ -34,13 +42,6 @@ from sextant.answer.value import (
     order_cells,
     weigh_decisions,
 )
-from sextant.decide.decision import worth_of
-from sextant.decide.score import so_score
-from sextant.decide.sizing import candidates, recommend, size_replicas
-from sextant.decide.tasks import separate_configurations, task_of_characterization
-from sextant.experiment.scenarios import ClosedLoop
-from sextant.experiment.servers import Variant
-from sextant.facts.slo import SLO, load_slos
 from sextant.points.frame import (
     IDENTIFIERS,
     KEYS,
@@ -50,8 +51,7 @@ from sextant.points.frame import (
     at_percentile,
     has_latency,
 )
-from sextant.predict import Draws, Rows, reference_profiles
-from sextant.predict.roofline import Roofline
+from sextant.predict.predictor import Draws, Rows, reference_profiles
 
 SEED = 42
 RANDOM_SEEDS = 3

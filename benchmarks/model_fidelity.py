@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.report.trace_file import explained
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.workload.fit import ks_distance, largest_difference, spearman
 from sextant.workload.published import output_by_input
 from sextant.workload.request_model import (

@@ -19,14 +19,14 @@ from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut
 from sklearn.pipeline import Pipeline
 from xgboost import XGBRegressor
 
-from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
+from sextant.judge.folds import design_rows
+from sextant.judge.tasks import task_of_characterization
 from sextant.points.frame import FLOOR_MS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict import Rows, Settings
 from sextant.predict.features import FeatureEncoder, sample_weights
-from sextant.predict.folds import design_rows
 from sextant.predict.llm_pilot import LLMPilot
+from sextant.predict.predictor import Rows, Settings
 from sextant.predict.tuning import choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)

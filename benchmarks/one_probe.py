@@ -19,15 +19,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer.source import load_sources
+from sextant.ask.source import load_sources
 from sextant.decide.decision import best_probe, choose, weigh
-from sextant.decide.tasks import as_options, task_of_characterization
 from sextant.facts.slo import SLO, load_slos
+from sextant.judge.accuracy import held_out_folds
+from sextant.judge.folds import Task, share_lengths
+from sextant.judge.tasks import as_options, task_of_characterization
+from sextant.law.roofline import Roofline
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
-from sextant.predict import Calibration, Draws, Rows
-from sextant.predict.accuracy import held_out_folds
-from sextant.predict.folds import Task, share_lengths
-from sextant.predict.roofline import Roofline
+from sextant.predict.predictor import Calibration, Draws, Rows
 from sextant.predict.tuning import results_of
 
 SEED = 42

@@ -22,18 +22,18 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from sextant.answer.source import load_sources
+from sextant.ask.source import load_sources
 from sextant.facts.llm import LLM, load_llm
+from sextant.law.calibration import told_by_probe
+from sextant.law.means import Limits, Load, open_loop, saturation_rps
+from sextant.law.posterior import columns_of
+from sextant.law.roofline import Roofline
+from sextant.law.step_laws import step_laws
+from sextant.law.terms import NAMES, PARAMETERS, fact_rows, limits_of, step_law
 from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict import Rows
-from sextant.predict.roofline import Roofline
-from sextant.predict.roofline.law import NAMES, PARAMETERS, fact_rows, limits_of, step_law
-from sextant.predict.roofline.posterior import columns_of
-from sextant.predict.step_laws import step_laws
-from sextant.simulate import NAMES as TERMS
-from sextant.simulate import Requests, Scheduler, StepLaw, simulate
-from sextant.simulate.calibrated import told_by_probe
-from sextant.simulate.means import Limits, Load, open_loop, saturation_rps
+from sextant.predict.predictor import Rows
+from sextant.simulate.simulation import NAMES as TERMS
+from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCE = "archive:inferencex"

@@ -24,16 +24,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from real_vllm import CONFIG, SETTINGS
-from sextant.answer.traffic import demand_of_trace
+from sextant.ask.traffic import demand_of_trace
 from sextant.bench.cell import model_folder
 from sextant.engine.http import total
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
-from sextant.simulate import Scheduler, StepLaw, simulate
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate
 from sextant.simulate.tables import cache_depths
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.workload.shared_blocks import read_blocks
 
 LLM = load_llm(CONFIG, "bfloat16")

@@ -20,15 +20,15 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from sextant.decide.decision import best_probe, choose, weigh
-from sextant.decide.score import judge, so_score
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.slo import SLO, load_slos
+from sextant.judge.folds import design_rows
+from sextant.judge.score import judge, so_score
+from sextant.law.roofline import Roofline
 from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict import Draws, Rows, Settings, predictor_class
-from sextant.predict.folds import design_rows
-from sextant.predict.roofline import Roofline
+from sextant.predict.predictor import Draws, Rows, Settings, predictor_class
 
 KEYS = [*IDENTIFIERS, "users"]
 SEED = 42

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.answer.question import Length, Question
-from sextant.answer.question import Requests as Lengths
-from sextant.answer.step_laws import MEDIANS, Settings, find_laws
-from sextant.simulate import Requests, simulate
+from sextant.ask.laws import MEDIANS, Settings, find_laws
+from sextant.ask.question import Question
+from sextant.simulate.simulation import Requests, simulate
+from sextant.workload.lengths import Length
+from sextant.workload.lengths import Requests as Lengths
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 LLM = Path("resources/llms/Qwen__Qwen3-32B.json")

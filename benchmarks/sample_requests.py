@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel, served_requests
 

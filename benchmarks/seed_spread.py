@@ -14,14 +14,14 @@ from pathlib import Path
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.decide.score import judge, summarize
 from sextant.decide.sizing import candidates, recommend
-from sextant.decide.tasks import task_of_characterization
 from sextant.facts.slo import SLO
+from sextant.judge.folds import Task, design_rows
+from sextant.judge.score import judge, summarize
+from sextant.judge.tasks import task_of_characterization
 from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict import PREDICTORS, Rows, predictor_class, reference_profiles
-from sextant.predict.folds import Task, design_rows
+from sextant.predict.predictor import PREDICTORS, Rows, predictor_class, reference_profiles
 from sextant.predict.tuning import Tunable, choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)

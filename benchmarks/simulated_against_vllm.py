@@ -35,12 +35,12 @@ from real_vllm import SETTINGS, random_weights
 from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
+from sextant.law.calibration import calibrate, closed_loop_requests
+from sextant.law.means import Limits, Load, saturation_rps
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import Source, listed
-from sextant.simulate import Requests, Scheduler, StepLaw, simulate
-from sextant.simulate.calibrated import calibrate, closed_loop_requests
-from sextant.simulate.means import Limits, Load, saturation_rps
+from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate
 from sextant.workload.prompts import RandomTokens
 from support import ROOT
 

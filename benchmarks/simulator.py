@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sextant.base.files import read_parquet
-from sextant.simulate import (
+from sextant.simulate.simulation import (
     Requests,
     Scheduler,
     Simulation,

@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.answer.candidates import Subject, read_question, subject_of
-from sextant.answer.question import Length, Question, Requests
-from sextant.answer.step_laws import MEDIANS, Settings, fit_medians, server_laws
-from sextant.predict.roofline import Roofline
-from sextant.simulate import Requests as Sent
-from sextant.simulate import Scheduler, StepLaw, simulate
-from sextant.simulate.means import Limits, Load, closed_loop
+from sextant.ask.candidates import Subject, read_question, subject_of
+from sextant.ask.laws import MEDIANS, Settings, fit_medians, server_laws
+from sextant.ask.question import Question
+from sextant.law.means import Limits, Load, closed_loop
+from sextant.law.roofline import Roofline
+from sextant.simulate.simulation import Requests as Sent
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.workload.lengths import Length, Requests
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ("archive:inferencex",)

@@ -1,8 +1,8 @@
 """Judge a predictor on held-out LLMs and recommend for all, by points, feasibility and sheets."""
 
 from sextant.base.job_log import job_log
-from sextant.decide.evaluate import evaluate_files, read_task
 from sextant.experiment.loading import load_experiment
+from sextant.judge.evaluate import evaluate_files, read_task
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)

@@ -1,7 +1,7 @@
 """Normalise a production trace, with its malformed rows and a report."""
 
 from sextant.base.job_log import job_log
-from sextant.trace import MAX_RATE_RPS, ingest_trace
+from sextant.trace.job import MAX_RATE_RPS, ingest_trace
 
 with job_log(snakemake.log[0]) as log:
     row = snakemake.params.row

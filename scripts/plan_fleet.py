@@ -1,8 +1,8 @@
 """Give the devices of a cluster to demands at the lowest cost: a table, a page, JSON."""
 
-from sextant.answer.fleet_document import plan_files
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
+from sextant.fleet.document import plan_files
 
 with job_log(snakemake.log[0]):
     plan_files(

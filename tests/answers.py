@@ -3,10 +3,10 @@
 from typing import Any
 
 from sextant.answer.answer import recommendation_document
-from sextant.answer.explain import explain_llm
-from sextant.answer.question import Question
-from sextant.answer.recommend import recommend_llm
+from sextant.ask.question import Question
 from sextant.pages.blocks import as_text
+from sextant.recommend.explain import explain_llm
+from sextant.recommend.recommend import recommend_llm
 
 
 def recommended(question: Question) -> dict[str, Any]:

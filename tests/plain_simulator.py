@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sextant.simulate import Requests, Scheduler, StepLaw
+from sextant.simulate.simulation import Requests, Scheduler, StepLaw
 
 LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
 PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)

@@ -5,7 +5,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.predict import Rows
+from sextant.predict.predictor import Rows
 
 LIMITS = SLO("s", nttft_ms=4.0, itl_ms=25.0, percentile=50, users=100)
 USERS = (1, 4, 16, 64)

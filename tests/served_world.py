@@ -5,10 +5,10 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
+from sextant.law.posterior import columns_of
+from sextant.law.terms import LAW, NAMES, fact_rows
 from sextant.points.frame import IDENTIFIERS, Facts
-from sextant.predict import Rows
-from sextant.predict.roofline.law import LAW, NAMES, fact_rows
-from sextant.predict.roofline.posterior import columns_of
+from sextant.predict.predictor import Rows
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 GPUS = {

@@ -16,13 +16,15 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from sextant.answer.question import Length, Question, Requests
-from sextant.answer.simulation import Sent, simulate_llm
-from sextant.answer.step_laws import Settings
+from sextant.ask.laws import Settings
+from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet, read_yaml
+from sextant.capacity.simulation import Sent, simulate_llm
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.slo import SLO
+from sextant.judge.accuracy import accuracy, predict_rows, prediction_table
+from sextant.judge.folds import Task
 from sextant.points.cell_files import read_run
 from sextant.points.characterization import (
     Characterization,
@@ -34,9 +36,8 @@ from sextant.points.characterization import (
 from sextant.points.export import export_folder, write_description, write_points
 from sextant.points.frame import TARGETS, Facts, at_percentile
 from sextant.points.measured import load_all
-from sextant.predict.accuracy import accuracy, predict_rows, prediction_table
-from sextant.predict.folds import Task
-from sextant.simulate import Requests as SentRequests
+from sextant.simulate.simulation import Requests as SentRequests
+from sextant.workload.lengths import Length, Requests
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "benchmark.yaml"  # in the folder of the points: the configuration that they were made with

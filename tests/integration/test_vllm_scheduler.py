@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from real_vllm import NEEDS_VLLM, schedule_with_vllm
-from sextant.simulate import Requests, Scheduler, StepLaw, simulate
+from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
 LAW = StepLaw(3, 4, 0.21, 3e-4, 0.023, 1.1e-6, 1.3)

@@ -9,16 +9,16 @@ import pytest
 from test_law import CONFIGS, LLMS, latencies, rows
 
 from sextant.base.errors import InputError
-from sextant.decide import scores
-from sextant.decide.evaluate import evaluate
-from sextant.decide.tasks import separate_configurations, task_of_characterization
 from sextant.facts.slo import SLO
+from sextant.judge import scores
+from sextant.judge.accuracy import accuracy, predict_held_out, prediction_table
+from sextant.judge.evaluate import evaluate
+from sextant.judge.folds import Task
+from sextant.judge.tasks import separate_configurations, task_of_characterization
+from sextant.law.energy import energy_rows, log_energy
+from sextant.law.posterior import columns_of
 from sextant.points.characterization import load_folder
 from sextant.points.frame import Facts, at_percentile
-from sextant.predict.accuracy import accuracy, predict_held_out, prediction_table
-from sextant.predict.folds import Task
-from sextant.predict.roofline.energy import energy_rows, log_energy
-from sextant.predict.roofline.posterior import columns_of
 
 PROFILES = ("2xH100-80GB", "8xH200-141GB")
 SHIPPED = ("meta-llama__Llama-3.1-70B", "Qwen__Qwen3-32B", "nvidia__Llama-3.1-8B-Instruct-FP8")
@@ -198,7 +198,7 @@ def test_slos_and_accuracy_that_ask_the_same_are_fitted_once(folder, monkeypatch
         fits.append((args[3], how["first_token"]))
         return predict_held_out(*args, **how)
 
-    monkeypatch.setattr("sextant.predict.accuracy.predict_held_out", counted)
+    monkeypatch.setattr("sextant.judge.accuracy.predict_held_out", counted)
     known = load_folder(folder)
     (row,) = scores.evaluate_predictors(known, 2, ["roofline"], 42)["predictors"]
     assert row["n_scenarios"] == 2 and row["n_tpot"] == 64 and fits == [("llm", "ttft")]

@@ -13,7 +13,7 @@ from test_capacity import trace_file
 
 from command import sextant
 from html_page import Page
-from sextant.answer.api_prices import (
+from sextant.ask.api_prices import (
     API_PRICES,
     MEAN_NOTE,
     Billed,
@@ -22,9 +22,9 @@ from sextant.answer.api_prices import (
     load_api_prices,
     plain_name,
 )
-from sextant.answer.demand import Demand
-from sextant.answer.traffic import demand_of_trace
+from sextant.ask.traffic import demand_of_trace
 from sextant.base.errors import InputError
+from sextant.decide.demand import Demand
 from sextant.facts.gpu import PRICES, priced, profile_of_id
 from support import ROOT
 
@@ -214,7 +214,7 @@ def test_the_mean_of_a_trace_says_which_hours_it_is_of(days, said) -> None:
 
 
 def test_of_a_long_trace_all_requests_are_billed(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.answer.traffic.MOST_REQUESTS", 22)
+    monkeypatch.setattr("sextant.ask.traffic.MOST_REQUESTS", 22)
     arrival_s = np.sort([*np.arange(0, 100, 5.0), *(60 + np.arange(1, 20) / 2)])
     tokens = np.where((arrival_s >= 60) & (arrival_s < 70), 100, 10)
     file = trace_file(tmp_path / "t.parquet", arrival_s, input_tokens=[*map(int, tokens)])

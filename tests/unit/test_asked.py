@@ -12,16 +12,17 @@ import pytest
 
 from answers import explained, recommended
 from command import sextant
-from sextant.answer.candidates import find_candidates, subject_of
-from sextant.answer.predicted import find_nearest
-from sextant.answer.question import Length, Question, Requests, length_of, named_llm, requests_of
-from sextant.answer.source import find_source, outside_basis
+from sextant.ask.candidates import find_candidates, subject_of
+from sextant.ask.forecast import find_nearest
+from sextant.ask.question import Question, named_llm
+from sextant.ask.source import find_source, outside_basis
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import served
 from sextant.facts.slo import SLO
-from sextant.predict import Calibration, Draws
+from sextant.predict.predictor import Calibration, Draws
+from sextant.workload.lengths import Length, Requests, length_of, requests_of
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

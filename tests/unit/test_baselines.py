@@ -8,10 +8,10 @@ from sklearn.model_selection import ParameterGrid
 from roofline import LIMITS, PROFILES, SIZES, STRONGEST, USERS, WEAKEST, references_of, rows_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import FLOOR_MS, TARGETS, has_latency
-from sextant.predict import Rows, latency_frame
 from sextant.predict.features import UNKNOWN
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.paris import PARIS
+from sextant.predict.predictor import Rows, latency_frame
 from sextant.predict.rf import RandomForest
 from sextant.predict.selecta import Selecta
 from sextant.predict.tuning import HeldOut, Tunable, mape_error

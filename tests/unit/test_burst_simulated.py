@@ -10,7 +10,14 @@ import pytest
 from cells import blocks_of, column, request, study_data, text_of, write_cell
 from sextant.pages.blocks import Chart
 from sextant.points.run import ServerFacts
-from sextant.simulate import STATUS, Requests, Scheduler, StepLaw, simulate, simulate_closed
+from sextant.simulate.simulation import (
+    STATUS,
+    Requests,
+    Scheduler,
+    StepLaw,
+    simulate,
+    simulate_closed,
+)
 from sextant.studies.burst import analyse
 
 TRUTH = StepLaw(3, 2, 0.9, 4e-4, 0.15, 0, 1.5, request_ms=4)

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.simulate import Requests, Scheduler, StepLaw, calibrated, simulate, simulate_closed
-from sextant.simulate.calibrated import calibrate, law_of_steps, measured_steps
-from sextant.simulate.means import Limits, Load, closed_loop, open_loop
+from sextant.law import calibration as calibrated
+from sextant.law.calibration import calibrate, law_of_steps, measured_steps
+from sextant.law.means import Limits, Load, closed_loop, open_loop
+from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate, simulate_closed
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
 SCHEDULER = Scheduler(200_000, 64, 2048, has_prefix_caching=False)

@@ -9,16 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from sextant.answer import capacity
-from sextant.answer import demand as demands
-from sextant.answer import sizing as sizes
-from sextant.answer.capacity import CapacityQuestion, Terms, after_failure, find_schedule
-from sextant.answer.capacity_document import split_line
-from sextant.answer.demand import Demand, Outcome, Target, judge
-from sextant.answer.question import Length, Question, Requests
-from sextant.answer.sizing import Server, simulated_server, size_by_simulation, size_profiles
-from sextant.answer.split import size_split
-from sextant.answer.traffic import (
+from sextant.ask.question import Question
+from sextant.ask.traffic import (
     DrawnTraffic,
     TraceTraffic,
     demand_notes,
@@ -27,14 +19,28 @@ from sextant.answer.traffic import (
 )
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
+from sextant.capacity import capacity
+from sextant.capacity.capacity import CapacityQuestion, Terms, after_failure, find_schedule
+from sextant.capacity.document import split_line
+from sextant.capacity.split import size_split
+from sextant.decide import demand as demands
+from sextant.decide import simulated_sizing as sizes
+from sextant.decide.demand import Demand, Outcome, Target, judge
+from sextant.decide.simulated_sizing import (
+    Server,
+    simulated_server,
+    size_by_simulation,
+    size_profiles,
+)
 from sextant.decide.sizing import fewest_replicas, largest_rate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
 from sextant.facts.startup import Startup
-from sextant.simulate import Scheduler, StepLaw, simulate, summarise
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant, Gamma
+from sextant.workload.lengths import Length, Requests
 from sextant.workload.request_model import fit_request_model
 
 PROFILE = GPUProfile("1xg", GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented"), 1, 2.0)
@@ -161,7 +167,7 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
 def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("sextant.answer.traffic.MOST_REQUESTS", 22)
+    monkeypatch.setattr("sextant.ask.traffic.MOST_REQUESTS", 22)
     arrival_s = np.sort([*np.arange(0, 100, 5.0), *(60 + np.arange(1, 20) / 2)])
     found = demand_of_trace(trace_file(tmp_path / "t.parquet", arrival_s), window_s=10)
     assert set(np.floor(found.arrival_s / 10)) == {5.0, 6.0}

@@ -9,14 +9,14 @@ import pytest
 
 from command import sextant
 from html_page import Page, figure_texts
-from sextant.answer.capacity_document import missed_words, profile_cells
-from sextant.answer.demand import Demand
-from sextant.answer.traffic import DrawnTraffic
+from sextant.ask.traffic import DrawnTraffic
 from sextant.base.errors import InputError
+from sextant.capacity.document import missed_words, profile_cells
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
+from sextant.decide.demand import Demand
 from sextant.facts.slo import SLO
-from sextant.pages import chance
+from sextant.pages.words import chance
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT
 

@@ -23,7 +23,7 @@ from sextant.engine.protocol import ServerError
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.llm import load_llm
 from sextant.points.cell_files import CELL_FILES, TABLES, damaged_files, drop_checkpoints, read_run
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.workload.fit import fit_workload
 from support import FAKE_PYTHON, PATIENCE_S, ROOT
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from command import sextant
-from sextant.answer.source import known_sources, load_sources
+from sextant.ask.source import known_sources, load_sources
 from sextant.base.errors import InputError
 from sextant.points.characterization import SHIPPED, as_text, combined, load_folder, summary
 from sextant.points.export import write_points

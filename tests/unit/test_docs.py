@@ -16,7 +16,7 @@ from sextant.experiment.sheets import Configuration, EngineSection
 from sextant.facts.gpu import load_gpu
 from sextant.facts.llm_families import families
 from sextant.points.metrics import LATENCIES
-from sextant.predict import PointPredictor
+from sextant.predict.predictor import PointPredictor
 from sextant.trace.trace_format import published_formats
 from support import ROOT
 

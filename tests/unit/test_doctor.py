@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sextant.answer.doctor import check_machine, machine_document
 from sextant.pages.blocks import as_text
+from sextant.plan.doctor import check_machine, machine_document
 
 
 def test_a_machine_without_vllm_gpu_and_slurm(tmp_path: Path, monkeypatch) -> None:

@@ -8,12 +8,13 @@ import pytest
 from test_law import DENSE, LLMS, MOE, PROFILES
 
 from answers import explained, recommended
-from sextant.answer.question import Length, Question, Requests
+from sextant.ask.question import Question
 from sextant.facts.slo import SLO
+from sextant.law.energy import Energy, energy_rows, log_energy
+from sextant.law.posterior import columns_of
 from sextant.points.frame import Facts
-from sextant.predict import JOULES
-from sextant.predict.roofline.energy import Energy, energy_rows, log_energy
-from sextant.predict.roofline.posterior import columns_of
+from sextant.predict.predictor import JOULES
+from sextant.workload.lengths import Length, Requests
 
 FACTS = Facts(LLMS, PROFILES)
 TRUE = np.log([0.6, 0.3, 1.5])

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.decide.evaluate import evaluate
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
+from sextant.judge.evaluate import evaluate
+from sextant.judge.folds import Task
 from sextant.points.frame import SERVING, Facts
-from sextant.predict.folds import Task
 
 USERS = (1, 4, 16)
 PROFILES = {

@@ -8,8 +8,8 @@ from roofline import PROFILES, STRONGEST, WEAKEST, rows_of
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.points.frame import computed_features, features_of_sheets
-from sextant.predict import reference_profiles
 from sextant.predict.features import FeatureEncoder, design_matrix, sample_weights
+from sextant.predict.predictor import reference_profiles
 from sextant.predict.tuning import choose, choose_nested, mape_error
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)

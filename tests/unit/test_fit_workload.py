@@ -11,7 +11,7 @@ import pytest
 import sextant.base.files
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.workload.draw import draw_trace
 from sextant.workload.fit import fit_workload
 from sextant.workload.published import load_request_model

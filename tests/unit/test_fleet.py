@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.optimize import milp
 
 from html_page import Page
-from sextant.answer.fleet_document import fleet_document
-from sextant.answer.fleet_plan import answer_fleet, plan_fleet
 from sextant.base.files import provenance
 from sextant.decide.fleet import Demand, Mend, Option, Pool
 from sextant.facts.slo import SLO
+from sextant.fleet.document import fleet_document
+from sextant.fleet.plan import answer_fleet, plan_fleet
 from sextant.pages.blocks import as_json, as_text
 from sextant.pages.page import write_page
 

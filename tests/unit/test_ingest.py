@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance, sha256_file
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.trace.trace_format import TRACE_COLUMNS
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -14,7 +14,8 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.trace import ingest_trace, reading
+from sextant.trace import reading
+from sextant.trace.job import ingest_trace
 from support import wait_for
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"

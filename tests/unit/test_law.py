@@ -9,11 +9,11 @@ import pytest
 
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
+from sextant.law.posterior import columns_of, fit
+from sextant.law.roofline import Roofline, pair_misfit
+from sextant.law.terms import LAW, deployments, fact_rows, terms
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts
-from sextant.predict import Rows
-from sextant.predict.roofline import Roofline, pair_misfit
-from sextant.predict.roofline.law import LAW, deployments, fact_rows, terms
-from sextant.predict.roofline.posterior import columns_of, fit
+from sextant.predict.predictor import Rows
 
 CONFIGS = GPUS.parent / "llms"
 NAMES = ("meta-llama__Llama-3.1-70B", "nvidia__Llama-3.1-8B-Instruct-FP8", "Qwen__Qwen3-32B")

@@ -7,14 +7,15 @@ import pytest
 
 from answers import recommended
 from command import sextant
-from sextant.answer.candidates import read_question, subject_of
-from sextant.answer.question import Length, Question, Requests
-from sextant.answer.step_laws import Settings, fit_medians, server_laws
 from sextant.answer.ways import can_run, ways_of
+from sextant.ask.candidates import read_question, subject_of
+from sextant.ask.laws import Settings, fit_medians, server_laws
+from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
+from sextant.workload.lengths import Length, Requests
 from support import ROOT
 
 LLMS = ROOT / "resources" / "llms"

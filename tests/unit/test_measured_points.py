@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command import sextant
-from sextant.answer.what_if import of_points, what_if
 from sextant.decide.decision import measured_draws, with_probabilities
 from sextant.decide.headroom import measure_headroom
 from sextant.decide.sizing import candidates
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.slo import METRICS, SLO
 from sextant.points.frame import LATENCIES, complete, judged
+from sextant.recommend.what_if import of_points, what_if
 from sextant.report.answers import miss_words
 from support import ROOT
 

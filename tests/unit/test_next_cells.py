@@ -9,15 +9,24 @@ import pytest
 
 from cells import request, write_cell
 from project import Project
-from sextant.answer.measurements import (
+from sextant.base.errors import InputError
+from sextant.base.sheets import read_configuration
+from sextant.experiment.experiment import CellKey
+from sextant.experiment.loading import load_experiment
+from sextant.facts.gpu import profile_of_id
+from sextant.facts.llm import load_llm
+from sextant.facts.slo import SLO
+from sextant.judge.folds import Task
+from sextant.pages.blocks import as_text
+from sextant.plan.measurements import (
     candidates_of,
     given_measurements,
     measurement_document,
     plan_measurements,
     plan_of_experiment,
 )
-from sextant.answer.run_plan import ASSUMED, CellPlan
-from sextant.answer.value import (
+from sextant.plan.run_plan import ASSUMED, CellPlan
+from sextant.plan.value import (
     Budget,
     Candidate,
     Decisions,
@@ -26,17 +35,8 @@ from sextant.answer.value import (
     order_cells,
     weigh_decisions,
 )
-from sextant.base.errors import InputError
-from sextant.base.sheets import read_configuration
-from sextant.experiment.experiment import CellKey
-from sextant.experiment.loading import load_experiment
-from sextant.facts.gpu import profile_of_id
-from sextant.facts.llm import load_llm
-from sextant.facts.slo import SLO
-from sextant.pages.blocks import as_text
 from sextant.points.frame import COLUMNS, Facts, complete
-from sextant.predict import Draws
-from sextant.predict.folds import Task
+from sextant.predict.predictor import Draws
 
 SLOW, FAST = 100.0, 10.0
 # One T4 may be too slow; one A10 is never, and costs half as much again.

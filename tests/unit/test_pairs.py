@@ -5,9 +5,9 @@ from itertools import product
 
 import pandas as pd
 
-from sextant.decide.tasks import task_of
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
+from sextant.judge.tasks import task_of
 from sextant.points.frame import Facts
 from support import ROOT
 

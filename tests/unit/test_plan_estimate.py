@@ -9,7 +9,13 @@ import pytest
 
 from cells import TOO_LARGE, request, write_cell
 from project import Project
-from sextant.answer.run_plan import (
+from sextant.base.sheets import read_configuration
+from sextant.experiment.experiment import CellKey, Experiment
+from sextant.experiment.loading import load_experiment
+from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
+from sextant.experiment.servers import Variant
+from sextant.pages.blocks import as_text
+from sextant.plan.run_plan import (
     ASSUMED,
     Basis,
     DryRun,
@@ -20,12 +26,6 @@ from sextant.answer.run_plan import (
     make_plan,
     plan_document,
 )
-from sextant.base.sheets import read_configuration
-from sextant.experiment.experiment import CellKey, Experiment
-from sextant.experiment.loading import load_experiment
-from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
-from sextant.experiment.servers import Variant
-from sextant.pages.blocks import as_text
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from command import sextant
-from sextant.answer.policies import manifest, read_policy, stack_values
 from sextant.base.errors import InputError
 from sextant.base.sheets import write_yaml
+from sextant.capacity.policies import manifest, read_policy, stack_values
 from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger
 
 WAITING = "sum(vllm:num_requests_waiting)"

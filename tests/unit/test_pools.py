@@ -12,16 +12,17 @@ from answers import recommended
 from command import sextant
 from plain_simulator import LAW, PLAN, run_plainly, sent
 from sextant.answer.apart import _cheapest, apart_note
-from sextant.answer.question import Length, Question, Requests
-from sextant.answer.sizing import Server, Sizing
+from sextant.ask.question import Question
 from sextant.base.errors import InputError
+from sextant.decide.simulated_sizing import Server, Sizing
 from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.slo import SLO
-from sextant.pages import shown_chance
-from sextant.simulate import OK
-from sextant.simulate import Requests as Sent
+from sextant.pages.words import shown_chance
 from sextant.simulate.pools import Handover, Pool, of_decode, simulate_apart, simulate_users_apart
+from sextant.simulate.simulation import OK
+from sextant.simulate.simulation import Requests as Sent
+from sextant.workload.lengths import Length, Requests
 from support import ROOT
 
 HANDOVER = Handover(20.0, 0.001)

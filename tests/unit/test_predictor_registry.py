@@ -9,7 +9,7 @@ import pytest
 from roofline import LIMITS, PROFILES
 from sextant.base.errors import InputError
 from sextant.base.files import library_files
-from sextant.predict import (
+from sextant.predict.predictor import (
     PREDICTORS,
     JointPredictor,
     Place,
@@ -53,10 +53,10 @@ def test_a_job_starts_without_what_takes_a_second_to_import(module: str, heavy: 
 
 def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
     code = """
-import sys, numpy as np, sextant.answer.recommend, sextant.answer.answer
+import sys, numpy as np, sextant.recommend.recommend, sextant.answer.answer
 print(sorted({"sklearn", "xgboost", "scipy", "duckdb", "jinja2"} & sys.modules.keys()))
 import sklearn
-from sextant.predict.roofline import load_xgboost
+from sextant.law.roofline import load_xgboost
 xgboost = load_xgboost()
 matrix = xgboost.DMatrix(np.eye(2), np.ones(2))
 print(xgboost.train({"base_score": 0.5}, matrix, 1).num_boosted_rounds())"""

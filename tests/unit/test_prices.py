@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sextant.answer.candidates import find_candidates
+from sextant.ask.candidates import find_candidates
 from sextant.base.errors import InputError
 from sextant.facts.gpu import (
     PRICES,

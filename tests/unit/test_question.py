@@ -6,20 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sextant.answer.candidates import find_candidates, read_probe, read_question, subject_of
-from sextant.answer.question import (
-    Length,
-    Question,
-    Requests,
-    answers_from_points,
-    check,
-    named_llm,
-)
-from sextant.answer.source import as_measured, find_source, named_otherwise
+from sextant.ask.candidates import find_candidates, read_probe, read_question, subject_of
+from sextant.ask.question import Question, answers_from_points, check, named_llm
+from sextant.ask.source import as_measured, find_source, named_otherwise
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
 from sextant.points.store import build_store, fact_rows
+from sextant.workload.lengths import Length, Requests
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

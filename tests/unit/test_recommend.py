@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 from sextant.answer.answer import headroom_lines, loss_words, next_words
-from sextant.answer.source import estimates
+from sextant.ask.source import estimates
 from sextant.decide.decision import choose, weigh
 from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, recommend, size_replicas, u_max
 from sextant.facts.gpu import GPU, GPUProfile, token_prices
 from sextant.facts.slo import SLO
 from sextant.points.frame import at_percentile, estimated, has_latency
-from sextant.predict import Draws
+from sextant.predict.predictor import Draws
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from answers import explained, recommended
 from llm_configs import PUBLISHED
 from sextant.answer.answer import caution, headline, recommendation_document, split_beaten
-from sextant.answer.candidates import subject_of
-from sextant.answer.predicted import (
+from sextant.ask.candidates import subject_of
+from sextant.ask.forecast import (
     Forecast,
     choose_option,
     cliff,
@@ -26,16 +26,17 @@ from sextant.answer.predicted import (
     list_frontier,
     list_profiles,
 )
-from sextant.answer.question import Length, Question, Requests, named_llm
-from sextant.answer.recommend import recommend_llm
-from sextant.answer.source import Source, find_source
+from sextant.ask.question import Question, named_llm
+from sextant.ask.source import Source, find_source
 from sextant.decide.decision import FAIR, LISTED, SAFE
 from sextant.facts.slo import SLO
-from sextant.pages import chance, odds, shown_chance
+from sextant.law.roofline import Roofline
 from sextant.pages.page import as_page
+from sextant.pages.words import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
-from sextant.predict import PREDICTORS, JointPredictor, Place
-from sextant.predict.roofline import Roofline
+from sextant.predict.predictor import PREDICTORS, JointPredictor, Place
+from sextant.recommend.recommend import recommend_llm
+from sextant.workload.lengths import Length, Requests
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"

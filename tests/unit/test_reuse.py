@@ -13,12 +13,12 @@ from test_ingest_input import ingest
 from test_load_command import load
 from test_simulate_command import run
 
-from sextant.answer.traffic import TraceTraffic, demand_of_trace
+from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.report.trace_characterize import measure_reuse, write_trace_report
 from sextant.simulate.tables import cache_depths
-from sextant.trace import ingest_trace
+from sextant.trace.job import ingest_trace
 from sextant.trace.trace_format import HASH_IDS
 from sextant.workload.shared_blocks import TraceBlocks, read_blocks
 from stub_server import StubServer, answer_tokens

@@ -8,14 +8,15 @@ import pytest
 
 from served_world import LLMS, PROFILES, draw, facts
 from sextant.decide.decision import best_probe
-from sextant.decide.evaluate import Evaluation, evaluate
 from sextant.facts.slo import SLO
+from sextant.judge.evaluate import Evaluation, evaluate
+from sextant.judge.folds import Task
+from sextant.law import roofline
+from sextant.law.posterior import columns_of, fit
+from sextant.law.roofline import Roofline, fit_or_restore
+from sextant.law.terms import LAW
 from sextant.points.frame import TARGETS, Facts
-from sextant.predict import Draws, roofline
-from sextant.predict.folds import Task
-from sextant.predict.roofline import Roofline, fit_or_restore
-from sextant.predict.roofline.law import LAW
-from sextant.predict.roofline.posterior import columns_of, fit
+from sextant.predict.predictor import Draws
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
 WORLD = draw(facts())

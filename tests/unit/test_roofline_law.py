@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from served_world import LLMS, PROFILES, USERS, decoder, facts
+from sextant.law.posterior import columns_of, prior
+from sextant.law.terms import LAW, NAMES, PARAMETERS, fact_rows, terms
 from sextant.points.frame import LENGTHS, Facts, Features, execution_classes
-from sextant.predict.roofline.law import LAW, NAMES, PARAMETERS, fact_rows, terms
-from sextant.predict.roofline.posterior import columns_of, prior
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from plain_simulator import LAW, PLAN, sent
 from sextant.facts.startup import Startup
-from sextant.simulate import OK, TIMEOUT, Requests, simulate, summarise
 from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger, simulate_scaled
+from sextant.simulate.simulation import OK, TIMEOUT, Requests, simulate, summarise
 
 IN_FLIGHT = Trigger("requests_in_flight", 10.0)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.decide.score import best_policy, judge, mape, so_score, summarize
 from sextant.decide.sizing import candidates, recommend
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
+from sextant.judge.score import best_policy, judge, mape, so_score, summarize
 from sextant.points.frame import TARGETS
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from command import sextant
 from plain_simulator import LAW
-from sextant.answer.demand import Demand
-from sextant.answer.sessions import SessionTraffic
-from sextant.answer.traffic import demand_of_trace, multiplied_demand
+from sextant.ask.traffic import demand_of_trace, multiplied_demand
 from sextant.base.errors import InputError
+from sextant.capacity.sessions import SessionTraffic
+from sextant.decide.demand import Demand
 from sextant.facts.startup import Startup
-from sextant.simulate import OK, REFUSED, Requests, Scheduler, StepLaw, simulate
 from sextant.simulate.scaling import Reactive, Trigger, simulate_scaled
+from sextant.simulate.simulation import OK, REFUSED, Requests, Scheduler, StepLaw, simulate
 from support import ROOT
 
 PLAN = Scheduler(60_000, max_num_seqs=64, max_num_batched_tokens=2048)
@@ -206,7 +206,7 @@ def test_turns_wait_for_answers_under_a_policy_of_capacity_too(tmp_path, monkeyp
         made.append((requests, *found))
         return found
 
-    monkeypatch.setattr("sextant.answer.sizing.simulate_scaled", watched)
+    monkeypatch.setattr("sextant.decide.simulated_sizing.simulate_scaled", watched)
     out, policy = tmp_path / "agents.parquet", tmp_path / "ready.csv"
     policy.write_text("t_s,ready\n0,2\n100,0\n160,1\n")
     sample = ROOT / "resources" / "traces" / "sessions-sample.jsonl"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plain_simulator import Job, Replica, run_plainly
 from sextant.base.errors import InputError
-from sextant.simulate import (
+from sextant.simulate.simulation import (
     OK,
     REFUSED,
     STATUS,

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sextant.answer.demand import SteadyTraffic, Target, lengths_of
-from sextant.answer.question import Length, Requests
-from sextant.answer.sizing import Server, Sizing, simulated_server, size_profiles
+from sextant.decide.demand import SteadyTraffic, Target, lengths_of
+from sextant.decide.simulated_sizing import Server, Sizing, simulated_server, size_profiles
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
-from sextant.simulate import Requests as Simulated
-from sextant.simulate import Scheduler, StepLaw, simulate
+from sextant.simulate.simulation import Requests as Simulated
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.workload.lengths import Length, Requests
 
 GPU_OF = GPU("g", "gpu", "a", 80.0, 3000.0, 900.0, 80.0, "invented")
 SCHEDULER = Scheduler(200_000, max_num_seqs=64)

@@ -7,16 +7,17 @@ import pandas as pd
 import pytest
 
 from answers import recommended
-from sextant.answer.question import Length, Question, Requests
 from sextant.answer.ways import Way, can_run, speculation, ways_of
+from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUS, GPUProfile, load_gpu, profile_of_id
 from sextant.facts.llm import load_llm, memory_of, served
 from sextant.facts.slo import SLO
 from sextant.facts.speculation import METHODS, speculating
+from sextant.law.posterior import columns_of
+from sextant.law.terms import LAW, fact_rows, fill_undrafted, step_law
 from sextant.points.frame import IDENTIFIERS, LENGTHS, Facts
-from sextant.predict.roofline.law import LAW, fact_rows, fill_undrafted, step_law
-from sextant.predict.roofline.posterior import columns_of
+from sextant.workload.lengths import Length, Requests
 from support import ROOT
 
 CONFIGS = ROOT / "resources" / "llms"

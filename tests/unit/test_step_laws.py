@@ -5,13 +5,15 @@ import pandas as pd
 import pytest
 from test_law import DENSE, LAW, MOE, PROFILES, rows
 
-from sextant.answer.step_laws import _coupled
+from sextant.ask.laws import _coupled
 from sextant.base.errors import InputError
-from sextant.predict import Rows
-from sextant.predict.roofline import Roofline
-from sextant.predict.roofline.posterior import columns_of
-from sextant.predict.step_laws import step_laws
-from sextant.simulate import (
+from sextant.law.calibration import told_by_probe
+from sextant.law.means import Limits, Load, broadcast, closed_loop, open_loop, saturation_rps
+from sextant.law.posterior import columns_of
+from sextant.law.roofline import Roofline
+from sextant.law.step_laws import step_laws
+from sextant.predict.predictor import Rows
+from sextant.simulate.simulation import (
     NAMES,
     Requests,
     Scheduler,
@@ -20,8 +22,6 @@ from sextant.simulate import (
     simulate_closed,
     summarise,
 )
-from sextant.simulate.calibrated import told_by_probe
-from sextant.simulate.means import Limits, Load, broadcast, closed_loop, open_loop, saturation_rps
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
 MOE_LAW = StepLaw(2, 2, 0.05, 2e-5, 0.02, 1e-7, 1, 12, 0.03, request_ms=5)

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from chromium import Tab, browser, needs_chromium
-from sextant.answer.what_if import as_script_data
 from sextant.cli.app import app
+from sextant.recommend.what_if import as_script_data
 from support import ROOT, wait_for
 
 CHOSEN = ["gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour", "probability_met"]

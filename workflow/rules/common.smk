@@ -17,8 +17,8 @@ from sextant.experiment.loading import load_experiment
 from sextant.base.sheets import by_file_name, file_name
 from sextant.base.files import library_files
 from sextant.base.job_log import end_with_parent, announce_to_jobs
-from sextant.predict import configurable
-from sextant.predict import PREDICTORS, check_installed
+from sextant.predict.predictor import configurable
+from sextant.predict.predictor import PREDICTORS, check_installed
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.workload.published import use_case_sha256
 

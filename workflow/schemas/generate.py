@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from sextant.answer.api_prices import ApiPriceRow
-from sextant.answer.candidates import ProbeRow
+from sextant.ask.api_prices import ApiPriceRow
+from sextant.ask.candidates import ProbeRow
 from sextant.base.sheets import field_docs, hints_of, model_of
 from sextant.experiment import sheets
 from sextant.experiment.downloads import Dataset

@@ -7,15 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sextant.answer.api_prices import api_section
-from sextant.answer.source import Source
+from sextant.ask.api_prices import api_section
+from sextant.ask.source import Source
 from sextant.base.files import Row
 from sextant.decide.decision import FAIR, SAFE
 from sextant.facts import gpu
 from sextant.facts.slo import METRICS, limits_of, worst_limit
-from sextant.pages import chance, number, odds, per_second, percent, plural, shown_chance
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table, Widget
-from sextant.predict import MEASURED
+from sextant.pages.words import chance, number, odds, per_second, percent, plural, shown_chance
+from sextant.predict.predictor import MEASURED
 
 if TYPE_CHECKING:
     import pyarrow as pa

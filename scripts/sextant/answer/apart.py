@@ -11,17 +11,17 @@ from itertools import product
 
 import numpy as np
 
-from sextant.answer.candidates import Subject
-from sextant.answer.demand import Demand, Outcome, Target, Traffic
-from sextant.answer.sizing import Replicas, Server, Sizing, outcome_of, size_profiles
-from sextant.answer.step_laws import ServerLaws
+from sextant.ask.candidates import Subject
+from sextant.ask.laws import ServerLaws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
+from sextant.decide.demand import Demand, Outcome, Target, Traffic
+from sextant.decide.simulated_sizing import Replicas, Server, Sizing, outcome_of, size_profiles
 from sextant.decide.sizing import probability_of
 from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
 from sextant.facts.llm import LLM
-from sextant.pages import chance, shown_chance
+from sextant.pages.words import chance, shown_chance
 from sextant.simulate.pools import Handover, Pool, decoded, prefilled
 
 _FIRST, _LATER = ("ttft", "nttft"), ("itl", "tpot")

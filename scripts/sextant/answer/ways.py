@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.candidates import Asked, Subject, subject_of
-from sextant.answer.predicted import draw_rows
-from sextant.answer.question import PARALLEL, SPECULATION, Question
-from sextant.answer.step_laws import DRAFTED_ITL, LLMLaws
+from sextant.ask.candidates import Asked, Subject, subject_of
+from sextant.ask.forecast import draw_rows
+from sextant.ask.laws import DRAFTED_ITL, LLMLaws
+from sextant.ask.question import PARALLEL, SPECULATION, Question
 from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide.decision import FAIR
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_of
-from sextant.pages import chance, percent, plural
-from sextant.predict import INTERVAL, JointPredictor
+from sextant.pages.words import chance, percent, plural
+from sextant.predict.predictor import INTERVAL, JointPredictor
 
 _DRAFTS = (1, 2, 3, 5)  # Draft tokens that are compared.
 _HEAD = "eagle3"

@@ -71,7 +71,7 @@ def recommend(
         )
         return
     from sextant.answer.answer import recommendation_document
-    from sextant.answer.recommend import recommend_llm
+    from sextant.recommend.recommend import recommend_llm
 
     slo = options.slo_of(asked, load, limits, given.max_failed)
     how: dict[str, Any] = {name: getattr(given, name) for name in ("predictor", "decision", "risk")}
@@ -93,7 +93,7 @@ def explain(
     ] = "text",
 ) -> None:
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
-    from sextant.answer.explain import explain_llm
+    from sextant.recommend.explain import explain_llm
 
     # The limits play no part: latencies are explained, not judged.
     limits = options.LimitOptions(nttft_ms="1", itl_ms="1")
@@ -128,8 +128,8 @@ def evaluate(
     """Judge predictors by leave-one-LLM-out: accuracy, success rate S, overspend O and S/O."""
     import pandas as pd
 
-    from sextant.answer.source import load_sources
-    from sextant.decide.scores import evaluate_predictors
+    from sextant.ask.source import load_sources
+    from sextant.judge.scores import evaluate_predictors
 
     if given.slos and given.random_slos:
         field, fix = "--slos, --random-slos", "give one of them"
@@ -169,7 +169,7 @@ def characterizations(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """List what answers can rest on: what ships, what the store has, and folders."""
-    from sextant.answer.source import known_sources
+    from sextant.ask.source import known_sources
     from sextant.points.characterization import as_text, summary
 
     rows = [summary(known, place) for known, place in known_sources(folders or (), database)]
@@ -227,7 +227,7 @@ def export_characterization(
     ] = None,
 ) -> None:
     """Write measured points as the folder of a characterization, to share or to answer from."""
-    from sextant.answer.question import PIPELINE_STORE
+    from sextant.ask.question import PIPELINE_STORE
     from sextant.points.export import export_folder
     from sextant.points.measured import load_characterization
 

@@ -92,8 +92,9 @@ def ingest(
     given: IngestOptions,
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
-    from sextant.pages import duration_words, listed, percent
-    from sextant.trace import ingest_trace, some_of
+    from sextant.pages.words import duration_words, listed, percent
+    from sextant.trace.job import ingest_trace
+    from sextant.trace.reading import some_of
     from sextant.trace.trace_format import MAPPED
 
     how = asdict(given)
@@ -123,7 +124,7 @@ def ingest(
 @app.command()
 def show(database: Database = None) -> None:
     """Print the recommendations of the store, and where the report is."""
-    from sextant.answer.question import PIPELINE_STORE
+    from sextant.ask.question import PIPELINE_STORE
     from sextant.report.answers import summary
 
     database = database or PIPELINE_STORE

@@ -13,14 +13,14 @@ from sextant.cli import options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sextant.answer.demand import Demand, Traffic
-    from sextant.answer.question import Requests as Lengths
-    from sextant.answer.simulation import Sent
-    from sextant.answer.step_laws import Settings
+    from sextant.ask.laws import Settings
+    from sextant.capacity.simulation import Sent
+    from sextant.decide.demand import Demand, Traffic
     from sextant.facts.llm import LLM
     from sextant.facts.startup import Startup
-    from sextant.simulate import Requests
     from sextant.simulate.scaling import Policy
+    from sextant.simulate.simulation import Requests
+    from sextant.workload.lengths import Requests as Lengths
 
 ROUTERS = Literal["round_robin", "least_requests", "prefix"]
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
@@ -86,7 +86,7 @@ class ServerOptions:
 
     def of(self) -> "Settings":
         """Return the settings. Raises InputError where vLLM would not start with them."""
-        from sextant.answer.step_laws import Settings
+        from sextant.ask.laws import Settings
 
         sizes = (self.max_num_seqs, self.max_num_batched_tokens)
         settings = Settings(*sizes, self.timeout_s, self.prefix_caching)
@@ -135,13 +135,13 @@ def print_capacity(
     _notes: tuple[str, ...] = (),
 ) -> None:
     """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic."""
-    from sextant.answer import policies
-    from sextant.answer.capacity import CapacityQuestion, Terms, answer_capacity
-    from sextant.answer.capacity_document import capacity_document
-    from sextant.answer.demand import WINDOW_S, Target, requests_of_demand
-    from sextant.answer.traffic import DrawnTraffic
+    from sextant.ask.traffic import DrawnTraffic
     from sextant.base.files import provenance
     from sextant.base.sheets import write_yaml
+    from sextant.capacity import policies
+    from sextant.capacity.capacity import CapacityQuestion, Terms, answer_capacity
+    from sextant.capacity.document import capacity_document
+    from sextant.decide.demand import WINDOW_S, Target, requests_of_demand
     from sextant.facts.slo import SLO
 
     if not 0 < keep.risk < 1:
@@ -208,8 +208,8 @@ def traffic_of(
     given: TrafficOptions, asked: options.AskedOptions, window_s: float | None
 ) -> "Traffic":
     """Return the traffic. Raises InputError for a wrong option."""
-    from sextant.answer.sessions import SessionTraffic
-    from sextant.answer.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
+    from sextant.ask.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
+    from sextant.capacity.sessions import SessionTraffic
 
     for option, factor in (("--traffic", given.traffic), ("--speed", given.speed)):
         if not 0 < factor < float("inf"):
@@ -343,11 +343,11 @@ def simulate(
     shown: options.PrintOptions,
 ) -> None:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
-    from sextant.answer import simulation
-    from sextant.answer.demand import requests_of_demand
-    from sextant.answer.step_laws import MEDIANS
-    from sextant.answer.traffic import demand_notes
+    from sextant.ask.laws import MEDIANS
+    from sextant.ask.traffic import demand_notes
     from sextant.base.files import provenance
+    from sextant.capacity import simulation
+    from sextant.decide.demand import requests_of_demand
 
     if asked.prefix_hit_rate:
         fix = "give --unique-prompts: prompts that repeat hit the simulated cache"
@@ -400,7 +400,7 @@ def simulate(
 
 
 def _policy(given: SimulateOptions) -> "Policy | None":
-    from sextant.answer.policies import read_policy
+    from sextant.capacity.policies import read_policy
 
     if given.policy is None:
         options.refuse(given, "there is no --policy", "startup")
@@ -415,9 +415,9 @@ def _policy(given: SimulateOptions) -> "Policy | None":
 def _users(users: int, traffic: TrafficOptions, asked: options.AskedOptions) -> "Sent":
     import numpy as np
 
-    from sextant.answer.demand import lengths_of
-    from sextant.answer.simulation import Sent
-    from sextant.simulate import Requests
+    from sextant.capacity.simulation import Sent
+    from sextant.decide.demand import lengths_of
+    from sextant.simulate.simulation import Requests
     from sextant.workload.draw import open_workload
 
     problem = "users send when their last request is answered"

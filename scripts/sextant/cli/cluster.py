@@ -11,11 +11,11 @@ import typer
 
 from sextant.base.errors import InputError
 from sextant.cli.options import PrintOptions, StoreOptions, grouped, print_document, say
-from sextant.pages import plural
+from sextant.pages.words import plural
 
 if TYPE_CHECKING:
-    from sextant.answer.value import Budget
     from sextant.experiment.experiment import Chosen
+    from sextant.plan.value import Budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class RunOptions(ConfigOptions):
 
     def budget(self) -> "Budget | None":
         """Return what may be spent, None without a limit."""
-        from sextant.answer.value import Budget
+        from sextant.plan.value import Budget
 
         hours = self.budget_hours
         return None if hours is None else Budget(hours, self.at_once, of_profile=self.nodes)
@@ -52,9 +52,9 @@ class RunOptions(ConfigOptions):
 @grouped
 def doctor(*, given: ConfigOptions) -> None:
     """Print what this machine lacks for a run, and what to do; status 1 if it cannot measure."""
-    from sextant.answer.doctor import check_machine, machine_document
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import check_config
+    from sextant.plan.doctor import check_machine, machine_document
 
     config = read_configuration(Path(), given.config_files or ())
     check_config(config, "the configuration")
@@ -77,10 +77,10 @@ def plan(
 
     With a budget, print which cells to measure first for the SLOs.
     """
-    from sextant.answer import measurements
-    from sextant.answer.run_plan import dry_run, make_plan, plan_document
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment
+    from sextant.plan import measurements
+    from sextant.plan.run_plan import dry_run, make_plan, plan_document
 
     folder, printed = Path(), "json" if as_json else "text"
     given = of.config_files or ()
@@ -110,10 +110,10 @@ def measure(
     of: RunOptions,
 ) -> None:
     """Measure the cells of adaptive rows of benchmarks.tsv that answers need, round by round."""
-    from sextant.answer.measurements import measured_before, next_round, spent
     from sextant.base.sheets import read_configuration
     from sextant.experiment.experiment import add_chosen, chosen_path
     from sextant.experiment.loading import load_experiment
+    from sextant.plan.measurements import measured_before, next_round, spent
 
     if (budget := of.budget()) is None:
         problem, fix = "no limit says when to stop", "give the GPU-hours that may be spent"
@@ -188,9 +188,9 @@ class FleetOptions(StoreOptions):
 @grouped
 def fleet(*, given: FleetOptions, shown: PrintOptions) -> None:
     """Print which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
-    from sextant.answer.fleet import answer_sheets
-    from sextant.answer.fleet_document import fleet_document
     from sextant.base.files import provenance
+    from sextant.fleet.document import fleet_document
+    from sextant.fleet.fleet import answer_sheets
 
     sheets, how = (given.demands, given.supply, given.traces), (given.risk, given.time_limit)
     answer = answer_sheets(*sheets, given.measurements(), *how)

@@ -21,8 +21,9 @@ from sextant.base.files import docstrings_below
 from sextant.pages.blocks import Document, as_json, as_text
 
 if TYPE_CHECKING:
-    from sextant.answer.question import Question, Requests
+    from sextant.ask.question import Question
     from sextant.facts.slo import SLO
+    from sextant.workload.lengths import Requests
 
 _WIDTH = 100  # Letters in a line of prose, where the terminal has room for them.
 Seed = Annotated[
@@ -244,13 +245,13 @@ class AskedOptions(StoreOptions):
 
     def requests(self) -> "Requests | None":
         """Return the lengths that are asked about."""
-        from sextant.answer.question import requests_of
+        from sextant.workload.lengths import requests_of
 
         return requests_of(self.input_tokens, self.output_tokens, self.workload)
 
     def question(self, slo: "SLO", **more: Any) -> "Question":
         """Return what is asked; `more` are other fields of `Question`."""
-        from sextant.answer.question import Question
+        from sextant.ask.question import Question
         from sextant.facts.llm import GivenSizes
 
         given, sizes = {field: getattr(self, name) for name, field in _SIZES.items()}, None

@@ -36,7 +36,7 @@ def fit(
 ) -> None:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
     from sextant.base.files import atomic_folder, sha256_file
-    from sextant.pages import listed, percent
+    from sextant.pages.words import listed, percent
     from sextant.workload import published
     from sextant.workload.fit import fit_workload, write_use_case, write_workload
     from sextant.workload.request_model import N_BINS

@@ -11,7 +11,7 @@ from sextant.base.errors import InputError
 from sextant.base.network import host_and_port, tls_context, without_v1
 from sextant.base.sheets import IS_SELECTABLE, load_sheet
 from sextant.experiment.sheets import DEFAULT_VARIANT, EndpointRow, EngineSection
-from sextant.pages import plural
+from sextant.pages.words import plural
 
 ENDPOINT = "endpoint"  # name of the engine of servers that run already
 # What a measurement of servers that are started here depends on, beside further arguments.

@@ -22,10 +22,17 @@ from sextant.base.sheets import check
 from sextant.facts import llm_families, llm_hybrids
 from sextant.facts.engine import DEFAULT_ENGINE, memory_sheet, scheduler_sheet
 from sextant.facts.gpu import GIB, Devices
-from sextant.facts.llm_config import DTYPE_BYTES as DTYPE_BYTES
-from sextant.facts.llm_config import FP8, MXFP4, NVFP4, Matrices, Scheme, quantized, read_config
-from sextant.facts.llm_families import UNBOUNDED_TOKENS as UNBOUNDED_TOKENS
-from sextant.facts.llm_families import families
+from sextant.facts.llm_config import (
+    DTYPE_BYTES,
+    FP8,
+    MXFP4,
+    NVFP4,
+    Matrices,
+    Scheme,
+    quantized,
+    read_config,
+)
+from sextant.facts.llm_families import UNBOUNDED_TOKENS, families
 
 SHIPPED = PROJECT / "resources" / "llms"
 DTYPE_PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}

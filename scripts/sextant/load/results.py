@@ -14,9 +14,9 @@ from sextant.facts.slo import MAX_FAILED, METRICS
 from sextant.load.measure import LevelResult
 from sextant.load.rows import RequestLog
 from sextant.pages import blocks as page
-from sextant.pages import number, percent, plural
 from sextant.pages.blocks import Document
 from sextant.pages.page import write_page
+from sextant.pages.words import number, percent, plural
 from sextant.points.cell_files import REQUEST_SCHEMA, write_cell
 from sextant.points.metrics import SHOWN, STATISTICS, meets_limits
 from sextant.points.run import CellRun, LevelRun

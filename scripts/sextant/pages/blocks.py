@@ -30,7 +30,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sextant.base.files import jsonable
-from sextant.pages import number
+from sextant.pages.words import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
 
-from sextant.pages import number
+from sextant.pages.words import number
 
 # Drawn in a colour that nothing else has, which the page then replaces by its own.
 INK = "#010203"

@@ -15,8 +15,8 @@ from markupsafe import Markup, escape
 from sextant.base.errors import InputError
 from sextant.base.files import write_json, write_text
 from sextant.base.sheets import file_name
-from sextant.pages import number, percent, plural
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Widget
+from sextant.pages.words import number, percent, plural
 
 _TEMPLATES = Path(__file__).parent
 _LONGEST_NAME = 100

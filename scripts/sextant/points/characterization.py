@@ -20,7 +20,7 @@ from sextant.experiment import sheets as row_types
 from sextant.facts.gpu import GPUS, GPUProfile, Price, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm, memory_of, served
 from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
-from sextant.pages import plural
+from sextant.pages.words import plural
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LOAD, Features
 from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of

@@ -23,7 +23,7 @@ from sextant.base.sheets import check, file_name, load_sheet, write_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, priced, profile_of_id, profile_row
 from sextant.facts.slo import MAX_FAILED
-from sextant.pages import percent
+from sextant.pages.words import percent
 from sextant.points import characterization, frame
 from sextant.points.characterization import FILE, Characterization, Description, PointRow
 from sextant.points.frame import COLUMNS, IDENTIFIERS, LOAD, STATISTICS

@@ -8,8 +8,8 @@ import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 
 from sextant.points.frame import TARGETS
-from sextant.predict import Rows, Settings, latency_frame
 from sextant.predict.features import FeatureEncoder
+from sextant.predict.predictor import Rows, Settings, latency_frame
 from sextant.predict.tuning import HeldOut, Tunable, choose, errors_of_trees
 
 _FRIEDMAN = "friedman_mse"

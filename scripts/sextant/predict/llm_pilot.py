@@ -9,8 +9,8 @@ import xgboost
 from sklearn.model_selection import ParameterGrid
 
 from sextant.points.frame import TARGETS
-from sextant.predict import Rows, Settings, latency_frame
 from sextant.predict.features import FeatureEncoder, sample_weights
+from sextant.predict.predictor import Rows, Settings, latency_frame
 from sextant.predict.tuning import HeldOut, Tunable, choose, errors_of_trees
 
 

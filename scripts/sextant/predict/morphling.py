@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import TARGETS
-from sextant.predict import Rows, Settings
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies, output
+from sextant.predict.predictor import Rows, Settings
 from sextant.predict.tuning import HeldOut, Tunable, choose, mape_error
 
 BATCH_SIZE = 128

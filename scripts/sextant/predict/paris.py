@@ -6,9 +6,9 @@ import pandas as pd
 from sklearn.model_selection import ParameterGrid
 
 from sextant.points.frame import KEYS
-from sextant.predict import Rows, reference_profiles
 from sextant.predict.features import UNKNOWN
 from sextant.predict.forest import ForestPredictor
+from sextant.predict.predictor import Rows, reference_profiles
 
 
 class PARIS(ForestPredictor):

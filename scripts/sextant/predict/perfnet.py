@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import TARGETS
-from sextant.predict import PointPredictor, Rows, Settings
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies
+from sextant.predict.predictor import PointPredictor, Rows, Settings
 
 SETTINGS: Settings = {"epochs": 1000, "batch_size": 128}
 

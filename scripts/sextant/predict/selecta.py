@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import FLOOR_MS, IDENTIFIERS, KEYS, TARGETS
-from sextant.predict import Rows, Settings, latency_frame
+from sextant.predict.predictor import Rows, Settings, latency_frame
 from sextant.predict.tuning import HeldOut, Tunable, choose, mape_error
 
 if TYPE_CHECKING:  # of the extra `baselines`, which may not be installed

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sextant.points.frame import TARGETS
-from sextant.predict import PointPredictor, Rows, Settings, reference_profiles
+from sextant.predict.predictor import PointPredictor, Rows, Settings, reference_profiles
 
 ALL_CPUS = -1
 """As a number of processes: one for each CPU that this process may use."""

@@ -16,11 +16,11 @@ from sextant.experiment.scenarios import KINDS
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.gpu import PriceOrigin, old_price_lines, origin_line, price_origins
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO, worst_limit
-from sextant.pages import number, percent, plural
 from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
+from sextant.pages.words import number, percent, plural
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_store
 from sextant.points.store import open_store
-from sextant.predict import MEASURED
+from sextant.predict.predictor import MEASURED
 
 Tables = Mapping[str, Sequence[Row]]  # rows by table; None is not known, the store's NaN too
 

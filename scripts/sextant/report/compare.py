@@ -19,8 +19,8 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import Row, jsonable, provenance, read_json
 from sextant.experiment.scenarios import START_SQL, level_to_json
-from sextant.pages import interval, listed, number, percent, plural
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.words import interval, listed, number, percent, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
 from sextant.points.metrics import LATENCIES, N_BLOCKS, SHOWN
 from sextant.report.answers import deployment, read_tables, recommendations

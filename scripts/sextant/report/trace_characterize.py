@@ -11,10 +11,10 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, jsonable, provenance, read_json, read_provenance
 from sextant.base.sheets import file_name, id_of
-from sextant.pages import duration_words, listed, number, percent, plural, rate_words
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, cumulative_curve, panels_figure
 from sextant.pages.page import check_outputs, write_page
+from sextant.pages.words import duration_words, listed, number, percent, plural, rate_words
 from sextant.report import trace_file, trace_traffic
 from sextant.report.trace_file import FittedWorkload, explained, query, value_counts
 from sextant.trace.trace_format import require_trace

@@ -10,9 +10,18 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.files import jsonable
-from sextant.pages import DAY_S, HOUR_S, duration_words, listed, number, percent, plural, time_unit
 from sextant.pages.blocks import Block, Chart, Headline, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
+from sextant.pages.words import (
+    DAY_S,
+    HOUR_S,
+    duration_words,
+    listed,
+    number,
+    percent,
+    plural,
+    time_unit,
+)
 from sextant.report.trace_file import MAX_SHOWN, FittedWorkload, explained, rows_of
 from sextant.workload import arrivals, profiles
 from sextant.workload.arrivals import REACH, measure_arrivals, measure_words, on_fine_clock

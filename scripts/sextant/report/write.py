@@ -10,21 +10,21 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer import answer as text
-from sextant.answer.capacity_document import profile_cells
-from sextant.answer.what_if import of_points, what_if_widget
 from sextant.base.files import Row, group_by, provenance
 from sextant.base.sheets import file_name
+from sextant.capacity.document import profile_cells
 from sextant.decide.headroom import measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages import chance, number, percent, plural
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.page import write_page
+from sextant.pages.words import chance, number, percent, plural
 from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
 from sextant.points.metrics import POINT_LABELS, SETTING, warnings
 from sextant.points.verdict import Kind, Outcome
-from sextant.predict import MEASURED
+from sextant.predict.predictor import MEASURED
+from sextant.recommend.what_if import of_points, what_if_widget
 from sextant.report import answers as stored
 from sextant.report.answers import Tables, by_source, deployment, marked, slo_words
 from sextant.studies.study import doubtful_places

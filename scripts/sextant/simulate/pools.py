@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sextant.simulate import OK, TIMEOUT, Requests, Scheduler, Simulation, StepLaw, simulate
+from sextant.simulate.simulation import (
+    OK,
+    TIMEOUT,
+    Requests,
+    Scheduler,
+    Simulation,
+    StepLaw,
+    simulate,
+)
 
 _ROUNDS = 4
 """Most rounds for each request of a user: answers differ in length."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
 import numpy as np
 
 from sextant.facts.startup import Startup
-from sextant.simulate import (
+from sextant.simulate.simulation import (
     NONE,
     PENDING,
     TIMEOUT,

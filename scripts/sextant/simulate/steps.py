@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from sextant.simulate import BIN_WIDTH, N_BINS, NONE, OK, PENDING, SHORTEST_S, TIMEOUT, tables
+from sextant.simulate import tables
+from sextant.simulate.simulation import BIN_WIDTH, N_BINS, NONE, OK, PENDING, SHORTEST_S, TIMEOUT
 from sextant.simulate.tables import World, compiled
 
 ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)

@@ -17,7 +17,7 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import import_without
-from sextant.simulate import N_BINS, NONE, PENDING, REFUSED, Requests, Scheduler, StepLaw
+from sextant.simulate.simulation import N_BINS, NONE, PENDING, REFUSED, Requests, Scheduler, StepLaw
 
 Function = TypeVar("Function", bound=Callable)
 _SOURCES = ("__init__", "tables", "steps")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.pages import number, percent
+from sextant.law.calibration import calibrate, closed_loop_requests
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Curve, Panel
+from sextant.pages.words import number, percent
 from sextant.points.cell_files import MeasuredCell
-from sextant.simulate import STATUS, Requests, Scheduler, simulate
-from sextant.simulate.calibrated import calibrate, closed_loop_requests
+from sextant.simulate.simulation import STATUS, Requests, Scheduler, simulate
 from sextant.studies import study
 from sextant.studies.study import Analysis, Finding, StudyData, part, table_of
 

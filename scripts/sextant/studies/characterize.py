@@ -6,9 +6,9 @@ Lazuka et al.: LLM-Pilot, SC 2024, sections III-C and V-B (Fig. 7, Table III).
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages import listed, number, plural
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
+from sextant.pages.words import listed, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies import study
 from sextant.studies.study import Analysis, StudyData, part, table_of

@@ -14,8 +14,8 @@ from sextant import PROJECT
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
-from sextant.pages import listed, plural
 from sextant.pages.blocks import Section, Table
+from sextant.pages.words import listed, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.verdict import assess
 from sextant.studies import study

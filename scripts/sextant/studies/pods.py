@@ -6,9 +6,9 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages import percent, plural
 from sextant.pages.blocks import Table
 from sextant.pages.charts import Axis, Panel
+from sextant.pages.words import percent, plural
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, StudyData, part, table_of
 

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from sextant.pages import interval, listed, plural
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
+from sextant.pages.words import interval, listed, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS
 from sextant.studies import study

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages import listed, number, plural
 from sextant.pages.blocks import Section, Table
 from sextant.pages.charts import Axis, Curve, Panel
+from sextant.pages.words import listed, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, StudyData, part, table_of

@@ -12,9 +12,9 @@ import pandas as pd
 
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import GIB
-from sextant.pages import interval, listed, number, plural
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
+from sextant.pages.words import interval, listed, number, plural
 from sextant.points.metrics import N_BLOCKS
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, Finding, StudyData, part, place_words, table_of

@@ -4,8 +4,3 @@ In: a CSV, JSON-lines or Parquet file. Out: the trace as Parquet, the malformed 
 Read `trace_format` (the contract and the formats), `job` (all steps, and the files it writes),
 `reading` (how a source is parsed), `rules` (which lines are requests).
 """
-
-from sextant.trace.job import MAX_RATE_RPS, ingest_trace
-from sextant.trace.reading import some_of
-
-__all__ = ["MAX_RATE_RPS", "ingest_trace", "some_of"]

@@ -1,0 +1,230 @@
+"""What arrives: the requests of a trace, or those drawn from a workload at a rate."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.base.files import MAKE_TRACE_AGAIN, reading
+from sextant.base.sheets import id_of
+from sextant.decide.demand import COLUMNS, Demand, SteadyTraffic, busiest_windows, lengths_of
+from sextant.pages.words import duration_words, percent, plural
+from sextant.trace.trace_format import HASH_IDS, parquet_rows, require_trace, sql_text
+from sextant.workload import generators
+from sextant.workload.arrivals import on_fine_clock
+from sextant.workload.draw import draw_trace, open_workload
+from sextant.workload.generators import Arrivals, Gamma
+from sextant.workload.lengths import Requests
+from sextant.workload.profiles import start_time
+from sextant.workload.shared_blocks import read_blocks
+from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored, read_turns
+
+MOST_REQUESTS = 200_000  # Of a trace with more requests its busiest windows are simulated.
+MOST_COPIED = 1_000_000  # Requests of one simulation where a factor on the traffic makes more.
+_SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
+
+
+class TraceTraffic(NamedTuple):
+    """A trace's own arrivals. Another seed shuffles the lengths within each window."""
+
+    demand: Demand
+    window_s: float | None
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the trace for seed 0, else with the lengths of each window shuffled."""
+        demand = self.demand
+        if seed == 0 or demand.parent is not None:  # turns of a session grow
+            return demand
+        window = np.floor(demand.arrival_s / (self.window_s or np.inf))
+        order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
+        return replace(demand.at(order), arrival_s=demand.arrival_s, n_of_trace=demand.n_of_trace)
+
+
+class DrawnTraffic(NamedTuple):
+    """Requests and arrivals that are drawn."""
+
+    name: str  #: Of the requests, and how they arrive.
+    requests: Callable[..., pd.DataFrame]  #: Draws as `RequestModel.sample` does.
+    arrivals: Arrivals
+    duration_s: float
+    first_seed: int = 0  #: Used for seed 0; other seeds count from it.
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the requests drawn with a seed. Raises InputError if none arrives."""
+        n = round(self.arrivals.mean_rate_rps * self.duration_s)
+        is_typical = seed == 0 and isinstance(self.arrivals, Gamma) and n > 0
+        extent: dict[str, Any] = {"n": n + 1} if is_typical else {"duration_s": self.duration_s}
+        frame = draw_trace(self.requests, self.arrivals, seed=seed + self.first_seed, **extent)
+        if is_typical:  # as many as the rate says; the next one would come at the end
+            frame["arrival_s"] *= self.duration_s / frame["arrival_s"].iloc[-1]
+            frame = frame.iloc[:-1]
+        if frame.empty:
+            fix = "give a higher --request-rate, or a longer --duration"
+            problem = f"no request arrives in {self.duration_s:g} s"
+            raise InputError(problem, field="--request-rate", fix=fix)
+        arrival_s, inputs, outputs = (frame[name].to_numpy() for name in COLUMNS)
+        return Demand(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+
+    def steady(self) -> SteadyTraffic | None:
+        """Return the requests of one replica, None where they do not arrive at a steady rate."""
+        if not isinstance(self.arrivals, Gamma):
+            return None
+        rate_rps, alpha = self.arrivals.mean_rate_rps, self.arrivals.alpha
+        return SteadyTraffic(self.name, self.requests, rate_rps, alpha, self.first_seed)
+
+
+def traffic_at_rate(
+    rate_rps: float,
+    workload: str | Path | None,
+    lengths: Requests | None,
+    *,
+    alpha: float | None = None,
+    duration_s: float | None = None,
+    first_seed: int = 0,
+) -> DrawnTraffic:
+    """Return requests that arrive at a mean rate, for an hour or the time of `MOST_REQUESTS`. They
+    are those of `workload`, or have `lengths`, and arrive as its trace did, if it has one, or with
+    Gamma gaps of shape `alpha`; 1 (Poisson) without any."""
+    generators.check_positive(rate_rps=rate_rps)
+    model = None
+    if alpha is None and workload is not None and Path(workload).is_dir():
+        model = read_stored(workload)["model"]
+    if workload is not None and model is not None:
+        arrivals = arrivals_at_rate(workload, FITTED, rate_rps)
+        manner = f"its trace's arrivals ({model})"
+    else:
+        arrivals = Gamma(rate_rps, 1.0 if alpha is None else alpha)
+        manner = "Poisson arrivals" if arrivals.alpha == 1 else f"Gamma gaps of shape {alpha:g}"
+    if lengths is not None:
+        sample, name = lengths_of(lengths), "given lengths"
+    else:
+        sample, name = open_workload(workload or "").sample, id_of(Path(workload or "").name)
+    duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
+    return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
+
+
+def demand_of_trace(
+    trace: str | Path,
+    *,
+    window_s: float,
+    llm: str | None = None,
+    service: str | None = None,
+    has_prefixes: bool = False,
+    has_turns: bool = False,
+    factor: float = 1.0,
+) -> Demand:
+    """Read the requests of a normalised trace, of one LLM or service where given, `factor` times.
+    Of more than `MOST_REQUESTS` the busiest windows are read, by requests or tokens, each with the
+    one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`,
+    with `has_turns` turns of sessions wait for answers (`read_turns`).
+
+    Raises InputError: not a normalised trace, or all that succeeded came at one moment.
+    """
+    stored = require_trace(trace).schema_arrow.names
+    rows = parquet_rows(trace, has_row_number=True)
+    chosen = {"llm": llm, "service": service}
+    where = " AND ".join(
+        f"{name} = {sql_text(value)}" for name, value in chosen.items() if value is not None
+    )
+    of_group = f"{rows} WHERE {where or 'true'}"
+    with duckdb.connect() as database, reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN):
+        database.execute(_SETTINGS)
+        counts = database.execute(_COUNTED.format(window_s=window_s, rows=of_group)).df()
+        n_failed = int(counts["n_failed"].sum())
+        counts = counts[counts["n"] > 0]
+        load = counts.set_index("place")[["n", "inputs", "outputs"]]
+        windows = busiest_windows(load, MOST_REQUESTS / max(factor, 1.0))
+        kept = "" if windows is None else f"AND floor(arrival_s / {window_s}) IN {windows}"
+        query = f"""SELECT {", ".join(COLUMNS)}, file_row_number AS row FROM {of_group}
+            AND status = 'ok' {kept} ORDER BY arrival_s, row"""
+        read = database.execute(query).fetchnumpy() if len(counts) else {}
+    n = int(counts["n"].sum())
+    if n < 2 or not counts["last_s"].max() > counts["first_s"].min():
+        problem = "all requests came at one moment" if n > 1 else f"{n} of its requests succeeded"
+        fix = "give a trace with two or more, or another --trace-llm or --trace-service"
+        raise InputError(problem, file=trace, field="arrival_s", fix=fix)
+    prefix_id = prefix_tokens = None
+    if has_prefixes and HASH_IDS in stored and len((blocks := read_blocks(trace)).ids):
+        prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
+    arrival_s, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
+    demand = Demand(
+        id_of(Path(trace).stem),
+        arrival_s,
+        np.asarray(read["input_tokens"], np.int64),
+        np.maximum(read["output_tokens"], 1).astype(np.int64),
+        max(float(counts["last_s"].max()), float(arrival_s[-1])),
+        start_time(trace),
+        n if windows is not None else None,
+        n_failed,
+        prefix_id,
+        prefix_tokens,
+        clock_step_s=clock_step_s,
+        lengths_of_trace=(float(counts["inputs"].sum() / n), float(counts["outputs"].sum() / n)),
+    )
+    if has_turns:
+        demand = replace(demand, **read_turns(trace, arrival_s, read["row"])._asdict())
+    if factor * demand.n > MOST_COPIED:
+        problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
+        fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"
+        raise InputError(problem, file=trace, field="--traffic", fix=fix)
+    return multiplied_demand(demand, factor, window_s)
+
+
+_COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
+    count(*) FILTER (status = 'ok') AS n, count(*) FILTER (status <> 'ok') AS n_failed,
+    sum(input_tokens) FILTER (status = 'ok') AS inputs,
+    sum(output_tokens) FILTER (status = 'ok') AS outputs,
+    min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
+
+
+def multiplied_demand(demand: Demand, factor: float, block_s: float | None = None) -> Demand:
+    """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
+    Copies share no prefix. Windows of `block_s` have their requests times the factor."""
+    if factor == 1:
+        return demand
+    arrival_s, places, copies = generators.multiplied(
+        demand.arrival_s, factor, block_s=block_s or generators.BLOCK_S
+    )
+    found = replace(demand.at(places), arrival_s=arrival_s, factor=factor * demand.factor)
+    found = found.copied(demand, places, copies)
+    n_of_trace = demand.n_of_trace and round(factor * demand.n_of_trace)
+    return replace(found, n_of_trace=n_of_trace, lengths_of_trace=demand.lengths_of_trace)
+
+
+def demand_notes(demand: Demand, has_prefix_caching: bool | None) -> list[str]:
+    """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
+    notes = []
+    if has_prefix_caching is not None and demand.prefix_id is not None:
+        again = percent(demand.repeated_share)
+        whose = "an earlier request by the trace's hash_ids"
+        notes.append(
+            f"Prefix caching is on: {again} of the input tokens repeat the beginning of {whose}, "
+            "and hit while they are kept."
+            if has_prefix_caching
+            else f"Prefix caching is off: {again} of the input tokens, which repeat the beginning "
+            f"of {whose}, are computed again."
+        )
+    if demand.parent is not None and demand.session is not None:
+        n, n_turns = len(np.unique(demand.session)), int((demand.parent >= 0).sum())
+        notes.append(
+            f"{n_turns:,} of {demand.n:,} requests are turns of {plural(n, 'session')} that wait "
+            "for an answer and think as long as in the trace, so faster servers get more at once."
+        )
+    if demand.clock_step_s is not None:
+        notes.append(
+            f"The clock of {demand.name} has steps of {duration_words(demand.clock_step_s)}: "
+            "requests of one stamp are spread over the step at random."
+        )
+    if demand.factor != 1:
+        how = f"further copies are shifted by up to {generators.SHIFT_S:g} s and share no prefix"
+        how = how if demand.factor > 1 else "they are drawn at random"
+        times = f"{demand.factor:g} times the requests of {demand.name} arrive"
+        notes.append(f"{times}, on the same clock: {how}.")
+    if demand.speed != 1:
+        notes.append(f"Time runs {demand.speed:g} times as fast (--speed).")
+    return notes

@@ -1,0 +1,53 @@
+"""Sessions of a trace that start at a rate; `trace_arrivals.read_turns` has what turns follow."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.decide.demand import Demand
+from sextant.pages.words import HOUR_S
+
+
+class SessionTraffic(NamedTuple):
+    """Sessions of a trace that start at random at a steady rate, each draw with others."""
+
+    demand: Demand  # with turns
+    per_hour: float
+    duration_s: float
+    seed: int
+
+    def drawn(self, seed: int) -> Demand:
+        """Return the turns of a time; sessions that began before it are met where they are."""
+        whole = self.demand
+        assert whole.session is not None
+        assert whole.parent is not None
+        places = np.flatnonzero(whole.session >= 0)
+        of = pd.Series(places).groupby(whole.session[places]).agg(list)
+        starts_s = {code: whole.arrival_s[own[0]] for code, own in of.items()}
+        longest_s = max(whole.arrival_s[own[-1]] - whole.arrival_s[own[0]] for own in of)
+        rng = np.random.default_rng([self.seed, seed])
+        span_s = self.duration_s + longest_s
+        n = rng.poisson(self.per_hour * span_s / HOUR_S)
+        taken, offsets = [], []
+        for copy in range(n):
+            code = rng.choice(of.index)
+            offset_s = rng.uniform(-longest_s, self.duration_s) - starts_s[code]
+            own = np.array(of[code])
+            at_s = whole.arrival_s[own] + offset_s
+            own = own[(at_s >= 0) & (at_s < self.duration_s)]
+            taken.append(np.stack([own, np.full(len(own), copy)]))
+            offsets.append(np.full(len(own), offset_s))
+        picked, copies = np.concatenate(taken, axis=1) if taken else np.empty((2, 0), int)
+        arrival_s = whole.arrival_s[picked] + np.concatenate(offsets or [np.empty(0)])
+        if not len(picked):
+            fix = "give more sessions an hour, or a longer --duration"
+            raise InputError("no session arrives", field="--sessions", fix=fix)
+        order = np.argsort(arrival_s, kind="stable")
+        picked, copies = picked[order], copies[order]
+        name = f"{whole.name}, {self.per_hour:g} sessions an hour"
+        made = replace(whole.at(picked), name=name, arrival_s=arrival_s[order])
+        made = replace(made, duration_s=self.duration_s, start_time=None, clock_step_s=None)
+        return replace(made.copied(whole, picked, copies), session=copies)

@@ -1,0 +1,173 @@
+"""Fit a predictor fold by fold: hold each LLM out, predict it from the others."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import NamedTuple, Self
+
+import pandas as pd
+
+from sextant.facts.slo import SLO
+from sextant.points.frame import (
+    KEYS,
+    LENGTHS,
+    SERVING,
+    TARGETS,
+    Facts,
+    Pair,
+    at_percentile,
+    has_latency,
+    served_as_most,
+)
+from sextant.predict.predictor import (
+    Draws,
+    JointPredictor,
+    PointPredictor,
+    Rows,
+    Settings,
+    predictor_class,
+    reference_profiles,
+)
+from sextant.predict.tuning import Tunable, choose_nested, results_of
+
+ALL = "all"
+"""The fold that trains on every measured LLM, for those without a latency."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a predictor is given to learn from, and which pairs it may recommend."""
+
+    source: str  #: Name of the characterization.
+    points: pd.DataFrame  #: Closed-loop points of one workload and scenario, as the store has them.
+    facts: Facts  #: Of all LLMs, measured or not, and of the GPU profiles on offer.
+    feasible: Collection[Pair]  #: (LLM, GPU profile) pairs that memory facts allow.
+    failed: Collection[Pair] = frozenset()
+    """Pairs that were tried and do not fit; no predictor knows of them."""
+    served: Collection[Pair] = frozenset()
+    """Pairs that were measured, whatever memory facts say; no predictor knows of them."""
+    has_fixed_lengths: bool = False
+    """Whether each point has requests of its own lengths, not one workload's for all."""
+
+
+class FitResult(NamedTuple):
+    """What came of all folds of one fit."""
+
+    llm_ids: list[str]  #: Those that were predicted.
+    latencies: pd.DataFrame | None
+    """`llm_id, gpu_profile_id, users, input_tokens, output_tokens, nttft_ms, itl_ms, fold`; with
+    draws the medians, and the bounds of their intervals. None: too few LLMs were measured."""
+    is_judged: bool  #: Whether measured LLMs were held out.
+    seconds: float | None
+    draws: Sequence[Draws]
+    """Of a predictor that draws: one for each fold with anything to predict."""
+
+    def of(self, llm_ids: Collection[str]) -> Self:
+        """Return the results of these LLMs."""
+        if self.latencies is None or all(name in llm_ids for name in self.llm_ids):
+            return self
+        own = [each.of(each.X["llm_id"].isin(llm_ids).to_numpy()) for each in self.draws]
+        return self._replace(
+            llm_ids=[name for name in self.llm_ids if name in llm_ids],
+            latencies=self.latencies[self.latencies["llm_id"].isin(llm_ids)],
+            draws=[each for each in own if len(each.X)],
+        )
+
+
+def design_rows(
+    predictor: PointPredictor | JointPredictor, points: pd.DataFrame, facts: Facts
+) -> Rows:
+    """Return points at one percentile (`at_percentile`) as a predictor takes them."""
+    X = predictor.design(points[[*KEYS, *LENGTHS, *SERVING]], facts)
+    return Rows(X, points[[*TARGETS, "throughput_tok_s"]])
+
+
+def share_lengths(
+    training: pd.DataFrame, asked: pd.DataFrame, lengths: Mapping[str, float] | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Give all rows the lengths of the workload: medians over the training rows.
+
+    A point's own mean length depends on which requests it could answer, and is not known of a new
+    LLM. What is asked may be about requests of other `lengths`.
+    """
+    shared = training[LENGTHS].median()
+    return training.assign(**shared), asked.assign(**(lengths or shared))
+
+
+def fit_folds(
+    task: Task, slo: SLO, predictor: str, seed: int, n_jobs: int, progress: Callable[[str], None]
+) -> FitResult:
+    """Fit a predictor for one SLO, once for each LLM held out and for all unseen ones.
+
+    With too few measured LLMs the outcome names none. Arguments are those of `decide.evaluate`.
+    """
+    start = time.monotonic()
+    make = partial(predictor_class(predictor), slo, task.facts.profiles, seed)
+    points = at_percentile(task.points, slo.percentiles, slo.first_token)
+    usable = points[has_latency(points)]
+    measured, least = sorted(usable["llm_id"].unique()), make().min_training_llms
+    # Only where enough LLMs remain to train on. By name: those to predict, from all others.
+    folds = {llm_id: [llm_id] for llm_id in measured if len(measured) > least}
+    unseen = sorted(set(task.facts.llms) - set(measured))
+    if unseen and len(measured) >= least:
+        folds[ALL] = unseen
+    is_judged = len(folds) > 1
+
+    def report(step: str) -> None:
+        progress(f"{predictor}, {slo.slo_id}: {step}")
+
+    settings: dict[str, Settings] = {}
+    if is_judged and isinstance(model := make(), Tunable):
+        settings = choose_nested(model, design_rows(model, usable, task.facts), n_jobs, report)
+    jobs = (
+        partial(_predict, make(), settings.get(name), usable, llm_ids, task, slo)
+        for name, llm_ids in folds.items()
+    )
+    predicted, draws = [], []
+    finished = results_of(jobs, n_jobs)
+    for number, (name, (frame, drawn)) in enumerate(zip(folds, finished, strict=True), 1):
+        report(f"fold {number} of {len(folds)} ({name})")
+        predicted.append(frame.assign(fold=name))
+        draws += [drawn] if drawn else []
+    return FitResult(
+        llm_ids=[llm_id for llm_ids in folds.values() for llm_id in llm_ids],
+        latencies=pd.concat(predicted, ignore_index=True) if predicted else None,
+        is_judged=is_judged,
+        seconds=time.monotonic() - start if folds else None,
+        draws=draws,
+    )
+
+
+def _predict(
+    model: PointPredictor | JointPredictor,
+    settings: Settings | None,
+    usable: pd.DataFrame,
+    llm_ids: Collection[str],
+    task: Task,
+    slo: SLO,
+) -> tuple[pd.DataFrame, Draws | None]:
+    """Return `KEYS` and latencies of all that is to predict of a fold's LLMs, and their draws."""
+    is_own = usable["llm_id"].isin(llm_ids)
+    others = usable[~is_own]
+    profile_ids, users = sorted(task.points["gpu_profile_id"].unique()), others["users"].unique()
+    every = product(llm_ids, profile_ids, sorted(users))
+    offered = pd.DataFrame([key for key in every if key[:2] in task.feasible], columns=KEYS)
+    training, asked = share_lengths(others, offered, slo.lengths)
+    keys = asked[[*KEYS, *LENGTHS]]
+    if asked.empty:  # memory facts rule out every profile
+        return keys.assign(**dict.fromkeys(TARGETS, pd.Series(dtype="float64"))), None
+    asked = asked.assign(**served_as_most(training))
+    learned, X = design_rows(model, training, task.facts), model.design(asked, task.facts)
+    model.settings = settings
+    on_references = usable["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))
+    known = usable[is_own & on_references & slo.is_of(usable[LENGTHS].to_numpy(float))]
+    model.fit(learned, design_rows(model, known, task.facts) if model.uses_references else None)
+    if isinstance(model, JointPredictor):
+        draws = Draws(keys, model.sample(X))
+        return keys.join(draws.summary()), draws
+    predicted = keys.join(model.predict(X)[TARGETS].astype("float64")).set_index(KEYS)
+    if model.uses_references:
+        predicted.update(known[[*KEYS, *TARGETS]].set_index(KEYS))
+    return predicted.reset_index(), None

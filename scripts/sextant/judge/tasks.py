@@ -1,0 +1,107 @@
+"""Which (LLM, GPU profile) pairs may be recommended, and which were tried and do not fit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import pandas as pd
+
+from sextant.decide.sizing import ruled_out
+from sextant.judge.accuracy import HeldOut
+from sextant.judge.folds import FitResult, Task
+from sextant.points.characterization import Characterization
+from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, Facts
+from sextant.predict.predictor import Draws
+
+
+def task_of(
+    source: str,
+    points: pd.DataFrame,
+    tried: pd.DataFrame,
+    facts: Facts,
+    longest_request_tokens: int | None,
+    memory_utilization: float,
+    *,
+    has_fixed_lengths: bool = False,
+) -> Task:
+    """Return what a predictor is judged on, with the pairs that it may recommend. Those are the
+    pairs that memory facts allow, as what a probe has shown of an LLM is not known of one that is
+    held out; for an archive, whose longest request is not known, those that it found feasible, of
+    held-out LLMs too: so did LLM-Pilot. The points are of one workload and scenario, `tried` are
+    rows of table `feasibility`, `facts` of all LLMs and of the candidate GPU profiles; with
+    `has_fixed_lengths` each point has its own lengths."""
+    pairs = pd.Series([*tried[IDENTIFIERS].itertuples(index=False, name=None)], dtype=object)
+    is_feasible = tried["is_feasible"].to_numpy(bool)
+    found, failed = {*pairs[is_feasible]}, {*pairs[~is_feasible]}
+    served = {pair for pair in found if pair[1] in facts.profiles}
+    if longest_request_tokens is not None:
+        how = facts.profiles, longest_request_tokens, memory_utilization
+        reasons = {llm_id: ruled_out(llm, *how) for llm_id, llm in facts.llms.items()}
+        every = product(facts.llms, facts.profiles)
+        found = {(llm_id, name) for llm_id, name in every if name not in reasons[llm_id]}
+    return Task(source, points, facts, found, failed, served, has_fixed_lengths)
+
+
+def task_of_characterization(known: Characterization) -> Task:
+    """Return what a predictor is judged on by all points of a characterization."""
+    return task_of(
+        known.source,
+        known.points,
+        known.feasibility,
+        Facts(known.llms, known.profiles, known.features),
+        known.longest_request_tokens,
+        known.memory_utilization,
+        has_fixed_lengths=known.has_fixed_lengths,
+    )
+
+
+def separate_configurations(task: Task) -> Task:
+    """Return the task with each configuration as an option of its own; repeats become means."""
+    points = as_options(task.points.dropna(subset=["users"]))
+    numbers = points.select_dtypes("number").columns.difference(["users"])
+    others = points.columns.difference([*numbers, *KEYS])
+    how = dict.fromkeys(numbers, "mean") | dict.fromkeys(others, "first")
+    points = points.groupby(KEYS, as_index=False, dropna=False).agg(how)
+    llms = dict(zip(points["llm_id"], points["_llm_id"], strict=True))
+    profiles = dict(zip(points["gpu_profile_id"], points["_gpu_profile_id"], strict=True))
+    facts = Facts(
+        {name: task.facts.llms[own] for name, own in llms.items()},
+        {name: task.facts.profiles[own] for name, own in profiles.items()},
+    )
+    served = set(points[IDENTIFIERS].itertuples(index=False, name=None))
+    points = points.drop(columns=["_llm_id", "_gpu_profile_id"])
+    return replace(task, points=points, facts=facts, feasible=served, failed=set(), served=served)
+
+
+def fit_result(held_out: Sequence[HeldOut], seconds: float) -> FitResult:
+    """Return held-out predictions as those of a fit on the task of `separate_configurations`."""
+    parts, draws = [], []
+    for fold, points, samples_ms, predicted in held_out:
+        named = as_options(points)
+        # Of a point that was measured again, the prediction is the same.
+        first = (points["users"].notna() & ~named.duplicated(KEYS)).to_numpy()
+        X = named[first].astype({"users": "int64"})[[*KEYS, *LENGTHS]].reset_index(drop=True)
+        parts.append(X.join(predicted[first].reset_index(drop=True)).assign(fold=fold))
+        if samples_ms is not None:
+            draws.append(Draws(X, samples_ms[:, first]))
+    latencies = pd.concat(parts, ignore_index=True)
+    return FitResult(
+        llm_ids=list(dict.fromkeys(latencies["llm_id"])),
+        latencies=latencies,
+        is_judged=True,
+        seconds=seconds,
+        draws=draws,
+    )
+
+
+def as_options(points: pd.DataFrame) -> pd.DataFrame:
+    """Return points named by configuration; the plain names are in columns of their own."""
+    lengths = points[LENGTHS].map("{:.0f}".format).agg("/".join, axis=1)
+    served = points[SERVING].astype("str").where(points[SERVING].notna(), "")
+    ways = served.agg(",".join, axis=1)
+    return points.assign(
+        _llm_id=points["llm_id"],
+        _gpu_profile_id=points["gpu_profile_id"],
+        llm_id=points["llm_id"] + " " + lengths,
+        gpu_profile_id=points["gpu_profile_id"] + " " + ways,
+    )

@@ -1,0 +1,225 @@
+"""What a page needs to answer again for another load, other limits, prices and GPU profiles.
+
+`what_if.js` decides from it as `sextant.decide.decision` and `sextant.ask.forecast` do from the
+draws, and as eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only
+through which limits they keep, so the page holds, by draw and load, the first of the limits to
+choose from that is kept: exact, and much smaller than latencies.
+"""
+
+import base64
+import gzip
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.base.files import jsonable
+from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWARD, SAFE, in_steps
+from sextant.decide.sizing import curves
+from sextant.facts.gpu import HOURS_PER_MONTH
+from sextant.facts.slo import METRICS, SLO
+from sextant.pages.blocks import Widget
+from sextant.pages.page import render
+from sextant.points.frame import is_refused, limited
+from sextant.predict.predictor import BROKEN_MS, Draws
+
+_TEMPLATE = Path(__file__).with_name("what_if.html.j2")
+_WIDEST = 4.0  # Limits go from the asked one / 4 to the asked one x 4; loads further.
+_WIDEST_LOAD = 20.0
+_DIGITS = 4
+_TOLD_APART = 5  # hundredths of probability that options have to differ by to be drawn
+
+
+class Basis(NamedTuple):
+    """What an answer rests on, by GPU profile and users of a replica."""
+
+    slo: SLO
+    prices: Mapping[str, float]  # USD per hour of each of the profiles
+    users: np.ndarray
+    """In rising order, shape (profiles, loads); where a profile has fewer loads, the last again."""
+    limited_ms: Mapping[str, np.ndarray]
+    """By metric, (draws, profiles, loads); NaN, also of too many failures, breaks the limit."""
+    carried: np.ndarray  # what a replica carries in the SLO's unit, in the same shape
+    usual_load: np.ndarray  # the same at median latencies, shape (profiles, loads)
+    broken: Sequence[Mapping[str, Any]] = ()
+    """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
+    is_measured: bool = False  # Whether the one draw is what was measured, as eq. 1-3 decide.
+    needed: Mapping[float, np.ndarray] | None = None
+    """Of a simulated rate, in place of latencies: by rate the replicas that each profile needs in
+    each draw, infinite where none are enough, shape (profiles, draws)."""
+
+
+def of_draws(
+    draws: Draws, prices: Mapping[str, float], slo: SLO, own: pd.DataFrame | None
+) -> Basis:
+    """Return what a predicted answer rests on: draws of one LLM, each profile at the same loads.
+    `prices` are USD per hour of the profiles; `own` are points that were measured of the LLM."""
+    names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
+    shape = len(names), len(users)
+    limited_ms = slo.latencies(draws.samples_ms, draws.lengths)
+    broken = []
+    if own is not None:
+        is_bad = is_refused(own, slo)
+        own_ms = {n: np.where(is_bad, BROKEN_MS, each) for n, each in limited(own, slo).items()}
+        for place, row in enumerate(own.to_dict("records")):
+            ms = [jsonable(values[place]) for values in own_ms.values()]
+            broken.append({"profile": row["gpu_profile_id"], "users": int(row["users"]), "ms": ms})
+    return Basis(
+        slo,
+        {name: prices[name] for name in names.tolist()},
+        np.broadcast_to(users, shape),
+        {name: values.reshape(-1, *shape) for name, values in limited_ms.items()},
+        np.broadcast_to(draws.carried(slo), draws.samples_ms.shape[:2]).reshape(-1, *shape),
+        draws.usual_load(slo).reshape(shape),
+        broken,
+    )
+
+
+def of_arrivals(
+    needed: Callable[[SLO], pd.DataFrame], prices: Mapping[str, float], slo: SLO
+) -> Basis:
+    """Return what the answer to a request rate rests on: simulations at rates around the asked one.
+    `needed` returns the replicas that each profile needs for an SLO, by draw."""
+    rates = {float(f"{slo.load * 2 ** (step / 2):.3g}") for step in range(-4, 5) if step}
+    frames = {rate: needed(replace(slo, request_rate_rps=rate)) for rate in {*rates, slo.load}}
+    found = {rate: frames[rate].to_numpy(float).T for rate in sorted(frames)}
+    names = {name: prices[name] for name in frames[slo.load]}
+    none = np.empty(0)
+    return Basis(slo, names, none, {}, none, none, needed=found)
+
+
+def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
+    """Return what an answer from an LLM's points (`judged`) rests on, None without candidates."""
+    latencies = latencies[latencies["gpu_profile_id"].isin(prices)]
+    found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
+    if not found:
+        return None
+    n_loads = max(len(curve.users) for curve in found.values())
+
+    def padded(rows: Iterable[np.ndarray], **how: Any) -> np.ndarray:
+        return np.stack([np.pad(row, (0, n_loads - len(row)), **how) for row in rows])
+
+    limited_ms = {}
+    for name in slo.limits:  # a load that fails keeps no limit, however loose
+        rows = [
+            np.where(each.failed_share > slo.allowed_failures, np.nan, each.latencies_ms[name])
+            for each in found.values()
+        ]
+        limited_ms[name] = padded(rows, constant_values=np.nan)[None]
+    users = padded([each.users for each in found.values()], mode="edge").astype(int)
+    carried = padded([each.carried for each in found.values()], mode="edge")
+    own = {name: prices[name] for name in found}
+    return Basis(slo, own, users, limited_ms, carried[None], carried, is_measured=True)
+
+
+def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
+    """Return what the page's controls offer, and what its script decides from; JSON can hold it."""
+    slo, users, needed = basis.slo, basis.users, basis.needed
+    is_rate = slo.users is None
+    loads = [*needed] if needed is not None else _two_digits(slo.load, _WIDEST_LOAD)
+    if not is_rate:
+        loads = sorted({round(load) for load in loads if load >= 1})
+    # The limits of simulated rates stay as they were asked.
+    offered = {
+        name: [limit.limit_ms] if needed is not None else _two_digits(limit.limit_ms, _WIDEST)
+        for name, limit in slo.limits.items()
+    }
+    facts = {
+        "is_rate": is_rate,
+        "is_measured": basis.is_measured,
+        "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": loads},
+        "risk": risk,
+        "limits": [
+            {
+                "key": name,
+                "label": METRICS[name],
+                "percentile": limit.percentile,
+                "value": limit.limit_ms,
+                "offered": offered[name],
+            }
+            for name, limit in slo.limits.items()
+        ],
+        "profiles": basis.prices,
+        "needed": None,
+        "hours_per_month": HOURS_PER_MONTH,
+        "most_counts": MOST_COUNTS,
+        "worth": 1 + REWARD,
+        "fair": FAIR,
+        "safe": SAFE,
+        "listed": LISTED,
+        "told_apart": _TOLD_APART,
+        "users": users.tolist(),
+        "broken": basis.broken,
+        "n_draws": len(basis.carried),
+        "curves": "",
+    }
+    if needed is not None:
+        rows = [
+            [[int(n) if np.isfinite(n) else None for n in own] for own in each]
+            for each in needed.values()
+        ]
+        return facts | {"needed": rows, "users": [[0]], "n_draws": len(rows[0][0])}
+    latencies, steps_from, carried = basis.limited_ms, None, None
+    # A load is served if all smaller ones are too, so the worst of these counts.
+    packed = [
+        np.searchsorted(offered[name], np.maximum.accumulate(latencies[name], axis=2))
+        for name in slo.limits
+    ]
+    if is_rate:
+        # What a replica carries: of points as it is, of draws in steps, and at their median.
+        carried = np.nan_to_num(np.maximum.accumulate(basis.usual_load, axis=1)).tolist()
+        if not basis.is_measured:
+            steps = in_steps(np.maximum.accumulate(basis.carried, axis=2)).astype(int)
+            steps_from = int(steps.min())
+            packed.append(steps - steps_from)
+    medians = {
+        name: [
+            [float(f"{value:.{_DIGITS}g}") for value in row]
+            for row in np.nan_to_num(np.median(values, axis=0))
+        ]
+        for name, values in latencies.items()
+    }
+    return facts | {
+        "medians_ms": medians,
+        "carried": carried,
+        "steps_from": steps_from,
+        "rate_steps": RATE_STEPS,
+        "curves": _packed(packed),
+    }
+
+
+def what_if_widget(
+    basis: Basis, risk: float | None = None, place: str = "what-if", fold: str = ""
+) -> Widget:
+    """Return the part of a page in which a question is changed. Ids in it begin with `place`; where
+    it is folded at first, `fold` says whose answer it is."""
+    facts = {"what_if": what_if(basis, risk), "place": place, "fold": fold}
+    html = render(_TEMPLATE, facts | {"as_script_data": as_script_data})
+    files = (_TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js"))
+    return Widget(html, *files)
+
+
+def _two_digits(asked: float, widest: float) -> list[float]:
+    """Return the numbers of two digits around the asked one, and the asked one."""
+    low, high = np.log10([asked / widest, asked * widest])
+    decades = range(int(np.floor(low)), int(np.floor(high)) + 1)
+    found = {float(f"{digits}e{decade - 1}") for decade in decades for digits in range(10, 100)}
+    return sorted({each for each in found if asked / widest <= each <= asked * widest} | {asked})
+
+
+def _packed(rising: Iterable[np.ndarray]) -> str:
+    """Pack curves that rise over the loads, each (draws, profiles, loads), small whole numbers.
+    Kept are their rises, as (curves, profiles, loads, draws): all low bytes, then all high ones."""
+    stacked = np.stack([*rising]).transpose(0, 2, 3, 1)
+    rises = np.diff(stacked, axis=2, prepend=0).astype("<u2")
+    planes = (rises & 255).astype("u1").tobytes() + (rises >> 8).astype("u1").tobytes()
+    return base64.b64encode(gzip.compress(planes, mtime=0)).decode()
+
+
+def as_script_data(data: Any) -> str:
+    """Return JSON that can stand in a `<script>`: it has no `<`."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,456 @@
+"""Simulation of servers, step by step: what requests that arrive at these times would wait.
+
+In go `Requests` (when they arrive, their tokens, what prefix they share), a `Scheduler` (vLLM's
+settings) and a `StepLaw` (the time of one engine step); out come a `Simulation` of one or several
+replicas behind a router (each request's latencies and outcome, the gaps between tokens, how busy
+and how full the servers were) and its summary.
+
+Compiled are `steps`, which plan a replica's steps, and `tables`, which keep its requests and its KV
+cache, each in O(1) a step; no other module than `tables` imports Numba. `pools` follows requests
+from servers that compute prompts to others that decode, `scaling` adds and removes replicas by a
+policy. `means` has mean latencies without
+simulation; `calibrated` has the step laws of a server that was measured.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+
+import numpy as np
+
+from sextant.base.errors import InputError
+
+if TYPE_CHECKING:
+    from sextant.simulate.tables import World
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """Requests in the order of their arrival; each array of shape (n,). Checked when made."""
+
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    prefix_id: np.ndarray
+    """Requests of the same id have the same tokens as far as `prefix_tokens` goes; -1: none."""
+    prefix_tokens: np.ndarray
+    """Leading tokens, of input and then output, that belong to the prefix; 0 without one."""
+    parent: np.ndarray
+    """Place of the request whose answer each waits for, whatever its `arrival_s`; -1: none."""
+    think_s: np.ndarray  #: From that answer to its arrival.
+
+    def __post_init__(self) -> None:
+        arrivals = self.arrival_s
+        if not len(arrivals):
+            raise InputError("there are no requests", fix="give one or more")
+        if any(values.shape != arrivals.shape for values in vars(self).values()):
+            raise InputError("arrays of different lengths", fix="give one value a request")
+        if not np.isfinite(arrivals).all() or arrivals[0] < 0 or (np.diff(arrivals) < 0).any():
+            fix = "give finite seconds from 0, ascending"
+            raise InputError("arrivals are not in order", field="arrival_s", fix=fix)
+        for name, least in (("input_tokens", 1), ("output_tokens", 1), ("prefix_tokens", 0)):
+            values = getattr(self, name)
+            if (values < least).any():
+                row = int(np.argmax(values < least))
+                problem, fix = f"request {row} has {values[row]} tokens", f"give at least {least}"
+                raise InputError(problem, field=name, fix=fix)
+        if (self.parent >= np.arange(len(self))).any() or not (self.think_s >= 0).all():
+            fix = "give an earlier request, and seconds from 0"
+            raise InputError("a request waits for a later one", field="parent", fix=fix)
+
+    @classmethod
+    def of(
+        cls,
+        arrival_s: np.ndarray,
+        input_tokens: np.ndarray,
+        output_tokens: np.ndarray,
+        prefix_id: np.ndarray | None = None,
+        prefix_tokens: np.ndarray | None = None,
+        parent: np.ndarray | None = None,
+        think_s: np.ndarray | None = None,
+    ) -> Self:
+        """Return requests of any numeric arrays; without prefixes and parents by default."""
+        none, zeros = np.full(len(arrival_s), NONE), np.zeros(len(arrival_s))
+        if prefix_id is None or prefix_tokens is None:
+            prefix_id, prefix_tokens = none, zeros
+        if parent is None or think_s is None:
+            parent, think_s = none, zeros
+        tokens = (input_tokens, output_tokens, prefix_id, prefix_tokens, parent)
+        inputs, outputs, ids, shared, parents = (np.asarray(n).astype(np.int64) for n in tokens)
+        arrival_s, think_s = (np.asarray(times, np.float64) for times in (arrival_s, think_s))
+        return cls(arrival_s, inputs, outputs, ids, shared, parents, think_s)
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def repeating(self, n_prompts: int, seed: int = 0) -> Self:
+        """Return the same requests, each with one of `n_prompts` whole prompts at random.
+
+        A prompt has the input length of the first request that was given it.
+        """
+        if n_prompts < 1:
+            raise InputError(f"{n_prompts} prompts", field="unique_prompts", fix="give 1 or more")
+        ids = np.random.default_rng(seed).integers(n_prompts, size=len(self))
+        chosen, first = np.unique(ids, return_index=True)
+        inputs = self.input_tokens[first[np.searchsorted(chosen, ids)]]
+        return type(self).of(self.arrival_s, inputs, self.output_tokens, ids, inputs)
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """How a replica schedules. Checked when it is made, as vLLM does when it starts."""
+
+    kv_tokens: int  #: Tokens that the KV cache holds: vLLM's log says `GPU KV cache size`.
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int | None = None
+    """Tokens of the longest request, input and output; as many as the KV cache holds if None."""
+    block_tokens: int = 16  #: Tokens of a block of the KV cache (vLLM: `block_size`).
+    has_prefix_caching: bool = True  #: vLLM: `enable_prefix_caching`.
+    is_asynchronous: bool = True
+    """vLLM: `async_scheduling`. A step is planned while the one before it runs."""
+    reserved_share: float = 0.0
+    """Of its output, for which a request has to find memory when it joins (TensorRT-LLM: 1)."""
+    prompts_first: bool = False  #: Steps with prompts have no decodes (SGLang).
+    receives_cache: bool = False
+    """Another server computed the prompts: they join with their KV cache, in no time."""
+    timeout_s: float = float("inf")  #: When a client gives up, from the request's arrival on.
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_tokens", "timeout_s"):
+            if not getattr(self, name) > 0:
+                problem = f"{getattr(self, name)} is not above 0"
+                raise InputError(problem, field=name, fix="give a number above 0")
+        tokens, requests = self.max_num_batched_tokens, self.max_num_seqs
+        if tokens < requests:
+            problem = f"{tokens} tokens a step for {requests} requests"
+            fix = "give at least max_num_seqs: each of them decodes one token a step"
+            raise InputError(problem, field="max_num_batched_tokens", fix=fix)
+        if self.n_blocks < 1:
+            problem = f"a KV cache of {self.kv_tokens} tokens holds no request"
+            fix = f"give {2 * self.block_tokens} or more"
+            raise InputError(problem, field="kv_tokens", fix=fix)
+        most = self.n_blocks * self.block_tokens
+        if self.max_model_len is not None and not 1 < self.max_model_len <= most:
+            problem = f"a request of {self.max_model_len} tokens and a cache of {most}"
+            fix = f"give max_model_len from 2 to {most}, or more KV memory"
+            raise InputError(problem, field="max_model_len", fix=fix)
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks for requests: one of them all is vLLM's own, its null block."""
+        return self.kv_tokens // self.block_tokens - 1
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request that is not refused."""
+        return self.max_model_len or self.n_blocks * self.block_tokens
+
+
+@dataclass(frozen=True)
+class StepLaw:
+    """Time of one engine step. With P prompt tokens, D decoding sequences and C tokens of context:
+
+        t = floor_ms + prompt_step_ms [P > 0] + weights(D + P) + prefill
+            + sequence_ms D + kv_token_ms C
+        weights(n) = dense_ms + expert_ms (1 − (1 − expert_share)^(n^touch))
+        prefill = prefill_token_ms P + prefill_pair_ms pairs
+
+    C counts the tokens that all decoding sequences read, the newest of each included; pairs are
+    those of a prompt token and a token that it looks back on, itself included.
+
+    Fields may be arrays, of many laws at once: fits take them so, the simulator one at a time.
+    """
+
+    floor_ms: float
+    dense_ms: float
+    sequence_ms: float
+    kv_token_ms: float
+    prefill_token_ms: float
+    prefill_pair_ms: float = 0.0
+    prompt_step_ms: float = 0.0
+    expert_ms: float = 0.0  #: Time to read all experts; 0 for a dense LLM.
+    expert_share: float = 0.0  #: Share of the experts that one token uses.
+    touch: float = 1.0
+    request_ms: float = 0.0
+    """What the deployment adds before a request reaches the scheduler; no engine is held by it."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = np.asarray(getattr(self, field.name), float)
+            is_good = (value >= 0) & (value < np.inf)
+            if not is_good.all():
+                fix = "give a finite number from 0"
+                problem = f"{value[~is_good].ravel()[0]} is not a term of a step"
+                raise InputError(problem, field=field.name, fix=fix)
+        if np.any(self.expert_share > 1):
+            raise InputError("not a share", field="expert_share", fix="give at most 1")
+        if np.any(self.floor_ms + self.dense_ms + self.sequence_ms <= 0):
+            fix = "give floor_ms, dense_ms or sequence_ms"
+            raise InputError("a step takes no time", field="floor_ms", fix=fix)
+
+    def array(self) -> np.ndarray:
+        """Return the terms in `NAMES`' order, float64 of shape (11,)."""
+        return np.array(astuple(self))
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Self:
+        """Return the law of `array`'s values."""
+        return cls(*map(float, values))
+
+    def weights_ms(self, tokens: Any) -> Any:
+        """Return the time to read the weights that so many tokens touch; takes arrays too."""
+        if not np.any(self.expert_ms):
+            return self.dense_ms + np.zeros(np.shape(tokens))
+        touched = 1 - (1 - self.expert_share) ** (np.maximum(tokens, 1) ** self.touch)
+        return self.dense_ms + self.expert_ms * touched
+
+    def step_ms(self, prompt_tokens: Any, sequences: Any, context: Any, pairs: Any) -> Any:
+        """Return the time of a step; takes arrays too."""
+        prefill = self.prefill_token_ms * prompt_tokens + self.prefill_pair_ms * pairs
+        body = self.weights_ms(prompt_tokens + sequences) + prefill
+        floor = self.floor_ms + self.prompt_step_ms * np.greater(prompt_tokens, 0)
+        return floor + body + self.sequence_ms * sequences + self.kv_token_ms * context
+
+
+NAMES = tuple(field.name for field in fields(StepLaw))
+
+
+NONE = -1
+PENDING, OK, TIMEOUT, REFUSED, UNSENT = range(5)
+STATUS = {OK: "ok", TIMEOUT: "timeout", REFUSED: "refused"}
+Router = Literal["round_robin", "least_requests", "prefix"]
+
+BIN_WIDTH = np.log(1.005)
+SHORTEST_S = 1e-5
+N_BINS = int(np.ceil(np.log(1e9) / BIN_WIDTH))
+"""Bins of gaps between tokens, each 0.5% wide, from 10 µs to 10,000 s."""
+
+
+class TooFewRequests(InputError):
+    """The users of a closed loop send more requests than there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """The outcome of each request. Arrays of shape (n,) in the order of `Requests`."""
+
+    arrival_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    status: np.ndarray  #: Keys of `STATUS`.
+    is_counted: np.ndarray  #: Whether it came after the warm-up.
+    ttft_s: np.ndarray  #: NaN for requests that were not answered in time; so are the others.
+    e2e_s: np.ndarray
+    preemptions: np.ndarray
+    cached_tokens: np.ndarray  #: Input that each found in the prefix cache.
+    gaps: np.ndarray
+    """Counts of the gaps between tokens of counted requests, by window and length: (windows,
+    `N_BINS`). A bin is 0.5% wide; `gap_s` has their lengths."""
+    mean_gap_s: float
+    warmup_s: float
+    end_s: float  #: When the last request was answered or given up, or the last one arrived.
+    n_replicas: float  #: The mean over time where replicas come and go.
+    n_blocks: int  #: Of each replica's KV cache.
+    most_blocks: int  #: In use on one replica at once.
+    busy_s: float  #: Time in which engines ran steps after the warm-up, of all replicas.
+    kv_block_s: float  #: Integral of the blocks in use over that time.
+    n_steps: int
+    n_evicted: int  #: Blocks of the prefix cache that were taken for others.
+
+    @property
+    def tpot_s(self) -> np.ndarray:
+        """Time per output token after the first, (E2E − TTFT) / (output tokens − 1); shape (n,)."""
+        more = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        return (self.e2e_s - self.ttft_s) / more
+
+    def gap_s(self, share: float) -> float:
+        """Return a quantile of the gaps between tokens, the middle of its bin; NaN without gaps."""
+        reached = np.cumsum(self.gaps.sum(axis=0))
+        if not reached[-1]:
+            return float("nan")
+        position = min(int(np.searchsorted(reached, share * reached[-1])), len(reached) - 1)
+        return float(SHORTEST_S * np.exp((position + 0.5) * BIN_WIDTH))
+
+
+def simulate(
+    requests: Requests,
+    scheduler: Scheduler,
+    law: StepLaw,
+    *,
+    n_replicas: int = 1,
+    router: Router = "round_robin",
+    warmup_s: float = 0.0,
+    window_s: float = float("inf"),
+) -> Simulation:
+    """Return the outcome of requests that arrive whatever the servers do (an open loop).
+
+    Args:
+        requests: when they arrive, and what they ask for.
+        scheduler: of each replica.
+        law: time of an engine step.
+        n_replicas: behind the router.
+        router: `round_robin` (in turn), `least_requests` (the one with the fewest requests) or
+            `prefix` (the one that weighs best its cached prefix against queue and memory in use).
+        warmup_s: requests that arrive before are simulated, but not counted.
+        window_s: width of the windows that `Simulation.gaps` are counted for.
+
+    Raises:
+        InputError: an unknown router, no replica, or a window or warm-up that makes no sense.
+    """
+    from sextant.simulate import steps, tables  # with Numba, which takes a second to load
+
+    if router not in get_args(Router):
+        fix = f"use one of {', '.join(get_args(Router))}"
+        raise InputError(f"unknown router {router!r}", field="router", fix=fix)
+    world = tables.make_world(
+        requests, scheduler, law, n_replicas, warmup_s=warmup_s, window_s=window_s
+    )
+    steps.route(world, get_args(Router).index(router), np.arange(n_replicas), np.inf, 0)
+    steps.finish(world)
+    return outcome_of(world, warmup_s)
+
+
+def simulate_closed(
+    users: int,
+    requests: Requests,
+    scheduler: Scheduler,
+    law: StepLaw,
+    *,
+    duration_s: float,
+    n_replicas: int = 1,
+    warmup_s: float = 0.0,
+) -> Simulation:
+    """Return the outcome of users who each send a request when their last one is answered.
+
+    Users are spread evenly over the replicas and stay there; all start at 0 and send nothing
+    after `duration_s`. Requests are sent in their order, whatever their arrivals.
+
+    Raises:
+        TooFewRequests: users send more.
+        InputError: no user, or a request that the server refuses.
+    """
+    from sextant.simulate import steps, tables
+
+    for field, value in (("users", users), ("duration_s", duration_s)):
+        if not value > 0:
+            raise InputError(f"{value} is not above 0", field=field, fix="give more")
+    world = tables.make_world(
+        requests, scheduler, law, n_replicas, warmup_s=warmup_s, closed_until_s=duration_s
+    )
+    table = world.requests
+    if (table["status"] == REFUSED).any():
+        fix = f"leave out requests of more than {scheduler.longest} tokens"
+        raise InputError("a request is too long for the server", field="requests", fix=fix)
+    table["arrival_s"], table["deadline_s"] = 0.0, scheduler.timeout_s
+    table["is_counted"] = warmup_s <= 0
+    table["status"][users:] = UNSENT
+    steps.run_closed(world, users)
+    if not (table["status"] == UNSENT).any():
+        problem = f"{users} users send more than {len(requests)} requests in {duration_s:g} s"
+        raise TooFewRequests(problem, field="requests", fix="give more requests")
+    return outcome_of(world, warmup_s)
+
+
+def outcome_of(world: "World", warmup_s: float) -> Simulation:
+    """Return what came of all requests, when they are over."""
+    table = world.requests[world.requests["status"] != UNSENT]
+    replicas, is_ok = world.replicas, table["status"] == OK
+    n_gaps = replicas["n_gaps"].sum()
+    e2e_s = np.where(is_ok, table["last_s"] - table["arrival_s"], np.nan)
+    gave_up = table["deadline_s"][table["status"] == TIMEOUT]
+    ends = (table["arrival_s"], gave_up, table["last_s"][is_ok])
+    return Simulation(
+        arrival_s=table["arrival_s"],
+        input_tokens=table["input"],
+        output_tokens=table["output"],
+        status=table["status"],
+        is_counted=table["is_counted"].astype(bool),
+        ttft_s=np.where(is_ok, table["first_s"] - table["arrival_s"], np.nan),
+        e2e_s=e2e_s,
+        preemptions=table["preemptions"],
+        cached_tokens=table["cached"],
+        gaps=world.gaps,
+        mean_gap_s=float(replicas["gap_sum_s"].sum() / n_gaps) if n_gaps else float("nan"),
+        warmup_s=warmup_s,
+        end_s=float(max(values.max(initial=0.0) for values in ends)),
+        n_replicas=len(replicas),
+        n_blocks=world.n_blocks,
+        most_blocks=int(replicas["most_blocks"].max()),
+        busy_s=float(replicas["busy_s"].sum()),
+        kv_block_s=float(replicas["kv_block_s"].sum()),
+        n_steps=int(replicas["steps"].sum()),
+        n_evicted=int(replicas["n_evicted"].sum()),
+    )
+
+
+def on_threads(run: Callable[..., Result], *values: Iterable[Any]) -> list[Result]:
+    """Return what `run` makes of each set of values, on all cores (compiled code frees the GIL)."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(run, *values))
+
+
+INTERVAL = (0.05, 0.95)
+"""Quantiles over the draws of a law: a 90% interval."""
+
+
+def summarise(
+    simulation: Simulation, limits_ms: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Return the numbers of the requests that came after the warm-up.
+
+    Latencies are those of requests that were answered; gaps between tokens (`itl_ms`) are within
+    0.25%, and those of requests that gave up later are among them. Rates are over the time from the
+    end of the warm-up to the last answer or arrival. As goodput counts what keeps all `limits_ms`,
+    of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of a request's own gaps, which is its TPOT),
+    `tpot_ms` and `e2e_ms`.
+
+    InputError where no request came after the warm-up, or a limit is of another latency.
+    """
+    from sextant.points.metrics import STATISTICS, meets_limits, statistics
+
+    s, counted = simulation, simulation.is_counted
+    if not counted.any():
+        fix = "shorten the warm-up, or give more requests"
+        raise InputError("no request came after the warm-up", field="warmup_s", fix=fix)
+    is_ok = counted & (s.status == OK)
+    ttft_ms, tpot_ms, e2e_ms = (each[is_ok] * 1e3 for each in (s.ttft_s, s.tpot_s, s.e2e_s))
+    inputs = s.input_tokens[is_ok]
+    of_each = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "e2e_ms": e2e_ms}
+    of_each |= {"nttft_ms": ttft_ms / inputs, "itl_ms": tpot_ms}
+    span_s = max(s.end_s - s.warmup_s, 1e-9)
+    time_s = span_s * max(s.n_replicas, 1e-9)
+    gaps_ms = {name: s.gap_s(share) * 1e3 for name, share in STATISTICS.items()}
+    return {
+        "ttft_ms": statistics(ttft_ms),
+        "itl_ms": {"mean": s.mean_gap_s * 1e3, **gaps_ms},
+        "tpot_ms": statistics(tpot_ms),
+        "e2e_ms": statistics(e2e_ms),
+        "throughput_tok_s": float(s.output_tokens[is_ok].sum() / span_s),
+        "request_rate_rps": float(is_ok.sum() / span_s),
+        "failed_fraction": float(1 - is_ok.sum() / counted.sum()),
+        "goodput_rps": float(meets_limits(of_each, limits_ms or {}).sum() / span_s),
+        "kv_used_fraction": s.kv_block_s / (s.n_blocks * time_s),
+        "kv_used_fraction_max": s.most_blocks / s.n_blocks,
+        "preemptions": int(s.preemptions[counted].sum()),
+        "utilisation": min(s.busy_s / time_s, 1.0),
+        "cached_fraction": float(s.cached_tokens[is_ok].sum() / max(inputs.sum(), 1)),
+        "evicted_blocks": s.n_evicted,
+        "n_requests": int(counted.sum()),
+    }
+
+
+def intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the 90% interval over draws of each number of `summarise`, in the same shape."""
+    found: dict[str, Any] = {}
+    for name, value in summaries[0].items():
+        of_name = [summary[name] for summary in summaries]
+        if isinstance(value, Mapping):
+            found[name] = intervals(of_name)
+        else:
+            found[name] = np.quantile(np.array(of_name, float), INTERVAL).tolist()
+    return found
