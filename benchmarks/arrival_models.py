@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sextant.experiment.downloads import fetch, load_registry
+from sextant.experiment.downloads import download, load_registry
 from sextant.trace.job import ingest_trace
 from sextant.workload.arrivals import MODELS, choose_arrivals, fit_arrivals
 from sextant.workload.draw import draw_service
@@ -39,7 +39,7 @@ def traces(folder: Path, given: list[str]) -> dict[str, np.ndarray]:
         for name, form in PUBLISHED.items():
             source = folder / name
             dataset = load_registry(RESOURCES / "registry.csv")[name]
-            fetch(dataset, source, os.environ.get("SEXTANT_MIRROR"))
+            download(dataset, source, os.environ.get("SEXTANT_MIRROR"))
             paths[name] = ingested(source, form, folder / f"{name}-ingested")
     found = {name: read_arrivals(path) for name, path in paths.items()}
     if not given and "SEXTANT_MIRROR" in os.environ:

@@ -26,11 +26,11 @@ from sextant.ask.laws import LLMLaws, ServerLaws, Settings, find_laws
 from sextant.ask.question import Question
 from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
-from sextant.decide.demand import Demand, Target, requests_of_demand
-from sextant.decide.simulated_sizing import Server, simulated_server, size_by_simulation
+from sextant.decide.demand import RequestStream, Target, mean_lengths_of
+from sextant.decide.simulated_sizing import SimulatedReplica, simulated_server, size_by_simulation
 from sextant.decide.sizing import fewest_replicas
 from sextant.facts.slo import SLO
-from sextant.simulate.simulation import NAMES, OK, Requests, StepLaw, simulate_closed
+from sextant.simulate.simulation import NAMES, OK, SimulatedRequests, StepLaw, simulate_closed
 from sextant.trace.job import ingest_trace
 
 HERE = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ RISKS = {"sextant capacity, risk 0.1": 0.1, "sextant capacity, risk 0.5": 0.5}
 RULES = (*RISKS, "eq. 3 (users)", f"mean rate x {HEADROOM}", "peak minute")
 
 
-def demands(folder: Path) -> Iterator[tuple[str, Demand, Target, SLO]]:
+def demands(folder: Path) -> Iterator[tuple[str, RequestStream, Target, SLO]]:
     """Yield each trace with its target."""
     for name, (file, form, window_s, ttft_ms) in TRACES.items():
         out = folder / f"{name}.parquet"
@@ -66,10 +66,10 @@ def demands(folder: Path) -> Iterator[tuple[str, Demand, Target, SLO]]:
         yield name, demand, Target(slo.limits, window_s=window_s), slo
 
 
-def offer(config: str, demand: Demand, slo: SLO, prices: Path, n_draws: int) -> LLMLaws:
+def offer(config: str, demand: RequestStream, slo: SLO, prices: Path, n_draws: int) -> LLMLaws:
     """Return the laws of an LLM on all profiles."""
     path = MIRROR / "hf_configs" / config
-    lengths = requests_of_demand(demand)
+    lengths = mean_lengths_of(demand)
     names = tuple(PRICES)
     question = Question(
         slo,
@@ -93,16 +93,16 @@ def truths(laws: ServerLaws) -> Iterator[tuple[str, StepLaw, int]]:
         yield "a draw", laws.laws[place], place
 
 
-def closed_rate(laws: ServerLaws, demand: Demand, slo: SLO) -> float:
+def closed_rate(laws: ServerLaws, demand: RequestStream, slo: SLO) -> float:
     """Return the requests a second of the most users whom one replica serves within the limits."""
     n = 20_000
     places = np.random.default_rng(0).integers(demand.n, size=n)
     lengths = demand.input_tokens[places], demand.output_tokens[places]
-    requests, best = Requests.of(np.arange(n, dtype=float), *lengths), 0.0
+    requests, best = SimulatedRequests.of(np.arange(n, dtype=float), *lengths), 0.0
     is_short = sum(lengths) <= laws.schedulers[0].longest
     if not is_short.all():
         kept = tuple(each[is_short] for each in lengths)
-        requests = Requests.of(np.arange(len(kept[0]), dtype=float), *kept)
+        requests = SimulatedRequests.of(np.arange(len(kept[0]), dtype=float), *kept)
     low, high = 0, MOST_USERS + 1
     users = 8
     while high - low > 1:
@@ -128,7 +128,11 @@ def closed_rate(laws: ServerLaws, demand: Demand, slo: SLO) -> float:
 
 
 def replicas_by_rule(
-    server: Server, traffic: TraceTraffic, target: Target, rate_rps: float, minute_s: float
+    server: SimulatedReplica,
+    traffic: TraceTraffic,
+    target: Target,
+    rate_rps: float,
+    minute_s: float,
 ) -> dict[str, int | None]:
     """Return what each rule takes; None where it has no answer."""
     demand = traffic.drawn(0)
@@ -146,7 +150,11 @@ def replicas_by_rule(
 
 
 def judged(
-    name: str, truth: Server, demand: Demand, target: Target, chosen: dict[str, int | None]
+    name: str,
+    truth: SimulatedReplica,
+    demand: RequestStream,
+    target: Target,
+    chosen: dict[str, int | None],
 ) -> list[dict]:
     """Return a row a rule: its replicas over those needed, and the windows that they miss."""
     alone, _ = truth.judge_alone(demand, target)
@@ -172,7 +180,7 @@ def case(
     laws: ServerLaws,
     offered: LLMLaws,
     profile_id: str,
-    demand: Demand,
+    demand: RequestStream,
     target: Target,
     slo: SLO,
     minute_s: float,

@@ -21,11 +21,11 @@ from sextant.facts.gpu import GPUProfile, profile_of_id
 from sextant.facts.llm import LLM, load_llm, served
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline, fit_or_restore
-from sextant.law.terms import limits_of, step_law
-from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict.predictor import Rows
-from sextant.simulate.pools import Pool, simulate_apart, simulate_users_apart
-from sextant.simulate.simulation import NAMES, OK, Requests, Scheduler, Simulation, StepLaw
+from sextant.law.terms import batch_limits, step_law
+from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
+from sextant.predict.predictor import TrainingRows
+from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
+from sextant.simulate.simulation import NAMES, OK, Scheduler, SimulatedRequests, Simulation, StepLaw
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ["archive:inferencex", "archive:inferencex-other-engines", "archive:nvidia-perf"]
@@ -41,18 +41,18 @@ def fitted() -> tuple[Roofline, dict[str, GPUProfile], dict[str, LLM]]:
     model = Roofline(None, known.profiles, 42)
     latencies = at_percentile(known.points, (50, 50))
     latencies = latencies[has_latency(latencies)].reset_index(drop=True)
-    X = model.design(latencies, Facts(known.llms, known.profiles))
-    fit_or_restore(model, Rows(X, latencies[TARGETS]), None)
+    X = model.design(latencies, FactTables(known.llms, known.profiles))
+    fit_or_restore(model, TrainingRows(X, latencies[TARGETS]), None)
     return model, known.profiles, known.llms
 
 
 def servers(
-    model: Roofline, keys: pd.DataFrame, facts: Facts
+    model: Roofline, keys: pd.DataFrame, facts: FactTables
 ) -> tuple[list[StepLaw], list[Scheduler]]:
     """Return the likeliest law and the scheduler of one replica of each row."""
     X = model.design(keys.assign(users=1.0), facts)
     phi, known = model.posterior_.most_likely(X), columns_of(X)
-    law, limits = step_law(phi, known), limits_of(phi, known)
+    law, limits = step_law(phi, known), batch_limits(phi, known)
     n = len(keys)
     terms = np.stack([np.broadcast_to(getattr(law, name), n) for name in NAMES], axis=1)
     found = []
@@ -74,10 +74,12 @@ def servers(
     return [StepLaw.of(values) for values in terms], found
 
 
-def requests(inputs: float, outputs: float, n: int, arrival_s: np.ndarray) -> Requests:
+def requests(inputs: float, outputs: float, n: int, arrival_s: np.ndarray) -> SimulatedRequests:
     """Return requests of lengths around these means."""
     factors = np.random.default_rng(0).uniform(1 - SPREAD, 1 + SPREAD, (2, n))
-    return Requests.of(arrival_s, np.round(inputs * factors[0]), np.round(outputs * factors[1]))
+    return SimulatedRequests.of(
+        arrival_s, np.round(inputs * factors[0]), np.round(outputs * factors[1])
+    )
 
 
 def means(made: Simulation) -> tuple[float, float]:
@@ -109,12 +111,12 @@ def deepseek(model: Roofline) -> pd.DataFrame:
                 "source": "other",
             }
         )
-        pools[pool] = (keys, *servers(model, keys, Facts({"deepseek": llm}, profiles)))
+        pools[pool] = (keys, *servers(model, keys, FactTables({"deepseek": llm}, profiles)))
     rows = []
     for place, point in table.iterrows():
         of = {}
         for pool, (_, laws, plans) in pools.items():
-            of[pool] = Pool(plans[place], laws[place], int(point[f"{pool}_num_workers"]))
+            of[pool] = ReplicaPool(plans[place], laws[place], int(point[f"{pool}_num_workers"]))
         keys = pools["prefill"][0].loc[place]
         between = handover(llm, keys["engine"], profiles[keys["gpu_profile_id"]])
         users = int(point["concurrency"])
@@ -152,9 +154,9 @@ def gpt_oss(model: Roofline, profiles: dict[str, GPUProfile], llms: dict[str, LL
             "source": "archive:inferencex",
         }
     )
-    laws, plans = servers(model, keys, Facts(llms, profiles))
+    laws, plans = servers(model, keys, FactTables(llms, profiles))
     counts = int(point["prefill_workers"]), int(point["decode_workers"])
-    pools = [Pool(*each) for each in zip(plans, laws, counts, strict=True)]
+    pools = [ReplicaPool(*each) for each in zip(plans, laws, counts, strict=True)]
     llm = served(llms[llm_id], "mxfp4")
     n = int(point["ok"])
     arrival_s = np.cumsum(np.random.default_rng(0).exponential(1 / float(point["target"]), n))

@@ -16,9 +16,9 @@ from sextant.ask.source import load_sources
 from sextant.base.errors import InputError
 from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
-from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict.predictor import Rows
-from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate_closed
+from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
+from sextant.predict.predictor import TrainingRows
+from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw, simulate_closed
 
 CONFIGURATION = [
     *("llm_id", "gpu_profile_id", "engine_version", "served_precision", "kv_precision"),
@@ -38,7 +38,7 @@ def simulated(law: StepLaw, row: pd.Series, e2e_ms: float) -> tuple[float, float
     ]
     kv_tokens = int(row["requests_that_fit"] * (row["input_tokens"] + row["output_tokens"] / 2))
     scheduler = Scheduler(kv_tokens, 1024, 8192, has_prefix_caching=False)
-    requests, duration_s = Requests.of(np.zeros(n), *tokens), (WAVES - 0.5) * e2e_ms / 1e3
+    requests, duration_s = SimulatedRequests.of(np.zeros(n), *tokens), (WAVES - 0.5) * e2e_ms / 1e3
     try:
         found = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
     except InputError:
@@ -55,8 +55,8 @@ def main() -> None:
     points = at_percentile(known.points, (50, 50))
     points = points[has_latency(points)].reset_index(drop=True)
     model = Roofline(None, known.profiles, 42)
-    X = model.design(points, Facts(known.llms, known.profiles))
-    model.fit(Rows(X, points[TARGETS]))
+    X = model.design(points, FactTables(known.llms, known.profiles))
+    model.fit(TrainingRows(X, points[TARGETS]))
     keys = [name for name in CONFIGURATION if name in X]
     found = []
     for number, (_, rows) in enumerate(X.groupby(keys)):

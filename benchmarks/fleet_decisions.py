@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sextant.decide.fleet import Demand, Option, Placement, Pool, Served
+from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool, Placement, ServedDemand
 from sextant.decide.fleet_program import pool_uses
 from sextant.facts.slo import SLO
 from sextant.fleet.fleet import options_of_draws
@@ -57,7 +57,9 @@ class World(NamedTuple):
     measured: Mapping[str, Draws]
     """By LLM, as one draw."""
 
-    def options(self, draws: Mapping[str, Draws], demands: Sequence[Demand]) -> list[Option]:
+    def options(
+        self, draws: Mapping[str, Draws], demands: Sequence[FleetDemand]
+    ) -> list[FleetOption]:
         """Return the options of demands, on the profiles that the archive found feasible."""
         profiles = self.task.facts.profiles
         return [
@@ -70,8 +72,8 @@ class World(NamedTuple):
 class Fleet(NamedTuple):
     """One case."""
 
-    demands: list[Demand]
-    pools: list[Pool]
+    demands: list[FleetDemand]
+    pools: list[GPUPool]
 
 
 def world() -> World:
@@ -98,14 +100,14 @@ def fleet(task: Task, rng: np.random.Generator) -> Fleet:
         limits = {"nttft_ms": int(rng.choice(NTTFT_MS)), "itl_ms": int(rng.choice(ITL_MS))}
         slo = SLO(f"s{place}", **limits, percentile=50, users=int(rng.choice(USERS)))
         team, llm_id = f"team {rng.integers(n_teams)}", str(rng.choice(llm_ids))
-        demands.append(Demand(f"d{place}", team, llm_id, slo))
+        demands.append(FleetDemand(f"d{place}", team, llm_id, slo))
     usd = device_prices(task)
     pools = [
-        Pool(gpu_id, gpu_id, int(rng.integers(1, 7)), int(rng.choice((4, 8))), usd[gpu_id])
+        GPUPool(gpu_id, gpu_id, int(rng.integers(1, 7)), int(rng.choice((4, 8))), usd[gpu_id])
         for gpu_id in rng.permutation(sorted(usd))[: rng.integers(3, 6)]
     ]
     rented = str(rng.choice(sorted(usd)))
-    pools.append(Pool("rented", rented, 2, 4, 1.5 * usd[rented], is_owned=False))
+    pools.append(GPUPool("rented", rented, 2, 4, 1.5 * usd[rented], is_owned=False))
     return Fleet(demands, pools)
 
 
@@ -121,7 +123,7 @@ class Baseline:
 
     name: str
     """`each_team_alone`, `first_fit_by_price` or `own_best_choices` (the sum of `recommend`)."""
-    choices: tuple[Served, ...]
+    choices: tuple[ServedDemand, ...]
     """What it gives each demand, whether or not there are enough devices."""
     n_served: int
     """Demands whose replicas find devices."""
@@ -129,9 +131,9 @@ class Baseline:
 
 
 def each_team_alone(
-    demands: Sequence[Demand],
-    pools: Sequence[Pool],
-    options: Sequence[Option],
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    options: Sequence[FleetOption],
     risk: float = RISK,
     time_limit_s: float = np.inf,
 ) -> Baseline:
@@ -139,7 +141,7 @@ def each_team_alone(
 
     Their nodes together may be more than there are.
     """
-    choices: list[Served] = []
+    choices: list[ServedDemand] = []
     usd_per_hour = 0.0
     for _, group in groupby(sorted(demands, key=lambda each: each.team), lambda each: each.team):
         own = [*group]
@@ -152,7 +154,10 @@ def each_team_alone(
 
 
 def first_fit_by_price(
-    demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    options: Sequence[FleetOption],
+    risk: float = RISK,
 ) -> Baseline:
     """Serve one demand after another, by priority, each by the cheapest option that still fits.
 
@@ -162,7 +167,10 @@ def first_fit_by_price(
 
 
 def own_best_choices(
-    demands: Sequence[Demand], pools: Sequence[Pool], options: Sequence[Option], risk: float = RISK
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    options: Sequence[FleetOption],
+    risk: float = RISK,
 ) -> Baseline:
     """Give each demand its cheapest option, by priority, as `sextant recommend` chooses it.
 
@@ -173,16 +181,16 @@ def own_best_choices(
 
 def _one_by_one(
     name: str,
-    demands: Sequence[Demand],
-    pools: Sequence[Pool],
-    options: Sequence[Option],
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    options: Sequence[FleetOption],
     risk: float,
     n_tried: int | None,
 ) -> Baseline:
     free = {pool.pool_id: np.full(pool.nodes, pool.devices_per_node) for pool in pools}
     choices, placements, n_served = [], [], 0
     sizes = {option.gpu_profile_id: option.n_gpus for option in options}
-    own: defaultdict[str, list[Option]] = defaultdict(list)
+    own: defaultdict[str, list[FleetOption]] = defaultdict(list)
     for option in options:
         own[option.demand_id].append(option)
     for demand in sorted(demands, key=lambda each: each.priority):
@@ -192,7 +200,7 @@ def _one_by_one(
             if fitted or place == len(priced) - 1:
                 met = float(option.is_met(replicas).mean())
                 chosen = option.gpu_profile_id, option.n_gpus, replicas, met, usd
-                choices += [Served(demand, *chosen)] if fitted or n_tried else []
+                choices += [ServedDemand(demand, *chosen)] if fitted or n_tried else []
                 placements += fitted
                 n_served += bool(fitted)
                 break
@@ -201,8 +209,8 @@ def _one_by_one(
 
 
 def _priced(
-    demand: Demand, pools: Sequence[Pool], options: Sequence[Option], risk: float
-) -> list[tuple[float, Option, int]]:
+    demand: FleetDemand, pools: Sequence[GPUPool], options: Sequence[FleetOption], risk: float
+) -> list[tuple[float, FleetOption, int]]:
     """Return a demand's options with their replicas: the cheapest first, of equal ones
     the likelier, then that of fewer devices.
     """
@@ -215,7 +223,7 @@ def _priced(
                 usd = min(pool.usd_per_hour for pool in own)
                 priced.append((replicas * option.n_gpus * usd, option, replicas))
 
-    def order(each: tuple[float, Option, int]) -> tuple[float, ...]:
+    def order(each: tuple[float, FleetOption, int]) -> tuple[float, ...]:
         usd, option, replicas = each
         return usd, -float(option.is_met(replicas).mean()), replicas * option.n_gpus
 
@@ -223,7 +231,7 @@ def _priced(
 
 
 def _first_fit(
-    option: Option, replicas: int, pools: Sequence[Pool], free: dict[str, np.ndarray]
+    option: FleetOption, replicas: int, pools: Sequence[GPUPool], free: dict[str, np.ndarray]
 ) -> list[Placement]:
     """Take devices of the first nodes with room, cheapest pools first; nothing unless all fit."""
     taken, left = [], replicas
@@ -245,7 +253,9 @@ def _first_fit(
     return placements
 
 
-def ways(case: Fleet, options: Sequence[Option]) -> Iterator[tuple[str, Sequence[Served]]]:
+def ways(
+    case: Fleet, options: Sequence[FleetOption]
+) -> Iterator[tuple[str, Sequence[ServedDemand]]]:
     """Yield what each way of planning gives to the demands, by what was predicted."""
     for risk in RISKS:
         yield f"sextant fleet, risk {risk}", plan_fleet(*case, options, risk=risk).served
@@ -254,7 +264,7 @@ def ways(case: Fleet, options: Sequence[Option]) -> Iterator[tuple[str, Sequence
         yield f"{found.name.replace('_', ' ')}, risk {RISKS[0]}", found.choices
 
 
-def fixed(choices: Sequence[Served], options: Sequence[Option]) -> list[Option]:
+def fixed(choices: Sequence[ServedDemand], options: Sequence[FleetOption]) -> list[FleetOption]:
     """Return options that leave no choice: the chosen replicas on the chosen profiles."""
     known = {(each.demand_id, each.gpu_profile_id): each for each in options}
     found = []
@@ -266,7 +276,10 @@ def fixed(choices: Sequence[Served], options: Sequence[Option]) -> list[Option]:
 
 
 def judged(
-    choices: Sequence[Served], case: Fleet, options: Sequence[Option], truth: Sequence[Option]
+    choices: Sequence[ServedDemand],
+    case: Fleet,
+    options: Sequence[FleetOption],
+    truth: Sequence[FleetOption],
 ) -> dict[str, float]:
     """Return what comes of choices: who of them finds devices, and is met by what was measured."""
     of = fixed(choices, options)
@@ -291,7 +304,7 @@ def judged(
     return row
 
 
-def own(options: Sequence[Option], demands: Sequence[Demand]) -> list[Option]:
+def own(options: Sequence[FleetOption], demands: Sequence[FleetDemand]) -> list[FleetOption]:
     """Return the options of these demands."""
     names = {demand.demand_id for demand in demands}
     return [option for option in options if option.demand_id in names]

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from sextant.decide.fleet import Demand, Option, Pool
+from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool
 from sextant.facts.slo import SLO
 from sextant.fleet.plan import answer_fleet, plan_fleet
 
@@ -35,17 +35,17 @@ def fleet(n_demands: int, traffic: float = 1.0, n_pools: int = 5, seed: int = 0)
     for i in range(n_pools):
         gpu = "ABCDE"[i % 5]
         usd = USD_PER_HOUR[gpu] * (1 + 0.01 * (i // 5))
-        pools.append(Pool(f"p{i}", gpu, 50 // n_pools, 8, usd, is_owned=bool(i % 2)))
+        pools.append(GPUPool(f"p{i}", gpu, 50 // n_pools, 8, usd, is_owned=bool(i % 2)))
     demands, options = [], []
     for i in range(n_demands):
         slo = SLO("s", itl_ms=50, percentile=50, users=100)
         priority, least = int(random.integers(1, 4)), int(random.integers(1, 3))
-        demands.append(Demand(f"d{i}", f"t{i % 20}", "llm", slo, priority, least))
+        demands.append(FleetDemand(f"d{i}", f"t{i % 20}", "llm", slo, priority, least))
         options += _options(f"d{i}", random, traffic)
     return demands, pools, options
 
 
-def _options(name: str, random: np.random.Generator, traffic: float) -> list[Option]:
+def _options(name: str, random: np.random.Generator, traffic: float) -> list[FleetOption]:
     load, served = random.lognormal(4, 1) * traffic, random.uniform(5, 40)
     error = random.lognormal(0, 0.2, 1000)
     options = []
@@ -54,7 +54,7 @@ def _options(name: str, random: np.random.Generator, traffic: float) -> list[Opt
         for n in (1, 2, 4, 8):
             if n * power >= random.uniform(0.5, 4):  # the LLM fits
                 each = served * power * n**0.85 * suits * error
-                options.append(Option(name, f"{n}x{gpu}", gpu, n, each, load))
+                options.append(FleetOption(name, f"{n}x{gpu}", gpu, n, each, load))
     return options
 
 
@@ -64,7 +64,7 @@ def row(name: str, given: dict, n_demands: int, time_limit_s: float) -> dict:
     start = time.process_time()
     plan = plan_fleet(*of, time_limit_s=time_limit_s)
     planned = time.process_time()
-    looser: dict[str, dict[float, list[Option]]] = {}
+    looser: dict[str, dict[float, list[FleetOption]]] = {}
     for each in of[2]:
         faster = replace(each, load_per_replica=each.load_per_replica * 1.25)
         looser.setdefault(each.demand_id, {}).setdefault(1.25, []).append(faster)

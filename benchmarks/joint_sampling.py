@@ -23,14 +23,14 @@ import yaml
 
 from sextant.bench.cell import model_folder
 from sextant.engine.devices import pick_devices
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.engine.protocol import ServerSpec
 from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import engine_settings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import Source, drawn_from
+from sextant.load.source import RequestSource, drawn_from
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import RequestModel
@@ -71,10 +71,15 @@ def capped(model: RequestModel, caps: tuple[int, int]) -> RequestModel:
 
 
 def measure(
-    target: Target, model: RequestModel, sampler: str, users: int, seed: int, duration_s: float
+    target: ServerAddress,
+    model: RequestModel,
+    sampler: str,
+    users: int,
+    seed: int,
+    duration_s: float,
 ) -> dict[str, float]:
     """Load the server for a while; return throughput, median TTFT and median ITL."""
-    source = Source(target.model, drawn_from(model, RandomTokens(8192), sampler), seed)
+    source = RequestSource(target.model, drawn_from(model, RandomTokens(8192), sampler), seed)
     epoch_ns = time.monotonic_ns()
     run_closed_loop([target], source, users, 1.0, 120.0, epoch_ns)
     result = run_closed_loop([target], source, users, duration_s, 120.0, epoch_ns)

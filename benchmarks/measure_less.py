@@ -25,7 +25,7 @@ import pandas as pd
 
 from sextant.ask.source import load_sources
 from sextant.decide.decision import worth_of
-from sextant.decide.sizing import candidates, recommend, size_replicas
+from sextant.decide.sizing import candidates, recommend_cheapest, size_replicas
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.facts.slo import SLO, load_slos
@@ -51,7 +51,7 @@ from sextant.points.frame import (
     at_percentile,
     has_latency,
 )
-from sextant.predict.predictor import Draws, Rows, reference_profiles
+from sextant.predict.predictor import Draws, TrainingRows, reference_profiles
 
 SEED = 42
 RANDOM_SEEDS = 3
@@ -95,7 +95,7 @@ class Archive:
         llm_ids = sorted(self.X["llm_id"].unique())
         for slo in self.slos:
             rows = candidates(measured, llm_ids, self.profiles, slo)
-            best = recommend(rows).set_index("llm_id")["usd_per_hour"].dropna()
+            best = recommend_cheapest(rows).set_index("llm_id")["usd_per_hour"].dropna()
             served = rows.dropna(subset=["load_per_replica"])
             for llm_id, part in served.groupby("llm_id"):
                 loads = dict(zip(part["gpu_profile_id"], part["load_per_replica"], strict=True))
@@ -140,7 +140,7 @@ class Archive:
         """Return draws of the open rows by a fit to the known ones, which some may be among."""
         X = self.design.reset_index(drop=True)
         model = Roofline(self.slos[0], self.profiles, self.seed)
-        model.fit(Rows(X[known], self.y[known]))
+        model.fit(TrainingRows(X[known], self.y[known]))
         places = np.flatnonzero(open_rows)
         samples_ms = model.sample(X.iloc[places])
         keys = self.X.iloc[places].reset_index(drop=True)

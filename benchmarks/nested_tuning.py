@@ -26,7 +26,7 @@ from sextant.points.frame import FLOOR_MS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
 from sextant.predict.features import FeatureEncoder, sample_weights
 from sextant.predict.llm_pilot import LLMPilot
-from sextant.predict.predictor import Rows, Settings
+from sextant.predict.predictor import Settings, TrainingRows
 from sextant.predict.tuning import choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
@@ -56,13 +56,13 @@ class OneIntercept(XGBRegressor):
         return super().fit(X, y, sample_weight=sample_weight)
 
 
-def characterization(database: Path) -> Rows:
+def characterization(database: Path) -> TrainingRows:
     task = task_of_characterization(load_characterization(database, "archive:llm-pilot"))
     points = at_percentile(task.points, PAPER.percentiles)
     return design_rows(LLMPilot(PAPER, {}, SEED), points, task.facts)
 
 
-def ours(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
+def ours(rows: TrainingRows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
     settings = choose_nested(LLMPilot(PAPER, {}, SEED), rows, n_jobs, lambda text: None)
     found = {}
     for llm_id, chosen in settings.items():
@@ -71,7 +71,7 @@ def ours(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
     return found
 
 
-def theirs(rows: Rows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
+def theirs(rows: TrainingRows, n_jobs: int) -> dict[str, tuple[Settings, np.ndarray]]:
     weights = pd.Series(sample_weights(*rows, PAPER.target_limits_ms), rows.X.index)
     encoder = FeatureEncoder()
     encoder.fit_transform(*rows)

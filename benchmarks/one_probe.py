@@ -27,7 +27,7 @@ from sextant.judge.folds import Task, share_lengths
 from sextant.judge.tasks import as_options, task_of_characterization
 from sextant.law.roofline import Roofline
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
-from sextant.predict.predictor import Calibration, Draws, Rows
+from sextant.predict.predictor import Calibration, Draws, TrainingRows
 from sextant.predict.tuning import results_of
 
 SEED = 42
@@ -40,8 +40,8 @@ class Fold(NamedTuple):
 
     name: str
     task: Task
-    training: Rows
-    asked: Rows
+    training: TrainingRows
+    asked: TrainingRows
     """`X` is the design matrix."""
     cells: pd.DataFrame
     """Of each asked row `llm_id, gpu_profile_id`, which name its cell."""
@@ -62,8 +62,10 @@ def folds(task: Task) -> Iterator[Fold]:
         yield Fold(
             name,
             task,
-            Rows(design.iloc[:n], training[TARGETS]),
-            Rows(design.iloc[n:].reset_index(drop=True), asked[TARGETS].reset_index(drop=True)),
+            TrainingRows(design.iloc[:n], training[TARGETS]),
+            TrainingRows(
+                design.iloc[n:].reset_index(drop=True), asked[TARGETS].reset_index(drop=True)
+            ),
             named[IDENTIFIERS].reset_index(drop=True),
         )
 
@@ -117,7 +119,7 @@ def judge(fold: Fold, slos: Sequence[SLO], extents: Sequence[str]) -> pd.DataFra
             if extent not in extents:
                 continue
             is_probe = np.isin(np.arange(len(X)), at)
-            model.fit(fold.training, Rows(X[is_probe], y[is_probe]))
+            model.fit(fold.training, TrainingRows(X[is_probe], y[is_probe]))
             samples_ms = model.sample(X)
             here = cell.to_numpy()
             points = fold.cells.join(X["users"]).join(y)

@@ -25,15 +25,15 @@ from scipy.optimize import least_squares
 from sextant.ask.source import load_sources
 from sextant.facts.llm import LLM, load_llm
 from sextant.law.calibration import told_by_probe
-from sextant.law.means import Limits, Load, open_loop, saturation_rps
+from sextant.law.means import BatchLimits, MeanLoad, open_loop, saturation_rps
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
-from sextant.law.terms import NAMES, PARAMETERS, fact_rows, limits_of, step_law
-from sextant.points.frame import TARGETS, Facts, at_percentile, has_latency
-from sextant.predict.predictor import Rows
+from sextant.law.terms import NAMES, PARAMETERS, batch_limits, fact_rows, step_law
+from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
+from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import NAMES as TERMS
-from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate
+from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw, simulate
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCE = "archive:inferencex"
@@ -90,21 +90,21 @@ class Study(NamedTuple):
     def facts(self) -> dict[str, np.ndarray]:
         return columns_of(self.X)
 
-    def limits(self, rows: np.ndarray) -> Limits:
+    def limits(self, rows: np.ndarray) -> BatchLimits:
         stages = self.stages.iloc[rows]
         names = ("max_num_seqs", "max_num_batched_tokens")
-        return Limits(*(stages[name].to_numpy(float) for name in names), self.kv_tokens[rows])
+        return BatchLimits(*(stages[name].to_numpy(float) for name in names), self.kv_tokens[rows])
 
-    def load(self, rows: np.ndarray) -> Load:
+    def load(self, rows: np.ndarray) -> MeanLoad:
         stages = self.stages.iloc[rows]
         tokens = stages["prompt_len_mean"].to_numpy()
         cached = np.ceil(tokens / BLOCK_TOKENS - 1) * BLOCK_TOKENS
-        return Load(tokens, stages["output_len"].to_numpy(float), cached, gap_cv2=0.0)
+        return MeanLoad(tokens, stages["output_len"].to_numpy(float), cached, gap_cv2=0.0)
 
     @property
     def kv_tokens(self) -> np.ndarray:
         phi = np.tile(PRIOR_MEAN, (len(self.X), 1))
-        return np.asarray(limits_of(phi, self.facts).kv_tokens)
+        return np.asarray(batch_limits(phi, self.facts).kv_tokens)
 
     def rows_of(self, llm_id: str, *, is_held_out: bool = True) -> np.ndarray:
         is_it = (self.stages["model"] == llm_id).to_numpy()
@@ -119,8 +119,8 @@ def read_study() -> Study:
     model = Roofline(None, known.profiles, 42)
     latencies = at_percentile(known.points, (50, 50))
     latencies = latencies[has_latency(latencies)].reset_index(drop=True)
-    X = model.design(latencies, Facts(known.llms, known.profiles))
-    model.fit(Rows(X, latencies[TARGETS]))
+    X = model.design(latencies, FactTables(known.llms, known.profiles))
+    model.fit(TrainingRows(X, latencies[TARGETS]))
     keys = pd.DataFrame(
         {
             "llm_id": stages["model"],
@@ -134,7 +134,7 @@ def read_study() -> Study:
             "kv_precision": "bf16",
         }
     )
-    facts = Facts(llms() | known.llms, known.profiles)
+    facts = FactTables(llms() | known.llms, known.profiles)
     return Study(stages, model, fact_rows(keys, facts))
 
 
@@ -192,7 +192,7 @@ def simulated(study: Study, row: int, law: StepLaw) -> dict[str, float]:
     inputs = np.full(len(arrival_s), round(stage["prompt_len_mean"]))
     outputs = np.full(len(arrival_s), stage["output_len"])
     ids = np.concatenate([warm, ids])
-    requests = Requests.of(arrival_s, inputs, outputs, ids, inputs)
+    requests = SimulatedRequests.of(arrival_s, inputs, outputs, ids, inputs)
     scheduler = Scheduler(
         int(study.kv_tokens[row]),
         int(stage["max_num_seqs"]),
@@ -237,7 +237,9 @@ def told(study: Study, rows: np.ndarray, known: Sequence[StepLaw]) -> list[StepL
     at = list(rows).index(probed)
     stage = study.stages.loc[probed]
     scheduler = Scheduler(int(study.kv_tokens[probed]), 128, 2048)
-    load = Load(*(float(np.asarray(each).ravel()[0]) for each in study.load(np.array([probed]))))
+    load = MeanLoad(
+        *(float(np.asarray(each).ravel()[0]) for each in study.load(np.array([probed])))
+    )
     told = told_by_probe(
         known[at].array()[None],
         scheduler,

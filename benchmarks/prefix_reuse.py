@@ -34,7 +34,7 @@ from sextant.facts.llm import load_llm
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate
 from sextant.simulate.tables import cache_depths
 from sextant.trace.job import ingest_trace
-from sextant.workload.shared_blocks import read_blocks
+from sextant.workload.shared_blocks import read_shared_blocks
 
 LLM = load_llm(CONFIG, "bfloat16")
 BLOCK, THEIRS, LONGEST = 32, 512, 2040
@@ -75,7 +75,12 @@ def measured(trace: Path, cache_blocks: int, folder: Path) -> float:
         with VLLMServer(spec, ENGINE, folder / "server.log") as server:
             program = "from sextant.cli.app import main; main()"
             options = ["--replay", trace, "--vocab-size", LLM.vocab_size, "--batch", 1]
-            options += ["--n-requests", len(read_blocks(trace).ends), "--out", folder / "load"]
+            options += [
+                "--n-requests",
+                len(read_shared_blocks(trace).ends),
+                "--out",
+                folder / "load",
+            ]
             url, key = server.target.base_url, server.target.api_key or ""
             where = ["--base-url", url, "--model", server.target.model]
             command = [sys.executable, "-c", program, "load", *where, *options]
@@ -99,7 +104,7 @@ def main() -> None:
         rows = shortened(mirror / "mooncake" / "conversation_trace.jsonl", given.requests)
         source.write_text("\n".join(rows))
         ingest_trace(source, "qwen-bailian", trace, folder / "rejected.parquet", folder / "r.json")
-        blocks = read_blocks(trace)
+        blocks = read_shared_blocks(trace)
         depth, _ = cache_depths(blocks.prefixes(), blocks.ends)
         n_tokens = blocks.input_tokens.sum()
         print(f"{len(blocks.ends)} requests, {n_tokens} input tokens, {len(depth)} blocks with ids")

@@ -20,15 +20,15 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from sextant.decide.decision import best_probe, choose, weigh
-from sextant.decide.sizing import candidates, recommend
+from sextant.decide.sizing import candidates, recommend_cheapest
 from sextant.facts.slo import SLO, load_slos
 from sextant.judge.folds import design_rows
-from sextant.judge.score import judge, so_score
+from sextant.judge.score import score_recommendation, so_score
 from sextant.law.roofline import Roofline
 from sextant.points.characterization import Characterization
-from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts, at_percentile
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict.predictor import Draws, Rows, Settings, predictor_class
+from sextant.predict.predictor import Draws, Settings, TrainingRows, predictor_class
 
 KEYS = [*IDENTIFIERS, "users"]
 SEED = 42
@@ -56,7 +56,7 @@ class Study:
 
     def __init__(self, known: Characterization, slos: Sequence[SLO]) -> None:
         self.known, self.slos = known, slos
-        self.facts = Facts(known.llms, known.profiles, known.features)
+        self.facts = FactTables(known.llms, known.profiles, known.features)
         self.truth = at_percentile(known.points, (50, 50))
         model = Roofline(slos[0], known.profiles, SEED)
         # The workload's lengths are known before anything is measured.
@@ -66,8 +66,8 @@ class Study:
 
     def ask(
         self,
-        training: Rows,
-        asked: Rows,
+        training: TrainingRows,
+        asked: TrainingRows,
         make: Callable[..., Roofline] = Roofline,
         seed: int = SEED,
         probe: bool = False,
@@ -79,7 +79,7 @@ class Study:
             return Answer(X_asked, model.sample(X_asked), [])
         told = best_probe(Draws(X_asked, model.sample(X_asked)), self.known.profiles, self.slos)
         here = (X_asked["gpu_profile_id"] == told).to_numpy()
-        measured = Rows(X_asked[here], asked.y[here])
+        measured = TrainingRows(X_asked[here], asked.y[here])
         samples_ms = model.fit(training, measured).sample(X_asked)
         samples_ms[:, here] = asked.y.loc[here, TARGETS].to_numpy()
         return Answer(X_asked, samples_ms, [told])
@@ -108,7 +108,9 @@ class Study:
             real = self.truth.merge(pairs, on=IDENTIFIERS)
             truth = candidates(real, list(pairs["llm_id"].unique()), profiles, slo)
             chosen = decide(answer, profiles, slo)
-            yield judge(chosen, truth, recommend(truth), slo.load).assign(slo_id=slo.slo_id)
+            yield score_recommendation(chosen, truth, recommend_cheapest(truth), slo.load).assign(
+                slo_id=slo.slo_id
+            )
 
     def errors(self, answers: Sequence[Answer]) -> pd.DataFrame:
         """Return, a row a point that was not told: error of each target, and if it is inside."""
@@ -131,7 +133,9 @@ def utility(answer: Answer, profiles, slo: SLO) -> pd.DataFrame:
 def paper(answer: Answer, profiles, slo: SLO) -> pd.DataFrame:
     """Decide by LLM-Pilot's eq. 1-3 on the median predictions."""
     latencies = answer.X[KEYS].join(answer.draws.summary())
-    return recommend(candidates(latencies, list(answer.X["llm_id"].unique()), profiles, slo))
+    return recommend_cheapest(
+        candidates(latencies, list(answer.X["llm_id"].unique()), profiles, slo)
+    )
 
 
 def profile_only(answer: Answer, profiles, slo: SLO) -> pd.DataFrame:
@@ -178,7 +182,7 @@ def line(study: Study, answers: Sequence[Answer], decide: Callable = utility) ->
 class NoTrees(Roofline):
     """The law and its random effects alone."""
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Roofline:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Roofline:
         super().fit(training, references)
         self.residuals_ = self.residuals_._replace(trees=[])
         return self

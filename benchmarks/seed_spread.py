@@ -14,14 +14,14 @@ from pathlib import Path
 import pandas as pd
 from joblib import cpu_count
 
-from sextant.decide.sizing import candidates, recommend
+from sextant.decide.sizing import candidates, recommend_cheapest
 from sextant.facts.slo import SLO
 from sextant.judge.folds import Task, design_rows
-from sextant.judge.score import judge, summarize
+from sextant.judge.score import score_recommendation, summarize
 from sextant.judge.tasks import task_of_characterization
 from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict.predictor import PREDICTORS, Rows, predictor_class, reference_profiles
+from sextant.predict.predictor import PREDICTORS, TrainingRows, predictor_class, reference_profiles
 from sextant.predict.tuning import Tunable, choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)
@@ -35,10 +35,14 @@ def score(task: Task, predicted: pd.DataFrame) -> dict[str, float]:
         candidates(latencies, llm_ids, task.facts.profiles, PAPER, task.feasible)
         for latencies in (at_percentile(task.points, PAPER.percentiles), predicted)
     )
-    return summarize(judge(recommend(guessed), truth, recommend(truth), PAPER.load))
+    return summarize(
+        score_recommendation(
+            recommend_cheapest(guessed), truth, recommend_cheapest(truth), PAPER.load
+        )
+    )
 
 
-def predict(make: type, rows: Rows, profiles, seed: int, settings: dict) -> pd.DataFrame:
+def predict(make: type, rows: TrainingRows, profiles, seed: int, settings: dict) -> pd.DataFrame:
     parts = []
     for llm_id in sorted(rows.X["llm_id"].unique()):
         chosen = settings.get(llm_id)

@@ -36,11 +36,11 @@ from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
 from sextant.law.calibration import calibrate, closed_loop_requests
-from sextant.law.means import Limits, Load, saturation_rps
+from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
-from sextant.load.source import Source, listed
-from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate
+from sextant.load.source import RequestSource, draw_in_order
+from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw, simulate
 from sextant.workload.prompts import RandomTokens
 from support import ROOT
 
@@ -89,11 +89,11 @@ def server(folder: Path, core: int) -> Iterator[VLLMServer]:
             yield running
 
 
-def requests_of(rows: pd.DataFrame, arrival_s: np.ndarray) -> Requests:
+def requests_of(rows: pd.DataFrame, arrival_s: np.ndarray) -> SimulatedRequests:
     """Return requests of the trace's lengths, in its order, at these times."""
     places = np.arange(len(arrival_s)) % len(rows)
     tokens = rows[["input_tokens", "output_tokens"]].to_numpy()[places]
-    return Requests.of(arrival_s, *tokens.T)
+    return SimulatedRequests.of(arrival_s, *tokens.T)
 
 
 class Client:
@@ -105,11 +105,11 @@ class Client:
         self.epoch = time.monotonic_ns()
         self.tables: list[pd.DataFrame] = []
 
-    def source(self) -> Source:
+    def source(self) -> RequestSource:
         self.n_levels += 1
         lengths = (self.rows["input_tokens"].to_numpy(), self.rows["output_tokens"].to_numpy())
-        draw = listed(*lengths, RandomTokens(LLM.vocab_size))
-        return Source("sextant", draw, self.n_levels)
+        draw = draw_in_order(*lengths, RandomTokens(LLM.vocab_size))
+        return RequestSource("sextant", draw, self.n_levels)
 
     def users(self, users: int, seconds: float) -> None:
         """Measure a level of the closed loop, and keep its requests as those of a cell."""
@@ -188,8 +188,8 @@ def measure(out: Path, seconds: float, core: int) -> None:
         for users in USERS:
             client.users(users, seconds / 2)
         law = calibrate(closed_loop_requests(out), SCHEDULER, 2, 0).law
-        load = Load(rows["input_tokens"].mean(), rows["output_tokens"].mean())
-        limits = Limits(
+        load = MeanLoad(rows["input_tokens"].mean(), rows["output_tokens"].mean())
+        limits = BatchLimits(
             SCHEDULER.max_num_seqs,
             SCHEDULER.max_num_batched_tokens,
             KV_TOKENS,

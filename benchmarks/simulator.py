@@ -23,8 +23,8 @@ import numpy as np
 
 from sextant.base.files import read_parquet
 from sextant.simulate.simulation import (
-    Requests,
     Scheduler,
+    SimulatedRequests,
     Simulation,
     StepLaw,
     on_threads,
@@ -45,7 +45,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
     return run(), time.perf_counter() - start, time.thread_time() - on_core
 
 
-def compare(name: str, requests: Requests, scheduler: Scheduler) -> None:
+def compare(name: str, requests: SimulatedRequests, scheduler: Scheduler) -> None:
     """Print what one simulation takes and how it differs from the plain one."""
     simulate(requests, scheduler, LAW)
     runs = [timed(lambda: simulate(requests, scheduler, LAW)) for _ in range(5)]
@@ -78,11 +78,11 @@ def main() -> None:
     trace = read_parquet(given.trace).to_pandas().sort_values("arrival_s", kind="stable")
     trace = trace[(trace["input_tokens"] > 0) & (trace["output_tokens"] > 0)]
     columns = ("arrival_s", "input_tokens", "output_tokens")
-    requests = Requests.of(*(trace[name].to_numpy() for name in columns))
+    requests = SimulatedRequests.of(*(trace[name].to_numpy() for name in columns))
     compare("roomy cache", requests, ROOMY)
     few = {name: values[:2000] for name, values in vars(requests).items()}
     few["arrival_s"] = 2 * few["arrival_s"]
-    compare("tight cache", Requests(**few), TIGHT)
+    compare("tight cache", SimulatedRequests(**few), TIGHT)
     factors = np.exp(0.05 * np.random.default_rng(0).standard_normal(given.draws))
     laws = [replace(LAW, dense_ms=LAW.dense_ms * factor) for factor in factors]
     _, seconds, _ = timed(

@@ -19,11 +19,11 @@ import pandas as pd
 from sextant.ask.candidates import Subject, read_question, subject_of
 from sextant.ask.laws import MEDIANS, Settings, fit_medians, server_laws
 from sextant.ask.question import Question
-from sextant.law.means import Limits, Load, closed_loop
+from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.law.roofline import Roofline
-from sextant.simulate.simulation import Requests as Sent
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate
-from sextant.workload.lengths import Length, Requests
+from sextant.simulate.simulation import SimulatedRequests as Sent
+from sextant.workload.lengths import Length, RequestLengths
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ("archive:inferencex",)
@@ -33,7 +33,7 @@ UNSATURATED = 0.97
 
 def subject(inputs: float, outputs: float, gpu_profile_id: str, **how: object) -> Subject:
     """Return an LLM on one GPU profile, for requests of these mean lengths."""
-    requests = Requests(Length(inputs, inputs), Length(outputs, outputs))
+    requests = RequestLengths(Length(inputs, inputs), Length(outputs, outputs))
     question = Question(
         MEDIANS, sources=SOURCES, requests=requests, gpu_profile_ids=(gpu_profile_id,), **how
     )
@@ -64,8 +64,8 @@ def speculation() -> pd.DataFrame:
     for name, given in ways.items():
         drafts = {} if name == "none" else {"speculative": "eagle3", "draft_tokens": 1}
         law, scheduler = likeliest(subject(*place, **llm, **drafts, **given), model)
-        load = Load(place[0], place[1])
-        rates[name] = closed_loop(law, Limits.of(scheduler), load, users).request_rate_rps
+        load = MeanLoad(place[0], place[1])
+        rates[name] = closed_loop(law, BatchLimits.of(scheduler), load, users).request_rate_rps
     rate = first["request_throughput_rps"]
     return pd.DataFrame(
         {

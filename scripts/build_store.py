@@ -23,7 +23,7 @@ with job_log(snakemake.log[0]):
     store.build_store(
         Path(snakemake.output[0]),
         rows={
-            **store.fact_rows(experiment.llm_facts, experiment.profiles),
+            **store.store_fact_rows(experiment.llm_facts, experiment.profiles),
             "trace": traces,
             "workload": store.workload_rows(experiment.workloads, validations),
             "slo": [asdict(slo) for slo in (experiment.slos | experiment.trace_slos).values()],

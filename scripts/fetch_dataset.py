@@ -3,7 +3,7 @@
 import os
 
 from sextant.base.job_log import job_log
-from sextant.experiment.downloads import fetch
+from sextant.experiment.downloads import download
 
 with job_log(snakemake.log[0]):
-    fetch(snakemake.params.dataset, snakemake.output[0], os.environ.get("SEXTANT_MIRROR"))
+    download(snakemake.params.dataset, snakemake.output[0], os.environ.get("SEXTANT_MIRROR"))

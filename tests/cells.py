@@ -17,12 +17,12 @@ from sextant.points.cell_files import TABLES
 from sextant.points.cell_files import write_cell as write_cell_files
 from sextant.points.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
 from sextant.points.summarize import aggregate_points
-from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
+from sextant.points.verdict import FEASIBLE, Feasibility, Probe, ProbeOutcome, Tuning, Verdict
 from sextant.studies.study import StudyData, read_study_data
 from support import ROOT
 
 SERVER = ServerFacts("vllm", "0.32.0", command=("vllm",))
-TOO_LARGE = Verdict(Outcome.WEIGHTS_TOO_LARGE, {"weight_gib": 9.0, "usable_gib": 8.0})
+TOO_LARGE = Verdict(ProbeOutcome.WEIGHTS_TOO_LARGE, {"weight_gib": 9.0, "usable_gib": 8.0})
 KEY = {"source": "measured", "llm_id": "llm", "gpu_profile_id": "1xGPU"}
 KEY |= {"workload_id": "w", "scenario_id": "s", "variant_id": "default"}
 

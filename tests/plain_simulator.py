@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sextant.simulate.simulation import Requests, Scheduler, StepLaw
+from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw
 
 LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
 PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)
 
 
-def sent(n: int, rate_rps: float, seed: int = 0) -> Requests:
+def sent(n: int, rate_rps: float, seed: int = 0) -> SimulatedRequests:
     """Return requests of many lengths that come at random."""
     rng = np.random.default_rng(seed)
     arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
-    return Requests.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
+    return SimulatedRequests.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
 
 
 @dataclass(eq=False)
@@ -279,7 +279,7 @@ def score(replica: Replica, replicas: list[Replica], job: Job) -> float:
 
 
 def run_plainly(
-    requests: Requests,
+    requests: SimulatedRequests,
     scheduler: Scheduler,
     law: StepLaw,
     n_replicas: int = 1,

@@ -20,7 +20,7 @@ from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import LLM, load_llm
-from sextant.simulate.simulation import Requests, Scheduler, StepLaw
+from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw
 from sextant.workload.prompts import RandomTokens
 from support import ROOT
 
@@ -97,7 +97,7 @@ class Scheduled(NamedTuple):
 
 
 def schedule_with_vllm(
-    cases: Sequence[tuple[Requests, Scheduler]], law: StepLaw
+    cases: Sequence[tuple[SimulatedRequests, Scheduler]], law: StepLaw
 ) -> list[Scheduled]:
     """Return what vLLM's own scheduler makes of requests, in steps that take what the law says."""
     with model_folder(ROOT / "resources" / "llms" / "demo-llama-16m.json") as config:

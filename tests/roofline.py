@@ -5,7 +5,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.predict.predictor import Rows
+from sextant.predict.predictor import TrainingRows
 
 LIMITS = SLO("s", nttft_ms=4.0, itl_ms=25.0, percentile=50, users=100)
 USERS = (1, 4, 16, 64)
@@ -20,7 +20,7 @@ PROFILES = {
 WEAKEST, STRONGEST = "1xweak", "4xstrong"
 
 
-def rows_of(sizes: dict[str, float], noise: float = 0.0) -> Rows:
+def rows_of(sizes: dict[str, float], noise: float = 0.0) -> TrainingRows:
     """Return points of LLMs of these sizes: latency = size over speed, growing with users."""
     rows = [
         (llm_id, profile_id, users, size, f"type-{llm_id}", np.nan, speed, profile_id, True)
@@ -38,9 +38,9 @@ def rows_of(sizes: dict[str, float], noise: float = 0.0) -> Rows:
             "throughput_tok_s": 100 * X["users"] / load,
         }
     )
-    return Rows(X, y * np.random.default_rng(3).lognormal(0, noise, y.shape))
+    return TrainingRows(X, y * np.random.default_rng(3).lognormal(0, noise, y.shape))
 
 
-def references_of(rows: Rows) -> Rows:
+def references_of(rows: TrainingRows) -> TrainingRows:
     """Return those on the weakest and the strongest profile."""
     return rows.on([WEAKEST, STRONGEST])

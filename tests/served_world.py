@@ -7,8 +7,8 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.law.posterior import columns_of
 from sextant.law.terms import LAW, NAMES, fact_rows
-from sextant.points.frame import IDENTIFIERS, Facts
-from sextant.predict.predictor import Rows
+from sextant.points.frame import IDENTIFIERS, FactTables
+from sextant.predict.predictor import TrainingRows
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128)
 GPUS = {
@@ -54,10 +54,12 @@ def facts(llms=LLMS, profiles=PROFILES, users=USERS, input_tokens=120.0, output_
         columns=[*IDENTIFIERS, "users"],
     )
     keys = keys.assign(input_tokens=input_tokens, output_tokens=output_tokens, engine="tgis")
-    return fact_rows(keys, Facts(llms, profiles))
+    return fact_rows(keys, FactTables(llms, profiles))
 
 
-def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | None = None) -> Rows:
+def draw(
+    X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | None = None
+) -> TrainingRows:
     """Return points of the law at its prior, with LLMs that differ a little, and noise.
 
     By LLM, `slower` has the logarithm by which all its times exceed the law's.
@@ -72,4 +74,4 @@ def draw(X: pd.DataFrame, noise: float = 0.03, seed: int = 0, slower: dict | Non
         phi[:, NAMES.index(name)] += X["llm_id"].map(slower or {}).fillna(0)
     logs = LAW.predict_log(phi, columns_of(X)) + rng.normal(0, noise, (len(X), 2))
     y = pd.DataFrame(np.exp(logs), columns=["nttft_ms", "itl_ms"], index=X.index)
-    return Rows(X, y.assign(throughput_tok_s=np.nan))
+    return TrainingRows(X, y.assign(throughput_tok_s=np.nan))

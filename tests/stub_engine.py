@@ -10,15 +10,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sextant.engine.http import MetricNames, Target
-from sextant.engine.protocol import Server, ServerError, ServerSpec
+from sextant.engine.http import MetricNames, ServerAddress
+from sextant.engine.protocol import RunningServer, ServerError, ServerSpec
 from sextant.experiment.servers import EngineSettings
 from stub_server import StubServer, answer_endpoint
 
 METRICS = "stub_running 2\nstub_waiting 0\nstub_usage 0.5\nstub_itl_sum 1\nstub_itl_count 100\n"
 
 
-class StubEngineServer(Server):
+class StubEngineServer(RunningServer):
     """A server that was started for a spec."""
 
     def version(self) -> str:
@@ -51,7 +51,7 @@ class StubEngine:
                 if spec.batch_weight_tokens > self.most_tokens:
                     raise ServerError("the stub ran out of memory", is_out_of_memory=True)
                 stub = StubServer(answer_endpoint("stub-model", metrics=METRICS))
-                target = Target(stack.enter_context(stub).url, "stub-model")
+                target = ServerAddress(stack.enter_context(stub).url, "stub-model")
                 weight, places = spec.batch_weight_tokens, spec.device_indices
                 started = (["stub", "serve"], 0.0, weight, places, (os.getpid(),))
                 servers.append(StubEngineServer(target, *started))

@@ -34,10 +34,10 @@ from sextant.points.characterization import (
     shipped_sources,
 )
 from sextant.points.export import export_folder, write_description, write_points
-from sextant.points.frame import TARGETS, Facts, at_percentile
+from sextant.points.frame import TARGETS, FactTables, at_percentile
 from sextant.points.measured import load_all
-from sextant.simulate.simulation import Requests as SentRequests
-from sextant.workload.lengths import Length, Requests
+from sextant.simulate.simulation import SimulatedRequests as SentRequests
+from sextant.workload.lengths import Length, RequestLengths
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "benchmark.yaml"  # in the folder of the points: the configuration that they were made with
@@ -130,7 +130,7 @@ def _predicted(known: Characterization, fit_on: Sequence[str], seed: int) -> pd.
     both = combined([*shipped, known])
     points = at_percentile(both.points, (50, 50))
     points = points[(points[TARGETS] > 0).any(axis=1)].reset_index(drop=True)
-    facts = Facts(both.llms, both.profiles, None)
+    facts = FactTables(both.llms, both.profiles, None)
     task = Task(both.source, points, facts, feasible=(), has_fixed_lengths=True)
     rows = (points["source"] == known.source).to_numpy()
     held = predict_rows(task, points, known.source, rows, "roofline", seed, (50, 50))
@@ -164,7 +164,7 @@ def _simulated(
             dtype=engine["dtype"],
             engine="vllm",
             gpu_profile_ids=(row.gpu_profile_id,),
-            requests=Requests(*(Length(n, n) for n in lengths)),
+            requests=RequestLengths(*(Length(n, n) for n in lengths)),
             seed=config["seed"],
         )
 

@@ -12,13 +12,13 @@ from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 from sextant.judge import scores
 from sextant.judge.accuracy import accuracy, predict_held_out, prediction_table
-from sextant.judge.evaluate import evaluate
+from sextant.judge.evaluate import evaluate_predictor
 from sextant.judge.folds import Task
 from sextant.judge.tasks import separate_configurations, task_of_characterization
 from sextant.law.energy import energy_rows, log_energy
 from sextant.law.posterior import columns_of
 from sextant.points.characterization import load_folder
-from sextant.points.frame import Facts, at_percentile
+from sextant.points.frame import FactTables, at_percentile
 
 PROFILES = ("2xH100-80GB", "8xH200-141GB")
 SHIPPED = ("meta-llama__Llama-3.1-70B", "Qwen__Qwen3-32B", "nvidia__Llama-3.1-8B-Instruct-FP8")
@@ -89,7 +89,7 @@ def test_a_latency_that_was_not_measured_is_null_and_the_other_is_judged(folder)
 def test_llms_of_one_architecture_are_one_fold(folder):
     known = task(folder)
     twin = known.points.assign(llm_id=known.points["llm_id"].replace(SHIPPED[0], "twin"))
-    facts = Facts({**known.facts.llms, "twin": LLMS[SHIPPED[0]]}, known.facts.profiles)
+    facts = FactTables({**known.facts.llms, "twin": LLMS[SHIPPED[0]]}, known.facts.profiles)
     points = pd.concat([known.points, twin], ignore_index=True)
     held_out = predict_held_out(replace(known, points=points, facts=facts), "roofline", 1)
     (fold,) = (set(held.points["llm_id"]) for held in held_out if held.fold == SHIPPED[0])
@@ -140,11 +140,11 @@ def test_each_length_is_decided_for_by_itself_and_each_way_to_serve_is_an_option
     served = made.points[made.points["llm_id"] == "Qwen__Qwen3-32B 1024/512"]
     assert served["gpu_profile_id"].nunique() == 4, "two GPU profiles in two precisions"
     slo = SLO("s", ttft_ms=2000, tpot_ms=60, percentile=50, users=64)
-    result = evaluate(task(folder), [slo], "roofline", 42)
+    result = evaluate_predictor(task(folder), [slo], "roofline", 42)
     (score,) = result.scores.to_dict("records")
     assert score["n_llms"] + score["n_left_out"] == 6
     assert score["so_score"] > 0.3
-    best = evaluate(task(folder), [slo], "measured", 42).recommendations
+    best = evaluate_predictor(task(folder), [slo], "measured", 42).recommendations
     assert set(best["llm_id"]) == set(result.recommendations["llm_id"])
 
 

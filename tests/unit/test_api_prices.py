@@ -24,7 +24,7 @@ from sextant.ask.api_prices import (
 )
 from sextant.ask.traffic import demand_of_trace
 from sextant.base.errors import InputError
-from sextant.decide.demand import Demand
+from sextant.decide.demand import RequestStream
 from sextant.facts.gpu import PRICES, priced, profile_of_id
 from support import ROOT
 
@@ -205,7 +205,7 @@ def test_what_nobody_sells_is_an_error(given, llm_id, said) -> None:
 )
 def test_the_mean_of_a_trace_says_which_hours_it_is_of(days, said) -> None:
     tokens = np.array([10, 30])
-    drawn = Demand("d", np.array([0.0, 1.0]), tokens, tokens, days * DAY_S)
+    drawn = RequestStream("d", np.array([0.0, 1.0]), tokens, tokens, days * DAY_S)
     assert Billed.of(drawn, 0.3) == Billed(2 / drawn.duration_s, 20, 20, 0.3, MEAN_NOTE)
     # Half of the second request's input repeats the first one's: 15 of 40 tokens.
     prefixes = {"prefix_id": np.array([0, 0]), "prefix_tokens": np.array([10, 15])}

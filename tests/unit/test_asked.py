@@ -22,12 +22,12 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import served
 from sextant.facts.slo import SLO
 from sextant.predict.predictor import Calibration, Draws
-from sextant.workload.lengths import Length, Requests, length_of, requests_of
+from sextant.workload.lengths import Length, RequestLengths, parse_length, parse_lengths
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
 LLAMA = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
-TODAY = Requests(Length(1500, 1500), Length(250, 250))
+TODAY = RequestLengths(Length(1500, 1500), Length(250, 250))
 LIMITS = SLO("asked", itl_ms=50.0, percentile=50, users=200)
 # Qwen2.5-3B, by its published configuration.
 QWEN = {"model_type": "qwen2", "hidden_size": 2048, "intermediate_size": 11008}
@@ -126,7 +126,7 @@ def test_one_measured_latency_is_enough(qwen, tmp_path, header, row) -> None:
     probe.write_text(f"gpu_profile_id,users,{header}\n1xA10-24GB,16,{row}\n")
     slo = SLO("s", tpot_ms=1e3, ttft_ms=1e4, e2e_ms=1e6, percentile=50, users=16)
     asked = Question(slo, hf_config=qwen, gpu_profile_ids=("1xA10-24GB",))
-    asked = replace(asked, requests=Requests(Length(121, 121), Length(19, 19)))
+    asked = replace(asked, requests=RequestLengths(Length(121, 121), Length(19, 19)))
     asked = replace(asked, sources=("archive:llm-pilot",), risk=0.5)
     latency = recommended(replace(asked, probe=probe))["latency"]
     assert latency["users"] == 16
@@ -158,25 +158,25 @@ def test_points_of_an_own_folder_count_without_ttft(tmp_path) -> None:
 
 
 def test_percentiles_of_a_length_are_those_of_a_lognormal() -> None:
-    assert length_of("1500", "-") == Length(1500, 1500)
-    mean, high = length_of("p99:8000, p50:1000", "-")
+    assert parse_length("1500", "-") == Length(1500, 1500)
+    mean, high = parse_length("p99:8000, p50:1000", "-")
     sigma = np.log(8) / 2.3263
     assert (mean, high) == pytest.approx((1000 * np.exp(sigma**2 / 2), 8000), rel=1e-3)
 
 
 def test_a_workload_or_a_trace_says_its_lengths(tmp_path) -> None:
-    made = requests_of(None, None, "question-answering")
+    made = parse_lengths(None, None, "question-answering")
     assert made is not None and made.outputs.mean == pytest.approx(174, rel=0.03)
     trace = pd.DataFrame({"arrival_s": [0.0, 1.0, 2.0], "input_tokens": [10, 30, 999]})
     trace = trace.assign(output_tokens=[1, 3, 9], status=["ok", "ok", "failed"])
     trace.to_parquet(tmp_path / "trace.parquet")
-    made = requests_of(None, None, str(tmp_path / "trace.parquet"))
-    assert made == Requests(Length(20, 30), Length(2, 3))
+    made = parse_lengths(None, None, str(tmp_path / "trace.parquet"))
+    assert made == RequestLengths(Length(20, 30), Length(2, 3))
     assert made.per_second(86400 * 44) == pytest.approx(2)
 
 
 def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
-    requests = Requests(Length(2000, 2000), Length(20, 20))
+    requests = RequestLengths(Length(2000, 2000), Length(20, 20))
     asked = Question(LIMITS, hf_config=MISTRAL, sources=("archive:llm-pilot",))
     asked = replace(asked, requests=requests, engine="vllm", gpu_profile_ids=("1xA100-40GB",))
     source = find_source(asked)
@@ -280,7 +280,7 @@ def test_the_precision_outside_is_that_which_was_served_not_that_of_configs(
 
 
 def test_a_context_that_is_too_short_asks_for_shorter_requests() -> None:
-    requests = Requests(Length(200_000, 200_000), Length(250, 250))
+    requests = RequestLengths(Length(200_000, 200_000), Length(250, 250))
     with pytest.raises(InputError, match=r"below the longest request's 200250. Fix: ask about sh"):
         recommended(Question(LIMITS, hf_config=MISTRAL, requests=requests))
 

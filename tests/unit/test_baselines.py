@@ -11,10 +11,10 @@ from sextant.points.frame import FLOOR_MS, TARGETS, has_latency
 from sextant.predict.features import UNKNOWN
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.paris import PARIS
-from sextant.predict.predictor import Rows, latency_frame
+from sextant.predict.predictor import TrainingRows, latency_frame
 from sextant.predict.rf import RandomForest
 from sextant.predict.selecta import Selecta
-from sextant.predict.tuning import HeldOut, Tunable, mape_error
+from sextant.predict.tuning import HeldOutRows, Tunable, mape_error
 from support import needs_baselines
 
 NOISY = rows_of(SIZES, noise=0.3)
@@ -38,7 +38,13 @@ class TwoSelecta(Selecta):
     GRID = (Selecta.GRID[0], Selecta.GRID[-1])
 
 
-def fitted(kind: type[Tunable], position: int, rows: Rows, told: Rows | None = None, seed: int = 1):
+def fitted(
+    kind: type[Tunable],
+    position: int,
+    rows: TrainingRows,
+    told: TrainingRows | None = None,
+    seed: int = 1,
+):
     return kind(LIMITS, PROFILES, seed, kind.GRID[position]).fit(rows, told)
 
 
@@ -54,7 +60,7 @@ def fitted(kind: type[Tunable], position: int, rows: Rows, told: Rows | None = N
 def test_a_validation_error_is_that_of_a_fit_with_these_settings(kind, positions) -> None:
     """Though trainings are shared between settings and LLMs held out."""
     training = NOISY.without(["b", "d"])
-    held_out = [HeldOut(own, references_of(own)) for own in (NOISY.of(["b"]), NOISY.of(["d"]))]
+    held_out = [HeldOutRows(own, references_of(own)) for own in (NOISY.of(["b"]), NOISY.of(["d"]))]
     errors = kind(LIMITS, PROFILES, seed=1).validation_errors(training, held_out)
     assert errors.shape == (2, len(kind.GRID))
     for position in positions:
@@ -141,7 +147,9 @@ def test_points_near_the_limits_are_fitted_best() -> None:
 
     def at_one_user(limit_ms: float) -> pd.Series:
         slo = SLO("s", nttft_ms=limit_ms, itl_ms=limit_ms, percentile=50, users=1)
-        return LLMPilot(slo, PROFILES, 1, settings).fit(Rows(X, y)).predict(X.head(1)).iloc[0]
+        return (
+            LLMPilot(slo, PROFILES, 1, settings).fit(TrainingRows(X, y)).predict(X.head(1)).iloc[0]
+        )
 
     # Weights at one user, of 10 and 500 ms: 0.62 and 0.67 where the limit is 10 ms (mean
     # 264), 0.024 and 0.67 where it is 500 ms (mean 483), for 10 ms is then far off.

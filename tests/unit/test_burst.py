@@ -7,7 +7,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.bench import burst
 from sextant.bench.burst import Trial, find_rate, mean_usage, next_rate, watched_usage
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.experiment.scenarios import Burst
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.published import zipf_request_model
@@ -97,7 +97,7 @@ def quick_trials(monkeypatch):
 
 
 def phases(server, plan, kv_usage, timeout_s=5.0):
-    targets = [Target(server.url, "m")]
+    targets = [ServerAddress(server.url, "m")]
     prompts, epoch_ns = RandomTokens(1000), time.monotonic_ns()
     return list(burst.run_phases(targets, MODEL, prompts, plan, timeout_s, epoch_ns, 7, kv_usage))
 

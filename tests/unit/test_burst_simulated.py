@@ -12,8 +12,8 @@ from sextant.pages.blocks import Chart
 from sextant.points.run import ServerFacts
 from sextant.simulate.simulation import (
     STATUS,
-    Requests,
     Scheduler,
+    SimulatedRequests,
     StepLaw,
     simulate,
     simulate_closed,
@@ -51,13 +51,13 @@ def rows_of(level, made) -> Iterator[dict]:
 def cells(tmp_path_factory):
     """A sweep of beta and a closed loop, as a server that follows `TRUTH` would answer them."""
     folder = tmp_path_factory.mktemp("cells")
-    users, asked = [], Requests.of(np.zeros(2000), *lengths(2000, 1))
+    users, asked = [], SimulatedRequests.of(np.zeros(2000), *lengths(2000, 1))
     for n in (1, 2, 4, 8):
         users += rows_of(n, simulate_closed(n, asked, SCHEDULER, TRUTH, duration_s=20))
     betas = np.repeat(np.linspace(0.5, 0.1, 9), EVERY)
     arrival_s = np.random.default_rng(2).gamma(0.5, betas).cumsum()
     limited = replace(SCHEDULER, timeout_s=TIMEOUT_S)
-    made = simulate(Requests.of(arrival_s, *lengths(len(betas), 3)), limited, TRUTH)
+    made = simulate(SimulatedRequests.of(arrival_s, *lengths(len(betas), 3)), limited, TRUTH)
     settings = [
         {"start_s": arrival_s[k * EVERY], "alpha": 0.5, "beta_s": betas[k * EVERY]}
         | {"rate_rps": 2 / betas[k * EVERY], "theta": 1.1}

@@ -9,13 +9,19 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.law import calibration as calibrated
 from sextant.law.calibration import calibrate, law_of_steps, measured_steps
-from sextant.law.means import Limits, Load, closed_loop, open_loop
-from sextant.simulate.simulation import Requests, Scheduler, StepLaw, simulate, simulate_closed
+from sextant.law.means import BatchLimits, MeanLoad, closed_loop, open_loop
+from sextant.simulate.simulation import (
+    Scheduler,
+    SimulatedRequests,
+    StepLaw,
+    simulate,
+    simulate_closed,
+)
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
 SCHEDULER = Scheduler(200_000, 64, 2048, has_prefix_caching=False)
-LIMITS = Limits(64, 2048, 200_000)
-LOAD = Load(300, 40)
+LIMITS = BatchLimits(64, 2048, 200_000)
+LOAD = MeanLoad(300, 40)
 
 
 def lengths(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +34,7 @@ def measured() -> pd.DataFrame:
     """Return what a server that follows `TRUTH` would have measured."""
     frames = []
     for users in (1, 2, 4, 8, 16):
-        requests = Requests.of(np.zeros(4000), *lengths(4000))
+        requests = SimulatedRequests.of(np.zeros(4000), *lengths(4000))
         made = simulate_closed(users, requests, SCHEDULER, TRUTH, duration_s=20)
         frame = pd.DataFrame({"input_tokens": made.input_tokens, "users": users})
         times = {"ttft_ms": 1e3 * made.ttft_s, "e2e_ms": 1e3 * made.e2e_s}
@@ -41,7 +47,7 @@ def test_a_closed_loop_predicts_the_open_one(measured: pd.DataFrame) -> None:
     found = calibrate(measured, SCHEDULER, 100, 1)
     assert np.abs(found.errors).max() < 0.05
     arrivals_s = np.random.default_rng(3).gamma(0.5, 1 / (0.5 * 10), 1500).cumsum()
-    requests = Requests.of(arrivals_s, *lengths(1500, 5))
+    requests = SimulatedRequests.of(arrivals_s, *lengths(1500, 5))
     real, made = (simulate(requests, SCHEDULER, law) for law in (TRUTH, found.law))
     for share in (0.5, 0.9, 0.99):
         values = [np.quantile(each.ttft_s, share) for each in (real, made)]

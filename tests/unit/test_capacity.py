@@ -25,9 +25,9 @@ from sextant.capacity.document import split_line
 from sextant.capacity.split import size_split
 from sextant.decide import demand as demands
 from sextant.decide import simulated_sizing as sizes
-from sextant.decide.demand import Demand, Outcome, Target, judge
+from sextant.decide.demand import RequestStream, ServingResults, Target, judge_windows
 from sextant.decide.simulated_sizing import (
-    Server,
+    SimulatedReplica,
     simulated_server,
     size_by_simulation,
     size_profiles,
@@ -40,7 +40,7 @@ from sextant.simulate.simulation import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant, Gamma
-from sextant.workload.lengths import Length, Requests
+from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.request_model import fit_request_model
 
 PROFILE = GPUProfile("1xg", GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented"), 1, 2.0)
@@ -48,17 +48,17 @@ EDGES_MS = np.array([1.0, 10.0, 100.0])
 SERVICE_S = 0.5
 
 
-def demand(arrival_s, duration_s=None, **more) -> Demand:
+def demand(arrival_s, duration_s=None, **more) -> RequestStream:
     arrival_s = np.asarray(arrival_s, float)
     tokens = np.full(len(arrival_s), 100)
     end_s = float(arrival_s[-1]) if duration_s is None else duration_s
-    return Demand("known", arrival_s, tokens, tokens, end_s, **more)
+    return RequestStream("known", arrival_s, tokens, tokens, end_s, **more)
 
 
 def one_at_a_time(service_s: float = SERVICE_S, spread: float = 0.0):
     """A replica answers one request after the other; draw d is slower by `spread` x d."""
 
-    def run(asked, replicas, draw, window_s) -> Outcome:
+    def run(asked, replicas, draw, window_s) -> ServingResults:
         taken = np.arange(asked.n) % replicas if isinstance(replicas, int) else replicas
         own_s, free_s = service_s * (1 + spread * draw), {}
         ends = np.full(asked.n, np.nan)
@@ -68,12 +68,14 @@ def one_at_a_time(service_s: float = SERVICE_S, spread: float = 0.0):
         e2e_s = ends - asked.arrival_s
         lengths = asked.input_tokens, asked.output_tokens
         counts = np.zeros((asked.n_windows(window_s), 2))
-        return Outcome(asked.arrival_s, *lengths, e2e_s, e2e_s, ~np.isnan(ends), EDGES_MS, counts)
+        return ServingResults(
+            asked.arrival_s, *lengths, e2e_s, e2e_s, ~np.isnan(ends), EDGES_MS, counts
+        )
 
     return run
 
 
-SERVER = Server(PROFILE, one_at_a_time())
+SERVER = SimulatedReplica(PROFILE, one_at_a_time())
 STEADY = TraceTraffic(demand(np.arange(4000) * 0.25, 1000.0), 300.0)
 
 
@@ -108,21 +110,21 @@ def test_each_window_is_judged_by_what_arrives_in_it() -> None:
     ttft_s, tokens = np.where(np.arange(40) < 30, 0.1, 2.0), asked.input_tokens
     counts = np.array([[10.0, 0.0], [0.0, 10.0]])
     latencies = (ttft_s, ttft_s + 9.9, ttft_s > 0, EDGES_MS, counts)
-    known = Outcome(asked.arrival_s, tokens, tokens, *latencies)
+    known = ServingResults(asked.arrival_s, tokens, tokens, *latencies)
     target = Target({"ttft": Limit(1000.0, 50), "itl": Limit(20.0, 50)}, window_s=200.0)
-    judged = judge(known, target, 2)
+    judged = judge_windows(known, target, 2)
     assert judged.n_requests.tolist() == [20, 20]
     # Of ten slow and ten fast ones the median is a fast one; ITL breaks the second window.
     assert judged.latencies_ms["ttft"].tolist() == [100.0, 100.0]
     assert judged.latencies_ms["itl"] == pytest.approx([np.sqrt(10.0), np.sqrt(1000.0)])
     assert judged.is_met.tolist() == [True, False] and judged.n_missed == 1
     # Gaps of a request are 9.9 s / 99 = 100 ms: none is answered within all limits.
-    assert judge(known, replace(target, goodput=0.01), 2).n_missed == 2
+    assert judge_windows(known, replace(target, goodput=0.01), 2).n_missed == 2
     strict = replace(target, limits={"ttft": Limit(1000.0, 50)}, goodput=0.6)
-    assert judge(known, strict, 2).is_met.tolist() == [True, False]
+    assert judge_windows(known, strict, 2).is_met.tolist() == [True, False]
     lost = known._replace(is_ok=np.arange(40) != 3)
-    assert judge(lost, replace(strict, goodput=None), 2).is_met.tolist() == [False, True]
-    assert judge(lost, replace(strict, goodput=None, max_failed=0.05), 2).n_missed == 0
+    assert judge_windows(lost, replace(strict, goodput=None), 2).is_met.tolist() == [False, True]
+    assert judge_windows(lost, replace(strict, goodput=None, max_failed=0.05), 2).n_missed == 0
 
 
 def test_an_answer_of_one_token_has_no_tpot_here_and_in_a_simulation() -> None:
@@ -211,11 +213,11 @@ def test_of_many_requests_the_busiest_windows_are_tried_first(monkeypatch) -> No
     quiet, run, sizes_run = np.arange(0, 6000, 5.0), one_at_a_time(), []
     asked = demand(np.sort([*quiet, *np.arange(1200, 1500, 0.2)]), 6000.0)
 
-    def counted(demand, replicas, draw, window_s) -> Outcome:
+    def counted(demand, replicas, draw, window_s) -> ServingResults:
         sizes_run.append(demand.n)
         return run(demand, replicas, draw, window_s)
 
-    traffic, server = TraceTraffic(asked, 300.0), Server(PROFILE, counted)
+    traffic, server = TraceTraffic(asked, 300.0), SimulatedReplica(PROFILE, counted)
     whole = size_by_simulation(server, traffic, within(1.0), 0.9)
     monkeypatch.setattr(demands, "MANY", 1000)
     monkeypatch.setattr(demands, "PEAK", 1650)
@@ -237,7 +239,7 @@ def test_a_replica_bears_the_rate_at_which_it_is_busy_all_the_time() -> None:
 
 
 def test_the_probability_is_that_of_the_draws_that_need_no_more() -> None:
-    server = Server(PROFILE, one_at_a_time(spread=0.05), n_draws=20)
+    server = SimulatedReplica(PROFILE, one_at_a_time(spread=0.05), n_draws=20)
     found = size_by_simulation(server, STEADY, within(1.3), 0.9)
     # Draw d needs ceil(4 x 0.5 x (1 + 0.05 d)) replicas: 2 to 4.
     assert found.needs == [2] + [3] * 10 + [4] * 9 and found.replicas == 4
@@ -257,21 +259,25 @@ def test_a_limit_that_a_request_alone_breaks_is_said_with_by_how_much() -> None:
 
 
 def test_requests_that_no_replica_takes_are_counted() -> None:
-    def refuses(asked, taken, draw, window_s) -> Outcome:
+    def refuses(asked, taken, draw, window_s) -> ServingResults:
         outcome = one_at_a_time()(asked, taken, draw, window_s)
         return outcome._replace(is_ok=asked.input_tokens < 200)
 
     lengths = np.where(np.arange(400) % 10, 100, 200)
     steady = TraceTraffic(replace(demand(np.arange(400.0), 400.0), input_tokens=lengths), 300.0)
-    found = size_by_simulation(Server(PROFILE, refuses), steady, within(1.0), 0.9)
+    found = size_by_simulation(SimulatedReplica(PROFILE, refuses), steady, within(1.0), 0.9)
     assert (found.status, found.n_failed_alone) == ("refused", 40)
     lenient = within(1.0, max_failed=0.2)
-    assert size_by_simulation(Server(PROFILE, refuses), steady, lenient, 0.9).replicas == 1
+    assert (
+        size_by_simulation(SimulatedReplica(PROFILE, refuses), steady, lenient, 0.9).replicas == 1
+    )
 
-    def refuses_all(*asked) -> Outcome:
+    def refuses_all(*asked) -> ServingResults:
         return refuses(*asked)._replace(is_ok=np.zeros(asked[0].n, bool))
 
-    found = size_by_simulation(Server(PROFILE, refuses_all), steady, within(1.0, max_failed=1), 0.9)
+    found = size_by_simulation(
+        SimulatedReplica(PROFILE, refuses_all), steady, within(1.0, max_failed=1), 0.9
+    )
     assert (found.status, found.n_failed_alone) == ("refused", 400)
 
 
@@ -286,11 +292,11 @@ def test_requests_of_one_moment_need_more_replicas_and_a_goodput_plays_no_part()
 def test_an_answer_takes_every_draw() -> None:
     """Seventeen draws that all meet the SLO do not show the slow ones that come after them."""
 
-    def run(asked, replicas, draw, window_s) -> Outcome:
+    def run(asked, replicas, draw, window_s) -> ServingResults:
         return one_at_a_time(SERVICE_S * (1 + (draw > 16)))(asked, replicas, 0, window_s)
 
     steady = TraceTraffic(demand(np.arange(400) * 0.25, 100.0), 300.0)
-    servers = {"a": Server(PROFILE, run, n_draws=33)}
+    servers = {"a": SimulatedReplica(PROFILE, run, n_draws=33)}
     found = sizes.size_profiles(servers, steady, within(1.3), 0.9)["a"]
     assert found.needs == [2] * 17 + [4] * 16 and found.replicas == 4
     brief = sizes.size_profiles(servers, steady, within(1.3), 0.9, brief_draws=17)["a"]
@@ -299,7 +305,7 @@ def test_an_answer_takes_every_draw() -> None:
 
 def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> None:
     class Days:
-        def drawn(self, seed: int) -> Demand:
+        def drawn(self, seed: int) -> RequestStream:
             arrival_s = np.arange(400) * (0.1 if seed == 0 else 0.2)
             return demand(arrival_s, 600.0, n_of_trace=4000)
 
@@ -317,7 +323,7 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
 
 
 def test_the_likeliest_run_has_as_many_requests_as_the_rate_says() -> None:
-    lengths = Requests(Length(9.0, 9.0), Length(9.0, 9.0))
+    lengths = RequestLengths(Length(9.0, 9.0), Length(9.0, 9.0))
     traffic = traffic_at_rate(3.0, None, lengths, first_seed=42)
     assert traffic.drawn(0).n == 10_800 != traffic.drawn(1).n
     assert traffic.drawn(0).arrival_s[-1] < 3600
@@ -349,10 +355,10 @@ def test_a_node_s_highest_rate_is_where_its_queue_stays_finite(kv_tokens, tokens
     setting = Scheduler(int(kv_tokens), max_num_seqs=seqs, has_prefix_caching=False)
     server = simulated_server(PROFILE, [setting], [law])
 
-    def at(rate_rps: float) -> Demand:
+    def at(rate_rps: float) -> RequestStream:
         arrival_s = np.random.default_rng(1).exponential(1 / rate_rps, 4000).cumsum()
         lengths = (np.full(4000, each) for each in tokens)
-        return Demand("d", arrival_s, *lengths, float(arrival_s[-1]))
+        return RequestStream("d", arrival_s, *lengths, float(arrival_s[-1]))
 
     bound = server.bound(at(1.0))
     assert bound.binds == binds
@@ -422,7 +428,7 @@ def test_over_days_the_same_hours_have_the_same_replicas() -> None:
 def test_two_pools_take_short_and_long_inputs_apart() -> None:
     arrival_s = np.arange(0.0, 300.0, 0.5)
     inputs = np.where(np.arange(len(arrival_s)) % 4 == 0, 4000, 100)
-    both = Demand("a", arrival_s, inputs, np.full(len(arrival_s), 50), 300.0)
+    both = RequestStream("a", arrival_s, inputs, np.full(len(arrival_s), 50), 300.0)
     traffic = TraceTraffic(both, None)
     server = simulated_server(PROFILE, [Scheduler(60_000)] * 3, [StepLaw(5, 5, 0.1, 0, 0.05)] * 3)
     target = replace(within(3.0), window_s=None)

@@ -11,10 +11,10 @@ from command import sextant
 from html_page import Page, figure_texts
 from sextant.ask.traffic import DrawnTraffic
 from sextant.base.errors import InputError
-from sextant.capacity.document import missed_words, profile_cells
+from sextant.capacity.document import capacity_profile_cells, missed_words
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
-from sextant.decide.demand import Demand
+from sextant.decide.demand import RequestStream
 from sextant.facts.slo import SLO
 from sextant.pages.words import chance
 from sextant.workload.trace_arrivals import arrivals_at_rate
@@ -171,7 +171,7 @@ def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:
     folder = tmp_path / "azure"
     sextant("fit", trace, "--out", folder)
 
-    def drawn(workload: object, **given: float) -> Demand:
+    def drawn(workload: object, **given: float) -> RequestStream:
         options = TrafficOptions(request_rate=20.0, duration="5min", **given)
         return traffic_of(options, AskedOptions(workload=str(workload)), None).drawn(1)
 
@@ -249,7 +249,9 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
     assert missed_words(row | {"n_windows": 3, "n_windows_missed": 1}) == "1 of 3 windows missed"
     refused = {"status": "refused", "n_refused": 1, "refused_share": 0.5, "alone_limit": None}
     refused |= {"alone_ratio": None, "gpu_profile_id": "1xg", "is_gpu_measured": True}
-    assert "1 request (up to 50 % of the requests of a window)" in profile_cells(refused)[-1]
+    assert (
+        "1 request (up to 50 % of the requests of a window)" in capacity_profile_cells(refused)[-1]
+    )
     one = refused | {"status": "meets", "replicas": 1, "replicas_lo": 1, "replicas_hi": 1}
     one |= {"rate_at_slo_rps": None, "binds": None, "usd_per_hour": 1.0, "probability_met": 0.9}
-    assert profile_cells(one)[-1].endswith("at any rate; 90% interval 1 replica")
+    assert capacity_profile_cells(one)[-1].endswith("at any rate; 90% interval 1 replica")

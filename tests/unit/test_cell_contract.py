@@ -14,19 +14,19 @@ from sextant.base.files import read_json, write_json
 from sextant.experiment.servers import Variant
 from sextant.points import cell_files, run
 from sextant.points.cell_files import FORMAT_VERSION, read_run, read_tuning, sealed, write_run
-from sextant.points.verdict import FEASIBLE, Kind, Outcome, Verdict
+from sextant.points.verdict import FEASIBLE, Kind, ProbeOutcome, Verdict
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NUMBERS = {
-    Outcome.FEASIBLE: {},
-    Outcome.WEIGHTS_TOO_LARGE: {"weight_gib": 12.5, "usable_gib": 10.0},
-    Outcome.KV_CACHE_TOO_SMALL: {"kv_tokens": 71, "longest_request_tokens": 72},
-    Outcome.BATCH_WEIGHT_TOO_LARGE: {"kv_tokens": 71, "batch_weight_tokens": 80},
-    Outcome.BATCH_WEIGHT_TOO_SMALL: {"batch_weight_tokens": 60, "longest_request_tokens": 72},
-    Outcome.NO_BATCH_WEIGHT_PASSED: {"n_server_starts": 5},
-    Outcome.HEADS_CANNOT_BE_SPLIT: {"n_heads": 7, "n_kv_heads": 1, "n_gpus": 2},
-    Outcome.MEMORY_TOO_SMALL: {},
-    Outcome.OMITTED: {},
+    ProbeOutcome.FEASIBLE: {},
+    ProbeOutcome.WEIGHTS_TOO_LARGE: {"weight_gib": 12.5, "usable_gib": 10.0},
+    ProbeOutcome.KV_CACHE_TOO_SMALL: {"kv_tokens": 71, "longest_request_tokens": 72},
+    ProbeOutcome.BATCH_WEIGHT_TOO_LARGE: {"kv_tokens": 71, "batch_weight_tokens": 80},
+    ProbeOutcome.BATCH_WEIGHT_TOO_SMALL: {"batch_weight_tokens": 60, "longest_request_tokens": 72},
+    ProbeOutcome.NO_BATCH_WEIGHT_PASSED: {"n_server_starts": 5},
+    ProbeOutcome.HEADS_CANNOT_BE_SPLIT: {"n_heads": 7, "n_kv_heads": 1, "n_gpus": 2},
+    ProbeOutcome.MEMORY_TOO_SMALL: {},
+    ProbeOutcome.OMITTED: {},
 }
 
 
@@ -42,7 +42,7 @@ def whole_run(**changes: Any) -> run.CellRun:
     level |= {"published_medians": run.PublishedMedians(5.5, 50.5)}
     level |= {"sessions": {"n_sessions": 2, "n_turns": 5, "n_not_sent": 1}}
     command, devices, gpu = ("vllm", "serve"), ((0, "GPU-1"),), run.HostGPU("A", True)
-    stop = run.Stop(run.LevelMedians(4, 12, 333.0, 99.0), 100, 30, 2)
+    stop = run.EarlyStop(run.LevelMedians(4, 12, 333.0, 99.0), 100, 30, 2)
     facts: dict[str, Any] = {
         **KEY,
         "scenario": {"kind": "open_loop", "levels": [1, "inf"]},
@@ -85,12 +85,14 @@ def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
     assert [probe.duration_s for probe in cell.tuning.probes or ()] == [20.0, 30.5]
 
 
-@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("outcome", ProbeOutcome)
 @pytest.mark.parametrize("source", [None, "a paper"])
-def test_a_verdict_comes_back_and_says_its_numbers(outcome: Outcome, source: str | None) -> None:
+def test_a_verdict_comes_back_and_says_its_numbers(
+    outcome: ProbeOutcome, source: str | None
+) -> None:
     verdict = Verdict(outcome, NUMBERS[outcome], source)
     assert cell_files.from_json(Verdict, cell_files.to_json(verdict)) == verdict
-    assert verdict.is_feasible == (outcome is Outcome.FEASIBLE) == (outcome.kind is Kind.FITS)
+    assert verdict.is_feasible == (outcome is ProbeOutcome.FEASIBLE) == (outcome.kind is Kind.FITS)
     assert verdict.reason.startswith(outcome.kind.value)
     assert all(f"{value}" in verdict.reason for value in NUMBERS[outcome].values())
     assert (source is not None) == verdict.reason.endswith("(a paper)")
@@ -98,9 +100,12 @@ def test_a_verdict_comes_back_and_says_its_numbers(outcome: Outcome, source: str
 
 @pytest.mark.parametrize(
     ("outcome", "numbers"),
-    [(Outcome.FEASIBLE, {"kv_tokens": 1}), (Outcome.WEIGHTS_TOO_LARGE, {"weight_gib": 1.0})],
+    [
+        (ProbeOutcome.FEASIBLE, {"kv_tokens": 1}),
+        (ProbeOutcome.WEIGHTS_TOO_LARGE, {"weight_gib": 1.0}),
+    ],
 )
-def test_a_verdict_has_the_numbers_of_its_outcome(outcome: Outcome, numbers: dict) -> None:
+def test_a_verdict_has_the_numbers_of_its_outcome(outcome: ProbeOutcome, numbers: dict) -> None:
     with pytest.raises(ValueError, match=f"verdict {outcome} has the numbers"):
         Verdict(outcome, numbers)
     with pytest.raises(ValueError, match=f"verdict {outcome} has the numbers"):

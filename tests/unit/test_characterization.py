@@ -9,7 +9,7 @@ from llm_configs import PUBLISHED
 from sextant.facts.gpu import GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
 from sextant.points.measured import load_characterization
-from sextant.points.store import build_store, connect, fact_rows
+from sextant.points.store import build_store, connect, store_fact_rows
 from support import ROOT
 
 SETTING = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}
@@ -24,7 +24,7 @@ def test_facts_of_llms_and_gpus_come_back_as_they_were(tmp_path, name):
     gpu = load_gpu(ROOT / "resources/gpus", "A100-80GB")
     profiles = {"2xA100-80GB": GPUProfile("2xA100-80GB", gpu, 2, 5.0)}
     point = {**SETTING, "llm_id": "plain", "gpu_profile_id": "2xA100-80GB", "level": 1}
-    rows = {**fact_rows(llms, profiles), "point": [point | {"variant_id": "default"}]}
+    rows = {**store_fact_rows(llms, profiles), "point": [point | {"variant_id": "default"}]}
     path = tmp_path / "sextant.duckdb"
     build_store(path, rows, {})
     known = load_characterization(path, **SETTING)

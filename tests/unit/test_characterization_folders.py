@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from command import sextant
 from sextant.ask.source import known_sources, load_sources
 from sextant.base.errors import InputError
-from sextant.points.characterization import SHIPPED, as_text, combined, load_folder, summary
+from sextant.points.characterization import (
+    SHIPPED,
+    characterization_summary,
+    characterization_text,
+    combined,
+    load_folder,
+)
 from sextant.points.export import write_points
 from sextant.points.frame import COLUMNS, at_percentile, complete
 from support import ROOT
@@ -267,10 +273,10 @@ def test_sources_that_contradict_each_other_are_an_error(folder) -> None:
 
 
 def test_the_list_says_what_each_holds(folder) -> None:
-    row = summary(load_folder(folder), "here")
+    row = characterization_summary(load_folder(folder), "here")
     assert row["engines"] == ["sglang"] and row["users"] == [1.0, 4.0]
     assert row["measured_on"] is None and row["licences"] == ["CC-BY-4.0"]
-    text = as_text(row)
+    text = characterization_text(row)
     assert "archive:mine (here)" in text
     assert "3 points: 1 LLMs on H100-80GB, L4-24GB" in text
     assert "1 to 4 users; 500 to 1,000 input tokens; 200 output tokens" in text
@@ -292,7 +298,7 @@ def test_a_folder_can_be_judged_without_a_store(folder, tmp_path, monkeypatch) -
 
 def test_what_ships_and_a_folder_are_listed(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = [summary(*each) for each in known_sources([folder])]
+    rows = [characterization_summary(*each) for each in known_sources([folder])]
     shipped = ("inferencex", "inferencex-other-engines", "llm-pilot", "mlenergy", "nvidia-perf")
     assert [row["source"] for row in rows] == [f"archive:{name}" for name in (*shipped, "mine")]
     assert [row["n_points"] for row in rows] == [1144, 601, 528, 378, 661, 3]

@@ -13,7 +13,7 @@ import uvloop
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sextant.base.errors import InputError
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.answer import read_part
 from sextant.load.client import Connection, Exchange
 from sextant.load.source import Form, Text, Texts, prepare
@@ -24,10 +24,12 @@ PROMPT = np.array([101, 102, 103, 104], dtype=np.int32)
 
 
 def ask(
-    server: str | Target, n_output: int = 3, n: int = 1, timeout_s: float = 20.0, keep=None
+    server: str | ServerAddress, n_output: int = 3, n: int = 1, timeout_s: float = 20.0, keep=None
 ) -> list[Exchange]:
     """Send the same request `n` times in a row on one connection, and `keep` or read answers."""
-    target = server if isinstance(server, Target) else Target(server, "m", "secret-key")
+    target = (
+        server if isinstance(server, ServerAddress) else ServerAddress(server, "m", "secret-key")
+    )
     keep = keep or read_part
 
     async def send() -> list[Exchange]:
@@ -210,9 +212,9 @@ def test_the_request_fixes_both_lengths_streams_usage_and_never_shows_the_key():
     assert (body["min_tokens"], body["max_tokens"], body["ignore_eos"]) == (7, 7, True)
     assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert (body["model"], body["temperature"], body["stream"]) == ("m", 0, True)
-    target = Target("http://127.0.0.1:1", "m", "secret-key")
+    target = ServerAddress("http://127.0.0.1:1", "m", "secret-key")
     assert "secret-key" not in repr(target) + str(target) + repr(prepare("m", "r", PROMPT, 3))
-    assert b"Authorization" not in Target("http://a", "m").head
+    assert b"Authorization" not in ServerAddress("http://a", "m").head
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_the_request_fixes_both_lengths_streams_usage_and_never_shows_the_key():
 )
 def test_a_base_url_that_is_none_is_refused_without_its_password(url, said):
     with pytest.raises(InputError, match=said) as caught:
-        Target(url, "m").address()
+        ServerAddress(url, "m").address()
     assert "secret-word" not in str(caught.value)
 
 
@@ -256,7 +258,7 @@ def certificate(tmp_path_factory) -> Path:
 
 def test_https_with_a_private_certificate(certificate):
     with StubServer(answer_tokens(), certificate) as server:
-        trusting = Target(server.url, "m", "secret-key", certificate)
+        trusting = ServerAddress(server.url, "m", "secret-key", certificate)
         (well, again), (refused,) = ask(trusting, n=2), ask(server.url)
     assert [well.status, again.status, well.output_tokens] == ["ok", "ok", 3]
     assert server.requests[0].head.count("secret-key") == 1
@@ -269,7 +271,7 @@ def test_a_file_that_holds_no_certificates(tmp_path):
     (tmp_path / "ca.pem").write_text("nothing")
     for name in ("ca.pem", "missing.pem"):
         with pytest.raises(InputError, match=rf"{name}, field 'ca_file'.*PEM"):
-            Target("https://host", "m", None, tmp_path / name).address()
+            ServerAddress("https://host", "m", None, tmp_path / name).address()
 
 
 def test_a_chat_and_a_prompt_as_text():

@@ -13,10 +13,10 @@ import pytest
 
 import stub_server
 from sextant.base.job_log import job_log
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.client import Connection
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import Source, drawn_from, listed, unsent_parameters
+from sextant.load.source import RequestSource, draw_in_order, drawn_from, unsent_parameters
 from sextant.points.cell_files import REQUEST_SCHEMA
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
@@ -29,8 +29,8 @@ SIZES = {(8, 1), (30, 3), (200, 5)}
 
 
 def load(*urls, users=2, duration_s=0.4, timeout_s=20.0, **options):
-    source = Source("m", drawn_from(MODEL, RandomTokens(1000)), 0)
-    targets = [Target(url, "m") for url in urls]
+    source = RequestSource("m", drawn_from(MODEL, RandomTokens(1000)), 0)
+    targets = [ServerAddress(url, "m") for url in urls]
     epoch_ns = time.monotonic_ns()
     return run_closed_loop(targets, source, users, duration_s, timeout_s, epoch_ns, **options)
 
@@ -119,7 +119,7 @@ def requests_of(source, n: int, n_ahead: int = 50) -> list:
 
 
 def test_bytes_do_not_depend_on_when_requests_were_encoded():
-    early, late = (Source("m", drawn_from(MODEL, RandomTokens(1000)), 7) for _ in range(2))
+    early, late = (RequestSource("m", drawn_from(MODEL, RandomTokens(1000)), 7) for _ in range(2))
     for source in (early, late):
         source.prepare(10)
     seen = []
@@ -134,7 +134,7 @@ def test_bytes_do_not_depend_on_when_requests_were_encoded():
 
 
 def test_listed_requests_come_in_their_order_and_again():
-    source = Source("m", listed([4, 9], [2, 3], RandomTokens(1000)), seed=1)
+    source = RequestSource("m", draw_in_order([4, 9], [2, 3], RandomTokens(1000)), seed=1)
     requests = requests_of(source, 5, n_ahead=3)
     bodies = [json.loads(request.body) for request in requests]
     prompts = [tuple(body["prompt"]) for body in bodies]
@@ -149,7 +149,7 @@ def test_a_request_carries_the_sampling_parameters_of_the_workload():
     own = {"is_greedy": [False, True, False], "temperature": [0.7, 0.7, np.nan]}
     model = RequestModel(frame.assign(**own, batch_size=[1, 2, 1]))
     seen = {}
-    for request in requests_of(Source("m", drawn_from(model, RandomTokens(1000)), 0), 50):
+    for request in requests_of(RequestSource("m", drawn_from(model, RandomTokens(1000)), 0), 50):
         body = json.loads(request.body)
         seen[len(body["prompt"])] = {k: body.get(k) for k in ("temperature", "top_k", "top_p")}
     assert seen == {

@@ -41,8 +41,8 @@ def test_lengths_are_those_of_bins_and_caps():
     frame["count"] = [6, 3, 1]
     model = RequestModel(frame)
     # Inputs: (6 · 7.6 + 3 · 40 + 900) / 10 = 106.6; outputs: (6 · 2 + 3 · 0.4 + 300) / 10 = 31.3.
-    assert tuning.lengths_of(model, "input_tokens", 512) == (8, 107, 512)
-    assert tuning.lengths_of(model, "output_tokens", 128) == (1, 31, 128)
+    assert tuning.probe_lengths(model, "input_tokens", 512) == (8, 107, 512)
+    assert tuning.probe_lengths(model, "output_tokens", 128) == (1, 31, 128)
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from sextant.decide.decision import best_probe, choose, measured_draws, weigh, with_probabilities
-from sextant.decide.sizing import candidates, recommend
+from sextant.decide.sizing import candidates, recommend_cheapest
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS, complete, judged
-from sextant.points.metrics import PERCENTILES, intervals
+from sextant.points.metrics import PERCENTILES, metric_intervals
 from sextant.predict.predictor import Draws
 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=8)
@@ -71,7 +71,7 @@ def test_of_options_at_one_price_the_likelier_wins_then_fewer_devices() -> None:
     ).assign(
         llm_id="m", users_per_replica=1, usd_per_hour=6.0, expected_utility=0.7, status="meets"
     )
-    for choice in (choose(tied), choose(tied, 0.3), recommend(tied)):
+    for choice in (choose(tied), choose(tied, 0.3), recommend_cheapest(tied)):
         assert choice.iloc[0]["gpu_profile_id"] == "c"
     assert option(weigh(latencies((4, 4)), PROFILES, LIMITS), "dear", 2)["devices"] == 4
 
@@ -82,7 +82,7 @@ def test_without_doubt_the_choice_is_that_of_the_paper() -> None:
         draws = latencies(tuple(rng.choice([0, 1, 2, 4, 8], 2)))
         chosen = choose(weigh(draws, PROFILES, LIMITS)).iloc[0]
         frame = X.assign(nttft_ms=draws.samples_ms[0, :, 0], itl_ms=draws.samples_ms[0, :, 1])
-        paper = recommend(candidates(frame, ["m"], PROFILES, LIMITS)).iloc[0]
+        paper = recommend_cheapest(candidates(frame, ["m"], PROFILES, LIMITS)).iloc[0]
         if pd.isna(paper["gpu_profile_id"]):
             assert pd.isna(chosen["gpu_profile_id"])
         else:
@@ -116,7 +116,7 @@ def test_the_truth_is_inside_nine_times_of_ten(n_requests):
     rng, truth = np.random.default_rng(n_requests), np.exp(NormalDist().inv_cdf(0.9) / 2)
     n_inside = dict.fromkeys(("median", "p90"), 0)
     for _ in range(200):
-        found = intervals(np.exp(rng.normal(size=n_requests) / 2), np.ones(n_requests, int))
+        found = metric_intervals(np.exp(rng.normal(size=n_requests) / 2), np.ones(n_requests, int))
         for name, place, true in (("median", 0, 1.0), ("p90", P90, truth)):
             low, high = found[place]
             # An end that is not known excludes nothing.
@@ -130,7 +130,7 @@ def test_requests_served_one_after_the_other_are_not_taken_for_independent():
         values = rng.normal(size=100)
         for place in range(1, 100):  # each is correlated by 0.5 with the one before
             values[place] = 0.5 * values[place - 1] + 0.75**0.5 * values[place]
-        low, high = intervals(values, np.ones(100, int))[0]
+        low, high = metric_intervals(values, np.ones(100, int))[0]
         n_inside += low <= 0 <= high
     # Taken for independent, 78% would be.
     assert n_inside / n_draws >= 0.83

@@ -12,11 +12,11 @@ from sextant.ask.question import Question
 from sextant.facts.slo import SLO
 from sextant.law.energy import Energy, energy_rows, log_energy
 from sextant.law.posterior import columns_of
-from sextant.points.frame import Facts
+from sextant.points.frame import FactTables
 from sextant.predict.predictor import JOULES
-from sextant.workload.lengths import Length, Requests
+from sextant.workload.lengths import Length, RequestLengths
 
-FACTS = Facts(LLMS, PROFILES)
+FACTS = FactTables(LLMS, PROFILES)
 TRUE = np.log([0.6, 0.3, 1.5])
 """Idle, memory and compute shares of TDP in these tests."""
 NOT_MEASURED = "Qwen__Qwen3-32B"
@@ -89,7 +89,9 @@ def test_llms_that_differ_and_architectures_that_are_new_widen_the_interval():
 
 def test_a_device_without_tdp_is_neither_learned_from_nor_predicted():
     device = replace(PROFILES["1xH100-80GB"].gpu, tdp_w=None)
-    facts = Facts(LLMS, PROFILES | {"1xH100-80GB": replace(PROFILES["1xH100-80GB"], gpu=device)})
+    facts = FactTables(
+        LLMS, PROFILES | {"1xH100-80GB": replace(PROFILES["1xH100-80GB"], gpu=device)}
+    )
     frame = points([DENSE, MOE])
     found = Energy.fitted(frame, facts)
     predicted = found.predict(frame, facts, frame[["itl_ms"]].to_numpy().T, seed=1)
@@ -101,7 +103,7 @@ def test_a_device_without_tdp_is_neither_learned_from_nor_predicted():
 
 def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
     limits = SLO("asked", nttft_ms=1.0, itl_ms=1.0, percentile=50, users=16)
-    requests = Requests(Length(500, 0.0), Length(500, 0.0))
+    requests = RequestLengths(Length(500, 0.0), Length(500, 0.0))
     asked = Question(limits, llm_id="Qwen__Qwen3-8B", sources=SOURCES, requests=requests)
     found = explained(asked, "1xH100-80GB", 16)
     energy = found["energy"]
@@ -118,7 +120,7 @@ def test_an_explanation_says_what_a_token_takes_and_who_measured_it():
 
 def test_an_answer_has_the_energy_of_each_option():
     limits = SLO("asked", ttft_ms=1000.0, tpot_ms=40.0, percentile=95, users=64)
-    requests = Requests(Length(1000, 0.0), Length(300, 0.0))
+    requests = RequestLengths(Length(1000, 0.0), Length(300, 0.0))
     asked = Question(limits, llm_id="Qwen__Qwen3-32B", sources=SOURCES, requests=requests)
     found = recommended(replace(asked, gpu_profile_ids=("2xH100-80GB", "4xH100-80GB")))
     for row in found["alternatives"]:

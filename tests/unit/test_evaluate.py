@@ -10,9 +10,9 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
-from sextant.judge.evaluate import evaluate
+from sextant.judge.evaluate import evaluate_predictor
 from sextant.judge.folds import Task
-from sextant.points.frame import SERVING, Facts
+from sextant.points.frame import SERVING, FactTables
 
 USERS = (1, 4, 16)
 PROFILES = {
@@ -57,8 +57,8 @@ POINTS = roofline_points(LLMS)
 def run(predictor: str, points: pd.DataFrame = POINTS, llms: dict[str, LLM] = LLMS, **options):
     every = {(llm_id, profile_id) for llm_id in llms for profile_id in PROFILES}
     feasible = options.pop("feasible", every)
-    task = Task("synthetic", points, Facts(llms, PROFILES), feasible)
-    return evaluate(task, options.pop("slos", SLOS), predictor, seed=5, **options)
+    task = Task("synthetic", points, FactTables(llms, PROFILES), feasible)
+    return evaluate_predictor(task, options.pop("slos", SLOS), predictor, seed=5, **options)
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +111,16 @@ def test_points_of_many_lengths_judge_an_slo_by_those_like_its_own():
         **dict.fromkeys([*SERVING, "request_rate_rps"])
     )
     slos = [SLOS[0], replace(SLOS[0], slo_id="short", input_tokens=1000.0, output_tokens=200.0)]
-    facts, pairs = Facts(LLMS, PROFILES), set()
+    facts, pairs = FactTables(LLMS, PROFILES), set()
     task = Task("synthetic", points, facts, pairs, has_fixed_lengths=True)
     for predictor in ("measured", "roofline"):
-        result = evaluate(task, slos, predictor, seed=5)
+        result = evaluate_predictor(task, slos, predictor, seed=5)
         assert result.scores["n_llms"].tolist() == [8, 4]
         short = result.recommendations.query("slo_id == 'short'")
         assert len(short) == 4 and short["llm_id"].str.endswith(" 1000/200").all()
     wrong = replace(slos[1], input_tokens=50.0)
     with pytest.raises(InputError, match=r"short: 50 input_tokens.*1000/200, 4000/200"):
-        evaluate(task, [wrong], "measured", seed=5)
+        evaluate_predictor(task, [wrong], "measured", seed=5)
 
 
 def test_every_fold_predicts_what_memory_allows_at_every_user_count(pilot):

@@ -10,7 +10,7 @@ from sextant.facts.llm import LLM
 from sextant.points.frame import computed_features, features_of_sheets
 from sextant.predict.features import FeatureEncoder, design_matrix, sample_weights
 from sextant.predict.predictor import reference_profiles
-from sextant.predict.tuning import choose, choose_nested, mape_error
+from sextant.predict.tuning import choose_nested, choose_settings, mape_error
 
 LLAMA = LLM("llama", 2, 64, 256, 8, 4, 8, 1000, 512, "bfloat16", 1_000_000, 900_000)
 OPT = LLM("opt", 4, 64, 256, 8, 8, 8, 1000, 512, "float32", 2_000_000, 1_900_000)
@@ -118,4 +118,6 @@ def test_nested_choices_are_the_plain_choices_without_each_llm() -> None:
     rows, model = rows_of({"a": 1.0, "b": 2.0, "c": 4.0, "d": 9.0}), MeanTimes()
     nested = choose_nested(model, rows, 1, lambda text: None)
     assert sorted(model.trainings) == ["ab", "ac", "ad", "bc", "bd", "cd"]  # each pair once
-    assert nested == {llm_id: choose(MeanTimes(), rows.without([llm_id])) for llm_id in "abcd"}
+    assert nested == {
+        llm_id: choose_settings(MeanTimes(), rows.without([llm_id])) for llm_id in "abcd"
+    }

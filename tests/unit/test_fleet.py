@@ -13,7 +13,7 @@ from scipy.optimize import milp
 
 from html_page import Page
 from sextant.base.files import provenance
-from sextant.decide.fleet import Demand, Mend, Option, Pool
+from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool, Mend
 from sextant.facts.slo import SLO
 from sextant.fleet.document import fleet_document
 from sextant.fleet.plan import answer_fleet, plan_fleet
@@ -23,12 +23,12 @@ from sextant.pages.page import write_page
 
 def demand(name, users=100, **more):
     slo = SLO(name, itl_ms=50, percentile=50, users=users)
-    return Demand(name, f"team {name}", "llm", slo, **more)
+    return FleetDemand(name, f"team {name}", "llm", slo, **more)
 
 
 def option(name, n_gpus, served, load=100, gpu="A"):
     served = np.atleast_1d(np.array(served, float))
-    return Option(name, f"{n_gpus}x{gpu}", gpu, n_gpus, served, float(load))
+    return FleetOption(name, f"{n_gpus}x{gpu}", gpu, n_gpus, served, float(load))
 
 
 def packs(items, n_nodes):
@@ -103,7 +103,7 @@ def random_fleet(seed):
         demands.append(demand(f"d{i}", priority=within(1, 3), least_replicas=within(1, 3)))
     for i in range(within(2, 4)):
         size = "AB"[within(0, 2)], within(1, 3), within(2, 5)
-        pools.append(Pool(f"p{i}", *size, float(random.choice(PRICES)), bool(within(0, 2))))
+        pools.append(GPUPool(f"p{i}", *size, float(random.choice(PRICES)), bool(within(0, 2))))
     options = [
         option(d.demand_id, n, random.choice([0, 40, 60, 100], 5) * n**0.7, gpu=gpu)
         for d in demands
@@ -163,7 +163,7 @@ def test_of_ten_draws_a_risk_of_a_fifth_leaves_out_the_two_worst():
 
 def test_shared_errors_make_it_likelier_that_all_are_met_at_once():
     served = np.where(np.arange(100) < 20, 40.0, 60.0)
-    pools, demands = [Pool("p", "A", 9, 8)], [demand("a"), demand("b")]
+    pools, demands = [GPUPool("p", "A", 9, 8)], [demand("a"), demand("b")]
     alike = [option(name, 1, served) for name in "ab"]
     apart = [option("a", 1, served), option("b", 1, served[::-1])]
     shared, opposite = (plan_fleet(demands, pools, each, risk=0.2) for each in (alike, apart))
@@ -173,14 +173,14 @@ def test_shared_errors_make_it_likelier_that_all_are_met_at_once():
 
 
 def test_replicas_that_have_to_share_a_node_are_named():
-    rented = [Pool("p", "A", 2, 4, 1.0, is_owned=False)]
+    rented = [GPUPool("p", "A", 2, 4, 1.0, is_owned=False)]
     answer = answered([demand("a", least_replicas=2)], rented, [option("a", 1, 1000)])
     told = "a: all replicas lie on one node; no other has room, or none is rented."
     assert answer.warnings == (told,)
 
 
 def test_a_node_that_serves_a_higher_priority_in_place_of_another_says_so():
-    pools, asked = [Pool("p", "A", 1, 4, 1.0)], [demand("a"), demand("b", priority=2)]
+    pools, asked = [GPUPool("p", "A", 1, 4, 1.0)], [demand("a"), demand("b", priority=2)]
     answer = answered(asked, pools, [option("a", 1, 16), option("b", 1, 33)])
     assert [each.demand.demand_id for each in answer.plan.served] == ["b"]
     (worth,) = answer.further_nodes
@@ -192,7 +192,7 @@ def large_fleet(n_demands, scale):
     random = np.random.default_rng(7)
     price = {"A": 1.2, "B": 2.5, "C": 4.1, "D": 6.9}
     demands = [demand(f"d{i:02}", priority=int(random.integers(1, 4))) for i in range(n_demands)]
-    pools = [Pool(f"p{i}", gpu, 4, 8, price[gpu], bool(i % 2)) for i, gpu in enumerate(price)]
+    pools = [GPUPool(f"p{i}", gpu, 4, 8, price[gpu], bool(i % 2)) for i, gpu in enumerate(price)]
     bases, loads = random.uniform(5, 40, n_demands), scale * random.lognormal(4, 1, n_demands)
     options = []
     for each, base, load in zip(demands, bases, loads, strict=True):
@@ -223,7 +223,7 @@ def answered(demands, pools, options, looser=None, **more):
 
 
 def test_who_conflicts_and_what_would_mend_it():
-    pools = [Pool("p", "A", 1, 8, 1.0), Pool("q", "B", 1, 8, 1.0)]
+    pools = [GPUPool("p", "A", 1, 8, 1.0), GPUPool("q", "B", 1, 8, 1.0)]
     demands = [demand("a"), demand("b", priority=2), demand("c")]
     options = [option("a", 1, 20), option("b", 1, 20), option("c", 1, 50, gpu="B")]
     looser = {"b": {1.25: [option("b", 1, 26)], 1.5: [option("b", 1, 35)]}}
@@ -257,7 +257,7 @@ def test_a_conflict_is_irreducible():
 
 
 def test_a_further_node_is_worth_what_it_saves():
-    pools = [Pool("cheap", "A", 1, 4, 1.0), Pool("dear", "B", 2, 4, 3.0, is_owned=False)]
+    pools = [GPUPool("cheap", "A", 1, 4, 1.0), GPUPool("dear", "B", 2, 4, 3.0, is_owned=False)]
     demands = [demand("a"), demand("b")]
     options = [option(name, 1, 25, gpu=gpu) for name in "ab" for gpu in "AB"]
     answer = answered(demands, pools, options)
@@ -278,7 +278,7 @@ def test_what_the_time_limit_leaves_open_is_said():
 
 
 def test_rows_of_alike_nodes_keep_their_names():
-    pools = [Pool(name, "A", 1, 8, 1.0, is_owned=False) for name in "pqr"]
+    pools = [GPUPool(name, "A", 1, 8, 1.0, is_owned=False) for name in "pqr"]
     demands = [demand(name) for name in "abc"]
     plan = plan_fleet(demands, pools, [option(name, 8, 100) for name in "abc"])
     assert {(each.pool_id, each.node) for each in plan.placements} == {(n, 0) for n in "pqr"}
@@ -291,13 +291,13 @@ def test_what_the_solver_prints_stays_off_standard_output(capfd, monkeypatch):
         return milp(*args, **more)
 
     monkeypatch.setattr("sextant.decide.fleet_program.milp", prints)
-    plan_fleet([demand("a")], [Pool("p", "A", 1, 8)], [option("a", 1, 100)])
+    plan_fleet([demand("a")], [GPUPool("p", "A", 1, 8)], [option("a", 1, 100)])
     print("the answer")
     assert capfd.readouterr().out == "the answer\n"
 
 
 def test_at_one_price_the_likelier_wins_and_none_served_has_no_probability():
-    pools, asked = [Pool("p", "A", 1, 4, 2.0)], [demand("a")]
+    pools, asked = [GPUPool("p", "A", 1, 4, 2.0)], [demand("a")]
     options = [
         option("a", n, np.where(np.arange(1000) < late, 0, served))
         for n, served, late in ((2, 50, 95), (4, 100, 54), (1, 25, 99))
@@ -309,7 +309,7 @@ def test_at_one_price_the_likelier_wins_and_none_served_has_no_probability():
 
 
 def test_replicas_for_availability_lie_on_different_nodes():
-    pools = [Pool("p", "A", 3, 8)]
+    pools = [GPUPool("p", "A", 3, 8)]
     asked = [demand("a", least_replicas=3), demand("b")]
     plan = plan_fleet(asked, pools, [option(name, 2, 1000) for name in "ab"])
     nodes = {each.node for each in plan.placements if each.demand_id == "a"}
@@ -318,7 +318,7 @@ def test_replicas_for_availability_lie_on_different_nodes():
 
 def test_the_page_says_who_runs_where_at_what_cost(tmp_path):
     """Two demands of 200 users; a replica of one device serves 50."""
-    pools = [Pool("rack", "A", 2, 4, 2.0), Pool("cloud", "A", 1, 8, 3.0, is_owned=False)]
+    pools = [GPUPool("rack", "A", 2, 4, 2.0), GPUPool("cloud", "A", 1, 8, 3.0, is_owned=False)]
     options = [option(name, 1, 50, load=200) for name in "ab"]
     answer = answered([demand("a"), demand("b")], pools, options)
     html, json_path = tmp_path / "fleet.html", tmp_path / "fleet.json"

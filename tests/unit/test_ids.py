@@ -6,7 +6,13 @@ import subprocess
 
 import pytest
 
-from sextant.base.sheets import comparable, file_name, id_of, id_problem, selectable_problem
+from sextant.base.sheets import (
+    comparable,
+    file_name,
+    id_of_file_name,
+    id_problem,
+    selectable_problem,
+)
 
 HOSTILE = (
     *("org/name", "..", ".", "../../etc/passwd", "/etc/passwd", ".hidden", "-rf", "--delete"),
@@ -26,7 +32,7 @@ HOSTILE = (
 )
 def test_what_is_safe_stays_and_every_other_byte_is_spelt_out(given: str, name: str) -> None:
     assert file_name(given) == name
-    assert id_of(name) == given
+    assert id_of_file_name(name) == given
 
 
 @pytest.mark.parametrize("given", HOSTILE)
@@ -44,9 +50,9 @@ def test_no_two_ids_have_the_same_name() -> None:
     # Every text of up to three of these, the encoding's own mark and digits among them.
     texts = ["".join(t) for n in (1, 2, 3) for t in itertools.product("~2Fa/.-é", repeat=n)]
     assert len({file_name(text) for text in texts}) == len(texts) == 8 + 64 + 512
-    assert all(id_of(file_name(text)) == text for text in texts)
+    assert all(id_of_file_name(file_name(text)) == text for text in texts)
     # A name that no id has is itself.
-    assert all(id_of(name) == name for name in ("a~41b", "x~2", "~c3~a9", "~FF", "plain"))
+    assert all(id_of_file_name(name) == name for name in ("a~41b", "x~2", "~c3~a9", "~FF", "plain"))
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_the_shortest_lines_come_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "BLOCK_LINES", 7)
     content = b"1\n" * 100 + b"22222\n" * 3 + b"3"
     (tmp_path / "t").write_bytes(content)
-    blocks = [*reading.read_blocks(tmp_path / "t")]
+    blocks = [*reading.read_text_blocks(tmp_path / "t")]
     assert b"".join(blocks) == content + b"\n"
     assert {block.count(b"\n") for block in blocks} == {7, 6}
 

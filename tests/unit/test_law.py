@@ -9,11 +9,11 @@ import pytest
 
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
-from sextant.law.posterior import columns_of, fit
+from sextant.law.posterior import columns_of, fit_law
 from sextant.law.roofline import Roofline, pair_misfit
 from sextant.law.terms import LAW, deployments, fact_rows, terms
-from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, Facts
-from sextant.predict.predictor import Rows
+from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables
+from sextant.predict.predictor import TrainingRows
 
 CONFIGS = GPUS.parent / "llms"
 NAMES = ("meta-llama__Llama-3.1-70B", "nvidia__Llama-3.1-8B-Instruct-FP8", "Qwen__Qwen3-32B")
@@ -40,7 +40,7 @@ def rows(llm_ids=(DENSE,), profile_ids=("8xH100-80GB",), users=USERS, lengths=(1
     frame = pd.DataFrame(keys, columns=[*IDENTIFIERS, "users"])
     served = {"engine": "vllm", "engine_version": "0.19.0"} | more
     frame = frame.assign(**dict(zip(LENGTHS, lengths, strict=True)), **served)
-    return fact_rows(frame, Facts(LLMS, PROFILES))
+    return fact_rows(frame, FactTables(LLMS, PROFILES))
 
 
 def latencies(X: pd.DataFrame) -> np.ndarray:
@@ -76,7 +76,7 @@ def fitted() -> Roofline:
     per_llm = dict(zip(LLMS, rng.normal(0, 0.1, (len(LLMS), 2)), strict=True))
     y = latencies(X) * np.exp(np.array([per_llm[name] for name in X["llm_id"]]))
     y *= np.exp(rng.normal(0, 0.03, y.shape))
-    return Roofline(None, PROFILES, 0).fit(Rows(X, pd.DataFrame(y, X.index, TARGETS)))
+    return Roofline(None, PROFILES, 0).fit(TrainingRows(X, pd.DataFrame(y, X.index, TARGETS)))
 
 
 MODEL = fitted()
@@ -173,9 +173,9 @@ def test_the_terms_add_up():
 def test_engines_and_cpu_cores_without_cuda_graphs_are_told_apart():
     keys = pd.DataFrame({"llm_id": DENSE, "gpu_profile_id": "1xH100-80GB", "users": 1}, range(4))
     keys = keys.assign(engine=["vllm", "tgis", None, "sglang"], **dict.fromkeys(LENGTHS, 100.0))
-    assert fact_rows(keys, Facts(LLMS, PROFILES))["is_eager"].tolist() == [0, 1, 0, 0]
+    assert fact_rows(keys, FactTables(LLMS, PROFILES))["is_eager"].tolist() == [0, 1, 0, 0]
     cpu = replace(PROFILES["1xH100-80GB"], gpu=load_gpu(GPUS, "cpu-core"))
-    assert fact_rows(keys, Facts(LLMS, PROFILES | {"1xH100-80GB": cpu}))["is_eager"].all()
+    assert fact_rows(keys, FactTables(LLMS, PROFILES | {"1xH100-80GB": cpu}))["is_eager"].all()
 
 
 def test_each_engine_has_a_scale_of_errors_of_its_own():
@@ -183,7 +183,7 @@ def test_each_engine_has_a_scale_of_errors_of_its_own():
     X = pd.concat([rows(LLMS, profile_ids, engine=name) for name in ("vllm", "sglang")])
     sd = X["engine"].map({"vllm": 0.05, "sglang": 0.4}).to_numpy()[:, None]
     made = latencies(X) * np.exp(np.random.default_rng(0).standard_t(4, (len(X), 2)) * sd)
-    posterior = fit(LAW, X, made).posterior
+    posterior = fit_law(LAW, X, made).posterior
     for engine, scale in (("vllm", 0.05), ("sglang", 0.4)):
         assert posterior.noise[engine] == pytest.approx(scale, rel=0.25)
     alike = X.iloc[:1].assign(engine="vllm"), X.iloc[:1].assign(engine="sglang")
@@ -196,11 +196,11 @@ def test_the_misfit_of_an_llms_deployments_is_the_least_spread_of_a_new_one():
     names, pairs = np.unique(deployments(X), return_inverse=True)
     own = np.random.default_rng(0).normal(0, 0.25, (len(names), 2))
     y_ms = latencies(X) * np.exp(own[pairs])
-    fitted = fit(LAW, X, y_ms)
+    fitted = fit_law(LAW, X, y_ms)
     least = pair_misfit(fitted, X, deployments(X))
     # As many draws of Student's t lie within 90% as of a normal deviation of 0.25.
     assert least == pytest.approx(dict.fromkeys(least, 0.25 * 1.645 / 2.92), rel=0.3)
     assert set(least) == {"pair ttft_offset", "pair itl_offset"}
     raised = {name: 2 * scale for name, scale in least.items()}
-    spread = fit(LAW, X, y_ms, raised).posterior.spread
+    spread = fit_law(LAW, X, y_ms, raised).posterior.spread
     assert {name: spread[name] for name in raised} == pytest.approx(raised)

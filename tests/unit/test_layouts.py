@@ -15,13 +15,13 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
-from sextant.workload.lengths import Length, Requests
+from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
 LLMS = ROOT / "resources" / "llms"
 MIXTURE, DENSE = LLMS / "deepseek-ai__DeepSeek-V3.1.json", LLMS / "Qwen__Qwen3-8B.json"
 CHATS = SLO("chats", ttft_ms=8000.0, tpot_ms=60.0, percentile=95, users=400)
-LENGTHS = Requests(Length(4000, 4000), Length(1000, 1000))
+LENGTHS = RequestLengths(Length(4000, 4000), Length(1000, 1000))
 WIDE, NARROW = "8xB200-180GB", "4xB300-288GB"
 ASKED = Question(CHATS, hf_config=MIXTURE, requests=LENGTHS, gpu_profile_ids=(WIDE, NARROW))
 

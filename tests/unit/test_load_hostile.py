@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from command import sextant
 from sextant.base.errors import InputError
-from sextant.engine.http import Target, api_key_of, get
-from sextant.engine.protocol import Server
+from sextant.engine.http import ServerAddress, api_key_of, get
+from sextant.engine.protocol import RunningServer
 from sextant.load.answer import OTHER_INPUT, read_part
 from sextant.load.client import Exchange
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import Source, listed, prepare
+from sextant.load.source import RequestSource, draw_in_order, prepare
 from sextant.workload.prompts import RandomTokens
 from stub_server import (
     DONE,
@@ -59,9 +59,9 @@ def row_of(exchange: Exchange) -> dict:
 
 
 def load(url: str, *, users: int = 1, duration_s: float = 0.3, key=None, n_output: int = 2):
-    source = Source("m", listed([4], [n_output], RandomTokens(100)), 0)
+    source = RequestSource("m", draw_in_order([4], [n_output], RandomTokens(100)), 0)
     # No request here ends by its timeout, however busy the machine is.
-    return run_closed_loop([Target(url, "m", key)], source, users, duration_s, 60.0, 0)
+    return run_closed_loop([ServerAddress(url, "m", key)], source, users, duration_s, 60.0, 0)
 
 
 def saying(body: bytes):
@@ -270,9 +270,9 @@ def test_a_version_is_optional_bounded_and_in_time(said, way, monkeypatch) -> No
     monkeypatch.setattr("sextant.engine.protocol.GET_TIMEOUT_S", 0.3)
     with StubServer(answer) as server:
         began_s = time.monotonic()
-        version = Server(Target(server.url, "m")).version()
+        version = RunningServer(ServerAddress(server.url, "m")).version()
         assert time.monotonic() - began_s < 30  # far below an hour
-        assert get(Target(server.url, "m"), "/v1/models", timeout_s=0.2)[0] in (None, 200)
+        assert get(ServerAddress(server.url, "m"), "/v1/models", timeout_s=0.2)[0] in (None, 200)
     assert version in (None, "\\ud800", "?")
     json.dumps(version).encode()
 

@@ -11,9 +11,9 @@ import pytest
 from test_load_command import load
 
 from command import sextant
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.schedules import run_open_loop
-from sextant.load.source import Source, listed
+from sextant.load.source import RequestSource, draw_in_order
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.trace_arrivals import Turns
 from stub_server import StubServer, answer_tokens
@@ -26,10 +26,18 @@ def replay(answer, arrival_s, parent, think_s, **options):
     session, place = np.arange(len(parent)), np.arange(len(parent))
     for turn in np.flatnonzero(np.asarray(parent) >= 0):
         session[turn] = session[parent[turn]]
-    source = Source("m", listed(4 + place, np.full(len(place), N_TOKENS), RandomTokens(1000)), 0)
+    source = RequestSource(
+        "m", draw_in_order(4 + place, np.full(len(place), N_TOKENS), RandomTokens(1000)), 0
+    )
     turns = Turns(session, np.asarray(parent), np.asarray(think_s, float))
     with StubServer(answer) as server:
-        load = ([Target(server.url, "m")], source, np.asarray(arrival_s), 20.0, time.monotonic_ns())
+        load = (
+            [ServerAddress(server.url, "m")],
+            source,
+            np.asarray(arrival_s),
+            20.0,
+            time.monotonic_ns(),
+        )
         result = run_open_loop(*load, turns=turns, **options)
     rows = result.table().to_pandas().set_index("user").sort_index()
     return rows, result.run, server

@@ -14,12 +14,12 @@ import pytest
 from cells import failed_request, request, write_cell
 from html_page import Page
 from sextant.base.errors import InputError
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.client import Exchange
 from sextant.load.results import summarise_load, summary_document
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import PreparedRequest, Source, listed
+from sextant.load.source import PreparedRequest, RequestSource, draw_in_order
 from sextant.pages.blocks import as_text
 from sextant.pages.page import as_page
 from sextant.points.cell_files import read_cell
@@ -127,8 +127,8 @@ def test_what_is_shown_while_a_level_runs(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with StubServer(answer_tokens(0.01)) as server:
-        source = Source("m", listed([4], [3], RandomTokens(100)), 1)
-        targets = [Target(server.url, "m")]
+        source = RequestSource("m", draw_in_order([4], [3], RandomTokens(100)), 1)
+        targets = [ServerAddress(server.url, "m")]
         run_closed_loop(targets, source, 2, 1.5, 10.0, time.monotonic_ns())
     shown = terminal.getvalue()
     assert "load at level 2: " in shown and " ended, 0 failed" in shown

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 from sextant.base.errors import InputError
 from sextant.cli.app import app
 from sextant.points.characterization import load_folder
-from sextant.points.export import Served, import_load_tool
+from sextant.points.export import MeasuredSetup, import_load_tool
 from sextant.points.frame import LATENCY_COLUMNS
 from support import ROOT
 
 LLM = "Qwen/Qwen3-8B"
-SERVED = Served("1xH100-80GB", LLM, "vllm", "0.32.0")
+SERVED = MeasuredSetup("1xH100-80GB", LLM, "vllm", "0.32.0")
 
 VLLM = {
     "date": "20261123-051227", "backend": "openai", "model_id": "mock", "num_prompts": 12,
@@ -80,7 +80,7 @@ AIPERF = {
 }
 
 
-def imported(tool: str, folder: Path, *results: dict, served: Served = SERVED):
+def imported(tool: str, folder: Path, *results: dict, served: MeasuredSetup = SERVED):
     files = []
     for number, result in enumerate(results):
         files.append(folder / f"{number}.json")
@@ -119,7 +119,7 @@ def test_a_rate_and_what_was_sent_at_once(tmp_path):
 
 
 def test_a_sweep_of_guidellm(tmp_path):
-    counts, points = imported("guidellm", tmp_path, GUIDELLM, served=Served("2xH100-80GB"))
+    counts, points = imported("guidellm", tmp_path, GUIDELLM, served=MeasuredSetup("2xH100-80GB"))
     assert counts.startswith("3 points of 4 measurements; 1 left out")
     by_users = points.set_index("run_id").sort_index()
     assert by_users.index[0] == "guidellm 0.6.0: 0.json 1"
@@ -133,7 +133,7 @@ def test_a_sweep_of_guidellm(tmp_path):
 
 
 def test_a_result_of_aiperf(tmp_path):
-    counts, points = imported("aiperf", tmp_path, AIPERF, served=Served("1xH100-80GB"))
+    counts, points = imported("aiperf", tmp_path, AIPERF, served=MeasuredSetup("1xH100-80GB"))
     (point,) = points.to_dict("records")
     assert counts == "1 points of 1 measurements"
     assert point["run_id"] == "aiperf 0.13.0: 0.json"
@@ -182,7 +182,7 @@ HUGE = 10**400
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_one_error(tmp_path, tool, result, said):
-    served = Served("1xH100-80GB")
+    served = MeasuredSetup("1xH100-80GB")
     if not said:
         imported(tool, tmp_path, result, served=served)
         return

@@ -10,7 +10,7 @@ from sextant.predict.morphling import Morphling
 from sextant.predict.network import NetworkInputs
 from sextant.predict.perfnet import PerfNet
 from sextant.predict.perfnetv2 import PerfNetV2
-from sextant.predict.tuning import HeldOut, mape_error
+from sextant.predict.tuning import HeldOutRows, mape_error
 from support import needs_baselines
 
 pytestmark = [pytest.mark.slow, needs_baselines]
@@ -92,7 +92,7 @@ def test_a_validation_error_is_that_of_training_from_scratch(monkeypatch):
     choices = (choice(2), choice(4), choice(2, alpha=0.01), choice(4, beta=0.01))
     monkeypatch.setattr(morphling, "CHOICES", choices)
     training = ROWS.without(["b", "d"])
-    held_out = [HeldOut(ROWS.of([name]), references_of(ROWS.of([name]))) for name in "bd"]
+    held_out = [HeldOutRows(ROWS.of([name]), references_of(ROWS.of([name]))) for name in "bd"]
     errors = Morphling(LIMITS, PROFILES, 1).validation_errors(training, held_out)
     assert errors.shape == (2, 16)
     for first, second in ((1, 3), (2, 0)):
@@ -105,7 +105,7 @@ def test_a_validation_error_is_that_of_training_from_scratch(monkeypatch):
 
 def test_a_network_that_diverged_is_never_chosen(monkeypatch):
     monkeypatch.setattr(morphling, "CHOICES", (choice(2, alpha=1e30), choice(2)))
-    held_out = [HeldOut(UNSEEN, references_of(UNSEEN))]
+    held_out = [HeldOutRows(UNSEEN, references_of(UNSEEN))]
     errors = Morphling(LIMITS, PROFILES, 1).validation_errors(KNOWN, held_out)
     assert np.isfinite(errors[0, 3])
     assert not np.isnan(errors).any()

@@ -35,7 +35,7 @@ from sextant.plan.value import (
     order_cells,
     weigh_decisions,
 )
-from sextant.points.frame import COLUMNS, Facts, complete
+from sextant.points.frame import COLUMNS, FactTables, complete
 from sextant.predict.predictor import Draws
 
 SLOW, FAST = 100.0, 10.0
@@ -154,7 +154,7 @@ def test_what_was_measured_holds_at_its_point_and_moves_its_neighbours() -> None
 @pytest.fixture(scope="module")
 def empty_task() -> Task:
     llms = {name: load_llm(f"resources/llms/{name}.json", "float16") for name in ("llama-7b",)}
-    facts = Facts(llms, PROFILES, None)
+    facts = FactTables(llms, PROFILES, None)
     return Task("measured", complete(pd.DataFrame(columns=COLUMNS)), facts, frozenset())
 
 

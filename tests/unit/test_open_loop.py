@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.schedules import run_open_loop
-from sextant.load.source import Source, drawn_from
+from sextant.load.source import RequestSource, drawn_from
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
 from stub_server import StubServer, answer_tokens
@@ -18,8 +18,8 @@ MODEL = RequestModel(pd.DataFrame({"input_tokens": [8], "output_tokens": [3], "c
 
 
 def load(*urls: str, arrival_s, timeout_s: float = 20.0, level: float = 0.0, **options):
-    source = Source("m", drawn_from(MODEL, RandomTokens(1000)), 0)
-    targets = [Target(url, "m") for url in urls]
+    source = RequestSource("m", drawn_from(MODEL, RandomTokens(1000)), 0)
+    targets = [ServerAddress(url, "m") for url in urls]
     epoch_ns = time.monotonic_ns()
     return run_open_loop(targets, source, arrival_s, timeout_s, epoch_ns, level, **options)
 
@@ -83,14 +83,14 @@ def test_a_hanging_request_gives_its_place_free():
 
 def test_scheduled_is_when_it_was_due_however_late_the_client_is(monkeypatch):
     """The client is kept busy for a third of a second; what was due meanwhile says so."""
-    take, n_taken = Source.take, iter(range(100))
+    take, n_taken = RequestSource.take, iter(range(100))
 
     def busy_take(source):
         if next(n_taken) == 2:
             time.sleep(0.33)
         return take(source)
 
-    monkeypatch.setattr(Source, "take", busy_take)
+    monkeypatch.setattr(RequestSource, "take", busy_take)
     arrival_s = np.arange(10) * 0.02
     with StubServer(answer_tokens(0.01)) as server:
         result = load(server.url, arrival_s=arrival_s)

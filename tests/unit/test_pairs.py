@@ -8,7 +8,7 @@ import pandas as pd
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
 from sextant.judge.tasks import task_of
-from sextant.points.frame import Facts
+from sextant.points.frame import FactTables
 from support import ROOT
 
 OPT = load_llm(ROOT / "resources" / "llms" / "demo-opt-6m.json")
@@ -22,7 +22,7 @@ PROFILES = {
 def test_memory_and_context_decide() -> None:
     llms = {"long": OPT, "short": replace(OPT, context_tokens=512)}
     nothing = pd.DataFrame(columns=["llm_id", "gpu_profile_id", "is_feasible"])
-    asked = "here", pd.DataFrame(), nothing, Facts(llms, PROFILES)
+    asked = "here", pd.DataFrame(), nothing, FactTables(llms, PROFILES)
     assert task_of(*asked, 1000, 1.0).feasible == {("long", "large")}
     assert task_of(*asked, 200, 1.0).feasible == {*product(llms, PROFILES)}
 
@@ -31,7 +31,7 @@ def test_a_pair_that_was_tried_and_failed_is_known() -> None:
     tried = pd.DataFrame(
         {"llm_id": ["a", "a"], "gpu_profile_id": ["small", "large"], "is_feasible": [False, True]}
     )
-    task = task_of("here", pd.DataFrame(), tried, Facts({}, {}), None, 0.9)
+    task = task_of("here", pd.DataFrame(), tried, FactTables({}, {}), None, 0.9)
     assert task.failed == {("a", "small")}
     # An archive's longest request is not known: what it found feasible may be recommended.
     assert task.feasible == {("a", "large")}

@@ -14,22 +14,28 @@ from plain_simulator import LAW, PLAN, run_plainly, sent
 from sextant.answer.apart import _cheapest, apart_note
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
-from sextant.decide.simulated_sizing import Server, Sizing
+from sextant.decide.simulated_sizing import SimulatedReplica, Sizing
 from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.slo import SLO
 from sextant.pages.words import shown_chance
-from sextant.simulate.pools import Handover, Pool, of_decode, simulate_apart, simulate_users_apart
+from sextant.simulate.pools import (
+    Handover,
+    ReplicaPool,
+    of_decode,
+    simulate_apart,
+    simulate_users_apart,
+)
 from sextant.simulate.simulation import OK
-from sextant.simulate.simulation import Requests as Sent
-from sextant.workload.lengths import Length, Requests
+from sextant.simulate.simulation import SimulatedRequests as Sent
+from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
 HANDOVER = Handover(20.0, 0.001)
 
 
-def pools(n_prefill: int, n_decode: int) -> tuple[Pool, Pool]:
-    return Pool(PLAN, LAW, n_prefill), Pool(PLAN, LAW, n_decode)
+def pools(n_prefill: int, n_decode: int) -> tuple[ReplicaPool, ReplicaPool]:
+    return ReplicaPool(PLAN, LAW, n_prefill), ReplicaPool(PLAN, LAW, n_decode)
 
 
 @settings(max_examples=25, deadline=None)
@@ -60,7 +66,7 @@ def test_prompts_do_not_delay_tokens_and_the_cache_has_to_travel():
     few = simulate_apart(requests, *pools(1, 2), HANDOVER)
     assert np.nanmean(few.ttft_s) > np.nanmean(made.ttft_s)
     # A client counts from its request on, whichever pool it waits for.
-    hasty = Pool(replace(PLAN, timeout_s=0.3), LAW, 2)
+    hasty = ReplicaPool(replace(PLAN, timeout_s=0.3), LAW, 2)
     late = simulate_apart(requests, hasty, hasty, HANDOVER)
     assert 0 < (late.status == OK).sum() < len(requests)
     assert np.nanmax(late.e2e_s) <= 0.3
@@ -86,7 +92,7 @@ def test_users_send_when_they_are_answered():
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=20, max_size=20))
 def test_the_cheapest_pair_is_that_of_all_pairs(needs):
-    server = Server(profile_of_id("1xH100-80GB"), lambda *_: None, 20)
+    server = SimulatedReplica(profile_of_id("1xH100-80GB"), lambda *_: None, 20)
     sides = zip(*needs, strict=True)
     first, second = (Sizing(server, "meets", {}, 0, needs=side) for side in sides)
     hopeless = replace(first, status="too_slow", needs=())
@@ -104,7 +110,7 @@ def test_the_cheapest_pair_is_that_of_all_pairs(needs):
 ASKED = Question(
     SLO("asked", ttft_ms=2000, tpot_ms=15, percentile=95, request_rate_rps=6),
     llm_id="openai__gpt-oss-120b",
-    requests=Requests(Length(5000, 5000), Length(250, 250)),
+    requests=RequestLengths(Length(5000, 5000), Length(250, 250)),
     gpu_profile_ids=("1xH200-141GB", "2xH200-141GB"),
     sources=("archive:inferencex",),
     is_disaggregated=True,

@@ -73,7 +73,7 @@ def test_the_accepted_length_is_that_of_the_drafts_between_two_readings():
 )
 def test_what_is_no_answer_is_an_os_error(answer):
     with StubServer(answer) as server, pytest.raises(OSError):
-        http.fetch(server.url)
+        http.fetch_response(server.url)
 
 
 def test_gauges_of_several_engines_are_those_of_their_server():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from sextant.base.errors import InputError
-from sextant.workload.prompts import CorpusTokens, RandomTokens, as_text, load_prompt_source
+from sextant.workload.prompts import CorpusTokens, RandomTokens, load_prompt_source, prompt_text
 from support import ROOT
 
 TEXT = ROOT / "docs" / "architecture.md"
@@ -117,14 +117,14 @@ def test_text_of_a_prompt_has_exactly_its_tokens(tokenizer):
     prompts = load_prompt_source(TEXT, tokenizer).prompts(lengths[lengths > 1], 0)
     prompts += RandomTokens(tokenizer.get_vocab_size()).prompts(lengths[:60], 0)
     for prompt in prompts:
-        encoded = tokenizer.encode(as_text(tokenizer, prompt), add_special_tokens=False)
+        encoded = tokenizer.encode(prompt_text(tokenizer, prompt), add_special_tokens=False)
         assert len(encoded) == len(prompt)
     ids = tokenizer.encode("The whole experiment is a folder").ids
-    assert as_text(tokenizer, ids) == "The whole experiment is a folder"
+    assert prompt_text(tokenizer, ids) == "The whole experiment is a folder"
 
 
 def test_a_tokenizer_that_cannot_give_a_length_is_an_error():
     # Without a pre-tokenizer every text is one unknown word.
     mute = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
     with pytest.raises(InputError, match="no text of exactly 2 tokens was found, but one of 1"):
-        as_text(mute, np.array([0, 0]))
+        prompt_text(mute, np.array([0, 0]))

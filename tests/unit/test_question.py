@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from sextant.ask.candidates import find_candidates, read_probe, read_question, subject_of
-from sextant.ask.question import Question, answers_from_points, check, named_llm
+from sextant.ask.question import Question, answers_from_points, check_question, named_llm
 from sextant.ask.source import as_measured, find_source, named_otherwise
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
-from sextant.points.store import build_store, fact_rows
-from sextant.workload.lengths import Length, Requests
+from sextant.points.store import build_store, store_fact_rows
+from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
@@ -42,7 +42,7 @@ def source(tmp_path_factory):
 )
 def test_an_option_that_makes_no_sense_is_named(change, words) -> None:
     with pytest.raises(InputError) as raised:
-        check(replace(ASKED, **change))
+        check_question(replace(ASKED, **change))
     assert all(word in str(raised.value) for word in words), raised.value
 
 
@@ -82,7 +82,7 @@ def test_the_config_of_a_measured_llm_asks_about_that_llm(source) -> None:
 
 
 def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
+    requests = RequestLengths(Length(1500, 1500), Length(250, 250))
     asked = replace(ASKED, hf_config=None, requests=requests, sources=("archive:inferencex",))
     known = find_source(asked).known
     for llm_id, dtype, told in (
@@ -210,7 +210,7 @@ def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path,
     point = {"llm_id": "mine", "gpu_profile_id": "1xT4-16GB", "variant_id": "default", "level": 1}
     lengths = {"mean_input_tokens": 50.0, "mean_output_tokens": 20.0}
     rows = {
-        **fact_rows({"mine": known.llms["llama-7b"]}, known.profiles),
+        **store_fact_rows({"mine": known.llms["llama-7b"]}, known.profiles),
         "workload": [{"workload_id": "chat", "max_input_tokens": 90, "max_output_tokens": 9}],
         "point": [setting | point | lengths],
         "feasibility": [setting | point | {"is_feasible": True, "memory_utilization": 0.8}],

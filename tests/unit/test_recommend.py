@@ -10,7 +10,7 @@ from sextant.answer.answer import headroom_lines, loss_words, next_words
 from sextant.ask.source import estimates
 from sextant.decide.decision import choose, weigh
 from sextant.decide.headroom import compare_options, measure_headroom
-from sextant.decide.sizing import candidates, recommend, size_replicas, u_max
+from sextant.decide.sizing import candidates, recommend_cheapest, size_replicas, u_max
 from sextant.facts.gpu import GPU, GPUProfile, token_prices
 from sextant.facts.slo import SLO
 from sextant.points.frame import at_percentile, estimated, has_latency
@@ -65,7 +65,11 @@ def test_levels_that_are_no_powers_of_two_and_differ_between_profiles_decide():
     options = weigh(known, PROFILES, SLO_200)
     met = options[options["probability_met"] == 1].groupby("gpu_profile_id")["replicas"].min()
     assert met.to_dict() == needed
-    assert choose(options).iloc[0]["usd_per_hour"] == recommend(rows).iloc[0]["usd_per_hour"] == 5.0
+    assert (
+        choose(options).iloc[0]["usd_per_hour"]
+        == recommend_cheapest(rows).iloc[0]["usd_per_hour"]
+        == 5.0
+    )
 
 
 def test_a_rejected_profile_says_why_and_by_how_much():
@@ -79,7 +83,7 @@ def test_a_rejected_profile_says_why_and_by_how_much():
     assert ratios.tolist() == [1.5, 0.8, 1.5]
     assert table.loc["dear", "limit_ratio"] == 1.5  # 75 ms over 50 ms
     assert table["replicas"].isna().all()
-    best = recommend(rows).iloc[0]
+    best = recommend_cheapest(rows).iloc[0]
     assert best["llm_id"] == "slow"
     assert pd.isna(best["gpu_profile_id"]) and pd.isna(best["usd_per_hour"])
 

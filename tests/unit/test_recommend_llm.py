@@ -36,7 +36,7 @@ from sextant.pages.words import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
 from sextant.predict.predictor import PREDICTORS, JointPredictor, Place
 from sextant.recommend.recommend import recommend_llm
-from sextant.workload.lengths import Length, Requests
+from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
@@ -86,7 +86,7 @@ def test_a_measured_llm_is_answered_from_its_points() -> None:
 def test_steps_that_a_load_test_had_prompts_wait_are_not_taken_for_the_engines() -> None:
     profile = "4xH200-141GB"
     asked = replace(ASKED, engine="trtllm", sources=("archive:inferencex-other-engines",))
-    asked = replace(asked, requests=Requests(Length(1024, 1024), Length(1024, 1024)))
+    asked = replace(asked, requests=RequestLengths(Length(1024, 1024), Length(1024, 1024)))
     known = find_source(asked).known
     unsaid = replace(known, points=known.points.assign(wait_steps=np.nan))
     found = [explained(replace(asked, known=each), profile, 32) for each in (known, unsaid)]
@@ -292,7 +292,7 @@ def test_no_option_is_an_answer_of_its_own(made) -> None:
 
 
 def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -> None:
-    requests = Requests(Length(1500, 1500), Length(250, 250))
+    requests = RequestLengths(Length(1500, 1500), Length(250, 250))
     config = ROOT / "resources" / "llms" / "meta-llama__Llama-3.1-8B-Instruct.json"
     slo = SLO("s", ttft_ms=9, ttft_percentile=99, tpot_ms=1, percentile=50, request_rate_rps=20)
     profiles = ("1xH100-80GB", "8xH200-141GB", "1xB200-180GB")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.experiment.downloads import Dataset, fetch, load_registry
+from sextant.experiment.downloads import Dataset, download, load_registry
 
 SHIPPED = Path(__file__).parents[2] / "resources" / "registry.csv"
 HEADER = "dataset_id,version,url,sha256,licence,mirror_path,citation"
@@ -70,7 +70,7 @@ def test_malformed_registry_is_refused(tmp_path, lines, message):
 @pytest.mark.parametrize("with_mirror", [True, False])
 def test_fetch_from_mirror_and_from_url(tmp_path, dataset, with_mirror):
     out = tmp_path / "new" / "out.csv"
-    fetch(dataset, out, tmp_path / "mirror" if with_mirror else None)
+    download(dataset, out, tmp_path / "mirror" if with_mirror else None)
     assert out.read_bytes() == CONTENT
 
 
@@ -80,7 +80,7 @@ def test_wrong_bytes_leave_what_was_there(tmp_path, dataset, with_mirror):
     out.write_text("earlier")
     wrong = replace(dataset, sha256="0" * 64)
     with pytest.raises(InputError, match=f"SHA-256 is {DIGEST}"):
-        fetch(wrong, out, tmp_path / "mirror" if with_mirror else None)
+        download(wrong, out, tmp_path / "mirror" if with_mirror else None)
     assert out.read_text() == "earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mirror", "out.csv"]
 
@@ -90,14 +90,14 @@ def test_an_archive_with_a_manifest_is_left_to_its_import(tmp_path, dataset):
     assert not dataset.sha256.endswith(".csv")
     packed = load_registry(_registry(tmp_path, HEADER, row))["d"]
     assert packed.sha256.endswith(".csv")
-    fetch(replace(packed, url=dataset.url), tmp_path / "out.csv")
+    download(replace(packed, url=dataset.url), tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_bytes() == CONTENT
 
 
 def test_file_absent_from_mirror(tmp_path, dataset):
     absent = replace(dataset, mirror_path="x/other.csv")
     with pytest.raises(InputError, match=r"x/other\.csv: the mirror has no d\."):
-        fetch(absent, tmp_path / "out.csv", tmp_path / "mirror")
+        download(absent, tmp_path / "out.csv", tmp_path / "mirror")
 
 
 def test_a_server_cannot_send_a_client_to_a_file(tmp_path, dataset):
@@ -114,7 +114,7 @@ def test_a_server_cannot_send_a_client_to_a_file(tmp_path, dataset):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         moved = replace(dataset, url=f"http://127.0.0.1:{server.server_port}/d.csv")
         with pytest.raises(InputError, match="the download failed"):
-            fetch(moved, tmp_path / "out.csv")
+            download(moved, tmp_path / "out.csv")
         server.shutdown()
     assert not (tmp_path / "out.csv").exists()
 
@@ -122,7 +122,7 @@ def test_a_server_cannot_send_a_client_to_a_file(tmp_path, dataset):
 def test_a_download_that_does_not_end_is_given_up(tmp_path, dataset, monkeypatch):
     monkeypatch.setattr("sextant.experiment.downloads.MAX_BYTES", 4)
     with pytest.raises(InputError, match=r"the download failed .*it has more than"):
-        fetch(dataset, tmp_path / "out.csv")
+        download(dataset, tmp_path / "out.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["mirror"]
 
 
@@ -130,5 +130,5 @@ def test_a_download_that_does_not_end_is_given_up(tmp_path, dataset, monkeypatch
 @pytest.mark.parametrize("dataset_id", ["azure-2023-conv", "mooncake-conversation", "llm-pilot"])
 def test_mirror_holds_the_registered_bytes(tmp_path, dataset_id):
     registered = load_registry(SHIPPED)[dataset_id]
-    fetch(registered, tmp_path / "file", os.environ["SEXTANT_MIRROR"])
+    download(registered, tmp_path / "file", os.environ["SEXTANT_MIRROR"])
     assert (tmp_path / "file").stat().st_size > 100_000

@@ -17,7 +17,7 @@ from sextant.report.answers import (
     REFERENCE_PREDICTORS,
     prediction_pairs,
     read_tables,
-    summary,
+    store_summary,
 )
 from sextant.report.write import prediction_figure, write_report
 from support import needs_baselines, wait_for
@@ -139,7 +139,7 @@ def report(tmp_path_factory):
 
 
 def summary_text(database) -> str:
-    return as_text(summary(database))
+    return as_text(store_summary(database))
 
 
 def written(folder, rows):

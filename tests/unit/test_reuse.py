@@ -20,7 +20,7 @@ from sextant.report.trace_characterize import measure_reuse, write_trace_report
 from sextant.simulate.tables import cache_depths
 from sextant.trace.job import ingest_trace
 from sextant.trace.trace_format import HASH_IDS
-from sextant.workload.shared_blocks import TraceBlocks, read_blocks
+from sextant.workload.shared_blocks import TraceBlocks, read_shared_blocks
 from stub_server import StubServer, answer_tokens
 
 BLOCK = 512
@@ -221,7 +221,7 @@ def test_a_trace_that_does_not_say_what_its_ids_are_of_is_refused(talks):
     table = pd.read_parquet(talks)
     table.to_parquet(talks)
     with pytest.raises(InputError, match=r"field 'hash_ids': .*block_tokens.*again"):
-        read_blocks(talks)
+        read_shared_blocks(talks)
 
 
 KINDS = ("sys_prompt", "passage", "history", "web_search", "user_input")

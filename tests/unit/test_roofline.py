@@ -9,13 +9,13 @@ import pytest
 from served_world import LLMS, PROFILES, draw, facts
 from sextant.decide.decision import best_probe
 from sextant.facts.slo import SLO
-from sextant.judge.evaluate import Evaluation, evaluate
+from sextant.judge.evaluate import Evaluation, evaluate_predictor
 from sextant.judge.folds import Task
 from sextant.law import roofline
-from sextant.law.posterior import columns_of, fit
+from sextant.law.posterior import columns_of, fit_law
 from sextant.law.roofline import Roofline, fit_or_restore
 from sextant.law.terms import LAW
-from sextant.points.frame import TARGETS, Facts
+from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import Draws
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
@@ -124,12 +124,12 @@ def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
 def test_llms_that_differ_more_leave_more_doubt_and_one_can_be_taken_away() -> None:
     strange = draw(facts(), slower={"tiny": 0.5, "third": -0.5, "nine": 0.4}).without(["unseen"])
     fitted, doubting = (
-        fit(LAW, each.X, each.y[TARGETS].to_numpy()) for each in (TRAINING, strange)
+        fit_law(LAW, each.X, each.y[TARGETS].to_numpy()) for each in (TRAINING, strange)
     )
     name = "llm paged launch"
     assert doubting.posterior.spread[name] > 2 * fitted.posterior.spread[name]
     rows = (TRAINING.X["llm_id"] == "seven").to_numpy()
-    other = fit(LAW, TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
+    other = fit_law(LAW, TRAINING.X[~rows], TRAINING.y[~rows][TARGETS].to_numpy())
     X = TRAINING.X[rows]
     exact = LAW.predict_log(other.posterior.most_likely(X), columns_of(X))
     assert np.abs(fitted.unseen(TRAINING.X["llm_id"])[rows] - exact).mean() < 0.05
@@ -146,8 +146,8 @@ def points_of(rows) -> pd.DataFrame:
 
 def judge(points: pd.DataFrame) -> Evaluation:
     every = {(llm_id, profile_id) for llm_id in LLMS for profile_id in PROFILES}
-    task = Task("here", points, Facts(LLMS, PROFILES), every)
-    return evaluate(task, [LIMITS], "roofline", seed=0)
+    task = Task("here", points, FactTables(LLMS, PROFILES), every)
+    return evaluate_predictor(task, [LIMITS], "roofline", seed=0)
 
 
 @pytest.fixture(scope="module")

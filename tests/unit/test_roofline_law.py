@@ -9,7 +9,7 @@ import pytest
 from served_world import LLMS, PROFILES, USERS, decoder, facts
 from sextant.law.posterior import columns_of, prior
 from sextant.law.terms import LAW, NAMES, PARAMETERS, fact_rows, terms
-from sextant.points.frame import LENGTHS, Facts, Features, execution_classes
+from sextant.points.frame import LENGTHS, FactTables, Features, execution_classes
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])
 
@@ -74,7 +74,7 @@ def test_a_padded_batch_holds_its_activations_on_each_device() -> None:
     keys = facts({"x": llm}, {"2xlarge": PROFILES["2xlarge"]}, (1,))
     published = Features(pd.DataFrame({"is_flash_attention": {"x": 0}}), pd.DataFrame())
     keyed = keys[["llm_id", "gpu_profile_id", "users", *LENGTHS, "engine"]]
-    padded = fact_rows(keyed, Facts({"x": llm}, PROFILES, published))
+    padded = fact_rows(keyed, FactTables({"x": llm}, PROFILES, published))
     assert (padded["kv_tokens"] < 0.95 * keys["kv_tokens"]).all()
 
 
@@ -104,5 +104,5 @@ def test_published_features_tell_which_decoders_ran_padded() -> None:
 def test_points_without_lengths_are_of_their_sources_workload() -> None:
     keys = pd.DataFrame({"llm_id": "seven", "gpu_profile_id": "1xlarge", "users": [1, 2, 4]})
     keys = keys.assign(source=["a", "a", "b"], input_tokens=[80.0, None, None], output_tokens=9.0)
-    rows = fact_rows(keys, Facts(LLMS, PROFILES))
+    rows = fact_rows(keys, FactTables(LLMS, PROFILES))
     assert rows["input_tokens"].tolist() == [80, 80, 500]

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.decide.sizing import candidates, recommend
+from sextant.decide.sizing import candidates, recommend_cheapest
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
-from sextant.judge.score import best_policy, judge, mape, so_score, summarize
+from sextant.judge.score import best_policy, mape, score_recommendation, so_score, summarize
 from sextant.points.frame import TARGETS
 
 
@@ -39,7 +39,7 @@ def judged() -> pd.DataFrame:
     chosen = [("best", "a", 4, 4.0), ("dear", "b", 2, 12.0), ("few", "a", 4, 4.0)]
     chosen += [("none", None, None, None), ("left_out", "a", 4, 4.0)]
     recommended = pd.DataFrame(chosen, columns=[*ids, "replicas", "usd_per_hour"])
-    return judge(recommended, truth, optimum, load=200).set_index("llm_id")
+    return score_recommendation(recommended, truth, optimum, load=200).set_index("llm_id")
 
 
 def test_each_recommendation_is_judged_against_the_truth(judged):
@@ -89,7 +89,7 @@ def world(served: dict[tuple[str, str], int]) -> pd.DataFrame:
 
 def decide(latencies: pd.DataFrame, llm_ids: list[str], profiles=PROFILES) -> pd.DataFrame:
     truth = candidates(latencies, sorted(latencies["llm_id"].unique()), profiles, LIMITS)
-    return best_policy(truth, recommend(truth), LIMITS.users).decide(llm_ids)
+    return best_policy(truth, recommend_cheapest(truth), LIMITS.users).decide(llm_ids)
 
 
 def test_the_policy_with_the_best_so_score_wins():

@@ -16,16 +16,16 @@ from plain_simulator import LAW
 from sextant.ask.traffic import demand_of_trace, multiplied_demand
 from sextant.base.errors import InputError
 from sextant.capacity.sessions import SessionTraffic
-from sextant.decide.demand import Demand
+from sextant.decide.demand import RequestStream
 from sextant.facts.startup import Startup
 from sextant.simulate.scaling import Reactive, Trigger, simulate_scaled
-from sextant.simulate.simulation import OK, REFUSED, Requests, Scheduler, StepLaw, simulate
+from sextant.simulate.simulation import OK, REFUSED, Scheduler, SimulatedRequests, StepLaw, simulate
 from support import ROOT
 
 PLAN = Scheduler(60_000, max_num_seqs=64, max_num_batched_tokens=2048)
 
 
-def turns(n_sessions: int, n_turns: int, seed: int) -> Requests:
+def turns(n_sessions: int, n_turns: int, seed: int) -> SimulatedRequests:
     """Return sessions whose inputs grow by what was said; some turns have two that follow."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -39,7 +39,9 @@ def turns(n_sessions: int, n_turns: int, seed: int) -> Requests:
     at_s, session, turn, _ = np.array(rows).T
     inputs = 500 + 300 * turn
     think_s = rng.uniform(0.05, 8, len(rows))
-    return Requests.of(at_s, inputs, np.full(len(rows), 50), session, inputs, parent, think_s)
+    return SimulatedRequests.of(
+        at_s, inputs, np.full(len(rows), 50), session, inputs, parent, think_s
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -59,7 +61,9 @@ def test_a_turn_comes_when_the_answer_was_thought_about(seed, n_replicas, router
     # As requests that arrive at these times whatever is answered, they see the same.
     order = np.argsort(made.arrival_s, kind="stable")
     names = ("input_tokens", "output_tokens", "prefix_id", "prefix_tokens")
-    alone = Requests.of(made.arrival_s[order], *(getattr(requests, n)[order] for n in names))
+    alone = SimulatedRequests.of(
+        made.arrival_s[order], *(getattr(requests, n)[order] for n in names)
+    )
     again = simulate(alone, PLAN, LAW, n_replicas=n_replicas, router=router)
     assert again.e2e_s == pytest.approx(made.e2e_s[order])
     assert (again.cached_tokens == made.cached_tokens[order]).all()
@@ -73,10 +77,10 @@ def test_slower_servers_have_turns_come_later():
 
 def test_a_session_goes_on_after_a_refusal_and_a_timeout():
     arrival_s, how = np.array([0.0, 1.0]), {"parent": [-1, 0], "think_s": [0, 2.0]}
-    made = simulate(Requests.of(arrival_s, [90_000, 100], [10, 10], **how), PLAN, LAW)
+    made = simulate(SimulatedRequests.of(arrival_s, [90_000, 100], [10, 10], **how), PLAN, LAW)
     assert made.status.tolist() == [REFUSED, OK]
     assert made.arrival_s[1] == 2.0
-    late = Requests.of(arrival_s, [100, 100], [2000, 1], **how)
+    late = SimulatedRequests.of(arrival_s, [100, 100], [2000, 1], **how)
     made = simulate(late, Scheduler(60_000, timeout_s=3.0), LAW)
     assert made.arrival_s[1] == pytest.approx(5.0, abs=0.1)
 
@@ -101,7 +105,7 @@ def test_a_policy_follows_sessions():
 
 def test_a_request_that_waits_for_a_later_one_is_an_error():
     with pytest.raises(InputError, match="waits for a later one"):
-        Requests.of(np.array([0.0, 1.0]), [1, 1], [1, 1], parent=[1, -1], think_s=[0, 0])
+        SimulatedRequests.of(np.array([0.0, 1.0]), [1, 1], [1, 1], parent=[1, -1], think_s=[0, 0])
 
 
 def turn(t: float, inputs: int, outputs: int, took_s: float, run: tuple[int, int]) -> dict:
@@ -138,7 +142,7 @@ def test_trees_of_sessions_become_requests(trace):
     assert not {*first} & {*other}  # ids are those of one session
 
 
-def demand_of(trace: Path) -> Demand:
+def demand_of(trace: Path) -> RequestStream:
     return demand_of_trace(trace, window_s=300.0, has_prefixes=True, has_turns=True)
 
 

@@ -10,7 +10,7 @@ from sextant.points.characterization import SHIPPED, feasibility_table, load_fol
 from sextant.points.export import export_folder, write_table
 from sextant.points.frame import complete
 from sextant.points.measured import load_characterization
-from sextant.points.store import build_store, fact_rows
+from sextant.points.store import build_store, store_fact_rows
 from support import ROOT
 
 POINTS = SHIPPED / "llm-pilot" / "points.csv"
@@ -25,7 +25,7 @@ def test_a_store_of_these_points_gives_the_same_folder(known, tmp_path) -> None:
     names = {"input_tokens": "mean_input_tokens", "output_tokens": "mean_output_tokens"}
     points = known.points.rename(columns=names).assign(level=known.points["users"], engine=None)
     tables = {
-        **fact_rows(known.llms, known.profiles),
+        **store_fact_rows(known.llms, known.profiles),
         "point": _records(points),
         "feasibility": _records(known.feasibility.assign(variant_id="default")),
     }

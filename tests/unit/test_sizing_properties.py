@@ -7,17 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sextant.decide.demand import SteadyTraffic, Target, lengths_of
-from sextant.decide.simulated_sizing import Server, Sizing, simulated_server, size_profiles
+from sextant.decide.demand import SteadyTraffic, Target, length_sampler
+from sextant.decide.simulated_sizing import (
+    SimulatedReplica,
+    Sizing,
+    simulated_server,
+    size_profiles,
+)
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
-from sextant.simulate.simulation import Requests as Simulated
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate
-from sextant.workload.lengths import Length, Requests
+from sextant.simulate.simulation import SimulatedRequests as Simulated
+from sextant.workload.lengths import Length, RequestLengths
 
 GPU_OF = GPU("g", "gpu", "a", 80.0, 3000.0, 900.0, 80.0, "invented")
 SCHEDULER = Scheduler(200_000, max_num_seqs=64)
-LENGTHS = Requests(Length(900.0, 2500.0), Length(80.0, 240.0))
+LENGTHS = RequestLengths(Length(900.0, 2500.0), Length(80.0, 240.0))
 
 
 def law_at(factor: float) -> StepLaw:
@@ -35,7 +40,7 @@ def factors_of(seed: int, n: int, spread: float) -> np.ndarray:
     return np.append(1.0, np.random.default_rng(seed).lognormal(0.0, spread, n - 1))
 
 
-def server(name: str, usd: float, seed: int, spread: float, might: float = 1.0) -> Server:
+def server(name: str, usd: float, seed: int, spread: float, might: float = 1.0) -> SimulatedReplica:
     gpu = replace(
         GPU_OF,
         **{
@@ -47,8 +52,14 @@ def server(name: str, usd: float, seed: int, spread: float, might: float = 1.0) 
     return simulated_server(GPUProfile(name, gpu, 1, usd), [SCHEDULER] * 33, laws)
 
 
-def sized(servers: dict[str, Server], rate_rps: float, limits: dict[str, Limit], seed: int, **how):
-    traffic = SteadyTraffic("lengths", lengths_of(LENGTHS), rate_rps, 1.0, seed)
+def sized(
+    servers: dict[str, SimulatedReplica],
+    rate_rps: float,
+    limits: dict[str, Limit],
+    seed: int,
+    **how,
+):
+    traffic = SteadyTraffic("lengths", length_sampler(LENGTHS), rate_rps, 1.0, seed)
     target = Target(limits, window_s=None)
     return size_profiles(servers, traffic, target, 0.9, has_rate=False, **how)
 
@@ -100,7 +111,7 @@ def test_the_probability_is_that_of_an_independent_monte_carlo(rate_rps, seed) -
         law = law_at(float(rng.lognormal(0.0, spread)))
         total = per_replica * count
         arrival_s = rng.exponential(1 / rate_rps, total).cumsum()
-        frame = lengths_of(LENGTHS)(total, seed=10_000 * seed + draw)
+        frame = length_sampler(LENGTHS)(total, seed=10_000 * seed + draw)
         requests = Simulated.of(arrival_s, frame["input_tokens"], frame["output_tokens"])
         made = simulate(requests, SCHEDULER, law, n_replicas=count)
         ttft_ms, tpot_ms = 1e3 * made.ttft_s, 1e3 * made.tpot_s[made.output_tokens > 1]

@@ -16,8 +16,8 @@ from sextant.facts.slo import SLO
 from sextant.facts.speculation import METHODS, speculating
 from sextant.law.posterior import columns_of
 from sextant.law.terms import LAW, fact_rows, fill_undrafted, step_law
-from sextant.points.frame import IDENTIFIERS, LENGTHS, Facts
-from sextant.workload.lengths import Length, Requests
+from sextant.points.frame import IDENTIFIERS, LENGTHS, FactTables
+from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
 CONFIGS = ROOT / "resources" / "llms"
@@ -31,7 +31,7 @@ def law_of(llm, n_gpus: int = 1):
     profile = replace(H200, n_gpus=n_gpus)
     key = pd.DataFrame([("x", "p", 1)], columns=[*IDENTIFIERS, "users"])
     key = key.assign(engine="vllm", engine_version="0.19.0", **dict.fromkeys(LENGTHS, 1000.0))
-    X = fact_rows(key, Facts({"x": llm}, {"p": profile}))
+    X = fact_rows(key, FactTables({"x": llm}, {"p": profile}))
     design = LAW.design(X)
     return step_law(design.parameters(design.mean), columns_of(X)), X
 
@@ -134,7 +134,7 @@ def test_rows_without_drafts_stand_beside_others():
 ASKED = Question(
     SLO("asked", ttft_ms=2000, tpot_ms=30, percentile=50, users=4),
     llm_id=MOE,
-    requests=Requests(Length(2000, 2000), Length(500, 500)),
+    requests=RequestLengths(Length(2000, 2000), Length(500, 500)),
     gpu_profile_ids=("1xH200-141GB",),
     sources=("archive:inferencex",),
 )

@@ -8,15 +8,22 @@ from test_law import DENSE, LAW, MOE, PROFILES, rows
 from sextant.ask.laws import _coupled
 from sextant.base.errors import InputError
 from sextant.law.calibration import told_by_probe
-from sextant.law.means import Limits, Load, broadcast, closed_loop, open_loop, saturation_rps
+from sextant.law.means import (
+    BatchLimits,
+    MeanLoad,
+    broadcast,
+    closed_loop,
+    open_loop,
+    saturation_rps,
+)
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
-from sextant.predict.predictor import Rows
+from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import (
     NAMES,
-    Requests,
     Scheduler,
+    SimulatedRequests,
     StepLaw,
     simulate,
     simulate_closed,
@@ -25,14 +32,14 @@ from sextant.simulate.simulation import (
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
 MOE_LAW = StepLaw(2, 2, 0.05, 2e-5, 0.02, 1e-7, 1, 12, 0.03, request_ms=5)
-LIMITS = Limits(256, 2048, 1e6)
-LOAD = Load(500, 200)
+LIMITS = BatchLimits(256, 2048, 1e6)
+LOAD = MeanLoad(500, 200)
 
 
 def simulated(law: StepLaw, rate_rps: float, n: int = 4000) -> dict:
     """Return what the simulator says of requests of `LOAD` that come at random."""
     gaps_s = np.random.default_rng(1).exponential(1 / rate_rps, n)
-    requests = Requests.of(np.cumsum(gaps_s), np.full(n, 500), np.full(n, 200))
+    requests = SimulatedRequests.of(np.cumsum(gaps_s), np.full(n, 500), np.full(n, 200))
     scheduler = Scheduler(1_000_000, 256, 2048, has_prefix_caching=False)
     return summarise(simulate(requests, scheduler, law, warmup_s=0.2 * n / rate_rps))
 
@@ -67,9 +74,15 @@ def test_users_keep_littles_law() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "load"),
-    [(Limits(8, 2048, 1e6), LOAD), (Limits(256, 2048, 5000), LOAD), (Limits(256, 256, 1e6), LOAD)],
+    [
+        (BatchLimits(8, 2048, 1e6), LOAD),
+        (BatchLimits(256, 2048, 5000), LOAD),
+        (BatchLimits(256, 256, 1e6), LOAD),
+    ],
 )
-def test_less_of_what_a_server_has_saturates_it_earlier(limits: Limits, load: Load) -> None:
+def test_less_of_what_a_server_has_saturates_it_earlier(
+    limits: BatchLimits, load: MeanLoad
+) -> None:
     assert saturation_rps(GPU_LAW, limits, load) < 0.9 * saturation_rps(GPU_LAW, LIMITS, load)
 
 
@@ -80,7 +93,7 @@ def fitted() -> tuple[Roofline, pd.DataFrame]:
     phi = phi.parameters(phi.mean)
     latencies = np.exp(LAW.predict_log(phi, columns_of(X)))
     y = pd.DataFrame(latencies, X.index, ["nttft_ms", "itl_ms"])
-    return Roofline(None, PROFILES, 1).fit(Rows(X, y)), X
+    return Roofline(None, PROFILES, 1).fit(TrainingRows(X, y)), X
 
 
 def test_fitted_laws_give_the_predictors_latencies() -> None:
@@ -88,8 +101,8 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
     asked = X[(X["llm_id"] == DENSE) & (X["gpu_profile_id"] == "8xH100-80GB")]
     (laws,) = step_laws(model, asked.iloc[:1], 50, 1)
     told = model.explain(asked)
-    load = Load(*asked.iloc[0][["input_tokens", "output_tokens"]])
-    limits = Limits(1e4, 8192, 1e9)
+    load = MeanLoad(*asked.iloc[0][["input_tokens", "output_tokens"]])
+    limits = BatchLimits(1e4, 8192, 1e9)
     users = asked["users"].to_numpy()
     means = closed_loop(StepLaw.of(laws[0]), limits, load, users)
     few = users <= 64
@@ -110,7 +123,7 @@ def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     ttft_ms = told["nttft_ms"] * inputs
     # All users start at once and send ten requests.
     spread = np.random.default_rng(0).uniform(0.8, 1.2, (2, 4000))
-    requests = Requests.of(np.zeros(4000), inputs * spread[0], outputs * spread[1])
+    requests = SimulatedRequests.of(np.zeros(4000), inputs * spread[0], outputs * spread[1])
     scheduler = Scheduler(10**9, 512, 8192, has_prefix_caching=False)
     duration_s = 9.5 * (ttft_ms + outputs * told["itl_ms"]) / 1e3
     found = simulate_closed(64, requests, scheduler, StepLaw.of(laws[0]), duration_s=duration_s)
@@ -121,7 +134,7 @@ def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
 def test_servers_without_cuda_graphs_have_no_step_law() -> None:
     model, X = Roofline(None, PROFILES, 1), rows([DENSE, MOE], ["8xH100-80GB"], engine="tgis")
     y = X[["users"]].assign(nttft_ms=0.1 + X["users"] / 100, itl_ms=10.0 + X["users"])
-    model.fit(Rows(X, y[["nttft_ms", "itl_ms"]]))
+    model.fit(TrainingRows(X, y[["nttft_ms", "itl_ms"]]))
     for known in (model, fitted()[0]):  # also beside others
         with pytest.raises(InputError, match="without CUDA graphs"):
             step_laws(known, X.iloc[:1], 2, 1)
@@ -130,7 +143,7 @@ def test_servers_without_cuda_graphs_have_no_step_law() -> None:
 def test_a_probe_tells_what_the_deployment_adds() -> None:
     slow = StepLaw(*[*GPU_LAW.array()[:-1], 40.0])
     scheduler = Scheduler(1_000_000, 256, 2048, is_asynchronous=False)
-    load = open_loop(slow, Limits.of(scheduler), LOAD, 2.0)
+    load = open_loop(slow, BatchLimits.of(scheduler), LOAD, 2.0)
     known = {"ttft_ms": load.ttft_ms, "itl_ms": load.itl_ms}
     laws = np.tile(GPU_LAW.array(), (50, 1))
     told = told_by_probe(laws, scheduler, LOAD, request_rate_rps=2.0, **known)

@@ -14,11 +14,11 @@ from cells import (
     write_cell,
 )
 from sextant.pages.blocks import Chart, Table
-from sextant.points.run import LeftOut, LevelMedians, Stop
-from sextant.points.verdict import Outcome, Verdict
+from sextant.points.run import EarlyStop, LeftOut, LevelMedians
+from sextant.points.verdict import ProbeOutcome, Verdict
 from sextant.studies.characterize import analyse
 
-STOP = Stop(LevelMedians(4, 420, 333.0, 160.0), 100.0, 50.0, 3.0)
+STOP = EarlyStop(LevelMedians(4, 420, 333.0, 160.0), 100.0, 50.0, 3.0)
 
 
 def level(users, n, ttft_s, latency_s=1.0):
@@ -34,7 +34,7 @@ def data(tmp_path):
     rising = [*level(1, 5, 0.1), *level(4, 20, 0.1)]
     left_out = LeftOut((8.0, 16.0), STOP)
     no_heads = {"n_heads": 7, "n_kv_heads": 7, "n_gpus": 2}
-    unsupported = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, no_heads)
+    unsupported = Verdict(ProbeOutcome.HEADS_CANNOT_BE_SPLIT, no_heads)
     cells = [
         write_cell(tmp_path / "a", steady, run={"left_out": left_out}, llm_id="a"),
         write_cell(tmp_path / "b", rising, llm_id="b", batch_weight_tokens=500),

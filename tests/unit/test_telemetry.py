@@ -16,7 +16,7 @@ import pytest
 from fake_nvml import use_fake_nvml, use_no_nvml
 from sextant.engine import gauges
 from sextant.engine.gauges import GPU_PERIOD_S, HTTP_PERIOD_S
-from sextant.engine.watcher import Watched, Watcher, WatchPlan, read_rows
+from sextant.engine.watcher import Watched, Watcher, WatchPlan, read_gauge_rows
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 from stub_server import StubServer, answer_text
 from support import wait_for
@@ -47,8 +47,8 @@ def so_far(watcher: Watcher) -> Watched:
         for file in (watcher._telemetry, watcher._server, watcher._errors)
     )
     return Watched(
-        read_rows(telemetry, TELEMETRY_SCHEMA, 0),
-        read_rows(server, SERVER_SCHEMA, 0),
+        read_gauge_rows(telemetry, TELEMETRY_SCHEMA, 0),
+        read_gauge_rows(server, SERVER_SCHEMA, 0),
         errors.decode().splitlines(),
     )
 

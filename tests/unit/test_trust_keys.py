@@ -14,11 +14,11 @@ from sextant.base.files import write_json, write_parquet
 from sextant.base.job_log import job_log
 from sextant.base.network import without_keys
 from sextant.engine import http
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
 from sextant.load.schedules import run_closed_loop
-from sextant.load.source import Source, listed
+from sextant.load.source import RequestSource, draw_in_order
 from sextant.workload.prompts import RandomTokens
 
 KEY = "sk-distinctive-0123456789abcdefghijklmnop"
@@ -59,9 +59,11 @@ def test_requests_that_a_server_refuses_with_their_headers_do_not_tell_the_key(
     leaky, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("FAKE_REFUSE", "500:0")
-    source = Source("m", listed(np.full(100, 4), np.full(100, 2), RandomTokens(100)), 0)
+    source = RequestSource(
+        "m", draw_in_order(np.full(100, 4), np.full(100, 2), RandomTokens(100)), 0
+    )
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
-        targets = [Target(server.target.base_url, "m", server.api_key)]
+        targets = [ServerAddress(server.target.base_url, "m", server.api_key)]
         assert KEY not in repr(targets)
         result = run_closed_loop(targets, source, 1, 0.1, 5.0, 0)
     write_parquet(tmp_path / "requests.parquet", result.table(), {})
@@ -118,7 +120,7 @@ def test_a_proxy_never_sees_what_goes_to_servers_on_this_machine(proxy, tmp_path
     cell, outputs = prepare_cell(tmp_path)
     measure_prepared(cell, outputs)
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
-        assert "vllm:num_requests_running" in http.fetch(server.target.base_url)
+        assert "vllm:num_requests_running" in http.fetch_response(server.target.base_url)
         assert server.version() == "fake"
     assert proxy == []
 
@@ -126,7 +128,7 @@ def test_a_proxy_never_sees_what_goes_to_servers_on_this_machine(proxy, tmp_path
 def test_json_has_no_place_for_a_target(tmp_path: Path) -> None:
     """A key cannot slip into a result by way of an object that holds it."""
     with pytest.raises(TypeError):
-        write_json(tmp_path / "x.json", {"target": Target("http://h", "m", KEY)})
+        write_json(tmp_path / "x.json", {"target": ServerAddress("http://h", "m", KEY)})
 
 
 def test_a_servers_key_is_in_no_command_line_no_repr_and_not_in_its_log(leaky, tmp_path) -> None:

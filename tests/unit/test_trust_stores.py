@@ -8,7 +8,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.points.measured import load_characterization
 from sextant.points.store import build_store, open_store
-from sextant.report.answers import summary
+from sextant.report.answers import store_summary
 from support import time_limit
 
 
@@ -23,7 +23,7 @@ def foreign(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("read", [load_characterization, summary])
+@pytest.mark.parametrize("read", [load_characterization, store_summary])
 def test_a_view_in_a_store_reads_no_file(foreign: Path, read) -> None:
     with duckdb.connect(str(foreign), read_only=True) as plain:  # what it would say otherwise
         assert plain.execute("FROM point").fetchall() == [("my-private-words",)]
@@ -40,7 +40,7 @@ def test_a_store_cannot_load_what_would_reach_the_network(foreign: Path) -> None
         store.execute("SET enable_external_access = true")
 
 
-@pytest.mark.parametrize("read", [load_characterization, summary])
+@pytest.mark.parametrize("read", [load_characterization, store_summary])
 @pytest.mark.parametrize(
     ("statement", "found"),
     [

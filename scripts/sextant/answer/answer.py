@@ -123,7 +123,7 @@ def write_results(
         write_page(document, new / places["html"].name, new / places["json"].name)
 
 
-def deployment(option: Data) -> str:
+def deployment_words(option: Data) -> str:
     """Return e.g. `4 replicas × 1xA100-40GB = 16.39 USD/h`."""
     price = f"{option['usd_per_hour']:.2f} USD/h"
     return f"{plural(option['replicas'], 'replica')} × {option['gpu_profile_id']} = {price}"
@@ -134,11 +134,11 @@ def chosen_words(answer: Data) -> str:
     name = answer["gpu_profile_id"]
     own = [row for row in answer["alternatives"] if row["gpu_profile_id"] == name]
     is_known = all(row.get("is_gpu_measured", True) for row in own)
-    return deployment(answer) + ("" if is_known else " (GPU never measured)")
+    return deployment_words(answer) + ("" if is_known else " (GPU never measured)")
 
 
 def _chance_words(option: Data) -> str:
-    return f"{deployment(option)}, probability {chance(option['probability_met'])}"
+    return f"{deployment_words(option)}, probability {chance(option['probability_met'])}"
 
 
 def slo_line(slo: Data) -> str:
@@ -372,7 +372,7 @@ def caution(answer: Data) -> list[str]:
         option = f"--decision utility {option}"
     safe = f"no option reaches {SAFE:g}: try other GPU profiles"
     if answer["safest"] is not None:
-        safe = f"{SAFE:g} takes {deployment(answer['safest'])} ({option})"
+        safe = f"{SAFE:g} takes {deployment_words(answer['safest'])} ({option})"
     return [f"That is {odds(probability)}; {safe}"]
 
 

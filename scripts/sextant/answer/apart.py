@@ -15,14 +15,20 @@ from sextant.ask.candidates import Subject
 from sextant.ask.laws import ServerLaws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
-from sextant.decide.demand import Demand, Outcome, Target, Traffic
-from sextant.decide.simulated_sizing import Replicas, Server, Sizing, outcome_of, size_profiles
+from sextant.decide.demand import RequestStream, ServingResults, Target, Traffic
+from sextant.decide.simulated_sizing import (
+    Replicas,
+    SimulatedReplica,
+    Sizing,
+    serving_results,
+    size_profiles,
+)
 from sextant.decide.sizing import probability_of
 from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.words import chance, shown_chance
-from sextant.simulate.pools import Handover, Pool, decoded, prefilled
+from sextant.simulate.pools import Handover, ReplicaPool, decoded, prefilled
 
 _FIRST, _LATER = ("ttft", "nttft"), ("itl", "tpot")
 _ADMISSION = 0.2
@@ -97,26 +103,28 @@ def handover(llm: LLM, engine: str, *profiles: GPUProfile) -> Handover:
 
 def _server(
     subject: Subject, profile_id: str, laws: ServerLaws, pool: str, between: Handover
-) -> Server:
+) -> SimulatedReplica:
     """Return a replica of one pool, each draw with its own law and time between the pools."""
     question = subject.question
     units = np.random.default_rng(question.seed).standard_normal(len(laws.laws))
     units[0] = 0.0  # the likeliest
 
-    def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
+    def run(
+        demand: RequestStream, replicas: Replicas, draw: int, window_s: float | None
+    ) -> ServingResults:
         assert isinstance(replicas, int)
         if demand.gaps is not None:
             demand, replicas = demand.of_one(replicas), 1
-        of = Pool(laws.schedulers[draw], laws.laws[draw], replicas)
+        of = ReplicaPool(laws.schedulers[draw], laws.laws[draw], replicas)
         if pool == "decode":
             made = decoded(demand.simulated(), of, window_s or np.inf)
         else:
             requests = demand.simulated(question.prefix_hit_rate)
             factor = float(np.exp(_HANDOVER_SD * units[draw]))
             made = prefilled(requests, of, between._replace(fixed_ms=factor * between.fixed_ms))
-        return outcome_of(demand, [(slice(None), made)], window_s)
+        return serving_results(demand, [(slice(None), made)], window_s)
 
-    return Server(subject.profiles[profile_id], run, len(laws.laws))
+    return SimulatedReplica(subject.profiles[profile_id], run, len(laws.laws))
 
 
 def _cheapest(

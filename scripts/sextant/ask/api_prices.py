@@ -18,7 +18,7 @@ from sextant.pages import blocks
 from sextant.pages.words import DAY_S, HOUR_S, chance, duration_words, number, per_second, percent
 
 if TYPE_CHECKING:
-    from sextant.decide.demand import Demand
+    from sextant.decide.demand import RequestStream
 
 API_PRICES = PROJECT / "resources" / "api_prices.csv"
 MEAN_NOTE = "The rate is taken as the mean of a month: it has to count nights and weekends."
@@ -98,7 +98,7 @@ class Billed(NamedTuple):
     note: str = MEAN_NOTE  # what the mean is of
 
     @classmethod
-    def of(cls, demand: "Demand", prefix_hit_rate: float) -> "Billed":
+    def of(cls, demand: "RequestStream", prefix_hit_rate: float) -> "Billed":
         """Return a demand at its mean rate. What repeats in its input counts as cached."""
         days, lasts = demand.duration_s / DAY_S, duration_words(demand.duration_s)
         what = "not of a whole week" if days >= _NEARLY else "without nights and weekends"

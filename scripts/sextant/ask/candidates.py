@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sextant.ask import source as sources
 from sextant.ask.api_prices import find_api_prices
-from sextant.ask.question import PARALLEL, Question, check, named_llm, speculated
+from sextant.ask.question import PARALLEL, Question, check_question, named_llm, speculated
 from sextant.ask.source import Serving, Source
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet
@@ -32,9 +32,17 @@ from sextant.facts.llm import (
 )
 from sextant.facts.llm_config import encoded_inputs
 from sextant.facts.slo import Latencies
-from sextant.pages.words import listed
-from sextant.points.frame import KEYS, LATENCIES, LENGTHS, SERVING, WAIT, Facts, execution_classes
-from sextant.points.verdict import Outcome, Verdict
+from sextant.pages.words import joined
+from sextant.points.frame import (
+    KEYS,
+    LATENCIES,
+    LENGTHS,
+    SERVING,
+    WAIT,
+    FactTables,
+    execution_classes,
+)
+from sextant.points.verdict import ProbeOutcome, Verdict
 from sextant.predict.predictor import JointPredictor
 
 _WIDER = 0.1
@@ -127,12 +135,12 @@ def _price_notes(question: Question, known: Mapping[str, GPUProfile]) -> list[st
     if not own or (sellers and not wanted):
         return []
     if not wanted:
-        text = f"The candidates are those of {question.prices}: {listed(sorted(own))}"
+        text = f"The candidates are those of {question.prices}: {joined(sorted(own))}"
         return [f"{text}; `--prices FILE,aws` adds what a provider sells."]
     unused, unpriced = [name for name in own if name not in wanted], sorted({*wanted} - {*own})
-    notes = [f"Not among --gpu-profiles, so left out: {listed(unused)}."] if unused else []
+    notes = [f"Not among --gpu-profiles, so left out: {joined(unused)}."] if unused else []
     if unpriced:
-        notes.append(f"{question.prices} has no price of {listed(unpriced)}.")
+        notes.append(f"{question.prices} has no price of {joined(unpriced)}.")
     return notes
 
 
@@ -280,7 +288,7 @@ class Subject:
         self, model: JointPredictor, points: pd.DataFrame, profiles: Mapping[str, GPUProfile]
     ) -> pd.DataFrame:
         """Return the design matrix of measured points."""
-        facts = Facts(self.measured, profiles, self.source.known.features)
+        facts = FactTables(self.measured, profiles, self.source.known.features)
         return model.design(self.measured_keys(points), facts)
 
     def measured_keys(self, points: pd.DataFrame) -> pd.DataFrame:
@@ -302,7 +310,7 @@ class Subject:
         Where `keys` have lengths, those are the requests'; else they are the asked ones. Servers
         that were set up to wait do so at `keys` that say it.
         """
-        facts = Facts(self.llms, profiles, self.source.known.features)
+        facts = FactTables(self.llms, profiles, self.source.known.features)
         own = keys[[name for name in (*LENGTHS, WAIT) if name in keys]]
         served = self.serving.columns() | {"source": self.source.known.points["source"].mode()[0]}
         return model.design(keys[KEYS].assign(**served).assign(**own), facts)
@@ -357,7 +365,7 @@ def read_question(
 
     Raises InputError: an option is wrong, or names something that is not known.
     """
-    check(question)
+    check_question(question)
     given, source = question, sources.find_source(question)
     known = source.known
     if (in_file := (question.llm_id or "").replace("/", "__")) in known.llms:
@@ -450,8 +458,8 @@ def _left_out(
     tried = tried[tried["llm_id"].map(execution) == execution[llm_id]]
     gpu_ids = tried["gpu_profile_id"].map(lambda name: known.profiles[name].gpu.gpu_id)
     measured = set(gpu_ids[tried["is_feasible"].astype(bool)])
-    omitted = set(gpu_ids[tried["verdict"] == Outcome.OMITTED]) - measured
-    why = Verdict(Outcome.OMITTED, source=known.source).reason
+    omitted = set(gpu_ids[tried["verdict"] == ProbeOutcome.OMITTED]) - measured
+    why = Verdict(ProbeOutcome.OMITTED, source=known.source).reason
     return {
         name: f"LLMs executed alike ({execution[llm_id]}) were {why}"
         for name, each in profiles.items()

@@ -23,10 +23,17 @@ from sextant.law.roofline import Roofline, fit_or_restore
 from sextant.pages.words import chance, shown_chance
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, WAIT, judged
-from sextant.predict.predictor import INTERVAL, JOULES, Calibration, Draws, JointPredictor, Rows
+from sextant.predict.predictor import (
+    INTERVAL,
+    JOULES,
+    Calibration,
+    Draws,
+    JointPredictor,
+    TrainingRows,
+)
 
 if TYPE_CHECKING:
-    from sextant.ask.laws import Arrivals
+    from sextant.ask.laws import RateSizer
     from sextant.law.energy import Energy
 
 _SEED = 42
@@ -41,7 +48,7 @@ class Forecast:
     model: JointPredictor
     own: Calibration | None  # what was measured of the LLM for such requests, if anything
     users: Sequence[int]  # numbers that a replica may get
-    arrivals: "Arrivals | None" = None  # what a request rate is sized by
+    arrivals: "RateSizer | None" = None  # what a request rate is sized by
 
     @cached_property
     def draws(self) -> Draws:
@@ -113,14 +120,14 @@ def fit_to(model: JointPredictor, subject: Subject, slo: SLO) -> Fitted:
         fix = "measure more LLMs, or add another --source, e.g. archive:inferencex"
         raise InputError(f"no prediction is possible ({problem})", fix=fix)
     profiles = {**known.profiles, **subject.profiles}
-    training = Rows(subject.training(model, latencies, profiles), latencies[TARGETS])
+    training = TrainingRows(subject.training(model, latencies, profiles), latencies[TARGETS])
     references = None
     if probe is not None:
         measured_on = probe["gpu_profile_id"].unique()
         profiles |= {name: profile(name, profiles, field="--probe") for name in measured_on}
         parts = probe[probe[TARGETS].notna().any(axis=1)]
         if len(parts):  # else E2E alone was measured
-            references = Rows(subject.asked(model, parts, profiles), parts[TARGETS])
+            references = TrainingRows(subject.asked(model, parts, profiles), parts[TARGETS])
     if type(model) is Roofline:
         fit_or_restore(model, training, references)
     else:
@@ -263,7 +270,7 @@ def learned(made: Forecast) -> "Energy | None":
         return None
     from sextant.law.energy import Energy  # few sources have energy
 
-    facts = frame.Facts(subject.measured, subject.source.known.profiles)
+    facts = frame.FactTables(subject.measured, subject.source.known.profiles)
     return Energy.fitted(subject.measured_keys(points).join(measured), facts)
 
 
@@ -280,7 +287,7 @@ def with_joules(made: Forecast, power: "Energy | None", rows: Sequence[Row]) -> 
         X = subject.asked(made.model, keys, subject.profiles)
         itl_ms = draw_rows(made.model, subject, made.own, X).samples_ms[..., 1]
         asked, facts = keys.assign(**subject.serving.columns()), (subject.llms, subject.profiles)
-        found = power.predict(asked, frame.Facts(*facts), itl_ms, _SEED)
+        found = power.predict(asked, frame.FactTables(*facts), itl_ms, _SEED)
         joules = dict(zip(keys["gpu_profile_id"], frame_rows(found), strict=True))
     return [row | joules.get(row["gpu_profile_id"], dict.fromkeys(JOULES)) for row in rows]
 
@@ -350,7 +357,7 @@ def _by_medians(forecast: Forecast, options: pd.DataFrame, slo: SLO) -> pd.DataF
     medians = forecast.draws.X.join(forecast.draws.summary())
     rows = sizing.candidates(medians, [subject.llm_id], subject.profiles, slo)
     # What each replica gets of the users, as the other decision states it.
-    best = sizing.recommend(rows).drop(columns="users_per_replica")
+    best = sizing.recommend_cheapest(rows).drop(columns="users_per_replica")
     keys = ["llm_id", "gpu_profile_id", "replicas"]
     known = options[[*keys, "users_per_replica", "probability_met"]]
     return best.merge(known.astype({"replicas": "Int64"}), on=keys, how="left")

@@ -16,18 +16,18 @@ from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide import simulated_sizing as sizing
 from sextant.decide.decision import SAFE
-from sextant.decide.demand import SteadyTraffic, Target, judge, lengths_of
+from sextant.decide.demand import SteadyTraffic, Target, judge_windows, length_sampler
 from sextant.decide.sizing import draws_needed, probability_of, ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import HOURS_PER_MONTH, GPUProfile, token_prices
 from sextant.facts.slo import SLO, worst_limit
-from sextant.law.means import Load
+from sextant.law.means import MeanLoad
 from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
 from sextant.predict.predictor import INTERVAL
 from sextant.simulate.simulation import Scheduler, StepLaw, on_threads
-from sextant.workload.lengths import Length, Requests
+from sextant.workload.lengths import Length, RequestLengths
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
@@ -270,7 +270,7 @@ def _calibrate_to_probe(
 
     inputs, outputs, users = (probe[name].to_numpy(float) for name in (*LENGTHS, "users"))
     known = {"ttft_ms": probe["nttft_ms"] * inputs, "itl_ms": probe["itl_ms"]}
-    load = Load(inputs, outputs.clip(min=2))
+    load = MeanLoad(inputs, outputs.clip(min=2))
     return told_by_probe(laws, scheduler, load, users=users, seed=seed, **known)
 
 
@@ -295,10 +295,10 @@ def _calibrate_to_points(
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class RateSizer:
     """How the replicas of each GPU profile serve requests that arrive at random."""
 
-    servers: Mapping[str, sizing.Server]
+    servers: Mapping[str, sizing.SimulatedReplica]
     unknown: Mapping[str, str]  # why other profiles have no law of a step
     model: Roofline  # what the laws are from
     traffic: SteadyTraffic  # at any rate
@@ -317,7 +317,7 @@ class Arrivals:
         model: Roofline | None = None,
         most_drawn: int | None = None,
         wanted: float | None = None,
-    ) -> "Arrivals":
+    ) -> "RateSizer":
         """Fit the laws of a step. Raises InputError where the points have none at all."""
         question, profiles = subject.question, subject.profiles
         wanted = wanted or (SAFE if question.risk is None else 1 - question.risk)
@@ -382,7 +382,7 @@ class Arrivals:
 
         def one(draw: int) -> dict[str, float]:
             outcome = server.run(traffic.drawn(draw), replicas, draw, None)
-            found = judge(outcome, target, 1).latencies_ms
+            found = judge_windows(outcome, target, 1).latencies_ms
             in_flight = slo.load / replicas * float(np.nanmean(outcome.e2e_s))
             return {name: each[0] for name, each in found.items()} | {"in_flight": in_flight}
 
@@ -408,9 +408,9 @@ class Arrivals:
 def _steady_traffic(subject: Subject) -> SteadyTraffic:
     """Return what arrives, at 1/s, as in `sextant capacity`; Poisson without steady arrivals."""
     question = subject.question
-    lengths = question.requests or Requests(*(Length(m, m) for m in subject.lengths[0]))
+    lengths = question.requests or RequestLengths(*(Length(m, m) for m in subject.lengths[0]))
     if question.workload is None:
-        return SteadyTraffic("given lengths", lengths_of(lengths), 1.0, 1.0, question.seed)
+        return SteadyTraffic("given lengths", length_sampler(lengths), 1.0, 1.0, question.seed)
     from sextant.ask.traffic import traffic_at_rate  # few questions name a workload
 
     made = traffic_at_rate(1.0, question.workload, None, first_seed=question.seed)
@@ -428,7 +428,7 @@ def target_of(slo: SLO) -> Target:
     return Target(slo.limits, slo.goodput, slo.allowed_failures, None)
 
 
-def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tuple[Row, Row]:
+def expect(arrivals: RateSizer, slo: SLO, chosen: Row, lengths: np.ndarray) -> tuple[Row, Row]:
     """Return the latencies of the chosen option, and headroom as `measure_headroom` has it."""
     name, replicas, usd = (chosen[n] for n in ("gpu_profile_id", "replicas", "usd_per_hour"))
     found, needs = arrivals.latencies(slo, name, replicas), arrivals.needed(slo, [name])[name]
@@ -472,7 +472,7 @@ def expect(arrivals: Arrivals, slo: SLO, chosen: Row, lengths: np.ndarray) -> tu
     }
 
 
-def rate_notes(arrivals: Arrivals, slo: SLO, is_near: bool) -> list[str]:
+def rate_notes(arrivals: RateSizer, slo: SLO, is_near: bool) -> list[str]:
     """Return how the rate was sized, and whether more draws could change the answer."""
     n = arrivals.n_draws(slo)
     alpha = arrivals.traffic.alpha

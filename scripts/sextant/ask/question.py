@@ -18,7 +18,7 @@ from sextant.predict.predictor import (
     configurable,
     predictor_class,
 )
-from sextant.workload.lengths import Requests
+from sextant.workload.lengths import RequestLengths
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"
 DECISIONS = ("utility", "paper")
@@ -58,7 +58,7 @@ class Question:
     dtype: str | None = None
     """Precision of the weights, one of `sextant.facts.llm.PRECISIONS`, or a data type."""
     kv_dtype: str | None = None
-    requests: Requests | None = None  # lengths; those of the source's workload if None
+    requests: RequestLengths | None = None  # lengths; those of the source's workload if None
     workload: str | None = None
     """Where these lengths are from: a request rate is simulated with its requests."""
     engine: str | None = None  # what serves; that of most points if None
@@ -93,7 +93,7 @@ class Question:
         return [name for name in names if getattr(self, name) is not None]
 
 
-def check(question: Question) -> None:
+def check_question(question: Question) -> None:
     """Raise InputError unless the options make sense, each and together."""
     described = (question.llm_id, question.hf_config, question.sizes)
     if sum(each is not None for each in described) != 1:
@@ -170,7 +170,7 @@ def named_llm(question: Question, known: Characterization) -> tuple[str, LLM]:
     type of the measured ones, unless the question says which. Raises InputError: it is unknown, or
     another LLM of this name was measured.
     """
-    llm_id, config = id_of(question), question.hf_config
+    llm_id, config = asked_llm_id(question), question.hf_config
     asked = question.precision, question.kv_precision
     if question.sizes is not None:
         return llm_id, served(question.sizes.llm(), *asked)
@@ -213,14 +213,14 @@ def speculated(question: Question, llm_id: str, llm: LLM) -> LLM:
     return speculating(llm, llm_id, question.speculative, n, question.acceptance, draft)
 
 
-def id_of(question: Question) -> str:
+def asked_llm_id(question: Question) -> str:
     """Return the name of the LLM that is asked about."""
     if question.sizes is not None:
         return GIVEN_NAME
     return llms.name_of(question.hf_config) if question.hf_config else question.llm_id or ""
 
 
-def is_measured(llm_id: str, known: Characterization) -> bool:
+def has_points(llm_id: str, known: Characterization) -> bool:
     """Return whether a characterization has points of an LLM."""
     return llm_id in set(known.points["llm_id"])
 

@@ -15,7 +15,7 @@ from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine, version_number
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import LLM, Speculating, kv_precision_of, precision_in_name, precision_of
 from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
-from sextant.pages.words import listed, percent, plural
+from sextant.pages.words import joined, percent, plural
 from sextant.points import frame
 from sextant.points.characterization import (
     DEFAULT_SOURCES,
@@ -27,7 +27,7 @@ from sextant.points.characterization import (
     shipped_sources,
 )
 from sextant.points.frame import LENGTHS, SERVING
-from sextant.workload.lengths import Length, Requests
+from sextant.workload.lengths import Length, RequestLengths
 
 _SIDES = ("input", "output")
 _THIS_RUN = "this run"
@@ -95,7 +95,7 @@ def find_source(question: Question) -> Source:
         names = () if is_ours else (_newest(question),)
     known, origin = load_sources(names, database, question.workload_id, question.scenario_id)
     kinds = {known.profiles[name].gpu.kind for name in known.points["gpu_profile_id"].unique()}
-    is_prediction = not answers_from_points(question, questions.id_of(question), known)
+    is_prediction = not answers_from_points(question, questions.asked_llm_id(question), known)
     if is_prediction and known.points["llm_id"].nunique() == 1 and kinds != {"cpu"}:
         ships = load_folder(shipped_sources()[DEFAULT_SOURCES[0]])
         text = f"{ships.source} counts beside {known.source}: one LLM alone predicts no other."
@@ -253,7 +253,7 @@ _PRECISIONS: tuple[tuple[str, str, str, Callable[[LLM], str]], ...] = (
 class Serving(NamedTuple):
     """How the LLM is asked to be served, and of which requests."""
 
-    requests: Requests
+    requests: RequestLengths
     engine: str | None
     engine_version: str | None
     precision: str | None
@@ -300,10 +300,10 @@ def as_measured(
     Only a precision that the question leaves open is filled in. Where the points differ, or the
     configuration is given, it is that of the configuration, or of most points if none was served
     so. Without options the person cannot choose another one, and the notes name no option."""
-    llm_id = questions.id_of(question)
+    llm_id = questions.asked_llm_id(question)
     if question.sizes is not None:
         return question, [question.sizes.description()]
-    if not questions.is_measured(llm_id, known) or answers_from_points(question, llm_id, known):
+    if not questions.has_points(llm_id, known) or answers_from_points(question, llm_id, known):
         return question, []
     points, llm = known.points[known.points["llm_id"] == llm_id], known.llms[llm_id]
     notes, chosen = [], {}
@@ -353,7 +353,7 @@ def serving_of(question: Question, source: Source) -> Serving:
     if requests is None:
         own = _own_lengths(question, source).median()
         means = [source.input_tokens, source.output_tokens] if own.isna().any() else map(float, own)
-        requests = Requests(*(Length(mean, 0.0) for mean in means))
+        requests = RequestLengths(*(Length(mean, 0.0) for mean in means))
     engines = points["engine"].dropna()
     engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
     shares = points.loc[points["engine"] == engine, "engine_version"].value_counts(normalize=True)
@@ -367,7 +367,9 @@ def serving_of(question: Question, source: Source) -> Serving:
 def _own_lengths(question: Question, source: Source) -> pd.DataFrame:
     """Return the lengths of the LLM's own points in sources of one workload."""
     points = source.known.points
-    is_own = (points["llm_id"] == questions.id_of(question)) & ~points["source"].isin(source.fixed)
+    is_own = (points["llm_id"] == questions.asked_llm_id(question)) & ~points["source"].isin(
+        source.fixed
+    )
     return points.loc[is_own, LENGTHS].dropna()
 
 
@@ -437,7 +439,7 @@ def outside_basis(
     found += _outside_llms(source, llm)
     gpu_ids = {each.gpu.gpu_id for each in profiles.values()}
     if unmeasured := sorted(gpu_ids - source.gpu_ids):
-        text = f"{listed(unmeasured)}, where {listed(sorted(source.gpu_ids))} were measured"
+        text = f"{joined(unmeasured)}, where {joined(sorted(source.gpu_ids))} were measured"
         found.append(("--gpu-profiles", text))
     if users is not None and users > (most := points["users"].max()):
         text = f"{users:,} users a replica, where up to {most:,} were measured"
@@ -456,7 +458,7 @@ def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
 
     def add_new(option: str, what: str, value: str, known: set[str]) -> None:
         if not {value, _SIXTEEN_BIT.get(value)} & known:
-            found.append((option, f"{what} {value}, where {listed(sorted(known))} were measured"))
+            found.append((option, f"{what} {value}, where {joined(sorted(known))} were measured"))
 
     for name, column, what, of_config in _PRECISIONS:
         configured = points["llm_id"].map({each: of_config(own) for each, own in llms.items()})

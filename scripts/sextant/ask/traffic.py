@@ -11,17 +11,23 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
-from sextant.base.sheets import id_of
-from sextant.decide.demand import COLUMNS, Demand, SteadyTraffic, busiest_windows, lengths_of
+from sextant.base.sheets import id_of_file_name
+from sextant.decide.demand import (
+    COLUMNS,
+    RequestStream,
+    SteadyTraffic,
+    busiest_windows,
+    length_sampler,
+)
 from sextant.pages.words import duration_words, percent, plural
 from sextant.trace.trace_format import HASH_IDS, parquet_rows, require_trace, sql_text
 from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock
 from sextant.workload.draw import draw_trace, open_workload
 from sextant.workload.generators import Arrivals, Gamma
-from sextant.workload.lengths import Requests
+from sextant.workload.lengths import RequestLengths
 from sextant.workload.profiles import start_time
-from sextant.workload.shared_blocks import read_blocks
+from sextant.workload.shared_blocks import read_shared_blocks
 from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored, read_turns
 
 MOST_REQUESTS = 200_000  # Of a trace with more requests its busiest windows are simulated.
@@ -32,10 +38,10 @@ _SETTINGS = "SET memory_limit = '700MB'; SET enable_progress_bar = false"
 class TraceTraffic(NamedTuple):
     """A trace's own arrivals. Another seed shuffles the lengths within each window."""
 
-    demand: Demand
+    demand: RequestStream
     window_s: float | None
 
-    def drawn(self, seed: int) -> Demand:
+    def drawn(self, seed: int) -> RequestStream:
         """Return the trace for seed 0, else with the lengths of each window shuffled."""
         demand = self.demand
         if seed == 0 or demand.parent is not None:  # turns of a session grow
@@ -54,7 +60,7 @@ class DrawnTraffic(NamedTuple):
     duration_s: float
     first_seed: int = 0  #: Used for seed 0; other seeds count from it.
 
-    def drawn(self, seed: int) -> Demand:
+    def drawn(self, seed: int) -> RequestStream:
         """Return the requests drawn with a seed. Raises InputError if none arrives."""
         n = round(self.arrivals.mean_rate_rps * self.duration_s)
         is_typical = seed == 0 and isinstance(self.arrivals, Gamma) and n > 0
@@ -68,7 +74,7 @@ class DrawnTraffic(NamedTuple):
             problem = f"no request arrives in {self.duration_s:g} s"
             raise InputError(problem, field="--request-rate", fix=fix)
         arrival_s, inputs, outputs = (frame[name].to_numpy() for name in COLUMNS)
-        return Demand(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
+        return RequestStream(self.name, arrival_s, inputs, np.maximum(outputs, 1), self.duration_s)
 
     def steady(self) -> SteadyTraffic | None:
         """Return the requests of one replica, None where they do not arrive at a steady rate."""
@@ -81,7 +87,7 @@ class DrawnTraffic(NamedTuple):
 def traffic_at_rate(
     rate_rps: float,
     workload: str | Path | None,
-    lengths: Requests | None,
+    lengths: RequestLengths | None,
     *,
     alpha: float | None = None,
     duration_s: float | None = None,
@@ -101,9 +107,12 @@ def traffic_at_rate(
         arrivals = Gamma(rate_rps, 1.0 if alpha is None else alpha)
         manner = "Poisson arrivals" if arrivals.alpha == 1 else f"Gamma gaps of shape {alpha:g}"
     if lengths is not None:
-        sample, name = lengths_of(lengths), "given lengths"
+        sample, name = length_sampler(lengths), "given lengths"
     else:
-        sample, name = open_workload(workload or "").sample, id_of(Path(workload or "").name)
+        sample, name = (
+            open_workload(workload or "").sample,
+            id_of_file_name(Path(workload or "").name),
+        )
     duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
     return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
 
@@ -117,7 +126,7 @@ def demand_of_trace(
     has_prefixes: bool = False,
     has_turns: bool = False,
     factor: float = 1.0,
-) -> Demand:
+) -> RequestStream:
     """Read the requests of a normalised trace, of one LLM or service where given, `factor` times.
     Of more than `MOST_REQUESTS` the busiest windows are read, by requests or tokens, each with the
     one before it, in which queues build up. With `has_prefixes` the demand has those of `hash_ids`,
@@ -149,11 +158,11 @@ def demand_of_trace(
         fix = "give a trace with two or more, or another --trace-llm or --trace-service"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
     prefix_id = prefix_tokens = None
-    if has_prefixes and HASH_IDS in stored and len((blocks := read_blocks(trace)).ids):
+    if has_prefixes and HASH_IDS in stored and len((blocks := read_shared_blocks(trace)).ids):
         prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
     arrival_s, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
-    demand = Demand(
-        id_of(Path(trace).stem),
+    demand = RequestStream(
+        id_of_file_name(Path(trace).stem),
         arrival_s,
         np.asarray(read["input_tokens"], np.int64),
         np.maximum(read["output_tokens"], 1).astype(np.int64),
@@ -182,7 +191,9 @@ _COUNTED = """SELECT floor(arrival_s / {window_s})::BIGINT AS place,
     min(arrival_s) AS first_s, max(arrival_s) AS last_s FROM {rows} GROUP BY 1 ORDER BY 1"""
 
 
-def multiplied_demand(demand: Demand, factor: float, block_s: float | None = None) -> Demand:
+def multiplied_demand(
+    demand: RequestStream, factor: float, block_s: float | None = None
+) -> RequestStream:
     """Return `factor` times as many requests on the same clock (see `generators.multiplied`).
     Copies share no prefix. Windows of `block_s` have their requests times the factor."""
     if factor == 1:
@@ -196,7 +207,7 @@ def multiplied_demand(demand: Demand, factor: float, block_s: float | None = Non
     return replace(found, n_of_trace=n_of_trace, lengths_of_trace=demand.lengths_of_trace)
 
 
-def demand_notes(demand: Demand, has_prefix_caching: bool | None) -> list[str]:
+def demand_notes(demand: RequestStream, has_prefix_caching: bool | None) -> list[str]:
     """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
     notes = []
     if has_prefix_caching is not None and demand.prefix_id is not None:

@@ -41,7 +41,7 @@ def file_name(given_id: str) -> str:
     return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], given_id.encode()).decode()
 
 
-def id_of(name: str) -> str:
+def id_of_file_name(name: str) -> str:
     """Return the id of a file name; a name that `file_name` never makes is returned as it is."""
     try:
         given_id = _ENCODED.sub(
@@ -152,7 +152,9 @@ def field_docs(kind: type) -> dict[str, str]:
     return {name: str(field.description) for name, field in known} | docstrings_below(kind)
 
 
-def check(kind: type, values: Mapping[str, Any], file: str | Path, row: int | None = None) -> None:
+def check_fields(
+    kind: type, values: Mapping[str, Any], file: str | Path, row: int | None = None
+) -> None:
     """Check a mapping by a dataclass's fields; InputError says what does not fit, and the fix."""
     try:
         model_of(kind).model_validate(dict(values))
@@ -194,7 +196,7 @@ def load_sheet(
     for cells in sheet_cells(path, kind, delimiter=delimiter):
         values = {name: _typed(cell, types[name]) for name, cell in cells.items() if cell}
         row = Row(values, cells.line, path)
-        check(kind, row, path, row.line)
+        check_fields(kind, row, path, row.line)
         if key and key not in row:
             raise row.error("it is missing", key, field_docs(kind)[key])
         if key and (other := seen.setdefault(comparable(row[key]), row)) is not row:

@@ -23,11 +23,11 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_open_loop
-from sextant.load.source import Prompts, Source, listed
+from sextant.load.source import Prompts, RequestSource, draw_in_order
 from sextant.workload.draw import with_zipf_inputs
 from sextant.workload.generators import Gamma, Varying, child_seed
 from sextant.workload.request_model import RequestModel
@@ -168,7 +168,7 @@ def mean_usage(readings: Readings, start_s: float, end_s: float) -> float | None
 
 
 def run_phases(
-    targets: Sequence[Target],
+    targets: Sequence[ServerAddress],
     model: RequestModel,
     prompts: Prompts,
     scenario: Burst,
@@ -188,11 +188,11 @@ def run_phases(
     seeds = itertools.count(seed)
 
     def run(
-        load: Load, level: float = 0.0, readings_per_s: float = 4.0
+        load: BurstLoad, level: float = 0.0, readings_per_s: float = 4.0
     ) -> tuple[LevelResult, Readings]:
         """Run a load, with prompts of its own, to its end."""
         lengths = load.input_tokens, load.output_tokens
-        source = Source(targets[0].model, listed(*lengths, prompts), next(seeds))
+        source = RequestSource(targets[0].model, draw_in_order(*lengths, prompts), next(seeds))
         with watched_usage(kv_usage, 1 / readings_per_s, epoch_ns) as usages:
             result = run_open_loop(targets, source, load.arrival_s, timeout_s, epoch_ns, level)
         return result, usages
@@ -236,7 +236,7 @@ def _find_rate(run: Run, scenario: Burst, model: RequestModel, seed: int) -> Rat
     sample = steady_load(scenario, 100.0, model, 10.0, child_seed(seed, 0))
     lengths = sample.input_tokens, sample.output_tokens
     inputs, outputs = (np.rint([each.mean()]).astype(int) for each in lengths)
-    alone = Load(np.zeros(1), inputs, outputs, [])
+    alone = BurstLoad(np.zeros(1), inputs, outputs, [])
     run(alone)  # a server's first request is slower than all that follow
     result, usages = run(alone, readings_per_s=20.0)
     row = result.table().to_pylist()[0]
@@ -249,7 +249,7 @@ def _find_rate(run: Run, scenario: Burst, model: RequestModel, seed: int) -> Rat
 
 
 @dataclass(frozen=True)
-class Load:
+class BurstLoad:
     """The requests of a phase, in the order of arrival, and what made them so."""
 
     arrival_s: np.ndarray
@@ -264,7 +264,7 @@ class Load:
 
 def phase_load(
     phase: int, scenario: Burst, rate_rps: float, model: RequestModel, seed: int
-) -> Load:
+) -> BurstLoad:
     """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate. `model` gives
     the outputs' distribution, and the inputs' bounds. Each phase has its own stream of the seed."""
     own_seed, alpha = child_seed(seed, phase), scenario.burstiness
@@ -298,7 +298,7 @@ def steady_load(
     model: RequestModel,
     duration_s: float,
     seed: np.random.SeedSequence,
-) -> Load:
+) -> BurstLoad:
     """Return a load of one rate, with the shape of the scenario's gaps."""
     alpha = scenario.burstiness
     times = Gamma(rate_rps, alpha).times(duration_s=duration_s, seed=child_seed(seed, 0))
@@ -312,7 +312,7 @@ def _mirrored(
     rate_rps: float,
     model: RequestModel,
     seed: np.random.SeedSequence,
-) -> Load:
+) -> BurstLoad:
     """Mirror a trace's windows (IV-A.1): their shapes, their rates up to one common factor."""
     windows, rate_factor = read_windows(service), RATE_FACTORS[service]
     first_s = windows["start_s"].min()
@@ -356,7 +356,7 @@ def _load_at(
     seed: np.random.SeedSequence,
     settings: list[dict[str, Any]],
     **facts: Any,
-) -> Load:
+) -> BurstLoad:
     """Draw requests, one at least: equally many inputs by each theta in turn, and outputs."""
     arrival_s = times if len(times) else np.zeros(1)
     n_each = len(arrival_s) // len(thetas)
@@ -365,4 +365,4 @@ def _load_at(
         for number, theta in enumerate(thetas, 1)
     )
     inputs, outputs = (drawn[name].to_numpy() for name in ("input_tokens", "output_tokens"))
-    return Load(arrival_s, inputs, outputs, settings, facts)
+    return BurstLoad(arrival_s, inputs, outputs, settings, facts)

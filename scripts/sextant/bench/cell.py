@@ -17,7 +17,7 @@ from sextant.bench import tuning
 from sextant.bench.measurement import Cell, Checkpoint, Measurement, cell_from_definition
 from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_and_load
 from sextant.engine.devices import hardware, pick_cores, pick_devices
-from sextant.engine.protocol import Server, ServerSpec
+from sextant.engine.protocol import RunningServer, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.llm import LLM, load_llm, memory_of
@@ -94,15 +94,15 @@ def _tune_and_load(
     """Search the batch weight; measure on the servers that passed the last probe."""
     cell, settings = measurement.cell, measurement.settings
     caps = {"input_tokens": cell.max_input_tokens, "output_tokens": cell.max_output_tokens}
-    inputs, outputs = (tuning.lengths_of(measurement.model, *cap) for cap in caps.items())
+    inputs, outputs = (tuning.probe_lengths(measurement.model, *cap) for cap in caps.items())
 
-    def start(weight: int) -> AbstractContextManager[Sequence[Server]]:
+    def start(weight: int) -> AbstractContextManager[Sequence[RunningServer]]:
         number = len(probes.probes) + 1
         measurement.progress.note(f"server start {number}: batch weight {weight}")
         weighed = [replace(spec, batch_weight_tokens=weight) for spec in specs]
         return ENGINES[settings.name].serve(weighed, settings, server_log)
 
-    def check(servers: Sequence[Server], weight: int) -> None:
+    def check(servers: Sequence[RunningServer], weight: int) -> None:
         cases = tuning.corner_cases(weight, inputs, outputs, settings.max_num_seqs)
         prompts, timeout_s = RandomTokens(llm.vocab_size), settings.request_timeout_s
         tuning.check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)

@@ -19,7 +19,7 @@ from sextant.base.job_log import Progress
 from sextant.bench.burst import run_phases
 from sextant.engine.devices import host_facts
 from sextant.engine.http import accepted_length, mean_itl_ms, server_gauges
-from sextant.engine.protocol import Server
+from sextant.engine.protocol import RunningServer
 from sextant.engine.registry import ENGINES
 from sextant.engine.watcher import Watched, Watcher, WatchPlan
 from sextant.experiment import scenarios
@@ -29,10 +29,18 @@ from sextant.experiment.servers import EngineSettings, Variant
 from sextant.facts.gpu import Devices
 from sextant.load.measure import LevelResult
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
-from sextant.load.source import Prompts, Source, drawn_from, unsent_parameters
+from sextant.load.source import Prompts, RequestSource, drawn_from, unsent_parameters
 from sextant.points import cell_files
-from sextant.points.run import CELL_KEY, CellRun, LeftOut, LevelMedians, LevelRun, ServerFacts, Stop
-from sextant.points.verdict import FEASIBLE, Feasibility, Outcome, Probe, Tuning, Verdict
+from sextant.points.run import (
+    CELL_KEY,
+    CellRun,
+    EarlyStop,
+    LeftOut,
+    LevelMedians,
+    LevelRun,
+    ServerFacts,
+)
+from sextant.points.verdict import FEASIBLE, Feasibility, Probe, ProbeOutcome, Tuning, Verdict
 from sextant.workload.prompts import RandomTokens, load_prompt_source
 from sextant.workload.published import load_request_model
 
@@ -148,7 +156,7 @@ class Checkpoint:
             shutil.rmtree(folder)
 
 
-def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop | None:
+def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> EarlyStop | None:
     """Return why more users need not be measured, None as long as they must: both medians at the
     last level exceed the limits of a closed loop by its `stop_factor`, and more users wait longer.
     A level with fewer than 10 served requests, or without one of the medians, decides nothing."""
@@ -160,7 +168,7 @@ def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> Stop |
         return None
     is_far_beyond = (last.nttft_ms or 0.0) > factor * nttft_limit_ms
     is_far_beyond &= (last.itl_ms or 0.0) > factor * itl_limit_ms
-    return Stop(last, nttft_limit_ms, itl_limit_ms, factor) if is_far_beyond else None
+    return EarlyStop(last, nttft_limit_ms, itl_limit_ms, factor) if is_far_beyond else None
 
 
 class Measurement:
@@ -199,7 +207,7 @@ class Measurement:
                 self._scenarios[level], kind = own, getattr(own.arrivals, "kind", None)
                 log.info("level %g: %s arrivals (%s)", level, scenario.arrivals, kind)
 
-    def run(self, servers: Sequence[Server]) -> None:
+    def run(self, servers: Sequence[RunningServer]) -> None:
         """Measure what was not measured before at this batch weight; ServerError if one died."""
         self._unsent_parameters = unsent_parameters(self.model)
         if self._unsent_parameters:
@@ -247,7 +255,7 @@ class Measurement:
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
             requests = drawn_from(self.model, prompts, cell.sampler)
-            source = Source(self._targets[0].model, requests, seed)
+            source = RequestSource(self._targets[0].model, requests, seed)
             load = (self._scenarios[level], level, self._targets, source, self._timeout_s)
             with self._watch(level) as watcher:
                 begin = partial(self._note_metrics, level)
@@ -334,7 +342,7 @@ class Measurement:
         verdict = feasibility.verdict if feasibility else FEASIBLE
         if verdict.is_feasible and server is None:
             n_starts = {"n_server_starts": len(self.probes)}
-            verdict = Verdict(Outcome.NO_BATCH_WEIGHT_PASSED, n_starts)
+            verdict = Verdict(ProbeOutcome.NO_BATCH_WEIGHT_PASSED, n_starts)
         weight = server.batch_weight_tokens if server else None
         tuning = Tuning(verdict, weight, self.possible_gain, feasibility, tuple(self.probes))
         tables = {name: self.kept.table(name, self.levels) for name in cell_files.TABLES}
@@ -342,7 +350,7 @@ class Measurement:
         run = CellRun(
             **{name: getattr(cell, name) for name in same - {"variant_id"}},
             variant_id=cell.variant.variant_id,
-            scenario=scenarios.as_json(cell.scenario),
+            scenario=scenarios.scenario_json(cell.scenario),
             verdict=verdict,
             batch_weight_tokens=weight,
             server=server,

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sextant.base.files import atomic_path
-from sextant.engine.protocol import Server, ServerError
+from sextant.engine.protocol import RunningServer, ServerError
 from sextant.load.schedules import run_open_loop
-from sextant.load.source import Prompts, Source, listed
+from sextant.load.source import Prompts, RequestSource, draw_in_order
 from sextant.points.cell_files import from_json, to_json
 from sextant.points.verdict import MemoryFacts, Probe
 from sextant.workload.request_model import RequestModel
@@ -183,7 +183,7 @@ class CornerCase(NamedTuple):
     output_tokens: int
 
 
-def lengths_of(model: RequestModel, name: str, cap: int) -> tuple[int, int, int]:
+def probe_lengths(model: RequestModel, name: str, cap: int) -> tuple[int, int, int]:
     """Return the least and the mean (of the bins) and the most (`cap`) of a workload's lengths."""
     values = model.frame[name].to_numpy(float)
     mean = np.average(values, weights=model.weights)
@@ -216,7 +216,7 @@ def corner_cases(
 
 
 def check_corner_cases(
-    servers: Sequence[Server],
+    servers: Sequence[RunningServer],
     cases: Sequence[CornerCase],
     prompts: Prompts,
     seed: int,
@@ -225,8 +225,8 @@ def check_corner_cases(
     """Put each case on all servers at once; ServerError: a request failed, or a server died."""
     targets = [server.target for server in servers]
     for number, case in enumerate(cases):
-        requests = listed([case.input_tokens], [case.output_tokens], prompts)
-        source = Source(targets[0].model, requests, seed + number)
+        requests = draw_in_order([case.input_tokens], [case.output_tokens], prompts)
+        source = RequestSource(targets[0].model, requests, seed + number)
         # Request i goes to server i mod n: each gets the whole case.
         due_s = np.zeros(case.n_requests * len(servers))
         result = run_open_loop(targets, source, due_s, timeout_s, time.monotonic_ns())
@@ -281,9 +281,9 @@ class ProbeRecord:
 def tune_and_load(
     limits: WeightRange,
     record: ProbeRecord,
-    start: Callable[[int], AbstractContextManager[Sequence[Server]]],
-    check: Callable[[Sequence[Server], int], None],
-    load: Callable[[Sequence[Server]], None],
+    start: Callable[[int], AbstractContextManager[Sequence[RunningServer]]],
+    check: Callable[[Sequence[RunningServer], int], None],
+    load: Callable[[Sequence[RunningServer]], None],
 ) -> int | None:
     """Search the batch weight; `load` the servers that passed the last probe and return their
     weight, None if none works. Servers that run out of memory under load have not passed, also in
@@ -314,7 +314,7 @@ def tune_and_load(
             record.add(Probe(weight, "out_of_memory", str(error), duration_s, error.memory))
 
 
-def _least_memory(servers: Sequence[Server]) -> MemoryFacts:
+def _least_memory(servers: Sequence[RunningServer]) -> MemoryFacts:
     """Return the facts of the server with the least memory, of servers that run together."""
     each = [vars(server.memory()) for server in servers]
     known = {name: [it[name] for it in each if it[name] is not None] for name in each[0]}

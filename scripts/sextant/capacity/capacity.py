@@ -14,19 +14,27 @@ from sextant.ask.laws import LLMLaws, Settings, find_laws, server_laws
 from sextant.ask.question import Question
 from sextant.ask.traffic import demand_notes, multiplied_demand
 from sextant.base.errors import InputError
-from sextant.decide.demand import Demand, Judged, Outcome, SteadyTraffic, Target, Traffic, judge
+from sextant.decide.demand import (
+    Judged,
+    RequestStream,
+    ServingResults,
+    SteadyTraffic,
+    Target,
+    Traffic,
+    judge_windows,
+)
 from sextant.decide.simulated_sizing import (
     Sizing,
     neighbours,
     simulated_server,
     size_profiles,
-    summary,
+    summarise_windows,
 )
 from sextant.decide.sizing import draws_needed, fewest_replicas
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
 from sextant.pages.words import DAY_S, HOUR_S, percent, plural
-from sextant.simulate.scaling import Policy
+from sextant.simulate.scaling import ScalingPolicy
 from sextant.simulate.simulation import Router
 
 RISK = 0.1
@@ -62,7 +70,7 @@ class CapacityQuestion:
     router: Router = "round_robin"
     split_tokens: int | None = None  #: Longest input of one of two pools to compare with one.
     is_disaggregated: bool = False  #: Compare with prefill and decode on replicas of their own.
-    policy: Policy | None = None  # how replicas come and go, to compare with those that stay
+    policy: ScalingPolicy | None = None  # how replicas come and go, to compare with those that stay
     attainment: float | None = None
     """Share of windows that a tuned policy has to meet; None: none is tuned."""
     steady: SteadyTraffic | None = None
@@ -224,7 +232,7 @@ def _changes(sizing: Sizing, asked: CapacityQuestion, startup: Startup) -> dict[
         "scheduled": windows_of(scheduled),
     }
     return {
-        "fixed": summary(fixed, target),
+        "fixed": summarise_windows(fixed, target),
         "neighbours": neighbours(sizing, sized_by, target),
         "failure": after_failure(sizing, demand, target, startup.median_s),
         "growth": after_growth(sizing, demand, target),
@@ -277,8 +285,8 @@ def windows_of(judged: Judged) -> dict[str, Any]:
 
 
 def serve_with_failure(
-    sizing: Sizing, demand: Demand, at_s: float, back_s: float, window_s: float | None = None
-) -> Outcome:
+    sizing: Sizing, demand: RequestStream, at_s: float, back_s: float, window_s: float | None = None
+) -> ServingResults:
     """Return the results of requests when one replica fails, and is back later.
 
     Replicas take requests in turn, so each is simulated by itself. What the failed one was working
@@ -313,7 +321,7 @@ def serve_with_failure(
 
 
 def after_failure(
-    sizing: Sizing, demand: Demand, target: Target, startup_s: float
+    sizing: Sizing, demand: RequestStream, target: Target, startup_s: float
 ) -> dict[str, Any]:
     """Return the results when one replica fails in the middle of the busiest minute.
 
@@ -323,11 +331,11 @@ def after_failure(
     at_s = start_s + min(_MINUTE_S, demand.duration_s - start_s) / 2
     gaps_s = target.window_s if "itl" in target.limits else None
     outcome = serve_with_failure(sizing, demand, at_s, at_s + startup_s, gaps_s)
-    judged = judge(outcome, target, demand.n_windows(target.window_s))
-    return {"at_s": at_s, "back_s": at_s + startup_s, **summary(judged, target)}
+    judged = judge_windows(outcome, target, demand.n_windows(target.window_s))
+    return {"at_s": at_s, "back_s": at_s + startup_s, **summarise_windows(judged, target)}
 
 
-def after_growth(sizing: Sizing, demand: Demand, target: Target) -> dict[str, Any]:
+def after_growth(sizing: Sizing, demand: RequestStream, target: Target) -> dict[str, Any]:
     """Return the results with more traffic, and the replicas that it needs."""
     server, count = sizing.server, sizing.count
     more = multiplied_demand(demand, GROWTH, target.window_s)
@@ -337,13 +345,13 @@ def after_growth(sizing: Sizing, demand: Demand, target: Target) -> dict[str, An
         "factor": GROWTH,
         "replicas_needed": needed,
         "usd_per_hour": None if needed is None else server.usd_per_hour(needed),
-        **summary(results(count), target),
+        **summarise_windows(results(count), target),
     }
 
 
 def find_schedule(
     sizing: Sizing,
-    demand: Demand,
+    demand: RequestStream,
     target: Target,
     terms: Terms,
     startup: Startup,
@@ -425,7 +433,7 @@ def _labels(start: datetime | None, days: float, n_slots: int, slot_s: float) ->
     return [each.strftime(form) for each in moments]
 
 
-def _warnings(demand: Demand, asked: CapacityQuestion, offer: LLMLaws) -> list[str]:
+def _warnings(demand: RequestStream, asked: CapacityQuestion, offer: LLMLaws) -> list[str]:
     is_given = bool(asked.question.prefix_hit_rate)
     warnings = demand_notes(demand, None if is_given else asked.settings.has_prefix_caching)
     if demand.n_of_trace is not None:

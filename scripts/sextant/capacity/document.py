@@ -16,7 +16,7 @@ from sextant.ask.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.capacity.capacity import CapacityQuestion, answer_capacity
-from sextant.decide.demand import WINDOW_S, Target, Traffic, requests_of_demand
+from sextant.decide.demand import WINDOW_S, Target, Traffic, mean_lengths_of
 from sextant.decide.sizing import MOST_REPLICAS
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import METRICS, SLO, limits_of
@@ -26,7 +26,7 @@ from sextant.pages.words import (
     HOUR_S,
     chance,
     duration_words,
-    listed,
+    joined,
     number,
     per_second,
     percent,
@@ -35,7 +35,7 @@ from sextant.pages.words import (
     time_unit,
 )
 from sextant.points.measured import load_run
-from sextant.workload.lengths import Length, Requests
+from sextant.workload.lengths import Length, RequestLengths
 
 Answer = Mapping[str, Any]
 _RATE_NOTE = (
@@ -87,7 +87,9 @@ def _sections(answer: Answer) -> list[Block]:
     rows, beaten = shared.split_beaten(answer["alternatives"])
     header = ["Deployment", "Price", "Probability", "Why"]
     table, others = (
-        Table(header, [profile_cells(row) for row in part], {0, 3}, has_header_in_text=False)
+        Table(
+            header, [capacity_profile_cells(row) for row in part], {0, 3}, has_header_in_text=False
+        )
         for part in (rows, beaten)
     )
     notes = shared.beaten_notes(beaten, answer["risk"])
@@ -119,7 +121,8 @@ def _sections(answer: Answer) -> list[Block]:
         *blocks,
         Section("How to read these numbers", [Note(_RATE_NOTE)], is_detail=True),
         Section(
-            f"With {shared.deployment(answer)}, by {how}", [counts, Facts(_change_lines(answer))]
+            f"With {shared.deployment_words(answer)}, by {how}",
+            [counts, Facts(_change_lines(answer))],
         ),
         Section("Schedule", [Table(header, slots)], is_detail=len(slots) < 2),
         *(_scaling_sections(answer) if "scaling" in answer else []),
@@ -156,7 +159,7 @@ def _scaling_sections(answer: Answer) -> list[Block]:
         verdict = f"saves {percent(saved)}" if saved > 0 else "costs more: keep those"
         behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
         of = [row["metadata"] for row in spec["triggers"]]
-        targets = listed([f"{each['query']} at {each['threshold']}" for each in of])
+        targets = joined([f"{each['query']} at {each['threshold']}" for each in of])
         text = (
             f"Tuned: {targets} for each replica, {spec['minReplicaCount']} to "
             f"{spec['maxReplicaCount']} replicas, a peak remembered for "
@@ -257,14 +260,14 @@ def _asked(answer: Answer) -> str:
     return (
         f"for {demand['name']}: {plural(demand['n_requests'], 'request')} in "
         f"{duration_words(demand['duration_s'])} ("
-        f"{rate_words(demand['rate_rps'])}; {listed(most)}{gaps}), "
+        f"{rate_words(demand['rate_rps'])}; {joined(most)}{gaps}), "
         f"{number(demand['mean_input_tokens'])} input and "
         f"{number(demand['mean_output_tokens'])} output tokens on average,\n"
-        f"so that {listed(words)}, {_windows_words(slo)}"
+        f"so that {joined(words)}, {_windows_words(slo)}"
     )
 
 
-def profile_cells(row: Answer) -> list[str]:
+def capacity_profile_cells(row: Answer) -> list[str]:
     """Return the cells of a GPU profile: its name, price and probability, and why."""
     name = row["gpu_profile_id"] + ("" if row["is_gpu_measured"] else " (GPU never measured)")
     if row["status"] == "meets":
@@ -414,7 +417,7 @@ def size_files(
     workload = experiment.workloads[decision["workload_id"]]
     traffic, notes = _traffic(slo, inputs, window_s, workload, seed)
     demand = traffic.drawn(0)
-    lengths = requests_of_demand(demand)
+    lengths = mean_lengths_of(demand)
     target = Target(slo.limits, slo.goodput, slo.allowed_failures, window_s)
     known = load_run(inputs, experiment, source, decision)
     key = {"source": source, "slo_id": slo.slo_id, "trace_id": slo.trace_id}
@@ -462,7 +465,7 @@ def _traffic(
     """Return the traffic, and notes about it: a workload's caps shorten a trace's requests."""
     if slo.trace_id is None:
         lengths = [Length(mean, mean) for mean in slo.lengths.values()]
-        requests = Requests(*lengths) if lengths else None
+        requests = RequestLengths(*lengths) if lengths else None
         folder = Path(inputs["requests"]).parent
         return traffic_at_rate(slo.load, folder, requests, first_seed=seed), []
     demand = demand_of_trace(inputs["trace"], window_s=window_s or WINDOW_S)

@@ -21,8 +21,8 @@ from sextant.simulate.scaling import (
     Aggregate,
     Direction,
     Metric,
-    Policy,
     Reactive,
+    ScalingPolicy,
     Step,
     Timeline,
     Trigger,
@@ -50,7 +50,7 @@ _QUANTITY = re.compile(r"([0-9]*\.?[0-9]+)(m|k|)")
 _PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 
 
-def read_policy(path: Path) -> Policy:
+def read_policy(path: Path) -> ScalingPolicy:
     """Return the policy of a file. Raises InputError where it has none that is simulated."""
     if path.suffix == ".csv":
         return _timeline(path)

@@ -11,11 +11,11 @@ import numpy as np
 
 from sextant.capacity.capacity import CapacityQuestion, find_schedule, windows_of
 from sextant.capacity.policies import manifest
-from sextant.decide.demand import WINDOW_S, Judged, Outcome, are_good, judge
+from sextant.decide.demand import WINDOW_S, Judged, ServingResults, are_good, judge_windows
 from sextant.decide.simulated_sizing import Sizing
 from sextant.facts.startup import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
-from sextant.simulate.scaling import Policy, Reactive, Scaling, Trigger
+from sextant.simulate.scaling import Reactive, Scaling, ScalingPolicy, Trigger
 from sextant.simulate.simulation import on_threads
 
 N_DRAWS = 8
@@ -104,7 +104,7 @@ def _draws(sizing: Sizing) -> list[int]:
 class _Followed(NamedTuple):
     """A policy in one draw of law and traffic."""
 
-    outcome: Outcome
+    outcome: ServingResults
     judged: Judged
     scaling: Scaling
 
@@ -124,7 +124,7 @@ def _follow(
     asked: CapacityQuestion,
     startup: Startup,
     initial: int,
-    policy: Policy,
+    policy: ScalingPolicy,
     draw: int,
 ) -> _Followed:
     """Simulate a policy; a reactive one starts with the replicas that its first window needs."""
@@ -134,14 +134,14 @@ def _follow(
         how["initial"] = min(max(policy.least, initial), policy.most)
     assert sizing.server.follow is not None
     outcome, scaling = sizing.server.follow(demand, policy, draw, window_s, **how)
-    judged = judge(outcome, asked.target, demand.n_windows(window_s))
+    judged = judge_windows(outcome, asked.target, demand.n_windows(window_s))
     return _Followed(outcome, judged, scaling)
 
 
 def _tuned(
     sizing: Sizing,
     asked: CapacityQuestion,
-    follow: Callable[[Policy, int], _Followed],
+    follow: Callable[[ScalingPolicy, int], _Followed],
     known: dict[str, Any],
 ) -> tuple[Reactive, bool]:
     """Return the cheapest policy that attains what is asked in the draw of the answer, or the one
@@ -183,7 +183,7 @@ def _in_flight(sizing: Sizing, asked: CapacityQuestion) -> float:
     return float(np.nanmean(outcome.e2e_s)) * most / span_s / sizing.count
 
 
-def _worst(made: _Followed, asked: CapacityQuestion, policy: Policy) -> list[dict[str, Any]]:
+def _worst(made: _Followed, asked: CapacityQuestion, policy: ScalingPolicy) -> list[dict[str, Any]]:
     """Return the minutes with the most requests beyond a limit, in the order of time."""
     is_bad = ~are_good(made.outcome, asked.target)
     minute = (made.outcome.arrival_s // MINUTE_S).astype(int)

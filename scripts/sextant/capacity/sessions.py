@@ -7,19 +7,19 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.decide.demand import Demand
+from sextant.decide.demand import RequestStream
 from sextant.pages.words import HOUR_S
 
 
 class SessionTraffic(NamedTuple):
     """Sessions of a trace that start at random at a steady rate, each draw with others."""
 
-    demand: Demand  # with turns
+    demand: RequestStream  # with turns
     per_hour: float
     duration_s: float
     seed: int
 
-    def drawn(self, seed: int) -> Demand:
+    def drawn(self, seed: int) -> RequestStream:
         """Return the turns of a time; sessions that began before it are met where they are."""
         whole = self.demand
         assert whole.session is not None

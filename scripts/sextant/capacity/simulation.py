@@ -14,25 +14,25 @@ from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
-from sextant.law.means import Limits, Load, saturation_rps
+from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
 from sextant.pages.words import HOUR_S, MINUTE_S, duration_words, number, percent, plural
 from sextant.points.metrics import SHOWN, STATISTICS
-from sextant.simulate.pools import Pool, simulate_apart, simulate_users_apart
-from sextant.simulate.scaling import Policy, Scaling, simulate_scaled
+from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
+from sextant.simulate.scaling import Scaling, ScalingPolicy, simulate_scaled
 from sextant.simulate.simulation import (
     OK,
-    Requests,
     Router,
     Scheduler,
+    SimulatedRequests,
     Simulation,
     StepLaw,
     TooFewRequests,
-    intervals,
     on_threads,
     simulate,
     simulate_closed,
     summarise,
+    summary_intervals,
 )
 
 _MOST_REQUESTS = 10_000_000
@@ -55,7 +55,7 @@ class Sent:
     """Requests: they arrive whatever the servers do, or users wait for their last answer."""
 
     name: str
-    requests: Callable[[int], Requests]  #: Draws so many requests; of arrivals, all.
+    requests: Callable[[int], SimulatedRequests]  #: Draws so many requests; of arrivals, all.
     duration_s: float
     users: int | None = None
     """Who each send a request when their last one is answered; None: requests arrive."""
@@ -91,7 +91,7 @@ def simulate_llm(
     n_draws: int = 100,
     limits_ms: dict[str, float] | None = None,
     decode_replicas: int | None = None,
-    policy: Policy | None = None,
+    policy: ScalingPolicy | None = None,
     startup: Callable[[LLM], Startup] = startup_of,
 ) -> dict[str, Any]:
     """Return latencies, rates and use of a deployment at the most likely law of a step.
@@ -151,8 +151,8 @@ def simulate_llm(
         if decode_profile_id is None or decode_replicas is None:
             return load.run(schedulers[draw], laws[draw], replicas, router, warmup_s)
         second = offer.laws[decode_profile_id]
-        decode = Pool(second.schedulers[draw], second.laws[draw], decode_replicas)
-        prefill = Pool(schedulers[draw], laws[draw], replicas)
+        decode = ReplicaPool(second.schedulers[draw], second.laws[draw], decode_replicas)
+        prefill = ReplicaPool(schedulers[draw], laws[draw], replicas)
         apart = prefill, decode, handover(offer.subject.llm, offer.subject.engine, *profiles)
         if load.users is None:
             return simulate_apart(load.requests(0), *apart, warmup_s)
@@ -207,7 +207,7 @@ def simulate_llm(
         "replica_hours": scalings[0].replica_s / HOUR_S if scalings else None,
         "by_minute": by_minute(best, scalings[0], load.duration_s) if scalings else None,
         **numbers,
-        "intervals": intervals(drawn) if drawn else None,
+        "intervals": summary_intervals(drawn) if drawn else None,
         "n_draws": n_draws,
         "limits_ms": limits_ms or {},
         "scheduler": asdict(schedulers[0]),
@@ -263,8 +263,8 @@ def _saturation(
     is_taken = inputs + outputs <= scheduler.longest
     is_ok = simulation.status == OK
     cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
-    each = Load(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
-    limits = Limits.of(scheduler)
+    each = MeanLoad(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
+    limits = BatchLimits.of(scheduler)
     served_rps = simulation.n_replicas * float(saturation_rps(law, limits, each))
     offered_rps = float(is_taken.sum() / duration_s)
     # As many as are served at once never wait, however fast a short burst of them comes.

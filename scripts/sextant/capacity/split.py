@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.decide.demand import Demand, Target, Traffic
-from sextant.decide.simulated_sizing import Server, Sizing, size_profiles
+from sextant.decide.demand import RequestStream, Target, Traffic
+from sextant.decide.simulated_sizing import SimulatedReplica, Sizing, size_profiles
 from sextant.decide.sizing import probability_of
 
 
@@ -18,14 +18,18 @@ class _Part(NamedTuple):
     tokens: int
     is_long: bool
 
-    def drawn(self, seed: int) -> Demand:
+    def drawn(self, seed: int) -> RequestStream:
         """Return the requests of a draw that are on this side."""
         demand = self.traffic.drawn(seed)
         return demand.at(np.flatnonzero((demand.input_tokens > self.tokens) == self.is_long))
 
 
 def size_split(
-    servers: Mapping[str, Server], traffic: Traffic, tokens: int, target: Target, confidence: float
+    servers: Mapping[str, SimulatedReplica],
+    traffic: Traffic,
+    tokens: int,
+    target: Target,
+    confidence: float,
 ) -> dict[str, Any]:
     """Return the cheapest pool for inputs up to `tokens`, that for longer ones, and both together.
     `short` and `long` have `gpu_profile_id` and `replicas`, None where no number is likely enough;

@@ -64,7 +64,7 @@ def recommend(
             keep=capacity.KeepOptions(**shares),
             asked=asked,
             candidates=candidates,
-            server=capacity.ServerOptions(),
+            server=capacity.SchedulerOptions(),
             search=capacity.SearchOptions(),
             shown=shown,
             _notes=(_SIMULATED,),
@@ -73,7 +73,7 @@ def recommend(
     from sextant.answer.answer import recommendation_document
     from sextant.recommend.recommend import recommend_llm
 
-    slo = options.slo_of(asked, load, limits, given.max_failed)
+    slo = options.slo_of_options(asked, load, limits, given.max_failed)
     how: dict[str, Any] = {name: getattr(given, name) for name in ("predictor", "decision", "risk")}
     how |= candidates.of() | {"is_disaggregated": given.disaggregated}
     answer = recommend_llm(asked.question(slo, **how))
@@ -97,7 +97,7 @@ def explain(
 
     # The limits play no part: latencies are explained, not judged.
     limits = options.LimitOptions(nttft_ms="1", itl_ms="1")
-    slo = options.slo_of(asked, options.LoadOptions(users=users_per_replica), limits)
+    slo = options.slo_of_options(asked, options.LoadOptions(users=users_per_replica), limits)
     found = explain_llm(asked.question(slo), gpu_profile, users_per_replica)
     options.print_document(found, printed)
 
@@ -170,10 +170,15 @@ def characterizations(
 ) -> None:
     """List what answers can rest on: what ships, what the store has, and folders."""
     from sextant.ask.source import known_sources
-    from sextant.points.characterization import as_text, summary
+    from sextant.points.characterization import characterization_summary, characterization_text
 
-    rows = [summary(known, place) for known, place in known_sources(folders or (), database)]
-    options.say(json.dumps(rows, indent=2) if as_json else "\n\n".join(map(as_text, rows)))
+    rows = [
+        characterization_summary(known, place)
+        for known, place in known_sources(folders or (), database)
+    ]
+    options.say(
+        json.dumps(rows, indent=2) if as_json else "\n\n".join(map(characterization_text, rows))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +211,9 @@ def import_characterization(
     A published data set is imported by the script in its folder, import.py in
     resources/characterizations/.
     """
-    from sextant.points.export import Served, import_load_tool
+    from sextant.points.export import MeasuredSetup, import_load_tool
 
-    served = Served(given.gpu_profile, given.llm, given.engine, given.engine_version)
+    served = MeasuredSetup(given.gpu_profile, given.llm, given.engine, given.engine_version)
     options.say(f"{out}: {import_load_tool(tool, files, out, served, given.configs)}")
 
 

@@ -92,7 +92,7 @@ def ingest(
     given: IngestOptions,
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
-    from sextant.pages.words import duration_words, listed, percent
+    from sextant.pages.words import duration_words, joined, percent
     from sextant.trace.job import ingest_trace
     from sextant.trace.reading import some_of
     from sextant.trace.trace_format import MAPPED
@@ -113,7 +113,7 @@ def ingest(
         since = f" from {report['start_time']}" if report["start_time"] else ""
         say(f"{duration_words(duration_s)}{since}, {rate_rps:,.3g} requests/s on average")
     if reasons := report["n_rejected_by_reason"]:
-        say(f"set aside in {rejected}: {listed([f'{n:,} × {why}' for why, n in reasons.items()])}")
+        say(f"set aside in {rejected}: {joined([f'{n:,} × {why}' for why, n in reasons.items()])}")
     if report["n_moved"]:
         late_s = report["most_late_s"]
         say(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s")
@@ -125,10 +125,10 @@ def ingest(
 def show(database: Database = None) -> None:
     """Print the recommendations of the store, and where the report is."""
     from sextant.ask.question import PIPELINE_STORE
-    from sextant.report.answers import summary
+    from sextant.report.answers import store_summary
 
     database = database or PIPELINE_STORE
-    print_document(summary(database))
+    print_document(store_summary(database))
     page = database.parent / "report" / "index.html"
     if page.exists():
         say(f"\nReport: {page}")

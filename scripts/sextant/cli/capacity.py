@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from sextant.ask.laws import Settings
     from sextant.capacity.simulation import Sent
-    from sextant.decide.demand import Demand, Traffic
+    from sextant.decide.demand import RequestStream, Traffic
     from sextant.facts.llm import LLM
     from sextant.facts.startup import Startup
-    from sextant.simulate.scaling import Policy
-    from sextant.simulate.simulation import Requests
-    from sextant.workload.lengths import Requests as Lengths
+    from sextant.simulate.scaling import ScalingPolicy
+    from sextant.simulate.simulation import SimulatedRequests
+    from sextant.workload.lengths import RequestLengths as Lengths
 
 ROUTERS = Literal["round_robin", "least_requests", "prefix"]
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
@@ -74,7 +74,7 @@ class KeepOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class SchedulerOptions:
     """The engine's settings, under vLLM's names."""
 
     max_num_seqs: int | None = None
@@ -129,7 +129,7 @@ def print_capacity(
     keep: KeepOptions,
     asked: options.AskedOptions,
     candidates: options.CandidateOptions,
-    server: ServerOptions,
+    server: SchedulerOptions,
     search: SearchOptions,
     shown: options.PrintOptions,
     _notes: tuple[str, ...] = (),
@@ -141,7 +141,7 @@ def print_capacity(
     from sextant.capacity import policies
     from sextant.capacity.capacity import CapacityQuestion, Terms, answer_capacity
     from sextant.capacity.document import capacity_document
-    from sextant.decide.demand import WINDOW_S, Target, requests_of_demand
+    from sextant.decide.demand import WINDOW_S, Target, mean_lengths_of
     from sextant.facts.slo import SLO
 
     if not 0 < keep.risk < 1:
@@ -162,7 +162,7 @@ def print_capacity(
         target = Target(slo.limits, keep.goodput, keep.max_failed, None if steady else window_s)
     question = asked.question(slo, **candidates.of())
     if steady is None:
-        question = replace(question, requests=requests_of_demand(demand))
+        question = replace(question, requests=mean_lengths_of(demand))
     slot_s = _seconds(search.slot, "--slot")
     terms = Terms(slot_s, _startup(search.startup), search.least_replicas)
     policy = policies.read_policy(search.policy) if search.policy is not None else None
@@ -339,7 +339,7 @@ def simulate(
     traffic: TrafficOptions,
     limits: options.LimitOptions,
     asked: options.AskedOptions,
-    server: ServerOptions,
+    server: SchedulerOptions,
     shown: options.PrintOptions,
 ) -> None:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
@@ -347,13 +347,13 @@ def simulate(
     from sextant.ask.traffic import demand_notes
     from sextant.base.files import provenance
     from sextant.capacity import simulation
-    from sextant.decide.demand import requests_of_demand
+    from sextant.decide.demand import mean_lengths_of
 
     if asked.prefix_hit_rate:
         fix = "give --unique-prompts: prompts that repeat hit the simulated cache"
         raise InputError("cache hits are simulated", field="--prefix-hit-rate", fix=fix)
 
-    def repeating(requests: "Requests") -> "Requests":
+    def repeating(requests: "SimulatedRequests") -> "SimulatedRequests":
         n = given.unique_prompts
         return requests.repeating(n, asked.seed) if n else requests
 
@@ -362,8 +362,8 @@ def simulate(
         drawn = sent.requests
         sent = replace(sent, requests=lambda n: repeating(drawn(n)))
     else:
-        demand: Demand = traffic_of(traffic, asked, None).drawn(0)
-        requests, lengths = repeating(demand.simulated()), requests_of_demand(demand)
+        demand: RequestStream = traffic_of(traffic, asked, None).drawn(0)
+        requests, lengths = repeating(demand.simulated()), mean_lengths_of(demand)
         notes = demand_notes(demand, None if given.unique_prompts else server.prefix_caching)
         sent = simulation.Sent(
             demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes)
@@ -399,7 +399,7 @@ def simulate(
     shown.print(simulation.simulation_document(facts, provenance()))
 
 
-def _policy(given: SimulateOptions) -> "Policy | None":
+def _policy(given: SimulateOptions) -> "ScalingPolicy | None":
     from sextant.capacity.policies import read_policy
 
     if given.policy is None:
@@ -416,22 +416,22 @@ def _users(users: int, traffic: TrafficOptions, asked: options.AskedOptions) -> 
     import numpy as np
 
     from sextant.capacity.simulation import Sent
-    from sextant.decide.demand import lengths_of
-    from sextant.simulate.simulation import Requests
+    from sextant.decide.demand import length_sampler
+    from sextant.simulate.simulation import SimulatedRequests
     from sextant.workload.draw import open_workload
 
     problem = "users send when their last request is answered"
     options.refuse(traffic, problem, "trace", "request_rate", "burstiness")
-    sample, name = lengths_of(_lengths(asked, "--users")), "given lengths"
+    sample, name = length_sampler(_lengths(asked, "--users")), "given lengths"
     if asked.workload is not None:
         sample, name = open_workload(asked.workload).sample, Path(asked.workload).name
 
-    def draw(n: int) -> Requests:
+    def draw(n: int) -> SimulatedRequests:
         frame = sample(n, seed=asked.seed)
         inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
         # Users are met amid their first answers: else those of equal requests stay in step.
         left = np.ones(n)
         left[:users] = np.random.default_rng(asked.seed).random(min(users, n))
-        return Requests.of(np.zeros(n), inputs, np.ceil(left * np.maximum(outputs, 1)))
+        return SimulatedRequests.of(np.zeros(n), inputs, np.ceil(left * np.maximum(outputs, 1)))
 
     return Sent(name, draw, _seconds(traffic.duration or "1h", "--duration"), users)

@@ -14,7 +14,7 @@ from sextant.cli import options
 if TYPE_CHECKING:
     import numpy as np
 
-    from sextant.engine.http import Target
+    from sextant.engine.http import ServerAddress
     from sextant.experiment.scenarios import Scenario
     from sextant.load.source import Draw, Form, Prompts, Text
 
@@ -27,7 +27,7 @@ _OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
+class EndpointOptions:
     """Which server, and how to reach it."""
 
     base_url: list[str]
@@ -45,10 +45,10 @@ class ServerOptions:
     chat: Annotated[bool, typer.Option("--chat")] = False
     """/v1/chat/completions in place of /v1/completions; prompts are text."""
 
-    def targets(self) -> "list[Target]":
+    def targets(self) -> "list[ServerAddress]":
         """Return the replicas. Raises InputError for a wrong URL, variable or certificate."""
         from sextant.base.network import without_v1
-        from sextant.engine.http import Target, api_key_of
+        from sextant.engine.http import ServerAddress, api_key_of
 
         option = "--api-key-env"
         key = api_key_of(self.api_key_env or _KEY_VARIABLE, option)
@@ -60,7 +60,7 @@ class ServerOptions:
             raise InputError(f"the environment has no {named}", field=option, fix=fix)
         how = {"path": "/v1/chat/completions"} if self.chat else {}
         urls = map(without_v1, self.base_url)
-        targets = [Target(url, self.model, key, self.ca_file, **how) for url in urls]
+        targets = [ServerAddress(url, self.model, key, self.ca_file, **how) for url in urls]
         with options.naming_options({}):
             for target in targets:
                 target.address()
@@ -191,7 +191,7 @@ class RequestOptions:
 
     def _fixed(self, lengths: list[int], is_text: bool) -> "Content":
         """Return requests of one length; without texts this loads no library of data frames."""
-        from sextant.load.source import listed
+        from sextant.load.source import draw_in_order
         from sextant.workload.prompts import RandomTokens
 
         if len(lengths) < 2:
@@ -202,15 +202,15 @@ class RequestOptions:
         inputs, outputs = lengths
         facts = {"max_input_tokens": inputs, "max_output_tokens": outputs}
         fields = {"workload_id": f"{inputs}-in-{outputs}-out", "definition": facts}
-        return listed([inputs], [outputs], prompts), fields
+        return draw_in_order([inputs], [outputs], prompts), fields
 
     def _replayed(self, trace: Path, is_text: bool) -> "Content":
         from sextant.load.source import N_WORDS, Texts, replayed
         from sextant.workload.prompts import FIRST_TOKEN_ID, RandomTokens
-        from sextant.workload.shared_blocks import read_blocks
+        from sextant.workload.shared_blocks import read_shared_blocks
 
         options.refuse(self, "requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
-        blocks, texts = read_blocks(trace), self._texts(is_text)
+        blocks, texts = read_shared_blocks(trace), self._texts(is_text)
         # The input of a failed request may not be known.
         blocks = replace(blocks, input_tokens=blocks.input_tokens.clip(1))
         below = N_WORDS if is_text else RandomTokens(self.vocab_size).n_ids
@@ -289,7 +289,7 @@ class SubjectOptions:
 @options.grouped
 def load(
     *,
-    server: ServerOptions,
+    server: EndpointOptions,
     out: Annotated[
         Path,
         typer.Option(file_okay=False, help="Folder of the results, a cell: run.json and tables."),

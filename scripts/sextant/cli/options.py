@@ -23,7 +23,7 @@ from sextant.pages.blocks import Document, as_json, as_text
 if TYPE_CHECKING:
     from sextant.ask.question import Question
     from sextant.facts.slo import SLO
-    from sextant.workload.lengths import Requests
+    from sextant.workload.lengths import RequestLengths
 
 _WIDTH = 100  # Letters in a line of prose, where the terminal has room for them.
 Seed = Annotated[
@@ -243,11 +243,11 @@ class AskedOptions(StoreOptions):
     strict: Annotated[bool, typer.Option("--strict")] = False
     """Refuse what lies outside of what was measured."""
 
-    def requests(self) -> "Requests | None":
+    def requests(self) -> "RequestLengths | None":
         """Return the lengths that are asked about."""
-        from sextant.workload.lengths import requests_of
+        from sextant.workload.lengths import parse_lengths
 
-        return requests_of(self.input_tokens, self.output_tokens, self.workload)
+        return parse_lengths(self.input_tokens, self.output_tokens, self.workload)
 
     def question(self, slo: "SLO", **more: Any) -> "Question":
         """Return what is asked; `more` are other fields of `Question`."""
@@ -320,7 +320,7 @@ class LoadOptions:
     tokens_per_day: float | None = None
     """Input and output tokens a day to serve; needs the requests' lengths."""
 
-    def of(self, requests: "Requests | None") -> dict[str, Any]:
+    def of(self, requests: "RequestLengths | None") -> dict[str, Any]:
         """Return the load as fields of an SLO. Raises InputError unless there is exactly one."""
         if sum(getattr(self, name) is not None for name in _LOADS) != 1:
             problem = "one load is needed"
@@ -380,7 +380,7 @@ class LimitOptions:
         return found
 
 
-def slo_of(
+def slo_of_options(
     asked: AskedOptions, load: LoadOptions, limits: LimitOptions, max_failed: float | None = None
 ) -> "SLO":
     """Return the SLO that options describe; an error names the option."""

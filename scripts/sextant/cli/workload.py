@@ -36,7 +36,7 @@ def fit(
 ) -> None:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
     from sextant.base.files import atomic_folder, sha256_file
-    from sextant.pages.words import listed, percent
+    from sextant.pages.words import joined, percent
     from sextant.workload import published
     from sextant.workload.fit import fit_workload, write_use_case, write_workload
     from sextant.workload.request_model import N_BINS
@@ -72,7 +72,7 @@ def fit(
     cut = {side: figures[f"n_clipped_{side}"] for side in ("input", "output")}
     if any(cut.values()):
         cuts = [f"{n:,} {side}s ({percent(n / n_requests)})" for side, n in cut.items() if n]
-        options.say(f"caps shortened {listed(cuts)}: the distances are to the trace as capped")
+        options.say(f"caps shortened {joined(cuts)}: the distances are to the trace as capped")
 
 
 def _is_histogram(source: Path) -> bool:

@@ -15,7 +15,7 @@ from sextant.decide import sizing
 from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import ENDS, SLO
-from sextant.points.frame import IDENTIFIERS, is_refused, limited, load_of
+from sextant.points.frame import IDENTIFIERS, is_refused, limited, replica_load
 from sextant.predict.predictor import Draws
 
 REWARD = 1.0
@@ -294,7 +294,7 @@ def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraw
                 own = samples_ms[:, place]
                 samples_ms[:, place] = np.where(np.isinf(own), bound, own)
         limited_ms[metric] = samples_ms
-    return MeasuredDraws(keys, limited_ms, is_refused(latencies, slo), load_of(latencies, slo))
+    return MeasuredDraws(keys, limited_ms, is_refused(latencies, slo), replica_load(latencies, slo))
 
 
 def with_probabilities(

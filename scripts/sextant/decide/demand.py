@@ -12,8 +12,8 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import MAX_FAILED, Limit
-from sextant.simulate.simulation import Requests as SimulatedRequests
-from sextant.workload.lengths import Length, Requests
+from sextant.simulate.simulation import SimulatedRequests as SimulatedRequests
+from sextant.workload.lengths import Length, RequestLengths
 
 WINDOW_S = 300.0
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
@@ -34,7 +34,7 @@ class Gaps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Demand:
+class RequestStream:
     """Requests in the order of arrival."""
 
     name: str
@@ -92,13 +92,13 @@ class Demand:
         """Return how many windows the time has; less than half a window joins the last one."""
         return max(math.floor(self.duration_s / window_s + 0.5), 1) if window_s else 1
 
-    def at_speed(self, speed: float) -> "Demand":
+    def at_speed(self, speed: float) -> "RequestStream":
         """Return the same requests `speed` times as fast: all gaps are divided by it."""
         arrival_s, duration_s = self.arrival_s / speed, self.duration_s / speed
         speed *= self.speed
         return replace(self, arrival_s=arrival_s, duration_s=duration_s, speed=speed)
 
-    def of_one(self, replicas: int) -> "Demand":
+    def of_one(self, replicas: int) -> "RequestStream":
         """Return what one of so many replicas that take turns gets of requests with `gaps`. A gap
         is the sum of `replicas` gaps of all requests, so that with more replicas each one is
         longer. The likeliest draw has the mean gap that the rate says."""
@@ -113,7 +113,7 @@ class Demand:
             gaps *= alpha * replicas / gaps.mean()
         return replace(self, arrival_s=gaps.cumsum() / (alpha * self.rate_rps), gaps=None)
 
-    def at(self, places: np.ndarray | slice) -> "Demand":
+    def at(self, places: np.ndarray | slice) -> "RequestStream":
         """Return the requests at these places."""
         names = COLUMNS + (self.prefix_id is not None) * _PREFIX + (self.parent is not None) * _TURN
         columns = {name: getattr(self, name)[places] for name in names}
@@ -123,7 +123,9 @@ class Demand:
         own = np.arange(self.n)[places]
         return found.copied(self, own, np.zeros(len(own), int))
 
-    def copied(self, whole: "Demand", places: np.ndarray, copies: np.ndarray) -> "Demand":
+    def copied(
+        self, whole: "RequestStream", places: np.ndarray, copies: np.ndarray
+    ) -> "RequestStream":
         """Return the same requests as copies of those of `whole` at these places. Copies share no
         prefix, and wait for answers of their own copy; those that are not there nobody waits for.
         """
@@ -149,13 +151,13 @@ class Demand:
             prefix = np.zeros(self.n), np.round(shared * self.input_tokens)
         return SimulatedRequests.of(*own, *prefix, *turns)
 
-    def between(self, start_s: float, end_s: float) -> "Demand":
+    def between(self, start_s: float, end_s: float) -> "RequestStream":
         """Return what arrives from `start_s` to before `end_s`; times count from `start_s`."""
         part = self.at(slice(*np.searchsorted(self.arrival_s, [start_s, end_s])))
         arrival_s = part.arrival_s - start_s
         return replace(part, arrival_s=arrival_s, duration_s=end_s - start_s)
 
-    def peak(self, window_s: float | None) -> "Demand":
+    def peak(self, window_s: float | None) -> "RequestStream":
         """Return the requests of the busiest windows alone where there are many, else all."""
         if window_s is None or self.n <= MANY:
             return self
@@ -211,7 +213,7 @@ def busiest_windows(load: pd.DataFrame, most: float) -> tuple[int, ...] | None:
 class Traffic(Protocol):
     """Draws a demand: each seed is another day of the same traffic."""
 
-    def drawn(self, seed: int) -> Demand:
+    def drawn(self, seed: int) -> RequestStream:
         """Return the demand of a seed; for a trace 0 is the trace itself."""
 
 
@@ -228,10 +230,10 @@ class SteadyTraffic:
     rate_rps: float
     alpha: float  # shape of Gamma gaps; 1: Poisson
     seed: int
-    _drawn: dict[int, Demand] = field(default_factory=dict, repr=False, compare=False)
+    _drawn: dict[int, RequestStream] = field(default_factory=dict, repr=False, compare=False)
     """What was drawn already: every GPU profile sees the same draws."""
 
-    def drawn(self, seed: int) -> Demand:
+    def drawn(self, seed: int) -> RequestStream:
         """Return the requests of a draw; `Demand.of_one` says when they arrive at a replica."""
         if seed not in self._drawn:
             frame = self.requests(N_REQUESTS, seed=np.random.SeedSequence([self.seed, seed]))
@@ -239,7 +241,7 @@ class SteadyTraffic:
             arrival_s = np.arange(N_REQUESTS) / self.rate_rps
             duration_s, gaps = N_REQUESTS / self.rate_rps, Gaps(self.alpha, self.seed, seed)
             lengths = inputs, np.maximum(outputs, 1)
-            self._drawn[seed] = Demand(self.name, arrival_s, *lengths, duration_s, gaps=gaps)
+            self._drawn[seed] = RequestStream(self.name, arrival_s, *lengths, duration_s, gaps=gaps)
         return self._drawn[seed]
 
 
@@ -268,7 +270,7 @@ class Target:
         return {each.name: getattr(self, each.name) for each in fields(self)[1:]}
 
 
-class Outcome(NamedTuple):
+class ServingResults(NamedTuple):
     """Results of requests, in the order of their arrival."""
 
     arrival_s: np.ndarray
@@ -303,7 +305,7 @@ class Judged(NamedTuple):
         }
 
 
-def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
+def judge_windows(outcome: ServingResults, target: Target, n_windows: int) -> Judged:
     """Judge each window by the requests that arrive in it, and by the gaps that end in it."""
     window_s = target.window_s or np.inf
     starts = np.arange(n_windows) * (window_s if n_windows > 1 else 1.0)
@@ -338,7 +340,7 @@ def judge(outcome: Outcome, target: Target, n_windows: int) -> Judged:
     return Judged(starts, n_requests, n_failed, latencies, is_met)
 
 
-def are_good(outcome: Outcome, target: Target) -> np.ndarray:
+def are_good(outcome: ServingResults, target: Target) -> np.ndarray:
     """Return which requests were answered within all limits; ITL is the mean of their own gaps."""
     limits_ms = {name: limit.limit_ms for name, limit in target.limits.items()}
     if "itl" in limits_ms:
@@ -349,7 +351,7 @@ def are_good(outcome: Outcome, target: Target) -> np.ndarray:
     return is_good
 
 
-def _per_request(outcome: Outcome, names: Container[str]) -> dict[str, np.ndarray]:
+def _per_request(outcome: ServingResults, names: Container[str]) -> dict[str, np.ndarray]:
     """Return those of a request's latencies, in ms; an answer of one token has no TPOT (NaN)."""
     ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
     later = np.where(outcome.output_tokens > 1, outcome.output_tokens - 1, np.nan)
@@ -377,14 +379,14 @@ def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> n
     return np.where(total > 0, np.exp(low + part * (high - low)), np.nan)
 
 
-def requests_of_demand(demand: Demand) -> Requests:
+def mean_lengths_of(demand: RequestStream) -> RequestLengths:
     """Return the mean lengths of the requests, as a question has them. The longest need not fit: a
     simulated server refuses them one by one."""
     means = (float(demand.input_tokens.mean()), float(demand.output_tokens.mean()))
-    return Requests(*(Length(mean, mean) for mean in means))
+    return RequestLengths(*(Length(mean, mean) for mean in means))
 
 
-def lengths_of(requests: Requests) -> Callable[..., pd.DataFrame]:
+def length_sampler(requests: RequestLengths) -> Callable[..., pd.DataFrame]:
     """Return a function that draws requests of these lengths: lognormal by mean and p99. With z the
     normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2."""
     z = NormalDist().inv_cdf(0.99)

@@ -11,7 +11,7 @@ _SLACK = 1e-9  # Of quotients: the last digits may be wrong.
 
 
 @dataclass(frozen=True)
-class Demand:
+class FleetDemand:
     """An LLM that a team wants served."""
 
     demand_id: str
@@ -23,7 +23,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Pool:
+class GPUPool:
     """Nodes that are alike: a row of the sheet of supply."""
 
     pool_id: str
@@ -38,7 +38,7 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
-class Option:
+class FleetOption:
     """A GPU profile that may serve a demand, and how many replicas that takes."""
 
     demand_id: str
@@ -64,10 +64,10 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedDemand:
     """A demand that is served."""
 
-    demand: Demand
+    demand: FleetDemand
     gpu_profile_id: str
     n_gpus: int  #: Devices of one replica.
     replicas: int
@@ -91,7 +91,7 @@ class Placement:
 class PoolUse:
     """What a pool has in use."""
 
-    pool: Pool
+    pool: GPUPool
     nodes_used: int  #: Nodes with a replica on them.
     devices_used: int
     usd_per_hour: float
@@ -102,8 +102,8 @@ class PoolUse:
 class FleetPlan:
     """Which demand gets which devices."""
 
-    served: tuple[Served, ...]  #: In the order of the demands.
-    unserved: tuple[Demand, ...]
+    served: tuple[ServedDemand, ...]  #: In the order of the demands.
+    unserved: tuple[FleetDemand, ...]
     placements: tuple[Placement, ...]
     pools: tuple[PoolUse, ...]
     usd_per_hour: float

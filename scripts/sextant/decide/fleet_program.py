@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from sextant.decide.fleet import Demand, Option, Placement, Pool, PoolUse
+from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool, Placement, PoolUse
 
 TIE_USD = 1e-6  # A device in use costs so much more: owned ones without a price are not wasted.
 TIE_RISK_USD = 1e-3
@@ -36,7 +36,7 @@ _INFEASIBLE = 2
 class Choice:
     """An option with the replicas that the risk asks for."""
 
-    option: Option
+    option: FleetOption
     demand: int  #: Its place among the demands.
     replicas: int
     probability_met: float
@@ -62,13 +62,13 @@ class Solution:
 class Program:
     """Demands with their choices, and pools."""
 
-    demands: Sequence[Demand]
-    pools: Sequence[Pool]  #: Each of its own kind (`merge_pools`).
+    demands: Sequence[FleetDemand]
+    pools: Sequence[GPUPool]  #: Each of its own kind (`merge_pools`).
     choices: Sequence[Choice]
-    members: Mapping[str, Sequence[Pool]]
+    members: Mapping[str, Sequence[GPUPool]]
     """The pools that are alike, by the name of the one that stands for them."""
 
-    def _fitting(self, pool: Pool) -> list[int]:
+    def _fitting(self, pool: GPUPool) -> list[int]:
         """Return the devices of replicas that fit on a node, rising; each divides the next."""
         kinds = {choice.kind for choice in self.choices}
         return sorted(n for gpu, n in kinds if gpu == pool.gpu_id and n <= pool.devices_per_node)
@@ -197,9 +197,9 @@ def _silent() -> Iterator[None]:
         os.close(kept)
 
 
-def merge_pools(pools: Sequence[Pool]) -> tuple[list[Pool], dict[str, list[Pool]]]:
+def merge_pools(pools: Sequence[GPUPool]) -> tuple[list[GPUPool], dict[str, list[GPUPool]]]:
     """Return pools of different kinds, and which ones each stands for: alike nodes are one pool."""
-    alike: dict[tuple[Any, ...], list[Pool]] = {}
+    alike: dict[tuple[Any, ...], list[GPUPool]] = {}
     for pool in pools:
         kind = pool.gpu_id, pool.devices_per_node, pool.usd_per_hour, pool.is_owned
         alike.setdefault(kind, []).append(pool)
@@ -208,7 +208,7 @@ def merge_pools(pools: Sequence[Pool]) -> tuple[list[Pool], dict[str, list[Pool]
     return ones, {group[0].pool_id: group for group in groups}
 
 
-def usable(pool: Pool, n: int) -> int:
+def usable(pool: GPUPool, n: int) -> int:
     """Return the devices of a node that replicas of n devices can use."""
     return pool.devices_per_node // n * n
 
@@ -230,7 +230,7 @@ def replicas_on_nodes(program: Program, solution: Solution) -> list[Placement]:
 
 
 def _on_nodes(
-    program: Program, pool: Pool, shares: Sequence[tuple[Choice, int]]
+    program: Program, pool: GPUPool, shares: Sequence[tuple[Choice, int]]
 ) -> list[Placement]:
     """Return where replicas lie in a pool: on the fullest nodes with room, so that whole nodes stay
     free, unless replicas that have to lie apart are fewer to a node on the emptiest ones."""
@@ -254,7 +254,7 @@ def _on_nodes(
 
 
 def _packed(
-    pool: Pool, shares: Sequence[tuple[Choice, int]], is_spread: Sequence[bool], is_even: bool
+    pool: GPUPool, shares: Sequence[tuple[Choice, int]], is_spread: Sequence[bool], is_even: bool
 ) -> list[np.ndarray]:
     """Return the replicas by node of each share, on the emptiest nodes with room or the fullest.
     The largest come first; those that are spread first on a node without one of them. As sizes
@@ -280,7 +280,7 @@ def _packed(
 
 
 def pool_uses(
-    pools: Sequence[Pool], placements: Sequence[Placement], sizes: Mapping[str, int]
+    pools: Sequence[GPUPool], placements: Sequence[Placement], sizes: Mapping[str, int]
 ) -> list[PoolUse]:
     """Return what is in use of each pool; `sizes` are devices of a replica by GPU profile."""
     found = []

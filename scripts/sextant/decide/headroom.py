@@ -9,7 +9,7 @@ import pandas as pd
 from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.facts.slo import ENDS, SLO
-from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, load_of
+from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, replica_load
 
 
 def measure_headroom(
@@ -34,7 +34,7 @@ def measure_headroom(
     the SLO. `usd_per_hour` is of all replicas, `rate_rps` what they serve, if it is known.
     """
     users, lengths = curve["users"].to_numpy(), curve[LENGTHS].to_numpy(float)
-    carried, is_allowed = load_of(curve, slo), ~is_refused(curve, slo)
+    carried, is_allowed = replica_load(curve, slo), ~is_refused(curve, slo)
     share = slo.load / replicas
     needed = np.maximum.accumulate(np.where(np.isfinite(carried), carried, 0.0))
     level = min(int(np.searchsorted(needed, share * (1 - 1e-9))), len(users) - 1)

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.decide.demand import COLUMNS, Demand, Judged, Outcome, Target, Traffic, judge
+from sextant.decide.demand import (
+    COLUMNS,
+    Judged,
+    RequestStream,
+    ServingResults,
+    Target,
+    Traffic,
+    judge_windows,
+)
 from sextant.decide.sizing import (
     MOST_REPLICAS,
     draws_needed,
@@ -17,8 +25,8 @@ from sextant.decide.sizing import (
     probability_of,
 )
 from sextant.facts.gpu import GPUProfile
-from sextant.law.means import Limits, Load, saturation_rps
-from sextant.simulate.scaling import Policy, Scaling, simulate_scaled
+from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
+from sextant.simulate.scaling import Scaling, ScalingPolicy, simulate_scaled
 from sextant.simulate.simulation import (
     BIN_WIDTH,
     N_BINS,
@@ -34,7 +42,7 @@ from sextant.simulate.simulation import (
 
 Replicas = int | np.ndarray
 """How many replicas take requests in turn, or the replica of each request."""
-Run = Callable[[Demand, Replicas, int, float | None], Outcome]
+Run = Callable[[RequestStream, Replicas, int, float | None], ServingResults]
 """Simulates a demand on replicas, with a draw of the law (0: the most likely one); gaps between
 tokens are counted in windows of this length (None: all together)."""
 _FAR = 8
@@ -57,25 +65,29 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Server:
+class SimulatedReplica:
     """How a replica on a GPU profile serves the LLM."""
 
     profile: GPUProfile
     run: Run
     n_draws: int = 1
-    bound: Callable[[Demand], Bound | None] = lambda demand: None
+    bound: Callable[[RequestStream], Bound | None] = lambda demand: None
     """Returns the bound of such requests by the most likely law; None where it is not known."""
-    follow: Callable[..., tuple[Outcome, Scaling]] | None = None
+    follow: Callable[..., tuple[ServingResults, Scaling]] | None = None
     """Simulates a demand under a policy that adds and removes replicas, with a draw of the law;
     gaps as in `Run`, more arguments as `simulate_scaled` takes them. None: there is none."""
 
-    def judge(self, demand: Demand, replicas: Replicas, target: Target, draw: int = 0) -> Judged:
+    def judge(
+        self, demand: RequestStream, replicas: Replicas, target: Target, draw: int = 0
+    ) -> Judged:
         """Return the results by window."""
         gaps_s = target.window_s if "itl" in target.limits else None  # a month's counts are large
         outcome = self.run(demand, replicas, draw, gaps_s)
-        return judge(outcome, target, demand.n_windows(target.window_s))
+        return judge_windows(outcome, target, demand.n_windows(target.window_s))
 
-    def judge_alone(self, demand: Demand, target: Target, draw: int = 0) -> tuple[Judged, float]:
+    def judge_alone(
+        self, demand: RequestStream, target: Target, draw: int = 0
+    ) -> tuple[Judged, float]:
         """Return the results if each request were alone on a replica, and its mean E2E in s.
 
         No number of replicas does better. The gaps of all windows are taken together. Of requests
@@ -98,7 +110,7 @@ class Server:
         results = {name: getattr(found, name)[each] for name in ("ttft_s", "e2e_s", "is_ok")}
         outcome = found._replace(**asked, **results)
         mean_s = float(outcome.e2e_s[outcome.is_ok].mean()) if outcome.is_ok.any() else np.nan
-        return judge(outcome, target, n_windows), mean_s
+        return judge_windows(outcome, target, n_windows), mean_s
 
     def usd_per_hour(self, n_replicas: int) -> float:
         """Return the price of so many replicas."""
@@ -111,14 +123,16 @@ def simulated_server(
     laws: Sequence[StepLaw],
     prefix_hit_rate: float = 0.0,
     router: Router = "round_robin",
-) -> Server:
+) -> SimulatedReplica:
     """Return a server that is simulated step by step, each draw with its own law and KV cache.
 
     The most likely of `schedulers` and `laws` comes first, then draws. `prefix_hit_rate` is the
     share of each request's input that all have in common; `router` is what replicas are behind.
     """
 
-    def run(demand: Demand, replicas: Replicas, draw: int, window_s: float | None) -> Outcome:
+    def run(
+        demand: RequestStream, replicas: Replicas, draw: int, window_s: float | None
+    ) -> ServingResults:
         if demand.gaps is not None:
             assert isinstance(replicas, int)
             demand, replicas = demand.of_one(replicas), 1
@@ -126,14 +140,14 @@ def simulated_server(
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         if isinstance(replicas, int):
             made = one(demand.simulated(prefix_hit_rate), n_replicas=replicas, router=router)
-            return outcome_of(demand, [(slice(None), made)], window_s)
+            return serving_results(demand, [(slice(None), made)], window_s)
         each = [np.flatnonzero(replicas == replica) for replica in np.unique(replicas)]
         parts = ((places, one(demand.at(places).simulated(prefix_hit_rate))) for places in each)
-        return outcome_of(demand, parts, window_s)
+        return serving_results(demand, parts, window_s)
 
     def follow(
-        demand: Demand, policy: Policy, draw: int, window_s: float | None, **how: Any
-    ) -> tuple[Outcome, Scaling]:
+        demand: RequestStream, policy: ScalingPolicy, draw: int, window_s: float | None, **how: Any
+    ) -> tuple[ServingResults, Scaling]:
         made, scaling = simulate_scaled(
             demand.simulated(prefix_hit_rate),
             schedulers[draw],
@@ -145,15 +159,18 @@ def simulated_server(
             seed=draw,
             **how,
         )
-        return outcome_of(demand, [(slice(None), made)], window_s), scaling
+        return serving_results(demand, [(slice(None), made)], window_s), scaling
 
-    def bound(demand: Demand) -> Bound | None:
+    def bound(demand: RequestStream) -> Bound | None:
         taken = demand.input_tokens + demand.output_tokens <= schedulers[0].longest
         if not taken.any():
             return None
         inputs = float(demand.input_tokens[taken].mean())
         outputs = max(float(demand.output_tokens[taken].mean()), 2.0)
-        load, limits = Load(inputs, outputs, prefix_hit_rate * inputs), Limits.of(schedulers[0])
+        load, limits = (
+            MeanLoad(inputs, outputs, prefix_hit_rate * inputs),
+            BatchLimits.of(schedulers[0]),
+        )
         rate = float(saturation_rps(laws[0], limits, load))
         # What limits the sequences binds only if more of them would raise the rate.
         free = limits._replace(max_num_seqs=_ANY, max_num_batched_tokens=_ANY, kv_tokens=_ANY)
@@ -162,14 +179,14 @@ def simulated_server(
         roomy = float(saturation_rps(laws[0], limits._replace(kv_tokens=_ANY), load))
         return Bound(rate, "kv_cache" if roomy > rate else "batch")
 
-    return Server(profile, run, len(laws), bound, follow)
+    return SimulatedReplica(profile, run, len(laws), bound, follow)
 
 
-def outcome_of(
-    demand: Demand,
+def serving_results(
+    demand: RequestStream,
     parts: Iterable[tuple[np.ndarray | slice, Simulation]],
     window_s: float | None,
-) -> Outcome:
+) -> ServingResults:
     """Return the outcome of a demand from simulations, each of the requests at some places.
 
     Gaps after the last window count in it.
@@ -187,14 +204,14 @@ def outcome_of(
         counts[-1] += made.gaps[n_windows:].sum(axis=0)
     columns = arrival_s, demand.input_tokens, demand.output_tokens, ttft_s, e2e_s, is_ok
     order = np.argsort(arrival_s, kind="stable") if demand.parent is not None else slice(None)
-    return Outcome._make([*(column[order] for column in columns), EDGES_MS, counts])
+    return ServingResults._make([*(column[order] for column in columns), EDGES_MS, counts])
 
 
 @dataclass(frozen=True)
 class Sizing:
     """The replicas that one GPU profile needs."""
 
-    server: Server
+    server: SimulatedReplica
     status: str
     """`meets`; or `too_slow` (a request alone breaks a limit), `refused` (no replica takes some
     requests), `too_many` (more replicas than are tried), `unsure` (no number is as certain)."""
@@ -236,7 +253,7 @@ class Sizing:
 
 
 def size_profiles(
-    servers: Mapping[str, Server],
+    servers: Mapping[str, SimulatedReplica],
     traffic: Traffic,
     target: Target,
     confidence: float,
@@ -362,7 +379,7 @@ def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
 
 
 def size_by_simulation(
-    server: Server,
+    server: SimulatedReplica,
     traffic: Traffic,
     target: Target,
     confidence: float,
@@ -442,7 +459,7 @@ def size_by_simulation(
 
 
 def _need(
-    server: Server,
+    server: SimulatedReplica,
     traffic: Traffic,
     target: Target,
     start: int,
@@ -490,7 +507,11 @@ def _need(
 
 
 def rate_at_slo(
-    server: Server, demand: Demand, target: Target, start_rps: float, replicas: int = 1
+    server: SimulatedReplica,
+    demand: RequestStream,
+    target: Target,
+    start_rps: float,
+    replicas: int = 1,
 ) -> float | None:
     """Return the mean rate at which replicas just meet the target, None if at no rate.
 
@@ -508,7 +529,7 @@ def rate_at_slo(
     return largest_rate(meets, start_rps)
 
 
-def neighbours(sizing: Sizing, demand: Demand, target: Target) -> list[dict[str, Any]]:
+def neighbours(sizing: Sizing, demand: RequestStream, target: Target) -> list[dict[str, Any]]:
     """Return the results of one replica fewer, the answer's number, and one more."""
     chosen = sizing.replicas or 0
     rows = []
@@ -519,13 +540,13 @@ def neighbours(sizing: Sizing, demand: Demand, target: Target) -> list[dict[str,
                 "replicas": replicas,
                 "usd_per_hour": sizing.server.usd_per_hour(replicas),
                 "probability_met": sizing.probability(replicas),
-                **summary(judged, target),
+                **summarise_windows(judged, target),
             }
         )
     return rows
 
 
-def summary(judged: Judged, target: Target) -> dict[str, Any]:
+def summarise_windows(judged: Judged, target: Target) -> dict[str, Any]:
     """Return how many windows are missed and by how much, and the share of failed requests."""
     n_requests = int(judged.n_requests.sum())
     ratios = judged.worst_ratio(target)

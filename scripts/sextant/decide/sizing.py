@@ -13,7 +13,7 @@ from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
-from sextant.points.frame import IDENTIFIERS, Pair, is_refused, limited, load_of
+from sextant.points.frame import IDENTIFIERS, Pair, is_refused, limited, replica_load
 from sextant.points.verdict import assess
 
 RATIOS = [f"{name}_ratio" for name in METRICS]  # Latency over limit, by metric: null without one.
@@ -42,7 +42,7 @@ def u_max(latencies: pd.DataFrame, slo: SLO) -> int:
     return int(users_served(curve.users, curve.is_met))
 
 
-class Curve(NamedTuple):
+class LoadCurve(NamedTuple):
     """What is known of one LLM on one GPU profile, by rising users; each of shape (points,)."""
 
     users: np.ndarray
@@ -154,18 +154,18 @@ def candidates(
     return pd.DataFrame(rows, columns=list(types)).astype(types)
 
 
-def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
+def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, LoadCurve]:
     """Return what was measured or predicted of each LLM on each GPU profile, users rising. A
     latency that is missing or 0 (nothing succeeded, or no time passed) breaks its limit."""
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
     groups = ordered.groupby(IDENTIFIERS).indices
     users, of_limits = ordered["users"].to_numpy(), limited(ordered, slo)
-    carried, is_bad = load_of(ordered, slo), is_refused(ordered, slo)
+    carried, is_bad = replica_load(ordered, slo), is_refused(ordered, slo)
     is_met = slo.are_met(of_limits) & ~is_bad & (np.isfinite(carried) | (slo.users is not None))
     failed = ordered.get("failed_share", pd.Series(np.nan, ordered.index)).to_numpy(float)
     return {
-        pair: Curve(
+        pair: LoadCurve(
             users[places],
             {name: values[places] for name, values in of_limits.items()},
             *(each[places] for each in (carried, is_met, failed)),
@@ -174,7 +174,7 @@ def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, Curve]:
     }
 
 
-def _assess(curve: Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
+def _assess(curve: LoadCurve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
     load = float(load_served(curve.carried, curve.is_met))
     # By how much a point without latencies (NaN) misses the limits is not known.
     ratios = {
@@ -199,7 +199,7 @@ def _assess(curve: Curve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
     return row
 
 
-def recommend(candidate_rows: pd.DataFrame) -> pd.DataFrame:
+def recommend_cheapest(candidate_rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per LLM: its cheapest candidate that meets the SLO (LLM-Pilot, eq. 1).
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally cheap
     profiles the likelier one is taken, where that is known, then that of fewer `devices`, then the

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sextant.base.errors import InputError
 from sextant.engine import http
-from sextant.engine.protocol import OTHER_FORM, Server, ServerSpec
+from sextant.engine.protocol import OTHER_FORM, RunningServer, ServerSpec
 from sextant.experiment.servers import Endpoint, EngineSettings
 
 _MOST_MODELS_BYTES = 4 << 20
@@ -31,7 +31,7 @@ class EndpointEngine:
     @contextmanager
     def serve(
         self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
-    ) -> Iterator[list[Server]]:
+    ) -> Iterator[list[RunningServer]]:
         """Yield the servers of `settings.endpoint` once each is ready; see `Engine.serve`."""
         del specs, log_path
         assert settings.endpoint is not None, "the experiment gives one to each cell"
@@ -41,7 +41,7 @@ class EndpointEngine:
         yield servers
 
 
-def endpoint_servers(endpoint: Endpoint) -> list[Server]:
+def endpoint_servers(endpoint: Endpoint) -> list[RunningServer]:
     """Return the servers of an endpoint; raise InputError if the environment lacks the API key."""
     key = http.api_key_of(endpoint.api_key_env, "api_key_env") if endpoint.api_key_env else None
     if endpoint.api_key_env and not key:
@@ -49,10 +49,12 @@ def endpoint_servers(endpoint: Endpoint) -> list[Server]:
         fix = "export it where the job runs, or leave api_key_env empty if no key is needed"
         raise InputError(problem, field="api_key_env", fix=fix)
     name, ca_file = endpoint.served_model_name, endpoint.ca_file
-    return [Server(http.Target(url, name, key, ca_file)) for url in endpoint.base_urls]
+    return [
+        RunningServer(http.ServerAddress(url, name, key, ca_file)) for url in endpoint.base_urls
+    ]
 
 
-def _require_ready(target: http.Target) -> None:
+def _require_ready(target: http.ServerAddress) -> None:
     """Raise InputError unless the server answers, takes the key and serves the model."""
     status, content = http.get(target, "/v1/models", most_bytes=_MOST_MODELS_BYTES)
     if status is None:

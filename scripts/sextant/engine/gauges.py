@@ -21,7 +21,7 @@ import psutil
 import pynvml
 
 from sextant.engine.devices import nvml_handle
-from sextant.engine.http import MetricNames, fetch, samples, server_gauges
+from sextant.engine.http import MetricNames, fetch_response, samples, server_gauges
 from sextant.facts.gpu import GIB, MIG_PREFIX
 
 GPU_PERIOD_S = 0.1
@@ -235,7 +235,7 @@ def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
 
     def read() -> list[dict]:
         try:
-            text = fetch(base_url)
+            text = fetch_response(base_url)
         except OSError as error:
             warn_once("silent", f"does not answer: {error}")
             return []
@@ -261,7 +261,7 @@ def all_series(plan: dict, clock: Callable[[], float], warn: Warn) -> list[Serie
 
     def server_rows(replica: int, url: str) -> list[dict]:
         try:
-            text = fetch(url)
+            text = fetch_response(url)
         except OSError:  # an unanswered request gives no row
             return []
         return [{"replica": replica, "time_s": clock(), **server_gauges(text, known)}]

@@ -22,7 +22,7 @@ MOST_METRICS_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Target:
+class ServerAddress:
     """An OpenAI-compatible server."""
 
     base_url: str
@@ -85,7 +85,11 @@ class _Answer:
 
 
 def get(
-    target: Target, path: str, *, timeout_s: float = GET_TIMEOUT_S, most_bytes: int = 64 << 10
+    target: ServerAddress,
+    path: str,
+    *,
+    timeout_s: float = GET_TIMEOUT_S,
+    most_bytes: int = 64 << 10,
 ) -> tuple[int | None, str]:
     """Return status and body of `path` below a server's base URL, without its API key; None without
     a whole answer in these limits. No proxy and no redirect: an API key goes nowhere else."""
@@ -211,9 +215,9 @@ def _names_in(text: str, known: Sequence[MetricNames]) -> MetricNames:
     return next((names for names in known if samples(text, names.n_running)), known[0])
 
 
-def fetch(base_url: str) -> str:
+def fetch_response(base_url: str) -> str:
     """Return the text of `/metrics`; raises `OSError` without a whole answer."""
-    status, text = get(Target(base_url, ""), "/metrics", most_bytes=MOST_METRICS_BYTES)
+    status, text = get(ServerAddress(base_url, ""), "/metrics", most_bytes=MOST_METRICS_BYTES)
     if status != 200:
         raise ConnectionError(f"no metrics from {base_url}: {status or 'no whole answer'}")
     return text

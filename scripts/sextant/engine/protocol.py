@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sextant.base.errors import printable
-from sextant.engine.http import GET_TIMEOUT_S, MOST_METRICS_BYTES, MetricNames, Target, get
+from sextant.engine.http import GET_TIMEOUT_S, MOST_METRICS_BYTES, MetricNames, ServerAddress, get
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.points.verdict import MemoryFacts
@@ -64,10 +64,10 @@ class ServerError(RuntimeError):
 
 
 @dataclass
-class Server:
+class RunningServer:
     """A server that answers `/v1/completions`: here, one that somebody else started."""
 
-    target: Target
+    target: ServerAddress
     command: list[str] | None = None  # the command that started it; None if somebody else did
     start_duration_s: float | None = None
     """Seconds from its command until it was healthy; None if somebody else started it."""
@@ -123,7 +123,7 @@ class Engine(Protocol):
 
     def serve(
         self, specs: Sequence[ServerSpec], settings: EngineSettings, log_path: Path
-    ) -> AbstractContextManager[Sequence[Server]]:
+    ) -> AbstractContextManager[Sequence[RunningServer]]:
         """Return servers, one a spec (an engine that starts none gets no specs), that are ready
         when the context begins and have ended after it. The first logs to `log_path`, the others to
         `<stem>.<n><suffix>`. ServerError: one did not start; InputError: a setting is wrong."""

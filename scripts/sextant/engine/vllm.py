@@ -18,8 +18,8 @@ from sextant.base.network import remove_key, reserve_port, without_keys
 from sextant.base.scratch import share
 from sextant.engine import vllm_command
 from sextant.engine.devices import FreeMemory, gpus, limited_processes, n_oom_kills
-from sextant.engine.http import VLLM_METRICS, MetricNames, Target, fetch, get
-from sextant.engine.protocol import Server, ServerError, ServerSpec
+from sextant.engine.http import VLLM_METRICS, MetricNames, ServerAddress, fetch_response, get
+from sextant.engine.protocol import RunningServer, ServerError, ServerSpec
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import GIB
 from sextant.points.verdict import MemoryFacts
@@ -33,7 +33,7 @@ _SETTLE_S = 2.0
 _USED_UP_BYTES = 8 * 2**20
 
 
-class VLLMServer(Server):
+class VLLMServer(RunningServer):
     """A vLLM server that is running; use it as a context manager so that it always ends."""
 
     def __init__(self, spec: ServerSpec, settings: EngineSettings, log_path: Path) -> None:
@@ -41,7 +41,7 @@ class VLLMServer(Server):
         self.api_key, self._held_port = secrets.token_hex(16), reserve_port()
         self.port: int = self._held_port.getsockname()[1]
         super().__init__(
-            Target(f"http://127.0.0.1:{self.port}", vllm_command.MODEL_NAME, self.api_key),
+            ServerAddress(f"http://127.0.0.1:{self.port}", vllm_command.MODEL_NAME, self.api_key),
             vllm_command.command(spec, settings, self.port),
             batch_weight_tokens=spec.batch_weight_tokens,
             device_indices=spec.device_indices,
@@ -178,7 +178,7 @@ class VLLMServer(Server):
 
     def metrics(self) -> str:
         """Return the server's Prometheus text; raises `OSError` if it does not answer."""
-        return fetch(self.target.base_url)
+        return fetch_response(self.target.base_url)
 
     def error(self, message: str) -> ServerError:
         """Build the error for a server that failed, with the end of its log."""

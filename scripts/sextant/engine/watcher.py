@@ -115,13 +115,13 @@ class Watcher:
             warnings.append(f"{problem}; what it sampled is kept")
         for warning in warnings:
             log.warning("level %g: %s", self._level, warning)
-        telemetry = read_rows(contents[0], TELEMETRY_SCHEMA, self._level)
-        server = read_rows(contents[1], SERVER_SCHEMA, self._level)
+        telemetry = read_gauge_rows(contents[0], TELEMETRY_SCHEMA, self._level)
+        server = read_gauge_rows(contents[1], SERVER_SCHEMA, self._level)
         self._watched = Watched(telemetry, server, warnings)
         return self._watched
 
 
-def read_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
+def read_gauge_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
     """Return the table of JSON lines, without a last one that a killed process did not finish."""
     whole = lines[: lines.rfind(b"\n") + 1]
     if not whole:

@@ -50,7 +50,7 @@ def load_registry(path: str | Path) -> dict[str, Dataset]:
     return {row["dataset_id"]: Dataset(**row) for row in rows}
 
 
-def fetch(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
+def download(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
     """Download a data set's file, or copy it from a `mirror`'s folder; an archive with a manifest
     is verified when it is read. InputError: no file in the mirror, no download, or other bytes."""
     source = dataset.url if mirror is None else str(Path(mirror) / dataset.mirror_path)

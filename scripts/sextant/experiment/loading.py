@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import Row, check, load_sheet
+from sextant.base.sheets import Row, check_fields, load_sheet
 from sextant.experiment import experiment as of_cells
 from sextant.experiment import servers, sheets
 from sextant.experiment.downloads import load_registry
@@ -253,7 +253,7 @@ def load_experiment(
 
 def check_config(config: Mapping[str, Any], file: str | Path) -> None:
     """Raise InputError if a key of a configuration is unknown, missing or wrong."""
-    check(sheets.Configuration, config, file)
+    check_fields(sheets.Configuration, config, file)
     given = config["sheets"].keys() & {"demands", "supply"}
     if len(given) == 1:
         problem, fix = f"{min(given)} alone is given", "give the sheets of demands and of supply"

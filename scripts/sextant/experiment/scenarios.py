@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import Row, check, hints_of
+from sextant.base.sheets import Row, check_fields, hints_of
 from sextant.experiment.servers import without_defaults
 from sextant.experiment.sheets import ScenarioRow
 from sextant.workload import trace_arrivals
@@ -53,7 +53,7 @@ class Scenario:
         given = {name: getattr(self, name, None) for name in hints_of(ScenarioRow)}
         numbers = {name: value for name, value in given.items() if isinstance(value, int | float)}
         row = {"scenario_id": "any", "kind": self.kind, "levels": "1"}
-        check(ScenarioRow, row | numbers, "")  # bounds are those of the sheet
+        check_fields(ScenarioRow, row | numbers, "")  # bounds are those of the sheet
 
     @property
     def unmeasured_s(self) -> float:
@@ -222,7 +222,7 @@ def scenario_from_row(row: Row) -> Scenario:
         raise error.at(file=row.file, row=row.line) from None
 
 
-def as_json(scenario: Scenario) -> dict[str, Any]:
+def scenario_json(scenario: Scenario) -> dict[str, Any]:
     """Return a scenario's kind and all of its fields, as JSON has them."""
     values = {field.name: getattr(scenario, field.name) for field in fields(scenario)}
     values["levels"] = [level_to_json(level) for level in scenario.levels]
@@ -234,7 +234,7 @@ def as_json(scenario: Scenario) -> dict[str, Any]:
 def plain(scenario: Scenario) -> dict[str, Any]:
     """Return a scenario as a definition has it: fields that have their default are left out."""
     names = {"kind", *without_defaults(scenario)}
-    return {name: value for name, value in as_json(scenario).items() if name in names}
+    return {name: value for name, value in scenario_json(scenario).items() if name in names}
 
 
 def level_to_json(level: float) -> float | str:

@@ -324,7 +324,7 @@ class FeatureSheets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
+class AdaptiveDecision:
     """What recommendations rest on."""
 
     workload_id: Id  #: a workload of workloads.tsv
@@ -381,6 +381,6 @@ class Configuration:
     """sheets of features that predictors use instead of those computed from facts"""
     predictors: Annotated[list[str], Field(min_length=1), pydantic.AfterValidator(_once_each)]
     """predictors to judge, by name"""
-    decision: Decision  #: workload and closed-loop scenario that recommendations rest on
+    decision: AdaptiveDecision  #: workload and closed-loop scenario that recommendations rest on
     pathvars: PathVars  #: folders that Snakemake puts results, logs and run times in
     engine: EngineSection  #: how inference servers are run

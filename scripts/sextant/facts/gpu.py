@@ -12,7 +12,7 @@ from pydantic import Field
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import Row, check, load_sheet, read_yaml
+from sextant.base.sheets import Row, check_fields, load_sheet, read_yaml
 
 GPUS = PROJECT / "resources" / "gpus"  # the facts of devices that ship
 GIB = 2**30
@@ -118,7 +118,7 @@ def load_gpu(folder: str | Path, gpu_id: str) -> GPU:
         fix = "write its facts; workflow/schemas/gpu.schema.yaml has the keys"
         raise InputError(f"no facts of GPU {gpu_id!r}", file=path, fix=fix)
     facts = read_yaml(path)
-    check(GPU, facts, path)
+    check_fields(GPU, facts, path)
     if facts["gpu_id"] != gpu_id:
         problem = f"{facts['gpu_id']!r} does not match the name of the file"
         raise InputError(problem, file=path, field="gpu_id", fix=f"write {gpu_id}")

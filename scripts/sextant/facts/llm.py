@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.base.sheets import check
+from sextant.base.sheets import check_fields
 from sextant.facts import llm_families, llm_hybrids
 from sextant.facts.engine import DEFAULT_ENGINE, memory_sheet, scheduler_sheet
 from sextant.facts.gpu import GIB, Devices
@@ -260,7 +260,7 @@ class GivenSizes:
     weight_gib: _Size | None = None  #: give GiB above 0 to 1e15; 2 bytes a parameter if left out
 
     def __post_init__(self) -> None:
-        check(GivenSizes, {k: v for k, v in vars(self).items() if v is not None}, "")
+        check_fields(GivenSizes, {k: v for k, v in vars(self).items() if v is not None}, "")
         if (self.n_active_parameters or 0) > self.n_parameters:
             problem = f"{self.n_active_parameters:g} of {self.n_parameters:g} parameters are active"
             raise InputError(problem, field="n_active_parameters", fix="give no more than all")

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from sextant.base.errors import InputError
-from sextant.base.sheets import Id, check, load_sheet
+from sextant.base.sheets import Id, check_fields, load_sheet
 
 PERCENTILE_PREFIX = {50: "median", 90: "p90", 95: "p95", 99: "p99"}
 """How the columns of a `point` name a percentile."""
@@ -133,7 +133,7 @@ class SLO(Limits):
 
     def __post_init__(self) -> None:
         given = self.facts()
-        check(SLO, given, "")  # a sheet names itself
+        check_fields(SLO, given, "")  # a sheet names itself
         n_loads = len(given.keys() & set(_LOADS))
         unsimulated = [name for name in ("goodput", "window_s") if name in given and self.users]
         unset = [name for name, limit in self.limits.items() if limit.percentile is None]

@@ -17,7 +17,7 @@ from sextant.experiment.experiment import Experiment
 from sextant.facts.gpu import old_price_lines, origin_line, price_origins
 from sextant.fleet.fleet import answer_sheets
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table, as_text
-from sextant.pages.words import chance, listed, plural
+from sextant.pages.words import chance, joined, plural
 from sextant.points.measured import load_run
 
 _N_NAMED = 10
@@ -113,7 +113,7 @@ def _unserved_blocks(answer: FleetAnswer) -> list[Block]:
 
 
 def _few(names: Sequence[str]) -> str:
-    return listed(names) if len(names) <= _N_NAMED else f"{len(names)} demands (in JSON)"
+    return joined(names) if len(names) <= _N_NAMED else f"{len(names)} demands (in JSON)"
 
 
 def mend_words(mend: Mend) -> str:

@@ -18,7 +18,7 @@ from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.base.sheets import Row, file_name, load_sheet
 from sextant.decide.decision import sustained
-from sextant.decide.fleet import Demand, FleetAnswer, Option, Pool
+from sextant.decide.fleet import FleetAnswer, FleetDemand, FleetOption, GPUPool
 from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm import name_of
@@ -26,7 +26,7 @@ from sextant.facts.slo import SLO
 from sextant.fleet.plan import RISK, TIME_LIMIT_S, answer_fleet
 from sextant.points.frame import LENGTHS
 from sextant.predict.predictor import Draws
-from sextant.workload.lengths import Length, Requests, requests_of
+from sextant.workload.lengths import Length, RequestLengths, parse_lengths
 from sextant.workload.profiles import HOUR_S, traffic_series
 
 _OPTIONAL = ("priority", "least_replicas")
@@ -43,9 +43,9 @@ _MOST_GPUS = 8  # Most devices of a replica: no more were measured anywhere.
 class Wanted(NamedTuple):
     """A row of the sheet of demands."""
 
-    demand: Demand
+    demand: FleetDemand
     hf_config: Path | None
-    requests: Requests | None  #: None: those of the characterization.
+    requests: RequestLengths | None  #: None: those of the characterization.
     line: int
     notes: tuple[str, ...]
 
@@ -56,7 +56,7 @@ class Wanted(NamedTuple):
         return replace(base, slo=slo, llm_id=llm_id, hf_config=config, requests=self.requests)
 
 
-def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, GPU]]:
+def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[GPUPool], dict[str, GPU]]:
     """Return the pools, and the facts of their devices; MIG slices have `gpu_id`s of their own.
     Raises InputError: a row is wrong, a GPU has no facts, or there is not one node."""
     pools, gpus = [], {}
@@ -73,8 +73,8 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[Pool], dict[str, 
             except InputError as error:
                 raise error.at(file=path, row=row.line) from None
         gpus[gpu.gpu_id] = gpu
-        given = {each.name: row[each.name] for each in fields(Pool) if each.name in row}
-        pools.append(Pool(**given | {"gpu_id": gpu.gpu_id, "is_owned": row["kind"] == "owned"}))
+        given = {each.name: row[each.name] for each in fields(GPUPool) if each.name in row}
+        pools.append(GPUPool(**given | {"gpu_id": gpu.gpu_id, "is_owned": row["kind"] == "owned"}))
     if not sum(pool.nodes for pool in pools):
         raise InputError("there is no node", file=path, field="nodes", fix="give at least one")
     return pools, gpus
@@ -102,13 +102,13 @@ def _wanted(row: Row, traces: Path) -> Wanted:
     if len(given) == 1:
         fix = "give both, or neither"
         raise InputError("one length alone is given", field=", ".join(LENGTHS), fix=fix)
-    requests, notes = Requests(*given) if given else None, list[str]()
+    requests, notes = RequestLengths(*given) if given else None, list[str]()
     if "trace_id" in row:
         trace = traces / f"{file_name(row['trace_id'])}.parquet"
         if not trace.is_file():
             fix = f"ingest it to {trace} (`sextant ingest`), or name its folder (--traces)"
             raise InputError(f"{trace} does not exist", field="trace_id", fix=fix)
-        requests = requests or requests_of(None, None, str(trace))
+        requests = requests or parse_lengths(None, None, str(trace))
         if not {"users", "request_rate_rps"} & limits.keys():
             hours = traffic_series(trace, HOUR_S, by=())
             whole = hours[hours["is_whole"]]["n_requests"]
@@ -122,7 +122,7 @@ def _wanted(row: Row, traces: Path) -> Wanted:
     slo = SLO(row["demand_id"], **limits)
     own = {name: row[name] for name in _OPTIONAL if name in row}
     llm_id = row["llm_id"] if hf_config is None else name_of(hf_config)
-    demand = Demand(row["demand_id"], row["team"], llm_id, slo, **own)
+    demand = FleetDemand(row["demand_id"], row["team"], llm_id, slo, **own)
     if slo.request_rate_rps is not None:
         notes.append(_SIMULATED["trace" if "trace_id" in row else "rate"])
     return Wanted(demand, hf_config, requests, row.line, tuple(notes))
@@ -154,7 +154,7 @@ def answer_sheets(
 
 def _find_options(
     wanted: Sequence[Wanted], profiles: dict[str, GPUProfile], base: Question, sheet: Path
-) -> tuple[list[Option], dict[str, dict[float, list[Option]]], list[str]]:
+) -> tuple[list[FleetOption], dict[str, dict[float, list[FleetOption]]], list[str]]:
     """Return all demands' options, those with looser limits by demand, and warnings. `base` has the
     measurements to use, the predictor and the seed. A demand that fits nowhere has no options, and
     a warning. Raises InputError: an LLM has no facts, or the measurements cannot answer."""
@@ -173,8 +173,8 @@ def _find_options(
             asked.append(_question(each, source, base))
         except InputError as error:
             raise error.at(file=sheet, row=each.line) from None
-    options: list[Option] = []
-    looser: dict[str, dict[float, list[Option]]] = {}
+    options: list[FleetOption] = []
+    looser: dict[str, dict[float, list[FleetOption]]] = {}
     warnings: dict[str, list[str]] = {}
     fits: dict[tuple[Any, ...], Any] = {}  # shared by limits at the same percentiles
     progress = Progress("demand", len(wanted))
@@ -199,8 +199,8 @@ def _find_options(
 
 
 def _options(
-    demand: Demand, question: Question, subject: Subject, fits: dict[tuple[Any, ...], Any]
-) -> tuple[list[Option], dict[float, list[Option]]]:
+    demand: FleetDemand, question: Question, subject: Subject, fits: dict[tuple[Any, ...], Any]
+) -> tuple[list[FleetOption], dict[float, list[FleetOption]]]:
     """Return a demand's options, and those with looser limits by factor."""
     slo, profiles = demand.slo, subject.profiles
     model = questions.make_predictor(question, {**subject.source.known.profiles, **profiles})
@@ -216,8 +216,8 @@ def _options(
 
 
 def options_of_draws(
-    demand: Demand, draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO
-) -> list[Option]:
+    demand: FleetDemand, draws: Draws, profiles: Mapping[str, GPUProfile], slo: SLO
+) -> list[FleetOption]:
     """Return an option for each GPU profile that serves a demand in some draw. `draws` are of the
     latencies of its LLM on these profiles, without prices; `slo` is the demand's own, or looser."""
     served = sustained(draws, slo, of_load=True)
@@ -226,7 +226,7 @@ def options_of_draws(
         by_draw, profile = served[llm_id, name].to_numpy(float), profiles[name]
         if by_draw.any():
             devices = profile.gpu.gpu_id, profile.n_gpus
-            options.append(Option(demand.demand_id, name, *devices, by_draw, slo.load))
+            options.append(FleetOption(demand.demand_id, name, *devices, by_draw, slo.load))
     return options
 
 
@@ -237,13 +237,13 @@ def _question(wanted: Wanted, source: Source, base: Question) -> tuple[Question,
         problem = f"{known.source} has no facts of LLM {demand.llm_id!r}"
         fix = f"give its config.json (hf_config), or one of {', '.join(known.llms)}"
         raise InputError(problem, field="llm_id", fix=fix)
-    questions.check(question := wanted.question(base))
+    questions.check_question(question := wanted.question(base))
     question, notes = sources.as_measured(question, known, has_options=False)
     questions.named_llm(question, known)
     return question, [*notes, *sources.estimates(known.points, demand.slo)]
 
 
-def candidate_profiles(pools: Sequence[Pool], gpus: Mapping[str, GPU]) -> dict[str, GPUProfile]:
+def candidate_profiles(pools: Sequence[GPUPool], gpus: Mapping[str, GPU]) -> dict[str, GPUProfile]:
     """Return the profiles that nodes have room for: 1, 2, 4 … devices, at the lowest price. Slices
     of a GPU serve alone: they have no connection among each other."""
     profiles = {}

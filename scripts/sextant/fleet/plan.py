@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from sextant.decide import fleet, fleet_program
-from sextant.decide.fleet import Demand, FleetPlan, Option, Pool
+from sextant.decide.fleet import FleetDemand, FleetOption, FleetPlan, GPUPool
 from sextant.decide.fleet_program import Choice, Program, Solution
 
 RISK = 0.1
@@ -23,14 +23,14 @@ _PART = 0.1  # Share of the time limit for each change.
 _MOST_CHANGES = 10  # The most demands for which looser limits, or more nodes, are tried.
 _ENDED = "The time limit (--time-limit) ended the search for what would change the plan."
 _T = TypeVar("_T")
-Looser = Mapping[str, Mapping[float, Sequence[Option]]]
+Looser = Mapping[str, Mapping[float, Sequence[FleetOption]]]
 """Options with limits that are looser by a factor, the smallest first, by demand."""
 
 
 def plan_fleet(
-    demands: Sequence[Demand],
-    pools: Sequence[Pool],
-    options: Iterable[Option],
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    options: Iterable[FleetOption],
     *,
     risk: float = RISK,
     time_limit_s: float = TIME_LIMIT_S,
@@ -54,7 +54,7 @@ def plan_fleet(
         option, demand = choice.option, demands[choice.demand]
         profile = option.gpu_profile_id, option.n_gpus, choice.replicas
         own_usd = usd[demand.demand_id] * option.n_gpus
-        served.append(fleet.Served(demand, *profile, choice.probability_met, own_usd))
+        served.append(fleet.ServedDemand(demand, *profile, choice.probability_met, own_usd))
     met = np.array([each.option.is_met(each.replicas) for each in solution.chosen])
     names = {each.demand.demand_id for each in served}
     ties = fleet_program.TIE_USD * sum(pool.nodes * pool.devices_per_node for pool in pools)
@@ -75,7 +75,10 @@ def plan_fleet(
 
 
 def make_program(
-    demands: Sequence[Demand], pools: Sequence[Pool], options: Iterable[Option], risk: float
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    options: Iterable[FleetOption],
+    risk: float,
 ) -> Program:
     """Return the program: the options that are enough, where some node has room for a replica."""
     places = {demand.demand_id: place for place, demand in enumerate(demands)}
@@ -114,9 +117,9 @@ def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
 
 
 def answer_fleet(
-    demands: Sequence[Demand],
-    pools: Sequence[Pool],
-    options: Sequence[Option],
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    options: Sequence[FleetOption],
     looser: Looser,
     *,
     risk: float = RISK,
@@ -160,9 +163,9 @@ def answer_fleet(
 class _Case:
     """A fleet, to be solved again with something changed."""
 
-    demands: Sequence[Demand]
-    pools: Sequence[Pool]
-    options: Sequence[Option]
+    demands: Sequence[FleetDemand]
+    pools: Sequence[GPUPool]
+    options: Sequence[FleetOption]
     risk: float
     time_limit_s: float  #: Of one program.
     ends_at_s: float = inf  #: When nothing more is tried, on the monotonic clock.
@@ -180,7 +183,7 @@ class _Case:
     def program(self) -> Program:
         return make_program(self.demands, self.pools, self.options, self.risk)
 
-    def with_options(self, demand_id: str, options: Sequence[Option]) -> "_Case":
+    def with_options(self, demand_id: str, options: Sequence[FleetOption]) -> "_Case":
         others = [option for option in self.options if option.demand_id != demand_id]
         return replace(self, options=[*others, *options])
 
@@ -214,7 +217,7 @@ def _change(
     return n_more, saved, at_most, tuple(sorted(others - names)), tuple(sorted(names - others))
 
 
-def _mend(case: _Case, plan: FleetPlan, demand: Demand, looser: Looser) -> fleet.Mend:
+def _mend(case: _Case, plan: FleetPlan, demand: FleetDemand, looser: Looser) -> fleet.Mend:
     """Return what would let a demand be served besides those that are."""
     name, program = demand.demand_id, case.program()
     wanted = {name, *(served.demand.demand_id for served in plan.served)}

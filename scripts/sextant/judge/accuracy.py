@@ -17,7 +17,7 @@ from sextant.predict.predictor import (
     JOULES,
     Draws,
     JointPredictor,
-    Rows,
+    TrainingRows,
     draws_samples,
     predictor_class,
 )
@@ -32,7 +32,7 @@ METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
 """What is judged, and the target that gives it."""
 
 
-class HeldOut(NamedTuple):
+class HeldOutPredictions(NamedTuple):
     """The points of one fold, and what was predicted of them by a fit that has not seen them."""
 
     fold: str
@@ -53,7 +53,7 @@ def predict_held_out(
     first_token: str = "nttft",
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
-) -> list[HeldOut]:
+) -> list[HeldOutPredictions]:
     """Predict every point from those of other LLMs, GPU types, engines or versions of them.
 
     LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, and an LLM in two precisions,
@@ -130,7 +130,7 @@ def predict_rows(
     predictor: str,
     seed: int,
     percentiles: tuple[int, int],
-) -> HeldOut:
+) -> HeldOutPredictions:
     """Return the rows of a fold, predicted by a fit on all other points (`at_percentile`)."""
     training, asked = points[~rows], points[rows]
     if not task.has_fixed_lengths:
@@ -142,18 +142,18 @@ def predict_rows(
     slo = SLO("held-out", users=1, **limits)
     model = predictor_class(predictor)(slo, task.facts.profiles, seed)
     design = model.design(pd.concat([training, asked]), task.facts)
-    model.fit(Rows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
+    model.fit(TrainingRows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
     X = design.iloc[len(training) :]
     if not isinstance(model, JointPredictor):
-        return HeldOut(fold, asked, None, model.predict(X))
+        return HeldOutPredictions(fold, asked, None, model.predict(X))
     samples_ms = model.sample(X)
     predicted = Draws(X, samples_ms).summary()
     joules = model.energy(training, asked, task.facts, samples_ms[..., 1])
     predicted = predicted if joules is None else predicted.join(joules)
-    return HeldOut(fold, asked, samples_ms, predicted)
+    return HeldOutPredictions(fold, asked, samples_ms, predicted)
 
 
-def prediction_table(held_out: Sequence[HeldOut]) -> pd.DataFrame:
+def prediction_table(held_out: Sequence[HeldOutPredictions]) -> pd.DataFrame:
     """Return one row per held-out point: what was measured and what was predicted.
 
     Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`; and for each of `METRICS`

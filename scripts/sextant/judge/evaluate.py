@@ -15,13 +15,13 @@ import pyarrow as pa
 from sextant.base.errors import InputError
 from sextant.base.files import provenance, read_parquet, write_parquet
 from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
-from sextant.decide.sizing import candidates, check_curves, recommend
+from sextant.decide.sizing import candidates, check_curves, recommend_cheapest
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
-from sextant.judge.accuracy import HeldOut, predict_held_out
+from sextant.judge.accuracy import HeldOutPredictions, predict_held_out
 from sextant.judge.folds import FitResult, Task, fit_folds
-from sextant.judge.score import best_policy, judge, mape, summarize
+from sextant.judge.score import best_policy, mape, score_recommendation, summarize
 from sextant.judge.tasks import fit_result, separate_configurations, task_of
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
@@ -70,7 +70,7 @@ class Evaluation(NamedTuple):
     scores: pd.DataFrame
 
 
-def evaluate(
+def evaluate_predictor(
     task: Task,
     slos: Sequence[SLO],
     predictor: str,
@@ -78,7 +78,7 @@ def evaluate(
     *,
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
-    hold_out: Callable[..., list[HeldOut]] | None = None,
+    hold_out: Callable[..., list[HeldOutPredictions]] | None = None,
 ) -> Evaluation:
     """Evaluate a predictor by leave-one-LLM-out and recommend for LLMs without points.
 
@@ -183,7 +183,9 @@ def _truth(
     pairs = {*feasible, *latencies[IDENTIFIERS].itertuples(index=False, name=None)}
     llm_ids = sorted(latencies["llm_id"].unique())
     found = candidates(latencies, llm_ids, task.facts.profiles, slo, pairs)
-    return _Truth(latencies, latencies[frame.has_latency(latencies)], found, recommend(found))
+    return _Truth(
+        latencies, latencies[frame.has_latency(latencies)], found, recommend_cheapest(found)
+    )
 
 
 def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, ...]:
@@ -192,7 +194,7 @@ def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, 
     draws = measured_draws(truth.latencies, slo, seed)
     found = with_probabilities(truth.candidates, draws, slo)
     truth = truth._replace(candidates=found)
-    return _judged(truth, slo, None, found, recommend(found), {"fit_seconds": 0.0})
+    return _judged(truth, slo, None, found, recommend_cheapest(found), {"fit_seconds": 0.0})
 
 
 def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
@@ -221,7 +223,7 @@ def _recommend_predicted(
     score: dict[str, Any] = {"fit_seconds": outcome.seconds}
     if latencies is not None:
         options = candidates(latencies, outcome.llm_ids, profiles, slo, task.feasible)
-        chosen = recommend(options)
+        chosen = recommend_cheapest(options)
         if outcome.draws:  # the best option under the draws; none where memory rules out all
             weighed = pd.concat([weigh(draws, profiles, slo) for draws in outcome.draws])
             best = choose(weighed.reset_index(drop=True))
@@ -248,7 +250,7 @@ def _judged(
     score: Mapping[str, Any],
 ) -> tuple[pd.DataFrame, ...]:
     """Return the four frames of an evaluation, with exactly their columns, or null."""
-    results = judge(chosen, truth.candidates, truth.optimum, slo.load)
+    results = score_recommendation(chosen, truth.candidates, truth.optimum, slo.load)
     summary = summarize(results[results["llm_id"].isin(truth.candidates["llm_id"])])
     summary |= {"n_unused_points": len(truth.latencies) - len(truth.points), **score}
 
@@ -275,7 +277,7 @@ def read_task(
         for rows in (read_parquet(inputs[name]).to_pandas() for name in ("point", "feasibility"))
     )
     features = frame.published_features(experiment)
-    facts = frame.Facts(experiment.llm_facts, experiment.profiles, features)
+    facts = frame.FactTables(experiment.llm_facts, experiment.profiles, features)
     workload = experiment.workloads.get(decision["workload_id"])
     longest = workload["max_input_tokens"] + workload["max_output_tokens"] if workload else None
     # Levels of other scenarios are not users; with their nulls the column held floats.
@@ -294,7 +296,7 @@ def evaluate_files(
 ) -> None:
     """Evaluate a predictor on a task that was read from files, and write its tables. Arguments are
     those of `evaluate`; `outputs` are paths of the tables, by their names."""
-    result = evaluate(task, slos, predictor, seed, n_jobs=n_jobs)
+    result = evaluate_predictor(task, slos, predictor, seed, n_jobs=n_jobs)
     origin = provenance(dict(inputs), seed=seed)
     for name, rows in zip(_TABLES, result, strict=True):
         table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)

@@ -15,7 +15,7 @@ from sextant.points.frame import (
     LENGTHS,
     SERVING,
     TARGETS,
-    Facts,
+    FactTables,
     Pair,
     at_percentile,
     has_latency,
@@ -25,8 +25,8 @@ from sextant.predict.predictor import (
     Draws,
     JointPredictor,
     PointPredictor,
-    Rows,
     Settings,
+    TrainingRows,
     predictor_class,
     reference_profiles,
 )
@@ -42,7 +42,7 @@ class Task:
 
     source: str  #: Name of the characterization.
     points: pd.DataFrame  #: Closed-loop points of one workload and scenario, as the store has them.
-    facts: Facts  #: Of all LLMs, measured or not, and of the GPU profiles on offer.
+    facts: FactTables  #: Of all LLMs, measured or not, and of the GPU profiles on offer.
     feasible: Collection[Pair]  #: (LLM, GPU profile) pairs that memory facts allow.
     failed: Collection[Pair] = frozenset()
     """Pairs that were tried and do not fit; no predictor knows of them."""
@@ -77,11 +77,11 @@ class FitResult(NamedTuple):
 
 
 def design_rows(
-    predictor: PointPredictor | JointPredictor, points: pd.DataFrame, facts: Facts
-) -> Rows:
+    predictor: PointPredictor | JointPredictor, points: pd.DataFrame, facts: FactTables
+) -> TrainingRows:
     """Return points at one percentile (`at_percentile`) as a predictor takes them."""
     X = predictor.design(points[[*KEYS, *LENGTHS, *SERVING]], facts)
-    return Rows(X, points[[*TARGETS, "throughput_tok_s"]])
+    return TrainingRows(X, points[[*TARGETS, "throughput_tok_s"]])
 
 
 def share_lengths(

@@ -19,7 +19,7 @@ def so_score(success_rate: float, overspend: float | None) -> float:
     return 2 * success_rate * thrift / (success_rate + thrift)
 
 
-def judge(
+def score_recommendation(
     recommendations: pd.DataFrame, truth: pd.DataFrame, optimum: pd.DataFrame, load: float
 ) -> pd.DataFrame:
     """Return the recommendations with `is_success` (eq. 5) and `overspend` (eq. 6).
@@ -71,7 +71,7 @@ def mape(predicted: pd.DataFrame, measured: pd.DataFrame) -> dict[str, float]:
     return {f"mape_{t.removesuffix('_ms')}": float(error.mean()) for t, error in errors.items()}
 
 
-class Policy(NamedTuple):
+class StaticPolicy(NamedTuple):
     """What every LLM gets; all null where no profile serves any LLM."""
 
     gpu_profile_id: str | None = None
@@ -83,7 +83,7 @@ class Policy(NamedTuple):
         return pd.DataFrame({"llm_id": llm_ids, **self._asdict()})
 
 
-def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, load: float) -> Policy:
+def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, load: float) -> StaticPolicy:
     """Return the policy that is best in hindsight, LLM-Pilot's baseline (section V-C). It is the
     pair of profile and replicas with the highest S/O (eq. 7) over all measured LLMs, those it is
     judged on included, as in the paper: no predictor knows as much. Ties go to the cheaper one,
@@ -91,10 +91,12 @@ def best_policy(truth: pd.DataFrame, optimum: pd.DataFrame, load: float) -> Poli
     LLM truly needs there: between two of them no further LLM succeeds while all pay more, so no
     other count can win. Arguments are those of `judge`."""
     llm_ids = sorted(truth["llm_id"].unique())
-    tried = truth.loc[truth["status"] == "meets", list(Policy._fields)].drop_duplicates()
+    tried = truth.loc[truth["status"] == "meets", list(StaticPolicy._fields)].drop_duplicates()
     ranked = []
-    for policy in map(Policy._make, tried.itertuples(index=False, name=None)):
-        score = summarize(judge(policy.decide(llm_ids), truth, optimum, load))["so_score"]
+    for policy in map(StaticPolicy._make, tried.itertuples(index=False, name=None)):
+        score = summarize(score_recommendation(policy.decide(llm_ids), truth, optimum, load))[
+            "so_score"
+        ]
         # Rounded as prices are, or the last digit would decide between equal scores.
         ranked.append((-round(score, 9), policy.usd_per_hour, policy.gpu_profile_id, policy))
-    return min(ranked)[-1] if ranked else Policy()
+    return min(ranked)[-1] if ranked else StaticPolicy()

@@ -12,8 +12,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.facts.slo import SLO, load_slos
 from sextant.judge import accuracy
-from sextant.judge.accuracy import MEDIANS, HeldOut, HoldOut
-from sextant.judge.evaluate import evaluate
+from sextant.judge.accuracy import MEDIANS, HeldOutPredictions, HoldOut
+from sextant.judge.evaluate import evaluate_predictor
 from sextant.judge.folds import Task
 from sextant.judge.tasks import task_of_characterization
 from sextant.points.characterization import Characterization
@@ -67,7 +67,7 @@ def evaluate_predictors(
     }
 
     @cache  # SLOs and accuracy may ask the same
-    def held_out(name: str, fold: HoldOut, **asked: Any) -> list[HeldOut]:
+    def held_out(name: str, fold: HoldOut, **asked: Any) -> list[HeldOutPredictions]:
         asked |= {"n_jobs": ALL_CPUS, "progress": progress}
         return accuracy.predict_held_out(task, name, seed, fold, **asked)
 
@@ -76,7 +76,9 @@ def evaluate_predictors(
             targets = random_slos(task, slos, seed)
         else:  # for the traffic of a trace predictors say nothing that could be judged
             targets = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
-        judge = partial(evaluate, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress)
+        judge = partial(
+            evaluate_predictor, task, targets, seed=seed, n_jobs=ALL_CPUS, progress=progress
+        )
         folds = {name: partial(held_out, name, "llm") for name in names}
         scores = pd.concat(judge(predictor=name, hold_out=folds[name]).scores for name in names)
         means = ("so_score", "success_rate", "overspend", "mape_nttft", "mape_itl")

@@ -7,10 +7,10 @@ from itertools import product
 import pandas as pd
 
 from sextant.decide.sizing import ruled_out
-from sextant.judge.accuracy import HeldOut
+from sextant.judge.accuracy import HeldOutPredictions
 from sextant.judge.folds import FitResult, Task
 from sextant.points.characterization import Characterization
-from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, Facts
+from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, FactTables
 from sextant.predict.predictor import Draws
 
 
@@ -18,7 +18,7 @@ def task_of(
     source: str,
     points: pd.DataFrame,
     tried: pd.DataFrame,
-    facts: Facts,
+    facts: FactTables,
     longest_request_tokens: int | None,
     memory_utilization: float,
     *,
@@ -48,7 +48,7 @@ def task_of_characterization(known: Characterization) -> Task:
         known.source,
         known.points,
         known.feasibility,
-        Facts(known.llms, known.profiles, known.features),
+        FactTables(known.llms, known.profiles, known.features),
         known.longest_request_tokens,
         known.memory_utilization,
         has_fixed_lengths=known.has_fixed_lengths,
@@ -64,7 +64,7 @@ def separate_configurations(task: Task) -> Task:
     points = points.groupby(KEYS, as_index=False, dropna=False).agg(how)
     llms = dict(zip(points["llm_id"], points["_llm_id"], strict=True))
     profiles = dict(zip(points["gpu_profile_id"], points["_gpu_profile_id"], strict=True))
-    facts = Facts(
+    facts = FactTables(
         {name: task.facts.llms[own] for name, own in llms.items()},
         {name: task.facts.profiles[own] for name, own in profiles.items()},
     )
@@ -73,7 +73,7 @@ def separate_configurations(task: Task) -> Task:
     return replace(task, points=points, facts=facts, feasible=served, failed=set(), served=served)
 
 
-def fit_result(held_out: Sequence[HeldOut], seconds: float) -> FitResult:
+def fit_result(held_out: Sequence[HeldOutPredictions], seconds: float) -> FitResult:
     """Return held-out predictions as those of a fit on the task of `separate_configurations`."""
     parts, draws = [], []
     for fold, points, samples_ms, predicted in held_out:

@@ -17,9 +17,9 @@ from scipy.optimize import nnls
 from sextant.base.errors import InputError
 from sextant.law.means import (
     STEP_TERMS,
+    BatchLimits,
     Group,
-    Limits,
-    Load,
+    MeanLoad,
     Means,
     Near,
     Values,
@@ -28,7 +28,13 @@ from sextant.law.means import (
     match,
     open_loop,
 )
-from sextant.simulate.simulation import NAMES, Requests, Scheduler, StepLaw, simulate_closed
+from sextant.simulate.simulation import (
+    NAMES,
+    Scheduler,
+    SimulatedRequests,
+    StepLaw,
+    simulate_closed,
+)
 
 _ALONE = ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms", "request_ms")
 _GROUPS: tuple[Group, ...] = (("floor_ms", "dense_ms"), *((name,) for name in _ALONE))
@@ -113,8 +119,8 @@ def calibrate(
     known = np.log([_means_ms(part) for part in parts]).T.ravel()
     noise = np.array([_noise(part) for part in parts]).T.ravel()
     lengths = ("input_tokens", "output_tokens")
-    load = Load(*(np.array([part[name].mean() for part in parts]) for name in lengths))
-    limits, law = Limits.of(scheduler), _rough_law(parts[0], parts[-1])
+    load = MeanLoad(*(np.array([part[name].mean() for part in parts]) for name in lengths))
+    limits, law = BatchLimits.of(scheduler), _rough_law(parts[0], parts[-1])
     prior_sd = _BROAD_SD
     if "token_offsets_ms" in requests:
         steps = [measured_steps(level) for _, level in requests.groupby("users")]
@@ -150,7 +156,7 @@ def calibrate(
 def told_by_probe(
     laws: np.ndarray,
     scheduler: Scheduler,
-    load: Load,
+    load: MeanLoad,
     *,
     users: Values = 1.0,
     request_rate_rps: Values | None = None,
@@ -173,7 +179,7 @@ def told_by_probe(
         itl_ms: the same.
         seed: of the errors of measurement, which each draw has of its own.
     """
-    limits = Limits.of(scheduler)
+    limits = BatchLimits.of(scheduler)
 
     def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
         if request_rate_rps is None:
@@ -245,7 +251,7 @@ def _simulated(law: StepLaw, parts: list[pd.DataFrame], scheduler: Scheduler) ->
         rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
         # More than were sent, so that users who are answered sooner do not run out.
         lengths = pd.concat([rows[["input_tokens", "output_tokens"]]] * _REPEATS)
-        requests = Requests.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
+        requests = SimulatedRequests.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
         duration_s = rows["e2e_ms"].sum() / 1e3 / users
         result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
         made = result.output_tokens - 1

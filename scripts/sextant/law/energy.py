@@ -13,7 +13,7 @@ import pandas as pd
 
 from sextant.law.posterior import Columns, Design, Parameter, columns_of, design_of, levels, normal
 from sextant.law.terms import NAMES, fact_rows, step_law
-from sextant.points.frame import Facts
+from sextant.points.frame import FactTables
 from sextant.predict.predictor import INTERVAL, JOULES
 
 PARAMETERS = {
@@ -37,7 +37,7 @@ _AT_PEAK = np.array([0.0 if name in _PEAK_SHARES else -np.inf for name in NAMES]
 _SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
 
 
-def energy_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+def energy_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     """Return what the energy of each of `keys` (as of `fact_rows`) depends on beside ITL."""
     X = fact_rows(keys, facts)
     of = columns_of(X)
@@ -80,7 +80,7 @@ class Energy(NamedTuple):
     n_llms: int
 
     @classmethod
-    def fitted(cls, points: pd.DataFrame, facts: Facts) -> Self | None:
+    def fitted(cls, points: pd.DataFrame, facts: FactTables) -> Self | None:
         """Learn from points with `energy_j_per_token, itl_ms` and what `energy_rows` takes.
 
         None where fewer than two LLMs have them on devices whose TDP is known.
@@ -120,7 +120,7 @@ class Energy(NamedTuple):
         return cls(named, float(spread), points["llm_id"].nunique())
 
     def predict(
-        self, keys: pd.DataFrame, facts: Facts, itl_ms: np.ndarray, seed: int
+        self, keys: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray, seed: int
     ) -> pd.DataFrame:
         """Return `JOULES` of `keys` as `energy_rows` takes them; null where the TDP is not known.
 

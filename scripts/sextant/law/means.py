@@ -18,7 +18,7 @@ from sextant.simulate.simulation import NAMES, Scheduler, StepLaw
 Values = np.ndarray | float
 
 
-class Load(NamedTuple):
+class MeanLoad(NamedTuple):
     """Requests of one length."""
 
     input_tokens: Values
@@ -49,7 +49,7 @@ class Load(NamedTuple):
         return np.asarray(self.output_tokens) - 1
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """What a server admits, and how the requests of a load test follow on each other."""
 
     max_num_seqs: Values
@@ -77,7 +77,7 @@ class Limits(NamedTuple):
         """Return those of a simulated server."""
         return cls(*(getattr(scheduler, name) for name in cls._fields[:6]))
 
-    def most_decoding(self, load: Load) -> np.ndarray:
+    def most_decoding(self, load: MeanLoad) -> np.ndarray:
         """Return the sequences that can decode at once: slots, memory, tokens of a step."""
         later = load.later_tokens
         # Those that decode hold half of their answers' memory on average.
@@ -111,7 +111,7 @@ Near = np.ndarray | None
 
 
 def open_loop(
-    law: StepLaw, limits: Limits, load: Load, request_rate_rps: Values, near: Near = None
+    law: StepLaw, limits: BatchLimits, load: MeanLoad, request_rate_rps: Values, near: Near = None
 ) -> Means:
     """Return the means of requests that come at a rate, however long the answers take."""
 
@@ -149,7 +149,7 @@ _CROWDING = 1.5
 """Exponent of the others, by which a prompt waits longer for a step that computes it."""
 
 
-def closed_loop(law: StepLaw, limits: Limits, load: Load, users: Values) -> Means:
+def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values) -> Means:
     """Return the means of users who send a request when the last is answered.
 
     Of a cycle of all users each prompt is computed once: those that decode see it, or a prompt
@@ -186,7 +186,7 @@ def _lesser(values: np.ndarray, most: np.ndarray) -> np.ndarray:
     return values * (1 + (values / most) ** _SHARPNESS) ** (-1 / _SHARPNESS)
 
 
-def saturation_rps(law: StepLaw, limits: Limits, load: Load) -> np.ndarray:
+def saturation_rps(law: StepLaw, limits: BatchLimits, load: MeanLoad) -> np.ndarray:
     """Return the request rate beyond which the queue grows without end."""
     most = limits.most_decoding(load)
     prompt_ms, decode_ms, _ = _step_parts(law, limits, load, most)
@@ -194,7 +194,7 @@ def saturation_rps(law: StepLaw, limits: Limits, load: Load) -> np.ndarray:
 
 
 def _step_parts(
-    law: StepLaw, limits: Limits, load: Load, decoding: np.ndarray
+    law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ms that a prompt adds to its steps, ms of a step without prompts, and those steps.
 
@@ -211,12 +211,14 @@ def _step_parts(
     return n_chunks * (chunk_ms - np.where(limits.prompts_first, 0.0, decode_ms)), decode_ms, steps
 
 
-def _beside(limits: Limits, decoding: np.ndarray) -> np.ndarray:
+def _beside(limits: BatchLimits, decoding: np.ndarray) -> np.ndarray:
     """Return the sequences that decode in a step with prompts."""
     return np.where(limits.prompts_first, 0.0, decoding)
 
 
-def _backlog_ms(law: StepLaw, limits: Limits, load: Load, decoding: np.ndarray) -> np.ndarray:
+def _backlog_ms(
+    law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np.ndarray
+) -> np.ndarray:
     """Return what each prompt takes where so many wait that the steps are full of them."""
     beside = _beside(limits, decoding)
     budget = np.maximum(np.asarray(limits.max_num_batched_tokens) - beside, 1.0)
@@ -226,8 +228,8 @@ def _backlog_ms(law: StepLaw, limits: Limits, load: Load, decoding: np.ndarray) 
 
 def _alone_ms(
     law: StepLaw,
-    limits: Limits,
-    load: Load,
+    limits: BatchLimits,
+    load: MeanLoad,
     prompt_ms: np.ndarray,
     decode_ms: np.ndarray,
     steps: np.ndarray,

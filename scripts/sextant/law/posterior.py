@@ -290,7 +290,7 @@ class _Problem(NamedTuple):
         return (self.design.columns * chosen).reshape(-1, len(self.design.names))
 
 
-class Fit(NamedTuple):
+class LawFit(NamedTuple):
     """A fit and the straight line that it ends on, from which rows can be taken away again."""
 
     posterior: Posterior
@@ -320,9 +320,9 @@ class Fit(NamedTuple):
         return predicted
 
 
-def fit(
+def fit_law(
     law: Law, X: pd.DataFrame, y_ms: np.ndarray, least: Mapping[str, float] | None = None
-) -> Fit:
+) -> LawFit:
     """Fit a law to fact rows of points and their nTTFT and ITL in ms, (rows, 2), NaN: not measured.
 
     `least` has the least scale of some groups of effects.
@@ -363,7 +363,7 @@ def fit(
             variance = np.where(np.isfinite(freedom), tails, spreads)
     spread = {g: float(np.sqrt(v)) for g, v in zip(design.groups, spreads, strict=True) if g}
     posterior = Posterior(law, design.names, coefficients, covariance, spread, scales)
-    return Fit(posterior, problem, jacobian, precision, variance)
+    return LawFit(posterior, problem, jacobian, precision, variance)
 
 
 def _error_scales(

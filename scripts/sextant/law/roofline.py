@@ -20,10 +20,10 @@ from threadpoolctl import threadpool_limits
 
 from sextant.base.files import atomic_path, import_without
 from sextant.law import means
-from sextant.law.posterior import Fit, Law, Posterior, columns_of, fit, prior
+from sextant.law.posterior import Law, LawFit, Posterior, columns_of, fit_law, prior
 from sextant.law.terms import LAW, deployments, fact_rows, fill_undrafted
-from sextant.points.frame import TARGETS, Facts
-from sextant.predict.predictor import JointPredictor, Rows
+from sextant.points.frame import TARGETS, FactTables
+from sextant.predict.predictor import JointPredictor, TrainingRows
 from sextant.simulate import simulation as simulate
 
 _CLIP = 0.5
@@ -56,7 +56,7 @@ def load_xgboost() -> Any:
     return import_without("xgboost", "sklearn")
 
 
-def pair_misfit(fitted: Fit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
+def pair_misfit(fitted: LawFit, X: pd.DataFrame, pairs: pd.Series) -> dict[str, float]:
     """Return the scale of pair offsets of an LLM that the fit has not seen; `pairs` names them.
 
     That is how much the law misses its pairs differently: the standard deviation within the median
@@ -91,7 +91,7 @@ def _clipped(model: Any, columns: pd.DataFrame) -> np.ndarray:
     return np.clip(model.inplace_predict(columns), -_CLIP, _CLIP)
 
 
-def _learn_residuals(fitted: Fit, X: pd.DataFrame, seed: int) -> Residuals:
+def _learn_residuals(fitted: LawFit, X: pd.DataFrame, seed: int) -> Residuals:
     """Train on the points of a fit, each LLM weighing the square root of its points.
 
     The residuals are those of each training LLM under a fit without it: what a fit has seen,
@@ -150,11 +150,11 @@ class Roofline(JointPredictor):
     has_steps: bool
     """Whether steps are known apart: half of the training points or more have CUDA graphs."""
 
-    def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+    def design(self, keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         """Return the facts of each point."""
         return fact_rows(keys, facts)
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Train on points, and on those few of the new LLM; without any the law's prior is left."""
         X, y = training
         self.has_steps = _has_steps(X)
@@ -166,10 +166,10 @@ class Roofline(JointPredictor):
             self.posterior_, self.residuals_ = prior(LAW), Residuals(LAW, [])
             return self
         with threadpool_limits(1):  # matrices of a few hundred columns: threads only cost
-            fitted = fit(LAW, X, y_ms)
+            fitted = fit_law(LAW, X, y_ms)
             if references is not None and self.has_steps:
                 # One cell says less about the LLM's other cells than the fit of many cells assumes.
-                fitted = fit(LAW, X, y_ms, pair_misfit(fitted, X, deployments(X)))
+                fitted = fit_law(LAW, X, y_ms, pair_misfit(fitted, X, deployments(X)))
             self.residuals_ = _learn_residuals(fitted, X, self.seed)
         self.posterior_ = fitted.posterior
         return self
@@ -221,7 +221,7 @@ class Roofline(JointPredictor):
         return np.exp(draws + correction)
 
     def energy(
-        self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
+        self, training: pd.DataFrame, asked: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
         """Return what output tokens take; see `JointPredictor.energy`."""
         from sextant.law.energy import Energy  # few sources have energy
@@ -254,7 +254,9 @@ _CLOSED_FORM = simulate.__file__, means.__file__
 """What the law's equations for load tests are written in, beside this folder."""
 
 
-def fit_or_restore(model: Roofline, training: Rows, references: Rows | None) -> None:
+def fit_or_restore(
+    model: Roofline, training: TrainingRows, references: TrainingRows | None
+) -> None:
     """Fit a model as `Roofline.fit` does, or restore what it found before from the user's cache.
 
     A fit is known by all that it follows from, the law's code and its libraries included: a kept

@@ -12,10 +12,10 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
-from sextant.law.means import STEP_TERMS, Group, Limits, Load, Means, closed_loop, match
+from sextant.law.means import STEP_TERMS, BatchLimits, Group, MeanLoad, Means, closed_loop, match
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
-from sextant.law.terms import limits_of, load_of, step_law
+from sextant.law.terms import batch_limits, mean_load, step_law
 from sextant.simulate.simulation import NAMES, StepLaw
 
 _USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
@@ -65,14 +65,14 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
     law = step_law(at, alone)
     start = np.stack([np.broadcast_to(term, len(at)) for term in astuple(law)], axis=1)
     start[:, [NAMES.index(name) for name in STEP_TERMS]] *= np.exp(at[:, [-1]])
-    load, limits = load_of(alone), limits_of(at, alone)
+    load, limits = mean_load(alone), batch_limits(at, alone)
     uncrowded = np.maximum(_UNCROWDED * limits.most_decoding(load), 1)
     known[..., 0][uncrowded[:, None] < _USERS] = np.nan
     columns = [[np.broadcast_to(v, len(at))[:, None] for v in each] for each in (load, limits)]
 
     def predict(law: StepLaw, places: np.ndarray, _: object) -> Means:
         here = [[values[places] for values in each] for each in columns]
-        return closed_loop(law, Limits(*here[1]), Load(*here[0]), _USERS)
+        return closed_loop(law, BatchLimits(*here[1]), MeanLoad(*here[0]), _USERS)
 
     both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
     values = match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values

@@ -14,11 +14,12 @@ import pandas as pd
 
 from sextant.facts.engine import DEFAULT_ENGINE, has_cuda_graphs, scheduler_sheet
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.llm import DTYPE_BYTES, LLM, Memory, Speculating, memory_of, precision_of, served
-from sextant.law.means import Limits, Load, Values, closed_loop
+from sextant.facts.llm import LLM, Memory, Speculating, memory_of, precision_of, served
+from sextant.facts.llm_config import DTYPE_BYTES
+from sextant.law.means import BatchLimits, MeanLoad, Values, closed_loop
 from sextant.law.posterior import Columns, Effect, Law, Parameter, levels
 from sextant.points import frame
-from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, Facts
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables
 from sextant.simulate.simulation import StepLaw
 
 PARAMETERS = {
@@ -66,7 +67,7 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     `itl_batch` and `capacity_requests` count requests: those that share a step, and those that the
     memory holds. `phi` are logarithms, `facts` columns of `fact_rows`.
     """
-    law, limits, load = step_law(phi, facts), limits_of(phi, facts), load_of(facts)
+    law, limits, load = step_law(phi, facts), batch_limits(phi, facts), mean_load(facts)
     found = closed_loop(law, limits, load, facts["users"])
     step = {
         "launch_ms": law.floor_ms + np.zeros(len(phi)),
@@ -88,17 +89,17 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     }
 
 
-def load_of(facts: Columns) -> Load:
+def mean_load(facts: Columns) -> MeanLoad:
     """Return the requests of each row."""
     tokens, cached = facts["input_tokens"], 1 - facts["prefill_share"]
-    return Load(tokens, np.maximum(facts["output_tokens"], 2.0), tokens * cached)
+    return MeanLoad(tokens, np.maximum(facts["output_tokens"], 2.0), tokens * cached)
 
 
-def limits_of(phi: np.ndarray, facts: Columns) -> Limits:
+def batch_limits(phi: np.ndarray, facts: Columns) -> BatchLimits:
     """Return what the server of each row admits, and how its load test sends requests."""
     value = dict(zip(NAMES, np.exp(phi).T, strict=True))
     wave = value["wave"] / (1 + value["wave"])
-    return Limits(
+    return BatchLimits(
         _UNLIMITED,
         facts["batched_tokens"],
         value["memory"] * facts["kv_tokens"],
@@ -314,7 +315,7 @@ UNKNOWN_TOKENS = 500.0
 """Taken for a length that a source states of no point: chats have a few hundred tokens."""
 
 
-def fact_rows(keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
     """Return `llm_id, gpu_profile_id, users` of `keys` with the law's facts, indexed as `keys`.
 
     Bytes and FLOPs are those of the LLM as each row serves it, and of one device. `keys` are

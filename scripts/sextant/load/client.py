@@ -16,7 +16,7 @@ from typing import Any
 
 import httptools
 
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.source import PreparedRequest
 
 # A long answer is handed over in parts of so many pieces, so that its bytes do not pile up.
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        target: Target,
+        target: ServerAddress,
         replica: int,
         timeout_s: float,
         keep: Callable[[Part], None],

@@ -22,11 +22,11 @@ import uvloop
 
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.answer import read_part
 from sextant.load.client import Connection, Exchange, Part
 from sextant.load.rows import RequestLog
-from sextant.load.source import Source
+from sextant.load.source import RequestSource
 from sextant.points.metrics import SHAPING_FRACTION
 from sextant.points.run import LevelRun, Quantiles
 
@@ -125,10 +125,12 @@ class LevelInterrupted(KeyboardInterrupt):
         self.interrupt, self.result = interrupt, result
 
 
-class Load(ABC):
+class LoadRun(ABC):
     """A way to put load on servers. What connections give is read when there is time."""
 
-    def __init__(self, targets: Sequence[Target], source: Source, timeout_s: float) -> None:
+    def __init__(
+        self, targets: Sequence[ServerAddress], source: RequestSource, timeout_s: float
+    ) -> None:
         self.log, self.targets = RequestLog(), targets
         self.n_in_flight = 0  # measured requests that were sent, or are to be, and have not ended
         self._source, self._timeout_s = source, timeout_s

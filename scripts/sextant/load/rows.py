@@ -82,7 +82,7 @@ class RequestLog:
     def batches(self, level: float, epoch_ns: int) -> Iterator["pa.RecordBatch"]:
         """Yield the rows by `points.cell_files.REQUEST_SCHEMA`, in seconds since `epoch_ns`."""
         # Arrow reads JSON without pandas, which it imports to make a column of a list.
-        from sextant.engine.watcher import read_rows
+        from sextant.engine.watcher import read_gauge_rows
         from sextant.points.cell_files import REQUEST_SCHEMA
 
         for rows in self._pieces():
@@ -93,7 +93,7 @@ class RequestLog:
                     row[name] = (row[name] - epoch_ns) / 1e9 if row[name] else None
                 row["token_offsets_ms"] = np.frombuffer(offsets, np.float32).tolist()
                 lines += msgspec.json.encode(row) + b"\n"
-            yield from read_rows(bytes(lines), REQUEST_SCHEMA, level).to_batches()
+            yield from read_gauge_rows(bytes(lines), REQUEST_SCHEMA, level).to_batches()
 
     def latencies(self, *, is_due: bool) -> Iterator[dict[str, np.ndarray]]:
         """Yield the latencies of good answers in ms, as `points.metrics` has them, piece by piece:

@@ -17,14 +17,14 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.job_log import raise_between_callbacks
 from sextant.engine.devices import host_facts
-from sextant.engine.http import VLLM_METRICS, Target, accepted_length, fetch
-from sextant.engine.protocol import Server
-from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario, as_json
+from sextant.engine.http import VLLM_METRICS, ServerAddress, accepted_length, fetch_response
+from sextant.engine.protocol import RunningServer
+from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario, scenario_json
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.load.measure import LevelInterrupted, LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
-from sextant.load.source import Draw, Form, Source
+from sextant.load.source import Draw, Form, RequestSource
 from sextant.points.run import CellRun, ServerFacts
 from sextant.points.verdict import FEASIBLE
 from sextant.workload.generators import AtOnce
@@ -38,10 +38,10 @@ LEVEL_SEED_STRIDE = 1_000_003  # far apart: no prompt of one level comes again i
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _metrics(targets: Sequence[Target]) -> str:
+def _metrics(targets: Sequence[ServerAddress]) -> str:
     """Return the metrics of all servers one after another; nothing where one has none."""
     try:
-        return "\n".join(fetch(target.base_url) for target in targets)
+        return "\n".join(fetch_response(target.base_url) for target in targets)
     except OSError:
         return ""
 
@@ -49,8 +49,8 @@ def _metrics(targets: Sequence[Target]) -> str:
 def measure_level(
     scenario: Scenario,
     level: float,
-    targets: Sequence[Target],
-    source: Source,
+    targets: Sequence[ServerAddress],
+    source: RequestSource,
     timeout_s: float,
     epoch_ns: int,
     *,
@@ -127,7 +127,7 @@ def stoppable(handler: Any = _stop) -> Iterator[None]:
 
 
 def load_server(
-    targets: Sequence[Target],
+    targets: Sequence[ServerAddress],
     draw: Draw,
     form: Form,
     scenario: Scenario,
@@ -150,10 +150,10 @@ def load_server(
     results: list[LevelResult] = []
     interruption: BaseException | None = None
     try:
-        version, after = Server(targets[0]).version(), _metrics(targets)
+        version, after = RunningServer(targets[0]).version(), _metrics(targets)
         for number, level in enumerate(scenario.levels):
             own_seed = seed + LEVEL_SEED_STRIDE * number
-            source = Source(targets[0].model, draw, own_seed, form)
+            source = RequestSource(targets[0].model, draw, own_seed, form)
             load, before = (scenario, level, targets, source, timeout_s, epoch_ns), after
             results.append(measure_level(*load, seed=seed))
             after = _metrics(targets) if before else ""
@@ -180,7 +180,7 @@ def load_server(
             source="measured",
             scenario_id=scenario.kind,
             variant_id=DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas",
-            scenario=as_json(scenario),
+            scenario=scenario_json(scenario),
             variant=Variant(replicas=n_replicas),
             verdict=FEASIBLE,
             server=ServerFacts(engine=engine, version=version, url=first.base_url),

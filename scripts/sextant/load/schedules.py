@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.engine.http import Target
+from sextant.engine.http import ServerAddress
 from sextant.load.client import Connection, Exchange, Part, open_all
-from sextant.load.measure import Alarm, LevelResult, Load
-from sextant.load.source import PreparedRequest, Source
+from sextant.load.measure import Alarm, LevelResult, LoadRun
+from sextant.load.source import PreparedRequest, RequestSource
 from sextant.workload.trace_arrivals import Turns
 
 _PAUSE_AFTER_FAILURE_S = 0.1
@@ -31,8 +31,8 @@ _FIRST_S, _PREPARED_FOR_SCHEDULE = 1.0, 512
 
 
 def run_closed_loop(
-    targets: Sequence[Target],
-    source: Source,
+    targets: Sequence[ServerAddress],
+    source: RequestSource,
     users: int,
     duration_s: float,
     timeout_s: float,
@@ -63,7 +63,7 @@ def _check_descriptors(n_connections: int) -> None:
         raise InputError(problem, field="levels", fix=fix)
 
 
-class _ClosedLoop(Load):
+class _ClosedLoop(LoadRun):
     users: dict[Connection, int]
     duration_ns: int
     cooldown_ns: int
@@ -114,8 +114,8 @@ class _ClosedLoop(Load):
 
 
 def run_open_loop(
-    targets: Sequence[Target],
-    source: Source,
+    targets: Sequence[ServerAddress],
+    source: RequestSource,
     arrival_s: np.ndarray,
     timeout_s: float,
     epoch_ns: int,
@@ -153,7 +153,7 @@ def run_open_loop(
     return load.measure(level, epoch_ns, warmup_s)
 
 
-class _OpenLoop(Load):
+class _OpenLoop(LoadRun):
     """A schedule of requests, and the connections that they share."""
 
     def schedule(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from sextant.workload.prompts import CorpusTokens, as_text
+from sextant.workload.prompts import CorpusTokens, prompt_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -101,7 +101,7 @@ Draw = Callable[[int, int, np.random.SeedSequence], Drawn]
 """Draws requests: those from a number on, how many, and the seed of their block."""
 
 
-class Source:
+class RequestSource:
     """Encodes requests ahead of time; the same seed gives the same bytes, whatever the timing."""
 
     n_prepared_late = 0  # requests encoded when due, because the prepared ones had run out
@@ -183,7 +183,7 @@ def drawn_from(model: "RequestModel", prompts: Prompts, sampler: str = "joint") 
     return draw
 
 
-def listed(
+def draw_in_order(
     input_tokens: Sequence[int] | np.ndarray,
     output_tokens: Sequence[int] | np.ndarray,
     prompts: Prompts,
@@ -235,7 +235,7 @@ class Texts:
         exactly so many tokens was found."""
         if self._ids is not None and self._tokenizer is not None:
             cut = self._ids.prompts(lengths, seed)
-            return [Text(as_text(self._tokenizer, ids), len(ids)) for ids in cut]
+            return [Text(prompt_text(self._tokenizer, ids), len(ids)) for ids in cut]
         rng = np.random.default_rng(seed)
         return [self.of_words(rng.integers(N_WORDS, size=length)) for length in lengths]
 
@@ -244,5 +244,5 @@ class Texts:
         text, length = " ".join(np.array(_WORDS.split())[words]), len(words)
         if self._tokenizer is not None:
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids[:length]
-            text = as_text(self._tokenizer, np.array(ids))
+            text = prompt_text(self._tokenizer, np.array(ids))
         return Text(text, length)

@@ -48,7 +48,7 @@ def plural(count: int, noun: str) -> str:
     return f"{number(count)} {noun}{ending}"
 
 
-def listed(words: Sequence[str]) -> str:
+def joined(words: Sequence[str]) -> str:
     """Join words as a sentence does."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 

@@ -13,7 +13,7 @@ import psutil
 from sextant.engine.devices import host_facts
 from sextant.facts.gpu import GIB
 from sextant.pages.blocks import Document, Facts, Table
-from sextant.pages.words import listed, plural
+from sextant.pages.words import joined, plural
 
 _LEAST_DISK_GIB = 20  # Both environments and the results of a small cluster.
 _LEAST_FILES = 4096  # Sockets of an open loop that a server does not keep up with.
@@ -45,7 +45,7 @@ def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     gpu_fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPUs need none"
     if host.gpus:
         names = [gpu.name or "unknown" for gpu in host.gpus]
-        each = listed([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
+        each = joined([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
         gpus = f"{each}, driver {host.gpu_driver}, CUDA {host.cuda_version}"
     memory, cores = psutil.virtual_memory(), plural(len(os.sched_getaffinity(0)), "core")
     free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB free"

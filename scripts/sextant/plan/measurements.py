@@ -34,7 +34,7 @@ from sextant.points import frame
 from sextant.points.cell_files import read_run
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS
 from sextant.points.summarize import aggregate_points
-from sextant.predict.predictor import Calibration, Draws, Rows
+from sextant.predict.predictor import Calibration, Draws, TrainingRows
 
 _NO_LENGTHS = "nothing says how long the workload's requests are"
 _UNSERVED_MS = 1e12  # Where a level was measured and nothing succeeded.
@@ -101,7 +101,7 @@ def _decisions(
     design = model.design(
         pd.concat([known[columns], asked[columns]], ignore_index=True), task.facts
     )
-    model.fit(Rows(design.iloc[: len(known)], known[TARGETS]))
+    model.fit(TrainingRows(design.iloc[: len(known)], known[TARGETS]))
     truth = asked[KEYS].merge(measured[[*KEYS, *TARGETS]], on=KEYS, how="left", indicator="tried")
     samples_ms = model.sample(design.iloc[len(known) :])
     samples_ms = given_measurements(asked, samples_ms, truth[TARGETS], seed)
@@ -205,7 +205,7 @@ def _task(experiment: Experiment, config: Mapping[str, Any], folder: Path) -> Ta
     cells = [cell.key for cell in finished if _is_of_decision(config, cell.key)]
     if not cells:
         features = frame.published_features(experiment)
-        facts = frame.Facts(experiment.llm_facts, experiment.profiles, features)
+        facts = frame.FactTables(experiment.llm_facts, experiment.profiles, features)
         tried = pd.DataFrame(columns=[*IDENTIFIERS, "is_feasible"])
         return task_of(source, pd.DataFrame(columns=KEYS), tried, facts, None, utilization)
     with tempfile.TemporaryDirectory() as scratch:

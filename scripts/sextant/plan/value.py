@@ -78,7 +78,7 @@ class Decisions(NamedTuple):
         """Return the price ratios of an option for each draw and decision, (draws, decisions)."""
         return np.take_along_axis(self.ratios, chosen[..., None], axis=-1)[..., 0]
 
-    def chosen_after(self, measuring: "Sequence[Choice]") -> np.ndarray:
+    def chosen_after(self, measuring: "Sequence[CellChoice]") -> np.ndarray:
         """Return the option chosen in each draw once cells are measured, (draws, decisions)."""
         cells = [self.rows(*each[:3]) for each in measuring]
         llm_ids, chosen = self.X["llm_id"].to_numpy(), np.empty(self.ratios.shape[:2], dtype=int)
@@ -228,7 +228,7 @@ class Budget(NamedTuple):
     rounds: int | None = None
 
 
-class Choice(NamedTuple):
+class CellChoice(NamedTuple):
     """A cell that is worth measuring."""
 
     llm_id: str
@@ -252,7 +252,7 @@ class Expectation(NamedTuple):
 class Round(NamedTuple):
     """Cells that are measured at once, and what is expected after them."""
 
-    cells: tuple[Choice, ...]
+    cells: tuple[CellChoice, ...]
     after: Expectation
 
 
@@ -284,7 +284,7 @@ def order_cells(
         levels = _unsure_levels(each, known)
         hours = each.start_hours + len(levels) * each.level_hours
         cost = hours, hours * each.n_devices, hours * each.usd_per_hour
-        left.append(Choice(*each[:2], levels, *cost, gain=0.0))
+        left.append(CellChoice(*each[:2], levels, *cost, gain=0.0))
     rounds: list[Round] = []
     now, stopped = planner.expectation(), None
     while stopped is None:
@@ -307,13 +307,13 @@ class _Planner:
     def __init__(self, decisions: Sequence[Decisions], budget: Budget) -> None:
         self.decisions, self.budget = decisions, budget
         self.spent_gpu_hours = 0.0
-        self.cells: list[Choice] = []
+        self.cells: list[CellChoice] = []
         self.gains: dict[tuple[str, str], float] = {}
         self.worth = self._worth([])
 
-    def take_round(self, left: Sequence[Choice]) -> tuple[Choice, ...]:
+    def take_round(self, left: Sequence[CellChoice]) -> tuple[CellChoice, ...]:
         """Take the cells of the next round as measured; none if none is worth it."""
-        chosen: list[Choice] = []
+        chosen: list[CellChoice] = []
         hours, most = self.budget.gpu_hours, self.budget.of_profile or len(left)
         while len(chosen) < self.budget.at_once:
             on_profile = Counter(each.gpu_profile_id for each in chosen)
@@ -333,12 +333,12 @@ class _Planner:
             self.worth = self._worth(self.cells)
         return tuple(chosen)
 
-    def best(self, cells: Iterable[Choice]) -> Choice | None:
+    def best(self, cells: Iterable[CellChoice]) -> CellChoice | None:
         """Return the cell of the largest gain per cost, None where none is more than chance. A gain
         seldom rises as more is measured: most earlier ones are kept (Minoux's lazy greedy search).
         """
 
-        def last_rate(cell: Choice) -> float:
+        def last_rate(cell: CellChoice) -> float:
             return self.gains.get(cell[:2], np.inf) / max(cell.gpu_hours, 1e-9)
 
         best, best_rate = None, 0.0
@@ -352,11 +352,11 @@ class _Planner:
                 best, best_rate = each._replace(gain=gain), last_rate(each)
         return best
 
-    def _ratios(self, cells: Sequence[Choice]) -> np.ndarray:
+    def _ratios(self, cells: Sequence[CellChoice]) -> np.ndarray:
         """Return the price ratios of what is chosen after measuring cells, (draws, decisions)."""
         return _side_by_side([each.ratios_of(each.chosen_after(cells)) for each in self.decisions])
 
-    def _worth(self, cells: Sequence[Choice]) -> np.ndarray:
+    def _worth(self, cells: Sequence[CellChoice]) -> np.ndarray:
         return np.asarray(bounded_worth(self._ratios(cells)).mean(axis=1))
 
     def expectation(self) -> Expectation:
@@ -392,7 +392,7 @@ def _unsure_levels(
     return tuple(int(level) for level in chosen[spaced])
 
 
-def _likeliest_answers(decisions: Decisions, cells: Sequence[Choice]) -> pd.DataFrame:
+def _likeliest_answers(decisions: Decisions, cells: Sequence[CellChoice]) -> pd.DataFrame:
     """Return the likeliest answer of each decision once cells are measured; null without one."""
     rows, chosen = [], decisions.chosen_after(cells)
     ratios = decisions.ratios_of(chosen)

@@ -23,7 +23,7 @@ from sextant.facts.slo import ENDS, PERCENTILE_PREFIX, end_column
 from sextant.pages.words import plural
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LOAD, Features
-from sextant.points.verdict import OUTCOMES, Outcome, Verdict, status_of
+from sextant.points.verdict import OUTCOMES, ProbeOutcome, Verdict, status_of
 
 FILE = "characterization.yaml"
 SHIPPED = PROJECT / "resources" / "characterizations"
@@ -124,7 +124,7 @@ class FeasibilityRow(row_types.CellRow):
 
     reason: str | None = None
     """the reason as a sentence, and who says so; made of the status if it is empty"""
-    verdict: Annotated[str, Field(pattern=f"^({'|'.join(Outcome)})$")] | None = None
+    verdict: Annotated[str, Field(pattern=f"^({'|'.join(ProbeOutcome)})$")] | None = None
     """the verdict of `sextant`, where it says more than the status, e.g. heads_cannot_be_split"""
 
 
@@ -314,7 +314,7 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
     return {name: value for name, (_, value) in sorted(first.items())}
 
 
-def summary(known: Characterization, place: str) -> dict[str, Any]:
+def characterization_summary(known: Characterization, place: str) -> dict[str, Any]:
     """Return what `--json` and `as_text` say; ranges are `[least, most]`, None: unknown."""
     points, ends = known.points, ["min", "max"]
     gpus = {known.profiles[name].gpu.gpu_id for name in points["gpu_profile_id"].unique()}
@@ -334,7 +334,7 @@ def summary(known: Characterization, place: str) -> dict[str, Any]:
     }
 
 
-def as_text(row: dict[str, Any]) -> str:
+def characterization_text(row: dict[str, Any]) -> str:
     """Return a summary as lines for a person."""
 
     def span(name: str, unit: str) -> list[str]:
@@ -363,7 +363,7 @@ def shipped_sources() -> dict[str, Path]:
 def load_description(folder: Path) -> Description:
     """Read a folder's `characterization.yaml`; InputError if it is missing or malformed."""
     facts = sheets.read_yaml(folder / FILE)
-    sheets.check(DescriptionFile, facts, folder / FILE)
+    sheets.check_fields(DescriptionFile, facts, folder / FILE)
     return Description(**facts)
 
 
@@ -528,8 +528,8 @@ def _feasibility(
         if status != "measured" and pair in served:
             problem = f"{' on '.join(pair)} is {status}, but has points"
             raise row.error(problem, "status", "write `measured`, or remove the points")
-        if (verdict := row.get("verdict")) and status_of(Outcome(verdict)) != status:
-            fix = f"write `{status_of(Outcome(verdict))}`, or remove the verdict"
+        if (verdict := row.get("verdict")) and status_of(ProbeOutcome(verdict)) != status:
+            fix = f"write `{status_of(ProbeOutcome(verdict))}`, or remove the verdict"
             raise row.error(f"{status} contradicts the verdict {verdict}", "status", fix)
     known = [row for row in rows if row["llm_id"] not in unknown]
     return feasibility_table(known, about.source)

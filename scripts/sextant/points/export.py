@@ -19,7 +19,7 @@ import pandas as pd
 from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_folder, atomic_path, read_json
-from sextant.base.sheets import check, file_name, load_sheet, write_yaml
+from sextant.base.sheets import check_fields, file_name, load_sheet, write_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, priced, profile_of_id, profile_row
 from sextant.facts.slo import MAX_FAILED
@@ -27,7 +27,7 @@ from sextant.pages.words import percent
 from sextant.points import characterization, frame
 from sextant.points.characterization import FILE, Characterization, Description, PointRow
 from sextant.points.frame import COLUMNS, IDENTIFIERS, LOAD, STATISTICS
-from sextant.points.verdict import OUTCOMES, Outcome, status_of
+from sextant.points.verdict import OUTCOMES, ProbeOutcome, status_of
 
 _ORDER = [*IDENTIFIERS, *frame.SERVING, *LOAD, *frame.LENGTHS, "measured_on", "run_id"]
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
@@ -79,7 +79,7 @@ def export_folder(
                 facts = {key: value for key, value in asdict(gpu).items() if value is not None}
                 write_yaml(gpu_path(new / "gpus", gpu.gpu_id), facts)
         write_table(new / "gpu_profiles.tsv", pd.DataFrame(profiles))
-        status = tried["verdict"].map(lambda verdict: status_of(Outcome(verdict)))
+        status = tried["verdict"].map(lambda verdict: status_of(ProbeOutcome(verdict)))
         rows = tried[IDENTIFIERS].assign(status=status, reason=tried["reason"])
         # Only where the status does not say it.
         more = tried["verdict"].mask(tried["verdict"] == status.map(OUTCOMES))
@@ -138,7 +138,7 @@ def _text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Served:
+class MeasuredSetup:
     """What was measured, where the files do not say it."""
 
     gpu_profile_id: str
@@ -148,7 +148,7 @@ class Served:
 
 
 def import_load_tool(
-    tool: str, files: Sequence[Path], out: Path, served: Served, configs: str | None = None
+    tool: str, files: Sequence[Path], out: Path, served: MeasuredSetup, configs: str | None = None
 ) -> str:
     """Write results of a tool, a key of `TOOLS`, as the folder of a characterization; return the
     counts. `configs` as of `write_published`, by default what ships. InputError: not the tool's
@@ -268,7 +268,7 @@ def _checked(point: Point, llm: str | None, path: Path, of_result: str) -> Point
         if isinstance(known.get(name), float) and known[name].is_integer():
             known[name] = int(known[name])
     try:
-        check(PointRow, known | {"llm_id": "", "gpu_profile_id": ""}, path)
+        check_fields(PointRow, known | {"llm_id": "", "gpu_profile_id": ""}, path)
         characterization.check_latencies(pd.DataFrame([known]).reindex(columns=COLUMNS))
     except InputError as error:
         where, fix = f"{error.field}{of_result}", f"correct {error.field}, or measure again"

@@ -218,7 +218,7 @@ def is_refused(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
     return refused
 
 
-def load_of(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
+def replica_load(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
     """Return a replica's load at each point in the SLO's unit: measured, or Little's law."""
     users = latencies["users"].to_numpy()
     lengths = latencies.reindex(columns=LENGTHS).to_numpy(float)
@@ -304,7 +304,7 @@ class Features(NamedTuple):
     profiles: pd.DataFrame  # one row per GPU profile, indexed by `gpu_profile_id`
 
 
-class Facts(NamedTuple):
+class FactTables(NamedTuple):
     """What is known before anything is measured: all that a predictor sees of a new LLM."""
 
     llms: Mapping[str, LLM]  # by `llm_id`

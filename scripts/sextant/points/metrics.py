@@ -134,14 +134,14 @@ def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.T
             sizes, values = np.ones(len(column), int), column
             if pa.types.is_list(column.type):
                 sizes, values = column.value_lengths().to_numpy(), column.flatten()
-            ends = intervals(values.to_numpy(zero_copy_only=False), sizes)
+            ends = metric_intervals(values.to_numpy(zero_copy_only=False), sizes)
             bounds += [None if np.isnan(bound) else bound for bound in ends.ravel().tolist()]
         row = {name: level[name][0].as_py() for name in ("cell", "level")}
         rows.append(row | dict(zip(names, bounds, strict=True)))
     return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
 
-def intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def metric_intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2), NaN where the
     values, `sizes` of each request in the order of their ends, do not bound them: 6 requests for a
     median, about 50 for the upper end of p90, 100 for p95, 500 for p99."""

@@ -60,7 +60,7 @@ class LevelMedians:
 
 
 @dataclass(frozen=True)
-class Stop:
+class EarlyStop:
     """Why a sweep ended early: both medians were far beyond limits; more users wait longer."""
 
     last: LevelMedians  # the largest level that was measured; both medians are known
@@ -121,7 +121,7 @@ class LeftOut:
     """Levels that were not measured, and why."""
 
     levels: tuple[Level, ...]
-    stop: Stop
+    stop: EarlyStop
 
     def __str__(self) -> str:
         """Return the levels and the reason, for a person."""

@@ -90,7 +90,7 @@ def _require_tables(store: "duckdb.DuckDBPyConnection", path: str | Path) -> Non
         raise InputError(problem, file=path, fix="build the store again from the Parquet files")
 
 
-def fact_rows(
+def store_fact_rows(
     llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the tables `llm`, `gpu` and `gpu_profile`."""

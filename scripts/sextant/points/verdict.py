@@ -24,7 +24,7 @@ class Kind(StrEnum):
     OMITTED = "omitted by the source"
 
 
-class Outcome(StrEnum):
+class ProbeOutcome(StrEnum):
     """Whether a cell could be measured; column `verdict` of the store's table `feasibility`."""
 
     FEASIBLE = "feasible"
@@ -63,14 +63,14 @@ _PHRASES = {
 }
 """Why, by outcome, with the numbers that decide."""
 OUTCOMES = {
-    "measured": Outcome.FEASIBLE,
-    "too_small": Outcome.MEMORY_TOO_SMALL,
-    "omitted": Outcome.OMITTED,
+    "measured": ProbeOutcome.FEASIBLE,
+    "too_small": ProbeOutcome.MEMORY_TOO_SMALL,
+    "omitted": ProbeOutcome.OMITTED,
 }
 """By the `status` of a row in `feasibility.csv`, or in an archive's sheet of cells."""
 
 
-def status_of(outcome: Outcome) -> str:
+def status_of(outcome: ProbeOutcome) -> str:
     """Return the `status` of an outcome, a key of `OUTCOMES`."""
     statuses = {Kind.FITS: "measured", Kind.DOES_NOT_FIT: "too_small"}
     return statuses.get(outcome.kind, "omitted")
@@ -80,7 +80,7 @@ def status_of(outcome: Outcome) -> str:
 class Verdict:
     """Whether a cell could be measured; if not, why, with the numbers that decided."""
 
-    outcome: Outcome
+    outcome: ProbeOutcome
     numbers: Mapping[str, int | float] = field(default_factory=dict)
     """By name, with the unit as suffix; exactly those of the outcome's phrase."""
     source: str | None = None  # who says so, e.g. a paper's table; None for our own measurement
@@ -95,7 +95,7 @@ class Verdict:
     @property
     def is_feasible(self) -> bool:
         """Whether the LLM can be served."""
-        return self.outcome is Outcome.FEASIBLE
+        return self.outcome is ProbeOutcome.FEASIBLE
 
     @property
     def why(self) -> str | None:
@@ -109,7 +109,7 @@ class Verdict:
         return f"{words} ({self.source})" if self.source else words
 
 
-FEASIBLE = Verdict(Outcome.FEASIBLE)
+FEASIBLE = Verdict(ProbeOutcome.FEASIBLE)
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,13 @@ def assess(
     is_even = llm.n_heads % width == 0 and (llm.kv_latent_size or more % fewer == 0)
     if devices.kind != "cpu" and not is_even:
         heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": width}
-        verdict = Verdict(Outcome.HEADS_CANNOT_BE_SPLIT, heads)
+        verdict = Verdict(ProbeOutcome.HEADS_CANNOT_BE_SPLIT, heads)
     elif memory.kv_bytes == 0:
         sizes = {"weight_gib": weight_gib, "usable_gib": memory.usable_bytes / GIB}
-        verdict = Verdict(Outcome.WEIGHTS_TOO_LARGE, sizes)
+        verdict = Verdict(ProbeOutcome.WEIGHTS_TOO_LARGE, sizes)
     elif tokens < longest_request_tokens:
         lengths = {"kv_tokens": tokens, "longest_request_tokens": longest_request_tokens}
-        verdict = Verdict(Outcome.KV_CACHE_TOO_SMALL, lengths)
+        verdict = Verdict(ProbeOutcome.KV_CACHE_TOO_SMALL, lengths)
     return Feasibility(verdict, memory_utilization, weight_gib, kv_gib, tokens)
 
 
@@ -178,10 +178,10 @@ def assess_variant(
         return assessed
     verdict, numbers = FEASIBLE, {"batch_weight_tokens": weight}
     if weight > kv_tokens:
-        verdict = Verdict(Outcome.BATCH_WEIGHT_TOO_LARGE, numbers | {"kv_tokens": kv_tokens})
+        verdict = Verdict(ProbeOutcome.BATCH_WEIGHT_TOO_LARGE, numbers | {"kv_tokens": kv_tokens})
     elif weight < longest_request_tokens:
         numbers["longest_request_tokens"] = longest_request_tokens
-        verdict = Verdict(Outcome.BATCH_WEIGHT_TOO_SMALL, numbers)
+        verdict = Verdict(ProbeOutcome.BATCH_WEIGHT_TOO_SMALL, numbers)
     return replace(assessed, verdict=verdict)
 
 

@@ -9,8 +9,8 @@ from sklearn.ensemble import RandomForestRegressor
 
 from sextant.points.frame import TARGETS
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.predictor import Rows, Settings, latency_frame
-from sextant.predict.tuning import HeldOut, Tunable, choose, errors_of_trees
+from sextant.predict.predictor import Settings, TrainingRows, latency_frame
+from sextant.predict.tuning import HeldOutRows, Tunable, choose_settings, errors_of_trees
 
 _FRIEDMAN = "friedman_mse"
 _TINY = 2.0**-20
@@ -20,9 +20,9 @@ _TINY = 2.0**-20
 class ForestPredictor(Tunable):
     """One random forest for both targets in milliseconds."""
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Train, with settings chosen on the training rows unless they were given."""
-        self.settings_ = self.settings or choose(self, training)
+        self.settings_ = self.settings or choose_settings(self, training)
         self.measured_ = [training] if references is None else [training, references]
         self.encoder_ = FeatureEncoder()
         X = self.describe(training.X, self.measured_)
@@ -36,7 +36,9 @@ class ForestPredictor(Tunable):
         predicted = _latencies(self.settings_["criterion"], self.forest_.predict(encoded))
         return latency_frame(predicted, X.index)
 
-    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+    def validation_errors(
+        self, training: TrainingRows, held_out: Sequence[HeldOutRows]
+    ) -> np.ndarray:
         """Return the error of each setting on each LLM held out, (LLMs, settings)."""
         measured = [training, *(llm.references for llm in held_out)]
         encoder = FeatureEncoder()
@@ -54,7 +56,7 @@ class ForestPredictor(Tunable):
 
         return errors_of_trees(self.GRID, held_out, grow)
 
-    def describe(self, X: pd.DataFrame, measured: Sequence[Rows]) -> pd.DataFrame:
+    def describe(self, X: pd.DataFrame, measured: Sequence[TrainingRows]) -> pd.DataFrame:
         """Return the features of rows `X`, given all points that may be known of their LLMs."""
         return X
 

@@ -10,8 +10,8 @@ from sklearn.model_selection import ParameterGrid
 
 from sextant.points.frame import TARGETS
 from sextant.predict.features import FeatureEncoder, sample_weights
-from sextant.predict.predictor import Rows, Settings, latency_frame
-from sextant.predict.tuning import HeldOut, Tunable, choose, errors_of_trees
+from sextant.predict.predictor import Settings, TrainingRows, latency_frame
+from sextant.predict.tuning import HeldOutRows, Tunable, choose_settings, errors_of_trees
 
 
 class LLMPilot(Tunable):
@@ -39,9 +39,9 @@ class LLMPilot(Tunable):
         )
     )
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Train, with settings chosen on the training rows unless they were given."""
-        self.settings_ = self.settings or choose(self, training)
+        self.settings_ = self.settings or choose_settings(self, training)
         self.encoder_ = FeatureEncoder()
         matrix, fixed = self._prepare(self.encoder_, training)
         trees = dict(self.settings_)
@@ -53,7 +53,9 @@ class LLMPilot(Tunable):
         """Return `nttft_ms` and `itl_ms`, one row per row of `X`."""
         return latency_frame(self.model_.inplace_predict(self.encoder_.transform(X)), X.index)
 
-    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+    def validation_errors(
+        self, training: TrainingRows, held_out: Sequence[HeldOutRows]
+    ) -> np.ndarray:
         """Return the error of each setting on each LLM held out, (LLMs, settings)."""
         encoder = FeatureEncoder()
         matrix, fixed = self._prepare(encoder, training)  # which all settings share
@@ -65,7 +67,9 @@ class LLMPilot(Tunable):
 
         return errors_of_trees(self.GRID, held_out, grow)
 
-    def _prepare(self, encoder: FeatureEncoder, training: Rows) -> tuple[xgboost.DMatrix, Settings]:
+    def _prepare(
+        self, encoder: FeatureEncoder, training: TrainingRows
+    ) -> tuple[xgboost.DMatrix, Settings]:
         """Return the encoded training rows and the parameters that no setting changes."""
         encoded, y = encoder.fit_transform(*training), training.y[TARGETS].to_numpy()
         weights = sample_weights(*training, self.slo.target_limits_ms)

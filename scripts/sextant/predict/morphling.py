@@ -9,8 +9,8 @@ import pandas as pd
 
 from sextant.points.frame import TARGETS
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies, output
-from sextant.predict.predictor import Rows, Settings
-from sextant.predict.tuning import HeldOut, Tunable, choose, mape_error
+from sextant.predict.predictor import Settings, TrainingRows
+from sextant.predict.tuning import HeldOutRows, Tunable, choose_settings, mape_error
 
 BATCH_SIZE = 128
 
@@ -37,9 +37,9 @@ class Morphling(Tunable):
         dict(zip(TARGETS, pair, strict=True)) for pair in product(CHOICES, repeat=len(TARGETS))
     )
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Train and fine-tune, with settings chosen on the training rows unless given."""
-        self.settings_ = self.settings or choose(self, training)
+        self.settings_ = self.settings or choose_settings(self, training)
         self.inputs_ = NetworkInputs().fit(training.X)
         self.networks_ = {}
         for target, choice in self.settings_.items():
@@ -54,7 +54,9 @@ class Morphling(Tunable):
         """Return `nttft_ms` and `itl_ms`, one row per row of `X`."""
         return network_latencies(self.networks_, self.inputs_.transform(X), X.index)
 
-    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+    def validation_errors(
+        self, training: TrainingRows, held_out: Sequence[HeldOutRows]
+    ) -> np.ndarray:
         """Return the error of each setting on each LLM held out, (LLMs, settings).
 
         The error in two targets is the mean of both errors, so a choice is trained once per
@@ -88,7 +90,7 @@ class _Network:
         self.keras.compile(loss=loss, optimizer=keras.optimizers.SGD())
         self.start = self.keras.get_weights()
 
-    def train(self, rows: Rows, alpha: float, lengths: Sequence[int]) -> Iterator[int]:
+    def train(self, rows: TrainingRows, alpha: float, lengths: Sequence[int]) -> Iterator[int]:
         """Train from the start; yield after each number of epochs, as if it were the last.
 
         Between yields only the weights may be changed, and have to be put back.
@@ -100,17 +102,17 @@ class _Network:
             self._descend(rows, alpha, batch_size=BATCH_SIZE, initial_epoch=done, epochs=epochs)
             yield (done := epochs)
 
-    def fine_tune(self, references: Rows, beta: float) -> None:
+    def fine_tune(self, references: TrainingRows, beta: float) -> None:
         """Go once through the reference measurements in their order, 8 at a time."""
         if len(references.X):
             self._descend(references, beta, batch_size=8, epochs=1, shuffle=False)
 
-    def _descend(self, rows: Rows, step: float, **how: Any) -> None:
+    def _descend(self, rows: TrainingRows, step: float, **how: Any) -> None:
         self.keras.optimizer.learning_rate = step
         latencies_ms = rows.y[[self.target]].to_numpy(np.float32)
         self.keras.fit(self.inputs.transform(rows.X), latencies_ms, verbose=0, **how)
 
-    def errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+    def errors(self, training: TrainingRows, held_out: Sequence[HeldOutRows]) -> np.ndarray:
         """Return the error of each choice on each LLM held out, (LLMs, choices)."""
         errors = np.empty((len(held_out), len(CHOICES)))
         lengths = sorted({choice["epochs"] for choice in CHOICES})

@@ -8,7 +8,7 @@ from sklearn.model_selection import ParameterGrid
 from sextant.points.frame import KEYS
 from sextant.predict.features import UNKNOWN
 from sextant.predict.forest import ForestPredictor
-from sextant.predict.predictor import Rows, reference_profiles
+from sextant.predict.predictor import TrainingRows, reference_profiles
 
 
 class PARIS(ForestPredictor):
@@ -32,7 +32,7 @@ class PARIS(ForestPredictor):
         )
     )
 
-    def describe(self, X: pd.DataFrame, measured: Sequence[Rows]) -> pd.DataFrame:
+    def describe(self, X: pd.DataFrame, measured: Sequence[TrainingRows]) -> pd.DataFrame:
         """Return `X` with the reference measurements of each row's LLM beside it.
 
         The columns are those of the numbers of users in `measured[0]`, the training rows;

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sextant.points.frame import TARGETS
 from sextant.predict.network import NetworkInputs, keras_on_cpu, network_latencies
-from sextant.predict.predictor import PointPredictor, Rows, Settings
+from sextant.predict.predictor import PointPredictor, Settings, TrainingRows
 
 SETTINGS: Settings = {"epochs": 1000, "batch_size": 128}
 
@@ -23,7 +23,7 @@ class PerfNet(PointPredictor):
 
     min_training_llms = 1
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Train a network per target."""
         self.inputs_ = NetworkInputs().fit(training.X)
         inputs = self.inputs_.transform(training.X)

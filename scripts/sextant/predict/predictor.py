@@ -19,14 +19,14 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
-from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, Facts, is_refused, limited
+from sextant.points.frame import FLOOR_MS, LENGTHS, TARGETS, FactTables, is_refused, limited
 
 Settings = dict[str, Any]
 """Hyperparameters by name."""
 Profiles = Mapping[str, GPUProfile]
 
 
-class Rows(NamedTuple):
+class TrainingRows(NamedTuple):
     """Points as predictors take them, sorted by LLM, GPU profile and users."""
 
     X: pd.DataFrame
@@ -82,7 +82,7 @@ class Predictor:
     ) -> None:
         self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
 
-    def design(self, keys: pd.DataFrame, facts: Facts) -> pd.DataFrame:
+    def design(self, keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         """Return what the predictor learns from: `llm_id, gpu_profile_id, users`, then features.
 
         `keys` have `llm_id, gpu_profile_id, users, input_tokens, output_tokens`, one row per point;
@@ -92,7 +92,7 @@ class Predictor:
 
         return design_matrix(keys, facts.features)
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Fit on points, and on those few that were measured of the LLM to be predicted."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class JointPredictor(Predictor):
         raise NotImplementedError
 
     def energy(
-        self, training: pd.DataFrame, asked: pd.DataFrame, facts: Facts, itl_ms: np.ndarray
+        self, training: pd.DataFrame, asked: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
         """Return `JOULES` of an output token, indexed as `asked`; null where TDP is not known.
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import FLOOR_MS, IDENTIFIERS, KEYS, TARGETS
-from sextant.predict.predictor import Rows, Settings, latency_frame
-from sextant.predict.tuning import HeldOut, Tunable, choose, mape_error
+from sextant.predict.predictor import Settings, TrainingRows, latency_frame
+from sextant.predict.tuning import HeldOutRows, Tunable, choose_settings, mape_error
 
 if TYPE_CHECKING:  # of the extra `baselines`, which may not be installed
     from surprise import SVD, Trainset
@@ -38,9 +38,9 @@ class Selecta(Tunable):
         )
     )
 
-    def fit(self, training: Rows, references: Rows | None = None) -> Self:
+    def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
         """Factorise, with settings chosen on the training rows unless they were given."""
-        self.settings_ = self.settings or choose(self, training)
+        self.settings_ = self.settings or choose_settings(self, training)
         matrices = _matrices([training] if references is None else [training, references])
         self.factors_ = self._factorise(matrices, self.settings_)
         return self
@@ -53,7 +53,9 @@ class Selecta(Tunable):
         """
         return _estimate(self.factors_, X)
 
-    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+    def validation_errors(
+        self, training: TrainingRows, held_out: Sequence[HeldOutRows]
+    ) -> np.ndarray:
         """Return the error of each setting on each LLM held out, (LLMs, settings).
 
         As in LLM-Pilot's code, the truth replaces the prediction where there is a reference.
@@ -77,7 +79,7 @@ class Selecta(Tunable):
         return {key: SVD(**settings, **fixed).fit(matrix) for key, matrix in matrices.items()}
 
 
-def _matrices(parts: Sequence[Rows]) -> "dict[Key, Trainset]":
+def _matrices(parts: Sequence[TrainingRows]) -> "dict[Key, Trainset]":
     """Return the known entries, LLM × GPU profile, by number of users and target."""
     from surprise import Dataset, Reader
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sextant.points.frame import TARGETS
-from sextant.predict.predictor import PointPredictor, Rows, Settings, reference_profiles
+from sextant.predict.predictor import PointPredictor, Settings, TrainingRows, reference_profiles
 
 ALL_CPUS = -1
 """As a number of processes: one for each CPU that this process may use."""
@@ -22,11 +22,13 @@ def results_of(jobs: Iterable[Callable[[], _T]], n_jobs: int) -> Iterator[_T]:
     return Parallel(n_jobs=n_jobs, return_as="generator")(delayed(job)() for job in jobs)
 
 
-class HeldOut(NamedTuple):
+class HeldOutRows(NamedTuple):
     """One LLM that is not among the training rows."""
 
-    rows: Rows
-    references: Rows  #: Those of its rows that lie on the reference profiles; there may be none.
+    rows: TrainingRows
+    references: (
+        TrainingRows  #: Those of its rows that lie on the reference profiles; there may be none.
+    )
 
 
 class Tunable(PointPredictor):
@@ -34,14 +36,16 @@ class Tunable(PointPredictor):
 
     GRID: Sequence[Settings]  #: What settings are chosen from.
 
-    def validation_errors(self, training: Rows, held_out: Sequence[HeldOut]) -> np.ndarray:
+    def validation_errors(
+        self, training: TrainingRows, held_out: Sequence[HeldOutRows]
+    ) -> np.ndarray:
         """Train every setting of the grid; return errors, (LLMs held out, settings)."""
         raise NotImplementedError
 
 
 def errors_of_trees(
     grid: Sequence[Settings],
-    held_out: Sequence[HeldOut],
+    held_out: Sequence[HeldOutRows],
     grow: Callable[[Settings, int], Callable[[int], np.ndarray]],
 ) -> np.ndarray:
     """Return the error of each setting of trees on each LLM held out, (LLMs, settings).
@@ -73,13 +77,13 @@ def mape_error(truth: np.ndarray, predicted: np.ndarray) -> float:
     return float(np.mean(np.abs(predicted - truth) / truth))
 
 
-def choose(model: Tunable, training: Rows) -> Settings:
+def choose_settings(model: Tunable, training: TrainingRows) -> Settings:
     """Return the first settings of the least mean error over the LLMs, each held out in turn."""
     return _best(model, [_errors(model, training, (name,))[0] for name in _llm_ids(training)])
 
 
 def choose_nested(
-    model: Tunable, rows: Rows, n_jobs: int, progress: Callable[[str], None]
+    model: Tunable, rows: TrainingRows, n_jobs: int, progress: Callable[[str], None]
 ) -> dict[str, Settings]:
     """Return what `choose` would return for the rows without each LLM, by that LLM.
 
@@ -99,14 +103,14 @@ def choose_nested(
     return {judged: _best(model, others) for judged, others in errors.items()}
 
 
-def _errors(model: Tunable, rows: Rows, llm_ids: Sequence[str]) -> np.ndarray:
+def _errors(model: Tunable, rows: TrainingRows, llm_ids: Sequence[str]) -> np.ndarray:
     measured = reference_profiles(model.profiles) if model.uses_references else ()
     parts = [rows.of([llm_id]) for llm_id in llm_ids]
-    held_out = [HeldOut(own, own.on(measured)) for own in parts]
+    held_out = [HeldOutRows(own, own.on(measured)) for own in parts]
     return model.validation_errors(rows.without(llm_ids), held_out)
 
 
-def _llm_ids(rows: Rows) -> list[str]:
+def _llm_ids(rows: TrainingRows) -> list[str]:
     return sorted(rows.X["llm_id"].unique())
 
 

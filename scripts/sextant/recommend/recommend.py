@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sextant.answer.answer import Answer, Option, deployment
+from sextant.answer.answer import Answer, Option, deployment_words
 from sextant.ask import forecast as predicted
 from sextant.ask.api_prices import Billed, compare_with_api
 from sextant.ask.candidates import Asked, read_question, subject_of
 from sextant.ask.forecast import Fitted, Forecast, fit_to, forecast_of
-from sextant.ask.laws import Arrivals, Settings, expect, rate_notes, server_laws, target_of
-from sextant.ask.question import Question, answers_from_points, is_measured, make_predictor
+from sextant.ask.laws import RateSizer, Settings, expect, rate_notes, server_laws, target_of
+from sextant.ask.question import Question, answers_from_points, has_points, make_predictor
 from sextant.ask.source import estimates, judgements, named_otherwise, outside_basis, warning
 from sextant.base.errors import InputError
 from sextant.base.files import Row, frame_rows
 from sextant.decide import decision
 from sextant.decide.decision import FAIR, SAFE, MeasuredDraws
-from sextant.decide.sizing import candidates, check_curves, recommend, ruled_out
+from sextant.decide.sizing import candidates, check_curves, recommend_cheapest, ruled_out
 from sextant.facts.gpu import GIB, GPUProfile
 from sextant.facts.llm import served
 from sextant.facts.slo import worst_limit
@@ -89,7 +89,7 @@ def _answer_from_points(asked: Asked, notes: Sequence[str]) -> Answer:
     draws = decision.measured_draws(latencies, slo, question.seed)
     options = candidates(latencies, [llm_id], profiles, slo, pairs)
     options = decision.with_probabilities(options, draws, slo)
-    (chosen,) = frame_rows(recommend(decision.with_devices(options, profiles)))
+    (chosen,) = frame_rows(recommend_cheapest(decision.with_devices(options, profiles)))
     if question.risk is not None:
         chosen, options = _at_risk(asked, question.risk, draws, options)
     elif chosen["gpu_profile_id"] is not None:
@@ -191,7 +191,7 @@ def _answer_from_draws(asked: Asked, model: JointPredictor, notes: Sequence[str]
     clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles)
     fitted = fit_to(model, subject, slo)
     made = forecast_of(model, fitted, subject, slo)
-    if question.requests is None and not is_measured(llm_id, source.known):
+    if question.requests is None and not has_points(llm_id, source.known):
         inputs, outputs = made.subject.lengths[0]
         text = f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
         text += f"{outputs:.0f} output tokens, those of {source.known.source}. "
@@ -304,7 +304,7 @@ def _simulated(made: Forecast, **how: Any) -> Forecast:
     """Return the forecast with what simulates a request rate, where a law of a step is known."""
     subject = made.subject
     try:
-        arrivals = Arrivals.of(subject, **how)
+        arrivals = RateSizer.of(subject, **how)
     except InputError:
         return made
     subject = replace(subject, excluded={**subject.excluded, **arrivals.unknown})
@@ -312,7 +312,7 @@ def _simulated(made: Forecast, **how: Any) -> Forecast:
 
 
 def _unmeasured(
-    asked: Asked, model: JointPredictor, fitted: Fitted, chosen: Row, arrivals: Arrivals | None
+    asked: Asked, model: JointPredictor, fitted: Fitted, chosen: Row, arrivals: RateSizer | None
 ) -> tuple[list[Row], list[str]]:
     """Return options on GPUs that nobody measured, and what to say of them.
 
@@ -329,8 +329,8 @@ def _unmeasured(
     if best["usd_per_hour"] is None or (name and best["usd_per_hour"] >= chosen["usd_per_hour"]):
         return rows, []
     line = (
-        f"{'Cheaper' if name else 'Likely'} on a GPU that nobody measured: {deployment(best)}, "
-        f"with probability {chance(best['probability_met'])}, predicted from other GPUs. Measure "
+        f"{'Cheaper' if name else 'Likely'} on a GPU that nobody measured: "
+        f"{deployment_words(best)}, with probability {chance(best['probability_met'])}, predicted from other GPUs. Measure "
         "it before you rent it (--probe); --measured-only leaves such GPUs out."
     )
     return rows, [line]
@@ -342,7 +342,7 @@ def _weighed(
     profiles: Mapping[str, GPUProfile],
     model: JointPredictor,
     fitted: Fitted,
-    arrivals: Arrivals | None,
+    arrivals: RateSizer | None,
     most_usd: float,
     **best: Any,
 ) -> pd.DataFrame | None:

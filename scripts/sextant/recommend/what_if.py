@@ -34,7 +34,7 @@ _DIGITS = 4
 _TOLD_APART = 5  # hundredths of probability that options have to differ by to be drawn
 
 
-class Basis(NamedTuple):
+class WhatIfBasis(NamedTuple):
     """What an answer rests on, by GPU profile and users of a replica."""
 
     slo: SLO
@@ -55,7 +55,7 @@ class Basis(NamedTuple):
 
 def of_draws(
     draws: Draws, prices: Mapping[str, float], slo: SLO, own: pd.DataFrame | None
-) -> Basis:
+) -> WhatIfBasis:
     """Return what a predicted answer rests on: draws of one LLM, each profile at the same loads.
     `prices` are USD per hour of the profiles; `own` are points that were measured of the LLM."""
     names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
@@ -68,7 +68,7 @@ def of_draws(
         for place, row in enumerate(own.to_dict("records")):
             ms = [jsonable(values[place]) for values in own_ms.values()]
             broken.append({"profile": row["gpu_profile_id"], "users": int(row["users"]), "ms": ms})
-    return Basis(
+    return WhatIfBasis(
         slo,
         {name: prices[name] for name in names.tolist()},
         np.broadcast_to(users, shape),
@@ -81,7 +81,7 @@ def of_draws(
 
 def of_arrivals(
     needed: Callable[[SLO], pd.DataFrame], prices: Mapping[str, float], slo: SLO
-) -> Basis:
+) -> WhatIfBasis:
     """Return what the answer to a request rate rests on: simulations at rates around the asked one.
     `needed` returns the replicas that each profile needs for an SLO, by draw."""
     rates = {float(f"{slo.load * 2 ** (step / 2):.3g}") for step in range(-4, 5) if step}
@@ -89,10 +89,10 @@ def of_arrivals(
     found = {rate: frames[rate].to_numpy(float).T for rate in sorted(frames)}
     names = {name: prices[name] for name in frames[slo.load]}
     none = np.empty(0)
-    return Basis(slo, names, none, {}, none, none, needed=found)
+    return WhatIfBasis(slo, names, none, {}, none, none, needed=found)
 
 
-def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> Basis | None:
+def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> WhatIfBasis | None:
     """Return what an answer from an LLM's points (`judged`) rests on, None without candidates."""
     latencies = latencies[latencies["gpu_profile_id"].isin(prices)]
     found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
@@ -113,10 +113,10 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
     users = padded([each.users for each in found.values()], mode="edge").astype(int)
     carried = padded([each.carried for each in found.values()], mode="edge")
     own = {name: prices[name] for name in found}
-    return Basis(slo, own, users, limited_ms, carried[None], carried, is_measured=True)
+    return WhatIfBasis(slo, own, users, limited_ms, carried[None], carried, is_measured=True)
 
 
-def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
+def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
     """Return what the page's controls offer, and what its script decides from; JSON can hold it."""
     slo, users, needed = basis.slo, basis.users, basis.needed
     is_rate = slo.users is None
@@ -193,7 +193,7 @@ def what_if(basis: Basis, risk: float | None) -> dict[str, Any]:
 
 
 def what_if_widget(
-    basis: Basis, risk: float | None = None, place: str = "what-if", fold: str = ""
+    basis: WhatIfBasis, risk: float | None = None, place: str = "what-if", fold: str = ""
 ) -> Widget:
     """Return the part of a page in which a question is changed. Ids in it begin with `place`; where
     it is folded at first, `fold` says whose answer it is."""

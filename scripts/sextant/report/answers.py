@@ -232,7 +232,7 @@ def slo_answers(tables: Tables) -> list[Row]:
     return found
 
 
-def deployment(row: Row) -> str:
+def deployment_cell(row: Row) -> str:
     """Write replicas and profile, e.g. `2 × 1xA100`."""
     if row["gpu_profile_id"] is None:
         return "none"
@@ -272,7 +272,7 @@ def slo_words(slo: Row) -> str:
     return f"{words} of {inputs} input and {outputs} output tokens"
 
 
-def summary(database: Path) -> Document:
+def store_summary(database: Path) -> Document:
     """Return what a store recommends (of a long sheet for its first SLO), and mean scores."""
     tables = read_tables(database)
 
@@ -323,7 +323,7 @@ def answer_blocks(tables: Tables, source: str) -> list[Block]:
     simulated = [row for row in tables["capacity"] if row["source"] == source]
     for (slo_id,), of_slo in group_by(simulated, "slo_id").items():
         chosen = {
-            row["llm_id"]: f"{deployment(row)} {number(row['usd_per_hour'])}"
+            row["llm_id"]: f"{deployment_cell(row)} {number(row['usd_per_hour'])}"
             for row in of_slo
             if row["is_chosen"]
         }
@@ -346,7 +346,7 @@ def _cell(row: Row) -> str:
     """Write an answer, or by how much the nearest profile misses."""
     basis = "" if row["basis"] == MEASURED else " predicted"
     if row["gpu_profile_id"] is not None:
-        return f"{deployment(row)} {number(row['usd_per_hour'])}{basis}"
+        return f"{deployment_cell(row)} {number(row['usd_per_hour'])}{basis}"
     miss = row["nearest_miss"]
     reason = f", {METRICS[miss['limit']]} {number(miss['ratio'])}× its limit" if miss else ""
     return f"none{reason}{basis}"

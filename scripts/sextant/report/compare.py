@@ -20,10 +20,10 @@ from sextant.base.errors import InputError
 from sextant.base.files import Row, jsonable, provenance, read_json
 from sextant.experiment.scenarios import START_SQL, level_to_json
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
-from sextant.pages.words import interval, listed, number, percent, plural
+from sextant.pages.words import interval, joined, number, percent, plural
 from sextant.points.cell_files import MeasuredCell, damaged_files, read_cell
 from sextant.points.metrics import LATENCIES, N_BLOCKS, SHOWN
-from sextant.report.answers import deployment, read_tables, recommendations
+from sextant.report.answers import deployment_cell, read_tables, recommendations
 
 _FAILED = "failed requests, share"
 _OF_FAILURES, _OF_FIGURES = 0.01, 0.04  # chance of a difference where there is none
@@ -264,7 +264,7 @@ def _change(was: Row, now: Row, slo_before: Row, slo_after: Row) -> Row:
     if now["gpu_profile_id"] not in (None, was["gpu_profile_id"]):
         why.append(f"B's choice, {now['gpu_profile_id']}, {_fate(now, was, 'A')}")
     words = [
-        f"{deployment(row)} at {number(row['usd_per_hour'])} USD/h"
+        f"{deployment_cell(row)} at {number(row['usd_per_hour'])} USD/h"
         if row["gpu_profile_id"]
         else "no profile meets it"
         for row in (was, now)
@@ -294,4 +294,4 @@ def _fate(here: Row, there: Row, other: str) -> str:
         for what, (old, new) in pairs.items()
         if old != new
     ]
-    return f"in {other}: {listed(moved) or 'as here, but something else is cheaper'}"
+    return f"in {other}: {joined(moved) or 'as here, but something else is cheaper'}"

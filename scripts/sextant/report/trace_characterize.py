@@ -10,11 +10,11 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, jsonable, provenance, read_json, read_provenance
-from sextant.base.sheets import file_name, id_of
+from sextant.base.sheets import file_name, id_of_file_name
 from sextant.pages.blocks import Block, Chart, Document, Headline, Note, Section, Table
 from sextant.pages.charts import Axis, Curve, Panel, cumulative_curve, panels_figure
 from sextant.pages.page import check_outputs, write_page
-from sextant.pages.words import duration_words, listed, number, percent, plural, rate_words
+from sextant.pages.words import duration_words, joined, number, percent, plural, rate_words
 from sextant.report import trace_file, trace_traffic
 from sextant.report.trace_file import FittedWorkload, explained, query, value_counts
 from sextant.trace.trace_format import require_trace
@@ -23,7 +23,7 @@ from sextant.workload.gamma import Z_95
 from sextant.workload.profiles import start_time
 from sextant.workload.published import fit_zipf, output_by_input, zipf_probabilities
 from sextant.workload.request_model import PARAMETERS
-from sextant.workload.shared_blocks import read_blocks
+from sextant.workload.shared_blocks import read_shared_blocks
 
 _MAX_GROUPS = 12
 _AGES_S = (60, 600, 3600, 86_400)
@@ -120,7 +120,7 @@ def measure_reuse(trace: Path) -> dict[str, Any] | None:
     """Return what share of the inputs' blocks and tokens repeats, with all blocks before it, in an
     unlimited cache, `within` ages, and `by_cache` of so many tokens, which holds inputs alone and
     drops the least recently used; None where the source names no blocks."""
-    blocks = read_blocks(trace)
+    blocks = read_shared_blocks(trace)
     if not len(blocks.ids):
         return None
     # With Numba, which takes a second to load.
@@ -393,7 +393,7 @@ def _show_fidelity(name: str, measured: Mapping[str, Any]) -> Section:
         more = f" ({share} of the requests have more)" if n_clipped else ""
         caps += [] if cap is None else [f"{column} at {number(cap)}{more}"]
     if caps:
-        text = f"The workload caps {listed(caps)}: it is compared with the trace as capped."
+        text = f"The workload caps {joined(caps)}: it is compared with the trace as capped."
         blocks.append(Note(text))
     rows = [(f"KS distance, {column}", f"{ks:.4f}") for column, ks in measured["ks"].items()]
     for sampler, difference in measured["spearman_difference"].items():
@@ -493,7 +493,7 @@ def write_trace_report(
     subtitle = "A trace of requests to LLMs"
     if judged:
         ending = "s" * (len(judged) > 1)
-        subtitle += f", and its workload{ending} {listed([own.name for own in judged])}"
-    title = f"Trace {id_of(trace.stem)}"
+        subtitle += f", and its workload{ending} {joined([own.name for own in judged])}"
+    title = f"Trace {id_of_file_name(trace.stem)}"
     write_page(Document(title, sections, report, subtitle, origin), html_out, json_out)
     return report

@@ -13,7 +13,7 @@ import scipy
 from sextant.base import files
 from sextant.base.errors import InputError
 from sextant.base.files import Row, frame_rows
-from sextant.base.sheets import id_of
+from sextant.base.sheets import id_of_file_name
 from sextant.trace.trace_format import parquet_rows
 from sextant.workload.generators import ArrivalModel
 from sextant.workload.trace_arrivals import load_arrivals, read_stored
@@ -119,7 +119,7 @@ def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
         if not folder.is_dir():
             problem = "is not a folder" if folder.exists() else "there is no such folder"
             raise InputError(problem, file=folder, fix=fix)
-        name = id_of(folder.resolve().name)
+        name = id_of_file_name(folder.resolve().name)
         if name in workloads:
             fix = "give folders with names of their own"
             raise InputError(f"there are two workloads '{name}'", file=folder, fix=fix)

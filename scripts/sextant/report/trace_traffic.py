@@ -16,7 +16,7 @@ from sextant.pages.words import (
     DAY_S,
     HOUR_S,
     duration_words,
-    listed,
+    joined,
     number,
     percent,
     plural,
@@ -333,7 +333,7 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
     groups = measured["groups"]
     blocks: list[Block] = [Headline(_burstiness_takeaway(measured))]
     for whole in measured["whole"]:
-        names = listed(whole["workloads"])
+        names = joined(whole["workloads"])
         text = f"{names}: no Gamma distribution fits all gaps of the trace ({whole['reason']})."
         if whole["alpha"] is not None:
             off = "" if whole["ks"] is None else f", and is off by {percent(whole['ks'])} of them"
@@ -371,7 +371,7 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
     blocks.append(Table([*header, "α, 10 to 90 %", "Median CV", "KS distance"], rows))
     if reasons:
         left = [f"{plural(count, 'window')} ({reason})" for reason, count in reasons.items()]
-        blocks.append(Note(f"Not fitted, though with requests: {listed(left)}."))
+        blocks.append(Note(f"Not fitted, though with requests: {joined(left)}."))
     header = ["Requests double, LLM · service", "Within", "Times", "Per day", "Per workday"]
     rows = [
         [row["name"], f"{row['minutes']} minutes", *(number(row[name]) for name in _DOUBLINGS)]
@@ -386,7 +386,7 @@ def _burstiness_takeaway(measured: Mapping[str, Any]) -> str:
     every = duration_words(measured["window_s"])
     if not fitted:
         reasons = {reason for group in measured["groups"] for reason in group["not_fitted"]}
-        why = listed(sorted(reasons))
+        why = joined(sorted(reasons))
         return f"Burstiness is not known: no window of {every} can be fitted ({why})."
     # Where the clock hides most windows, those that it does not hide are no fair sample.
     clear = [group for group in fitted if group["n_hidden"] < group["n_fitted"]]
@@ -454,7 +454,7 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
     words = [
         f"{gaps}; its busiest second has {number(trace['busiest_1s'])} requests, its busiest "
         f"minute {number(trace['busiest_60s'])}.",
-        *(f"{listed(names)}: {_model_words(own)}." for names, own in models),
+        *(f"{joined(names)}: {_model_words(own)}." for names, own in models),
     ]
     text = (
         "Dispersion is the variance of the number of requests per bin over its mean: 1 for a "
@@ -462,7 +462,7 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
         f"if the medians of its samples are within {percent(REACH)} of the trace's at every scale "
         "and in the busiest minute, or if both are as steady as chance allows."
     )
-    notes = [f"Why {listed(names)} has these arrivals: {own['why']}." for names, own in models]
+    notes = [f"Why {joined(names)} has these arrivals: {own['why']}." for names, own in models]
     notes.append(text)
     if step_s := measured["clock_step_s"]:
         steps = f"The clock steps by {duration_words(step_s)}: requests of one stamp are spread "
@@ -471,7 +471,7 @@ def show_arrivals(measured: Mapping[str, Any]) -> Section:
     scales = [measure_words(name).rpartition("over ")[2] for name in trace if name in not_judged]
     if scales:
         notes.append(
-            f"Not judged: dispersion over {listed(scales)}, as the trace has fewer than "
+            f"Not judged: dispersion over {joined(scales)}, as the trace has fewer than "
             f"{arrivals.MIN_JUDGED_BINS} bins of them, whose variance is off by a third by chance "
             "alone."
         )
@@ -499,7 +499,7 @@ def _arrivals_table(names: Sequence[str], own: Mapping[str, Any]) -> Table:
     trace, kinds = own["trace"], dict.fromkeys(("gamma", own["model"]))
     models = {arrivals.MODELS[kind]: own["models"].get(kind) for kind in kinds}
     columns = {name: model for name, model in models.items() if model and model["measures"]}
-    header = [f"Arrivals of {listed(list(names))}" if names else "Arrivals", "trace"]
+    header = [f"Arrivals of {joined(list(names))}" if names else "Arrivals", "trace"]
     header += [cell for name in columns for cell in (name, "off by")]
     rows, order = [], ("gap", "busiest", "dispersion")
     for measure in sorted(trace, key=lambda name: order.index(name.partition("_")[0])):

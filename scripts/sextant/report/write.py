@@ -12,7 +12,7 @@ import pandas as pd
 from sextant.answer import answer as text
 from sextant.base.files import Row, group_by, provenance
 from sextant.base.sheets import file_name
-from sextant.capacity.document import profile_cells
+from sextant.capacity.document import capacity_profile_cells
 from sextant.decide.headroom import measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
@@ -20,13 +20,13 @@ from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, 
 from sextant.pages.charts import Axis, Curve, Panel, panels_figure
 from sextant.pages.page import write_page
 from sextant.pages.words import chance, number, percent, plural
-from sextant.points.frame import FLOOR_MS, TARGETS, limited, load_of
+from sextant.points.frame import FLOOR_MS, TARGETS, limited, replica_load
 from sextant.points.metrics import POINT_LABELS, SETTING, warnings
-from sextant.points.verdict import Kind, Outcome
+from sextant.points.verdict import Kind, ProbeOutcome
 from sextant.predict.predictor import MEASURED
 from sextant.recommend.what_if import of_points, what_if_widget
 from sextant.report import answers as stored
-from sextant.report.answers import Tables, by_source, deployment, marked, slo_words
+from sextant.report.answers import Tables, by_source, deployment_cell, marked, slo_words
 from sextant.studies.study import doubtful_places
 
 _MAX_REASONS = 3
@@ -128,7 +128,7 @@ def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
         if is_measured and not slo.lengths and (basis := of_points(own, usd, slo)):
             place = f"what-if-{len(decisions)}"
             shown.append(what_if_widget(basis, place=place, fold=llm_id))
-        parts.append(Section(f"{llm_id} ({how}): {deployment(first)}", shown, is_detail=True))
+        parts.append(Section(f"{llm_id} ({how}): {deployment_cell(first)}", shown, is_detail=True))
     return Section(heading, parts)
 
 
@@ -158,7 +158,7 @@ def _card_blocks(card: Row, others: Sequence[Row], slo: Row) -> list[Block]:
         best = card["alternatives"][:1]
         facts.append(("Next best", text.next_words(best[0]) if best else "no other GPU profile"))
     if others:
-        answers = "; ".join(f"{row['predictor']}: {deployment(row)}" for row in others)
+        answers = "; ".join(f"{row['predictor']}: {deployment_cell(row)}" for row in others)
         facts.append(("Other predictors", answers))
     return [Facts(facts), *missing]
 
@@ -202,10 +202,10 @@ def _capacity_cells(rows: Sequence[Row]) -> list[str]:
         return ["no answer", "", "", rows[0]["reason"]]
     nearest = min(rows, key=lambda row: (not row["is_chosen"], row["alone_ratio"] or math.inf))
     if not nearest["is_chosen"]:
-        return profile_cells(nearest)
+        return capacity_profile_cells(nearest)
     month = f"{number(HOURS_PER_MONTH * nearest['usd_per_hour'])} USD"
     missed = plural(nearest["n_windows_missed_by_failure"], "window")
-    return [*profile_cells(nearest), month, f"{missed} of {nearest['n_windows']} missed"]
+    return [*capacity_profile_cells(nearest), month, f"{missed} of {nearest['n_windows']} missed"]
 
 
 def _feasibility_blocks(tables: Tables) -> list[Block]:
@@ -224,7 +224,7 @@ def _feasibility_blocks(tables: Tables) -> list[Block]:
         reasons = {row["reason"] for row in rows if not row["is_feasible"]}
         cells, counts = {}, Counter[tuple[str, str]]()
         for row in rows:
-            kind, weight = Outcome(row["verdict"]).kind, row["batch_weight_tokens"]
+            kind, weight = ProbeOutcome(row["verdict"]).kind, row["batch_weight_tokens"]
             mark = _MARKS.get(kind, "–")
             size = f" {number(weight)}" if row["is_feasible"] and weight is not None else ""
             cells[row["llm_id"], row["gpu_profile_id"]] = mark + size
@@ -296,7 +296,7 @@ def _held_out_table(answer: Row) -> Table:
     def priced(row: Row) -> str:
         if row["gpu_profile_id"] is None:
             return "none"
-        return f"{deployment(row)} {number(row['usd_per_hour'])} USD/h"
+        return f"{deployment_cell(row)} {number(row['usd_per_hour'])} USD/h"
 
     rows = []
     for row in answer["answers"]:
@@ -323,7 +323,7 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
     lines, drawn, loads = [], [limit_ms], []
     for profile_id, curve in curves.groupby("gpu_profile_id"):
         y, low, high = (limited(curve, slo, end)[metric] for end in ("", *ENDS))
-        x = load_of(curve, slo)
+        x = replica_load(curve, slo)
         ringed: list[int] = []
         if card["gpu_profile_id"] == profile_id and card["headroom"]:
             is_there = curve["users"].to_numpy() == card["headroom"]["level_users"]

@@ -13,8 +13,8 @@ import numpy as np
 from sextant.simulate.simulation import (
     OK,
     TIMEOUT,
-    Requests,
     Scheduler,
+    SimulatedRequests,
     Simulation,
     StepLaw,
     simulate,
@@ -25,7 +25,7 @@ _ROUNDS = 4
 _CLOSE_S = 1e-3
 
 
-class Pool(NamedTuple):
+class ReplicaPool(NamedTuple):
     """Replicas that are alike, behind a router that takes them in turn."""
 
     scheduler: Scheduler
@@ -44,7 +44,7 @@ class Handover(NamedTuple):
         return 1e-3 * (self.fixed_ms + self.token_ms * input_tokens)
 
 
-def prefilled(requests: Requests, pool: Pool, handover: Handover) -> Simulation:
+def prefilled(requests: SimulatedRequests, pool: ReplicaPool, handover: Handover) -> Simulation:
     """Return the first part: E2E and TTFT end when the cache has arrived at the second pool."""
     alone = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
     made = simulate(alone, pool.scheduler, pool.law, n_replicas=pool.n_replicas)
@@ -53,7 +53,7 @@ def prefilled(requests: Requests, pool: Pool, handover: Handover) -> Simulation:
 
 
 def decoded(
-    requests: Requests, pool: Pool, window_s: float = np.inf, warmup_s: float = 0.0
+    requests: SimulatedRequests, pool: ReplicaPool, window_s: float = np.inf, warmup_s: float = 0.0
 ) -> Simulation:
     """Return the second part, of requests that arrive with their cache."""
     scheduler, law = of_decode(pool.scheduler, pool.law)
@@ -75,7 +75,11 @@ def of_decode(scheduler: Scheduler, law: StepLaw) -> tuple[Scheduler, StepLaw]:
 
 
 def simulate_apart(
-    requests: Requests, prefill: Pool, decode: Pool, handover: Handover, warmup_s: float = 0.0
+    requests: SimulatedRequests,
+    prefill: ReplicaPool,
+    decode: ReplicaPool,
+    handover: Handover,
+    warmup_s: float = 0.0,
 ) -> Simulation:
     """Return the outcome of requests that both pools serve.
 
@@ -100,7 +104,9 @@ def simulate_apart(
     if not len(order):
         return merged
     inputs, outputs = requests.input_tokens[order], requests.output_tokens[order]
-    second = decoded(Requests.of(arrival_s[order], inputs, outputs), decode, warmup_s=warmup_s)
+    second = decoded(
+        SimulatedRequests.of(arrival_s[order], inputs, outputs), decode, warmup_s=warmup_s
+    )
     between_s = arrival_s[order] - requests.arrival_s[order]
     status[order], preemptions[order] = second.status, second.preemptions
     ttft_s[order], e2e_s[order] = second.ttft_s + between_s, second.e2e_s + between_s
@@ -123,7 +129,11 @@ def simulate_apart(
 
 
 def simulate_users_apart(
-    users: int, requests: Requests, prefill: Pool, decode: Pool, handover: Handover
+    users: int,
+    requests: SimulatedRequests,
+    prefill: ReplicaPool,
+    decode: ReplicaPool,
+    handover: Handover,
 ) -> Simulation:
     """Return the outcome of users who each send their next request when the last is answered.
 
@@ -134,7 +144,9 @@ def simulate_users_apart(
     for _ in range(_ROUNDS * -(-n // users)):
         order = np.argsort(arrival_s, kind="stable")
         parts = (getattr(requests, name)[order] for name in ("input_tokens", "output_tokens"))
-        made = simulate_apart(Requests.of(arrival_s[order], *parts), prefill, decode, handover)
+        made = simulate_apart(
+            SimulatedRequests.of(arrival_s[order], *parts), prefill, decode, handover
+        )
         e2e_s = np.empty(n)
         e2e_s[order] = np.nan_to_num(made.e2e_s)
         before, arrival_s = arrival_s, np.zeros(n)

@@ -18,12 +18,12 @@ from sextant.simulate.simulation import (
     NONE,
     PENDING,
     TIMEOUT,
-    Requests,
     Router,
     Scheduler,
+    SimulatedRequests,
     Simulation,
     StepLaw,
-    outcome_of,
+    simulation_of,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ _DOWN = Direction(300.0, (Step("Percent", 100, 15),))
 _AT_ONCE = Startup(0.0, 0.0)
 
 
-class Policy(Protocol):
+class ScalingPolicy(Protocol):
     """How replicas come and go."""
 
     @property
@@ -223,10 +223,10 @@ class Scaling:
 
 
 def simulate_scaled(
-    requests: Requests,
+    requests: SimulatedRequests,
     scheduler: Scheduler,
     law: StepLaw,
-    policy: Policy,
+    policy: ScalingPolicy,
     *,
     duration_s: float,
     startup: Startup = _AT_ONCE,
@@ -278,7 +278,7 @@ def simulate_scaled(
     left["deadline_s"] = duration_s
     world.requests[is_left] = left
     replica_s = pool.replica_s(duration_s)
-    made = replace(outcome_of(world, 0.0), n_replicas=replica_s / duration_s)
+    made = replace(simulation_of(world, 0.0), n_replicas=replica_s / duration_s)
     time_s, ordered_at, ready_at = np.array(pool.states).T
     return made, Scaling(time_s, ordered_at, ready_at, replica_s, pool.n_starts)
 

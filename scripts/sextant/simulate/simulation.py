@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
-class Requests:
+class SimulatedRequests:
     """Requests in the order of their arrival; each array of shape (n,). Checked when made."""
 
     arrival_s: np.ndarray
@@ -278,7 +278,7 @@ class Simulation:
 
 
 def simulate(
-    requests: Requests,
+    requests: SimulatedRequests,
     scheduler: Scheduler,
     law: StepLaw,
     *,
@@ -312,12 +312,12 @@ def simulate(
     )
     steps.route(world, get_args(Router).index(router), np.arange(n_replicas), np.inf, 0)
     steps.finish(world)
-    return outcome_of(world, warmup_s)
+    return simulation_of(world, warmup_s)
 
 
 def simulate_closed(
     users: int,
-    requests: Requests,
+    requests: SimulatedRequests,
     scheduler: Scheduler,
     law: StepLaw,
     *,
@@ -353,10 +353,10 @@ def simulate_closed(
     if not (table["status"] == UNSENT).any():
         problem = f"{users} users send more than {len(requests)} requests in {duration_s:g} s"
         raise TooFewRequests(problem, field="requests", fix="give more requests")
-    return outcome_of(world, warmup_s)
+    return simulation_of(world, warmup_s)
 
 
-def outcome_of(world: "World", warmup_s: float) -> Simulation:
+def simulation_of(world: "World", warmup_s: float) -> Simulation:
     """Return what came of all requests, when they are over."""
     table = world.requests[world.requests["status"] != UNSENT]
     replicas, is_ok = world.replicas, table["status"] == OK
@@ -444,13 +444,13 @@ def summarise(
     }
 
 
-def intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary_intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the 90% interval over draws of each number of `summarise`, in the same shape."""
     found: dict[str, Any] = {}
     for name, value in summaries[0].items():
         of_name = [summary[name] for summary in summaries]
         if isinstance(value, Mapping):
-            found[name] = intervals(of_name)
+            found[name] = summary_intervals(of_name)
         else:
             found[name] = np.quantile(np.array(of_name, float), INTERVAL).tolist()
     return found

@@ -17,7 +17,15 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import import_without
-from sextant.simulate.simulation import N_BINS, NONE, PENDING, REFUSED, Requests, Scheduler, StepLaw
+from sextant.simulate.simulation import (
+    N_BINS,
+    NONE,
+    PENDING,
+    REFUSED,
+    Scheduler,
+    SimulatedRequests,
+    StepLaw,
+)
 
 Function = TypeVar("Function", bound=Callable)
 _SOURCES = ("__init__", "tables", "steps")
@@ -140,7 +148,7 @@ class World(NamedTuple):
 
 
 def make_world(
-    requests: Requests,
+    requests: SimulatedRequests,
     scheduler: Scheduler,
     law: StepLaw,
     n_replicas: int,
@@ -198,7 +206,7 @@ def make_world(
     )
 
 
-def _quantum_s(requests: Requests) -> float:
+def _quantum_s(requests: SimulatedRequests) -> float:
     thinks_s = requests.think_s[requests.parent != NONE]
     if not len(thinks_s):
         return 1.0
@@ -215,7 +223,7 @@ def renew(world: World, r: int, ready_s: float) -> None:
 
 
 def _request_table(
-    requests: Requests, scheduler: Scheduler, warmup_s: float
+    requests: SimulatedRequests, scheduler: Scheduler, warmup_s: float
 ) -> tuple[np.ndarray, int]:
     """Return the requests as `REQUEST`, and how many prefixes they have that may be cached."""
     table = np.zeros(len(requests), REQUEST)

@@ -18,7 +18,7 @@ from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Curve, Panel
 from sextant.pages.words import number, percent
 from sextant.points.cell_files import MeasuredCell
-from sextant.simulate.simulation import STATUS, Requests, Scheduler, simulate
+from sextant.simulate.simulation import STATUS, Scheduler, SimulatedRequests, simulate
 from sextant.studies import study
 from sextant.studies.study import Analysis, Finding, StudyData, part, table_of
 
@@ -132,11 +132,11 @@ def phases(cell: MeasuredCell) -> Iterator[Phase]:
         usage = pd.DataFrame({"time_s": read["time_s"] - start_s, "usage": read["kv_cache_usage"]})
         usage = usage[usage["time_s"].between(0, duration_s)]
         usage = usage.sort_values("time_s", ignore_index=True)
-        requests = requests_of(own, start_s, level.phase)
+        requests = requests_of_trace(own, start_s, level.phase)
         yield Phase(level.phase, duration_s, requests, token_s, usage, level.timeout_s)
 
 
-def requests_of(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) -> pd.DataFrame:
+def requests_of_trace(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) -> pd.DataFrame:
     """Return the requests of a phase that began at `start_s`. Columns: `due_s, setting` (place in
     `facts["settings"]`), `is_failed, requested_input_tokens, requested_output_tokens`; and, null if
     failed, `output_tokens, token_latency_ms, ttft_ms, decode_ms` (first to last token), `n_gaps`.
@@ -194,7 +194,10 @@ def simulated(
         limited = replace(scheduler, timeout_s=phase.timeout_s or np.inf)
         asked = phase.requests[["due_s", "requested_input_tokens", "requested_output_tokens"]]
         made = simulate(
-            Requests.of(*asked.to_numpy().T), limited, law, n_replicas=cell.run.variant.replicas
+            SimulatedRequests.of(*asked.to_numpy().T),
+            limited,
+            law,
+            n_replicas=cell.run.variant.replicas,
         )
         columns = {
             "scheduled_s": made.arrival_s,
@@ -206,7 +209,7 @@ def simulated(
             "status": [STATUS[each] for each in made.status],
         }
         sides = {"": phase.requests}
-        sides["simulated_"] = requests_of(pd.DataFrame(columns), 0.0, phase.facts)
+        sides["simulated_"] = requests_of_trace(pd.DataFrame(columns), 0.0, phase.facts)
         for block in range(len(phase.facts["settings"]) + 1):
             row: dict[str, Any] = {"phase": phase.name, "block": block}
             for prefix, requests in sides.items():

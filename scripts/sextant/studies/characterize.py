@@ -8,7 +8,7 @@ import pandas as pd
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
-from sextant.pages.words import listed, number, plural
+from sextant.pages.words import joined, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies import study
 from sextant.studies.study import Analysis, StudyData, part, table_of
@@ -104,7 +104,7 @@ def _summary(cells: pd.DataFrame, combinations: pd.DataFrame) -> str:
     counts = cells["verdict"].value_counts()
     others = [f"{name}: {counts[name]}" for name in counts.index if name != "fits"]
     words = f"Of {plural(len(cells), 'combination')} of LLM and GPU profile {counts.get('fits', 0)}"
-    words += f" fit ({listed(others)})." if others else " fit."
+    words += f" fit ({joined(others)})." if others else " fit."
     if combinations.empty:
         return f"{words} No request was served."
     best = combinations.loc[combinations["max_throughput_tok_s"].idxmax()]

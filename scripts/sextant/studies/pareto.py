@@ -15,7 +15,7 @@ from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
 from sextant.pages.blocks import Section, Table
-from sextant.pages.words import listed, plural
+from sextant.pages.words import joined, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.verdict import assess
 from sextant.studies import study
@@ -212,7 +212,7 @@ def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
         ("does not fit", "No batch of {} was measured on one device."),
     ):
         if verdict in by_verdict:
-            parts.append(words.format(listed(by_verdict[verdict])))
+            parts.append(words.format(joined(by_verdict[verdict])))
     return " ".join(parts)
 
 

@@ -12,7 +12,7 @@ import scipy
 
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
-from sextant.pages.words import interval, listed, plural
+from sextant.pages.words import interval, joined, plural
 from sextant.points.cell_files import MeasuredCell
 from sextant.points.metrics import N_BLOCKS
 from sextant.studies import study
@@ -147,7 +147,7 @@ def _summary(compared: pd.DataFrame) -> str:
                 f"{known} at {row['latency_ratio']:.2f} times the latency of one"
             )
         where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
-        parts.append(f"{where}: {listed(words)}.")
+        parts.append(f"{where}: {joined(words)}.")
     n_gained = (more["throughput_ratio_low"] > 1).sum()
     n_lost = (more["throughput_ratio_high"] < 1).sum()
     n_unknown = more["throughput_ratio_low"].isna().sum()

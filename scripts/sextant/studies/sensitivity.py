@@ -14,7 +14,7 @@ import pandas as pd
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.pages.blocks import Section, Table
 from sextant.pages.charts import Axis, Curve, Panel
-from sextant.pages.words import listed, number, plural
+from sextant.pages.words import joined, number, plural
 from sextant.points.run import CELL_KEY
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, StudyData, part, table_of
@@ -135,12 +135,12 @@ def _words(found: Mapping[str, Any]) -> str:
     ranked = found["factors"].dropna(subset=["mdi_mean"]).sort_values("mdi_mean", ascending=False)
     parts = [f"{FACTORS[row.factor]} {number(row.mdi_mean)}" for row in ranked.itertuples()]
     words = (
-        f"Importance (MDI) for {place}: {listed(parts)}; R² out of bag {number(found['r2_mean'])}"
+        f"Importance (MDI) for {place}: {joined(parts)}; R² out of bag {number(found['r2_mean'])}"
     )
     words += ", so the forest does not predict it." if found["r2_mean"] < 0 else "."
     ratios = found["batch_weight_over"]
     over = [f"{number(ratio)} times {FACTORS[name]}" for name, ratio in ratios.items()]
-    return words + (f" Batch weight scores {listed(over)}." if over else "")
+    return words + (f" Batch weight scores {joined(over)}." if over else "")
 
 
 def _importance_section(found: Mapping[str, Any]) -> Section:
@@ -151,7 +151,7 @@ def _importance_section(found: Mapping[str, Any]) -> Section:
         return part(title, text + f"No forest was grown: {found['reason']}.")
     for names, words in ((found["not_varied"], "Not varied"), (found["not_known"], "Not known")):
         if names:
-            text += f"{words}: {listed([FACTORS[name] for name in names])}. "
+            text += f"{words}: {joined([FACTORS[name] for name in names])}. "
     text += (
         f"Mean and standard deviation over {N_SEEDS} seeds of forests of 100 trees; R² out of bag "
         f"is {number(found['r2_mean'])} ± {number(found['r2_sd'])}. MDI sums to 1 and favours "

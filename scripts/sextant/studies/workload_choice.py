@@ -14,7 +14,7 @@ from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import GIB
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Panel
-from sextant.pages.words import interval, listed, number, plural
+from sextant.pages.words import interval, joined, number, plural
 from sextant.points.metrics import N_BLOCKS
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, Finding, StudyData, part, place_words, table_of
@@ -197,7 +197,7 @@ def _large_inputs(served: pd.DataFrame, inputs: pd.Series) -> tuple[str, bool | 
     if not n_pairs:
         return "No two use cases were measured in the same scenario with the same cache.", None
     here = (
-        f"Large are the inputs of {listed(sorted(large))}. In {n_worse} of {n_pairs} pairs under "
+        f"Large are the inputs of {joined(sorted(large))}. In {n_worse} of {n_pairs} pairs under "
         "the same load and cache the one with large inputs performs worse."
     )
     return here, bool(n_worse == n_pairs)
@@ -211,7 +211,7 @@ def _larger_cache(
     if own.empty:
         return f"No {inference} use case was measured with two cache sizes.", None
     verdicts = own.groupby("verdict")["workload_id"].agg(lambda names: sorted({*names}))
-    here = "; ".join(f"{verdict}: {listed(names)}" for verdict, names in verdicts.items())
+    here = "; ".join(f"{verdict}: {joined(names)}" for verdict, names in verdicts.items())
     n_use_cases = own["workload_id"].nunique()
     here = f"Of {plural(n_use_cases, 'use case')} {here}"
     if excepted and n_use_cases > 1:
@@ -235,7 +235,7 @@ def _summary(points: pd.DataFrame, effects: pd.DataFrame, found: Sequence[Findin
             use_case = row["workload_id"] + ("" if is_one_place else f", {place_words(row)}")
             parts.append(f"{number(row[f'{name}_ratio'])} times for {use_case} ({row['verdict']})")
         words.append(
-            f"The largest KV cache brings {inference} inference a {name} of {listed(parts)}."
+            f"The largest KV cache brings {inference} inference a {name} of {joined(parts)}."
         )
     verdicts = study.findings_words(found, "the poster's {} takeaways")
     return " ".join([*words, verdicts[0].upper() + verdicts[1:]])

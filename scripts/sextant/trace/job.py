@@ -25,7 +25,7 @@ from sextant.base.files import PROVENANCE_KEY, atomic_path, provenance, write_js
 from sextant.trace import date_times
 from sextant.trace import trace_format as formats
 from sextant.trace.reading import as_written, read_rows
-from sextant.trace.rules import NO_STATUS, REJECTED, STATUSES, Rows
+from sextant.trace.rules import NO_STATUS, REJECTED, STATUSES, TraceRows
 
 MAX_RATE_RPS = 1000.0
 _FEW = 10
@@ -193,7 +193,7 @@ class Output:
             **self._accepted,
         }
 
-    def write(self, rows: Rows) -> None:
+    def write(self, rows: TraceRows) -> None:
         """Append accepted rows to the trace, the others to the lines set aside."""
         if rows.rejected is not None:
             self._set_aside(rows.rejected)

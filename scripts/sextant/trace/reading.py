@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from sextant.base.errors import InputError
 from sextant.trace import trace_format
 from sextant.trace.date_times import UNKNOWN, is_date_time, is_null, read_date_times
-from sextant.trace.rules import Cells, Judge, Rows
+from sextant.trace.rules import Cells, Judge, TraceRows
 from sextant.trace.sessions import Split, flat_sessions, with_blocks
 from sextant.trace.trace_format import BLANK, COLUMN_TYPES, HASH_IDS, TraceFormat
 
@@ -41,7 +41,7 @@ _CELL = '("(?:[^"]|"")*"|[^,"]*)'
 _QUOTED_LINE, _NEXT_CELL = re.compile(f"{_CELL}(?:,{_CELL})*"), re.compile(f",{_CELL}")
 
 
-def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[Rows]:
+def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[TraceRows]:
     """Yield the rows of a source; names of columns that are left out go into `ignored`. Raises
     InputError: a file that cannot be read, or columns that are missing, unknown or twice."""
     try:
@@ -58,7 +58,7 @@ def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[R
                     cells = _typed(columns, form, np.full(len(table), None))
                     yield judge.rows(cells, partial(_raw_rows, batch))
             return
-        blocks = read_blocks(source)
+        blocks = read_text_blocks(source)
         if form.is_nested:
             blocks = flat_sessions(blocks)
         names, blocks = _columns(source, form, blocks)
@@ -101,7 +101,7 @@ def _lines_of(text: bytes) -> list[str]:
     return [line.rstrip("\r") for line in text.decode().removesuffix("\n").split("\n")]
 
 
-def read_blocks(source: Path) -> Iterator[bytes]:
+def read_text_blocks(source: Path) -> Iterator[bytes]:
     """Yield the text of a file (`.gz` and `.zst` too) in blocks of lines, without its BOM. Raises
     InputError if a line is too long, OSError if the file is cut short or not what its ending says.
     """
@@ -141,7 +141,7 @@ def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
         return form
     name = form.sources(form.required)["arrival_s"]
     try:
-        lines = _lines_of(next(read_blocks(source), b""))
+        lines = _lines_of(next(read_text_blocks(source), b""))
         is_json = form.is_jsonl and ".csv" not in source.suffixes
         form = replace(form, is_jsonl=is_json or lines[0].lstrip().startswith("{"))
         rows = map(_json_object, lines) if form.is_jsonl else csv.DictReader(lines[:2])

@@ -41,7 +41,7 @@ class Cells(NamedTuple):
     line_faults: np.ndarray  #: (n,) what is wrong with a line as a whole; None: nothing.
 
 
-class Rows(NamedTuple):
+class TraceRows(NamedTuple):
     """Consecutive lines of a source: rows of the trace, and lines that are set aside."""
 
     columns: Mapping[str, pa.Array]
@@ -60,7 +60,7 @@ class Judge:
     next_line: int
     is_zoned: bool | None = None
 
-    def rows(self, cells: Cells, raw: Callable[[np.ndarray], list[str]]) -> Rows:
+    def rows(self, cells: Cells, raw: Callable[[np.ndarray], list[str]]) -> TraceRows:
         """Judge the next lines; `raw` gives the raw text of lines by their places."""
         columns, reasons = self._judge(cells)
         tick, rejected = cells.columns["arrival_s"].fill_null(0).to_numpy(), None
@@ -80,7 +80,7 @@ class Judge:
             rejected = pa.table(lines, schema=REJECTED)
             columns = {name: values.filter(accepted) for name, values in columns.items()}
         self.next_line += len(tick)
-        return Rows(columns, tick[accepted], self.is_zoned, rejected)
+        return TraceRows(columns, tick[accepted], self.is_zoned, rejected)
 
     def _judge(self, cells: Cells) -> tuple[dict[str, pa.Array], np.ndarray]:
         """Return (n,) values by trace column, of lines set aside anything; (n,) why a line is."""

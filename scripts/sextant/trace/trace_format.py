@@ -14,7 +14,7 @@ from pydantic import Field
 from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
-from sextant.base.sheets import check, read_yaml
+from sextant.base.sheets import check_fields, read_yaml
 
 MAX_INT32 = 2**31 - 1
 MAX_SPAN_S = 1e8
@@ -169,7 +169,7 @@ def columns_given(given: Columns) -> Columns:
     if not isinstance(given, str) or Path(given).suffix not in (".yaml", ".yml"):
         return given
     content = read_yaml(given)
-    check(MappingFile, content, given)
+    check_fields(MappingFile, content, given)
     try:
         _mapped_format(content, None, "")
     except InputError as error:

@@ -86,7 +86,7 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     if step is None or gamma.FAR * step <= duration / n_gaps:
         unit_s = 1.0 if step is None else step
         n = np.array([len(tested)])
-        ks = float(gamma.ks_distance(tested, n, fits.alpha, fits.beta * unit_s)[0])
+        ks = float(gamma.ks_distances(tested, n, fits.alpha, fits.beta * unit_s)[0])
     names = "alpha", "alpha_lo", "alpha_hi", "cv"
     fitted: dict[str, Any] = {name: float(getattr(fits, name)[0]) for name in names}
     # The mean is the trace's own, to the last digit.
@@ -208,7 +208,7 @@ def _sum_gaps(times: np.ndarray, mean_s: float = 0.0, power: int = 1) -> float:
     return _sum_gaps(times[: half + 1], *how) + _sum_gaps(times[half:], *how)
 
 
-class Fit(NamedTuple):
+class ArrivalFit(NamedTuple):
     """A model of a trace's arrivals, and how its samples compare."""
 
     process: Arrivals | None
@@ -223,7 +223,7 @@ class ArrivalChoice(NamedTuple):
     model: str  # one of `MODELS`
     why: str
     trace: Measures | None
-    fits: Mapping[str, Fit] = {}
+    fits: Mapping[str, ArrivalFit] = {}
     left_out: Sequence[str] = ()  # dispersions not judged: fewer than `MIN_JUDGED_BINS`
 
 
@@ -238,7 +238,7 @@ def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -
         few = f"{n} requests are too few for any model"
         return ArrivalChoice("replay", ALL_AT_ONCE if n >= 3 else few, trace)
     judge = _Judge(trace, n, float(times[-1]), seed)
-    fits = {"gamma": Fit(None, gamma.reason)}
+    fits = {"gamma": ArrivalFit(None, gamma.reason)}
     one = Gamma(n / float(times[-1]), 1.0)
     if gamma.alpha is not None and gamma.beta_s is not None:
         one = Gamma(1 / (gamma.alpha * gamma.beta_s), gamma.alpha)
@@ -251,7 +251,7 @@ def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -
             break
     else:
         few = f"the trace is too short, or has fewer than {MIN_PER_BIN:g} requests a bin"
-        fits.setdefault("rescaled", Fit(None, few))
+        fits.setdefault("rescaled", ArrivalFit(None, few))
     passed = next((name for name, fit in fits.items() if fit.process and not fit.reason), "replay")
     rejected = [f"{MODELS[name]}: {fit.reason}" for name, fit in fits.items() if fit.reason]
     why = "it is the simplest" if passed == "gamma" else "; ".join(rejected)
@@ -301,7 +301,7 @@ class _Judge:
                 self._steady[name] = (mean * low if n_free >= _MANY else 0.0, mean * high)
         return samples
 
-    def fit(self, process: Arrivals, samples: list[Measures] | None = None) -> Fit:
+    def fit(self, process: Arrivals, samples: list[Measures] | None = None) -> ArrivalFit:
         """Return how a process compares; one that is far off is judged by its first samples."""
         if samples is None:
             n_first = -(-self._n // 7)
@@ -330,7 +330,7 @@ class _Judge:
                 for value in (medians.get(worst), self._trace.get(worst))
             )
             reason = f"{measure_words(worst)} is {model}, the trace's is {truth}"
-        return Fit(process, reason, medians, errors)
+        return ArrivalFit(process, reason, medians, errors)
 
     def _is_steady(self, name: str, measures: Measures) -> bool:
         """Return whether chance may give a measure of that size to steady traffic."""

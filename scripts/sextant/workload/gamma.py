@@ -101,7 +101,7 @@ def _root(s: np.ndarray, alpha: np.ndarray, n: np.ndarray | None = None) -> np.n
     return alpha
 
 
-def ks_distance(
+def ks_distances(
     values: np.ndarray, n: np.ndarray, alpha: np.ndarray, beta: np.ndarray
 ) -> np.ndarray:
     """Return each group's Kolmogorov-Smirnov distance from its Gamma distribution. `values` has one

@@ -24,7 +24,7 @@ class Length(NamedTuple):
     high: float  # of a long request: the 99th percentile, or the mean where nothing else is known
 
 
-class Requests(NamedTuple):
+class RequestLengths(NamedTuple):
     """The requests of a question."""
 
     inputs: Length
@@ -35,9 +35,9 @@ class Requests(NamedTuple):
         return tokens_per_day / DAY_S / (self.inputs.mean + self.outputs.mean)
 
 
-def requests_of(
+def parse_lengths(
     input_tokens: str | None, output_tokens: str | None, workload: str | None
-) -> Requests | None:
+) -> RequestLengths | None:
     """Return the requests that `--input-tokens` and `--output-tokens`, or `--workload`, describe.
 
     A workload is a fitted one's folder, a use case that ships, a histogram or a normalised trace.
@@ -55,10 +55,10 @@ def requests_of(
     if input_tokens is None or output_tokens is None:
         raise InputError("one of two lengths is missing", field=fields, fix=fix)
     sides = {"--input-tokens": input_tokens, "--output-tokens": output_tokens}
-    return Requests(*(length_of(text, field) for field, text in sides.items()))
+    return RequestLengths(*(parse_length(text, field) for field, text in sides.items()))
 
 
-def length_of(text: str, field: str) -> Length:
+def parse_length(text: str, field: str) -> Length:
     """Return the length that an option says: a mean, or two percentiles as `p50:900,p99:8000`.
 
     Percentiles are taken for those of a lognormal distribution, whose logarithm has the mean mu and
@@ -92,7 +92,7 @@ def _positive(text: str, field: str) -> float:
     return value
 
 
-def _of_workload(name: str) -> Requests:
+def _of_workload(name: str) -> RequestLengths:
     from sextant.workload.draw import open_workload  # few questions need it
 
     columns, path = ["input_tokens", "output_tokens"], Path(name)
@@ -112,4 +112,4 @@ def _of_workload(name: str) -> Requests:
         reached = np.cumsum(weights[order]) >= _LONG / 100 * weights.sum()
         high = values[order][reached.argmax()]
         lengths.append(Length(float(np.average(values, weights=weights)), float(high)))
-    return Requests(*lengths)
+    return RequestLengths(*lengths)

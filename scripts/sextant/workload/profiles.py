@@ -301,7 +301,7 @@ def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: float) -> dict[str, np.nd
     ks = np.full(len(n), np.nan)
     if is_tested.any():
         alpha, beta_s, n_own = fits.alpha[is_tested], (fits.beta * unit_s)[is_tested], n[is_tested]
-        ks[is_tested] = gamma.ks_distance(gaps[np.repeat(is_tested, n)], n_own, alpha, beta_s)
+        ks[is_tested] = gamma.ks_distances(gaps[np.repeat(is_tested, n)], n_own, alpha, beta_s)
     alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi", "cv")}
     betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}
     return {**alphas, **betas, "ks": ks, "reason": reason}

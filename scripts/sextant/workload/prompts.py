@@ -142,7 +142,7 @@ def _encoded(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[list[int]]:
             yield encoding.ids
 
 
-def as_text(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
+def prompt_text(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
     """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`. Neither
     a run cut out of a text nor random ids need encode to as many by themselves: then the end is cut
     off or continued with " a". Raises InputError: no text of so many was found."""

@@ -115,7 +115,7 @@ class TraceBlocks:
         return mixed(*seed, key, place) % np.uint64(below)
 
 
-def read_blocks(trace: str | Path) -> TraceBlocks:
+def read_shared_blocks(trace: str | Path) -> TraceBlocks:
     """Read the lengths and block ids of a normalised trace; InputError: its blocks have no size."""
     require_trace(trace)
     wanted = ["arrival_s", "input_tokens", "output_tokens"]

@@ -1,0 +1,182 @@
+"""How the library reads: figures of docs/architecture.md, "Weight".
+
+    python benchmarks/reading.py [FOLDER]
+
+FOLDER is the library, by default scripts/sextant. README's question is asked as well, in a process
+whose calls are counted: functions and files of ours that it visits, and modules that it loads.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ANSWERING = {
+    *("answer", "ask", "recommend", "capacity", "fleet", "plan"),
+    *("decide", "judge", "law", "predict", "simulate"),
+}
+VAGUE = {"each", "own", "known", "found", "place", "given", "made", "asked"}
+README_QUESTION = (
+    "recommend --hf-config resources/llms/meta-llama__Llama-3.1-8B-Instruct.json --request-rate 8 "
+    "--input-tokens 1500 --output-tokens 250 --ttft-ms p95:1000 --tpot-ms 40"
+)
+_WATCHED = """
+import sys, threading
+calls = set()
+def watch(frame, event, _):
+    code = frame.f_code
+    if event == "call" and "/sextant/" in code.co_filename and code.co_name[0] != "<":
+        calls.add((code.co_filename, code.co_qualname))
+from sextant.cli.app import app
+sys.setprofile(watch); threading.setprofile(watch)
+try:
+    app(sys.argv[1:], standalone_mode=False)
+finally:
+    sys.setprofile(None)
+    modules = [name for name in sys.modules if name.startswith("sextant.")]
+    files = {file for file, _ in calls}
+    print(len(calls), len(files), len(modules), file=sys.stderr)
+"""
+
+
+@dataclass
+class Figures:
+    """What is counted over all modules."""
+
+    long_functions: list[str] = field(default_factory=list)
+    wide_functions: list[str] = field(default_factory=list)
+    long_modules: list[str] = field(default_factory=list)
+    wide_types: list[str] = field(default_factory=list)
+    subscripts: int = 0
+    dict_functions: int = 0
+    vague_names: int = 0
+    packed: int = 0
+    classes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    functions: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    helpers_of_one: int = 0
+
+
+def code_lines(tree: ast.Module, source: str) -> set[int]:
+    """Return the numbers of lines that are neither blank nor part of a docstring."""
+    lines = {n for n, text in enumerate(source.splitlines(), 1) if text.strip()}
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+                if isinstance(child.value.value, str):
+                    lines -= set(range(child.lineno, (child.end_lineno or child.lineno) + 1))
+    return lines
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return how many parameters a function has, without `self` and `cls`."""
+    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return sum(name not in ("self", "cls") for name in names)
+
+
+def names_bound(tree: ast.Module) -> Iterator[str]:
+    """Return each name that is read or written, parameters and attributes of ours included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def measure(folder: Path) -> Figures:
+    """Count everything in the modules of a folder."""
+    figures = Figures()
+    for path in sorted(folder.rglob("*.py")):
+        source = path.read_text()
+        tree, name = ast.parse(source), str(path.relative_to(folder))
+        lines = code_lines(tree, source)
+        if len(lines) > 400:
+            figures.long_modules.append(f"{name} {len(lines)}")
+        bound = Counter(names_bound(tree))
+        figures.vague_names += sum(bound[vague] for vague in VAGUE)
+        is_answering = Path(name).parts[0] in ANSWERING
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                n = len(lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
+                if n > 60:
+                    figures.long_functions.append(f"{name}:{node.lineno} {node.name} {n}")
+                if parameters(node) > 7:
+                    figures.wide_functions.append(f"{name}:{node.lineno} {node.name}")
+                returned = ast.unparse(node.returns) if node.returns else ""
+                is_dict = re.match(r"(dict\[str, Any\]|Row\b|list\[Row\]|list\[dict)", returned)
+                figures.dict_functions += bool(is_answering and is_dict)
+            elif isinstance(node, ast.ClassDef):
+                n = sum(isinstance(child, ast.AnnAssign) for child in node.body)
+                if n > 15:
+                    figures.wide_types.append(f"{name}:{node.lineno} {node.name} {n}")
+            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                figures.subscripts += is_answering and isinstance(node.slice.value, str)
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+                is_tuple = isinstance(node.targets[0], ast.Tuple)
+                figures.packed += is_tuple and len(node.value.elts) > 1
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                figures.classes[node.name].append(name)
+            elif isinstance(node, ast.FunctionDef):
+                if not node.name.startswith("_"):
+                    figures.functions[node.name].append(name)
+                else:
+                    figures.helpers_of_one += bound[node.name] == 1
+    return figures
+
+
+def ask_readme(library: Path) -> list[int]:
+    """Return the functions and files of ours that README's question visits, and modules loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCHED, *README_QUESTION.split()],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(library.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [int(word) for word in done.stderr.splitlines()[-1].split()]
+
+
+def main() -> None:
+    """Print the table."""
+    library = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "scripts" / "sextant").resolve()
+    figures = measure(library)
+    twice = {
+        kind: sum(len(files) > 1 for files in names.values())
+        for kind, names in (("classes", figures.classes), ("functions", figures.functions))
+    }
+    rows = [
+        ("functions above 60 lines", len(figures.long_functions)),
+        ("functions with more than 7 parameters", len(figures.wide_functions)),
+        ("modules above 400 lines", len(figures.long_modules)),
+        ("types with more than 15 fields", len(figures.wide_types)),
+        ("string-key subscripts in the answering rooms", figures.subscripts),
+        ("functions there that return dictionaries or rows", figures.dict_functions),
+        ("class names with two meanings", twice["classes"]),
+        ("public function names with two meanings", twice["functions"]),
+        ("each, own, known, found, place, given, made, asked as names", figures.vague_names),
+        ("packed assignments", figures.packed),
+        ("private helpers with one caller", figures.helpers_of_one),
+    ]
+    if "--quick" not in sys.argv:
+        visited = ask_readme(library)
+        rows += zip(
+            ("functions that README's question visits", "their files", "modules loaded"),
+            visited,
+            strict=True,
+        )
+    for name, value in rows:
+        print(f"{value:6,}  {name}")
+    if "--list" in sys.argv:
+        for kind in ("long_functions", "wide_functions", "long_modules", "wide_types"):
+            print(f"\n{kind}:", *getattr(figures, kind), sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()
