@@ -1,9 +1,10 @@
 """How the library reads: figures of docs/architecture.md, "Weight".
 
-    python benchmarks/reading.py [FOLDER]
+    python benchmarks/reading.py [--list] [--quick] [ROOM ...]
 
-FOLDER is the library, by default scripts/sextant. README's question is asked as well, in a process
-whose calls are counted: functions and files of ours that it visits, and modules that it loads.
+Counted are all rooms, or those that are named. README's question is asked as well (not with
+--quick), in a process whose calls are counted: functions and files of ours that it visits, and
+modules that it loads. `--list` names what is too long or too wide.
 """
 
 import ast
@@ -67,8 +68,8 @@ def code_lines(tree: ast.Module, source: str) -> set[int]:
     lines = {n for n, text in enumerate(source.splitlines(), 1) if text.strip()}
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-                if isinstance(child.value.value, str):
+            match child:
+                case ast.Expr(ast.Constant(str())):
                     lines -= set(range(child.lineno, (child.end_lineno or child.lineno) + 1))
     return lines
 
@@ -88,10 +89,12 @@ def names_bound(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
-def measure(folder: Path) -> Figures:
-    """Count everything in the modules of a folder."""
+def measure(folder: Path, rooms: set[str]) -> Figures:
+    """Count everything in the modules of these rooms of the library; of all without any."""
     figures = Figures()
     for path in sorted(folder.rglob("*.py")):
+        if rooms and path.relative_to(folder).parts[0] not in rooms:
+            continue
         source = path.read_text()
         tree, name = ast.parse(source), str(path.relative_to(folder))
         lines = code_lines(tree, source)
@@ -145,8 +148,9 @@ def ask_readme(library: Path) -> list[int]:
 
 def main() -> None:
     """Print the table."""
-    library = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "scripts" / "sextant").resolve()
-    figures = measure(library)
+    library = ROOT / "scripts" / "sextant"
+    rooms = {word for word in sys.argv[1:] if not word.startswith("--")}
+    figures = measure(library, rooms)
     twice = {
         kind: sum(len(files) > 1 for files in names.values())
         for kind, names in (("classes", figures.classes), ("functions", figures.functions))
@@ -164,7 +168,7 @@ def main() -> None:
         ("packed assignments", figures.packed),
         ("private helpers with one caller", figures.helpers_of_one),
     ]
-    if "--quick" not in sys.argv:
+    if not rooms and "--quick" not in sys.argv:
         visited = ask_readme(library)
         rows += zip(
             ("functions that README's question visits", "their files", "modules loaded"),
