@@ -27,6 +27,10 @@ README_QUESTION = (
     "recommend --hf-config resources/llms/meta-llama__Llama-3.1-8B-Instruct.json --request-rate 8 "
     "--input-tokens 1500 --output-tokens 250 --ttft-ms p95:1000 --tpot-ms 40"
 )
+MOST_LINES = 60
+MOST_PARAMETERS = 7
+MOST_MODULE_LINES = 400
+MOST_FIELDS = 15
 _WATCHED = """
 import sys, threading
 calls = set()
@@ -89,6 +93,29 @@ def names_bound(tree: ast.Module) -> Iterator[str]:
             yield node.arg
 
 
+def count_node(node: ast.AST, name: str, lines: set[int], figures: Figures) -> None:
+    """Add what one node of a module counts."""
+    is_answering = Path(name).parts[0] in ANSWERING
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            n = len(lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
+            if n > MOST_LINES:
+                figures.long_functions.append(f"{name}:{node.lineno} {node.name} {n}")
+            if parameters(node) > MOST_PARAMETERS:
+                figures.wide_functions.append(f"{name}:{node.lineno} {node.name}")
+            returned = ast.unparse(node.returns) if node.returns else ""
+            is_dict = re.match(r"(dict\[str, Any\]|Row\b|list\[Row\]|list\[dict)", returned)
+            figures.dict_functions += bool(is_answering and is_dict)
+        case ast.ClassDef():
+            n = sum(isinstance(child, ast.AnnAssign) for child in node.body)
+            if n > MOST_FIELDS:
+                figures.wide_types.append(f"{name}:{node.lineno} {node.name} {n}")
+        case ast.Subscript(slice=ast.Constant(value=str())):
+            figures.subscripts += is_answering
+        case ast.Assign(targets=[ast.Tuple()], value=ast.Tuple(elts=[_, _, *_])):
+            figures.packed += 1
+
+
 def measure(folder: Path, rooms: set[str]) -> Figures:
     """Count everything in the modules of these rooms of the library; of all without any."""
     figures = Figures()
@@ -96,40 +123,22 @@ def measure(folder: Path, rooms: set[str]) -> Figures:
         if rooms and path.relative_to(folder).parts[0] not in rooms:
             continue
         source = path.read_text()
-        tree, name = ast.parse(source), str(path.relative_to(folder))
+        tree = ast.parse(source)
+        name = str(path.relative_to(folder))
         lines = code_lines(tree, source)
-        if len(lines) > 400:
+        if len(lines) > MOST_MODULE_LINES:
             figures.long_modules.append(f"{name} {len(lines)}")
         bound = Counter(names_bound(tree))
         figures.vague_names += sum(bound[vague] for vague in VAGUE)
-        is_answering = Path(name).parts[0] in ANSWERING
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                n = len(lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
-                if n > 60:
-                    figures.long_functions.append(f"{name}:{node.lineno} {node.name} {n}")
-                if parameters(node) > 7:
-                    figures.wide_functions.append(f"{name}:{node.lineno} {node.name}")
-                returned = ast.unparse(node.returns) if node.returns else ""
-                is_dict = re.match(r"(dict\[str, Any\]|Row\b|list\[Row\]|list\[dict)", returned)
-                figures.dict_functions += bool(is_answering and is_dict)
-            elif isinstance(node, ast.ClassDef):
-                n = sum(isinstance(child, ast.AnnAssign) for child in node.body)
-                if n > 15:
-                    figures.wide_types.append(f"{name}:{node.lineno} {node.name} {n}")
-            elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-                figures.subscripts += is_answering and isinstance(node.slice.value, str)
-            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
-                is_tuple = isinstance(node.targets[0], ast.Tuple)
-                figures.packed += is_tuple and len(node.value.elts) > 1
+            count_node(node, name, lines, figures)
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 figures.classes[node.name].append(name)
+            elif isinstance(node, ast.FunctionDef) and node.name.startswith("_"):
+                figures.helpers_of_one += bound[node.name] == 1
             elif isinstance(node, ast.FunctionDef):
-                if not node.name.startswith("_"):
-                    figures.functions[node.name].append(name)
-                else:
-                    figures.helpers_of_one += bound[node.name] == 1
+                figures.functions[node.name].append(name)
     return figures
 
 
