@@ -331,8 +331,8 @@ def _unmeasured(
     line = (
         f"{'Cheaper' if name else 'Likely'} on a GPU that nobody measured: "
         f"{deployment_words(best)}, with probability {chance(best['probability_met'])}, "
-        "predicted from other GPUs. Measure it before you rent it (--probe); --measured-only leaves "
-        "such GPUs out."
+        "predicted from other GPUs. Measure it before you rent it (--probe); --measured-only "
+        "leaves such GPUs out."
     )
     return rows, [line]
 
