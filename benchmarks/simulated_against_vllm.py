@@ -137,7 +137,7 @@ class Client:
         self.say(name, result)
 
     def say(self, name: str, result: LevelResult) -> None:
-        lag = result.run.client_lag_ms.p99
+        lag = result.run.client.client_lag_ms.p99
         print(f"{name}: {result.log.n_ok} requests, client lag p99 {lag:.1f} ms", flush=True)
 
 

@@ -10,12 +10,21 @@ import pyarrow as pa
 
 from sextant.experiment.scenarios import level_to_json
 from sextant.experiment.servers import Variant
+from sextant.experiment.sheets import CellKey
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
 from sextant.pages.blocks import Document, Section, Table, as_text
 from sextant.points.cell_files import TABLES
 from sextant.points.cell_files import write_cell as write_cell_files
-from sextant.points.run import CellRun, HostFacts, LevelRun, Quantiles, ServerFacts
+from sextant.points.run import (
+    CellOrigin,
+    CellRun,
+    ClientReport,
+    HostFacts,
+    LevelRun,
+    Quantiles,
+    ServerFacts,
+)
 from sextant.points.summarize import aggregate_points
 from sextant.points.verdict import FEASIBLE, Feasibility, Probe, ProbeOutcome, Tuning, Verdict
 from sextant.studies.study import StudyData, read_study_data
@@ -25,6 +34,10 @@ SERVER = ServerFacts("vllm", "0.32.0", command=("vllm",))
 TOO_LARGE = Verdict(ProbeOutcome.WEIGHTS_TOO_LARGE, {"weight_gib": 9.0, "usable_gib": 8.0})
 KEY = {"source": "measured", "llm_id": "llm", "gpu_profile_id": "1xGPU"}
 KEY |= {"workload_id": "w", "scenario_id": "s", "variant_id": "default"}
+ORIGIN = CellOrigin(
+    started_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    host=HostFacts(processor="a processor × 2"),
+)
 
 
 def request(level: float = 1.0, **values: Any) -> dict[str, Any]:
@@ -85,21 +98,21 @@ def write_cell(
     }
     lag = Quantiles(median=0.1, p99=0.5, max=2.0)
     shared = dict.fromkeys(("n_warmup_requests", "n_cooldown_requests", "n_prepared_late"), 0)
-    shared |= {"started_s": 0.0, "client_lag_ms": lag, "send_lag_ms": lag}
+    shared |= {"started_s": 0.0, "client": ClientReport(lag, lag)}
     level_runs = [
         LevelRun(level=level, duration_s=durations_s.get(level, 10.0), **shared)
         for level in all_levels
     ]
     facts = {
-        **names,
+        "source": names.pop("source"),
+        "key": CellKey(**names),
         "scenario": {"kind": kind, "levels": [level_to_json(level) for level in all_levels]},
         "variant": Variant(**{"variant_id": names["variant_id"], **(variant or {})}),
         "verdict": verdict,
         "batch_weight_tokens": batch_weight_tokens,
         "server": SERVER if verdict.is_feasible else None,
         "levels": tuple(replace(own, **levels.get(own.level, {})) for own in level_runs),
-        "started_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-        "host": HostFacts(processor="a processor × 2"),
+        "origin": ORIGIN,
     }
     tuning = Tuning(
         verdict=verdict,

@@ -119,7 +119,7 @@ def _tpot(cell: Path) -> pd.DataFrame:
     ok = requests[requests["status"] == "ok"]
     tpot_ms = (ok["last_token_s"] - ok["first_token_s"]) * 1000 / (ok["output_tokens"] - 1)
     found = tpot_ms.groupby(ok["level"]).agg(mean_tpot_ms="mean", median_tpot_ms="median")
-    found = found.assign(llm_id=run.llm_id, workload_id=run.workload_id)
+    found = found.assign(llm_id=run.key.llm_id, workload_id=run.key.workload_id)
     return found.rename_axis("users").reset_index().astype({"users": "Int64"})
 
 

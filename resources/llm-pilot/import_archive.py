@@ -19,10 +19,10 @@ import tarfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +37,17 @@ from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.job_log import job_log
 from sextant.base.sheets import load_sheet
-from sextant.experiment.experiment import CellKey
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
-from sextant.experiment.sheets import CellRow
+from sextant.experiment.sheets import CellKey, CellRow
 from sextant.points.cell_files import REQUEST_SCHEMA, concatenated, write_cell
-from sextant.points.run import CellRun, LevelRun, PublishedMedians, ServerFacts
+from sextant.points.run import (
+    CellOrigin,
+    CellRun,
+    LevelRun,
+    PublishedMedians,
+    ServerFacts,
+)
 from sextant.points.verdict import OUTCOMES, Tuning, Verdict
 
 # Found by name: some files have one more column in front of them.
@@ -309,7 +314,7 @@ def import_archive(
         levels = [*(_level(file, results[file.path]) for file in plan.files), *plan.published]
         key = CellKey(plan.llm_id, plan.gpu_profile_id, workload_id, scenario_id)
         levels.sort(key=lambda level: level.users)
-        _write_cell(out / source_name / key.folder, plan, levels, source=source_name, **asdict(key))
+        _write_cell(out / source_name, source_name, key, plan, levels)
 
     with ThreadPoolExecutor(_N_WRITERS) as pool:
         list(pool.map(write, plans))
@@ -452,7 +457,9 @@ def _check_size(
 # The benchmark contract
 
 
-def _write_cell(folder: Path, plan: _Plan, levels: Sequence[_Level], **names: Any) -> None:
+def _write_cell(
+    folder: Path, source: str, key: CellKey, plan: _Plan, levels: Sequence[_Level]
+) -> None:
     verdict = VERDICTS[plan.status]
     started_ms = min((level.started_ms for level in levels if level.started_ms), default=None)
     durations_s = {level.run.duration_s for level in levels} - {None}
@@ -463,17 +470,20 @@ def _write_cell(folder: Path, plan: _Plan, levels: Sequence[_Level], **names: An
         "duration_s": durations_s.pop() if len(durations_s) == 1 else None,
     }
     run = CellRun(
-        **names,
+        source=source,
+        key=key,
         scenario=scenario,
         variant=Variant(),
         verdict=verdict,
         levels=tuple(level.run for level in levels),
         server=ServerFacts("tgis", None) if levels else None,
-        started_at=datetime.fromtimestamp(started_ms // 1000, UTC) if started_ms else None,
-        provenance=provenance(inputs_sha256={file.path: file.sha256 for file in plan.files}),
+        origin=CellOrigin(
+            started_at=datetime.fromtimestamp(started_ms // 1000, UTC) if started_ms else None,
+            provenance=provenance(inputs_sha256={file.path: file.sha256 for file in plan.files}),
+        ),
     )
     requests = concatenated("requests", [level.requests for level in levels])
-    write_cell(folder, run, Tuning(verdict, probes=None), {"requests": requests})
+    write_cell(folder / key.folder, run, Tuning(verdict, probes=None), {"requests": requests})
 
 
 if "snakemake" in globals():

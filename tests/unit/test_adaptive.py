@@ -8,7 +8,6 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, read_configuration
 from sextant.experiment.experiment import (
-    CellKey,
     add_chosen,
     cell_definition,
     check_adaptive,
@@ -16,6 +15,7 @@ from sextant.experiment.experiment import (
     chosen_path,
 )
 from sextant.experiment.loading import load_experiment
+from sextant.experiment.sheets import CellKey
 from support import ROOT
 
 DECISION = {"workload_id": "w", "scenario_id": "s"}

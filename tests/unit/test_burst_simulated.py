@@ -9,7 +9,7 @@ import pytest
 
 from cells import blocks_of, column, request, study_data, text_of, write_cell
 from sextant.pages.blocks import Chart
-from sextant.points.run import ServerFacts
+from sextant.points.run import LevelConditions, ServerFacts
 from sextant.simulate.simulation import (
     STATUS,
     Scheduler,
@@ -64,7 +64,8 @@ def cells(tmp_path_factory):
         for k in range(9)
     ]
     phase = {"name": "beta", "rate_rps": 4.0, "mean_kv_cache_usage": 0.3, "settings": settings}
-    levels = {BETA: {"phase": phase | {"n_per_change": EVERY}, "timeout_s": TIMEOUT_S}}
+    conditions = LevelConditions(timeout_s=TIMEOUT_S)
+    levels = {BETA: {"phase": phase | {"n_per_change": EVERY}, "conditions": conditions}}
     how = {"levels": levels, "kind": "burst", "scenario_id": "burst", "run": RUN}
     return (
         write_cell(folder / "burst", [*rows_of(BETA, made)], **how, **KEY),

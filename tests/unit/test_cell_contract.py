@@ -12,6 +12,7 @@ from cells import KEY, failed_request, request, write_cell
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, write_json
 from sextant.experiment.servers import Variant
+from sextant.experiment.sheets import CellKey
 from sextant.points import cell_files, run
 from sextant.points.cell_files import FORMAT_VERSION, read_run, read_tuning, sealed, write_run
 from sextant.points.verdict import FEASIBLE, Kind, ProbeOutcome, Verdict
@@ -33,32 +34,35 @@ NUMBERS = {
 def whole_run(**changes: Any) -> run.CellRun:
     """Return a run with a value in every field."""
     lag, medians = run.Quantiles(0.1, 0.5, 2.0), run.LevelMedians(4.0, 12, 333.3, None)
-    level = {"level": math.inf, "started_s": 0.1, "duration_s": 1 / 3, "lag_warning": "late"}
+    level = {"level": math.inf, "started_s": 0.1, "duration_s": 1 / 3}
     level |= {"n_warmup_requests": 1, "n_cooldown_requests": 2, "n_prepared_late": 3}
-    level |= {"client_lag_ms": lag, "send_lag_ms": lag, "medians": medians, "n_unfinished": 4}
-    level |= {"server_mean_itl_ms": 20.5, "telemetry_warnings": ("no NVML",), "host": "node-1"}
-    level |= {"engine_version": "0.32.0", "timeout_s": 300.0, "times_since": NOW}
+    level |= {"client": run.ClientReport(lag, lag, "late", ("odd",)), "n_unfinished": 4}
+    level |= {"server_report": run.ServerReport(20.5, 1.5, ("no NVML",)), "medians": medians}
+    level |= {"conditions": run.LevelConditions("node-1", "0.32.0", 300.0, NOW)}
     level |= {"phase": {"name": "warm-up", "settings": [{"start_s": 0.0}]}}
     level |= {"published_medians": run.PublishedMedians(5.5, 50.5)}
     level |= {"sessions": {"n_sessions": 2, "n_turns": 5, "n_not_sent": 1}}
     command, devices, gpu = ("vllm", "serve"), ((0, "GPU-1"),), run.HostGPU("A", True)
     stop = run.EarlyStop(run.LevelMedians(4, 12, 333.0, 99.0), 100, 30, 2)
     facts: dict[str, Any] = {
-        **KEY,
+        "source": KEY["source"],
+        "key": CellKey(**{name: value for name, value in KEY.items() if name != "source"}),
         "scenario": {"kind": "open_loop", "levels": [1, "inf"]},
         "variant": Variant("pair", 2, "shared", 4000, 2, 1.5),
         "verdict": FEASIBLE,
         "server": run.ServerFacts("vllm", "1", "float16", command, None, 30.5, devices, 4000),
         "levels": (run.LevelRun(**level), run.LevelRun(0.5)),
         "left_out": run.LeftOut((8.0, math.inf), stop),
-        "started_at": NOW,
-        "host": run.HostFacts("n", "Linux", "x × 2", "3.11", "550", "12.4", (gpu,), False),
-        "definition": {"scenario": {"levels": [1, "inf"]}, "seed": 7},
-        "provenance": {"sextant_version": "1", "inputs_sha256": {"workload": "ef" * 32}},
+        "requests": run.SentRequests(7, "joint", "a corpus", ("batch_size",)),
+        "origin": run.CellOrigin(
+            started_at=NOW,
+            host=run.HostFacts("n", "Linux", "x × 2", "3.11", "550", "12.4", (gpu,), False),
+            definition={"scenario": {"levels": [1, "inf"]}, "seed": 7},
+            definition_sha256="ab" * 32,
+            provenance={"sextant_version": "1", "inputs_sha256": {"workload": "ef" * 32}},
+        ),
     }
-    facts |= {"batch_weight_tokens": 4000, "seed": 7, "sampler": "joint", "prompts": "a corpus"}
-    facts |= {"unsent_parameters": ("batch_size",), "is_complete": False}
-    facts |= {"interruption": "SIGTERM", "definition_sha256": "ab" * 32}
+    facts |= {"batch_weight_tokens": 4000, "is_complete": False, "interruption": "SIGTERM"}
     return run.CellRun(**facts | changes)
 
 
@@ -72,6 +76,20 @@ def test_every_field_of_a_run_comes_back(tmp_path: Path) -> None:
         write_run(folder, replace(whole_run(), batch_weight_tokens=wrong))
     # A level has the name that sheets give it.
     assert [each["level"] for each in read_json(folder / "run.json")["levels"]] == ["inf", 0.5]
+
+
+def test_a_file_has_the_fields_of_groups_one_by_one() -> None:
+    content = cell_files.to_json(whole_run())
+    names = "source llm_id gpu_profile_id workload_id scenario_id variant_id scenario variant "
+    names += "verdict batch_weight_tokens server seed sampler prompts unsent_parameters levels "
+    names += "left_out is_complete interruption started_at host definition definition_sha256 "
+    assert list(content) == [*names.split(), "provenance"]
+    names = "level started_s duration_s n_warmup_requests n_cooldown_requests n_prepared_late "
+    names += "n_unfinished sessions client_lag_ms send_lag_ms lag_warning answer_warnings "
+    names += "server_mean_itl_ms server_accepted_length telemetry_warnings host engine_version "
+    names += "timeout_s times_since medians phase published_medians"
+    assert [list(level) for level in content["levels"]] == 2 * [names.split()]
+    assert cell_files.from_json(run.CellRun, content) == whole_run()
 
 
 def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
@@ -133,7 +151,11 @@ def changed(tmp_path: Path, name: str = "run.json", **values: Any) -> Path:
         ({"levels": [{"level": 0}]}, "levels.0.level"),
         ({"levels": [{"level": 1e300}]}, "levels.0.level"),
         ({"levels": [{"level": 1, "n_unfinished": -1}]}, "levels.0.n_unfinished"),
+        ({"levels": [{"level": 1, "client_lag_ms": {"p99": "1"}}]}, "levels.0.client_lag_ms.p99"),
+        ({"levels": [{"level": 1, "client": {}}]}, "levels.0.client"),
         ({"levels": {}}, "levels"),
+        ({"key": {}}, "key"),
+        ({"seed": "7"}, "seed"),
         ({"verdict": {"outcome": "perhaps"}}, "verdict.outcome"),
         ({"verdict": {"outcome": "weights_too_large"}}, "verdict"),
         ({"started_at": "yesterday"}, "started_at"),

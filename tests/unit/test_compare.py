@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from cells import request, write_cell
 from sextant.cli.app import app
+from sextant.points.run import SentRequests
 from sextant.points.store import build_store
 from sextant.report.compare import compare_levels
 from sextant.report.write import write_report
@@ -47,7 +48,12 @@ def runs(tmp_path, a, b, **of_b):
 
 
 def test_a_slower_run_differs_where_it_is_slower(tmp_path):
-    folders = runs(tmp_path, requests(1), requests(2, itl=1.2), run={"prompts": "a text"})
+    folders = runs(
+        tmp_path,
+        requests(1),
+        requests(2, itl=1.2),
+        run={"requests": SentRequests(prompts="a text")},
+    )
     found = json.loads(compare(*folders, "--format", "json"))
     (level,) = found["levels"]
     rows = {row["figure"]: row for row in level["rows"]}

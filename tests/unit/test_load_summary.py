@@ -24,6 +24,7 @@ from sextant.pages.blocks import as_text
 from sextant.pages.page import as_page
 from sextant.points.cell_files import read_cell
 from sextant.points.metrics import points_query
+from sextant.points.run import ClientReport
 from sextant.workload.prompts import RandomTokens
 from stub_server import StubServer, answer_tokens
 
@@ -98,7 +99,7 @@ def test_an_open_loop_counts_from_when_a_request_was_due(rows):
 
 
 def test_the_table_the_json_and_the_page_say_the_same(rows):
-    warned = {4.0: {"answer_warnings": ("20 of 20 answers: <odd>",)}}
+    warned = {4.0: {"client": ClientReport(answer_warnings=("20 of 20 answers: <odd>",))}}
     facts = summarise(rows, {"ttft_ms": 60.5}, durations_s={4.0: 25.0}, levels=warned)
     document = summary_document(facts)
     text, page = as_text(document), Page(as_page(document))

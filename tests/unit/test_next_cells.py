@@ -11,8 +11,8 @@ from cells import request, write_cell
 from project import Project
 from sextant.base.errors import InputError
 from sextant.base.sheets import read_configuration
-from sextant.experiment.experiment import CellKey
 from sextant.experiment.loading import load_experiment
+from sextant.experiment.sheets import CellKey
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO

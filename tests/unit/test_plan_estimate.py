@@ -10,10 +10,11 @@ import pytest
 from cells import TOO_LARGE, request, write_cell
 from project import Project
 from sextant.base.sheets import read_configuration
-from sextant.experiment.experiment import CellKey, Experiment
+from sextant.experiment.experiment import Experiment
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.servers import Variant
+from sextant.experiment.sheets import CellKey
 from sextant.pages.blocks import as_text
 from sextant.plan.run_plan import (
     ASSUMED,

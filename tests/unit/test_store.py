@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -15,7 +16,13 @@ import pytest
 import cells
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.points.run import Quantiles, ServerFacts
+from sextant.points.run import (
+    ClientReport,
+    LevelConditions,
+    Quantiles,
+    ServerFacts,
+    ServerReport,
+)
 from sextant.points.store import build_store, connect, open_store
 from sextant.points.summarize import aggregate_points
 from sextant.points.verdict import FEASIBLE
@@ -53,10 +60,11 @@ def write_cell(
     folder: Path, llm_id: str, requests: list[dict], levels=(1, 4), power=(), kind="closed_loop"
 ):
     """Write the files of a measured cell; without levels it does not fit."""
-    shared = {"send_lag_ms": Quantiles(0.1, 0.2, 0.3)}
+    client = ClientReport(Quantiles(0.1, 0.5, 2.0), Quantiles(0.1, 0.2, 0.3))
+    shared = {"client": client}
     facts = {float(it): {"duration_s": 50.0 + min(it, 50.0)} | shared for it in levels}
     for level in facts:
-        facts[level]["server_mean_itl_ms"] = None if level == 1 else 20.5
+        facts[level]["server_report"] = ServerReport(None if level == 1 else 20.5)
     tuned = {"batch_weight_tokens": 4000, "starts_s": (20.0, 30.0)}
     tuned["verdict"] = FEASIBLE if levels else cells.TOO_LARGE
     options = {"telemetry": power, "levels": facts, "kind": kind, "gpu_profile_id": "1xA"}
@@ -114,11 +122,12 @@ def test_points_equal_what_pandas_and_numpy_compute(tmp_path, seed):
 @pytest.mark.parametrize(("weight_bits", "precision"), [(0.0, "bf16"), (8.0, "as its config says")])
 def test_a_point_says_what_served_it_and_when(tmp_path, weight_bits, precision):
     server = ServerFacts("vllm", "0.32.0", precision="bfloat16")
+    origin = replace(cells.ORIGIN, definition={"llm": {"weight_bits": weight_bits}})
     cell = cells.write_cell(
         tmp_path / "cell",
         [cells.request(1.0), cells.request(2.0)],
-        levels={2.0: {"engine_version": "0.33.0"}},
-        run={"server": server, "definition": {"llm": {"weight_bits": weight_bits}}},
+        levels={2.0: {"conditions": LevelConditions(engine_version="0.33.0")}},
+        run={"server": server, "origin": origin},
     )
     points = aggregate(tmp_path, [cell])["point"]
     assert points["engine"].tolist() == ["vllm", "vllm"]

@@ -11,7 +11,7 @@ from snakemake.jobs import Job
 
 from sextant.base.errors import InputError, require_docstrings
 from sextant.engine.registry import check_settings
-from sextant.experiment.experiment import CellKey, cell_definition, trace_sha256
+from sextant.experiment.experiment import cell_definition, trace_sha256
 from sextant.experiment.experiment import is_cell_of, is_trace_of, is_workload_of
 from sextant.experiment.loading import load_experiment
 from sextant.base.sheets import by_file_name, file_name
@@ -19,7 +19,7 @@ from sextant.base.files import library_files
 from sextant.base.job_log import end_with_parent, announce_to_jobs
 from sextant.predict.predictor import configurable
 from sextant.predict.predictor import PREDICTORS, check_installed
-from sextant.experiment.sheets import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.workload.published import use_case_sha256
 
 try:

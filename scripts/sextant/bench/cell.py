@@ -80,7 +80,7 @@ def measure_cell(
 def is_measured(cell: Cell, folder: Path) -> bool:
     """Return whether the results in a folder are whole, and of this definition."""
     is_whole = not damaged_files(folder)
-    return is_whole and read_run(folder).definition_sha256 == cell.definition_sha256
+    return is_whole and read_run(folder).origin.definition_sha256 == cell.definition_sha256
 
 
 def _tune_and_load(

@@ -26,19 +26,22 @@ from sextant.experiment import scenarios
 from sextant.experiment.experiment import definition_sha256, inputs_sha256
 from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
 from sextant.experiment.servers import EngineSettings, Variant
+from sextant.experiment.sheets import CellKey
 from sextant.facts.gpu import Devices
 from sextant.load.measure import LevelResult
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.source import Prompts, RequestSource, drawn_from, unsent_parameters
 from sextant.points import cell_files
 from sextant.points.run import (
-    CELL_KEY,
+    CellOrigin,
     CellRun,
     EarlyStop,
     LeftOut,
     LevelMedians,
     LevelRun,
+    SentRequests,
     ServerFacts,
+    ServerReport,
 )
 from sextant.points.verdict import FEASIBLE, Feasibility, Probe, ProbeOutcome, Tuning, Verdict
 from sextant.workload.prompts import RandomTokens, load_prompt_source
@@ -225,13 +228,17 @@ class Measurement:
         )
         kept = self.kept.levels(first.batch_weight_tokens)
         # One result has one version and one time limit: levels of others are measured again.
-        same = (self.server.version, self._timeout_s)
-        self.levels = [it for it in kept if (it.engine_version, it.timeout_s) == same]
+        self.levels = [
+            level
+            for level in kept
+            if level.conditions.engine_version == self.server.version
+            and level.conditions.timeout_s == self._timeout_s
+        ]
         if self.levels:
             log.info("%d levels were measured by an earlier attempt", len(self.levels))
             # Times count from the start of the first attempt, so that no two levels overlap; by the
             # wall clocks of both attempts, which on two nodes may differ a little.
-            self._started_at = self.levels[0].times_since or self._started_at
+            self._started_at = self.levels[0].conditions.times_since or self._started_at
             ended_s = max(level.ended_s or 0.0 for level in self.levels)
             since_s = (datetime.now(UTC) - self._started_at).total_seconds()
             self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
@@ -315,19 +322,24 @@ class Measurement:
         after, medians = self._metrics(level), None
         for warning in result.warnings:
             # On a CPU the client shares the server's cores: the report says so, once.
-            is_usual = warning == result.run.lag_warning and self.cell.devices.kind == "cpu"
+            is_usual = warning == result.run.client.lag_warning and self.cell.devices.kind == "cpu"
             log.log(logging.DEBUG if is_usual else logging.WARNING, "level %g: %s", level, warning)
         if self.cell.scenario.has_users:  # elsewhere latency counts from due times
             both = map(result.median, ("nttft_ms", "itl_ms"))
             medians = LevelMedians(level, result.log.n_ok, *both)
         run = replace(
             result.run,
-            server_mean_itl_ms=mean_itl_ms(self._before, after, self._metric_names),
-            server_accepted_length=accepted_length(self._before, after, self._metric_names),
-            telemetry_warnings=tuple(watched.warnings),
-            engine_version=self.server.version if self.server else None,
-            timeout_s=self._timeout_s,
-            times_since=self._started_at,
+            server_report=ServerReport(
+                mean_itl_ms(self._before, after, self._metric_names),
+                accepted_length(self._before, after, self._metric_names),
+                tuple(watched.warnings),
+            ),
+            conditions=replace(
+                result.run.conditions,
+                engine_version=self.server.version if self.server else None,
+                timeout_s=self._timeout_s,
+                times_since=self._started_at,
+            ),
             medians=medians,
             phase=phase,
         )
@@ -346,21 +358,32 @@ class Measurement:
         weight = server.batch_weight_tokens if server else None
         tuning = Tuning(verdict, weight, self.possible_gain, feasibility, tuple(self.probes))
         tables = {name: self.kept.table(name, self.levels) for name in cell_files.TABLES}
-        same = {*CELL_KEY, "variant", "seed", "sampler", "definition", "definition_sha256"}
         run = CellRun(
-            **{name: getattr(cell, name) for name in same - {"variant_id"}},
-            variant_id=cell.variant.variant_id,
+            source=cell.source,
+            key=CellKey(
+                cell.llm_id,
+                cell.gpu_profile_id,
+                cell.workload_id,
+                cell.scenario_id,
+                cell.variant.variant_id,
+            ),
+            variant=cell.variant,
             scenario=scenarios.scenario_json(cell.scenario),
             verdict=verdict,
             batch_weight_tokens=weight,
             server=server,
-            prompts=self._prompts,
-            unsent_parameters=tuple(self._unsent_parameters),
+            requests=SentRequests(
+                cell.seed, cell.sampler, self._prompts, tuple(self._unsent_parameters)
+            ),
             levels=tuple(self.levels),
             left_out=self._left_out,
-            started_at=self._started_at.replace(microsecond=0),
-            host=host_facts(),
-            provenance=provenance({"workload": cell.workload_path}, seed=cell.seed),
+            origin=CellOrigin(
+                self._started_at.replace(microsecond=0),
+                host_facts(),
+                cell.definition,
+                cell.definition_sha256,
+                provenance({"workload": cell.workload_path}, seed=cell.seed),
+            ),
         )
         cell_files.write_cell(folder, run, tuning, tables)
 

@@ -20,7 +20,7 @@ from sextant.experiment import servers
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst, Scenario, plain
 from sextant.experiment.servers import Endpoint, Variant
-from sextant.experiment.sheets import DEFAULT_VARIANT, CellRow, ChosenCellRow
+from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey, CellRow, ChosenCellRow
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
@@ -31,23 +31,6 @@ _MAX_CELL_NAME_CHARACTERS = 230
 Ids = Mapping[str, Collection[str]]  # the ids that each sheet defines, by the name of the sheet
 _ORIGIN = ("use_case", "input_tokens", "output_tokens")
 ADAPTIVE = "adaptive"  # what `choose` is in rows whose cells are chosen
-
-
-@dataclass(frozen=True, order=True)
-class CellKey:
-    """An LLM × GPU profile × workload × scenario, on servers of a variant."""
-
-    llm_id: str
-    gpu_profile_id: str
-    workload_id: str
-    scenario_id: str
-    variant_id: str = DEFAULT_VARIANT
-
-    @property
-    def folder(self) -> str:
-        """Place of its results below those of its source; the default variant is not named."""
-        *place, variant = map(file_name, asdict(self).values())
-        return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
 
 
 def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKey, ...]]:

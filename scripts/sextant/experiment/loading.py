@@ -10,10 +10,10 @@ from sextant.base.sheets import Row, check_fields, load_sheet
 from sextant.experiment import experiment as of_cells
 from sextant.experiment import servers, sheets
 from sextant.experiment.downloads import load_registry
-from sextant.experiment.experiment import ADAPTIVE, CellKey, Experiment, check_known
+from sextant.experiment.experiment import ADAPTIVE, Experiment, check_known
 from sextant.experiment.scenarios import scenario_from_row
 from sextant.experiment.servers import ENDPOINT, EngineSettings, Variant, engine_settings
-from sextant.experiment.sheets import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO, slo_of

@@ -1,13 +1,13 @@
 """What the configuration and the rows of its sheets may hold; read by `base.sheets`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sextant.base.sheets import IS_ID, Id, SelectableId
+from sextant.base.sheets import IS_ID, Id, SelectableId, file_name
 from sextant.facts.gpu import GpuId, NGpus, Price, PriceDate
 from sextant.facts.slo import Limits
 
@@ -20,6 +20,23 @@ _Study = Literal[
 ]
 Dtype = Literal["float32", "float16", "bfloat16"]
 DEFAULT_VARIANT = "default"  # the variant of a cell whose servers are set up as usual
+
+
+@dataclass(frozen=True, order=True)
+class CellKey:
+    """An LLM × GPU profile × workload × scenario, on servers of a variant."""
+
+    llm_id: str
+    gpu_profile_id: str
+    workload_id: str
+    scenario_id: str
+    variant_id: str = DEFAULT_VARIANT
+
+    @property
+    def folder(self) -> str:
+        """Place of its results below those of its source; the default variant is not named."""
+        *place, variant = map(file_name, asdict(self).values())
+        return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from sextant.load.client import Connection, Exchange, Part
 from sextant.load.rows import RequestLog
 from sextant.load.source import RequestSource
 from sextant.points.metrics import SHAPING_FRACTION
-from sextant.points.run import LevelRun, Quantiles
+from sextant.points.run import ClientReport, LevelConditions, LevelRun, Quantiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ class LevelResult:
     @property
     def warnings(self) -> tuple[str, ...]:
         """All that a person should know of the figures."""
-        return (*filter(None, [self.run.lag_warning]), *self.run.answer_warnings)
+        return self.run.client.warnings
 
     def median(self, name: str) -> float | None:
         """Return the median of a latency from when requests were sent; None without any."""
@@ -303,14 +303,16 @@ class LoadRun(ABC):
             n_prepared_late=self._source.n_prepared_late,
             n_unfinished=self.n_in_flight,
             sessions=self.sessions or None,
-            client_lag_ms=lag,
-            send_lag_ms=send_lag,
-            answer_warnings=tuple(f"{n} of {self.log.n_ok} answers: {it}" for it, n in odd),
-            host=platform.node(),
+            client=ClientReport(
+                lag,
+                send_lag,
+                answer_warnings=tuple(f"{n} of {self.log.n_ok} answers: {it}" for it, n in odd),
+            ),
+            conditions=LevelConditions(host=platform.node()),
         )
         result = LevelResult(run, self.log, epoch_ns)
         warning = lag_warning(lag, send_lag, *map(result.median, ("itl_ms", "ttft_ms")))
-        result.run = replace(run, lag_warning=warning)
+        result.run = replace(run, client=replace(run.client, lag_warning=warning))
         if interrupt:
             raise LevelInterrupted(interrupt, result)
         return result

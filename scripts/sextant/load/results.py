@@ -47,9 +47,12 @@ def summarise_load(
     is_due = not KINDS[run.scenario_kind].has_users
     pairs = zip(run.levels, logs, strict=True)
     return {
-        **{name: getattr(run, name) for name in ("llm_id", "gpu_profile_id", "engine")},
+        "llm_id": run.key.llm_id,
+        "gpu_profile_id": run.key.gpu_profile_id,
+        "engine": run.engine,
         "scenario": dict(run.scenario),
-        **{name: getattr(run, name) for name in ("prompts", "is_complete")},
+        "prompts": run.requests.prompts,
+        "is_complete": run.is_complete,
         "limits_ms": dict(limits_ms),
         "levels": [_summarise_level(log, level, limits_ms, is_due) for level, log in pairs],
     }
@@ -80,9 +83,9 @@ def _summarise_level(
         **{name: None if np.isnan(rate) else float(rate) for name, rate in rates.items()},
         "failures": dict(log.failures.most_common()),
         "first_failure": log.first_failure,
-        "send_lag_p99_ms": level.send_lag_ms.p99,
-        "client_lag_p99_ms": level.client_lag_ms.p99,
-        "warnings": [*filter(None, [level.lag_warning]), *level.answer_warnings],
+        "send_lag_p99_ms": level.client.send_lag_ms.p99,
+        "client_lag_p99_ms": level.client.client_lag_ms.p99,
+        "warnings": list(level.client.warnings),
     }
 
 

@@ -21,11 +21,11 @@ from sextant.engine.http import VLLM_METRICS, ServerAddress, accepted_length, fe
 from sextant.engine.protocol import RunningServer
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario, scenario_json
 from sextant.experiment.servers import Variant
-from sextant.experiment.sheets import DEFAULT_VARIANT
+from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.load.measure import LevelInterrupted, LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import Draw, Form, RequestSource
-from sextant.points.run import CellRun, ServerFacts
+from sextant.points.run import CellOrigin, CellRun, SentRequests, ServerFacts, ServerReport
 from sextant.points.verdict import FEASIBLE
 from sextant.workload.generators import AtOnce
 from sextant.workload.trace_arrivals import Replay, Turns
@@ -158,8 +158,9 @@ def load_server(
             results.append(measure_level(*load, seed=seed))
             after = _metrics(targets) if before else ""
             length = accepted_length(before, after, (VLLM_METRICS,))
-            own = replace(results[-1].run, server_accepted_length=length)
-            results[-1] = replace(results[-1], run=own)
+            report = ServerReport(server_accepted_length=length)
+            level_run = replace(results[-1].run, server_report=report)
+            results[-1] = replace(results[-1], run=level_run)
             for warning in results[-1].warnings:
                 log.warning("level %g: %s", level, warning)
     except LevelInterrupted as interrupted:
@@ -173,23 +174,45 @@ def load_server(
         # Not before the last level has ended: pyarrow would double the memory of the client.
         from sextant.load.results import write_load
 
-        same: dict[str, Any] = {"engine_version": version, "timeout_s": scenario.timeout_s}
         first, n_replicas = targets[0], len(targets)
         run = CellRun(
-            **subject,
             source="measured",
-            scenario_id=scenario.kind,
-            variant_id=DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas",
+            key=CellKey(
+                subject["llm_id"],
+                subject["gpu_profile_id"],
+                subject["workload_id"],
+                scenario.kind,
+                DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas",
+            ),
             scenario=scenario_json(scenario),
             variant=Variant(replicas=n_replicas),
             verdict=FEASIBLE,
             server=ServerFacts(engine=engine, version=version, url=first.base_url),
-            seed=seed,
-            levels=tuple(replace(it.run, times_since=started_at, **same) for it in results),
+            requests=SentRequests(
+                seed,
+                subject.get("sampler"),
+                subject.get("prompts"),
+                subject.get("unsent_parameters"),
+            ),
+            levels=tuple(
+                replace(
+                    result.run,
+                    conditions=replace(
+                        result.run.conditions,
+                        engine_version=version,
+                        timeout_s=scenario.timeout_s,
+                        times_since=started_at,
+                    ),
+                )
+                for result in results
+            ),
             is_complete=interruption is None,
             interruption=str(interruption) if interruption else None,
-            started_at=started_at.replace(microsecond=0),
-            host=host_facts(),
-            provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
+            origin=CellOrigin(
+                started_at=started_at.replace(microsecond=0),
+                host=host_facts(),
+                definition=subject["definition"],
+                provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
+            ),
         )
         return write_load(out, run, results, limits_ms), interruption

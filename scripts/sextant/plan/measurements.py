@@ -18,8 +18,8 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable, read_parquet
-from sextant.experiment.experiment import CellKey, Chosen, Experiment, cell_definition
-from sextant.experiment.sheets import DEFAULT_VARIANT
+from sextant.experiment.experiment import Chosen, Experiment, cell_definition
+from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.facts.slo import SLO
 from sextant.judge.evaluate import read_task
 from sextant.judge.folds import Task, share_lengths
@@ -291,7 +291,7 @@ def measured_before(experiment: Experiment, config: Mapping[str, Any], folder: P
         place = _folder(config, folder, key)
         if not (place / "run.json").is_file():
             continue
-        definition = read_run(place).definition or {}
+        definition = read_run(place).origin.definition or {}
         levels = tuple(map(int, definition.get("scenario", {}).get("levels", ())))
         asked = replace(experiment, chosen={key: levels})
         if levels and definition == cell_definition(asked, key, config):

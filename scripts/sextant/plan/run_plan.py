@@ -30,9 +30,10 @@ import pandas as pd
 
 from sextant import PROJECT
 from sextant.base.errors import InputError
-from sextant.experiment.experiment import CellKey, Experiment
+from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.servers import Variant
+from sextant.experiment.sheets import CellKey
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.words import plural
 from sextant.points.cell_files import read_cell

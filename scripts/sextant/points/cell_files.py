@@ -11,7 +11,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sextant.base import files
 from sextant.base.errors import InputError
-from sextant.points.run import CELL_KEY, CellRun
+from sextant.points.run import GROUPS, CellRun, LevelRun
 from sextant.points.verdict import Tuning
 
 if TYPE_CHECKING:  # a job that measures has no use for its memory
@@ -85,13 +85,52 @@ def concatenated(name: str, parts: list[pa.Table]) -> pa.Table:
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """Return a dataclass as plain data for JSON."""
-    return _adapter(type(value)).dump_python(value, mode="json", warnings="error")  # type: ignore[no-any-return]
+    """Return a dataclass as plain data for JSON, the fields of `GROUPS` one by one."""
+    kind = type(value)
+    return _flat(kind, _adapter(kind).dump_python(value, mode="json", warnings="error"))
 
 
 def from_json(kind: type[_T], value: object) -> _T:
     """Read what `to_json` returned; ValueError if a field is missing, unknown or malformed."""
-    return _adapter(kind).validate_json(json.dumps(value))  # type: ignore[no-any-return]
+    return _adapter(kind).validate_json(json.dumps(_grouped(kind, value)))  # type: ignore[no-any-return]
+
+
+def _flat(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data with the fields of each group in the group's place."""
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        if name in GROUPS.get(kind, {}):
+            flat |= value
+        elif kind is CellRun and name == "levels":
+            flat[name] = [_flat(LevelRun, level) for level in value]
+        else:
+            flat[name] = value
+    return flat
+
+
+def _grouped(kind: type, content: object) -> object:
+    """Return plain data with the fields of each group under the group's name, unless malformed."""
+    if not isinstance(content, dict) or kind not in GROUPS:
+        return content
+    rest = dict(content)
+
+    groups: dict[str, dict[str, Any]] = {}
+    for group, of_group in GROUPS[kind].items():
+        names = [field.name for field in fields(of_group) if field.name in rest]
+        groups[group] = {name: rest.pop(name) for name in names}
+        if group in rest:  # unknown in a file: refused by the name that it has there
+            groups[group][group] = rest.pop(group)
+
+    if kind is CellRun and isinstance(rest.get("levels"), list):
+        rest["levels"] = [_grouped(LevelRun, level) for level in rest["levels"]]
+    return rest | groups
+
+
+def _path_in_file(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return the keys that lead to a malformed value of `run.json`: a file has no groups."""
+    kind, depth = (LevelRun, 2) if location[:1] == ("levels",) else (CellRun, 0)
+    is_in_group = location[depth : depth + 1] and location[depth] in GROUPS[kind]
+    return location[:depth] + location[depth + 1 :] if is_in_group else location
 
 
 def write_cell(
@@ -107,7 +146,7 @@ def write_cell(
         for name, schema in TABLES.items():
             # Not `schema.empty_table()`, which imports pandas.
             table = (tables or {}).get(name) or pa.Table.from_batches([], schema)
-            files.write_parquet(new / f"{name}.parquet", table, run.provenance)
+            files.write_parquet(new / f"{name}.parquet", table, run.origin.provenance)
         files.write_json(new / "tuning.json", {_VERSION: FORMAT_VERSION} | to_json(tuning))
         write_more(new)
         write_run(new, run)
@@ -143,7 +182,7 @@ def _read(path: Path, kind: type[_T]) -> _T:
         return from_json(kind, content)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or None
+        field = ".".join(map(str, _path_in_file(first["loc"]))) or None
         raise InputError(first["msg"], file=path, field=field, fix=files.MAKE_AGAIN) from None
 
 
@@ -158,7 +197,7 @@ class MeasuredCell:
     @property
     def key(self) -> tuple[str, ...]:
         """The cell's values of `CELL_KEY`."""
-        return tuple(getattr(self.run, name) for name in CELL_KEY)
+        return self.run.ids
 
     def requests(self, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return the rows of `requests.parquet`: one per measured request, failed ones included."""

@@ -199,19 +199,19 @@ def _read_cells(folder: Path) -> _Measured:
     profiles: dict[str, GPUProfile] = {}
     longest: dict[str, int] = {}
     for cell in cells:
-        run, other = cell.run, places.setdefault(cell.key, cell.folder)
+        key, other = cell.run.key, places.setdefault(cell.key, cell.folder)
         if other != cell.folder:
             fix = "move one of them elsewhere"
             raise InputError(f"the same was measured in {other}", file=cell.folder, fix=fix)
-        llms[run.llm_id] = _fact(cell, "llm", LLM, "--llm-id or --hf-config")
+        llms[key.llm_id] = _fact(cell, "llm", LLM, "--llm-id or --hf-config")
         options = "--gpu-profile and --usd-per-hour"
-        profiles[run.gpu_profile_id] = _fact(cell, "gpu_profile", GPUProfile, options)
+        profiles[key.gpu_profile_id] = _fact(cell, "gpu_profile", GPUProfile, options)
         sides = ("max_input_tokens", "max_output_tokens")
-        longest[run.workload_id] = sum(_fact(cell, side, int) for side in sides)
+        longest[key.workload_id] = sum(_fact(cell, side, int) for side in sides)
     settings = {
-        (run.source, (run.workload_id, run.scenario_id))
+        (run.source, (run.key.workload_id, run.key.scenario_id))
         for run in (cell.run for cell in cells)
-        if KINDS[run.scenario_kind].has_users and run.variant_id == DEFAULT_VARIANT
+        if KINDS[run.scenario_kind].has_users and run.key.variant_id == DEFAULT_VARIANT
     }
     points, feasibility, _ = summarize_cells(cells)
     return _Measured(
@@ -225,7 +225,7 @@ def _read_cells(folder: Path) -> _Measured:
 
 
 def _fact(cell: MeasuredCell, name: str, kind: type[_T], options: str = "") -> _T:
-    value, place = (cell.run.definition or {}).get(name), f"definition.{name}"
+    value, place = (cell.run.origin.definition or {}).get(name), f"definition.{name}"
     path = cell.folder / "run.json"
     if value is None:
         fix = f"load again with {options}" if options else "measure it again with `sextant load`"

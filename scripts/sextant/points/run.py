@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
@@ -10,10 +10,11 @@ from pydantic import AllowInfNan, BeforeValidator, NonNegativeFloat, NonNegative
 
 from sextant.experiment.scenarios import KINDS, level_to_json
 from sextant.experiment.servers import Variant
+from sextant.experiment.sheets import CellKey
 from sextant.points.verdict import STRICT, Verdict
 
-CELL_KEY = ("source", "llm_id", "gpu_profile_id", "workload_id", "scenario_id", "variant_id")
-"""What names a cell, in `run.json` and in every row of the store."""
+CELL_KEY = ("source", *(part.name for part in fields(CellKey)))
+"""The ids that name a cell, in `run.json` and in every row of the store."""
 
 
 def _level(value: Any) -> Any:
@@ -80,8 +81,42 @@ class EarlyStop:
 
 
 @dataclass(frozen=True)
+class ClientReport:
+    """How punctual the load client was, and what is odd in the answers that it received."""
+
+    client_lag_ms: Quantiles = Quantiles()  # lateness of the client's event loop
+    send_lag_ms: Quantiles = Quantiles()  # time from when a request was due until it was sent
+    lag_warning: str | None = None  # the lag may have shaped the result
+    answer_warnings: tuple[str, ...] = ()  # why figures of the answers may be inexact
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """All warnings, of the lag and of the answers."""
+        return (*filter(None, [self.lag_warning]), *self.answer_warnings)
+
+
+@dataclass(frozen=True)
+class ServerReport:
+    """What the server's own metrics say of a level; None where the server has no such metric."""
+
+    server_mean_itl_ms: float | None = None  # by the server's own histogram
+    server_accepted_length: float | None = None  # tokens of a step that verified a draft
+    telemetry_warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LevelConditions:
+    """By which client, against which engine and with which clock a level was measured."""
+
+    host: str | None = None  # name of the client's machine
+    engine_version: str | None = None
+    timeout_s: float | None = None  # time limit of a request
+    times_since: datetime | None = None  # the moment from which the level's times count
+
+
+@dataclass(frozen=True)
 class LevelRun:
-    """A level that was measured. Times are seconds since `times_since`; None is unknown."""
+    """A measured level. Times are seconds since `conditions.times_since`; None is unknown."""
 
     level: Level
     started_s: float | None = None
@@ -91,19 +126,11 @@ class LevelRun:
     n_prepared_late: NonNegativeInt | None = None  # requests encoded while one was due
     n_unfinished: NonNegativeInt = 0  # in flight when the level was interrupted; without a row
     sessions: Mapping[str, NonNegativeInt] | None = None
-    """Of a replay that follows sessions: `n_sessions`, `n_turns` that waited for an answer, and
-    `n_not_sent` of them, because one before failed."""
-    client_lag_ms: Quantiles = Quantiles()  # lateness of the client's event loop
-    send_lag_ms: Quantiles = Quantiles()  # time from when a request was due until it was sent
-    lag_warning: str | None = None
-    answer_warnings: tuple[str, ...] = ()  # why figures of the answers may be inexact
-    server_mean_itl_ms: float | None = None  # by the server's own histogram
-    server_accepted_length: float | None = None  # tokens of a step that verified a draft
-    telemetry_warnings: tuple[str, ...] = ()
-    host: str | None = None  # name of the client's machine
-    engine_version: str | None = None
-    timeout_s: float | None = None  # time limit of a request
-    times_since: datetime | None = None
+    """Counts of a replay that follows sessions: `n_sessions`; `n_turns`, the turns that waited for
+    an answer; `n_not_sent`, the turns left out because an earlier turn failed."""
+    client: ClientReport = ClientReport()
+    server_report: ServerReport = ServerReport()
+    conditions: LevelConditions = LevelConditions()
     medians: LevelMedians | None = None  # of a closed loop
     phase: Mapping[str, Any] | None = None  # of a burst; see `sextant.bench.burst.run_phases`
     published_medians: PublishedMedians | None = None
@@ -165,35 +192,45 @@ class HostFacts:
 
 
 @dataclass(frozen=True)
+class SentRequests:
+    """How the requests of a cell were made."""
+
+    seed: int | None = None
+    sampler: str | None = None  # how requests are drawn from a workload, e.g. `joint`
+    prompts: str | None = None  # what the prompts are made of
+    unsent_parameters: tuple[str, ...] | None = None  # parameters that no request carried
+
+
+@dataclass(frozen=True)
+class CellOrigin:
+    """When, where and from which definition a cell was measured."""
+
+    started_at: datetime | None = None
+    host: HostFacts | None = None
+    definition: Mapping[str, Any] | None = None  # `cell_definition`; None for an ad hoc run
+    definition_sha256: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class CellRun:
     """One measurement of a cell, or why there is none. None is unknown, e.g. of an archive."""
 
     __pydantic_config__: ClassVar = STRICT
 
     source: str
-    llm_id: str
-    gpu_profile_id: str
-    workload_id: str
-    scenario_id: str
-    variant_id: str
+    key: CellKey
     scenario: Mapping[str, Any]  # `kind`, and the fields of this kind
     variant: Variant
     verdict: Verdict
     batch_weight_tokens: int | None = None
-    server: ServerFacts | None = None  # none where no server was started, or nothing is known of it
-    seed: int | None = None
-    sampler: str | None = None
-    prompts: str | None = None
-    unsent_parameters: tuple[str, ...] | None = None  # that no request carried
+    server: ServerFacts | None = None  # None: no server was started, or nothing is known of it
+    requests: SentRequests = SentRequests()
     levels: tuple[LevelRun, ...] = ()
     left_out: LeftOut | None = None
-    is_complete: bool = True  # False: interrupted; `levels` has those that ended before
+    is_complete: bool = True  # False: interrupted; `levels` has the levels that ended before
     interruption: str | None = None  # what interrupted it
-    started_at: datetime | None = None
-    host: HostFacts | None = None
-    definition: Mapping[str, Any] | None = None  # `cell_definition`; None for an ad hoc run
-    definition_sha256: str | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    origin: CellOrigin = CellOrigin()
 
     def __post_init__(self) -> None:
         kind = self.scenario.get("kind")
@@ -215,3 +252,28 @@ class CellRun:
     def engine_version(self) -> str | None:
         """Version of the engine."""
         return self.server.version if self.server else None
+
+    @property
+    def measured_on(self) -> str | None:
+        """The day of the measurement, `YYYY-MM-DD`."""
+        started_at = self.origin.started_at
+        return f"{started_at:%Y-%m-%d}" if started_at else None
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The values of `CELL_KEY`."""
+        return (self.source, *astuple(self.key))
+
+
+GROUPS: Mapping[type, Mapping[str, type]] = {
+    CellRun: {"key": CellKey, "requests": SentRequests, "origin": CellOrigin},
+    LevelRun: {
+        "client": ClientReport,
+        "server_report": ServerReport,
+        "conditions": LevelConditions,
+    },
+}
+"""Groups of fields that a file has one by one, in the place of the group.
+
+`run.json` stays flat: `cell_files` writes and reads a field of a group without the group's name.
+"""

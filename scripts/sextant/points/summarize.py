@@ -24,18 +24,21 @@ _Columns = dict[str, tuple[pa.DataType, Callable[..., Any]]]  # type, and value 
 
 def _precision(cell: MeasuredCell) -> str | None:
     """Return the weights' precision, None where it is what the LLM's configuration says."""
-    is_quantized = ((cell.run.definition or {}).get("llm") or {}).get("weight_bits")
+    is_quantized = ((cell.run.origin.definition or {}).get("llm") or {}).get("weight_bits")
     dtype = cell.run.server and cell.run.server.precision
     return None if is_quantized else DTYPE_PRECISION.get(dtype or "")
 
 
-_KEY: _Columns = {name: (_TEXT, attrgetter(f"run.{name}")) for name in CELL_KEY}
+_KEY: _Columns = {
+    "source": (_TEXT, attrgetter("run.source")),
+    **{name: (_TEXT, attrgetter(f"run.key.{name}")) for name in CELL_KEY if name != "source"},
+}
 _OF_POINTS: _Columns = {
     "scenario_kind": (_TEXT, attrgetter("run.scenario_kind")),
     "replicas": (pa.int32(), attrgetter("run.variant.replicas")),
     "engine": (_TEXT, lambda cell: cell.run.server and cell.run.server.engine),
     "precision": (_TEXT, _precision),
-    "measured_on": (_TEXT, lambda cell: cell.run.started_at and f"{cell.run.started_at:%Y-%m-%d}"),
+    "measured_on": (_TEXT, attrgetter("run.measured_on")),
 }
 """What a cell says of each of its points."""
 _CELLS: _Columns = {"folder": (_TEXT, lambda cell: str(cell.folder))} | _KEY | _OF_POINTS
@@ -44,12 +47,15 @@ _LEVELS: _Columns = {
     "started_s": (_FLOAT, lambda level, _: level.started_s),
     "duration_s": (_FLOAT, lambda level, _: level.duration_s),
     "batch_weight_tokens": (_COUNT, lambda _, run: run.batch_weight_tokens),
-    "client_lag_p99_ms": (_FLOAT, lambda level, _: level.client_lag_ms.p99),
-    "client_lag_max_ms": (_FLOAT, lambda level, _: level.client_lag_ms.max),
-    "send_lag_p99_ms": (_FLOAT, lambda level, _: level.send_lag_ms.p99),
-    "server_mean_itl_ms": (_FLOAT, lambda level, _: level.server_mean_itl_ms),
-    "server_accepted_length": (_FLOAT, lambda level, _: level.server_accepted_length),
-    "engine_version": (_TEXT, lambda level, run: level.engine_version or run.engine_version),
+    "client_lag_p99_ms": (_FLOAT, lambda level, _: level.client.client_lag_ms.p99),
+    "client_lag_max_ms": (_FLOAT, lambda level, _: level.client.client_lag_ms.max),
+    "send_lag_p99_ms": (_FLOAT, lambda level, _: level.client.send_lag_ms.p99),
+    "server_mean_itl_ms": (_FLOAT, lambda level, _: level.server_report.server_mean_itl_ms),
+    "server_accepted_length": (_FLOAT, lambda level, _: level.server_report.server_accepted_length),
+    "engine_version": (
+        _TEXT,
+        lambda level, run: level.conditions.engine_version or run.engine_version,
+    ),
     "is_published_median": (pa.bool_(), lambda level, _: level.published_medians is not None),
     "median_nttft_ms": (
         _FLOAT,
@@ -104,9 +110,9 @@ def aggregate_points(
     measured = [read_cell(folder) for folder in cells]
     runs = [cell.run for cell in measured]
     facts: dict[str, set[str | None]] = {
-        "hosts": {run.host.processor for run in runs if run.host},
+        "hosts": {run.origin.host.processor for run in runs if run.origin.host},
         "engine_versions": {run.engine_version for run in runs},
-        "measured_at": {run.started_at.isoformat() for run in runs if run.started_at},
+        "measured_at": {run.origin.started_at.isoformat() for run in runs if run.origin.started_at},
     }
     origin = provenance(
         {str(folder): folder / "run.json" for folder in cells},

@@ -9,6 +9,7 @@ next is not in it.
 """
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,14 @@ _FAILED = "failed requests, share"
 _OF_FAILURES, _OF_FIGURES = 0.01, 0.04  # chance of a difference where there is none
 _N_DEALS = 4000
 _LEAST_REQUESTS = 2 * N_BLOCKS
-_FACTS = ("llm_id", "gpu_profile_id", "workload_id", "engine", "prompts")
+_FACTS = {
+    "llm_id": "key.llm_id",
+    "gpu_profile_id": "key.gpu_profile_id",
+    "workload_id": "key.workload_id",
+    "engine": "engine",
+    "prompts": "requests.prompts",
+}
+"""By the name that answers say, the fields of `CellRun` in which two runs may differ."""
 _LOAD = ("duration_s", "n_requests", "burstiness", "max_in_flight")
 _HEADER = ["", "A", "B", "B / A", "interval", "difference"]
 _KEY = ("source", "slo_id", "llm_id", "predictor")
@@ -56,7 +64,7 @@ def compare_runs(first: Path, second: Path) -> Document:
         for level in a
         if level in b
     ]
-    differs = {name: [getattr(run, name) for run in runs] for name in _FACTS}
+    differs = {name: [*map(attrgetter(path), runs)] for name, path in _FACTS.items()}
     differs |= {name: [str(run.scenario.get(name)) for run in runs] for name in _LOAD}
     facts: Row = {
         "kind": "runs",

@@ -133,7 +133,7 @@ def phases(cell: MeasuredCell) -> Iterator[Phase]:
         usage = usage[usage["time_s"].between(0, duration_s)]
         usage = usage.sort_values("time_s", ignore_index=True)
         requests = requests_of_trace(own, start_s, level.phase)
-        yield Phase(level.phase, duration_s, requests, token_s, usage, level.timeout_s)
+        yield Phase(level.phase, duration_s, requests, token_s, usage, level.conditions.timeout_s)
 
 
 def requests_of_trace(rows: pd.DataFrame, start_s: float, facts: Mapping[str, Any]) -> pd.DataFrame:
@@ -226,7 +226,7 @@ def _scheduler_of(cell: MeasuredCell, data: StudyData) -> Scheduler | None:
     given = dict(pairwise((cell.run.server and cell.run.server.command) or ()))
     if not set(_OPTIONS) <= set(given):
         return None
-    gpu = data.profiles[cell.run.gpu_profile_id].gpu
+    gpu = data.profiles[cell.run.key.gpu_profile_id].gpu
     n_blocks, block_tokens, sequences, longest = (int(given[name]) for name in _OPTIONS)
     step_tokens = 8192 if gpu.memory_gib < 160 else 16_384  # as vLLM 0.32 takes it by default
     if gpu.kind == "cpu" or gpu.memory_gib < 70 or "A100" in gpu.gpu_id:

@@ -253,12 +253,12 @@ TITLES = {
 """Of each study's page. The subtitle is what its module says of itself: the question, the paper."""
 _OF_RUNS: Mapping[str, tuple[str, Callable[[CellRun], Any]]] = {
     "sources": ("Source", lambda run: run.source),
-    "llm_ids": ("LLMs", lambda run: run.llm_id),
-    "gpu_profile_ids": ("GPU profiles", lambda run: run.gpu_profile_id),
-    "hosts": ("Host", lambda run: run.host.processor if run.host else None),
-    "gpu_drivers": ("GPU driver", lambda run: run.host.gpu_driver if run.host else None),
+    "llm_ids": ("LLMs", lambda run: run.key.llm_id),
+    "gpu_profile_ids": ("GPU profiles", lambda run: run.key.gpu_profile_id),
+    "hosts": ("Host", lambda run: run.origin.host and run.origin.host.processor),
+    "gpu_drivers": ("GPU driver", lambda run: run.origin.host and run.origin.host.gpu_driver),
     "engine_versions": ("Engine version", lambda run: run.engine_version),
-    "measured_on": ("Measured on", lambda run: run.started_at and str(run.started_at.date())),
+    "measured_on": ("Measured on", lambda run: run.measured_on),
 }
 """What pages say of where cells were measured: key, label and a run's own."""
 
@@ -309,7 +309,7 @@ def measured_facts(data: StudyData) -> dict[str, Any]:
     """Return what every study's page says of its measurements."""
     runs = [cell.run for cell in data.cells]
     infeasible = [
-        f"{run.llm_id} on {run.gpu_profile_id} ({run.variant_id}): {run.verdict.reason}"
+        f"{run.key.llm_id} on {run.key.gpu_profile_id} ({run.key.variant_id}): {run.verdict.reason}"
         for run in runs
         if not run.verdict.is_feasible
     ]
