@@ -1,11 +1,13 @@
 """Counts an LLM's parameters, family by family, from the sizes in its `config.json`.
 
-`families.yaml` names a function for each family; it returns the fields of `LLM`. Here are those
-whose layers are alike: Llama's kind (RMS norms, rotary positions, a gated MLP), GPT's kind (layer
-norms, an MLP of two matrices, mostly with biases) and T5; `llm_hybrids` has the others.
+`families.yaml` names a function for each family; the function returns the fields of `LLM`. This
+file has the families whose layers are alike: Llama's kind (RMS norms, rotary positions, a gated
+MLP), GPT's kind (layer norms, an MLP of two matrices, mostly with biases) and T5. `llm_hybrids` has
+the others.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,40 +19,67 @@ UNBOUNDED_TOKENS = 2**31 - 1  # the context of an LLM whose positions set no lim
 Facts = dict[str, Any]
 
 
+class SizeRules(NamedTuple):
+    """Where a family's config has its sizes."""
+
+    size_names: Mapping[str, str] = {}  # the config's names of sizes, where not `_FIELDS`
+    defaults: Mapping[str, int] = {}  # sizes that the published configs leave to the class
+    kv_heads_follow: bool = False  # without `num_key_value_heads` no heads share K and V
+    has_head_dim: bool = False  # `head_dim` has to be there; else heads may share the hidden size
+    ffn_ratio: int = 0  # MLP over hidden size where its field is absent; 0: it has to be there
+    dense_ffn: str = ""  # field with the width of dense MLPs beside layers with experts, if any
+
+
+class BiasRules(NamedTuple):
+    """Which matrices of a family have biases."""
+
+    has_qkv_bias: bool = False  # Q, K and V have biases unless `qkv_bias` says no
+    reads_attention_bias: bool = False  # `attention_bias` gives Q, K, V and output biases
+    has_bias: bool = True  # attention and MLP of GPT's kind have biases
+    has_mlp_bias_alone: bool = False  # in GPT's kind, attention has no biases
+    has_head_bias: bool = False
+
+
+class WindowRules(NamedTuple):
+    """Which layers of a family have a sliding window (`sliding_window`)."""
+
+    window: str = ""
+    window_fields: Sequence[str] = ("sliding_window", "sliding_attention")  # its width, its layers
+
+
 class Family(NamedTuple):
-    """A row of families.yaml."""
+    """A row of families.yaml, which has the fields of the groups one by one."""
 
     counted: str = "llama"  # the function, here or in `llm_hybrids`, that counts its parameters
     requires: Mapping[str, Any] = {}
     ignores: Sequence[str] = ()
-    sizes: Mapping[str, str] = {}  # the config's names of sizes, where not `_FIELDS`
-    defaults: Mapping[str, int] = {}
     is_tied: bool = False  # whether the embeddings are tied where the config does not say
-    kv_heads_follow: bool = False  # without `num_key_value_heads` no heads share K and V
-    has_head_dim: bool = False  # it has to be there; else heads may share the hidden size
-    has_qkv_bias: bool = False  # whether Q, K and V have biases unless `qkv_bias` says no
-    reads_attention_bias: bool = False  # it gives Q, K, V and output biases
     norms: int = 2  # norms of a layer
     qk_norm: str = ""  # norms of Q and K: `head` over a head, `all` over all heads at once, or none
-    window: str = ""  # which layers have a sliding window (`window_facts`)
-    window_fields: Sequence[str] = ("sliding_window", "sliding_attention")  # its width, its layers
-    dense_ffn: str = ""  # width of an MLP beside layers with experts, where it has a field
     experts: str = ""  # how experts are read (`experts_by`)
     is_sparse: bool = False  # whether indexers choose the tokens that attention looks at
-    ffn_ratio: int = 0  # MLP over hidden size where its field is absent; 0: it has to be there
-    has_bias: bool = True  # whether attention and MLP of GPT's kind have biases
-    has_mlp_bias_alone: bool = False  # whether attention has none
-    has_head_bias: bool = False
+    sizes: SizeRules = SizeRules()
+    biases: BiasRules = BiasRules()
+    windows: WindowRules = WindowRules()
+
+    def with_row(self, row: Mapping[str, Any]) -> "Family":
+        """Return the family with the values of a row of families.yaml in place of its own."""
+        changes = dict(row)
+        for group in ("sizes", "biases", "windows"):
+            rules = getattr(self, group)
+            of_group = {name: changes.pop(name) for name in rules._fields if name in changes}
+            changes[group] = rules._replace(**of_group)
+        return self._replace(**changes)
 
 
 @cache
 def families() -> dict[str, Family]:
-    """Return all families by `model_type`; one that is like another comes after it."""
-    found: dict[str, Family] = {}
+    """Return all families by `model_type`; a family with `same_as` comes after its model."""
+    by_type: dict[str, Family] = {}
     for name, row in read_yaml(Path(__file__).with_name("families.yaml")).items():
-        base = found[row.pop("same_as")] if "same_as" in row else Family()
-        found[name] = base._replace(**row)
-    return found
+        model = by_type[row.pop("same_as")] if "same_as" in row else Family()
+        by_type[name] = model.with_row(row)
+    return by_type
 
 
 class Sizes(NamedTuple):
@@ -81,21 +110,56 @@ _FIELDS: dict[str, Any] = {
 class Experts(NamedTuple):
     """The layers of a mixture of experts; a dense LLM has none."""
 
-    layers: int = 0
-    n: int = 0
-    per_token: int = 0
-    ffn: int = 0
-    shared_ffn: int = 0  # width of what serves every token beside the routed experts
-    router: int = 0  # parameters of a layer's routing, and between it and its experts
+    layers: int = 0  # layers with experts
+    n: int = 0  # routed experts of a layer
+    per_token: int = 0  # routed experts of a layer that one token uses
+    ffn: int = 0  # width of a routed expert
+    shared_ffn: int = 0  # width of the shared expert that serves every token
+    router: int = 0  # parameters of a layer's routing, and between routing and experts
     width: int = 0  # numbers that go into an expert, if they are not the hidden state
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Parameters of a decoder that its sizes alone do not give.
+
+    A part that is None has the usual form: `attention` is Q, K, V and the output matrix of all
+    layers, `mlp` is an MLP in each layer without experts, `head` is one matrix from the hidden
+    state to the vocabulary.
+    """
+
+    vectors: int  # biases and norms of all layers and of the head
+    is_tied: bool = False  # whether the embeddings are tied where the config does not say
+    mlp_matrices: int = 3  # 3 in a gated MLP, 2 in a plain one
+    attention: int | None = None  # matrices of all layers' attention, or of what replaces it
+    mlp: int | None = None  # matrices of all MLPs but the experts
+    head: int | None = None  # matrices between the last layer and the vocabulary
+    positions: int = 0  # the table of positions
+    experts: Experts = Experts()  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class CacheFacts:
+    """What requests keep in memory, where layers differ; fields of `LLM`, with its defaults."""
+
+    kv_latent_size: int = 0
+    kv_values: float = 0.0
+    sliding_kv_values: float = 0.0
+    sliding_window_tokens: int = 0
+    n_sliding_layers: int = 0
+    n_attention_layers: int = 0
+    state_bytes_per_request: int = 0
+
+
 def read_sizes(
-    config: Config, defaults: Mapping[str, int | None] | None = None, **own: int | str
+    config: Config, defaults: Mapping[str, int | None] | None = None, **sources: int | str
 ) -> Sizes:
-    """Return the sizes of a decoder. `defaults` are those by field that the published configs leave
-    to the family's class; `own` has a number for what no field says, or another field's name."""
-    sizes = _FIELDS | own
+    """Return the sizes of a decoder.
+
+    `defaults`, by field of the config, are sizes that the published configs leave to the family's
+    class. `sources`, by size (`Sizes`), are numbers that no field says, or names of other fields.
+    """
+    sizes = _FIELDS | sources
     for size, field in sizes.items():
         if isinstance(field, str):
             sizes[size] = config.integer(field, (defaults or {}).get(field))
@@ -114,45 +178,32 @@ def _biases(s: Sizes, *, qkv: bool = False, out: bool = False, mlp: bool = False
     return qkv * in_attention + out * s.hidden + mlp * (s.ffn + s.hidden)
 
 
-def decoder(
-    config: Config,
-    s: Sizes,
-    *,
-    vectors: int,
-    is_tied: bool = False,
-    mlp_matrices: int = 3,
-    attention: int | None = None,
-    mlp: int | None = None,
-    head: int | None = None,
-    positions: int = 0,
-    experts: Experts | None = None,
-    **facts: Any,
-) -> Facts:
-    """Return the facts of a decoder-only LLM.
-
-    `vectors` are biases and norms of all layers and of the head, `positions` the parameters of a
-    table of positions, `mlp_matrices` 3 in a gated MLP, 2 in a plain one; `is_tied` holds unless
-    the config says. Where they are not the usual ones: `attention`, the matrices of all layers'
-    attention or of what takes its place; `mlp`, of MLPs beside the experts; `head`, of what lies
-    between layers and vocabulary. `facts` are other fields of `LLM`.
-    """
-    moe, width = experts or Experts(), mlp_matrices * s.hidden
-    if attention is None:
-        attention = s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
-    if mlp is None:
-        mlp = width * (s.layers - moe.layers) * s.ffn
+def decoder(config: Config, s: Sizes, parts: Parts, cache: CacheFacts = CacheFacts()) -> Facts:
+    """Return the facts of a decoder-only LLM; InputError: a token uses more experts than exist."""
+    moe = parts.experts
     if moe.per_token > moe.n:
         problem = f"a token uses {moe.per_token} of {moe.n} experts"
         raise config.error(problem, "num_experts_per_tok", "correct one of the two")
-    shared_experts = width * moe.layers * moe.shared_ffn
-    one_of_each = moe.layers * mlp_matrices * (moe.width or s.hidden) * moe.ffn
-    routed, used = moe.n * one_of_each, moe.per_token * one_of_each
-    shared = attention + moe.layers * moe.router + mlp + shared_experts
-    head = s.hidden * s.vocab if head is None else head
-    is_tied = config.flag("tie_word_embeddings", default=is_tied)
-    embedding = 0 if is_tied else s.hidden * s.vocab
-    is_even = not facts.get("n_attention_layers") and not facts.get("sliding_kv_values")
+
+    attention = parts.attention
+    if attention is None:
+        attention = s.layers * 2 * s.hidden * (s.heads + s.kv_heads) * s.head_dim
+
+    width = parts.mlp_matrices * s.hidden
     n_dense = s.layers - moe.layers
+    mlp = width * n_dense * s.ffn if parts.mlp is None else parts.mlp
+
+    shared_experts = width * moe.layers * moe.shared_ffn
+    one_of_each = moe.layers * parts.mlp_matrices * (moe.width or s.hidden) * moe.ffn
+    routed = moe.n * one_of_each
+    used = moe.per_token * one_of_each
+    shared = attention + moe.layers * moe.router + mlp + shared_experts
+
+    head = s.hidden * s.vocab if parts.head is None else parts.head
+    is_tied = config.flag("tie_word_embeddings", default=parts.is_tied)
+    embedding = 0 if is_tied else s.hidden * s.vocab
+
+    is_even = not cache.n_attention_layers and not cache.sliding_kv_values
     return _assembled(
         config,
         Matrices(attention, mlp, shared_experts, routed, s.layers, n_dense, is_even),
@@ -164,18 +215,19 @@ def decoder(
         head_dim=s.head_dim,
         vocab_size=s.vocab,
         context_tokens=s.context,
-        n_parameters=embedding + positions + head + shared + routed + vectors,
+        n_parameters=embedding + parts.positions + head + shared + routed + parts.vectors,
         n_flop_parameters=head + shared + used,
         n_experts=moe.n if moe.layers else 0,
         n_experts_per_token=moe.per_token if moe.layers else 0,
-        **facts,
+        **asdict(cache),
     )
 
 
 def _assembled(config: Config, matrices: Matrices, **facts: Any) -> Facts:
     """Return the facts with what all families share: data type and quantization."""
-    # The configs of FP8 and MXFP4 checkpoints may leave it out; their other weights have bfloat16.
-    packed, dtype = config.optional("quantization_config"), "bfloat16"
+    # Configs of FP8 and MXFP4 checkpoints may have no `dtype`: other weights are bfloat16 then.
+    dtype = "bfloat16"
+    packed = config.optional("quantization_config")
     method = packed.get("quant_method") if isinstance(packed, dict) else None
     if config.optional("dtype") is not None or method not in ("fp8", "mxfp4"):
         dtype = config.word("dtype")
@@ -186,14 +238,14 @@ def _assembled(config: Config, matrices: Matrices, **facts: Any) -> Facts:
         problem = f"{facts['n_heads']} heads cannot share {facts['n_kv_heads']} KV heads evenly"
         fix = "correct it or num_attention_heads"
         raise config.error(problem, "num_key_value_heads", fix)
-    own = {
+    common = {
         "llm_type": config.get("model_type"),
         "dtype": dtype,
         "n_expert_parameters": matrices.experts,
         "n_attention_parameters": matrices.attention,
         "n_mlp_parameters": matrices.mlp + matrices.shared_experts,
     }
-    return own | quantization(config, matrices) | facts
+    return common | quantization(config, matrices) | facts
 
 
 def routed_experts(
@@ -206,29 +258,39 @@ def routed_experts(
     ffn: str = "moe_intermediate_size",
     shared_ffn: int = 0,
 ) -> Experts:
-    """Return the experts of so many layers; texts are the config's names of sizes."""
+    """Return the experts of `layers` layers; `n`, `per_token` and `ffn` are the config's fields."""
     count = config.integer(n)
     width = config.integer(ffn)
     return Experts(layers, count, config.integer(per_token), width, shared_ffn, s.hidden * count)
 
 
 def experts_by(config: Config, s: Sizes, rule: str, step: int | None = None) -> Experts:
-    """Return the experts by a family's rule; `step` is what a Qwen config without it means."""
-    layers, n, ffn, shared, gate = s.layers, "num_experts", "moe_intermediate_size", 0, 0
+    """Return the experts by a family's rule.
+
+    `step` is the default of `decoder_sparse_step`, which some Qwen configs leave out.
+    """
+    layers = s.layers
+    n = "num_experts"
+    ffn = "moe_intermediate_size"
+    shared = 0
+    gate = 0
     match rule:
         case "everywhere":  # Mixtral, GPT-OSS and MiniMax: of the MLP's width, in every layer
-            n, ffn = "num_local_experts", "intermediate_size"
+            n = "num_local_experts"
+            ffn = "intermediate_size"
         case "llama4":  # in every n-th layer, with a shared one
             step = config.integer("interleave_moe_layer_step")
             every_nth = list(range(step - 1, s.layers, step))
             listed = config.listing("moe_layers", int, default=every_nth)
-            layers, shared = len(set(listed) & set(range(s.layers))), s.ffn
-            n, ffn = "num_local_experts", "intermediate_size"
+            layers = len(set(listed) & set(range(s.layers)))
+            shared = s.ffn
+            n = "num_local_experts"
+            ffn = "intermediate_size"
         case "step" | "deepseek":  # after a few dense layers, with shared ones
             dense = config.integer("first_k_dense_replace", least=0)
             if dense > s.layers:
-                problem, fix = f"{dense} of {s.layers} layers", "correct one of the two"
-                raise config.error(problem, "first_k_dense_replace", fix)
+                problem = f"{dense} of {s.layers} layers"
+                raise config.error(problem, "first_k_dense_replace", "correct one of the two")
             layers -= dense
             if rule == "step":  # Step 3.5 and 3.7 have one
                 shared = config.integer("share_expert_dim")
@@ -240,18 +302,22 @@ def experts_by(config: Config, s: Sizes, rule: str, step: int | None = None) -> 
             mlps = set(config.listing("mlp_only_layers", int, default=[]))
             layers = sum(i not in mlps and (i + 1) % step == 0 for i in range(s.layers))
             if rule == "qwen2":  # 1.5, 2 and Next have a shared one, behind a gate of its own
-                shared, gate = config.integer("shared_expert_intermediate_size"), s.hidden
+                shared = config.integer("shared_expert_intermediate_size")
+                gate = s.hidden
     routed = routed_experts(config, s, layers, n, ffn=ffn, shared_ffn=shared)
     return routed._replace(router=routed.router + gate)
 
 
-def window_facts(config: Config, layers: int, family: Family) -> Facts:
-    """Return `sliding_window_tokens` and `n_sliding_layers`; nothing without a window. The family's
-    rule counts the layers where the config does not list their types."""
-    (name, kind), n_sliding = family.window_fields, 0
-    match family.window:
+def sliding_window(config: Config, layers: int, family: Family) -> CacheFacts:
+    """Return the sliding window and how many layers have it; no facts without a window.
+
+    The family's rule counts the layers where the config does not list their types.
+    """
+    name, kind = family.windows.window_fields
+    n_sliding = 0
+    match family.windows.window:
         case "":
-            return {}
+            return CacheFacts()
         case "all_layers":  # Mistral and its kind: a window that is set holds for all layers
             n_sliding = layers if config.optional("sliding_window") is not None else 0
         case "upper_layers":  # Qwen: from a layer on, and only if it is switched on
@@ -271,8 +337,8 @@ def window_facts(config: Config, layers: int, family: Family) -> Facts:
         n_sliding = types.count(kind)
     if not n_sliding:
         config.ignore(name)
-        return {}
-    return {"sliding_window_tokens": config.integer(name), "n_sliding_layers": n_sliding}
+        return CacheFacts()
+    return CacheFacts(sliding_window_tokens=config.integer(name), n_sliding_layers=n_sliding)
 
 
 def llama(config: Config, family: Family) -> Facts:
@@ -282,76 +348,103 @@ def llama(config: Config, family: Family) -> Facts:
     # Layers that predict further tokens are not part of the main model.
     config.ignore("mtp_transformer_layers", "num_nextn_predict_layers")
     s = _llama_sizes(config, family)
-    has_bias = family.reads_attention_bias and config.flag("attention_bias", default=False)
-    has_qkv_bias = family.has_qkv_bias and config.flag("qkv_bias", default=True)
-    if family.has_qkv_bias:
+
+    rules = family.biases
+    has_bias = rules.reads_attention_bias and config.flag("attention_bias", default=False)
+    has_qkv_bias = rules.has_qkv_bias and config.flag("qkv_bias", default=True)
+    if rules.has_qkv_bias:
         config.require(attention_bias=True)
     bias = _biases(s, qkv=has_bias or has_qkv_bias, out=has_bias)
     qk_norm = {"": 0, "head": 2, "all": s.heads + s.kv_heads}[family.qk_norm] * s.head_dim
-    mixture = experts_by(config, s, family.experts) if family.experts else None
-    if mixture and config.flag("use_routing_bias", default=False):
-        bias += mixture.n
+    experts = experts_by(config, s, family.experts) if family.experts else Experts()
+    if family.experts and config.flag("use_routing_bias", default=False):
+        bias += experts.n
     vectors = s.layers * (family.norms * s.hidden + qk_norm + bias) + s.hidden
-    windows = window_facts(config, s.layers, family)
-    if family.dense_ffn:
-        s = s._replace(ffn=config.integer(family.dense_ffn))
-    return decoder(config, s, is_tied=family.is_tied, vectors=vectors, experts=mixture, **windows)
+
+    window = sliding_window(config, s.layers, family)
+    if family.sizes.dense_ffn:
+        s = s._replace(ffn=config.integer(family.sizes.dense_ffn))
+    return decoder(config, s, Parts(vectors, family.is_tied, experts=experts), window)
 
 
 def gpt_oss(config: Config, family: Family) -> Facts:
     """GPT-OSS: biases everywhere, of the router and of each expert too; a sink per head."""
     s = _llama_sizes(config, family)
-    mixture = experts_by(config, s, "everywhere")
-    expert_bias = mixture.n * (2 * s.ffn + s.hidden) + mixture.n
+    experts = experts_by(config, s, "everywhere")
+    expert_bias = experts.n * (2 * s.ffn + s.hidden) + experts.n
     in_layer = 2 * s.hidden + _biases(s, qkv=True, out=True) + s.heads + expert_bias
-    windows = window_facts(config, s.layers, family)
-    vectors = s.layers * in_layer + s.hidden
-    return decoder(config, s, vectors=vectors, experts=mixture, **windows)
+    window = sliding_window(config, s.layers, family)
+    return decoder(config, s, Parts(s.layers * in_layer + s.hidden, experts=experts), window)
 
 
 def _llama_sizes(config: Config, family: Family) -> Sizes:
-    own: dict[str, int | str] = {}
-    if config.optional("head_dim") is None and not family.has_head_dim and not family.defaults:
+    rules = family.sizes
+    sources: dict[str, int | str] = {}
+    if config.optional("head_dim") is None and not rules.has_head_dim and not rules.defaults:
         heads = config.integer("num_attention_heads")
-        own["head_dim"] = _head_dim(config, config.integer("hidden_size"), heads)
-    if family.kv_heads_follow and config.optional("num_key_value_heads") is None:
-        own["kv_heads"] = "num_attention_heads"
-    return read_sizes(config, family.defaults, **own)
+        sources["head_dim"] = _head_dim(config, config.integer("hidden_size"), heads)
+    if rules.kv_heads_follow and config.optional("num_key_value_heads") is None:
+        sources["kv_heads"] = "num_attention_heads"
+    return read_sizes(config, rules.defaults, **sources)
 
 
-def _gpt_sizes(config: Config, family: Family, **own: int | str) -> Sizes:
-    """Read the sizes of a decoder whose heads share the hidden size; `own` as of `read_sizes`."""
-    names: dict[str, Any] = {**family.sizes, **own}
+def _gpt_sizes(config: Config, family: Family, **sources: int | str) -> Sizes:
+    """Read the sizes of a decoder whose heads share the hidden size.
+
+    `sources` are as of `read_sizes`.
+    """
+    rules = family.sizes
+    names: dict[str, Any] = {**rules.size_names, **sources}
     h = config.integer(names.get("hidden", "hidden_size"))
     heads = config.integer(names.get("heads", "num_attention_heads"))
-    ffn = {names.get("ffn", "intermediate_size"): family.ffn_ratio * h or None}
-    kv_heads = {"num_key_value_heads": heads if family.kv_heads_follow else None}
+    ffn = {names.get("ffn", "intermediate_size"): rules.ffn_ratio * h or None}
+    kv_heads = {"num_key_value_heads": heads if rules.kv_heads_follow else None}
     same = {"kv_heads": heads, "head_dim": _head_dim(config, h, heads)}
-    return read_sizes(config, {**ffn, **kv_heads, **family.defaults}, **same | names)
+    return read_sizes(config, {**ffn, **kv_heads, **rules.defaults}, **same | names)
 
 
-def gpt(
-    config: Config, family: Family, s: Sizes | None = None, *, in_head: int = 0, **more: Any
+def gpt(config: Config, family: Family) -> Facts:
+    """Return the facts of GPT's kind."""
+    return _gpt(config, family, _gpt_sizes(config, family))
+
+
+def _gpt(
+    config: Config,
+    family: Family,
+    s: Sizes,
+    *,
+    positions: int = 0,
+    head: int | None = None,
+    head_vectors: int = 0,
 ) -> Facts:
-    """Return the facts of GPT's kind; `in_head`: more vectors outside of the layers."""
-    s = s or _gpt_sizes(config, family)
-    in_attention = family.has_bias and not family.has_mlp_bias_alone
-    bias = _biases(s, qkv=in_attention, out=in_attention, mlp=family.has_bias)
+    """Return the facts of GPT's kind.
+
+    `positions` and `head` are as of `Parts`; `head_vectors` are vectors outside of the layers
+    beside the final norm.
+    """
+    rules = family.biases
+    in_attention = rules.has_bias and not rules.has_mlp_bias_alone
+    bias = _biases(s, qkv=in_attention, out=in_attention, mlp=rules.has_bias)
     vectors = s.layers * (bias + family.norms * 2 * s.hidden)
-    vectors += 2 * s.hidden + s.vocab * family.has_head_bias + in_head
-    more |= window_facts(config, s.layers, family)
-    return decoder(config, s, is_tied=family.is_tied, mlp_matrices=2, vectors=vectors, **more)
+    vectors += 2 * s.hidden + s.vocab * rules.has_head_bias + head_vectors
+    parts = Parts(vectors, family.is_tied, mlp_matrices=2, positions=positions, head=head)
+    return decoder(config, s, parts, sliding_window(config, s.layers, family))
 
 
 def opt(config: Config, family: Family) -> Facts:
     """OPT, which may project its embeddings."""
     s = _gpt_sizes(config, family)
-    h, projected = s.hidden, config.integer("word_embed_proj_dim")
+    h = s.hidden
+    projected = config.integer("word_embed_proj_dim")
     has_final_norm = config.flag("do_layer_norm_before")
-    head = s.vocab * projected + (2 * h * projected if projected != h else 0)
-    # OPT's learned positions start at 2.
-    positions, in_head = (s.context + 2) * h, 0 if has_final_norm else -2 * h
-    return gpt(config, family, s, head=head, positions=positions, in_head=in_head)
+    return _gpt(
+        config,
+        family,
+        s,
+        positions=(s.context + 2) * h,  # OPT's learned positions start at 2
+        head=s.vocab * projected + (2 * h * projected if projected != h else 0),
+        head_vectors=0 if has_final_norm else -2 * h,
+    )
 
 
 def gpt2(config: Config, family: Family) -> Facts:
@@ -359,26 +452,28 @@ def gpt2(config: Config, family: Family) -> Facts:
     is_shared = config.get("model_type") == "gpt_bigcode" and config.flag("multi_query")
     s = _gpt_sizes(config, family, **({"kv_heads": 1} if is_shared else {}))
     config.require(num_key_value_heads=s.kv_heads)  # newer configs write it out
-    return gpt(config, family, s, positions=s.context * s.hidden)
+    return _gpt(config, family, s, positions=s.context * s.hidden)
 
 
 def bloom(config: Config, family: Family) -> Facts:
     """BLOOM, with a norm of the embedding and an MLP of one width."""
     hidden = config.integer("hidden_size")
     config.require(n_inner=4 * hidden)
-    return gpt(config, family, in_head=2 * hidden)
+    return _gpt(config, family, _gpt_sizes(config, family), head_vectors=2 * hidden)
 
 
 def falcon(config: Config, family: Family) -> Facts:
     """Falcon, of the old and the new architecture."""
-    own: dict[str, int | str] = {"kv_heads": 1} if config.flag("multi_query") else {}
+    sources: dict[str, int | str] = {"kv_heads": 1} if config.flag("multi_query") else {}
     if config.flag("new_decoder_architecture"):
-        own, norms = {"kv_heads": "num_kv_heads"}, config.integer("num_ln_in_parallel_attn", 2)
+        sources = {"kv_heads": "num_kv_heads"}
+        norms = config.integer("num_ln_in_parallel_attn", 2)
     else:
         config.ignore("num_kv_heads")  # has a meaning in the new architecture only
-        norms = 1 if config.flag("parallel_attn") else 2  # side by side they share one
-    family = family._replace(norms=norms, has_bias=config.flag("bias"))
-    return gpt(config, family, _gpt_sizes(config, family, **own))
+        # Attention and MLP side by side share one norm.
+        norms = 1 if config.flag("parallel_attn") else 2
+    family = family.with_row({"norms": norms, "has_bias": config.flag("bias")})
+    return _gpt(config, family, _gpt_sizes(config, family, **sources))
 
 
 def mpt(config: Config, family: Family) -> Facts:
@@ -389,7 +484,8 @@ def mpt(config: Config, family: Family) -> Facts:
     config.section("attn_config").require(attn_type="multihead_attention", qk_ln=False)
     ffn = config.integer("expansion_ratio") * config.integer("d_model")
     s = _gpt_sizes(config, family, ffn=ffn)
-    return decoder(config, s, is_tied=True, mlp_matrices=2, vectors=(2 * s.layers + 1) * s.hidden)
+    parts = Parts((2 * s.layers + 1) * s.hidden, is_tied=True, mlp_matrices=2)
+    return decoder(config, s, parts)
 
 
 def t5(config: Config, _: Family) -> Facts:
@@ -398,7 +494,7 @@ def t5(config: Config, _: Family) -> Facts:
     layers, heads = config.integers("num_layers", "num_heads")
     vocab, buckets = config.integers("vocab_size", "relative_attention_num_buckets")
     decoder_layers = config.integer("num_decoder_layers", default=layers)
-    # The first T5 configs do not write it; what that means is the family's.
+    # The first T5 configs have no `feed_forward_proj`; the default differs by family.
     original = {"t5": "relu", "mt5": "gated-gelu"}[config.get("model_type")]
     kind = config.optional("feed_forward_proj", original)
     n_matrices = {"relu": 2, "gelu": 2, "gated-gelu": 3, "gated-silu": 3, "gated-relu": 3}
