@@ -6,15 +6,21 @@ import shlex
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
+import pyarrow as pa
 import pytest
 import typer
 import yaml
 
-from sextant.base.sheets import model_of
+from sextant.base.sheets import field_types, model_of
 from sextant.cli.app import app
+from sextant.experiment.scenarios import KINDS
 from sextant.experiment.sheets import Configuration, EngineSection
-from sextant.facts.gpu import load_gpu
+from sextant.facts.gpu import GPU, ProviderPriceRow, load_gpu
+from sextant.facts.llm import PRECISIONS
 from sextant.facts.llm_families import families
+from sextant.facts.slo import METRICS, SLO
+from sextant.points.cell_files import TABLES
+from sextant.points.characterization import PointRow
 from sextant.points.metrics import LATENCIES
 from sextant.predict.predictor import PointPredictor
 from sextant.trace.trace_format import published_formats
@@ -36,7 +42,7 @@ def test_the_documents_stay_short() -> None:
     # All words together have a ceiling in pyproject.toml.
     assert len(page("docs/results.md").split()) <= 2150
     assert len(page("README.md").splitlines()) <= 110
-    assert len(DOCUMENTS) <= 16
+    assert len(DOCUMENTS) <= 18
 
 
 def _anchors(text: str) -> set[str]:
@@ -101,6 +107,48 @@ def test_every_metric_stands_in_the_page_with_its_formula() -> None:
     lines = page("docs/benchmarking.md").splitlines()
     for metric in LATENCIES:
         assert sum(line.startswith(f"| `{metric.name}` |") for line in lines) == 1
+
+
+def _glossary() -> tuple[set[str], set[str]]:
+    """Return the words, and the endings of names that have a unit, of the glossary's tables."""
+    words, _, units = page("docs/glossary.md").partition("## Units")
+    rows = [re.findall(r"^\| (.+?) \|", part, re.M) for part in (words, units)]
+    first, endings = ({each for row in part for each in row.split(", ")} for part in rows)
+    return first, {ending.strip("`") for ending in endings if ending.startswith("`_")}
+
+
+def test_the_glossary_has_every_metric_load_and_precision() -> None:
+    words, _ = _glossary()
+    scenarios = {kind.replace("_", " ") for kind in KINDS}
+    assert {*METRICS.values(), *scenarios} <= words
+    text = page("docs/glossary.md")
+    for precision in PRECISIONS:
+        assert precision in text
+
+
+def test_the_glossary_has_the_unit_of_every_column() -> None:
+    _, endings = _glossary()
+    plain = {"users", "goodput", "max_failed", "percentile", "level", "replica", "user"}
+    plain |= {"tensor_parallel", "data_parallel", "expert_parallel", "utilization"}
+    names = {
+        name
+        for kind in (GPU, SLO, PointRow, ProviderPriceRow)
+        for name, of in field_types(kind).items()
+        if of in (int, float)
+    }
+    names |= {
+        column.name
+        for schema in TABLES.values()
+        for column in schema
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    }
+    for name in names - plain:
+        assert name.startswith("n_") or f"_{name}".endswith(tuple(endings)), name
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/cli.md", "docs/architecture.md"])
+def test_the_glossary_is_linked(name: str) -> None:
+    assert "glossary.md)" in page(name)
 
 
 def test_every_trace_format_is_described_with_its_columns_and_every_family_listed() -> None:
