@@ -34,13 +34,13 @@ from sextant.decide.fleet_program import pool_uses
 from sextant.facts.slo import SLO
 from sextant.fleet.fleet import options_of_draws
 from sextant.fleet.plan import RISK, plan_fleet
-from sextant.judge.folds import Task, fit_folds
+from sextant.judge.folds import fit_folds
 from sextant.judge.score import so_score
-from sextant.judge.tasks import task_of_characterization
+from sextant.judge.task import Task, task_of_characterization
 from sextant.pages.charts import MARKERS
 from sextant.points.characterization import SHIPPED, load_folder
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
-from sextant.predict.predictor import Draws
+from sextant.predict.draws import Draws
 
 SEED = 42
 NTTFT_MS, ITL_MS, USERS = (10, 25, 100), (30, 40, 50, 75), (20, 50, 100, 200)

@@ -18,8 +18,7 @@ from joblib import cpu_count
 
 from sextant.ask.source import load_sources
 from sextant.judge.accuracy import METRICS, accuracy, predict_held_out, prediction_table
-from sextant.judge.folds import Task
-from sextant.judge.tasks import task_of_characterization
+from sextant.judge.task import Task, task_of_characterization
 from sextant.law import roofline
 from sextant.law.terms import LAW
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile

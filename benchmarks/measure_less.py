@@ -29,8 +29,9 @@ from sextant.decide.sizing import candidates, recommend_cheapest, size_replicas
 from sextant.experiment.scenarios import ClosedLoop
 from sextant.experiment.servers import Variant
 from sextant.facts.slo import SLO, load_slos
+from sextant.judge.configurations import separate_configurations
 from sextant.judge.score import so_score
-from sextant.judge.tasks import separate_configurations, task_of_characterization
+from sextant.judge.task import task_of_characterization
 from sextant.law.roofline import Roofline
 from sextant.plan.measurements import given_measurements
 from sextant.plan.run_plan import ASSUMED, cell_s
@@ -51,7 +52,8 @@ from sextant.points.frame import (
     at_percentile,
     has_latency,
 )
-from sextant.predict.predictor import Draws, TrainingRows, reference_profiles
+from sextant.predict.draws import Draws
+from sextant.predict.predictor import TrainingRows, reference_profiles
 
 SEED = 42
 RANDOM_SEEDS = 3

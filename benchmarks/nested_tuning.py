@@ -21,7 +21,7 @@ from xgboost import XGBRegressor
 
 from sextant.facts.slo import SLO
 from sextant.judge.folds import design_rows
-from sextant.judge.tasks import task_of_characterization
+from sextant.judge.task import task_of_characterization
 from sextant.points.frame import FLOOR_MS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
 from sextant.predict.features import FeatureEncoder, sample_weights

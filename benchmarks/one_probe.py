@@ -23,11 +23,14 @@ from sextant.ask.source import load_sources
 from sextant.decide.decision import best_probe, choose, weigh
 from sextant.facts.slo import SLO, load_slos
 from sextant.judge.accuracy import held_out_folds
-from sextant.judge.folds import Task, share_lengths
-from sextant.judge.tasks import as_options, task_of_characterization
+from sextant.judge.configurations import as_options
+from sextant.judge.folds import share_lengths
+from sextant.judge.task import Task, task_of_characterization
+from sextant.law.calibration import Calibration
 from sextant.law.roofline import Roofline
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
-from sextant.predict.predictor import Calibration, Draws, TrainingRows
+from sextant.predict.draws import Draws
+from sextant.predict.predictor import TrainingRows
 from sextant.predict.tuning import results_of
 
 SEED = 42

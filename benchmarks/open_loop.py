@@ -24,8 +24,8 @@ from scipy.optimize import least_squares
 
 from sextant.ask.source import load_sources
 from sextant.facts.llm import LLM, load_llm
-from sextant.law.calibration import told_by_probe
 from sextant.law.means import BatchLimits, MeanLoad, open_loop, saturation_rps
+from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
@@ -240,15 +240,15 @@ def told(study: Study, rows: np.ndarray, known: Sequence[StepLaw]) -> list[StepL
     load = MeanLoad(
         *(float(np.asarray(each).ravel()[0]) for each in study.load(np.array([probed])))
     )
-    told = told_by_probe(
-        known[at].array()[None],
-        scheduler,
+    probe = ProbeResult(
         load,
-        request_rate_rps=stage["rate"],
         ttft_ms=stage["ttft_p50_ms"],
         itl_ms=stage["tpot_true_mean_ms"],
-    )[0]
-    scales = told / np.where(known[at].array() == 0, 1, known[at].array())
+        request_rate_rps=stage["rate"],
+    )
+    law = known[at].array()
+    fitted_law = fit_laws_to_probe(law[None], scheduler, probe)[0]
+    scales = fitted_law / np.where(law == 0, 1, law)
     return [StepLaw.of(law.array() * np.where(law.array() == 0, 0, scales)) for law in known]
 
 

@@ -16,12 +16,13 @@ from joblib import cpu_count
 
 from sextant.decide.sizing import candidates, recommend_cheapest
 from sextant.facts.slo import SLO
-from sextant.judge.folds import Task, design_rows
+from sextant.judge.folds import design_rows
 from sextant.judge.score import score_recommendation, summarize
-from sextant.judge.tasks import task_of_characterization
+from sextant.judge.task import Task, task_of_characterization
 from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict.predictor import PREDICTORS, TrainingRows, predictor_class, reference_profiles
+from sextant.predict.predictor import TrainingRows, reference_profiles
+from sextant.predict.registry import PREDICTORS, predictor_class
 from sextant.predict.tuning import Tunable, choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)

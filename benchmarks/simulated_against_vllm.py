@@ -35,8 +35,8 @@ from real_vllm import SETTINGS, random_weights
 from sextant.bench.cell import model_folder
 from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
-from sextant.law.calibration import calibrate, closed_loop_requests
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
+from sextant.law.measured_server import calibrate, closed_loop_requests
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import RequestSource, draw_in_order

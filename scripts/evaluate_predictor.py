@@ -2,7 +2,7 @@
 
 from sextant.base.job_log import job_log
 from sextant.experiment.loading import load_experiment
-from sextant.judge.evaluate import evaluate_files, read_task
+from sextant.judge.files import evaluate_files, read_task
 
 with job_log(snakemake.log[0]):
     experiment = load_experiment(snakemake.config)

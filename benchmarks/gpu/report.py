@@ -24,7 +24,7 @@ from sextant.capacity.simulation import Sent, simulate_llm
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.slo import SLO
 from sextant.judge.accuracy import accuracy, predict_rows, prediction_table
-from sextant.judge.folds import Task
+from sextant.judge.task import Task
 from sextant.points.cell_files import read_run
 from sextant.points.characterization import (
     Characterization,

@@ -12,9 +12,9 @@ from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
 from sextant.judge import scores
 from sextant.judge.accuracy import accuracy, predict_held_out, prediction_table
+from sextant.judge.configurations import separate_configurations
 from sextant.judge.evaluate import evaluate_predictor
-from sextant.judge.folds import Task
-from sextant.judge.tasks import separate_configurations, task_of_characterization
+from sextant.judge.task import Task, task_of_characterization
 from sextant.law.energy import energy_rows, log_energy
 from sextant.law.posterior import columns_of
 from sextant.points.characterization import load_folder

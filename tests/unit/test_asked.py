@@ -21,7 +21,8 @@ from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import served
 from sextant.facts.slo import SLO
-from sextant.predict.predictor import Calibration, Draws
+from sextant.law.calibration import Calibration
+from sextant.predict.draws import Draws
 from sextant.workload.lengths import Length, RequestLengths, parse_length, parse_lengths
 from support import ROOT
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.law import calibration as calibrated
-from sextant.law.calibration import calibrate, law_of_steps, measured_steps
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop, open_loop
+from sextant.law.measured_server import calibrate, closed_loop_requests, requests_of_points
+from sextant.law.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.simulation import (
     Scheduler,
     SimulatedRequests,
@@ -75,12 +75,12 @@ def test_points_without_requests_are_enough(measured: pd.DataFrame) -> None:
     gaps_ms = (measured["e2e_ms"] - measured["ttft_ms"]) / (measured["output_tokens"] - 1)
     points = measured.assign(mean_itl_ms=gaps_ms).rename(columns={"ttft_ms": "mean_ttft_ms"})
     points = points.groupby("users", as_index=False).mean()
-    found = calibrate(calibrated.requests_of_points(points), SCHEDULER, 2, 1)
+    found = calibrate(requests_of_points(points), SCHEDULER, 2, 1)
     rates = np.array([3.0, 6.0])
     made, truth = (open_loop(law, LIMITS, LOAD, rates) for law in (found.law, TRUTH))
     assert made.e2e_ms == pytest.approx(truth.e2e_ms, rel=0.1)
     with pytest.raises(InputError, match="no point has users"):
-        calibrated.requests_of_points(points.assign(mean_ttft_ms=np.nan))
+        requests_of_points(points.assign(mean_ttft_ms=np.nan))
 
 
 def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_cell_is_read_without_its_failures(tmp_path: Path) -> None:
     rows |= {"scheduled_s": [1.0, 2.0], "first_token_s": [1.5, 2.1], "last_token_s": [2.0, 3.0]}
     frame = pd.DataFrame(rows | {"status": ["ok", "timeout"]})
     frame.to_parquet(tmp_path / "requests.parquet")
-    (found,) = calibrated.closed_loop_requests(tmp_path).to_dict("records")
+    (found,) = closed_loop_requests(tmp_path).to_dict("records")
     assert (found["ttft_ms"], found["e2e_ms"], found["users"]) == pytest.approx((500, 1000, 2))
 
 

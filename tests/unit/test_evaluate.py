@@ -11,7 +11,7 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.facts.slo import SLO
 from sextant.judge.evaluate import evaluate_predictor
-from sextant.judge.folds import Task
+from sextant.judge.task import Task
 from sextant.points.frame import SERVING, FactTables
 
 USERS = (1, 4, 16)

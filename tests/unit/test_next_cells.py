@@ -16,7 +16,7 @@ from sextant.experiment.sheets import CellKey
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
-from sextant.judge.folds import Task
+from sextant.judge.task import Task
 from sextant.pages.blocks import as_text
 from sextant.plan.measurements import (
     candidates_of,
@@ -36,7 +36,7 @@ from sextant.plan.value import (
     weigh_decisions,
 )
 from sextant.points.frame import COLUMNS, FactTables, complete
-from sextant.predict.predictor import Draws
+from sextant.predict.draws import Draws
 
 SLOW, FAST = 100.0, 10.0
 # One T4 may be too slow; one A10 is never, and costs half as much again.

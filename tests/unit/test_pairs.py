@@ -7,7 +7,7 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import load_llm
-from sextant.judge.tasks import task_of
+from sextant.judge.task import task_of
 from sextant.points.frame import FactTables
 from support import ROOT
 

@@ -2,35 +2,34 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
-import numpy as np
 import pytest
 
 from roofline import LIMITS, PROFILES
 from sextant.base.errors import InputError
 from sextant.base.files import library_files
-from sextant.predict.predictor import (
-    PREDICTORS,
-    JointPredictor,
-    Place,
-    PointPredictor,
-    check_installed,
-    predictor_class,
-)
+from sextant.predict.predictor import JointPredictor, PointPredictor
+from sextant.predict.registry import PREDICTORS, Registration, check_installed, predictor_class
 from sextant.predict.tuning import Tunable
 from support import ROOT, needs_baselines
 
-MARKS = {name: [needs_baselines] * bool(place.libraries) for name, place in PREDICTORS.items()}
+MARKS = {
+    name: [needs_baselines] * bool(registered.libraries) for name, registered in PREDICTORS.items()
+}
 EVERY = [pytest.param(name, marks=marks) for name, marks in MARKS.items()]
-EVALUATE = ROOT / "scripts" / "evaluate_predictor.py"
+SCRIPTS = ROOT / "scripts"
+EVALUATE = SCRIPTS / "evaluate_predictor.py"
+LIBRARY = SCRIPTS / "sextant"
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_predictor_implements_one_protocol(name: str) -> None:
-    place, found = PREDICTORS[name], predictor_class(name)
-    assert found.__name__ == place.class_name
-    assert found.__module__.startswith(place.module)
-    model = found(LIMITS, PROFILES, 0)
+    registered = PREDICTORS[name]
+    kind = predictor_class(name)
+    assert kind.__name__ == registered.class_name
+    assert kind.__module__ == registered.module
+    model = kind(LIMITS, PROFILES, 0)
     assert isinstance(model, PointPredictor) != isinstance(model, JointPredictor)
     assert isinstance(model, JointPredictor) == (name == "roofline")
     assert isinstance(model, Tunable) == (name not in ("roofline", "perfnet", "perfnetv2"))
@@ -39,8 +38,8 @@ def test_every_predictor_implements_one_protocol(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("experiment.loading, sextant.predict", {"scipy", "joblib", "matplotlib"}),
-        *((name, set()) for name in ("bench.cell", "workload.fit", "decide.evaluate")),
+        ("experiment.loading, sextant.predict.registry", {"scipy", "joblib", "matplotlib"}),
+        *((name, set()) for name in ("bench.cell", "workload.fit", "judge.evaluate")),
         ("report.trace_file", set()),
     ],
 )
@@ -65,7 +64,7 @@ print(xgboost.train({"base_score": 0.5}, matrix, 1).num_boosted_rounds())"""
 
 
 def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
-    monkeypatch.setitem(PREDICTORS, "net", Place("Net", "nowhere", ("no_such_library",)))
+    monkeypatch.setitem(PREDICTORS, "net", Registration("Net", "nowhere", ("no_such_library",)))
     check_installed(["roofline", "static_policy", "measured"])
     said = r"'predictors'.*net needs no_such_library.*make baselines"
     with pytest.raises(InputError, match=said):
@@ -77,18 +76,22 @@ def test_a_missing_library_is_named_with_its_fix(monkeypatch) -> None:
 def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
     """The files that make results stale: a predictor's own are in no other's list."""
     files = {
-        name: {str(path) for path in library_files(EVALUATE.parent, EVALUATE, place.module)}
-        for name, place in PREDICTORS.items()
+        name: {
+            str(Path(path).relative_to(LIBRARY))
+            for path in library_files(SCRIPTS, EVALUATE, registered.module)
+        }
+        for name, registered in PREDICTORS.items()
     }
-    shared = {str(path) for path in library_files(EVALUATE.parent, EVALUATE)}
-    roofline = {path for path in files["roofline"] if "/predict/roofline/" in path}
-    package = ROOT / "scripts" / "sextant" / "predict" / "roofline"
-    assert roofline == {str(path) for path in package.glob("*.py")}
+    shared = {str(Path(path).relative_to(LIBRARY)) for path in library_files(SCRIPTS, EVALUATE)}
+    law = {path for path in files["roofline"] if path.startswith("law/")}
+    assert law == {
+        f"law/{name}.py" for name in ("energy", "means", "posterior", "roofline", "terms")
+    }
     for name, others in files.items():
-        assert bool(others & roofline) == (name == "roofline"), name
+        assert bool(others & law) == (name == "roofline"), name
         assert shared <= others
-    for own in ("llm_pilot", "rf", "selecta", "perfnet", "morphling"):
-        users = {name for name in files if any(f"/predict/{own}.py" in f for f in files[name])}
-        assert users <= {own, *(["perfnetv2"] if own == "perfnet" else [])}
-    assert not any("/studies/importance.py" in path for path in shared)
-    assert np.all([any("/predict/folds.py" in path for path in each) for each in files.values()])
+        assert "judge/folds.py" in others
+    for name in ("llm_pilot", "rf", "selecta", "perfnet", "morphling"):
+        users = {user for user in files if f"predict/{name}.py" in files[user]}
+        assert users <= {name, *(["perfnetv2"] if name == "perfnet" else [])}
+    assert "studies/importance.py" not in shared

@@ -34,7 +34,8 @@ from sextant.law.roofline import Roofline
 from sextant.pages.page import as_page
 from sextant.pages.words import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
-from sextant.predict.predictor import PREDICTORS, JointPredictor, Place
+from sextant.predict.predictor import JointPredictor
+from sextant.predict.registry import PREDICTORS, Registration
 from sextant.recommend.recommend import recommend_llm
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
@@ -215,7 +216,7 @@ class Steady(JointPredictor):
 
 
 def test_any_predictor_that_draws_can_be_asked_for_a_risk(monkeypatch) -> None:
-    monkeypatch.setitem(PREDICTORS, "steady", Place("Steady", __name__))
+    monkeypatch.setitem(PREDICTORS, "steady", Registration("Steady", __name__))
     asked = replace(ASKED, slo=replace(LIMITS, nttft_ms=1e4, itl_ms=1e4), predictor="steady")
     answer = recommended(replace(asked, risk=0.1))
     assert (answer["basis"], answer["predictor"]) == ("steady", "steady")

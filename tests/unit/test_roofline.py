@@ -1,7 +1,5 @@
 """The predictor `roofline` in a world that obeys its law, so that the truth is known."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,13 +8,13 @@ from served_world import LLMS, PROFILES, draw, facts
 from sextant.decide.decision import best_probe
 from sextant.facts.slo import SLO
 from sextant.judge.evaluate import Evaluation, evaluate_predictor
-from sextant.judge.folds import Task
+from sextant.judge.task import Task
 from sextant.law import roofline
 from sextant.law.posterior import columns_of, fit_law
 from sextant.law.roofline import Roofline, fit_or_restore
 from sextant.law.terms import LAW
 from sextant.points.frame import TARGETS, FactTables
-from sextant.predict.predictor import Draws
+from sextant.predict.draws import Draws
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
 WORLD = draw(facts())
@@ -112,11 +110,11 @@ def test_a_kept_fit_gives_the_same_draws_and_a_damaged_one_is_made_again(
     fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING.without(["tiny"]), None)
     fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING, HELD_OUT.on([*PROFILES][:1]))
     assert len([*(tmp_path / "sextant").iterdir()]) == 4
-    # Other equations of load tests give another fit.
+    # Other equations give another fit.
     (tmp_path / "other.py").write_text("other")
-    closed_form = roofline._CLOSED_FORM
-    assert [Path(each).name for each in closed_form] == ["__init__.py", "means.py"]
-    monkeypatch.setattr(roofline, "_CLOSED_FORM", (closed_form[0], str(tmp_path / "other.py")))
+    names = {path.name for path in roofline._CODE}
+    assert names >= {"roofline.py", "terms.py", "posterior.py", "means.py", "simulation.py"}
+    monkeypatch.setattr(roofline, "_CODE", (*roofline._CODE, tmp_path / "other.py"))
     fit_or_restore(Roofline(LIMITS, PROFILES, 0), TRAINING, None)
     assert len([*(tmp_path / "sextant").iterdir()]) == 5
 

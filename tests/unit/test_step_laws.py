@@ -7,15 +7,9 @@ from test_law import DENSE, LAW, MOE, PROFILES, rows
 
 from sextant.ask.laws import _coupled
 from sextant.base.errors import InputError
-from sextant.law.calibration import told_by_probe
-from sextant.law.means import (
-    BatchLimits,
-    MeanLoad,
-    broadcast,
-    closed_loop,
-    open_loop,
-    saturation_rps,
-)
+from sextant.law.matching import broadcast_laws
+from sextant.law.means import BatchLimits, MeanLoad, closed_loop, open_loop, saturation_rps
+from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
@@ -109,7 +103,7 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
     assert means.itl_ms[few] == pytest.approx(told["itl_ms"].to_numpy()[few], rel=0.05)
     ttft_ms = told["nttft_ms"].to_numpy() * asked["input_tokens"].to_numpy()
     assert means.ttft_ms[few] == pytest.approx(ttft_ms[few], rel=0.1)
-    drawn = closed_loop(broadcast(laws[1:]), limits, load, np.array([8.0]))
+    drawn = closed_loop(broadcast_laws(laws[1:]), limits, load, np.array([8.0]))
     spread = np.log(drawn.itl_ms).std()
     assert 0.005 < spread < 0.5
     assert np.log(np.median(drawn.itl_ms) / means.itl_ms[1]) == pytest.approx(0, abs=0.1)
@@ -144,13 +138,13 @@ def test_a_probe_tells_what_the_deployment_adds() -> None:
     slow = StepLaw(*[*GPU_LAW.array()[:-1], 40.0])
     scheduler = Scheduler(1_000_000, 256, 2048, is_asynchronous=False)
     load = open_loop(slow, BatchLimits.of(scheduler), LOAD, 2.0)
-    known = {"ttft_ms": load.ttft_ms, "itl_ms": load.itl_ms}
+    probe = ProbeResult(LOAD, load.ttft_ms, load.itl_ms, request_rate_rps=2.0)
     laws = np.tile(GPU_LAW.array(), (50, 1))
-    told = told_by_probe(laws, scheduler, LOAD, request_rate_rps=2.0, **known)
-    assert told[0, NAMES.index("request_ms")] == pytest.approx(40, rel=0.05)
-    assert told[0, 0] == pytest.approx(GPU_LAW.floor_ms, rel=0.02)
+    fitted_laws = fit_laws_to_probe(laws, scheduler, probe)
+    assert fitted_laws[0, NAMES.index("request_ms")] == pytest.approx(40, rel=0.05)
+    assert fitted_laws[0, 0] == pytest.approx(GPU_LAW.floor_ms, rel=0.02)
     # A measurement has an error, and so the draws differ.
-    assert 0.005 < np.log(told[1:, 0]).std() < 0.05
+    assert 0.005 < np.log(fitted_laws[1:, 0]).std() < 0.05
 
 
 def test_draws_are_coupled_so_that_a_better_device_is_no_worse_against_its_likeliest_law():

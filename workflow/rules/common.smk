@@ -17,8 +17,8 @@ from sextant.experiment.loading import load_experiment
 from sextant.base.sheets import by_file_name, file_name
 from sextant.base.files import library_files
 from sextant.base.job_log import end_with_parent, announce_to_jobs
-from sextant.predict.predictor import configurable
-from sextant.predict.predictor import PREDICTORS, check_installed
+from sextant.predict.registry import configurable
+from sextant.predict.registry import PREDICTORS, check_installed
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.workload.published import use_case_sha256
 

@@ -15,7 +15,7 @@ from sextant.facts import gpu
 from sextant.facts.slo import METRICS, limits_of, worst_limit
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table, Widget
 from sextant.pages.words import chance, number, odds, per_second, percent, plural, shown_chance
-from sextant.predict.predictor import MEASURED
+from sextant.predict.registry import MEASURED
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,8 @@ from sextant.decide.decision import FAIR
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_of
 from sextant.pages.words import chance, percent, plural
-from sextant.predict.predictor import INTERVAL, JointPredictor
+from sextant.predict.draws import INTERVAL
+from sextant.predict.predictor import JointPredictor
 
 _DRAFTS = (1, 2, 3, 5)  # Draft tokens that are compared.
 _HEAD = "eagle3"

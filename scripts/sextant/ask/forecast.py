@@ -19,18 +19,13 @@ from sextant.decide.decision import FAIR, LISTED, SAFE, choose
 from sextant.facts.gpu import GIB, GPUProfile, token_prices
 from sextant.facts.llm import precision_of, served
 from sextant.facts.slo import SLO, are_alike, worst_limit
+from sextant.law.calibration import Calibration
 from sextant.law.roofline import Roofline, fit_or_restore
 from sextant.pages.words import chance, shown_chance
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS, WAIT, judged
-from sextant.predict.predictor import (
-    INTERVAL,
-    JOULES,
-    Calibration,
-    Draws,
-    JointPredictor,
-    TrainingRows,
-)
+from sextant.predict.draws import INTERVAL, JOULES, Draws
+from sextant.predict.predictor import JointPredictor, TrainingRows
 
 if TYPE_CHECKING:
     from sextant.ask.laws import RateSizer

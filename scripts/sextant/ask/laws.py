@@ -25,7 +25,7 @@ from sextant.law.means import MeanLoad
 from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
-from sextant.predict.predictor import INTERVAL
+from sextant.predict.draws import INTERVAL
 from sextant.simulate.simulation import Scheduler, StepLaw, on_threads
 from sextant.workload.lengths import Length, RequestLengths
 
@@ -266,19 +266,20 @@ def _calibrate_to_probe(
     """Return laws that also give what a probe measured on their GPU profile."""
     if probe.empty:
         return laws
-    from sextant.law.calibration import told_by_probe  # few questions have a probe
+    # Few questions have a probe.
+    from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 
     inputs, outputs, users = (probe[name].to_numpy(float) for name in (*LENGTHS, "users"))
-    known = {"ttft_ms": probe["nttft_ms"] * inputs, "itl_ms": probe["itl_ms"]}
     load = MeanLoad(inputs, outputs.clip(min=2))
-    return told_by_probe(laws, scheduler, load, users=users, seed=seed, **known)
+    result = ProbeResult(load, probe["nttft_ms"] * inputs, probe["itl_ms"], users)
+    return fit_laws_to_probe(laws, scheduler, result, seed)
 
 
 def _calibrate_to_points(
     subject: Subject, profile_id: str, settings: Settings, longest: int, n_draws: int, seed: int
 ) -> ServerLaws | None:
     """Return the laws that give what was measured of the LLM there; None if nothing was."""
-    from sextant.law.calibration import calibrate, requests_of_points
+    from sextant.law.measured_server import calibrate, requests_of_points
 
     known = subject.source.known
     points, tried = (

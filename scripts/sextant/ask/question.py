@@ -11,13 +11,8 @@ from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, GivenSizes, served
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
-from sextant.predict.predictor import (
-    PREDICTOR,
-    PREDICTORS,
-    JointPredictor,
-    configurable,
-    predictor_class,
-)
+from sextant.predict.predictor import JointPredictor
+from sextant.predict.registry import PREDICTOR, PREDICTORS, configurable, predictor_class
 from sextant.workload.lengths import RequestLengths
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"

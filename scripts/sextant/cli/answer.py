@@ -129,7 +129,7 @@ def evaluate(
     import pandas as pd
 
     from sextant.ask.source import load_sources
-    from sextant.judge.scores import evaluate_predictors
+    from sextant.judge.comparison import evaluate_predictors
 
     if given.slos and given.random_slos:
         field, fix = "--slos, --random-slos", "give one of them"

@@ -16,7 +16,7 @@ from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import IDENTIFIERS, is_refused, limited, replica_load
-from sextant.predict.predictor import Draws
+from sextant.predict.draws import Draws
 
 REWARD = 1.0
 """Worth of an SLO met, in units of the cheapest deployment's price: S/O is highest where a success

@@ -25,7 +25,7 @@ from sextant.facts.llm import name_of
 from sextant.facts.slo import SLO
 from sextant.fleet.plan import RISK, TIME_LIMIT_S, answer_fleet
 from sextant.points.frame import LENGTHS
-from sextant.predict.predictor import Draws
+from sextant.predict.draws import Draws
 from sextant.workload.lengths import Length, RequestLengths, parse_lengths
 from sextant.workload.profiles import HOUR_S, traffic_series
 

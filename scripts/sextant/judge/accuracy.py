@@ -10,17 +10,13 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
-from sextant.judge.folds import Task, share_lengths
+from sextant.judge.folds import share_lengths
+from sextant.judge.task import Task
 from sextant.pages.words import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
-from sextant.predict.predictor import (
-    JOULES,
-    Draws,
-    JointPredictor,
-    TrainingRows,
-    draws_samples,
-    predictor_class,
-)
+from sextant.predict.draws import JOULES, Draws
+from sextant.predict.predictor import JointPredictor, TrainingRows
+from sextant.predict.registry import draws_samples, predictor_class
 from sextant.predict.tuning import results_of
 
 HoldOut = Literal["llm", "gpu", "engine", "engine_version"]

@@ -5,32 +5,33 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from sextant.base.errors import InputError
-from sextant.base.files import provenance, read_parquet, write_parquet
 from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
 from sextant.decide.sizing import candidates, check_curves, recommend_cheapest
-from sextant.experiment.experiment import Experiment
-from sextant.experiment.sheets import DEFAULT_VARIANT
 from sextant.facts.slo import SLO
 from sextant.judge.accuracy import HeldOutPredictions, predict_held_out
-from sextant.judge.folds import FitResult, Task, fit_folds
+from sextant.judge.configurations import fit_result, separate_configurations
+from sextant.judge.folds import FitResult, fit_folds
 from sextant.judge.score import best_policy, mape, score_recommendation, summarize
-from sextant.judge.tasks import fit_result, separate_configurations, task_of
+from sextant.judge.task import Task
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
-from sextant.predict import predictor as predict
-from sextant.predict.predictor import MEASURED, STATIC_POLICY, predictor_class
+from sextant.predict.predictor import reference_profiles
+from sextant.predict.registry import (
+    MEASURED,
+    STATIC_POLICY,
+    check_installed,
+    configurable,
+    predictor_class,
+)
 
 logger = logging.getLogger(__name__)
 
-_TABLES = ("prediction", "candidate", "recommendation", "score")
 # Names and types of the columns that each frame has after its three leading names.
 _FLOAT, _TEXT = "float64", "str"
 _PREDICTION = {
@@ -96,10 +97,10 @@ def evaluate_predictor(
 
     Raises InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
     """
-    if predictor not in (names := [MEASURED, *predict.configurable()]):
+    if predictor not in (names := [MEASURED, *configurable()]):
         fix = f"use one of {', '.join(names)}"
         raise InputError(f"unknown predictor {predictor!r}", field="predictor", fix=fix)
-    predict.check_installed([predictor])
+    check_installed([predictor])
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     every = separate_configurations(task) if task.has_fixed_lengths else task
@@ -229,7 +230,7 @@ def _recommend_predicted(
             best = choose(weighed.reset_index(drop=True))
             chosen = pd.DataFrame({"llm_id": outcome.llm_ids}).merge(best, on="llm_id", how="left")
         if kind.uses_references:  # what it was given is not predicted
-            given = latencies["gpu_profile_id"].isin(predict.reference_profiles(profiles))
+            given = latencies["gpu_profile_id"].isin(reference_profiles(profiles))
             latencies = latencies[~given]
         score |= mape(latencies, truth.points)
     if slo.lengths and truth.points.empty:
@@ -259,45 +260,3 @@ def _judged(
 
     judged_rows = typed(_RECOMMENDATION, results)
     return typed(_PREDICTION, predictions), options, judged_rows, typed(_SCORE, [summary])
-
-
-def read_task(
-    inputs: Mapping[str, str | Path],
-    experiment: Experiment,
-    decision: Mapping[str, str],
-    source: str,
-    memory_utilization: float,
-) -> Task:
-    """Read the points that recommendations rest on. `inputs` are paths of tables `point` and
-    `feasibility` of one source; `decision` has the `workload_id` and `scenario_id` of the points;
-    `memory_utilization` is what servers may use."""
-    own = pd.Series({**decision, "variant_id": DEFAULT_VARIANT})
-    points, tried = (
-        rows[(rows[[*own.index]] == own).all(axis=1)].reset_index(drop=True)
-        for rows in (read_parquet(inputs[name]).to_pandas() for name in ("point", "feasibility"))
-    )
-    features = frame.published_features(experiment)
-    facts = frame.FactTables(experiment.llm_facts, experiment.profiles, features)
-    workload = experiment.workloads.get(decision["workload_id"])
-    longest = workload["max_input_tokens"] + workload["max_output_tokens"] if workload else None
-    # Levels of other scenarios are not users; with their nulls the column held floats.
-    points = frame.points_of_store(points.astype({"users": "int32"}))
-    return task_of(source, points, tried, facts, longest, memory_utilization)
-
-
-def evaluate_files(
-    inputs: Mapping[str, str | Path],
-    task: Task,
-    slos: Sequence[SLO],
-    predictor: str,
-    seed: int,
-    n_jobs: int,
-    outputs: Mapping[str, str | Path],
-) -> None:
-    """Evaluate a predictor on a task that was read from files, and write its tables. Arguments are
-    those of `evaluate`; `outputs` are paths of the tables, by their names."""
-    result = evaluate_predictor(task, slos, predictor, seed, n_jobs=n_jobs)
-    origin = provenance(dict(inputs), seed=seed)
-    for name, rows in zip(_TABLES, result, strict=True):
-        table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
-        write_parquet(outputs[name], table, origin)

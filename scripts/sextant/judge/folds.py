@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import NamedTuple, Self
@@ -10,46 +9,30 @@ from typing import NamedTuple, Self
 import pandas as pd
 
 from sextant.facts.slo import SLO
+from sextant.judge.task import Task
 from sextant.points.frame import (
     KEYS,
     LENGTHS,
     SERVING,
     TARGETS,
     FactTables,
-    Pair,
     at_percentile,
     has_latency,
     served_as_most,
 )
+from sextant.predict.draws import Draws
 from sextant.predict.predictor import (
-    Draws,
     JointPredictor,
     PointPredictor,
     Settings,
     TrainingRows,
-    predictor_class,
     reference_profiles,
 )
+from sextant.predict.registry import predictor_class
 from sextant.predict.tuning import Tunable, choose_nested, results_of
 
 ALL = "all"
 """The fold that trains on every measured LLM, for those without a latency."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a predictor is given to learn from, and which pairs it may recommend."""
-
-    source: str  #: Name of the characterization.
-    points: pd.DataFrame  #: Closed-loop points of one workload and scenario, as the store has them.
-    facts: FactTables  #: Of all LLMs, measured or not, and of the GPU profiles on offer.
-    feasible: Collection[Pair]  #: (LLM, GPU profile) pairs that memory facts allow.
-    failed: Collection[Pair] = frozenset()
-    """Pairs that were tried and do not fit; no predictor knows of them."""
-    served: Collection[Pair] = frozenset()
-    """Pairs that were measured, whatever memory facts say; no predictor knows of them."""
-    has_fixed_lengths: bool = False
-    """Whether each point has requests of its own lengths, not one workload's for all."""
 
 
 class FitResult(NamedTuple):

@@ -1,328 +1,87 @@
-"""Step laws of a server that was measured, from its closed-loop requests.
+"""Calibration: draws of a law, moved by what was measured of the LLM itself."""
 
-Where the times of tokens are known, the law starts from the steps that they show
-(`measured_steps`), else from a rough guess. Its terms are scaled until mean latencies agree
-(`match`), through the closed form, which has equal requests at a steady load; what the simulator
-says of the measured ones, lengths and first wave included, corrects it.
-"""
-
-from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
-from sextant.base.errors import InputError
-from sextant.law.means import (
-    STEP_TERMS,
-    BatchLimits,
-    Group,
-    MeanLoad,
-    Means,
-    Near,
-    Values,
-    broadcast,
-    closed_loop,
-    match,
-    open_loop,
-)
-from sextant.simulate.simulation import (
-    NAMES,
-    Scheduler,
-    SimulatedRequests,
-    StepLaw,
-    simulate_closed,
-)
+from sextant.facts.slo import SLO
+from sextant.points.frame import TARGETS, is_refused, limited
+from sextant.predict.draws import INTERVAL
 
-_ALONE = ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms", "request_ms")
-_GROUPS: tuple[Group, ...] = (("floor_ms", "dense_ms"), *((name,) for name in _ALONE))
-_BROAD_SD = (1.0,) * len(_GROUPS)
-_OF_STEPS_SD = (*(0.05,) * (len(_GROUPS) - 1), 1.0)
-"""Of terms that measured steps determine; they say nothing about `request_ms`."""
-_LEAST_NOISE = 0.02
-"""Of the logarithm of a mean: a level that is measured again differs by a few percent."""
-_ROUNDS = 3
-_REPEATS = 8
-_SPREAD = 0.2
-_OF_POINT = 10
-"""Requests a user that a point counts for: as many as load tests send."""
-_SIZES = 4
-"""Parts into which the requests of one user alone fall, by input tokens."""
+_REACH = np.log(4.0)
+"""A measurement counts for 1/e as much at a fourth, or at four times, of its users."""
+MEASUREMENT_NOISE = 0.05
+"""Standard deviation of the logarithm of a measurement."""
+_NUGGET = 1e-3
+"""Added to the diagonal of the kriging matrix, so that repeated loads leave it invertible."""
+BROKEN_MS = 1e12
+"""Latency of a load that breaks every limit."""
+_FAR = np.log(1.2)
 
 
-_PROBED: tuple[Group, ...] = (("request_ms",), STEP_TERMS)
-_PROBED_SD = (1.5, 0.2)
-"""What a deployment adds to a request is not known before; the times of steps are, up to this."""
+class Calibration(NamedTuple):
+    """Points of the LLM, and the law's draws at them."""
 
+    points: pd.DataFrame
+    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured. With what
+    `points.frame.judged` adds."""
+    samples_ms: np.ndarray  #: Shape (draws, points, 2).
+    seed: int
 
-class CalibratedLaws(NamedTuple):
-    """The step law of one measured server and what is not known of it."""
+    def corrected(self, X: pd.DataFrame, samples_ms: np.ndarray) -> np.ndarray:
+        """Return draws that go through what was measured on the same GPU profile.
 
-    law: StepLaw
-    draws: np.ndarray  #: Laws that the measurements allow, shape (draws, terms).
-    errors: np.ndarray
-    """Logarithms of predicted over measured means of TTFT and ITL, shape (levels, 2)."""
+        Each draw of the law, (draws, rows of `X`, 2), is moved by what it misses there (kriging
+        over the logarithm of the users). Away from measurements it moves by an unknown share of
+        what they differ from the law: what contradicts the law makes the interval wider.
+        """
+        samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
+        missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
+        missed += random.normal(0, MEASUREMENT_NOISE, missed.shape)
+        share = random.uniform(0, 1, (len(missed), 1))
+        users = np.log(X["users"].to_numpy(float))
 
+        def nearness(users: np.ndarray, others: np.ndarray) -> np.ndarray:
+            return np.exp(-np.abs(users[:, None] - others[None, :]) / _REACH)
 
-def closed_loop_requests(folder: Path) -> pd.DataFrame:
-    """Return the requests that succeeded of a cell of closed-loop levels, for `calibrate`.
+        for side, target in enumerate(TARGETS):
+            known = self.points[self.points[target].notna()]
+            for profile_id, part in known.groupby("gpu_profile_id"):
+                rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
+                at = np.log(part["users"].to_numpy(float))
+                among = nearness(at, at) + _NUGGET * np.eye(len(at))
+                near = np.linalg.solve(among, nearness(users[rows], at).T)
+                unknown = np.clip(1 - near.sum(axis=0), 0, 1)
+                own = missed[:, part.index, side]
+                moved = own @ near + unknown * share * np.median(own)
+                samples_ms[:, rows, side] *= np.exp(moved)
+        return samples_ms
 
-    Columns are `users, input_tokens, output_tokens, sent_s, ttft_ms, e2e_ms, token_offsets_ms`.
-    """
-    rows = pd.read_parquet(folder / "requests.parquet")
-    rows = rows[rows["status"] == "ok"].reset_index(drop=True)
-    return rows[["input_tokens", "output_tokens", "token_offsets_ms"]].assign(
-        users=rows["level"],
-        sent_s=rows["scheduled_s"],
-        ttft_ms=1e3 * (rows["first_token_s"] - rows["scheduled_s"]),
-        e2e_ms=1e3 * (rows["last_token_s"] - rows["scheduled_s"]),
-    )
+    def capped(self, X: pd.DataFrame, samples_ms: np.ndarray, slo: SLO) -> np.ndarray:
+        """Return draws in which no load is met at or above one measured to break the SLO."""
+        of_limits = limited(self.points, slo)
+        over = [values > slo.limits[name].limit_ms for name, values in of_limits.items()]
+        is_broken = np.logical_or.reduce([is_refused(self.points, slo), *over])
+        broken = self.points[is_broken].groupby("gpu_profile_id")["users"].min()
+        above = (X["users"] >= X["gpu_profile_id"].map(broken).fillna(np.inf)).to_numpy()
+        return np.where(above[:, None], BROKEN_MS, samples_ms)
 
+    def contradictions(self) -> list[dict[str, Any]]:
+        """Return the measurements outside of the law's 90% interval, by more than a fifth from its
+        median, the farthest first.
 
-def requests_of_points(points: pd.DataFrame) -> pd.DataFrame:
-    """Return requests that have about the means of a characterization's points, for `calibrate`.
-
-    The points are of one server, with `users, input_tokens, output_tokens, mean_ttft_ms,
-    mean_itl_ms`; InputError where none has all of them.
-    """
-    names = ["users", "input_tokens", "output_tokens", "mean_ttft_ms", "mean_itl_ms"]
-    known = points[names].astype(float).dropna()
-    if known.empty:
-        fix = "measure users of a closed loop, or calibrate on its requests"
-        raise InputError("no point has users, lengths and both latencies", fix=fix)
-    known = known.loc[known.index.repeat(_OF_POINT * known["users"].astype(int))]
-    # Equal requests would answer all users at once, and be answered in lockstep ever after.
-    around = np.random.default_rng(0).uniform(1 - _SPREAD, 1 + _SPREAD, (len(known), 2))
-    tokens = (known[["input_tokens", "output_tokens"]] * around).round().clip(lower=1).astype(int)
-    decode_ms = (tokens["output_tokens"] - 1) * known["mean_itl_ms"]
-    latencies = {"ttft_ms": known["mean_ttft_ms"], "e2e_ms": known["mean_ttft_ms"] + decode_ms}
-    return tokens.assign(users=known["users"], **latencies).reset_index(drop=True)
-
-
-def calibrate(
-    requests: pd.DataFrame, scheduler: Scheduler, n_draws: int, seed: int
-) -> CalibratedLaws:
-    """Return the step law that gives the latencies of closed-loop requests.
-
-    They are as `closed_loop_requests` or `requests_of_points` return them; several numbers of
-    users, one of them a single user, separate its terms. InputError where no request has two
-    output tokens.
-    """
-    rows = requests[requests["output_tokens"] > 1]
-    if rows.empty:
-        problem = "no request has two output tokens, so no time between tokens is known"
-        raise InputError(problem, fix="measure requests of two output tokens or more")
-    parts = _parts(rows)
-    users = np.array([part["users"].iloc[0] for part in parts])
-    known = np.log([_means_ms(part) for part in parts]).T.ravel()
-    noise = np.array([_noise(part) for part in parts]).T.ravel()
-    lengths = ("input_tokens", "output_tokens")
-    load = MeanLoad(*(np.array([part[name].mean() for part in parts]) for name in lengths))
-    limits, law = BatchLimits.of(scheduler), _rough_law(parts[0], parts[-1])
-    prior_sd = _BROAD_SD
-    if "token_offsets_ms" in requests:
-        steps = [measured_steps(level) for _, level in requests.groupby("users")]
-        if of_steps := law_of_steps(pd.concat(steps)):
-            law, prior_sd = replace(of_steps, request_ms=law.request_ms), _OF_STEPS_SD
-    start = law.array()[None]
-
-    def predict(law: StepLaw, *_: object) -> Means:
-        return closed_loop(law, limits, load, users)
-
-    bias = np.zeros_like(known)
-    for _ in range(_ROUNDS):
-        found = match(start, _GROUPS, prior_sd, predict, (known + bias)[None], noise)
-        law = StepLaw.of(found.values[0])
-        simulated = _simulated(law, parts, scheduler)
-        bias = np.nan_to_num(predict(broadcast(found.values)).logs()[0] - simulated)
-    errors = simulated - known
-    # Where no law fits, measurements are noisier by a factor of the variance. The prior is not: a
-    # term that no measurement determines keeps its spread, whatever the misfit.
-    misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
-    prior = np.diag(1 / np.square(prior_sd))
-    data = np.linalg.inv(found.covariance[0]) - prior
-    covariance = np.linalg.inv(data / misfit + prior)
-    moved = np.random.default_rng(seed).multivariate_normal(
-        found.log_scales[0], covariance, n_draws, method="eigh"
-    )
-    draws = np.repeat(start, n_draws, axis=0)
-    for column, group in enumerate(_GROUPS):
-        draws[:, [NAMES.index(name) for name in group]] *= np.exp(moved[:, [column]])
-    return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
-
-
-def told_by_probe(
-    laws: np.ndarray,
-    scheduler: Scheduler,
-    load: MeanLoad,
-    *,
-    users: Values = 1.0,
-    request_rate_rps: Values | None = None,
-    ttft_ms: Values,
-    itl_ms: Values,
-    seed: int = 0,
-) -> np.ndarray:
-    """Return laws that give what loads of a deployment were measured to take.
-
-    Two scales are found: of what the deployment adds to a request, and of all parts of a step.
-    Values may be arrays, one per measurement.
-
-    Args:
-        laws: the most likely one, then draws, shape (laws, terms).
-        scheduler: the server's settings.
-        load: the requests.
-        users: of a load test, or
-        request_rate_rps: of an open loop.
-        ttft_ms: measured; NaN if it is not known.
-        itl_ms: the same.
-        seed: of the errors of measurement, which each draw has of its own.
-    """
-    limits = BatchLimits.of(scheduler)
-
-    def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
-        if request_rate_rps is None:
-            return closed_loop(law, limits, load, np.atleast_1d(users))
-        return open_loop(law, limits, load, np.atleast_1d(request_rate_rps), near)
-
-    known = np.log(np.concatenate([np.atleast_1d(ttft_ms), np.atleast_1d(itl_ms)]))
-    errors = np.random.default_rng(seed).normal(0, _LEAST_NOISE, (len(laws), len(known)))
-    errors[0] = 0
-    # A draw that takes a request for free would need a scale without end.
-    place = NAMES.index("request_ms")
-    laws = laws.copy()
-    laws[:, place] = np.maximum(laws[:, place], laws[0, place])
-    return match(laws, _PROBED, _PROBED_SD, predict, known + errors, _LEAST_NOISE).values
-
-
-def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the requests of each number of users.
-
-    Those of a user alone are parted by length: they show what a token of a prompt takes.
-    """
-    parts = []
-    for users, part in rows.groupby("users"):
-        if users > 1 or part["input_tokens"].nunique() < _SIZES:
-            parts.append(part)
-        else:
-            sizes = pd.qcut(part["input_tokens"], _SIZES, duplicates="drop")
-            parts += [each for _, each in part.groupby(sizes, observed=True)]
-    return parts
-
-
-def _means_ms(part: pd.DataFrame) -> tuple[float, float]:
-    """Return mean TTFT, and mean gap between tokens over all tokens."""
-    gaps_ms = (part["e2e_ms"] - part["ttft_ms"]).sum() / (part["output_tokens"] - 1).sum()
-    return float(part["ttft_ms"].mean()), float(gaps_ms)
-
-
-def _noise(part: pd.DataFrame) -> list[float]:
-    """Return the standard errors of these means' logarithms, no less than levels differ anyway."""
-    each_ms = (part["e2e_ms"] - part["ttft_ms"]) / (part["output_tokens"] - 1)
-    return [
-        float(np.hypot(_LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
-        for values in (part["ttft_ms"], each_ms)
-    ]
-
-
-def _rough_law(least: pd.DataFrame, most: pd.DataFrame) -> StepLaw:
-    """Return a law of the right order: terms share what the least and the most users waited."""
-    ttft_ms, itl_ms = _means_ms(least)
-    context = (least["input_tokens"] + least["output_tokens"] / 2).mean()
-    rise_ms = (_means_ms(most)[1] - itl_ms) / max(most["users"].iloc[0] - 1, 1)
-    slope_ms = max(rise_ms, 0.02 * itl_ms)
-    return StepLaw(
-        floor_ms=0.4 * itl_ms,
-        dense_ms=0.4 * itl_ms,
-        sequence_ms=0.3 * slope_ms,
-        kv_token_ms=0.2 * slope_ms / context,
-        prefill_token_ms=0.3 * ttft_ms / least["input_tokens"].mean(),
-        prompt_step_ms=0.1 * itl_ms,
-        request_ms=0.3 * ttft_ms,
-    )
-
-
-def _simulated(law: StepLaw, parts: list[pd.DataFrame], scheduler: Scheduler) -> np.ndarray:
-    """Return the logarithms of mean TTFT and ITL of each part, as the simulator has them."""
-    found = np.empty((2, len(parts)))
-    for place, rows in enumerate(parts):
-        users = int(rows["users"].iloc[0])
-        rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
-        # More than were sent, so that users who are answered sooner do not run out.
-        lengths = pd.concat([rows[["input_tokens", "output_tokens"]]] * _REPEATS)
-        requests = SimulatedRequests.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
-        duration_s = rows["e2e_ms"].sum() / 1e3 / users
-        result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
-        made = result.output_tokens - 1
-        gaps_s = np.nansum(result.tpot_s * made) / made[np.isfinite(result.tpot_s)].sum()
-        found[:, place] = np.log(1e3 * np.array([np.nanmean(result.ttft_s), gaps_s]))
-    return found.ravel()
-
-
-_APART = 0.25
-"""Of the median gap of an answer's tokens: tokens with a longer gap come from two steps."""
-_LEAST_STEPS = 200
-_COMPUTED = ("prompts", "prompt_tokens", "sequences", "context_tokens")
-
-
-def measured_steps(requests: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps of one level in the order of time.
-
-    Columns are `duration_ms, prompts, prompt_tokens, sequences, context_tokens`. A step is left out
-    where the time before it was idle, or where an answer got two tokens or goes on after it missed
-    a step: what preemption or a client's pause adds is not known. All are where the times are not
-    those of tokens.
-
-    Args:
-        requests: `input_tokens, output_tokens, sent_s, token_offsets_ms` (from `sent_s`).
-    """
-    counts = requests["token_offsets_ms"].map(len).to_numpy()
-    if (counts != requests["output_tokens"]).any():
-        return pd.DataFrame(columns=["duration_ms", *_COMPUTED], dtype=float)
-    tokens = pd.DataFrame(
-        {
-            "request": np.repeat(np.arange(len(requests)), counts),
-            "place": np.concatenate([np.arange(count) for count in counts]),
-            "prompt": np.repeat(requests["input_tokens"].to_numpy(), counts),
-            "at_ms": np.concatenate(list(requests["token_offsets_ms"]))
-            + np.repeat(1e3 * requests["sent_s"].to_numpy(), counts),
-        }
-    )
-    gaps_ms = tokens["at_ms"].diff()[tokens["place"] > 0]
-    tokens = tokens.sort_values("at_ms", kind="stable")
-    tokens["step"] = (tokens["at_ms"].diff() > _APART * gaps_ms.median()).cumsum()
-    after = tokens.groupby("request")["step"].diff()
-    is_first = tokens["place"] == 0
-    steps = pd.DataFrame(
-        {
-            "at_ms": tokens["at_ms"],
-            "is_odd": after.notna() & (after != 1),
-            "prompts": is_first,
-            "prompt_tokens": tokens["prompt"].where(is_first, 0),
-            "sequences": ~is_first,
-            "context_tokens": (tokens["prompt"] + tokens["place"]).where(~is_first, 0),
-        }
-    ).groupby(tokens["step"])
-    steps = steps.agg({"at_ms": "min"} | dict.fromkeys(("is_odd", *_COMPUTED), "sum"))
-    steps.insert(0, "duration_ms", steps.pop("at_ms").diff())
-    kept = (steps["sequences"] > 0) & (steps["is_odd"] == 0) & steps["duration_ms"].notna()
-    return steps.loc[kept, ["duration_ms", *_COMPUTED]].reset_index(drop=True)
-
-
-def law_of_steps(steps: pd.DataFrame) -> StepLaw | None:
-    """Return the law that is closest to `measured_steps` in least squares; None of too few steps.
-
-    Its terms are no less than 0; `request_ms`, which no step shows, is 0.
-    """
-    if len(steps) < _LEAST_STEPS:
-        return None
-    computed = steps[["sequences", "context_tokens", "prompt_tokens", "prompts"]].to_numpy(float)
-    computed[:, 3] = computed[:, 3] > 0
-    terms = np.column_stack([np.ones(len(steps)), computed])
-    scale = terms.max(axis=0).clip(min=1)
-    found = nnls(terms / scale, steps["duration_ms"].to_numpy())[0] / scale
-    any_ms, sequence_ms, token_ms, prefill_ms, prompt_ms = map(float, found)
-    # What a step takes whatever it computes: the client cannot separate the weights from the rest.
-    steady = StepLaw(any_ms / 2, any_ms / 2, sequence_ms, token_ms, prefill_ms)
-    return replace(steady, prompt_step_ms=prompt_ms)
+        Each has `gpu_profile_id, users, latency, measured_ms, predicted_ms, low_ms, high_ms`.
+        """
+        bounds, found = np.quantile(self.samples_ms, [0.5, *INTERVAL], axis=0), []
+        for place, row in enumerate(self.points.to_dict("records")):
+            for side, target in enumerate(TARGETS):
+                middle, low, high = map(float, bounds[:, place, side])
+                measured = float(row[target])
+                far = abs(np.log(measured / middle))
+                if not low <= measured <= high and far > _FAR:  # NaN, not measured, is neither
+                    about = {"gpu_profile_id": row["gpu_profile_id"], "users": int(row["users"])}
+                    about |= {"latency": target.removesuffix("_ms"), "measured_ms": measured}
+                    about |= {"predicted_ms": middle, "low_ms": low, "high_ms": high}
+                    found.append((far, about))
+        return [about for _, about in sorted(found, key=lambda each: -each[0])]

@@ -14,7 +14,7 @@ import pandas as pd
 from sextant.law.posterior import Columns, Design, Parameter, columns_of, design_of, levels, normal
 from sextant.law.terms import NAMES, fact_rows, step_law
 from sextant.points.frame import FactTables
-from sextant.predict.predictor import INTERVAL, JOULES
+from sextant.predict.draws import INTERVAL, JOULES
 
 PARAMETERS = {
     "idle": Parameter("share of TDP that a device draws in a step, whatever it does", 0.5, 0.3),

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib.metadata import version
+from inspect import getfile
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from zipfile import BadZipFile
@@ -19,12 +20,11 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.files import atomic_path, import_without
-from sextant.law import means
 from sextant.law.posterior import Law, LawFit, Posterior, columns_of, fit_law, prior
 from sextant.law.terms import LAW, deployments, fact_rows, fill_undrafted
 from sextant.points.frame import TARGETS, FactTables
 from sextant.predict.predictor import JointPredictor, TrainingRows
-from sextant.simulate import simulation as simulate
+from sextant.simulate.simulation import StepLaw
 
 _CLIP = 0.5
 """Largest correction of a logarithm: beyond it the law is trusted more."""
@@ -250,8 +250,8 @@ def _has_steps(X: pd.DataFrame) -> bool:
 
 
 _MOST_KEPT = 32
-_CLOSED_FORM = simulate.__file__, means.__file__
-"""What the law's equations for load tests are written in, beside this folder."""
+_CODE = (*sorted(Path(__file__).parent.glob("*.py")), Path(getfile(StepLaw)))
+"""Files whose code a fit follows from: this room, and the terms of a step."""
 
 
 def fit_or_restore(
@@ -265,7 +265,7 @@ def fit_or_restore(
     """
     libraries = f"{np.__version__} {pd.__version__} {version('xgboost-cpu')}"
     digest = sha256(f"{model.seed} {libraries}".encode())
-    for source in (*sorted(Path(__file__).parent.glob("*.py")), *map(Path, _CLOSED_FORM)):
+    for source in _CODE:
         digest.update(source.read_bytes())
     for rows in (training, references):
         for frame in () if rows is None else rows:

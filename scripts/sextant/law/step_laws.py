@@ -12,14 +12,15 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sextant.base.errors import InputError
-from sextant.law.means import STEP_TERMS, BatchLimits, Group, MeanLoad, Means, closed_loop, match
+from sextant.law.matching import STEP_TERMS, TermGroup, match_means
+from sextant.law.means import BatchLimits, MeanLoad, Means, closed_loop
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
 from sextant.law.terms import batch_limits, mean_load, step_law
 from sextant.simulate.simulation import NAMES, StepLaw
 
 _USERS = np.array([1.0, 2, 4, 8, 16, 32, 64, 128])
-_GROUPS: tuple[Group, ...] = (
+_GROUPS: tuple[TermGroup, ...] = (
     ("floor_ms", "dense_ms", "expert_ms"),
     ("sequence_ms", "kv_token_ms"),
     ("prefill_token_ms", "prefill_pair_ms"),
@@ -75,5 +76,5 @@ def step_laws(predictor: Roofline, rows: pd.DataFrame, n_draws: int, seed: int) 
         return closed_loop(law, BatchLimits(*here[1]), MeanLoad(*here[0]), _USERS)
 
     both = np.concatenate([known[..., 0], known[..., 1]], axis=1)
-    values = match(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values
+    values = match_means(start, _GROUPS, _PRIOR_SD, predict, both, _NOISE).values
     return values.reshape(n_laws, n_rows, len(NAMES)).swapaxes(0, 1)

@@ -21,9 +21,10 @@ from sextant.base.files import jsonable, read_parquet
 from sextant.experiment.experiment import Chosen, Experiment, cell_definition
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.facts.slo import SLO
-from sextant.judge.evaluate import read_task
-from sextant.judge.folds import Task, share_lengths
-from sextant.judge.tasks import task_of
+from sextant.judge.files import read_task
+from sextant.judge.folds import share_lengths
+from sextant.judge.task import Task, task_of
+from sextant.law.calibration import Calibration
 from sextant.law.roofline import Roofline
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.words import number, percent, plural
@@ -34,7 +35,8 @@ from sextant.points import frame
 from sextant.points.cell_files import read_run
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS
 from sextant.points.summarize import aggregate_points
-from sextant.predict.predictor import Calibration, Draws, TrainingRows
+from sextant.predict.draws import Draws
+from sextant.predict.predictor import TrainingRows
 
 _NO_LENGTHS = "nothing says how long the workload's requests are"
 _UNSERVED_MS = 1e12  # Where a level was measured and nothing succeeded.

@@ -23,8 +23,9 @@ from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import SLO
 from sextant.judge.score import so_score
+from sextant.law.calibration import MEASUREMENT_NOISE
 from sextant.points.frame import IDENTIFIERS
-from sextant.predict.predictor import MEASUREMENT_NOISE, Draws
+from sextant.predict.draws import Draws
 
 _OPTIONS = 24  # Of a decision are weighed: those of the highest worth, and those that win.
 _NUMBERS = 8_000_000

@@ -27,7 +27,8 @@ from sextant.facts.slo import worst_limit
 from sextant.pages.blocks import Widget
 from sextant.pages.words import chance, percent, plural, shown_chance
 from sextant.points.frame import LENGTHS, judged
-from sextant.predict.predictor import MEASURED, JointPredictor
+from sextant.predict.predictor import JointPredictor
+from sextant.predict.registry import MEASURED
 
 if TYPE_CHECKING:
     from sextant.answer.ways import Way

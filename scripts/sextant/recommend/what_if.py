@@ -22,10 +22,11 @@ from sextant.decide.decision import FAIR, LISTED, MOST_COUNTS, RATE_STEPS, REWAR
 from sextant.decide.sizing import curves
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import METRICS, SLO
+from sextant.law.calibration import BROKEN_MS
 from sextant.pages.blocks import Widget
 from sextant.pages.page import render
 from sextant.points.frame import is_refused, limited
-from sextant.predict.predictor import BROKEN_MS, Draws
+from sextant.predict.draws import Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
 _WIDEST = 4.0  # Limits go from the asked one / 4 to the asked one x 4; loads further.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.law.calibration import calibrate, closed_loop_requests
+from sextant.law.measured_server import calibrate, closed_loop_requests
 from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Curve, Panel
 from sextant.pages.words import number, percent

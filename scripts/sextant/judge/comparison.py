@@ -5,25 +5,25 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
-from sextant.facts.slo import SLO, load_slos
+from sextant.facts.slo import load_slos
 from sextant.judge import accuracy
 from sextant.judge.accuracy import MEDIANS, HeldOutPredictions, HoldOut
 from sextant.judge.evaluate import evaluate_predictor
-from sextant.judge.folds import Task
-from sextant.judge.tasks import task_of_characterization
+from sextant.judge.random_slos import random_slos
+from sextant.judge.task import task_of_characterization
 from sextant.points.characterization import Characterization
-from sextant.points.frame import TARGETS, at_percentile
-from sextant.predict import predictor as predict
-from sextant.predict.predictor import PREDICTOR, STATIC_POLICY, configurable
+from sextant.predict.registry import (
+    PREDICTOR,
+    STATIC_POLICY,
+    check_installed,
+    configurable,
+    draws_samples,
+)
 from sextant.predict.tuning import ALL_CPUS
-
-_LIMITS = (0.05, 0.95)  # quantiles of the measured latencies between which random limits are drawn
-_DEPLOYMENT = 8  # Random loads go up to as many times the most users measured on one server.
 
 
 def evaluate_predictors(
@@ -58,7 +58,7 @@ def evaluate_predictors(
             problem, fix = f"{name} predicts no latencies", "judge it on SLOs (--slos)"
         if problem:
             raise InputError(problem, field="--predictor", fix=fix)
-    predict.check_installed(names, "--predictor")
+    check_installed(names, "--predictor")
     task = task_of_characterization(known)
     result: dict[str, list[Any]] = {
         "predictors": [{"predictor": name} for name in names],
@@ -91,41 +91,10 @@ def evaluate_predictors(
         rows = frame_rows(by_predictor.reset_index())
         result |= {"predictors": rows, "scenarios": frame_rows(scores)}
     for row in result["predictors"]:
-        if slos is not None and not predict.draws_samples(row["predictor"]):
+        if slos is not None and not draws_samples(row["predictor"]):
             continue
         # Where all requests of a point are alike, TTFT is what a limit on TTFT is compared with.
         first = "ttft" if task.has_fixed_lengths else "nttft"
         found = held_out(row["predictor"], hold_out, percentiles=MEDIANS, first_token=first)
         row |= accuracy.accuracy(accuracy.prediction_table(found))
     return result
-
-
-def random_slos(task: Task, n: int, seed: int) -> list[SLO]:
-    """Draw SLOs over the range of what was measured, each of its numbers log-uniform. Limits on the
-    medians of the first token (TTFT where each point has its own lengths, which are all judged,
-    else nTTFT) and of the gap between tokens (TPOT, ITL) lie between the quantiles `_LIMITS` of the
-    measured ones; users between the fewest measured and `_DEPLOYMENT` times the most. The same seed
-    gives the same SLOs. Raises InputError: no point has a latency, or none has users."""
-    points = at_percentile(task.points, MEDIANS, "ttft" if task.has_fixed_lengths else "nttft")
-    measured = points[TARGETS].where(points[TARGETS] > 0)
-    names = ["nttft_ms", "itl_ms"]
-    if task.has_fixed_lengths:
-        names = ["ttft_ms", "tpot_ms"]
-        measured["nttft_ms"] *= points["input_tokens"]
-    users = points["users"].dropna().astype(float)
-    if measured.isna().all().any() or users.empty:
-        problem = f"{task.source} lacks the first token's latency, the gap's, or users"
-        fix = "judge the accuracy alone (without --random-slos), or name another --source"
-        raise InputError(problem, field="--random-slos", fix=fix)
-    ranges = [*measured.quantile(_LIMITS).to_numpy().T, (users.min(), _DEPLOYMENT * users.max())]
-    low, high = np.log(np.array(ranges, float)).T
-    drawn = np.exp(np.random.default_rng(seed).uniform(low, high, (n, 3)))
-    return [
-        SLO(
-            f"random-{number}",
-            percentile=50,
-            users=max(1, round(load)),
-            **dict(zip(names, latencies, strict=True)),
-        )
-        for number, (*latencies, load) in enumerate(drawn.tolist(), 1)
-    ]

@@ -1,0 +1,59 @@
+"""The pipeline's evaluation: read a task from tables, write what came out as tables."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from sextant.base.files import provenance, read_parquet, write_parquet
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.sheets import DEFAULT_VARIANT
+from sextant.facts.slo import SLO
+from sextant.judge.evaluate import evaluate_predictor
+from sextant.judge.task import Task, task_of
+from sextant.points import frame
+
+_TABLES = ("prediction", "candidate", "recommendation", "score")
+
+
+def read_task(
+    inputs: Mapping[str, str | Path],
+    experiment: Experiment,
+    decision: Mapping[str, str],
+    source: str,
+    memory_utilization: float,
+) -> Task:
+    """Read the points that recommendations rest on. `inputs` are paths of tables `point` and
+    `feasibility` of one source; `decision` has the `workload_id` and `scenario_id` of the points;
+    `memory_utilization` is what servers may use."""
+    own = pd.Series({**decision, "variant_id": DEFAULT_VARIANT})
+    points, tried = (
+        rows[(rows[[*own.index]] == own).all(axis=1)].reset_index(drop=True)
+        for rows in (read_parquet(inputs[name]).to_pandas() for name in ("point", "feasibility"))
+    )
+    features = frame.published_features(experiment)
+    facts = frame.FactTables(experiment.llm_facts, experiment.profiles, features)
+    workload = experiment.workloads.get(decision["workload_id"])
+    longest = workload["max_input_tokens"] + workload["max_output_tokens"] if workload else None
+    # Levels of other scenarios are not users; with their nulls the column held floats.
+    points = frame.points_of_store(points.astype({"users": "int32"}))
+    return task_of(source, points, tried, facts, longest, memory_utilization)
+
+
+def evaluate_files(
+    inputs: Mapping[str, str | Path],
+    task: Task,
+    slos: Sequence[SLO],
+    predictor: str,
+    seed: int,
+    n_jobs: int,
+    outputs: Mapping[str, str | Path],
+) -> None:
+    """Evaluate a predictor on a task that was read from files, and write its tables. Arguments are
+    those of `evaluate`; `outputs` are paths of the tables, by their names."""
+    result = evaluate_predictor(task, slos, predictor, seed, n_jobs=n_jobs)
+    origin = provenance(dict(inputs), seed=seed)
+    for name, rows in zip(_TABLES, result, strict=True):
+        table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+        write_parquet(outputs[name], table, origin)

@@ -1,0 +1,254 @@
+"""Step laws of a measured server, from its closed-loop requests or from a probe.
+
+Where the times of tokens are known, the law starts from the steps that they show
+(`measured_steps`), else from a rough guess. Its terms are scaled until the mean latencies agree
+(`match_means`). The closed form gives those means: it has equal requests at a steady load. The
+simulator then runs the measured requests, with their lengths and first wave; the difference
+between both corrects the closed form.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.base.errors import InputError
+from sextant.law.matching import STEP_TERMS, TermGroup, broadcast_laws, match_means
+from sextant.law.means import BatchLimits, MeanLoad, Means, Near, Values, closed_loop, open_loop
+from sextant.law.measured_steps import law_of_steps, measured_steps
+from sextant.simulate.simulation import (
+    NAMES,
+    Scheduler,
+    SimulatedRequests,
+    StepLaw,
+    simulate_closed,
+)
+
+_ALONE = ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms", "request_ms")
+_GROUPS: tuple[TermGroup, ...] = (("floor_ms", "dense_ms"), *((name,) for name in _ALONE))
+_BROAD_SD = (1.0,) * len(_GROUPS)
+_OF_STEPS_SD = (*(0.05,) * (len(_GROUPS) - 1), 1.0)
+"""Of terms that measured steps determine; they say nothing about `request_ms`."""
+_LEAST_NOISE = 0.02
+"""Of the logarithm of a mean: a level that is measured again differs by a few percent."""
+_ROUNDS = 3
+_REPEATS = 8
+_SPREAD = 0.2
+_OF_POINT = 10
+"""Requests a user that a point counts for: as many as load tests send."""
+_SIZES = 4
+"""Parts into which the requests of one user alone fall, by input tokens."""
+
+
+_PROBED: tuple[TermGroup, ...] = (("request_ms",), STEP_TERMS)
+_PROBED_SD = (1.5, 0.2)
+"""What a deployment adds to a request is not known before; the times of steps are, up to this."""
+
+
+class CalibratedLaws(NamedTuple):
+    """The step law of one measured server and what is not known of it."""
+
+    law: StepLaw
+    draws: np.ndarray  #: Laws that the measurements allow, shape (draws, terms).
+    errors: np.ndarray
+    """Logarithms of predicted over measured means of TTFT and ITL, shape (levels, 2)."""
+
+
+def closed_loop_requests(folder: Path) -> pd.DataFrame:
+    """Return the requests that succeeded of a cell of closed-loop levels, for `calibrate`.
+
+    Columns are `users, input_tokens, output_tokens, sent_s, ttft_ms, e2e_ms, token_offsets_ms`.
+    """
+    rows = pd.read_parquet(folder / "requests.parquet")
+    rows = rows[rows["status"] == "ok"].reset_index(drop=True)
+    return rows[["input_tokens", "output_tokens", "token_offsets_ms"]].assign(
+        users=rows["level"],
+        sent_s=rows["scheduled_s"],
+        ttft_ms=1e3 * (rows["first_token_s"] - rows["scheduled_s"]),
+        e2e_ms=1e3 * (rows["last_token_s"] - rows["scheduled_s"]),
+    )
+
+
+def requests_of_points(points: pd.DataFrame) -> pd.DataFrame:
+    """Return requests that have about the means of a characterization's points, for `calibrate`.
+
+    The points are of one server, with `users, input_tokens, output_tokens, mean_ttft_ms,
+    mean_itl_ms`; InputError where none has all of them.
+    """
+    names = ["users", "input_tokens", "output_tokens", "mean_ttft_ms", "mean_itl_ms"]
+    known = points[names].astype(float).dropna()
+    if known.empty:
+        fix = "measure users of a closed loop, or calibrate on its requests"
+        raise InputError("no point has users, lengths and both latencies", fix=fix)
+    known = known.loc[known.index.repeat(_OF_POINT * known["users"].astype(int))]
+    # Equal requests would answer all users at once, and be answered in lockstep ever after.
+    around = np.random.default_rng(0).uniform(1 - _SPREAD, 1 + _SPREAD, (len(known), 2))
+    tokens = (known[["input_tokens", "output_tokens"]] * around).round().clip(lower=1).astype(int)
+    decode_ms = (tokens["output_tokens"] - 1) * known["mean_itl_ms"]
+    latencies = {"ttft_ms": known["mean_ttft_ms"], "e2e_ms": known["mean_ttft_ms"] + decode_ms}
+    return tokens.assign(users=known["users"], **latencies).reset_index(drop=True)
+
+
+def calibrate(
+    requests: pd.DataFrame, scheduler: Scheduler, n_draws: int, seed: int
+) -> CalibratedLaws:
+    """Return the step law that gives the latencies of closed-loop requests.
+
+    They are as `closed_loop_requests` or `requests_of_points` return them; several numbers of
+    users, one of them a single user, separate its terms. InputError where no request has two
+    output tokens.
+    """
+    rows = requests[requests["output_tokens"] > 1]
+    if rows.empty:
+        problem = "no request has two output tokens, so no time between tokens is known"
+        raise InputError(problem, fix="measure requests of two output tokens or more")
+    parts = _parts(rows)
+    users = np.array([part["users"].iloc[0] for part in parts])
+    known = np.log([_means_ms(part) for part in parts]).T.ravel()
+    noise = np.array([_noise(part) for part in parts]).T.ravel()
+    lengths = ("input_tokens", "output_tokens")
+    load = MeanLoad(*(np.array([part[name].mean() for part in parts]) for name in lengths))
+    limits, law = BatchLimits.of(scheduler), _rough_law(parts[0], parts[-1])
+    prior_sd = _BROAD_SD
+    if "token_offsets_ms" in requests:
+        steps = [measured_steps(level) for _, level in requests.groupby("users")]
+        if of_steps := law_of_steps(pd.concat(steps)):
+            law, prior_sd = replace(of_steps, request_ms=law.request_ms), _OF_STEPS_SD
+    start = law.array()[None]
+
+    def predict(law: StepLaw, *_: object) -> Means:
+        return closed_loop(law, limits, load, users)
+
+    bias = np.zeros_like(known)
+    for _ in range(_ROUNDS):
+        found = match_means(start, _GROUPS, prior_sd, predict, (known + bias)[None], noise)
+        law = StepLaw.of(found.values[0])
+        simulated = _simulated(law, parts, scheduler)
+        bias = np.nan_to_num(predict(broadcast_laws(found.values)).logs()[0] - simulated)
+    errors = simulated - known
+    # Where no law fits, measurements are noisier by a factor of the variance. The prior is not: a
+    # term that no measurement determines keeps its spread, whatever the misfit.
+    misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
+    prior = np.diag(1 / np.square(prior_sd))
+    data = np.linalg.inv(found.covariance[0]) - prior
+    covariance = np.linalg.inv(data / misfit + prior)
+    moved = np.random.default_rng(seed).multivariate_normal(
+        found.log_scales[0], covariance, n_draws, method="eigh"
+    )
+    draws = np.repeat(start, n_draws, axis=0)
+    for column, group in enumerate(_GROUPS):
+        draws[:, [NAMES.index(name) for name in group]] *= np.exp(moved[:, [column]])
+    return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Loads of a deployment and their measured latencies; arrays have one value per load."""
+
+    load: MeanLoad
+    ttft_ms: Values  #: NaN: not measured.
+    itl_ms: Values  #: NaN: not measured.
+    users: Values = 1.0  #: Of a closed loop.
+    request_rate_rps: Values | None = None  #: Of an open loop; None: the loop was closed.
+
+
+def fit_laws_to_probe(
+    laws: np.ndarray, scheduler: Scheduler, probe: ProbeResult, seed: int = 0
+) -> np.ndarray:
+    """Return laws that give the latencies of a probe.
+
+    Two scales are fitted: of the time that the deployment adds to a request, and of all terms of a
+    step.
+
+    Args:
+        laws: the most likely one, then draws, shape (laws, terms).
+        scheduler: the server's settings.
+        probe: the loads and their latencies.
+        seed: of the errors of measurement; each draw has errors of its own.
+    """
+    limits = BatchLimits.of(scheduler)
+
+    def predict(law: StepLaw, _: np.ndarray, near: Near) -> Means:
+        if probe.request_rate_rps is None:
+            return closed_loop(law, limits, probe.load, np.atleast_1d(probe.users))
+        rates_rps = np.atleast_1d(probe.request_rate_rps)
+        return open_loop(law, limits, probe.load, rates_rps, near)
+
+    latencies_ms = np.concatenate([np.atleast_1d(probe.ttft_ms), np.atleast_1d(probe.itl_ms)])
+    measured = np.log(latencies_ms)
+    errors = np.random.default_rng(seed).normal(0, _LEAST_NOISE, (len(laws), len(measured)))
+    errors[0] = 0
+
+    # A draw that takes a request for free would need a scale without end.
+    column = NAMES.index("request_ms")
+    laws = laws.copy()
+    laws[:, column] = np.maximum(laws[:, column], laws[0, column])
+
+    matched = match_means(laws, _PROBED, _PROBED_SD, predict, measured + errors, _LEAST_NOISE)
+    return matched.values
+
+
+def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the requests of each number of users.
+
+    Those of a user alone are parted by length: they show what a token of a prompt takes.
+    """
+    parts = []
+    for users, part in rows.groupby("users"):
+        if users > 1 or part["input_tokens"].nunique() < _SIZES:
+            parts.append(part)
+        else:
+            sizes = pd.qcut(part["input_tokens"], _SIZES, duplicates="drop")
+            parts += [each for _, each in part.groupby(sizes, observed=True)]
+    return parts
+
+
+def _means_ms(part: pd.DataFrame) -> tuple[float, float]:
+    """Return mean TTFT, and mean gap between tokens over all tokens."""
+    gaps_ms = (part["e2e_ms"] - part["ttft_ms"]).sum() / (part["output_tokens"] - 1).sum()
+    return float(part["ttft_ms"].mean()), float(gaps_ms)
+
+
+def _noise(part: pd.DataFrame) -> list[float]:
+    """Return the standard errors of these means' logarithms, no less than levels differ anyway."""
+    each_ms = (part["e2e_ms"] - part["ttft_ms"]) / (part["output_tokens"] - 1)
+    return [
+        float(np.hypot(_LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
+        for values in (part["ttft_ms"], each_ms)
+    ]
+
+
+def _rough_law(least: pd.DataFrame, most: pd.DataFrame) -> StepLaw:
+    """Return a law of the right order: terms share what the least and the most users waited."""
+    ttft_ms, itl_ms = _means_ms(least)
+    context = (least["input_tokens"] + least["output_tokens"] / 2).mean()
+    rise_ms = (_means_ms(most)[1] - itl_ms) / max(most["users"].iloc[0] - 1, 1)
+    slope_ms = max(rise_ms, 0.02 * itl_ms)
+    return StepLaw(
+        floor_ms=0.4 * itl_ms,
+        dense_ms=0.4 * itl_ms,
+        sequence_ms=0.3 * slope_ms,
+        kv_token_ms=0.2 * slope_ms / context,
+        prefill_token_ms=0.3 * ttft_ms / least["input_tokens"].mean(),
+        prompt_step_ms=0.1 * itl_ms,
+        request_ms=0.3 * ttft_ms,
+    )
+
+
+def _simulated(law: StepLaw, parts: list[pd.DataFrame], scheduler: Scheduler) -> np.ndarray:
+    """Return the logarithms of mean TTFT and ITL of each part, as the simulator has them."""
+    found = np.empty((2, len(parts)))
+    for place, rows in enumerate(parts):
+        users = int(rows["users"].iloc[0])
+        rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
+        # More than were sent, so that users who are answered sooner do not run out.
+        lengths = pd.concat([rows[["input_tokens", "output_tokens"]]] * _REPEATS)
+        requests = SimulatedRequests.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
+        duration_s = rows["e2e_ms"].sum() / 1e3 / users
+        result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
+        made = result.output_tokens - 1
+        gaps_s = np.nansum(result.tpot_s * made) / made[np.isfinite(result.tpot_s)].sum()
+        found[:, place] = np.log(1e3 * np.array([np.nanmean(result.ttft_s), gaps_s]))
+    return found.ravel()
