@@ -1,20 +1,34 @@
 """Fit a workload to a trace, or make one from a use case that ships or of one length."""
 
+from pathlib import Path
+
 from sextant.base.job_log import job_log
-from sextant.workload.fit import fit_workload, write_fixed_lengths, write_use_case
-from sextant.workload.request_model import N_BINS
+from sextant.workload.fit import (
+    WorkloadFiles,
+    fit_workload,
+    write_fixed_lengths,
+    write_use_case,
+)
+from sextant.workload.request_model import N_BINS, LengthCaps
 
 with job_log(snakemake.log[0]) as log:
     row, outputs = snakemake.params.row, snakemake.output
-    files = (outputs.requests, outputs.arrivals, outputs.validation)
-    caps = {name: row[name] for name in ("max_input_tokens", "max_output_tokens")}
+    files = WorkloadFiles(*map(Path, (outputs.requests, outputs.arrivals, outputs.validation)))
+    caps = LengthCaps(
+        max_input_tokens=row["max_input_tokens"], max_output_tokens=row["max_output_tokens"]
+    )
     if "use_case" in row:
-        write_use_case(row["use_case"], *files, **caps)
+        write_use_case(row["use_case"], files, caps=caps)
     elif "input_tokens" in row:
-        write_fixed_lengths(row["input_tokens"], row["output_tokens"], *files, **caps)
+        write_fixed_lengths(row["input_tokens"], row["output_tokens"], files, caps=caps)
     else:
-        caps |= {"n_bins": row.get("n_bins", N_BINS), "seed": snakemake.params.seed}
-        figures = fit_workload(snakemake.input.trace, *files, **caps)
+        figures = fit_workload(
+            snakemake.input.trace,
+            files,
+            caps=caps,
+            n_bins=row.get("n_bins", N_BINS),
+            seed=snakemake.params.seed,
+        )
         counts = [figures[name] for name in ("n_requests", "n_clipped_input", "n_clipped_output")]
         said = "%s: of %d requests the caps touch %d inputs and %d outputs"
         log.info(said, row["workload_id"], *counts)

@@ -24,7 +24,7 @@ from sextant.experiment.servers import EngineSettings
 from sextant.facts.llm import load_llm
 from sextant.points.cell_files import CELL_FILES, TABLES, damaged_files, drop_checkpoints, read_run
 from sextant.trace.job import ingest_trace
-from sextant.workload.fit import fit_workload
+from sextant.workload.fit import WorkloadFiles, fit_workload
 from support import FAKE_PYTHON, PATIENCE_S, ROOT
 
 # Two layers of size 64: a token's K and V take 2 · 2 · 64 · 2 = 512 bytes.
@@ -364,8 +364,7 @@ def test_a_traces_own_arrivals_are_replayed_and_belong_to_the_definition(tmp_pat
     (tmp_path / "trace.csv").write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]))
     names = ("trace.parquet", "rejected.parquet", "report.json")
     ingest_trace(tmp_path / "trace.csv", "sextant", *(tmp_path / name for name in names))
-    files = ("requests.parquet", "arrivals.json", "validation.json")
-    fit_workload(tmp_path / "trace.parquet", *(tmp_path / name for name in files))
+    fit_workload(tmp_path / "trace.parquet", WorkloadFiles.in_folder(tmp_path))
     own_rps = 9 / gaps_s.sum()
     # It lasts 0.52 s, and begins again a mean gap later.
     scenario = {"kind": "open_loop", "levels": [own_rps], "duration_s": 0.55, "warmup_s": 0.0}

@@ -9,7 +9,7 @@ from sextant.base.files import read_json, read_parquet
 from sextant.report.trace_characterize import measure_overview
 from sextant.trace.job import ingest_trace
 from sextant.trace.trace_format import require_trace
-from sextant.workload.fit import fit_workload
+from sextant.workload.fit import WorkloadFiles, fit_workload
 from sextant.workload.profiles import read_arrivals
 from sextant.workload.published import load_request_model
 from sextant.workload.request_model import served_requests
@@ -40,8 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     outputs = [folder / name for name in ("t.parquet", "rejected.parquet", "t.report.json")]
     ingest_trace(TRACE, "sextant", *outputs)
-    workload = [folder / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
-    fit_workload(outputs[0], *workload, n_bins=8, seed=0)
+    fit_workload(outputs[0], WorkloadFiles.in_folder(folder), n_bins=8, seed=0)
     return folder
 
 

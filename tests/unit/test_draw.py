@@ -9,7 +9,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.trace.trace_format import TRACE_COLUMNS
 from sextant.workload.draw import ARRIVALS, chosen_arrivals, draw_trace, open_workload, write_trace
-from sextant.workload.fit import fit_workload
+from sextant.workload.fit import WorkloadFiles, fit_workload
 from sextant.workload.generators import Gamma
 from sextant.workload.request_model import RequestModel
 
@@ -38,8 +38,7 @@ def trace(tmp_path_factory):
 def workload(trace):
     folder = trace.parent / "workload"
     folder.mkdir()
-    names = ("requests.parquet", "arrivals.json", "validation.json")
-    fit_workload(trace, *(folder / name for name in names))
+    fit_workload(trace, WorkloadFiles.in_folder(folder))
     return folder
 
 

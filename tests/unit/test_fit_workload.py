@@ -13,8 +13,9 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_json
 from sextant.trace.job import ingest_trace
 from sextant.workload.draw import draw_trace
-from sextant.workload.fit import fit_workload
+from sextant.workload.fit import WorkloadFiles, fit_workload
 from sextant.workload.published import load_request_model
+from sextant.workload.request_model import LengthCaps
 from sextant.workload.trace_arrivals import fitted_arrivals, load_arrivals
 
 RESOURCES = Path(__file__).parents[2] / "resources"
@@ -24,7 +25,7 @@ FILES = ("requests.parquet", "arrivals.json", "validation.json")
 
 
 def _fit(trace: Path, folder: Path, **options: Any) -> dict[str, Any]:
-    return fit_workload(trace, *(folder / name for name in FILES), **options)
+    return fit_workload(trace, WorkloadFiles.in_folder(folder), **options)
 
 
 def _ingest(source: Path, trace_format: str, folder: Path) -> Path:
@@ -73,14 +74,14 @@ def test_figures_of_a_trace_known_by_hand(tmp_path, trace):
 
 
 def test_caps_clip_and_count(tmp_path, trace):
-    figures = _fit(trace, tmp_path, max_input_tokens=600, max_output_tokens=400)
+    figures = _fit(trace, tmp_path, caps=LengthCaps(max_input_tokens=600, max_output_tokens=400))
     # Of 601..1000 there are 400, 40 of them failed; output above 400 begins at input 201.
     assert (figures["n_clipped_input"], figures["n_clipped_output"]) == (360, 720)
     frame = load_request_model(tmp_path).frame
     assert frame["input_tokens"].max() == 600 and frame["output_tokens"].max() == 400
     assert frame.loc[frame["input_tokens"] == 600, "count"].sum() == 360
     with pytest.raises(InputError, match="field 'max_output_tokens': a cap of 0"):
-        _fit(trace, tmp_path, max_output_tokens=0)
+        LengthCaps(max_output_tokens=0)
 
 
 def test_model_files_do_not_change_with_the_code(tmp_path, trace, monkeypatch):
@@ -105,8 +106,8 @@ def test_a_trace_with_nulls_caps_and_a_coarse_clock_is_fitted(tmp_path):
     frame["temperature"] = np.where(rng.random(3000) < 0.2, np.nan, heat)
     frame.to_csv(tmp_path / "t.csv", index=False)
     trace = _ingest(tmp_path / "t.csv", "sextant", tmp_path)
-    caps = {"max_input_tokens": 450, "max_output_tokens": 300}
-    figures = _fit(trace, tmp_path, **caps)
+    caps = LengthCaps(max_input_tokens=450, max_output_tokens=300)
+    figures = _fit(trace, tmp_path, caps=caps)
     model = load_arrivals(tmp_path)
     # The clock is coarse, so that the fit is not tested.
     assert (model.reason, model.ks) == (None, None)

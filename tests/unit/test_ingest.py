@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance, sha256_file
-from sextant.trace.job import ingest_trace
+from sextant.trace.job import IngestSettings, ingest_trace
 from sextant.trace.trace_format import TRACE_COLUMNS
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -38,9 +38,8 @@ def _ingest(
     source: Path, trace_format: str, **options: Any
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
     out = source.parent / "out"
-    report = ingest_trace(
-        source, trace_format, out / "t.parquet", out / "r.parquet", out / "report.json", **options
-    )
+    paths = (out / "t.parquet", out / "r.parquet", out / "report.json")
+    report = ingest_trace(source, trace_format, *paths, IngestSettings(**options))
     assert json.loads((out / "report.json").read_text()) == report
     return pd.read_parquet(out / "t.parquet"), pd.read_parquet(out / "r.parquet"), report
 

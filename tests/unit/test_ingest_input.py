@@ -15,7 +15,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.trace import reading
-from sextant.trace.job import ingest_trace
+from sextant.trace.job import IngestSettings, ingest_trace
 from support import wait_for
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -30,7 +30,7 @@ def ingest(
     source.write_bytes(content.encode() if isinstance(content, str) else content)
     paths = [folder / "out" / name for name in ("t.parquet", "r.parquet", "report.json")]
     options.setdefault("max_rejected_fraction", 1.0)
-    report = ingest_trace(source, trace_format, *paths, **options)
+    report = ingest_trace(source, trace_format, *paths, IngestSettings(**options))
     assert json.loads(paths[2].read_text()) == report
     return pd.read_parquet(paths[0]), pd.read_parquet(paths[1]), report
 

@@ -19,8 +19,9 @@ from sextant.report.trace_characterize import write_trace_report
 from sextant.report.trace_file import explained
 from sextant.trace.trace_format import TRACE_COLUMNS, require_trace
 from sextant.workload.arrivals import measure_arrivals
-from sextant.workload.fit import fit_workload
+from sextant.workload.fit import WorkloadFiles, fit_workload
 from sextant.workload.generators import Mirrored
+from sextant.workload.request_model import LengthCaps
 
 EVIL = '<script>alert("$x$")</script>'
 HOUR_S, DAY_S = 3600, 86400
@@ -41,8 +42,7 @@ def write_trace(path: Path, arrival_s, origin: dict | None = None, **columns) ->
 
 
 def fit(trace: Path, folder: Path, **options) -> Path:
-    names = ("requests.parquet", "arrivals.json", "validation.json")
-    fit_workload(trace, *(folder / name for name in names), **options)
+    fit_workload(trace, WorkloadFiles.in_folder(folder), **options)
     return folder
 
 
@@ -240,7 +240,7 @@ def test_every_workload_of_a_trace_has_its_fidelity_and_shared_arrivals_are_show
     lengths = np.arange(1, 401)
     trace = write_trace(tmp_path / "t.parquet", np.sort(lengths**2 % 997), input_tokens=lengths)
     whole = fit(trace, tmp_path / "whole")
-    capped = fit(trace, tmp_path / "<b>capped", max_input_tokens=100)
+    capped = fit(trace, tmp_path / "<b>capped", caps=LengthCaps(max_input_tokens=100))
     coarse = fit(trace, tmp_path / "coarse", n_bins=2)
     found, html = report(trace, whole, capped, coarse)
     distances = {name: own["ks"]["input_tokens"] for name, own in found["fidelity"].items()}

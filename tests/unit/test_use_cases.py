@@ -6,9 +6,9 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.workload.fit import cap_model, write_use_case, write_workload
+from sextant.workload.fit import WorkloadFiles, cap_model, write_use_case, write_workload
 from sextant.workload.published import load_request_model, load_use_case, use_case_names
-from sextant.workload.request_model import RequestModel
+from sextant.workload.request_model import LengthCaps, RequestModel
 from sextant.workload.trace_arrivals import load_arrivals
 
 NAMES = ["text-generation", "question-answering", "summarization", "conversation"]
@@ -70,12 +70,8 @@ MODEL = RequestModel(
 FILES = ("requests.parquet", "arrivals.json", "validation.json")
 
 
-def files(folder):
-    return [folder / name for name in FILES]
-
-
 def test_a_cap_merges_the_bins_it_makes_equal_and_counts_whom_it_shortened():
-    capped, shares = cap_model(MODEL, {"input_tokens": 40, "output_tokens": None})
+    capped, shares = cap_model(MODEL, LengthCaps(max_input_tokens=40))
     assert capped.frame.to_dict("list") == {
         "input_tokens": [10, 40],
         "output_tokens": [5, 5],
@@ -85,7 +81,8 @@ def test_a_cap_merges_the_bins_it_makes_equal_and_counts_whom_it_shortened():
 
 
 def test_a_workload_is_read_as_it_was_written_and_says_why_it_has_no_arrivals(tmp_path):
-    write_workload(MODEL, *files(tmp_path), origin={"published": "x"}, max_input_tokens=60)
+    files, caps = WorkloadFiles.in_folder(tmp_path), LengthCaps(max_input_tokens=60)
+    write_workload(MODEL, files, origin={"published": "x"}, caps=caps)
     model = load_request_model(tmp_path)
     assert model.frame["input_tokens"].tolist() == [10, 50, 60]
     arrivals = load_arrivals(tmp_path)
@@ -99,9 +96,8 @@ def test_a_workload_is_read_as_it_was_written_and_says_why_it_has_no_arrivals(tm
 def test_a_use_case_becomes_a_workload_of_the_same_bytes_each_time(tmp_path, name):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        write_use_case(
-            name, *files(tmp_path / folder), max_input_tokens=2048, max_output_tokens=512
-        )
+        caps = LengthCaps(max_input_tokens=2048, max_output_tokens=512)
+        write_use_case(name, WorkloadFiles.in_folder(tmp_path / folder), caps=caps)
     for file in FILES[:2]:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     drawn = load_request_model(tmp_path / "a").sample(10_000, seed=1)

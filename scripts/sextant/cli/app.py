@@ -93,7 +93,7 @@ def ingest(
 ) -> None:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
     from sextant.pages.words import duration_words, joined, percent
-    from sextant.trace.job import ingest_trace
+    from sextant.trace.job import IngestSettings, ingest_trace
     from sextant.trace.reading import some_of
     from sextant.trace.trace_format import MAPPED
 
@@ -102,7 +102,8 @@ def ingest(
         fix = "give --format for a published trace, or --columns for a log of your own"
         raise InputError("give one of the two", field="--format, --columns", fix=fix)
     rejected, about = (out.with_suffix(f".{end}") for end in ("rejected.parquet", "report.json"))
-    report = ingest_trace(source, trace_format or MAPPED, out, rejected, about, **how)
+    settings = IngestSettings(**how)
+    report = ingest_trace(source, trace_format or MAPPED, out, rejected, about, settings)
     say(
         f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
         f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests "

@@ -234,12 +234,15 @@ class RequestOptions:
         from sextant.workload.draw import open_workload
         from sextant.workload.fit import cap_model
         from sextant.workload.prompts import RandomTokens
+        from sextant.workload.request_model import LengthCaps
 
-        caps = {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
+        caps = LengthCaps(
+            max_input_tokens=self.max_input_tokens, max_output_tokens=self.max_output_tokens
+        )
         requests, clipped_fraction = cap_model(open_workload(workload), caps)
         draw = drawn_from(requests, self._texts(is_text) or RandomTokens(self.vocab_size))
         facts: dict[str, Any] = {"workload": workload, "clipped_fraction": clipped_fraction}
-        facts |= {f"max_{name}": int(requests.frame[name].max()) for name in caps}
+        facts |= {f"max_{name}": int(requests.frame[name].max()) for name in caps.by_column()}
         fields = {"workload_id": Path(workload).stem, "definition": facts, "sampler": "joint"}
         return draw, {**fields, "unsent_parameters": tuple(unsent_parameters(requests))}
 

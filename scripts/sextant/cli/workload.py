@@ -3,12 +3,16 @@
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sextant.base.errors import InputError
 from sextant.cli import options
+
+if TYPE_CHECKING:
+    from sextant.workload.fit import WorkloadFiles
+    from sextant.workload.request_model import LengthCaps
 
 _TEXT_ENDINGS = (".json", ".jsonl")
 _LONG = 200  # Letters of an arrival process's parameter from which on the provenance leaves it out.
@@ -38,11 +42,10 @@ def fit(
     from sextant.base.files import atomic_folder, sha256_file
     from sextant.pages.words import joined, percent
     from sextant.workload import published
-    from sextant.workload.fit import fit_workload, write_use_case, write_workload
-    from sextant.workload.request_model import N_BINS
+    from sextant.workload.fit import WorkloadFiles, fit_workload, write_use_case, write_workload
+    from sextant.workload.request_model import N_BINS, LengthCaps
 
-    caps: dict[str, Any] = {"max_input_tokens": max_input_tokens}
-    caps["max_output_tokens"] = max_output_tokens
+    caps = LengthCaps(max_input_tokens=max_input_tokens, max_output_tokens=max_output_tokens)
     path = Path(source)
     is_use_case = source in published.use_case_names() and not path.exists()
     is_text = path.suffix in _TEXT_ENDINGS
@@ -51,17 +54,18 @@ def fit(
         fix = "leave it out: the bins are there already"
         raise InputError("nothing is binned", field="--n-bins", fix=fix)
     with atomic_folder(out, last="arrivals.json") as new:
-        files = [new / name for name in ("requests.parquet", "arrivals.json", "validation.json")]
+        files = WorkloadFiles.in_folder(new)
         if is_use_case:
-            figures = write_use_case(source, *files, **caps)
+            figures = write_use_case(source, files, caps=caps)
         elif is_histogram:
             model = published.require_lengths(published.load_request_model(path), path)
             origin = {"inputs_sha256": {"source": sha256_file(path)}}
-            figures = write_workload(model, *files, origin=origin, **caps)
+            figures = write_workload(model, files, origin=origin, caps=caps)
         elif is_text:
             figures = _fit_texts(path, files, tokenizer, n_bins or N_BINS, caps)
         else:
-            figures = fit_workload(path, *files, **caps, n_bins=n_bins or N_BINS, seed=seed)
+            n_bins = n_bins or N_BINS
+            figures = fit_workload(path, files, caps=caps, n_bins=n_bins, seed=seed)
     bins, n_requests = f"{figures['n_joint_bins']:,} joint bins", figures["n_requests"]
     if "clipped_fraction" in figures:
         shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
@@ -90,7 +94,11 @@ def _is_histogram(source: Path) -> bool:
 
 
 def _fit_texts(
-    source: Path, files: list[Path], tokenizer: Path | None, n_bins: int, caps: dict[str, Any]
+    source: Path,
+    files: "WorkloadFiles",
+    tokenizer: Path | None,
+    n_bins: int,
+    caps: "LengthCaps",
 ) -> dict[str, Any]:
     """Write the workload of a file of prompts and responses, and return its figures."""
     from sextant.base.files import sha256_file
@@ -107,7 +115,7 @@ def _fit_texts(
     options.say(f"{source}: {len(requests):,} requests of {n_items:,} items; {left_out}")
     inputs = {"source": sha256_file(source), "tokenizer": sha256_file(tokenizer)}
     origin = {"inputs_sha256": inputs, "n_bins": n_bins}
-    return write_workload(fit_request_model(requests, n_bins), *files, origin=origin, **caps)
+    return write_workload(fit_request_model(requests, n_bins), files, origin=origin, caps=caps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO, slo_of
 from sextant.trace.date_times import check_start_time
-from sextant.trace.trace_format import columns_given, named_format
+from sextant.trace.trace_format import named_format, read_columns
 from sextant.workload.published import use_case_names
 
 
@@ -199,7 +199,7 @@ def load_experiment(
         name: load_sheet(paths[name], *SHEETS[name]) if name in given else [] for name in SHEETS
     }
     for row in (row for row in rows["traces"] if "columns" in row):
-        row["columns"] = columns_given(row["columns"])
+        row["columns"] = read_columns(row["columns"])
     by_id = {
         name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
     }

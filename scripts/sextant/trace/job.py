@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,88 +41,125 @@ _BATCH_ROWS = 100_000
 _MEMORY = "300MB"  # of a sort; what does not fit into it goes to the disk
 
 
+@dataclass(frozen=True, kw_only=True)
+class IngestSettings:
+    """How the rows of a source are read, and what is tolerated in them."""
+
+    columns: formats.Columns | None = None
+    """The log's name of each column, for the format `columns`; or the path of a mapping file."""
+    time_unit: str | None = None  #: Unit of the arrivals of `columns`; see `formats.TIME_UNITS`.
+    start_time: str | None = None  #: ISO 8601 date-time at which the source's clock shows zero.
+    ignore_unknown: bool = False
+    """Leave out columns that the format does not know; the report names them."""
+    max_rejected_fraction: float = 0.01  #: Largest share of malformed rows that is tolerated.
+    max_rate_rps: float = MAX_RATE_RPS
+    """Highest mean rate that is believed; a wrong unit of time shows in it."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_rejected_fraction <= 1:
+            problem = f"a share of {self.max_rejected_fraction}"
+            fix = "give a number from 0 to 1"
+            raise InputError(problem, field="max_rejected_fraction", fix=fix)
+
+
+DEFAULT_SETTINGS = IngestSettings()
+
+
 def ingest_trace(
     source: str | Path,
     trace_format: str,
     trace_out: str | Path,
     rejected_out: str | Path,
     report_out: str | Path,
-    *,
-    max_rejected_fraction: float = 0.01,
-    start_time: str | None = None,
-    columns: formats.Columns | None = None,
-    time_unit: str | None = None,
-    ignore_unknown: bool = False,
-    max_rate_rps: float = MAX_RATE_RPS,
+    settings: IngestSettings = DEFAULT_SETTINGS,
 ) -> dict[str, Any]:
     """Normalise a trace to Parquet; write its malformed rows and a report, too.
 
     A request without an output token is `failed`, unless the source has a status of its own; a
-    failed request needs no tokens. One without an id gets its line number. Report and provenance
-    carry `start_time`, the date-time of `arrival_s` = 0 (in UTC where a zone is known, null if
-    unknown), and `first_tick_s`, what the source's clock shows then (null for date-times).
+    failed request needs no tokens. A request without an id gets its line number. Report and
+    provenance have `start_time`, the date-time of `arrival_s` = 0 (in UTC where the zone is known,
+    null if unknown), and `first_tick_s`, what the source's clock shows then (null for date-times).
 
     Args:
         source: CSV, JSON lines (`.gz` and `.zst` too) or, for `sextant` and `columns`, Parquet.
-        trace_format: a publisher's, or `columns`; see `named_format`. `columns` may be the path
-            of a mapping file.
-        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. Of a source
-            that is not, `n_moved` rows were late, by `most_late_s` at most.
+        trace_format: a publisher's, or `columns`; see `named_format`.
+        trace_out: the trace contract (`TRACE_COLUMNS`), in the order of arrival. If the source is
+            not in this order, the report has `n_moved`, the number of late rows, and `most_late_s`.
         rejected_out: `line` (from 1, a CSV's header included), `reason` and `raw` of malformed
             rows, and of rows whose time is far from all others (line null).
         report_out: JSON with what this function returns.
-        max_rejected_fraction: largest share of malformed rows that is tolerated.
-        start_time: ISO 8601 date-time at which the source's clock shows zero.
-        ignore_unknown: leave columns out that the format does not know; the report names them.
-        max_rate_rps: highest mean rate that is believed; a wrong unit of time shows in it.
 
     Raises InputError, and writes nothing: wrong columns, no rows, too many malformed ones, times
     that show a wrong unit, a wrong argument, or an output that would replace another file.
     """
-    source, paths = Path(source), [Path(path) for path in (trace_out, rejected_out, report_out)]
-    columns = None if columns is None else formats.columns_given(columns)
-    form = formats.named_format(trace_format, source, columns, time_unit)
-    form = replace(form, ignores_unknown=form.ignores_unknown or ignore_unknown)
-    if not 0 <= max_rejected_fraction <= 1:
-        problem, fix = f"a share of {max_rejected_fraction}", "give a number from 0 to 1"
-        raise InputError(problem, field="max_rejected_fraction", fix=fix)
+    source = Path(source)
+    paths = [Path(path) for path in (trace_out, rejected_out, report_out)]
+    columns = settings.columns
+    if columns is not None:
+        columns = formats.read_columns(columns)
+    form = _format_of(source, trace_format, columns, settings)
+    _check_outputs(source, paths)
+
+    facts: dict[str, Any] = {"trace_format": trace_format}
+    if columns is not None:
+        facts |= {"columns": columns, "time_unit": settings.time_unit}
+    if form.block_tokens is not None:
+        facts["block_tokens"] = form.block_tokens
+
+    with ExitStack() as stack:
+        trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
+        output = Output(trace, rejected, form)
+        stack.callback(output.close)
+
+        ignored: list[str] = []
+        for rows in read_rows(source, form, ignored):
+            output.write(rows)
+        output.put_in_order()
+
+        counts = output.counts()
+        _check_counts(source, counts, output.shown, settings.max_rejected_fraction, form)
+        date_times.check_first_tick(source, output.first_tick, form, settings.start_time)
+        _check_rate(source, counts["n_accepted"], counts["duration_s"], settings.max_rate_rps)
+
+        start = date_times.start_facts(
+            output.first_tick, form, settings.start_time, output.is_zoned
+        )
+        origin = provenance({"source": source}, **facts) | start
+        output.add_provenance(origin)
+        report = {
+            **counts,
+            "ignored_columns": ignored,
+            **start,
+            "source_sha256": origin["inputs_sha256"]["source"],
+            "provenance": origin,
+        }
+        write_json(summary, report)
+    return report
+
+
+def _format_of(
+    source: Path, trace_format: str, columns: formats.Columns | None, settings: IngestSettings
+) -> formats.TraceFormat:
+    """Return the format of a source, with what the settings and its first lines say."""
+    form = formats.named_format(trace_format, source, columns, settings.time_unit)
+    form = replace(form, ignores_unknown=form.ignores_unknown or settings.ignore_unknown)
     if not source.is_file():
         problem = "is not a file" if source.exists() else "there is no such file"
         raise InputError(problem, file=source, fix="correct the trace's path")
-    form = as_written(source, form, has_unit=time_unit is not None)
-    if start_time is not None:
-        date_times.check_start_time(start_time, form)
+    form = as_written(source, form, has_unit=settings.time_unit is not None)
+    if settings.start_time is not None:
+        date_times.check_start_time(settings.start_time, form)
+    return form
+
+
+def _check_outputs(source: Path, paths: list[Path]) -> None:
+    """Refuse an output that would replace the source or another output."""
     taken = {source.resolve(): "the source"}
     for path in paths:
         if path.resolve() in taken:
             problem = f"the output would replace {taken[path.resolve()]}"
             raise InputError(problem, file=path, fix="give each file a name of its own")
         taken[path.resolve()] = "another output"
-    facts: dict[str, Any] = {"trace_format": trace_format}
-    if columns is not None:
-        facts |= {"columns": columns, "time_unit": time_unit}
-    if form.block_tokens is not None:
-        facts["block_tokens"] = form.block_tokens
-    with ExitStack() as stack:
-        trace, rejected, summary = (stack.enter_context(atomic_path(path)) for path in paths)
-        output = Output(trace, rejected, form)
-        stack.callback(output.close)
-        ignored: list[str] = []
-        for rows in read_rows(source, form, ignored):
-            output.write(rows)
-        output.put_in_order()
-        counts = output.counts()
-        _check_counts(source, counts, output.shown, max_rejected_fraction, form)
-        date_times.check_first_tick(source, output.first_tick, form, start_time)
-        _check_rate(source, counts["n_accepted"], counts["duration_s"], max_rate_rps)
-        start = date_times.start_facts(output.first_tick, form, start_time, output.is_zoned)
-        known = provenance({"source": source}, **facts) | start
-        output.add_provenance(known)
-        source_sha256 = known["inputs_sha256"]["source"]
-        report = {**counts, "ignored_columns": ignored, **start, "source_sha256": source_sha256}
-        report["provenance"] = known
-        write_json(summary, report)
-    return report
 
 
 def _check_counts(

@@ -164,16 +164,19 @@ Columns = str | Mapping[str, Any]
 """What a log calls the columns of a trace: in one line, or as a mapping file has it."""
 
 
-def columns_given(given: Columns) -> Columns:
-    """Return what a mapping file says, where `given` is its path (.yaml, .yml), else `given`."""
-    if not isinstance(given, str) or Path(given).suffix not in (".yaml", ".yml"):
-        return given
-    content = read_yaml(given)
-    check_fields(MappingFile, content, given)
+def read_columns(columns: Columns) -> Columns:
+    """Return the content of a mapping file if `columns` is its path (.yaml, .yml), else `columns`.
+
+    Raises InputError: the mapping file is malformed.
+    """
+    if not isinstance(columns, str) or Path(columns).suffix not in (".yaml", ".yml"):
+        return columns
+    content = read_yaml(columns)
+    check_fields(MappingFile, content, columns)
     try:
         _mapped_format(content, None, "")
     except InputError as error:
-        raise error.at(file=given) from None
+        raise error.at(file=columns) from None
     return content
 
 

@@ -4,9 +4,9 @@ LLM-Pilot judges by eye, from cumulative distributions (V-A); here the figures a
 differences of two of them (Kolmogorov-Smirnov), and of two matrices of Spearman's rank correlation.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -15,50 +15,64 @@ from numpy.typing import ArrayLike
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable, provenance, read_provenance, sha256_file, write_json
 from sextant.workload import request_model
-from sextant.workload.arrivals import choose_arrivals, fit_arrivals, on_fine_clock
+from sextant.workload.arrivals import (
+    ArrivalChoice,
+    choose_arrivals,
+    fit_arrivals,
+    on_fine_clock,
+)
 from sextant.workload.generators import child_seed
 from sextant.workload.profiles import read_arrivals
 from sextant.workload.published import load_use_case
+from sextant.workload.request_model import NO_CAPS, LengthCaps
 from sextant.workload.trace_arrivals import arrivals_to_json, arrivals_to_plain, write_times
+
+_FILE_NAMES = ("requests.parquet", "arrivals.json", "validation.json")
+
+
+@dataclass(frozen=True)
+class WorkloadFiles:
+    """Paths of a workload's files; the trace's own times lie beside `arrivals`."""
+
+    requests: Path  #: the request model, `requests.parquet`
+    arrivals: Path  #: the arrival models, `arrivals.json`
+    validation: Path  #: how faithful the models are, `validation.json`
+
+    @classmethod
+    def in_folder(cls, folder: str | Path) -> Self:
+        """Return the paths in a workload's folder, under their usual names."""
+        return cls(*(Path(folder, name) for name in _FILE_NAMES))
 
 
 def fit_workload(
     trace: str | Path,
-    requests_out: str | Path,
-    arrivals_out: str | Path,
-    validation_out: str | Path,
+    files: WorkloadFiles,
     *,
-    max_input_tokens: int | None = None,
-    max_output_tokens: int | None = None,
+    caps: LengthCaps = NO_CAPS,
     n_bins: int = request_model.N_BINS,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Fit the request model and the arrival models of a trace; write them and their fidelity.
 
-    `requests_out` (`requests.parquet`) has one row per joint bin of at most `n_bins` a parameter,
-    `arrivals_out` (`arrivals.json`) the arrival models, `arrivals.parquet` beside it the trace's
-    own times, of a coarse clock spread over its steps. `validation_out` has the figures that are
-    returned; all others depend on the trace's source and the parameters alone, so that edits of the
-    code leave benchmarks alone. Requests above a cap (tokens) are cut to it and counted; failed
-    ones are arrivals only. `seed` is of the samples that models are judged by. InputError: a cap
-    below 1, no request to fit, or arrivals out of order.
+    The request model has one row per joint bin, of at most `n_bins` a parameter. Its times are
+    written too, those of a coarse clock spread over the clock's steps. Requests above a cap are cut
+    to it and counted. Failed requests count as arrivals only. `seed` draws the samples by which the
+    models are judged.
+
+    All files but the validation depend on the trace's source and the parameters alone: an edit of
+    the code makes no benchmark stale.
+
+    Returns what the validation file holds. Raises InputError: no request to fit, or arrivals out of
+    order.
     """
-    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
-    request_model.check_caps(caps)
     facts = {"inputs_sha256": read_provenance(trace).get("inputs_sha256", {})}
-    facts |= {**{f"max_{name}": cap for name, cap in caps.items()}, "n_bins": n_bins, "seed": seed}
+    facts |= {**asdict(caps), "n_bins": n_bins, "seed": seed}
+
     served = request_model.ServedRequests.of(trace, caps)
     requests = served.fit(n_bins)
-    validation: dict[str, Any] = {
-        "n_requests": int(served.counts.sum()),
-        "n_failed": served.n_failed,
-        "n_clipped_input": served.n_clipped["input_tokens"],
-        "n_clipped_output": served.n_clipped["output_tokens"],
-        "n_joint_bins": len(requests.frame),
-        "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
-        **exact_fidelity(served.frame, served.counts, requests),
-    }
+    validation = _request_figures(served, requests)
     del served  # of a long trace the arrivals need the memory
+
     times = read_arrivals(trace)
     arrivals = fit_arrivals(times)
     times, _ = on_fine_clock(times, child_seed(seed, 0))
@@ -66,42 +80,70 @@ def fit_workload(
         choice = choose_arrivals(times, arrivals, seed=seed)
     except InputError as error:
         raise error.at(file=trace) from None
-    judged = {
-        name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
-        for name, fit in choice.fits.items()
-    }
-    chosen: dict[str, Any] = {"model": choice.model, "why": choice.why}
-    measured = {"not_judged": list(choice.left_out), "trace": choice.trace, "models": judged}
-    validation |= {"ks_gaps": arrivals.ks, "arrivals": {**chosen, **measured}, "seed": seed}
+
+    validation |= {"ks_gaps": arrivals.ks, "arrivals": _arrival_figures(choice), "seed": seed}
     validation["provenance"] = provenance({"trace": trace}, fit=facts)
-    chosen["models"] = {
+    models = {
         name: {"process": fit.process and arrivals_to_plain(fit.process), "reason": fit.reason}
         for name, fit in choice.fits.items()
     }
-    requests.save(requests_out, facts)
-    times_out = write_times(arrivals_out, times, facts)
-    hashes = {"requests_sha256": sha256_file(requests_out), "times_sha256": sha256_file(times_out)}
-    write_json(arrivals_out, arrivals_to_json(arrivals, chosen, **facts, **hashes))
-    write_json(validation_out, validation)
+
+    requests.save(files.requests, facts)
+    times_path = write_times(files.arrivals, times, facts)
+    sha256 = {
+        "requests_sha256": sha256_file(files.requests),
+        "times_sha256": sha256_file(times_path),
+    }
+    chosen = {"model": choice.model, "why": choice.why, "models": models}
+    write_json(files.arrivals, arrivals_to_json(arrivals, chosen, **facts, **sha256))
+    write_json(files.validation, validation)
     return validation
+
+
+def _request_figures(
+    served: request_model.ServedRequests, model: request_model.RequestModel
+) -> dict[str, Any]:
+    """Return the figures of the request model, as `validation.json` has them."""
+    return {
+        "n_requests": int(served.counts.sum()),
+        "n_failed": served.n_failed,
+        "n_clipped_input": served.n_clipped["input_tokens"],
+        "n_clipped_output": served.n_clipped["output_tokens"],
+        "n_joint_bins": len(model.frame),
+        "n_bins": {name: model.frame[name].nunique(False) for name in model.parameters},
+        **exact_fidelity(served.frame, served.counts, model),
+    }
+
+
+def _arrival_figures(choice: ArrivalChoice) -> dict[str, Any]:
+    """Return how the arrival models compare, as `validation.json` has it."""
+    return {
+        "model": choice.model,
+        "why": choice.why,
+        "not_judged": list(choice.left_out),
+        "trace": choice.trace,
+        "models": {
+            name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
+            for name, fit in choice.fits.items()
+        },
+    }
 
 
 def write_workload(
     model: request_model.RequestModel,
-    requests_out: str | Path,
-    arrivals_out: str | Path,
-    validation_out: str | Path,
+    files: WorkloadFiles,
     *,
     origin: dict[str, Any],
-    max_input_tokens: int | None = None,
-    max_output_tokens: int | None = None,
+    caps: LengthCaps = NO_CAPS,
 ) -> dict[str, Any]:
-    """Write the files of `fit_workload` for a model that comes without a trace (`origin`). Its load
-    is given when it is run (Papaioannou and Doudali): a rate, or everything at once.
-    `arrivals.json` has no parameters, `arrivals.parquet` no row."""
-    caps = {"input_tokens": max_input_tokens, "output_tokens": max_output_tokens}
+    """Write the files of `fit_workload` for a model that comes without a trace.
+
+    `origin` says where the model comes from. Its load is set when the workload is run (Papaioannou
+    and Doudali): a rate, or everything at once. So `arrivals.json` has no parameters and
+    `arrivals.parquet` no row.
+    """
     capped, clipped_fraction = cap_model(model, caps)
-    facts = {**origin, **{f"max_{name}": cap for name, cap in caps.items()}}
+    facts = {**origin, **asdict(caps)}
     validation = {
         "n_requests": int(capped.weights.sum()) if "count" in capped.frame else None,
         "clipped_fraction": clipped_fraction,
@@ -109,45 +151,51 @@ def write_workload(
         "ks": {},  # there is no trace to differ from
         "provenance": provenance(fit=facts),
     }
-    capped.save(requests_out, facts)
-    unknown = replace(fit_arrivals(np.empty(0)), reason="the requests came without times")
-    write_times(arrivals_out, np.empty(0), facts)
-    sha256 = sha256_file(requests_out)
-    write_json(arrivals_out, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
-    write_json(validation_out, validation)
+
+    capped.save(files.requests, facts)
+    no_times = np.empty(0)
+    unknown = replace(fit_arrivals(no_times), reason="the requests came without times")
+    write_times(files.arrivals, no_times, facts)
+    sha256 = sha256_file(files.requests)
+    write_json(files.arrivals, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
+    write_json(files.validation, validation)
     return validation
 
 
-def write_use_case(name: str, *files: str | Path, **caps: Any) -> dict[str, Any]:
-    """Write a use case that ships as a workload; `files` and `caps` as in `write_workload`."""
+def write_use_case(
+    name: str, files: WorkloadFiles, *, caps: LengthCaps = NO_CAPS
+) -> dict[str, Any]:
+    """Write a use case that ships as a workload; see `write_workload`."""
     model, sources = load_use_case(name)
     origin = {"use_case": name, "sources": sources}
-    return write_workload(model, *files, origin=origin, **caps)
+    return write_workload(model, files, origin=origin, caps=caps)
 
 
 def write_fixed_lengths(
-    input_tokens: int, output_tokens: int, *files: str | Path, **caps: Any
+    input_tokens: int, output_tokens: int, files: WorkloadFiles, *, caps: LengthCaps = NO_CAPS
 ) -> dict[str, Any]:
     """Write a workload of requests of the same lengths (Recasens et al., 3.2: 512 in, 256 out)."""
     lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
     model = request_model.RequestModel(pd.DataFrame([{**lengths, "count": 1}]))
-    return write_workload(model, *files, origin=lengths, **caps)
+    return write_workload(model, files, origin=lengths, caps=caps)
 
 
 def cap_model(
-    model: request_model.RequestModel, caps: dict[str, int | None]
+    model: request_model.RequestModel, caps: LengthCaps
 ) -> tuple[request_model.RequestModel, dict[str, float]]:
-    """Return a model with its lengths cut to caps, and the share of requests each cap shortened."""
-    request_model.check_caps(caps)
-    frame, weights, shares = model.frame.copy(), model.weights, {}
-    for name, cap in caps.items():
-        over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
-        shares[name] = float(weights[over].sum() / weights.sum())
-        if over.any():
+    """Return a model with its lengths cut to the caps, and by column the share of requests cut."""
+    frame = model.frame.copy()
+    weights = model.weights
+    clipped_fraction = {}
+    for name, cap in caps.by_column().items():
+        is_over = (frame[name] > cap).to_numpy(bool) if cap else np.zeros(len(frame), bool)
+        clipped_fraction[name] = float(weights[is_over].sum() / weights.sum())
+        if is_over.any():
             frame[name] = frame[name].clip(upper=cap)
+
     weight = next(name for name in request_model.WEIGHT_COLUMNS if name in frame)
     merged = frame.groupby(model.parameters, dropna=False, sort=False)[weight].sum()
-    return request_model.RequestModel(merged.reset_index()), shares
+    return request_model.RequestModel(merged.reset_index()), clipped_fraction
 
 
 def exact_fidelity(

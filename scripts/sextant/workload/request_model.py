@@ -6,7 +6,7 @@ DuckDB counts the requests of a trace that did not fail, without holding the tra
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,6 +32,27 @@ _MEMORY = "300MB"  # of counting a trace; what does not fit into it goes to the 
 WEIGHT_COLUMNS = ("count", "probability")
 SAMPLERS = ("joint", "independent")
 Trace: TypeAlias = pd.DataFrame | str | Path  # the requests of a trace, or its file
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthCaps:
+    """Most tokens of a request on each side; longer requests are cut to it. None: no cap."""
+
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for field_name, cap in asdict(self).items():
+            if cap is not None and cap < 1:
+                fix = "give 1 or more tokens, or no cap"
+                raise InputError(f"a cap of {cap}", field=field_name, fix=fix)
+
+    def by_column(self) -> dict[str, int | None]:
+        """Return the cap on each column of lengths."""
+        return {"input_tokens": self.max_input_tokens, "output_tokens": self.max_output_tokens}
+
+
+NO_CAPS = LengthCaps()
 
 
 @dataclass(frozen=True)
@@ -85,14 +106,6 @@ def _draw_places(weights: np.ndarray, n: int, seed: Seed) -> np.ndarray:
     # A number times the total can round up to the total, which no place exceeds.
     cumulative[np.flatnonzero(weights)[-1] :] = np.inf
     return np.searchsorted(cumulative, drawn, side="right")
-
-
-def check_caps(caps: Mapping[str, int | None]) -> None:
-    """Refuse a cap on a length (by its column) that no request can keep."""
-    for name, cap in caps.items():
-        if cap is not None and cap < 1:
-            fix = "give 1 or more tokens, or no cap"
-            raise InputError(f"a cap of {cap}", field=f"max_{name}", fix=fix)
 
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
@@ -171,9 +184,9 @@ class ServedRequests:
     n_clipped: Mapping[str, int]  # requests above the cap on a parameter, which were cut to it
 
     @classmethod
-    def of(cls, trace: Trace, caps: Mapping[str, int | None] | None = None) -> "ServedRequests":
+    def of(cls, trace: Trace, caps: LengthCaps = NO_CAPS) -> "ServedRequests":
         """Count the requests of a trace, lengths cut to `caps`. InputError: none succeeded."""
-        capped = {name: cap for name, cap in (caps or {}).items() if cap is not None}
+        capped = {name: cap for name, cap in caps.by_column().items() if cap is not None}
         with _served(trace) as (database, names, n_failed):
             over = "".join(f", count(*) FILTER ({name} > {cap})" for name, cap in capped.items())
             _, *n_over = database.execute(f"SELECT count(*){over} FROM served").fetchall()[0]
@@ -183,7 +196,7 @@ class ServedRequests:
             )
             query = f"SELECT {columns} count(*) AS n FROM served GROUP BY ALL ORDER BY ALL"
             frame = database.execute(f"{query} NULLS LAST").df()
-        n_clipped = dict.fromkeys(caps or {}, 0) | dict(zip(capped, n_over, strict=True))
+        n_clipped = dict.fromkeys(caps.by_column(), 0) | dict(zip(capped, n_over, strict=True))
         return cls(frame[names], frame["n"].to_numpy(), n_failed, n_clipped)
 
     def fit(self, n_bins: int = N_BINS) -> RequestModel:
