@@ -10,10 +10,11 @@ from test_law import CONFIGS, LLMS, latencies, rows
 
 from sextant.base.errors import InputError
 from sextant.facts.slo import SLO
-from sextant.judge import scores
 from sextant.judge.accuracy import accuracy, predict_held_out, prediction_table
+from sextant.judge.comparison import evaluate_predictors
 from sextant.judge.configurations import separate_configurations
 from sextant.judge.evaluate import evaluate_predictor
+from sextant.judge.random_slos import random_slos
 from sextant.judge.task import Task, task_of_characterization
 from sextant.law.energy import energy_rows, log_energy
 from sextant.law.posterior import columns_of
@@ -106,8 +107,8 @@ def test_an_engine_is_predicted_from_the_others(folder):
 
 def test_random_slos_lie_within_what_was_measured_and_follow_the_seed(folder):
     known = task(folder)
-    drawn = scores.random_slos(known, 50, 3)
-    assert drawn == scores.random_slos(known, 50, 3) != scores.random_slos(known, 50, 4)
+    drawn = random_slos(known, 50, 3)
+    assert drawn == random_slos(known, 50, 3) != random_slos(known, 50, 4)
     for name in ("ttft_ms", "tpot_ms"):
         low, high = known.points[f"mean_{name}"].quantile([0.05, 0.95])
         limits = [getattr(slo, name) for slo in drawn]
@@ -115,11 +116,11 @@ def test_random_slos_lie_within_what_was_measured_and_follow_the_seed(folder):
     users = [slo.users for slo in drawn]
     assert known.points["users"].min() <= min(users)
     assert known.points["users"].max() < max(users) <= 8 * known.points["users"].max()
-    shared = scores.random_slos(replace(known, has_fixed_lengths=False), 1, 3)[0]
+    shared = random_slos(replace(known, has_fixed_lengths=False), 1, 3)[0]
     assert shared.first_token == "nttft" and shared.itl_ms and not shared.tpot_ms
     without = replace(known, points=known.points.assign(users=np.nan))
     with pytest.raises(InputError, match=r"'--random-slos': archive:made-up lacks .* users\."):
-        scores.random_slos(without, 1, 3)
+        random_slos(without, 1, 3)
 
 
 @pytest.mark.parametrize("hold_out", ["engine", "engine_version"])
@@ -200,5 +201,5 @@ def test_slos_and_accuracy_that_ask_the_same_are_fitted_once(folder, monkeypatch
 
     monkeypatch.setattr("sextant.judge.accuracy.predict_held_out", counted)
     known = load_folder(folder)
-    (row,) = scores.evaluate_predictors(known, 2, ["roofline"], 42)["predictors"]
+    (row,) = evaluate_predictors(known, 2, ["roofline"], 42)["predictors"]
     assert row["n_scenarios"] == 2 and row["n_tpot"] == 64 and fits == [("llm", "ttft")]
