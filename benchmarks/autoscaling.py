@@ -22,9 +22,9 @@ from sextant.ask.question import Question
 from sextant.capacity.policies import read_policy
 from sextant.capacity.simulation import Sent, simulate_llm
 from sextant.facts.startup import Startup
-from sextant.simulate.simulation import SimulatedRequests
 from sextant.workload.lengths import Length
 from sextant.workload.lengths import RequestLengths as Lengths
+from sextant.workload.requests import RequestStream
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 BOOT_S = 87.0
@@ -35,7 +35,7 @@ def simulated(run: Path, replicas: pd.DataFrame, startup: Startup) -> dict[str, 
     """Return the answer for a run's requests under replicas over time."""
     table = pd.read_csv(run / "requests.csv").sort_values("arrival_s", kind="stable")
     columns = (table[name].to_numpy() for name in ("arrival_s", "input_tokens", "output_tokens"))
-    requests = SimulatedRequests.of(*columns)
+    requests = RequestStream.of(*columns)
     end_s = float(pd.read_csv(run / "replicas.csv")["t_s"].iloc[-1])
     means = [float(table[name].mean()) for name in ("input_tokens", "output_tokens")]
     lengths = Lengths(*(Length(mean, mean) for mean in means))

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.simulate.simulation import Scheduler, SimulatedRequests, Simulation, StepLaw, simulate
+from sextant.simulate.simulation import Scheduler, Simulation, StepLaw, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from real_vllm import Scheduled, schedule_with_vllm
+from sextant.workload.requests import RequestStream
 
 LAW = StepLaw(3, 4, 0.21, 3e-4, 0.023, 1.1e-6, 1.3)
 ROOMY = Scheduler(100_000, 64, 2048, max_model_len=2048, has_prefix_caching=False)
@@ -39,23 +40,21 @@ CASES = {
 }
 
 
-def made_up(n: int, seed: int = 0) -> SimulatedRequests:
+def made_up(n: int, seed: int = 0) -> RequestStream:
     """Return bursty requests, half of them with one of ten prefixes of up to 300 tokens."""
     random = np.random.default_rng(seed)
     arrival_s = random.gamma(0.5, 1 / (0.5 * 25), n).cumsum()
     inputs, outputs = random.integers(300, 700, n), random.integers(1, 120, n)
     lengths = random.integers(20, 300, 10)
     prefix = np.where(random.random(n) < 0.5, random.integers(0, 10, n), -1)
-    return SimulatedRequests.of(
+    return RequestStream.of(
         arrival_s, inputs, outputs, prefix, np.where(prefix >= 0, lengths[prefix], 0)
     )
 
 
-def with_one_prefix(requests: SimulatedRequests) -> SimulatedRequests:
+def with_one_prefix(requests: RequestStream) -> RequestStream:
     """Return the same requests, the first 40% of each prompt the same for all."""
-    shared = np.round(0.4 * requests.input_tokens)
-    arrays = (requests.arrival_s, requests.input_tokens, requests.output_tokens)
-    return SimulatedRequests.of(*arrays, np.zeros(len(requests)), shared)
+    return requests.with_common_prefix(0.4)
 
 
 def compare(made: Simulation, real: Scheduled) -> dict[str, float]:

@@ -26,12 +26,13 @@ from sextant.ask.laws import LLMLaws, ServerLaws, Settings, find_laws
 from sextant.ask.question import Question
 from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
-from sextant.decide.demand import RequestStream, Target, mean_lengths_of
 from sextant.decide.simulated_sizing import SimulatedReplica, simulated_server, size_by_simulation
 from sextant.decide.sizing import fewest_replicas
+from sextant.decide.windows import Target
 from sextant.facts.slo import SLO
-from sextant.simulate.simulation import NAMES, OK, SimulatedRequests, StepLaw, simulate_closed
+from sextant.simulate.simulation import NAMES, OK, StepLaw, simulate_closed
 from sextant.trace.job import ingest_trace
+from sextant.workload.requests import RequestStream, mean_lengths_of
 
 HERE = Path(__file__).parents[1]
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", HERE.parent / "shared" / "datasets"))
@@ -98,11 +99,11 @@ def closed_rate(laws: ServerLaws, demand: RequestStream, slo: SLO) -> float:
     n = 20_000
     places = np.random.default_rng(0).integers(demand.n, size=n)
     lengths = demand.input_tokens[places], demand.output_tokens[places]
-    requests, best = SimulatedRequests.of(np.arange(n, dtype=float), *lengths), 0.0
+    requests, best = RequestStream.of(np.arange(n, dtype=float), *lengths), 0.0
     is_short = sum(lengths) <= laws.schedulers[0].longest
     if not is_short.all():
         kept = tuple(each[is_short] for each in lengths)
-        requests = SimulatedRequests.of(np.arange(len(kept[0]), dtype=float), *kept)
+        requests = RequestStream.of(np.arange(len(kept[0]), dtype=float), *kept)
     low, high = 0, MOST_USERS + 1
     users = 8
     while high - low > 1:

@@ -25,7 +25,8 @@ from sextant.law.terms import batch_limits, step_law
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
-from sextant.simulate.simulation import NAMES, OK, Scheduler, SimulatedRequests, Simulation, StepLaw
+from sextant.simulate.simulation import NAMES, OK, Scheduler, Simulation, StepLaw
+from sextant.workload.requests import RequestStream
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ["archive:inferencex", "archive:inferencex-other-engines", "archive:nvidia-perf"]
@@ -74,10 +75,10 @@ def servers(
     return [StepLaw.of(values) for values in terms], found
 
 
-def requests(inputs: float, outputs: float, n: int, arrival_s: np.ndarray) -> SimulatedRequests:
+def requests(inputs: float, outputs: float, n: int, arrival_s: np.ndarray) -> RequestStream:
     """Return requests of lengths around these means."""
     factors = np.random.default_rng(0).uniform(1 - SPREAD, 1 + SPREAD, (2, n))
-    return SimulatedRequests.of(
+    return RequestStream.of(
         arrival_s, np.round(inputs * factors[0]), np.round(outputs * factors[1])
     )
 

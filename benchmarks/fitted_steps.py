@@ -18,7 +18,8 @@ from sextant.law.roofline import Roofline
 from sextant.law.step_laws import step_laws
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
-from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw, simulate_closed
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate_closed
+from sextant.workload.requests import RequestStream
 
 CONFIGURATION = [
     *("llm_id", "gpu_profile_id", "engine_version", "served_precision", "kv_precision"),
@@ -38,7 +39,7 @@ def simulated(law: StepLaw, row: pd.Series, e2e_ms: float) -> tuple[float, float
     ]
     kv_tokens = int(row["requests_that_fit"] * (row["input_tokens"] + row["output_tokens"] / 2))
     scheduler = Scheduler(kv_tokens, 1024, 8192, has_prefix_caching=False)
-    requests, duration_s = SimulatedRequests.of(np.zeros(n), *tokens), (WAVES - 0.5) * e2e_ms / 1e3
+    requests, duration_s = RequestStream.of(np.zeros(n), *tokens), (WAVES - 0.5) * e2e_ms / 1e3
     try:
         found = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
     except InputError:

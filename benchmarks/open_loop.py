@@ -33,7 +33,8 @@ from sextant.law.terms import NAMES, PARAMETERS, batch_limits, fact_rows, step_l
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import NAMES as TERMS
-from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw, simulate
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.workload.requests import RequestStream
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCE = "archive:inferencex"
@@ -192,7 +193,7 @@ def simulated(study: Study, row: int, law: StepLaw) -> dict[str, float]:
     inputs = np.full(len(arrival_s), round(stage["prompt_len_mean"]))
     outputs = np.full(len(arrival_s), stage["output_len"])
     ids = np.concatenate([warm, ids])
-    requests = SimulatedRequests.of(arrival_s, inputs, outputs, ids, inputs)
+    requests = RequestStream.of(arrival_s, inputs, outputs, ids, inputs)
     scheduler = Scheduler(
         int(study.kv_tokens[row]),
         int(stage["max_num_seqs"]),

@@ -109,7 +109,7 @@ def main() -> None:
         n_tokens = blocks.input_tokens.sum()
         print(f"{len(blocks.ends)} requests, {n_tokens} input tokens, {len(depth)} blocks with ids")
         print("cache (blocks)  reported  simulated  vLLM")
-        requests = demand_of_trace(trace, window_s=60, has_prefixes=True).simulated()
+        requests = demand_of_trace(trace, window_s=60, has_prefixes=True)
         for size in given.cache_blocks:
             is_found = (depth >= 0) & (depth < size * BLOCK // blocks.block_tokens)
             reported = blocks.tokens[is_found].sum() / n_tokens

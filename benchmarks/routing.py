@@ -15,9 +15,10 @@ import pandas as pd
 
 from sextant.ask.laws import MEDIANS, Settings, find_laws
 from sextant.ask.question import Question
-from sextant.simulate.simulation import SimulatedRequests, simulate
+from sextant.simulate.simulation import simulate
 from sextant.workload.lengths import Length
 from sextant.workload.lengths import RequestLengths as Lengths
+from sextant.workload.requests import RequestStream
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 LLM = Path("resources/llms/Qwen__Qwen3-32B.json")
@@ -51,7 +52,7 @@ def main() -> None:
     arrival_s, stage = np.concatenate(arrivals), np.concatenate(stages)
     n = len(arrival_s)
     group = np.concatenate([rng.permutation(m) % GROUPS for m in STAGES.values()])
-    requests = SimulatedRequests.of(
+    requests = RequestStream.of(
         arrival_s, np.full(n, PREFIX + QUESTION), np.full(n, OUTPUT), group, np.full(n, PREFIX)
     )
     table = pd.read_csv(MIRROR / "llmd_guides" / "routing_rate_ladders.csv")

@@ -40,8 +40,9 @@ from sextant.law.measured_server import calibrate, closed_loop_requests
 from sextant.load.measure import LevelResult
 from sextant.load.schedules import run_closed_loop, run_open_loop
 from sextant.load.source import RequestSource, draw_in_order
-from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw, simulate
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate
 from sextant.workload.prompts import RandomTokens
+from sextant.workload.requests import RequestStream
 from support import ROOT
 
 CONFIG = ROOT / "resources" / "llms" / "demo-llama-16m.json"
@@ -89,11 +90,11 @@ def server(folder: Path, core: int) -> Iterator[VLLMServer]:
             yield running
 
 
-def requests_of(rows: pd.DataFrame, arrival_s: np.ndarray) -> SimulatedRequests:
+def requests_of(rows: pd.DataFrame, arrival_s: np.ndarray) -> RequestStream:
     """Return requests of the trace's lengths, in its order, at these times."""
     places = np.arange(len(arrival_s)) % len(rows)
     tokens = rows[["input_tokens", "output_tokens"]].to_numpy()[places]
-    return SimulatedRequests.of(arrival_s, *tokens.T)
+    return RequestStream.of(arrival_s, *tokens.T)
 
 
 class Client:

@@ -24,7 +24,6 @@ import numpy as np
 from sextant.base.files import read_parquet
 from sextant.simulate.simulation import (
     Scheduler,
-    SimulatedRequests,
     Simulation,
     StepLaw,
     on_threads,
@@ -34,6 +33,7 @@ from sextant.simulate.simulation import (
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from plain_simulator import Job, run_plainly
+from sextant.workload.requests import RequestStream
 
 LAW = StepLaw(2, 6, 0.02, 4e-5, 0.02, 1e-7, 1, request_ms=5)
 ROOMY, TIGHT = Scheduler(400_000), Scheduler(12_000, has_prefix_caching=False)
@@ -45,7 +45,7 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
     return run(), time.perf_counter() - start, time.thread_time() - on_core
 
 
-def compare(name: str, requests: SimulatedRequests, scheduler: Scheduler) -> None:
+def compare(name: str, requests: RequestStream, scheduler: Scheduler) -> None:
     """Print what one simulation takes and how it differs from the plain one."""
     simulate(requests, scheduler, LAW)
     runs = [timed(lambda: simulate(requests, scheduler, LAW)) for _ in range(5)]
@@ -54,8 +54,8 @@ def compare(name: str, requests: SimulatedRequests, scheduler: Scheduler) -> Non
     (jobs, _), _, plain_s = timed(lambda: run_plainly(requests, scheduler, LAW))
     n_preempted = sum(job.preemptions for job in jobs)
     print(
-        f"{name}: {len(requests):,} requests, {found.n_steps:,} steps in {seconds:.3f} s: "
-        f"{len(requests) / seconds:,.0f} requests/s; plain {plain_s:.1f} s: "
+        f"{name}: {requests.n:,} requests, {found.n_steps:,} steps in {seconds:.3f} s: "
+        f"{requests.n / seconds:,.0f} requests/s; plain {plain_s:.1f} s: "
         f"{plain_s / seconds:,.0f} times; {differences(found, jobs)}; "
         f"preemptions {found.preemptions.sum():,} and {n_preempted:,}"
     )
@@ -78,11 +78,9 @@ def main() -> None:
     trace = read_parquet(given.trace).to_pandas().sort_values("arrival_s", kind="stable")
     trace = trace[(trace["input_tokens"] > 0) & (trace["output_tokens"] > 0)]
     columns = ("arrival_s", "input_tokens", "output_tokens")
-    requests = SimulatedRequests.of(*(trace[name].to_numpy() for name in columns))
+    requests = RequestStream.of(*(trace[name].to_numpy() for name in columns))
     compare("roomy cache", requests, ROOMY)
-    few = {name: values[:2000] for name, values in vars(requests).items()}
-    few["arrival_s"] = 2 * few["arrival_s"]
-    compare("tight cache", SimulatedRequests(**few), TIGHT)
+    compare("tight cache", requests.at(slice(2000)).at_speed(0.5), TIGHT)
     factors = np.exp(0.05 * np.random.default_rng(0).standard_normal(given.draws))
     laws = [replace(LAW, dense_ms=LAW.dense_ms * factor) for factor in factors]
     _, seconds, _ = timed(

@@ -22,8 +22,8 @@ from sextant.ask.question import Question
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.law.roofline import Roofline
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate
-from sextant.simulate.simulation import SimulatedRequests as Sent
 from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.requests import RequestStream
 
 MIRROR = Path(os.environ.get("SEXTANT_MIRROR", "missing"))
 SOURCES = ("archive:inferencex",)
@@ -96,7 +96,7 @@ def stages() -> pd.DataFrame:
         inputs = np.full(n, round(stage["input_tokens_mean"]))
         outputs = np.full(n, round(stage["output_tokens_mean"]))
         plan = replace(scheduler, max_num_seqs=int(stage["max_num_seqs"]), is_asynchronous=False)
-        made = simulate(Sent.of(arrival_s, inputs, outputs), plan, law)
+        made = simulate(RequestStream.of(arrival_s, inputs, outputs), plan, law)
         rows.append(
             {
                 "rate": stage["rate_asked_rps"],

@@ -30,12 +30,13 @@ hypothesis.settings.load_profile("any machine")
 
 COMPILE = """
 import numpy as np
-from sextant.simulate import Requests, Scheduler, StepLaw
-from sextant.simulate import simulate, simulate_closed
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate, simulate_closed
+from sextant.workload.requests import RequestStream
 server = Scheduler(99, 9, 99, 9, 1, has_prefix_caching=False, is_asynchronous=False)
-law, asked = StepLaw(1, 1, 1, 1, 1), Requests.of(np.zeros(9), np.full(9, 2), np.full(9, 2))
-simulate(asked, server, law)
-simulate_closed(1, asked, server, law, duration_s=1e-3)
+law = StepLaw(1, 1, 1, 1, 1)
+requests = RequestStream.of(np.zeros(9), np.full(9, 2), np.full(9, 2))
+simulate(requests, server, law)
+simulate_closed(1, requests, server, law, duration_s=1e-3)
 """
 """What compiles the simulator, which takes a quarter of a minute."""
 

@@ -10,17 +10,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw
+from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.workload.requests import RequestStream
 
 LAW = StepLaw(2, 5, 0.05, 2e-5, 0.02, 1e-7, 0.0, 4, 0.05, 1.0, 3.0)
 PLAN = Scheduler(40_000, max_num_seqs=64, max_num_batched_tokens=2048)
 
 
-def sent(n: int, rate_rps: float, seed: int = 0) -> SimulatedRequests:
+def sent(n: int, rate_rps: float, seed: int = 0) -> RequestStream:
     """Return requests of many lengths that come at random."""
     rng = np.random.default_rng(seed)
     arrival_s = np.cumsum(rng.exponential(1 / rate_rps, n))
-    return SimulatedRequests.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
+    return RequestStream.of(arrival_s, rng.integers(10, 1500, n), rng.integers(1, 200, n))
 
 
 @dataclass(eq=False)
@@ -279,7 +280,7 @@ def score(replica: Replica, replicas: list[Replica], job: Job) -> float:
 
 
 def run_plainly(
-    requests: SimulatedRequests,
+    requests: RequestStream,
     scheduler: Scheduler,
     law: StepLaw,
     n_replicas: int = 1,
@@ -290,7 +291,8 @@ def run_plainly(
     jobs = []
     turn = 0
     columns = (requests.arrival_s, requests.input_tokens, requests.output_tokens)
-    prefixes = zip(requests.prefix_id, requests.prefix_tokens, strict=True)
+    no_prefixes = (np.full(requests.n, -1), np.zeros(requests.n, int))
+    prefixes = zip(*(requests.prefixes or no_prefixes), strict=True)
     for index, (row, prefix) in enumerate(zip(zip(*columns, strict=True), prefixes, strict=True)):
         arrival_s, n_input, n_output = row
         times_s = (arrival_s, arrival_s + 1e-3 * law.request_ms, arrival_s + scheduler.timeout_s)

@@ -20,7 +20,7 @@ from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import EngineSettings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import LLM, load_llm
-from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw
+from sextant.simulate.simulation import Scheduler, StepLaw
 from sextant.workload.prompts import RandomTokens
 from support import ROOT
 
@@ -96,9 +96,7 @@ class Scheduled(NamedTuple):
     """Prompt tokens and decoding sequences of each step, shape (steps, 2)."""
 
 
-def schedule_with_vllm(
-    cases: Sequence[tuple[SimulatedRequests, Scheduler]], law: StepLaw
-) -> list[Scheduled]:
+def schedule_with_vllm(cases: Sequence[tuple[Scheduler]], law: StepLaw) -> list[Scheduled]:
     """Return what vLLM's own scheduler makes of requests, in steps that take what the law says."""
     with model_folder(ROOT / "resources" / "llms" / "demo-llama-16m.json") as config:
         asked = [

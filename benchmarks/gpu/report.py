@@ -36,8 +36,8 @@ from sextant.points.characterization import (
 from sextant.points.export import export_folder, write_description, write_points
 from sextant.points.frame import TARGETS, FactTables, at_percentile
 from sextant.points.measured import load_all
-from sextant.simulate.simulation import SimulatedRequests as SentRequests
 from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.requests import RequestStream
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "benchmark.yaml"  # in the folder of the points: the configuration that they were made with
@@ -168,8 +168,8 @@ def _simulated(
             seed=config["seed"],
         )
 
-        def equal(n: int, lengths: tuple[int, int] = lengths) -> SentRequests:
-            return SentRequests.of(np.zeros(n), *(np.full(n, tokens) for tokens in lengths))
+        def equal(n: int, lengths: tuple[int, int] = lengths) -> RequestStream:
+            return RequestStream.of(np.zeros(n), *(np.full(n, tokens) for tokens in lengths))
 
         sent = Sent("equal requests", equal, duration_s[lengths], row.users)
         found = simulate_llm(question, sent, settings, n_draws=_DRAWS)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from real_vllm import NEEDS_VLLM, schedule_with_vllm
-from sextant.simulate.simulation import Scheduler, SimulatedRequests, StepLaw, simulate
+from sextant.simulate.simulation import Scheduler, StepLaw, simulate
+from sextant.workload.requests import RequestStream
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.slow]
 LAW = StepLaw(3, 4, 0.21, 3e-4, 0.023, 1.1e-6, 1.3)
@@ -17,9 +18,7 @@ def test_it_plans_the_steps_that_vllm_plans() -> None:
     arrival_s = random.gamma(0.5, 1 / (0.5 * 25), n).cumsum()
     inputs, outputs = random.integers(200, 500, n), random.integers(1, 80, n)
     prefix = random.integers(-1, 4, n)
-    requests = SimulatedRequests.of(
-        arrival_s, inputs, outputs, prefix, np.where(prefix >= 0, 150, 0)
-    )
+    requests = RequestStream.of(arrival_s, inputs, outputs, prefix, np.where(prefix >= 0, 150, 0))
     small = Scheduler(4000, 16, 128, max_model_len=1024)
     settings = [
         replace(small, is_asynchronous=is_asynchronous, has_prefix_caching=is_caching)

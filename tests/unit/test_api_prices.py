@@ -24,8 +24,8 @@ from sextant.ask.api_prices import (
 )
 from sextant.ask.traffic import demand_of_trace
 from sextant.base.errors import InputError
-from sextant.decide.demand import RequestStream
 from sextant.facts.gpu import PRICES, priced, profile_of_id
+from sextant.workload.requests import Prefixes, RequestStream, TraceOrigin
 from support import ROOT
 
 HEADER = "llm_id,provider,input_usd_per_mtok,output_usd_per_mtok,cached_input_usd_per_mtok"
@@ -208,8 +208,9 @@ def test_the_mean_of_a_trace_says_which_hours_it_is_of(days, said) -> None:
     drawn = RequestStream("d", np.array([0.0, 1.0]), tokens, tokens, days * DAY_S)
     assert Billed.of(drawn, 0.3) == Billed(2 / drawn.duration_s, 20, 20, 0.3, MEAN_NOTE)
     # Half of the second request's input repeats the first one's: 15 of 40 tokens.
-    prefixes = {"prefix_id": np.array([0, 0]), "prefix_tokens": np.array([10, 15])}
-    found = Billed.of(replace(drawn, lengths_of_trace=(50.0, 5.0), **prefixes), 0.3)
+    prefixes = Prefixes(np.array([0, 0]), np.array([10, 15]))
+    origin = TraceOrigin(mean_lengths=(50.0, 5.0))
+    found = Billed.of(replace(drawn, prefixes=prefixes, origin=origin), 0.3)
     assert found[1:4] == (50.0, 5.0, 0.25) and found.note.endswith(said)
 
 

@@ -13,12 +13,12 @@ from sextant.points.run import LevelConditions, ServerFacts
 from sextant.simulate.simulation import (
     STATUS,
     Scheduler,
-    SimulatedRequests,
     StepLaw,
     simulate,
     simulate_closed,
 )
 from sextant.studies.burst import analyse
+from sextant.workload.requests import RequestStream
 
 TRUTH = StepLaw(3, 2, 0.9, 4e-4, 0.15, 0, 1.5, request_ms=4)
 SCHEDULER = Scheduler(80 * 32, 8, 2048, 600, 32, has_prefix_caching=False, is_asynchronous=False)
@@ -51,13 +51,13 @@ def rows_of(level, made) -> Iterator[dict]:
 def cells(tmp_path_factory):
     """A sweep of beta and a closed loop, as a server that follows `TRUTH` would answer them."""
     folder = tmp_path_factory.mktemp("cells")
-    users, asked = [], SimulatedRequests.of(np.zeros(2000), *lengths(2000, 1))
+    users, asked = [].of(np.zeros(2000), *lengths(2000, 1))
     for n in (1, 2, 4, 8):
         users += rows_of(n, simulate_closed(n, asked, SCHEDULER, TRUTH, duration_s=20))
     betas = np.repeat(np.linspace(0.5, 0.1, 9), EVERY)
     arrival_s = np.random.default_rng(2).gamma(0.5, betas).cumsum()
     limited = replace(SCHEDULER, timeout_s=TIMEOUT_S)
-    made = simulate(SimulatedRequests.of(arrival_s, *lengths(len(betas), 3)), limited, TRUTH)
+    made = simulate(RequestStream.of(arrival_s, *lengths(len(betas), 3)), limited, TRUTH)
     settings = [
         {"start_s": arrival_s[k * EVERY], "alpha": 0.5, "beta_s": betas[k * EVERY]}
         | {"rate_rps": 2 / betas[k * EVERY], "theta": 1.1}

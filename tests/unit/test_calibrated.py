@@ -12,11 +12,11 @@ from sextant.law.measured_server import calibrate, closed_loop_requests, request
 from sextant.law.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.simulation import (
     Scheduler,
-    SimulatedRequests,
     StepLaw,
     simulate,
     simulate_closed,
 )
+from sextant.workload.requests import RequestStream
 
 TRUTH = StepLaw(4, 3, 0.6, 4e-4, 0.12, 0, 2, request_ms=6)
 SCHEDULER = Scheduler(200_000, 64, 2048, has_prefix_caching=False)
@@ -34,7 +34,7 @@ def measured() -> pd.DataFrame:
     """Return what a server that follows `TRUTH` would have measured."""
     frames = []
     for users in (1, 2, 4, 8, 16):
-        requests = SimulatedRequests.of(np.zeros(4000), *lengths(4000))
+        requests = RequestStream.of(np.zeros(4000), *lengths(4000))
         made = simulate_closed(users, requests, SCHEDULER, TRUTH, duration_s=20)
         frame = pd.DataFrame({"input_tokens": made.input_tokens, "users": users})
         times = {"ttft_ms": 1e3 * made.ttft_s, "e2e_ms": 1e3 * made.e2e_s}
@@ -47,7 +47,7 @@ def test_a_closed_loop_predicts_the_open_one(measured: pd.DataFrame) -> None:
     found = calibrate(measured, SCHEDULER, 100, 1)
     assert np.abs(found.errors).max() < 0.05
     arrivals_s = np.random.default_rng(3).gamma(0.5, 1 / (0.5 * 10), 1500).cumsum()
-    requests = SimulatedRequests.of(arrivals_s, *lengths(1500, 5))
+    requests = RequestStream.of(arrivals_s, *lengths(1500, 5))
     real, made = (simulate(requests, SCHEDULER, law) for law in (TRUTH, found.law))
     for share in (0.5, 0.9, 0.99):
         values = [np.quantile(each.ttft_s, share) for each in (real, made)]

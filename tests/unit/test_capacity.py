@@ -23,9 +23,7 @@ from sextant.capacity import capacity
 from sextant.capacity.capacity import CapacityQuestion, Terms, after_failure, find_schedule
 from sextant.capacity.document import split_line
 from sextant.capacity.split import size_split
-from sextant.decide import demand as demands
 from sextant.decide import simulated_sizing as sizes
-from sextant.decide.demand import RequestStream, ServingResults, Target, judge_windows
 from sextant.decide.simulated_sizing import (
     SimulatedReplica,
     simulated_server,
@@ -33,15 +31,18 @@ from sextant.decide.simulated_sizing import (
     size_profiles,
 )
 from sextant.decide.sizing import fewest_replicas, largest_rate
+from sextant.decide.windows import ServingResults, Target, judge_windows
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
 from sextant.facts.startup import Startup
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
+from sextant.workload import requests
 from sextant.workload.arrivals import BUSIEST_S, measure_arrivals
 from sextant.workload.generators import Constant, Gamma
 from sextant.workload.lengths import Length, RequestLengths
 from sextant.workload.request_model import fit_request_model
+from sextant.workload.requests import RequestStream, TraceOrigin
 
 PROFILE = GPUProfile("1xg", GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented"), 1, 2.0)
 EDGES_MS = np.array([1.0, 10.0, 100.0])
@@ -134,7 +135,7 @@ def test_an_answer_of_one_token_has_no_tpot_here_and_in_a_simulation() -> None:
     server = simulated_server(PROFILE, [Scheduler(100_000)], [law])
     target = Target({"tpot": Limit(1.0, 50)})
     judged = server.judge(asked, 1, target)
-    made = summarise(simulate(asked.simulated(), Scheduler(100_000), law))
+    made = summarise(simulate(asked, Scheduler(100_000), law))
     (tpot_ms,) = judged.latencies_ms["tpot"]
     assert tpot_ms > 6 and tpot_ms == pytest.approx(made["tpot_ms"]["p50"])
     assert judged.n_missed == 1
@@ -156,8 +157,8 @@ def test_a_trace_is_read_without_what_failed_in_it(tmp_path) -> None:
     file = trace_file(tmp_path / "t.parquet", [0, 1, 2, 60.0], status=status, llm=[*"aaab"])
     found = demand_of_trace(file, window_s=10)
     assert found.arrival_s.tolist() == [0.0, 2.0, 60.0]
-    assert (found.n_failed, found.duration_s, found.name) == (1, 60.0, "t")
-    assert found.start_time == datetime(2024, 5, 6, 10) and found.n_of_trace is None
+    assert (found.origin.n_failed, found.duration_s, found.name) == (1, 60.0, "t")
+    assert found.origin.start_time == datetime(2024, 5, 6, 10) and found.origin.n_requests is None
     assert demand_of_trace(file, window_s=10, llm="a").n == 2
     assert demand_notes(found.at_speed(4), None) == ["Time runs 4 times as fast (--speed)."]
     for llm in ("b", "c"):
@@ -173,7 +174,7 @@ def test_of_a_long_trace_the_busiest_windows_are_read_with_those_before(
     arrival_s = np.sort([*np.arange(0, 100, 5.0), *(60 + np.arange(1, 20) / 2)])
     found = demand_of_trace(trace_file(tmp_path / "t.parquet", arrival_s), window_s=10)
     assert set(np.floor(found.arrival_s / 10)) == {5.0, 6.0}
-    assert found.n_of_trace == len(arrival_s) and found.duration_s == 95.0
+    assert found.origin.n_requests == len(arrival_s) and found.duration_s == 95.0
     assert found.rate_rps == pytest.approx(len(arrival_s) / 95)
 
 
@@ -219,8 +220,8 @@ def test_of_many_requests_the_busiest_windows_are_tried_first(monkeypatch) -> No
 
     traffic, server = TraceTraffic(asked, 300.0), SimulatedReplica(PROFILE, counted)
     whole = size_by_simulation(server, traffic, within(1.0), 0.9)
-    monkeypatch.setattr(demands, "MANY", 1000)
-    monkeypatch.setattr(demands, "PEAK", 1650)
+    monkeypatch.setattr(requests, "MANY_REQUESTS", 1000)
+    monkeypatch.setattr(requests, "PEAK_REQUESTS", 1650)
     n_whole = sizes_run.count(asked.n)
     assert size_by_simulation(server, traffic, within(1.0), 0.9).needs == whole.needs == [3]
     # Three and four replicas are tried on all; the window before the busiest one counts.
@@ -307,7 +308,7 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
     class Days:
         def drawn(self, seed: int) -> RequestStream:
             arrival_s = np.arange(400) * (0.1 if seed == 0 else 0.2)
-            return demand(arrival_s, 600.0, n_of_trace=4000)
+            return demand(arrival_s, 600.0, origin=TraceOrigin(n_requests=4000))
 
     sizing = replace(size_by_simulation(SERVER, Days(), within(1.0), 0.9), needs=[9, 3], replicas=3)
     question = Question(SLO("a", ttft_ms=1, percentile=50, users=1))
@@ -328,11 +329,11 @@ def test_the_likeliest_run_has_as_many_requests_as_the_rate_says() -> None:
     assert traffic.drawn(0).n == 10_800 != traffic.drawn(1).n
     assert traffic.drawn(0).arrival_s[-1] < 3600
     steady = traffic.steady()
-    first, other = (steady.drawn(draw).of_one(4).arrival_s for draw in (0, 1))
+    first, other = (steady.drawn(draw).for_one_replica(4).arrival_s for draw in (0, 1))
     assert first[-1] == pytest.approx(4 * 1500 / 3.0) != pytest.approx(other[-1])
-    gaps = [np.diff(steady.drawn(1).of_one(n).arrival_s) for n in (1, 4, 64)]
+    gaps = [np.diff(steady.drawn(1).for_one_replica(n).arrival_s) for n in (1, 4, 64)]
     assert all((more > fewer).all() for fewer, more in pairwise(gaps))
-    gaps = np.diff(steady.drawn(1).of_one(99).arrival_s)
+    gaps = np.diff(steady.drawn(1).for_one_replica(99).arrival_s)
     assert gaps.std() / gaps.mean() == pytest.approx(99**-0.5, rel=0.1)
 
 
@@ -381,7 +382,7 @@ def test_what_a_failed_replica_held_is_sent_again() -> None:
 
 
 def sized(arrival_s, duration_s, limit_s=1.0):
-    asked = demand(arrival_s, duration_s, start_time=datetime(2024, 5, 6))
+    asked = demand(arrival_s, duration_s, origin=TraceOrigin(start_time=datetime(2024, 5, 6)))
     found = size_by_simulation(SERVER, TraceTraffic(asked, 300.0), within(limit_s), 0.9)
     return found, asked
 

@@ -14,9 +14,9 @@ from sextant.base.errors import InputError
 from sextant.capacity.document import capacity_profile_cells, missed_words
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
-from sextant.decide.demand import RequestStream
 from sextant.facts.slo import SLO
 from sextant.pages.words import chance
+from sextant.workload.requests import RequestStream
 from sextant.workload.trace_arrivals import arrivals_at_rate
 from support import ROOT
 

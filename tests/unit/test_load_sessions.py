@@ -15,7 +15,7 @@ from sextant.engine.http import ServerAddress
 from sextant.load.schedules import run_open_loop
 from sextant.load.source import RequestSource, draw_in_order
 from sextant.workload.prompts import RandomTokens
-from sextant.workload.trace_arrivals import Turns
+from sextant.workload.requests import Turns
 from stub_server import StubServer, answer_tokens
 
 N_TOKENS = 80  # of an answer: long enough to be read after it has ended

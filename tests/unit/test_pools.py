@@ -27,8 +27,8 @@ from sextant.simulate.pools import (
     simulate_users_apart,
 )
 from sextant.simulate.simulation import OK
-from sextant.simulate.simulation import SimulatedRequests as Sent
 from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.requests import RequestStream
 from support import ROOT
 
 HANDOVER = Handover(20.0, 0.001)
@@ -48,7 +48,9 @@ def test_it_is_two_plain_simulations_one_after_the_other(seed, n_prefill, n_deco
     at_s = np.array([job.token_s[0] for job in first]) + HANDOVER.after_s(requests.input_tokens)
     order = np.argsort(at_s, kind="stable")
     lengths = requests.input_tokens[order], requests.output_tokens[order]
-    second, _ = run_plainly(Sent.of(at_s[order], *lengths), *of_decode(PLAN, LAW), n_decode)
+    second, _ = run_plainly(
+        RequestStream.of(at_s[order], *lengths), *of_decode(PLAN, LAW), n_decode
+    )
     ends = np.array([[job.token_s[0], job.token_s[-1]] for job in second]).T
     assert (made.status == OK).all()
     for found, end_s in zip((made.ttft_s, made.e2e_s), ends, strict=True):
@@ -68,10 +70,10 @@ def test_prompts_do_not_delay_tokens_and_the_cache_has_to_travel():
     # A client counts from its request on, whichever pool it waits for.
     hasty = ReplicaPool(replace(PLAN, timeout_s=0.3), LAW, 2)
     late = simulate_apart(requests, hasty, hasty, HANDOVER)
-    assert 0 < (late.status == OK).sum() < len(requests)
+    assert 0 < (late.status == OK).sum() < requests.n
     assert np.nanmax(late.e2e_s) <= 0.3
     # What a replica refuses is refused, and nothing is lost.
-    long = Sent.of(np.arange(3.0), [10, 50_000, 10], [5, 5, 5])
+    long = RequestStream.of(np.arange(3.0), [10, 50_000, 10], [5, 5, 5])
     kept = simulate_apart(long, *pools(1, 1), HANDOVER)
     assert (kept.status == OK).tolist() == [True, False, True]
     assert np.isnan(kept.e2e_s[1]) and len(kept.status) == 3

@@ -156,12 +156,12 @@ def test_chains_promise_nothing_that_the_ids_do_not_hold(seed):
 
 def test_simulations_find_what_a_traces_requests_share(talks):
     found = demand_of_trace(talks, window_s=60, has_prefixes=True)
-    assert found.prefix_tokens.tolist() == [2 * BLOCK - 12, 2 * BLOCK - 12, 1024, 1024, 0]
+    assert found.prefixes.tokens.tolist() == [2 * BLOCK - 12, 2 * BLOCK - 12, 1024, 1024, 0]
     # Each talk is a chain; their system prompt counts in each by itself.
-    assert len(set(found.prefix_id[:4])) == 2 and found.prefix_id[4] == -1
+    assert len(set(found.prefixes.ids[:4])) == 2 and found.prefixes.ids[4] == -1
     shuffled = TraceTraffic(found, None).drawn(3)
-    pairs = {(i, n) for i, n in zip(found.input_tokens, found.prefix_tokens, strict=True)}
-    assert pairs == set(zip(shuffled.input_tokens, shuffled.prefix_tokens, strict=True))
+    pairs = {(i, n) for i, n in zip(found.input_tokens, found.prefixes.tokens, strict=True)}
+    assert pairs == set(zip(shuffled.input_tokens, shuffled.prefixes.tokens, strict=True))
     on, off = (
         json.loads(run("--trace", str(talks), "--format", "json", *options))
         for options in ([], ["--no-prefix-caching"])

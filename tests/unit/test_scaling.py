@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from plain_simulator import LAW, PLAN, sent
 from sextant.facts.startup import Startup
 from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger, simulate_scaled
-from sextant.simulate.simulation import OK, TIMEOUT, SimulatedRequests, simulate, summarise
+from sextant.simulate.simulation import OK, TIMEOUT, simulate, summarise
+from sextant.workload.requests import RequestStream
 
 IN_FLIGHT = Trigger("requests_in_flight", 10.0)
 
@@ -100,9 +101,7 @@ def test_ready_replicas_need_no_start():
 
 
 def test_from_zero_requests_wait_for_the_start():
-    requests = SimulatedRequests.of(
-        np.array([40.0, 41.0]), np.array([100, 100]), np.array([10, 10])
-    )
+    requests = RequestStream.of(np.array([40.0, 41.0]), np.array([100, 100]), np.array([10, 10]))
     policy = Reactive((IN_FLIGHT,), most=2, least=0, cooldown_s=30.0)
     how = {"duration_s": 200.0, "startup": Startup(50.0, 0.0), "initial": 0}
     made, scaling = simulate_scaled(requests, PLAN, LAW, policy, **how)
@@ -115,7 +114,7 @@ def test_from_zero_requests_wait_for_the_start():
 def test_a_place_that_is_taken_again_has_an_empty_cache():
     arrival_s = np.concatenate([np.arange(0, 10, 0.5), np.arange(100, 110, 0.5)])
     n = len(arrival_s)
-    requests = SimulatedRequests.of(
+    requests = RequestStream.of(
         arrival_s, np.full(n, 1000), np.full(n, 5), np.zeros(n), np.full(n, 900)
     )
     orders = Timeline(np.array([0.0, 50.0, 60.0]), np.array([1, 0, 1]))

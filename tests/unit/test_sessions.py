@@ -16,16 +16,16 @@ from plain_simulator import LAW
 from sextant.ask.traffic import demand_of_trace, multiplied_demand
 from sextant.base.errors import InputError
 from sextant.capacity.sessions import SessionTraffic
-from sextant.decide.demand import RequestStream
 from sextant.facts.startup import Startup
 from sextant.simulate.scaling import Reactive, Trigger, simulate_scaled
-from sextant.simulate.simulation import OK, REFUSED, Scheduler, SimulatedRequests, StepLaw, simulate
+from sextant.simulate.simulation import OK, REFUSED, Scheduler, StepLaw, simulate
+from sextant.workload.requests import RequestStream
 from support import ROOT
 
 PLAN = Scheduler(60_000, max_num_seqs=64, max_num_batched_tokens=2048)
 
 
-def turns(n_sessions: int, n_turns: int, seed: int) -> SimulatedRequests:
+def turns(n_sessions: int, n_turns: int, seed: int) -> RequestStream:
     """Return sessions whose inputs grow by what was said; some turns have two that follow."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -39,9 +39,7 @@ def turns(n_sessions: int, n_turns: int, seed: int) -> SimulatedRequests:
     at_s, session, turn, _ = np.array(rows).T
     inputs = 500 + 300 * turn
     think_s = rng.uniform(0.05, 8, len(rows))
-    return SimulatedRequests.of(
-        at_s, inputs, np.full(len(rows), 50), session, inputs, parent, think_s
-    )
+    return RequestStream.of(at_s, inputs, np.full(len(rows), 50), session, inputs, parent, think_s)
 
 
 @settings(max_examples=25, deadline=None)
@@ -54,16 +52,14 @@ def test_a_turn_comes_when_the_answer_was_thought_about(seed, n_replicas, router
     requests = turns(12, 6, seed)
     made = simulate(requests, PLAN, LAW, n_replicas=n_replicas, router=router)
     assert (made.status == OK).all()
-    waits = requests.parent >= 0
-    end_s = (made.arrival_s + made.e2e_s)[requests.parent[waits]]
-    assert made.arrival_s[waits] == pytest.approx(end_s + requests.think_s[waits])
+    waits = requests.turns.parent >= 0
+    end_s = (made.arrival_s + made.e2e_s)[requests.turns.parent[waits]]
+    assert made.arrival_s[waits] == pytest.approx(end_s + requests.turns.think_s[waits])
     assert (made.arrival_s[~waits] == requests.arrival_s[~waits]).all()
     # As requests that arrive at these times whatever is answered, they see the same.
     order = np.argsort(made.arrival_s, kind="stable")
-    names = ("input_tokens", "output_tokens", "prefix_id", "prefix_tokens")
-    alone = SimulatedRequests.of(
-        made.arrival_s[order], *(getattr(requests, n)[order] for n in names)
-    )
+    columns = requests.input_tokens, requests.output_tokens, *requests.prefixes
+    alone = RequestStream.of(made.arrival_s[order], *(column[order] for column in columns))
     again = simulate(alone, PLAN, LAW, n_replicas=n_replicas, router=router)
     assert again.e2e_s == pytest.approx(made.e2e_s[order])
     assert (again.cached_tokens == made.cached_tokens[order]).all()
@@ -77,10 +73,10 @@ def test_slower_servers_have_turns_come_later():
 
 def test_a_session_goes_on_after_a_refusal_and_a_timeout():
     arrival_s, how = np.array([0.0, 1.0]), {"parent": [-1, 0], "think_s": [0, 2.0]}
-    made = simulate(SimulatedRequests.of(arrival_s, [90_000, 100], [10, 10], **how), PLAN, LAW)
+    made = simulate(RequestStream.of(arrival_s, [90_000, 100], [10, 10], **how), PLAN, LAW)
     assert made.status.tolist() == [REFUSED, OK]
     assert made.arrival_s[1] == 2.0
-    late = SimulatedRequests.of(arrival_s, [100, 100], [2000, 1], **how)
+    late = RequestStream.of(arrival_s, [100, 100], [2000, 1], **how)
     made = simulate(late, Scheduler(60_000, timeout_s=3.0), LAW)
     assert made.arrival_s[1] == pytest.approx(5.0, abs=0.1)
 
@@ -105,7 +101,7 @@ def test_a_policy_follows_sessions():
 
 def test_a_request_that_waits_for_a_later_one_is_an_error():
     with pytest.raises(InputError, match="waits for a later one"):
-        SimulatedRequests.of(np.array([0.0, 1.0]), [1, 1], [1, 1], parent=[1, -1], think_s=[0, 0])
+        RequestStream.of(np.array([0.0, 1.0]), [1, 1], [1, 1], parent=[1, -1], think_s=[0, 0])
 
 
 def turn(t: float, inputs: int, outputs: int, took_s: float, run: tuple[int, int]) -> dict:
@@ -149,25 +145,25 @@ def demand_of(trace: Path) -> RequestStream:
 def test_a_turn_follows_the_last_answer_that_was_there(trace):
     demand = demand_of(trace)
     # The agent at 12 s and the turn at 15 s both follow the answer at 11 s.
-    assert demand.parent is not None
-    assert demand.think_s is not None
-    assert demand.parent.tolist() == [-1, -1, 0, 2, 2]
-    assert demand.think_s.tolist() == [0, 0, 5.0, 1.0, 4.0]
+    assert demand.turns is not None
+    assert demand.turns.parent.tolist() == [-1, -1, 0, 2, 2]
+    assert demand.turns.think_s.tolist() == [0, 0, 5.0, 1.0, 4.0]
     part = demand.at(np.array([2, 3]))
-    assert part.parent is not None
-    assert part.parent.tolist() == [-1, 0]  # the first one's answer is not there
+    assert part.turns is not None
+    assert part.turns.parent.tolist() == [-1, 0]  # the first one's answer is not there
 
 
 def test_copies_of_sessions_wait_for_their_own_answers(trace):
     twice = multiplied_demand(demand_of(trace), 2)
-    assert twice.parent is not None
-    assert twice.prefix_id is not None
+    assert twice.turns is not None
+    assert twice.prefixes is not None
     # Copies are shifted one by one: who is moved before the answer waits for nobody.
-    waits = np.flatnonzero(twice.parent >= 0)
+    parent, ids = twice.turns.parent, twice.prefixes.ids
+    waits = np.flatnonzero(parent >= 0)
     assert 3 <= len(waits) <= 6
-    assert (twice.parent[waits] < waits).all()
+    assert (parent[waits] < waits).all()
     own = twice.input_tokens[waits] >= 960
-    assert (twice.prefix_id[waits] == twice.prefix_id[twice.parent[waits]])[own].all()
+    assert (ids[waits] == ids[parent[waits]])[own].all()
 
 
 def test_sessions_an_hour_are_drawn_from_the_trace(trace):
@@ -176,9 +172,9 @@ def test_sessions_an_hour_are_drawn_from_the_trace(trace):
     # Half of 1,200 sessions have four requests, half have one.
     assert demand.n == pytest.approx(3000, rel=0.1)
     assert (demand.arrival_s[1:] >= demand.arrival_s[:-1]).all()
-    assert demand.parent is not None
-    assert (demand.parent >= 0).sum() == pytest.approx(1800, rel=0.1)
-    assert (demand.parent < np.arange(demand.n)).all()
+    assert demand.turns is not None
+    assert (demand.turns.parent >= 0).sum() == pytest.approx(1800, rel=0.1)
+    assert (demand.turns.parent < np.arange(demand.n)).all()
     again, other = traffic.drawn(0), traffic.drawn(1)
     assert (again.arrival_s == demand.arrival_s).all()
     assert other.n != demand.n
@@ -219,10 +215,10 @@ def test_turns_wait_for_answers_under_a_policy_of_capacity_too(tmp_path, monkeyp
     limits = ("--ttft-ms", "p95:8000", "--tpot-ms", "p95:60", "--gpu-profiles", "4xH100-80GB")
     answer = json.loads(sextant("capacity", *asked, *limits, *LLM, "--format", "json"))
     ((requests, followed, scaling),) = made
-    waits = requests.parent >= 0
+    waits = requests.turns.parent >= 0
     assert waits.sum() == 318 and len(followed.status) == 334
-    end_s = (followed.arrival_s + followed.e2e_s)[requests.parent[waits]]
-    assert followed.arrival_s[waits] == pytest.approx(end_s + requests.think_s[waits])
+    end_s = (followed.arrival_s + followed.e2e_s)[requests.turns.parent[waits]]
+    assert followed.arrival_s[waits] == pytest.approx(end_s + requests.turns.think_s[waits])
     # Nobody is answered while nobody serves, and then all are.
     assert (followed.status == OK).all()
     first_s = followed.arrival_s + followed.ttft_s

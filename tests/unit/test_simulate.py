@@ -14,13 +14,13 @@ from sextant.simulate.simulation import (
     REFUSED,
     STATUS,
     Scheduler,
-    SimulatedRequests,
     Simulation,
     StepLaw,
     simulate,
     simulate_closed,
     summarise,
 )
+from sextant.workload.requests import RequestStream
 
 LAW = StepLaw(
     floor_ms=2, dense_ms=8, sequence_ms=0.1, kv_token_ms=1e-3, prefill_token_ms=0.05, request_ms=5
@@ -29,19 +29,19 @@ ROUTERS = ["round_robin", "least_requests", "prefix"]
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def some_requests(rng: np.random.Generator) -> SimulatedRequests:
+def some_requests(rng: np.random.Generator) -> RequestStream:
     n = int(rng.integers(1, 80))
     inputs, outputs = rng.integers(1, 150, n), rng.integers(1, 60, n)
     arrivals = np.sort(rng.uniform(0, rng.choice([0.1, 1, 5]), n))
     kind = rng.choice(["alone", "prefixes", "whole prompts"])
     if kind == "alone":
-        return SimulatedRequests.of(arrivals, inputs, outputs)
+        return RequestStream.of(arrivals, inputs, outputs)
     ids = rng.integers(-1, 4, n)
     lengths = np.where(ids >= 0, rng.integers(1, 140, 5)[ids], 0)
     inputs = np.maximum(inputs, lengths + 1)
     if kind == "whole prompts":
         inputs = np.where(ids >= 0, lengths, inputs)
-    return SimulatedRequests.of(arrivals, inputs, outputs, ids, lengths)
+    return RequestStream.of(arrivals, inputs, outputs, ids, lengths)
 
 
 def some_scheduler(rng: np.random.Generator, kv_tokens: list[int]) -> Scheduler:
@@ -140,7 +140,7 @@ def test_tokens_blocks_and_time_add_up(seed: int) -> None:
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])
 def test_a_request_alone_takes_its_steps(is_asynchronous: bool) -> None:
-    requests = SimulatedRequests.of([1.0], [100], [3])
+    requests = RequestStream.of([1.0], [100], [3])
     result = simulate(requests, Scheduler(1600, is_asynchronous=is_asynchronous), LAW)
     assert result.ttft_s[0] * 1e3 == pytest.approx(5 + 10 + 100 * 0.05)
     decodes_ms = [10.1 + 0.101, 10.1 + 0.102]
@@ -152,18 +152,18 @@ def test_a_request_alone_takes_its_steps(is_asynchronous: bool) -> None:
 
 
 def test_users_send_the_next_request_when_the_last_is_answered() -> None:
-    requests = SimulatedRequests.of(np.zeros(500), np.full(500, 64), np.full(500, 20))
+    requests = RequestStream.of(np.zeros(500), np.full(500, 64), np.full(500, 20))
     result = simulate_closed(4, requests, Scheduler(100_000), LAW, duration_s=5.0, n_replicas=2)
     for start_s, end_s in zip(result.arrival_s, result.arrival_s + result.e2e_s, strict=True):
         inside = (result.arrival_s <= start_s) & (result.arrival_s + result.e2e_s > start_s)
         assert inside.sum() == 4 or end_s > 5
     with pytest.raises(InputError, match="4 users send more than 9 requests"):
-        few = SimulatedRequests.of(np.zeros(9), np.full(9, 64), np.full(9, 20))
+        few = RequestStream.of(np.zeros(9), np.full(9, 64), np.full(9, 20))
         simulate_closed(4, few, Scheduler(100_000), LAW, duration_s=500)
 
 
 def test_clients_give_up_and_requests_too_long_are_refused() -> None:
-    requests = SimulatedRequests.of([0.0, 0.0, 0.0], [16, 5000, 16], [900, 10, 10])
+    requests = RequestStream.of([0.0, 0.0, 0.0], [16, 5000, 16], [900, 10, 10])
     result = simulate(requests, Scheduler(3200, timeout_s=1.0), LAW)
     assert [STATUS[status] for status in result.status] == ["timeout", "refused", "ok"]
     found = summarise(result)
@@ -172,7 +172,7 @@ def test_clients_give_up_and_requests_too_long_are_refused() -> None:
 
 
 def test_what_comes_in_the_warm_up_is_simulated_and_not_counted() -> None:
-    requests = SimulatedRequests.of([0.0, 0.01, 10.0], [64, 64, 64], [20, 20, 2])
+    requests = RequestStream.of([0.0, 0.01, 10.0], [64, 64, 64], [20, 20, 2])
     result = simulate(requests, Scheduler(100_000), LAW, warmup_s=5.0, window_s=5.0)
     found = summarise(result, {"ttft_ms": 100.0})
     assert (found["n_requests"], result.gaps.sum()) == (1, 1)
@@ -197,20 +197,20 @@ def test_a_scheduler_that_could_not_start_is_refused(change: dict, field: str) -
         replace(Scheduler(1600), **change)
     for bad in (([], [], []), ([1.0, 0.5], [1, 1], [1, 1]), ([0.0], [1], [0])):
         with pytest.raises(InputError):
-            SimulatedRequests.of(*bad)
+            RequestStream.of(*bad)
 
 
 def test_a_law_of_absurd_times_stays_within_its_windows() -> None:
     # The last window counts a step of 10^17 s, and no other memory is written.
     slow = replace(LAW, kv_token_ms=4e17, prompt_step_ms=3e11)
-    requests = SimulatedRequests.of(np.arange(20.0), np.full(20, 50), np.full(20, 9))
+    requests = RequestStream.of(np.arange(20.0), np.full(20, 50), np.full(20, 9))
     found = simulate(requests, Scheduler(kv_tokens=4096), slow, window_s=5.0)
     assert found.gaps[:-1].sum() == 0 and found.gaps[-1].sum() == 20 * 8
 
 
 def test_a_prefix_that_all_have_holds_nobody_on_a_full_replica() -> None:
     n = 400
-    requests = SimulatedRequests.of(np.arange(n) / 200, [200] * n, [20] * n, [0] * n, [160] * n)
+    requests = RequestStream.of(np.arange(n) / 200, [200] * n, [20] * n, [0] * n, [160] * n)
     scheduler = Scheduler(kv_tokens=4_000, max_num_seqs=64, max_num_batched_tokens=512)
     law = StepLaw(10, 0, 0, 1e-3, 0.05, 0)
     by_prefix, in_turn = (

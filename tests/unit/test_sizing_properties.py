@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sextant.decide.demand import SteadyTraffic, Target, length_sampler
 from sextant.decide.simulated_sizing import (
     SimulatedReplica,
     Sizing,
     simulated_server,
     size_profiles,
 )
+from sextant.decide.windows import Target
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import Limit
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate
-from sextant.simulate.simulation import SimulatedRequests as Simulated
-from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.lengths import Length, RequestLengths, length_sampler
+from sextant.workload.requests import RequestStream, SteadyTraffic
 
 GPU_OF = GPU("g", "gpu", "a", 80.0, 3000.0, 900.0, 80.0, "invented")
 SCHEDULER = Scheduler(200_000, max_num_seqs=64)
@@ -112,7 +112,7 @@ def test_the_probability_is_that_of_an_independent_monte_carlo(rate_rps, seed) -
         total = per_replica * count
         arrival_s = rng.exponential(1 / rate_rps, total).cumsum()
         frame = length_sampler(LENGTHS)(total, seed=10_000 * seed + draw)
-        requests = Simulated.of(arrival_s, frame["input_tokens"], frame["output_tokens"])
+        requests = RequestStream.of(arrival_s, frame["input_tokens"], frame["output_tokens"])
         made = simulate(requests, SCHEDULER, law, n_replicas=count)
         ttft_ms, tpot_ms = 1e3 * made.ttft_s, 1e3 * made.tpot_s[made.output_tokens > 1]
         n_met += np.quantile(ttft_ms, 0.95) <= 700.0 and np.quantile(tpot_ms, 0.5) <= 45.0

@@ -17,12 +17,12 @@ from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import (
     NAMES,
     Scheduler,
-    SimulatedRequests,
     StepLaw,
     simulate,
     simulate_closed,
     summarise,
 )
+from sextant.workload.requests import RequestStream
 
 GPU_LAW = StepLaw(2, 8, 0.05, 2e-5, 0.02, 1e-7, 3, request_ms=5)
 MOE_LAW = StepLaw(2, 2, 0.05, 2e-5, 0.02, 1e-7, 1, 12, 0.03, request_ms=5)
@@ -33,7 +33,7 @@ LOAD = MeanLoad(500, 200)
 def simulated(law: StepLaw, rate_rps: float, n: int = 4000) -> dict:
     """Return what the simulator says of requests of `LOAD` that come at random."""
     gaps_s = np.random.default_rng(1).exponential(1 / rate_rps, n)
-    requests = SimulatedRequests.of(np.cumsum(gaps_s), np.full(n, 500), np.full(n, 200))
+    requests = RequestStream.of(np.cumsum(gaps_s), np.full(n, 500), np.full(n, 200))
     scheduler = Scheduler(1_000_000, 256, 2048, has_prefix_caching=False)
     return summarise(simulate(requests, scheduler, law, warmup_s=0.2 * n / rate_rps))
 
@@ -117,7 +117,7 @@ def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     ttft_ms = told["nttft_ms"] * inputs
     # All users start at once and send ten requests.
     spread = np.random.default_rng(0).uniform(0.8, 1.2, (2, 4000))
-    requests = SimulatedRequests.of(np.zeros(4000), inputs * spread[0], outputs * spread[1])
+    requests = RequestStream.of(np.zeros(4000), inputs * spread[0], outputs * spread[1])
     scheduler = Scheduler(10**9, 512, 8192, has_prefix_caching=False)
     duration_s = 9.5 * (ttft_ms + outputs * told["itl_ms"]) / 1e3
     found = simulate_closed(64, requests, scheduler, StepLaw.of(laws[0]), duration_s=duration_s)

@@ -15,7 +15,6 @@ from sextant.ask.candidates import Subject
 from sextant.ask.laws import ServerLaws
 from sextant.base.errors import InputError
 from sextant.base.files import Row
-from sextant.decide.demand import RequestStream, ServingResults, Target, Traffic
 from sextant.decide.simulated_sizing import (
     Replicas,
     SimulatedReplica,
@@ -24,11 +23,13 @@ from sextant.decide.simulated_sizing import (
     size_profiles,
 )
 from sextant.decide.sizing import probability_of
+from sextant.decide.windows import ServingResults, Target
 from sextant.facts.engine import handover_ms
 from sextant.facts.gpu import NETWORK_GB_S, GPUProfile
 from sextant.facts.llm import LLM
 from sextant.pages.words import chance, shown_chance
 from sextant.simulate.pools import Handover, ReplicaPool, decoded, prefilled
+from sextant.workload.requests import RequestStream, Traffic
 
 _FIRST, _LATER = ("ttft", "nttft"), ("itl", "tpot")
 _ADMISSION = 0.2
@@ -54,7 +55,7 @@ def size_apart(
         problem = "pools are sized by a limit on the first token and one on those after it"
         fix = "give one of --ttft-ms, --nttft-ms and one of --itl-ms, --tpot-ms, and no other"
         raise InputError(problem, field="--disaggregated", fix=fix)
-    if traffic.drawn(0).parent is not None:
+    if traffic.drawn(0).turns is not None:
         problem = "pools apart do not follow turns that wait for answers"
         raise InputError(problem, field="--disaggregated, --sessions", fix="leave out one")
     # Who only computes prompts drafts nothing.
@@ -114,12 +115,12 @@ def _server(
     ) -> ServingResults:
         assert isinstance(replicas, int)
         if demand.gaps is not None:
-            demand, replicas = demand.of_one(replicas), 1
+            demand, replicas = demand.for_one_replica(replicas), 1
         of = ReplicaPool(laws.schedulers[draw], laws.laws[draw], replicas)
         if pool == "decode":
-            made = decoded(demand.simulated(), of, window_s or np.inf)
+            made = decoded(demand, of, window_s or np.inf)
         else:
-            requests = demand.simulated(question.prefix_hit_rate)
+            requests = demand.with_common_prefix(question.prefix_hit_rate)
             factor = float(np.exp(_HANDOVER_SD * units[draw]))
             made = prefilled(requests, of, between._replace(fixed_ms=factor * between.fixed_ms))
         return serving_results(demand, [(slice(None), made)], window_s)

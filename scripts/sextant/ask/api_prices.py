@@ -18,7 +18,7 @@ from sextant.pages import blocks
 from sextant.pages.words import DAY_S, HOUR_S, chance, duration_words, number, per_second, percent
 
 if TYPE_CHECKING:
-    from sextant.decide.demand import RequestStream
+    from sextant.workload.requests import RequestStream
 
 API_PRICES = PROJECT / "resources" / "api_prices.csv"
 MEAN_NOTE = "The rate is taken as the mean of a month: it has to count nights and weekends."
@@ -104,7 +104,7 @@ class Billed(NamedTuple):
         what = "not of a whole week" if days >= _NEARLY else "without nights and weekends"
         what = "nights and weekends included" if days >= 7 * _NEARLY else what
         note = f"The rate is the mean of the trace, {lasts}: {what}."
-        note = MEAN_NOTE if demand.lengths_of_trace is None else note
+        note = MEAN_NOTE if demand.origin.mean_lengths is None else note
         cached_share = demand.repeated_share or prefix_hit_rate
         return cls(demand.rate_rps, *demand.mean_lengths, cached_share, note)
 

@@ -16,8 +16,8 @@ from sextant.base.errors import InputError
 from sextant.base.files import Row
 from sextant.decide import simulated_sizing as sizing
 from sextant.decide.decision import SAFE
-from sextant.decide.demand import SteadyTraffic, Target, judge_windows, length_sampler
 from sextant.decide.sizing import draws_needed, probability_of, ruled_out
+from sextant.decide.windows import Target, judge_windows
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import HOURS_PER_MONTH, GPUProfile, token_prices
 from sextant.facts.slo import SLO, worst_limit
@@ -27,7 +27,8 @@ from sextant.law.step_laws import step_laws
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
 from sextant.predict.draws import INTERVAL
 from sextant.simulate.simulation import Scheduler, StepLaw, on_threads
-from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.lengths import Length, RequestLengths, length_sampler
+from sextant.workload.requests import SteadyTraffic
 
 MEDIANS = SLO("medians", ttft_ms=1.0, itl_ms=1.0, percentile=50, users=1)
 """What a law is fitted to, whatever limits are asked about."""
@@ -399,7 +400,7 @@ class RateSizer:
 
     def traffic_of(self, slo: SLO) -> SteadyTraffic:
         """Return what arrives at the rate of an SLO."""
-        return replace(self.traffic, rate_rps=slo.load, _drawn={})
+        return replace(self.traffic, rate_rps=slo.load, _streams={})
 
     def is_near(self, slo: SLO) -> bool:
         """Return whether further draws could change the answer (`sizing.is_near`)."""

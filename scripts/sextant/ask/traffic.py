@@ -12,21 +12,22 @@ import pandas as pd
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
 from sextant.base.sheets import id_of_file_name
-from sextant.decide.demand import (
-    COLUMNS,
-    RequestStream,
-    SteadyTraffic,
-    busiest_windows,
-    length_sampler,
-)
 from sextant.pages.words import duration_words, percent, plural
 from sextant.trace.trace_format import HASH_IDS, parquet_rows, require_trace, sql_text
 from sextant.workload import generators
 from sextant.workload.arrivals import on_fine_clock
 from sextant.workload.draw import draw_trace, open_workload
 from sextant.workload.generators import Arrivals, Gamma
-from sextant.workload.lengths import RequestLengths
+from sextant.workload.lengths import RequestLengths, length_sampler
 from sextant.workload.profiles import start_time
+from sextant.workload.requests import (
+    COLUMNS,
+    Prefixes,
+    RequestStream,
+    SteadyTraffic,
+    TraceOrigin,
+    busiest_windows,
+)
 from sextant.workload.shared_blocks import read_shared_blocks
 from sextant.workload.trace_arrivals import FITTED, arrivals_at_rate, read_stored, read_turns
 
@@ -44,11 +45,13 @@ class TraceTraffic(NamedTuple):
     def drawn(self, seed: int) -> RequestStream:
         """Return the trace for seed 0, else with the lengths of each window shuffled."""
         demand = self.demand
-        if seed == 0 or demand.parent is not None:  # turns of a session grow
+        if seed == 0 or demand.turns is not None:  # turns of a session grow
             return demand
         window = np.floor(demand.arrival_s / (self.window_s or np.inf))
         order = np.lexsort((np.random.default_rng(seed).random(demand.n), window))
-        return replace(demand.at(order), arrival_s=demand.arrival_s, n_of_trace=demand.n_of_trace)
+        shuffled = demand.at(order)
+        origin = replace(shuffled.origin, n_requests=demand.origin.n_requests)
+        return replace(shuffled, arrival_s=demand.arrival_s, origin=origin)
 
 
 class DrawnTraffic(NamedTuple):
@@ -157,9 +160,9 @@ def demand_of_trace(
         problem = "all requests came at one moment" if n > 1 else f"{n} of its requests succeeded"
         fix = "give a trace with two or more, or another --trace-llm or --trace-service"
         raise InputError(problem, file=trace, field="arrival_s", fix=fix)
-    prefix_id = prefix_tokens = None
+    prefixes = None
     if has_prefixes and HASH_IDS in stored and len((blocks := read_shared_blocks(trace)).ids):
-        prefix_id, prefix_tokens = blocks.at(read["row"]).chains()
+        prefixes = Prefixes(*blocks.at(read["row"]).chains())
     arrival_s, clock_step_s = on_fine_clock(np.asarray(read["arrival_s"], float))
     demand = RequestStream(
         id_of_file_name(Path(trace).stem),
@@ -167,16 +170,16 @@ def demand_of_trace(
         np.asarray(read["input_tokens"], np.int64),
         np.maximum(read["output_tokens"], 1).astype(np.int64),
         max(float(counts["last_s"].max()), float(arrival_s[-1])),
-        start_time(trace),
-        n if windows is not None else None,
-        n_failed,
-        prefix_id,
-        prefix_tokens,
-        clock_step_s=clock_step_s,
-        lengths_of_trace=(float(counts["inputs"].sum() / n), float(counts["outputs"].sum() / n)),
+        prefixes,
+        read_turns(trace, arrival_s, read["row"]) if has_turns else None,
+        origin=TraceOrigin(
+            start_time=start_time(trace),
+            n_requests=n if windows is not None else None,
+            mean_lengths=(float(counts["inputs"].sum() / n), float(counts["outputs"].sum() / n)),
+            n_failed=n_failed,
+            clock_step_s=clock_step_s,
+        ),
     )
-    if has_turns:
-        demand = replace(demand, **read_turns(trace, arrival_s, read["row"])._asdict())
     if factor * demand.n > MOST_COPIED:
         problem = f"{factor:g} times the {demand.n:,} requests of the busiest window are too many"
         fix = f"give a smaller factor: a simulation takes {MOST_COPIED:,}"
@@ -201,16 +204,24 @@ def multiplied_demand(
     arrival_s, places, copies = generators.multiplied(
         demand.arrival_s, factor, block_s=block_s or generators.BLOCK_S
     )
-    found = replace(demand.at(places), arrival_s=arrival_s, factor=factor * demand.factor)
-    found = found.copied(demand, places, copies)
-    n_of_trace = demand.n_of_trace and round(factor * demand.n_of_trace)
-    return replace(found, n_of_trace=n_of_trace, lengths_of_trace=demand.lengths_of_trace)
+    origin = demand.origin
+    copied = demand.at(places).as_copies_of(demand, places, copies)
+    return replace(
+        copied,
+        arrival_s=arrival_s,
+        origin=replace(
+            origin,
+            n_requests=origin.n_requests and round(factor * origin.n_requests),
+            factor=factor * origin.factor,
+        ),
+    )
 
 
 def demand_notes(demand: RequestStream, has_prefix_caching: bool | None) -> list[str]:
     """Return what an answer says of how the trace was read, and (None: not) of prefixes."""
     notes = []
-    if has_prefix_caching is not None and demand.prefix_id is not None:
+    origin = demand.origin
+    if has_prefix_caching is not None and demand.prefixes is not None:
         again = percent(demand.repeated_share)
         whose = "an earlier request by the trace's hash_ids"
         notes.append(
@@ -220,22 +231,22 @@ def demand_notes(demand: RequestStream, has_prefix_caching: bool | None) -> list
             else f"Prefix caching is off: {again} of the input tokens, which repeat the beginning "
             f"of {whose}, are computed again."
         )
-    if demand.parent is not None and demand.session is not None:
-        n, n_turns = len(np.unique(demand.session)), int((demand.parent >= 0).sum())
+    if demand.turns is not None:
+        n, n_turns = len(np.unique(demand.turns.session)), int((demand.turns.parent >= 0).sum())
         notes.append(
             f"{n_turns:,} of {demand.n:,} requests are turns of {plural(n, 'session')} that wait "
             "for an answer and think as long as in the trace, so faster servers get more at once."
         )
-    if demand.clock_step_s is not None:
+    if origin.clock_step_s is not None:
         notes.append(
-            f"The clock of {demand.name} has steps of {duration_words(demand.clock_step_s)}: "
+            f"The clock of {demand.name} has steps of {duration_words(origin.clock_step_s)}: "
             "requests of one stamp are spread over the step at random."
         )
-    if demand.factor != 1:
+    if origin.factor != 1:
         how = f"further copies are shifted by up to {generators.SHIFT_S:g} s and share no prefix"
-        how = how if demand.factor > 1 else "they are drawn at random"
-        times = f"{demand.factor:g} times the requests of {demand.name} arrive"
+        how = how if origin.factor > 1 else "they are drawn at random"
+        times = f"{origin.factor:g} times the requests of {demand.name} arrive"
         notes.append(f"{times}, on the same clock: {how}.")
-    if demand.speed != 1:
-        notes.append(f"Time runs {demand.speed:g} times as fast (--speed).")
+    if origin.speed != 1:
+        notes.append(f"Time runs {origin.speed:g} times as fast (--speed).")
     return notes

@@ -14,15 +14,6 @@ from sextant.ask.laws import LLMLaws, Settings, find_laws, server_laws
 from sextant.ask.question import Question
 from sextant.ask.traffic import demand_notes, multiplied_demand
 from sextant.base.errors import InputError
-from sextant.decide.demand import (
-    Judged,
-    RequestStream,
-    ServingResults,
-    SteadyTraffic,
-    Target,
-    Traffic,
-    judge_windows,
-)
 from sextant.decide.simulated_sizing import (
     Sizing,
     neighbours,
@@ -31,11 +22,13 @@ from sextant.decide.simulated_sizing import (
     summarise_windows,
 )
 from sextant.decide.sizing import draws_needed, fewest_replicas
+from sextant.decide.windows import Judged, ServingResults, Target, judge_windows
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
 from sextant.pages.words import DAY_S, HOUR_S, percent, plural
 from sextant.simulate.scaling import ScalingPolicy
 from sextant.simulate.simulation import Router
+from sextant.workload.requests import RequestStream, SteadyTraffic, Traffic
 
 RISK = 0.1
 N_DRAWS = 32
@@ -91,8 +84,8 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
         raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
     demand, target = asked.traffic.drawn(0), asked.target
     needs_all = (asked.policy, asked.attainment, asked.split_tokens) != (None, None, None)
-    if (needs_all or asked.is_disaggregated) and demand.n_of_trace is not None:
-        problem = f"only {demand.n:,} of {demand.n_of_trace:,} requests are simulated"
+    if (needs_all or asked.is_disaggregated) and demand.origin.n_requests is not None:
+        problem = f"only {demand.n:,} of {demand.origin.n_requests:,} requests are simulated"
         fix = "give a shorter trace: policies and two pools are followed from request to request"
         raise InputError(
             problem, field="--policy, --tune-policy, --split-tokens, --disaggregated", fix=fix
@@ -154,7 +147,7 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Answe
             most_rps = sizing.rate_rps and sizing.count * sizing.rate_rps
             own = sizing.server.profile, sizing.count, most_rps, sizing.probability
             # Within one slot, and between the busiest windows of a long trace, nothing is saved.
-            is_followed = len(more["schedule"]["replicas"]) > 1 and not demand.n_of_trace
+            is_followed = len(more["schedule"]["replicas"]) > 1 and not demand.origin.n_requests
             saved = more["schedule"]["saved"] if is_followed else 0.0
             more["api"] = compare_with_api(prices, offer.asked.llm_id, billed, *own, saved)
         if asked.question.speculative:
@@ -219,7 +212,7 @@ def _changes(sizing: Sizing, asked: CapacityQuestion, startup: Startup) -> dict[
     places = np.floor(demand.arrival_s / bucket_s).astype(int)
     counts = np.bincount(places, minlength=int(demand.duration_s // bucket_s) + 1)
     rates: list[float | None] = (counts / bucket_s).tolist()
-    if demand.n_of_trace is not None:  # what lies between the busiest windows is not simulated
+    if demand.origin.n_requests is not None:  # only the busiest windows are simulated
         rates = [each or None for each in rates]
     timeline = {
         "bucket_s": bucket_s,
@@ -293,7 +286,7 @@ def serve_with_failure(
     on is sent again to the others at once, and waits from its first arrival on. With a single
     replica it waits until that is back.
     """
-    demand = replace(demand, parent=None)  # turns keep their times
+    demand = replace(demand, turns=None)  # turns keep their times
     count, arrival_s, turn = sizing.count, demand.arrival_s, np.arange(demand.n)
     run, draw = sizing.server.run, sizing.draw
     outcome = run(demand, turn % count, draw, window_s)
@@ -368,7 +361,7 @@ def find_schedule(
     server, most, draw, slot_s = sizing.server, sizing.count, sizing.draw, terms.slot_s
     n_slots, turn = demand.n_windows(slot_s), np.arange(demand.n)
     slot_of = np.minimum(demand.arrival_s // slot_s, n_slots - 1).astype(int)
-    labels = _labels(demand.start_time, demand.duration_s / DAY_S, n_slots, slot_s)
+    labels = _labels(demand.origin.start_time, demand.duration_s / DAY_S, n_slots, slot_s)
     if not has_labels:
         labels = [str(place) for place in range(n_slots)]
 
@@ -376,7 +369,7 @@ def find_schedule(
         start_s, end_s = place * slot_s, min((place + 1) * slot_s, demand.duration_s)
         part = demand.between(start_s, max(end_s, start_s + 1))
         if part.n == 0:  # of a long trace, hours between the busiest windows are not known
-            return terms.least if demand.n_of_trace is None else most
+            return terms.least if demand.origin.n_requests is None else most
         share = part.n / part.duration_s / max(demand.n / demand.duration_s, 1e-12)
         results = partial(server.judge, part, target=target, draw=draw)
         start = max(round(most * share), 1)
@@ -436,17 +429,17 @@ def _labels(start: datetime | None, days: float, n_slots: int, slot_s: float) ->
 def _warnings(demand: RequestStream, asked: CapacityQuestion, offer: LLMLaws) -> list[str]:
     is_given = bool(asked.question.prefix_hit_rate)
     warnings = demand_notes(demand, None if is_given else asked.settings.has_prefix_caching)
-    if demand.n_of_trace is not None:
+    if demand.origin.n_requests is not None:
         warnings.append(
             f"Only the busiest windows of {demand.name} are simulated, {demand.n:,} of "
-            f"{demand.n_of_trace:,} requests, each with the window before it."
+            f"{demand.origin.n_requests:,} requests, each with the window before it."
         )
-    if n := demand.n_failed:
-        n_ok = (demand.n_of_trace or demand.n) / demand.factor
+    if n := demand.origin.n_failed:
+        n_ok = (demand.origin.n_requests or demand.n) / demand.origin.factor
         warnings.append(
             f"{plural(n, 'request')} of {demand.name} ({percent(n / (n + n_ok))}) failed there and "
             "are left out: their lengths are not known. "
-            f"`--traffic {demand.factor * (1 + n / n_ok):.4g}` counts them."
+            f"`--traffic {demand.origin.factor * (1 + n / n_ok):.4g}` counts them."
         )
     if asked.target.window_s and demand.duration_s < 2 * asked.target.window_s:
         warnings.append(

@@ -16,8 +16,8 @@ from sextant.ask.traffic import TraceTraffic, demand_of_trace, traffic_at_rate
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.capacity.capacity import CapacityQuestion, answer_capacity
-from sextant.decide.demand import WINDOW_S, Target, Traffic, mean_lengths_of
 from sextant.decide.sizing import MOST_REPLICAS
+from sextant.decide.windows import WINDOW_S, Target
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import METRICS, SLO, limits_of
 from sextant.pages import blocks as page_blocks
@@ -36,6 +36,7 @@ from sextant.pages.words import (
 )
 from sextant.points.measured import load_run
 from sextant.workload.lengths import Length, RequestLengths
+from sextant.workload.requests import Traffic, mean_lengths_of
 
 Answer = Mapping[str, Any]
 _RATE_NOTE = (
@@ -478,4 +479,5 @@ def _traffic(
         f"{n_capped:,} of {demand.n:,} requests are shortened to the caps of the workload "
         f"{workload['workload_id']}, as in the measurements."
     )
-    return TraceTraffic(replace(demand, **caps, lengths_of_trace=None), window_s), [note]
+    origin = replace(demand.origin, mean_lengths=None)
+    return TraceTraffic(replace(demand, **caps, origin=origin), window_s), [note]

@@ -11,8 +11,8 @@ import numpy as np
 
 from sextant.capacity.capacity import CapacityQuestion, find_schedule, windows_of
 from sextant.capacity.policies import manifest
-from sextant.decide.demand import WINDOW_S, Judged, ServingResults, are_good, judge_windows
 from sextant.decide.simulated_sizing import Sizing
+from sextant.decide.windows import WINDOW_S, Judged, ServingResults, are_good, judge_windows
 from sextant.facts.startup import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
 from sextant.simulate.scaling import Reactive, Scaling, ScalingPolicy, Trigger

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.decide.demand import RequestStream
 from sextant.pages.words import HOUR_S
+from sextant.workload.requests import RequestStream
 
 
 class SessionTraffic(NamedTuple):
@@ -22,10 +22,10 @@ class SessionTraffic(NamedTuple):
     def drawn(self, seed: int) -> RequestStream:
         """Return the turns of a time; sessions that began before it are met where they are."""
         whole = self.demand
-        assert whole.session is not None
-        assert whole.parent is not None
-        places = np.flatnonzero(whole.session >= 0)
-        of = pd.Series(places).groupby(whole.session[places]).agg(list)
+        assert whole.turns is not None
+        session = whole.turns.session
+        places = np.flatnonzero(session >= 0)
+        of = pd.Series(places).groupby(session[places]).agg(list)
         starts_s = {code: whole.arrival_s[own[0]] for code, own in of.items()}
         longest_s = max(whole.arrival_s[own[-1]] - whole.arrival_s[own[0]] for own in of)
         rng = np.random.default_rng([self.seed, seed])
@@ -49,5 +49,8 @@ class SessionTraffic(NamedTuple):
         picked, copies = picked[order], copies[order]
         name = f"{whole.name}, {self.per_hour:g} sessions an hour"
         made = replace(whole.at(picked), name=name, arrival_s=arrival_s[order])
-        made = replace(made, duration_s=self.duration_s, start_time=None, clock_step_s=None)
-        return replace(made.copied(whole, picked, copies), session=copies)
+        origin = replace(made.origin, start_time=None, clock_step_s=None)
+        made = replace(made, duration_s=self.duration_s, origin=origin)
+        made = made.as_copies_of(whole, picked, copies)
+        assert made.turns is not None
+        return replace(made, turns=made.turns._replace(session=copies))

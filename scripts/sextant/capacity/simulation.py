@@ -24,7 +24,6 @@ from sextant.simulate.simulation import (
     OK,
     Router,
     Scheduler,
-    SimulatedRequests,
     Simulation,
     StepLaw,
     TooFewRequests,
@@ -34,6 +33,7 @@ from sextant.simulate.simulation import (
     summarise,
     summary_intervals,
 )
+from sextant.workload.requests import RequestStream
 
 _MOST_REQUESTS = 10_000_000
 _OF_A_USER = 10  # Requests of each user where prefill and decode are apart.
@@ -55,7 +55,7 @@ class Sent:
     """Requests: they arrive whatever the servers do, or users wait for their last answer."""
 
     name: str
-    requests: Callable[[int], SimulatedRequests]  #: Draws so many requests; of arrivals, all.
+    requests: Callable[[int], RequestStream]  #: Draws so many requests; of arrivals, all.
     duration_s: float
     users: int | None = None
     """Who each send a request when their last one is answered; None: requests arrive."""

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.decide.demand import RequestStream, Target, Traffic
 from sextant.decide.simulated_sizing import SimulatedReplica, Sizing, size_profiles
 from sextant.decide.sizing import probability_of
+from sextant.decide.windows import Target
+from sextant.workload.requests import RequestStream, Traffic
 
 
 class _Part(NamedTuple):

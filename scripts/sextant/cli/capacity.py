@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
     from sextant.ask.laws import Settings
     from sextant.capacity.simulation import Sent
-    from sextant.decide.demand import RequestStream, Traffic
     from sextant.facts.llm import LLM
     from sextant.facts.startup import Startup
     from sextant.simulate.scaling import ScalingPolicy
-    from sextant.simulate.simulation import SimulatedRequests
     from sextant.workload.lengths import RequestLengths as Lengths
+    from sextant.workload.requests import RequestStream, Traffic
 
 ROUTERS = Literal["round_robin", "least_requests", "prefix"]
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)?")
@@ -141,8 +140,9 @@ def print_capacity(
     from sextant.capacity import policies
     from sextant.capacity.capacity import CapacityQuestion, Terms, answer_capacity
     from sextant.capacity.document import capacity_document
-    from sextant.decide.demand import WINDOW_S, Target, mean_lengths_of
+    from sextant.decide.windows import WINDOW_S, Target
     from sextant.facts.slo import SLO
+    from sextant.workload.requests import mean_lengths_of
 
     if not 0 < keep.risk < 1:
         fix = "give a probability between 0 and 1, e.g. 0.1"
@@ -347,13 +347,13 @@ def simulate(
     from sextant.ask.traffic import demand_notes
     from sextant.base.files import provenance
     from sextant.capacity import simulation
-    from sextant.decide.demand import mean_lengths_of
+    from sextant.workload.requests import mean_lengths_of
 
     if asked.prefix_hit_rate:
         fix = "give --unique-prompts: prompts that repeat hit the simulated cache"
         raise InputError("cache hits are simulated", field="--prefix-hit-rate", fix=fix)
 
-    def repeating(requests: "SimulatedRequests") -> "SimulatedRequests":
+    def repeating(requests: "RequestStream") -> "RequestStream":
         n = given.unique_prompts
         return requests.repeating(n, asked.seed) if n else requests
 
@@ -363,7 +363,7 @@ def simulate(
         sent = replace(sent, requests=lambda n: repeating(drawn(n)))
     else:
         demand: RequestStream = traffic_of(traffic, asked, None).drawn(0)
-        requests, lengths = repeating(demand.simulated()), mean_lengths_of(demand)
+        requests, lengths = repeating(demand), mean_lengths_of(demand)
         notes = demand_notes(demand, None if given.unique_prompts else server.prefix_caching)
         sent = simulation.Sent(
             demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes)
@@ -416,9 +416,9 @@ def _users(users: int, traffic: TrafficOptions, asked: options.AskedOptions) -> 
     import numpy as np
 
     from sextant.capacity.simulation import Sent
-    from sextant.decide.demand import length_sampler
-    from sextant.simulate.simulation import SimulatedRequests
     from sextant.workload.draw import open_workload
+    from sextant.workload.lengths import length_sampler
+    from sextant.workload.requests import RequestStream
 
     problem = "users send when their last request is answered"
     options.refuse(traffic, problem, "trace", "request_rate", "burstiness")
@@ -426,12 +426,12 @@ def _users(users: int, traffic: TrafficOptions, asked: options.AskedOptions) -> 
     if asked.workload is not None:
         sample, name = open_workload(asked.workload).sample, Path(asked.workload).name
 
-    def draw(n: int) -> SimulatedRequests:
+    def draw(n: int) -> RequestStream:
         frame = sample(n, seed=asked.seed)
         inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
         # Users are met amid their first answers: else those of equal requests stay in step.
         left = np.ones(n)
         left[:users] = np.random.default_rng(asked.seed).random(min(users, n))
-        return SimulatedRequests.of(np.zeros(n), inputs, np.ceil(left * np.maximum(outputs, 1)))
+        return RequestStream.of(np.zeros(n), inputs, np.ceil(left * np.maximum(outputs, 1)))
 
     return Sent(name, draw, _seconds(traffic.duration or "1h", "--duration"), users)

@@ -8,15 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.decide.demand import (
-    COLUMNS,
-    Judged,
-    RequestStream,
-    ServingResults,
-    Target,
-    Traffic,
-    judge_windows,
-)
 from sextant.decide.sizing import (
     MOST_REPLICAS,
     draws_needed,
@@ -24,6 +15,7 @@ from sextant.decide.sizing import (
     largest_rate,
     probability_of,
 )
+from sextant.decide.windows import Judged, ServingResults, Target, judge_windows
 from sextant.facts.gpu import GPUProfile
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.simulate.scaling import Scaling, ScalingPolicy, simulate_scaled
@@ -39,6 +31,7 @@ from sextant.simulate.simulation import (
     on_threads,
     simulate,
 )
+from sextant.workload.requests import COLUMNS, RequestStream, Traffic
 
 Replicas = int | np.ndarray
 """How many replicas take requests in turn, or the replica of each request."""
@@ -95,16 +88,16 @@ class SimulatedReplica:
         share a prefix follow each other, so that each finds of it what it can.
         """
         one_by_one, each = demand, np.arange(demand.n)
-        if demand.prefix_id is not None:
-            order = np.argsort(demand.prefix_id, kind="stable")
+        if demand.prefixes is not None:
+            order = np.argsort(demand.prefixes.ids, kind="stable")
             one_by_one, each = demand.at(order), np.argsort(order, kind="stable")
-        if demand.prefix_id is None and "itl" not in target.limits:
+        if demand.prefixes is None and "itl" not in target.limits:
             lengths = np.stack([demand.input_tokens, demand.output_tokens])
             _, first, each = np.unique(lengths, axis=1, return_index=True, return_inverse=True)
             one_by_one, each = demand.at(first), each.ravel()
         arrival_s = np.arange(one_by_one.n) * _ALONE_S
         span_s = one_by_one.n * _ALONE_S
-        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None, parent=None)
+        apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None, turns=None)
         found, n_windows = self.run(apart, 1, draw, None), demand.n_windows(target.window_s)
         asked = {name: getattr(demand, name) for name in COLUMNS}
         results = {name: getattr(found, name)[each] for name in ("ttft_s", "e2e_s", "is_ok")}
@@ -135,21 +128,22 @@ def simulated_server(
     ) -> ServingResults:
         if demand.gaps is not None:
             assert isinstance(replicas, int)
-            demand, replicas = demand.of_one(replicas), 1
+            demand, replicas = demand.for_one_replica(replicas), 1
         setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
+        stream = demand.with_common_prefix(prefix_hit_rate)
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         if isinstance(replicas, int):
-            made = one(demand.simulated(prefix_hit_rate), n_replicas=replicas, router=router)
+            made = one(stream, n_replicas=replicas, router=router)
             return serving_results(demand, [(slice(None), made)], window_s)
         each = [np.flatnonzero(replicas == replica) for replica in np.unique(replicas)]
-        parts = ((places, one(demand.at(places).simulated(prefix_hit_rate))) for places in each)
+        parts = ((places, one(stream.at(places))) for places in each)
         return serving_results(demand, parts, window_s)
 
     def follow(
         demand: RequestStream, policy: ScalingPolicy, draw: int, window_s: float | None, **how: Any
     ) -> tuple[ServingResults, Scaling]:
         made, scaling = simulate_scaled(
-            demand.simulated(prefix_hit_rate),
+            demand.with_common_prefix(prefix_hit_rate),
             schedulers[draw],
             laws[draw],
             policy,
@@ -197,13 +191,13 @@ def serving_results(
     counts = np.zeros((n_windows, N_BINS))
     for here, made in parts:
         ttft_s[here], e2e_s[here], is_ok[here] = made.ttft_s, made.e2e_s, made.status == OK
-        if demand.parent is not None:  # turns come when they may
+        if demand.turns is not None:  # turns come when they may
             arrival_s[here] = made.arrival_s
         has_any = np.flatnonzero(made.gaps[:n_windows].any(axis=1))
         counts[has_any] += made.gaps[has_any]  # few windows of a long trace
         counts[-1] += made.gaps[n_windows:].sum(axis=0)
     columns = arrival_s, demand.input_tokens, demand.output_tokens, ttft_s, e2e_s, is_ok
-    order = np.argsort(arrival_s, kind="stable") if demand.parent is not None else slice(None)
+    order = np.argsort(arrival_s, kind="stable") if demand.turns is not None else slice(None)
     return ServingResults._make([*(column[order] for column in columns), EDGES_MS, counts])
 
 

@@ -21,10 +21,10 @@ from sextant.law.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.simulation import (
     NAMES,
     Scheduler,
-    SimulatedRequests,
     StepLaw,
     simulate_closed,
 )
+from sextant.workload.requests import RequestStream
 
 _ALONE = ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms", "request_ms")
 _GROUPS: tuple[TermGroup, ...] = (("floor_ms", "dense_ms"), *((name,) for name in _ALONE))
@@ -245,7 +245,7 @@ def _simulated(law: StepLaw, parts: list[pd.DataFrame], scheduler: Scheduler) ->
         rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
         # More than were sent, so that users who are answered sooner do not run out.
         lengths = pd.concat([rows[["input_tokens", "output_tokens"]]] * _REPEATS)
-        requests = SimulatedRequests.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
+        requests = RequestStream.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
         duration_s = rows["e2e_ms"].sum() / 1e3 / users
         result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
         made = result.output_tokens - 1

@@ -28,7 +28,8 @@ from sextant.load.source import Draw, Form, RequestSource
 from sextant.points.run import CellOrigin, CellRun, SentRequests, ServerFacts, ServerReport
 from sextant.points.verdict import FEASIBLE
 from sextant.workload.generators import AtOnce
-from sextant.workload.trace_arrivals import Replay, Turns
+from sextant.workload.requests import Turns
+from sextant.workload.trace_arrivals import Replay
 
 if TYPE_CHECKING:
     from sextant.pages.blocks import Document

@@ -15,7 +15,7 @@ from sextant.engine.http import ServerAddress
 from sextant.load.client import Connection, Exchange, Part, open_all
 from sextant.load.measure import Alarm, LevelResult, LoadRun
 from sextant.load.source import PreparedRequest, RequestSource
-from sextant.workload.trace_arrivals import Turns
+from sextant.workload.requests import Turns
 
 _PAUSE_AFTER_FAILURE_S = 0.1
 # Requests prepared before a level starts, per user; more are prepared while it runs.

@@ -14,11 +14,11 @@ from sextant.simulate.simulation import (
     OK,
     TIMEOUT,
     Scheduler,
-    SimulatedRequests,
     Simulation,
     StepLaw,
     simulate,
 )
+from sextant.workload.requests import RequestStream
 
 _ROUNDS = 4
 """Most rounds for each request of a user: answers differ in length."""
@@ -44,7 +44,7 @@ class Handover(NamedTuple):
         return 1e-3 * (self.fixed_ms + self.token_ms * input_tokens)
 
 
-def prefilled(requests: SimulatedRequests, pool: ReplicaPool, handover: Handover) -> Simulation:
+def prefilled(requests: RequestStream, pool: ReplicaPool, handover: Handover) -> Simulation:
     """Return the first part: E2E and TTFT end when the cache has arrived at the second pool."""
     alone = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
     made = simulate(alone, pool.scheduler, pool.law, n_replicas=pool.n_replicas)
@@ -53,7 +53,7 @@ def prefilled(requests: SimulatedRequests, pool: ReplicaPool, handover: Handover
 
 
 def decoded(
-    requests: SimulatedRequests, pool: ReplicaPool, window_s: float = np.inf, warmup_s: float = 0.0
+    requests: RequestStream, pool: ReplicaPool, window_s: float = np.inf, warmup_s: float = 0.0
 ) -> Simulation:
     """Return the second part, of requests that arrive with their cache."""
     scheduler, law = of_decode(pool.scheduler, pool.law)
@@ -75,7 +75,7 @@ def of_decode(scheduler: Scheduler, law: StepLaw) -> tuple[Scheduler, StepLaw]:
 
 
 def simulate_apart(
-    requests: SimulatedRequests,
+    requests: RequestStream,
     prefill: ReplicaPool,
     decode: ReplicaPool,
     handover: Handover,
@@ -90,8 +90,8 @@ def simulate_apart(
     arrival_s = requests.arrival_s + np.nan_to_num(first.ttft_s)
     order = np.flatnonzero(is_ok)[np.argsort(arrival_s[is_ok], kind="stable")]
     is_counted = requests.arrival_s >= warmup_s
-    status, ttft_s = first.status.copy(), np.full(len(requests), np.nan)
-    e2e_s, preemptions = ttft_s.copy(), np.zeros(len(requests), int)
+    status, ttft_s = first.status.copy(), np.full(requests.n, np.nan)
+    e2e_s, preemptions = ttft_s.copy(), np.zeros(requests.n, int)
     merged = replace(
         first,
         output_tokens=requests.output_tokens,
@@ -104,9 +104,7 @@ def simulate_apart(
     if not len(order):
         return merged
     inputs, outputs = requests.input_tokens[order], requests.output_tokens[order]
-    second = decoded(
-        SimulatedRequests.of(arrival_s[order], inputs, outputs), decode, warmup_s=warmup_s
-    )
+    second = decoded(RequestStream.of(arrival_s[order], inputs, outputs), decode, warmup_s=warmup_s)
     between_s = arrival_s[order] - requests.arrival_s[order]
     status[order], preemptions[order] = second.status, second.preemptions
     ttft_s[order], e2e_s[order] = second.ttft_s + between_s, second.e2e_s + between_s
@@ -130,7 +128,7 @@ def simulate_apart(
 
 def simulate_users_apart(
     users: int,
-    requests: SimulatedRequests,
+    requests: RequestStream,
     prefill: ReplicaPool,
     decode: ReplicaPool,
     handover: Handover,
@@ -140,13 +138,11 @@ def simulate_users_apart(
     User u sends requests u, u + users, u + 2 users ... from 0 on. Arrivals are found by simulating
     again with the answers of the last round: each round they stay for an answer's time longer.
     """
-    n, arrival_s = len(requests), np.zeros(len(requests))
+    n, arrival_s = requests.n, np.zeros(requests.n)
     for _ in range(_ROUNDS * -(-n // users)):
         order = np.argsort(arrival_s, kind="stable")
         parts = (getattr(requests, name)[order] for name in ("input_tokens", "output_tokens"))
-        made = simulate_apart(
-            SimulatedRequests.of(arrival_s[order], *parts), prefill, decode, handover
-        )
+        made = simulate_apart(RequestStream.of(arrival_s[order], *parts), prefill, decode, handover)
         e2e_s = np.empty(n)
         e2e_s[order] = np.nan_to_num(made.e2e_s)
         before, arrival_s = arrival_s, np.zeros(n)

@@ -15,16 +15,15 @@ import numpy as np
 
 from sextant.facts.startup import Startup
 from sextant.simulate.simulation import (
-    NONE,
     PENDING,
     TIMEOUT,
     Router,
     Scheduler,
-    SimulatedRequests,
     Simulation,
     StepLaw,
     simulation_of,
 )
+from sextant.workload.requests import NONE, RequestStream
 
 if TYPE_CHECKING:
     from sextant.simulate.tables import World
@@ -223,7 +222,7 @@ class Scaling:
 
 
 def simulate_scaled(
-    requests: SimulatedRequests,
+    requests: RequestStream,
     scheduler: Scheduler,
     law: StepLaw,
     policy: ScalingPolicy,

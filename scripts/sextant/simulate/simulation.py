@@ -1,9 +1,9 @@
 """Simulation of servers, step by step: what requests that arrive at these times would wait.
 
-In go `Requests` (when they arrive, their tokens, what prefix they share), a `Scheduler` (vLLM's
-settings) and a `StepLaw` (the time of one engine step); out come a `Simulation` of one or several
-replicas behind a router (each request's latencies and outcome, the gaps between tokens, how busy
-and how full the servers were) and its summary.
+In go a `RequestStream` (when requests arrive, their tokens, what prefix they share), a `Scheduler`
+(vLLM's settings) and a `StepLaw` (the time of one engine step); out come a `Simulation` of one or
+several replicas behind a router (each request's latencies and outcome, the gaps between tokens, how
+busy and how full the servers were) and its summary.
 
 Compiled are `steps`, which plan a replica's steps, and `tables`, which keep its requests and its KV
 cache, each in O(1) a step; no other module than `tables` imports Numba. `pools` follows requests
@@ -21,83 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 import numpy as np
 
 from sextant.base.errors import InputError
+from sextant.workload.requests import RequestStream
 
 if TYPE_CHECKING:
     from sextant.simulate.tables import World
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, eq=False)
-class SimulatedRequests:
-    """Requests in the order of their arrival; each array of shape (n,). Checked when made."""
-
-    arrival_s: np.ndarray
-    input_tokens: np.ndarray
-    output_tokens: np.ndarray
-    prefix_id: np.ndarray
-    """Requests of the same id have the same tokens as far as `prefix_tokens` goes; -1: none."""
-    prefix_tokens: np.ndarray
-    """Leading tokens, of input and then output, that belong to the prefix; 0 without one."""
-    parent: np.ndarray
-    """Place of the request whose answer each waits for, whatever its `arrival_s`; -1: none."""
-    think_s: np.ndarray  #: From that answer to its arrival.
-
-    def __post_init__(self) -> None:
-        arrivals = self.arrival_s
-        if not len(arrivals):
-            raise InputError("there are no requests", fix="give one or more")
-        if any(values.shape != arrivals.shape for values in vars(self).values()):
-            raise InputError("arrays of different lengths", fix="give one value a request")
-        if not np.isfinite(arrivals).all() or arrivals[0] < 0 or (np.diff(arrivals) < 0).any():
-            fix = "give finite seconds from 0, ascending"
-            raise InputError("arrivals are not in order", field="arrival_s", fix=fix)
-        for name, least in (("input_tokens", 1), ("output_tokens", 1), ("prefix_tokens", 0)):
-            values = getattr(self, name)
-            if (values < least).any():
-                row = int(np.argmax(values < least))
-                problem, fix = f"request {row} has {values[row]} tokens", f"give at least {least}"
-                raise InputError(problem, field=name, fix=fix)
-        if (self.parent >= np.arange(len(self))).any() or not (self.think_s >= 0).all():
-            fix = "give an earlier request, and seconds from 0"
-            raise InputError("a request waits for a later one", field="parent", fix=fix)
-
-    @classmethod
-    def of(
-        cls,
-        arrival_s: np.ndarray,
-        input_tokens: np.ndarray,
-        output_tokens: np.ndarray,
-        prefix_id: np.ndarray | None = None,
-        prefix_tokens: np.ndarray | None = None,
-        parent: np.ndarray | None = None,
-        think_s: np.ndarray | None = None,
-    ) -> Self:
-        """Return requests of any numeric arrays; without prefixes and parents by default."""
-        none, zeros = np.full(len(arrival_s), NONE), np.zeros(len(arrival_s))
-        if prefix_id is None or prefix_tokens is None:
-            prefix_id, prefix_tokens = none, zeros
-        if parent is None or think_s is None:
-            parent, think_s = none, zeros
-        tokens = (input_tokens, output_tokens, prefix_id, prefix_tokens, parent)
-        inputs, outputs, ids, shared, parents = (np.asarray(n).astype(np.int64) for n in tokens)
-        arrival_s, think_s = (np.asarray(times, np.float64) for times in (arrival_s, think_s))
-        return cls(arrival_s, inputs, outputs, ids, shared, parents, think_s)
-
-    def __len__(self) -> int:
-        return len(self.arrival_s)
-
-    def repeating(self, n_prompts: int, seed: int = 0) -> Self:
-        """Return the same requests, each with one of `n_prompts` whole prompts at random.
-
-        A prompt has the input length of the first request that was given it.
-        """
-        if n_prompts < 1:
-            raise InputError(f"{n_prompts} prompts", field="unique_prompts", fix="give 1 or more")
-        ids = np.random.default_rng(seed).integers(n_prompts, size=len(self))
-        chosen, first = np.unique(ids, return_index=True)
-        inputs = self.input_tokens[first[np.searchsorted(chosen, ids)]]
-        return type(self).of(self.arrival_s, inputs, self.output_tokens, ids, inputs)
 
 
 @dataclass(frozen=True)
@@ -220,7 +149,6 @@ class StepLaw:
 NAMES = tuple(field.name for field in fields(StepLaw))
 
 
-NONE = -1
 PENDING, OK, TIMEOUT, REFUSED, UNSENT = range(5)
 STATUS = {OK: "ok", TIMEOUT: "timeout", REFUSED: "refused"}
 Router = Literal["round_robin", "least_requests", "prefix"]
@@ -237,7 +165,7 @@ class TooFewRequests(InputError):
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """The outcome of each request. Arrays of shape (n,) in the order of `Requests`."""
+    """The outcome of each request. Arrays of shape (n,) in the order of the `RequestStream`."""
 
     arrival_s: np.ndarray
     input_tokens: np.ndarray
@@ -278,7 +206,7 @@ class Simulation:
 
 
 def simulate(
-    requests: SimulatedRequests,
+    requests: RequestStream,
     scheduler: Scheduler,
     law: StepLaw,
     *,
@@ -317,7 +245,7 @@ def simulate(
 
 def simulate_closed(
     users: int,
-    requests: SimulatedRequests,
+    requests: RequestStream,
     scheduler: Scheduler,
     law: StepLaw,
     *,
@@ -351,7 +279,7 @@ def simulate_closed(
     table["status"][users:] = UNSENT
     steps.run_closed(world, users)
     if not (table["status"] == UNSENT).any():
-        problem = f"{users} users send more than {len(requests)} requests in {duration_s:g} s"
+        problem = f"{users} users send more than {requests.n} requests in {duration_s:g} s"
         raise TooFewRequests(problem, field="requests", fix="give more requests")
     return simulation_of(world, warmup_s)
 

@@ -11,8 +11,9 @@ import math
 import numpy as np
 
 from sextant.simulate import tables
-from sextant.simulate.simulation import BIN_WIDTH, N_BINS, NONE, OK, PENDING, SHORTEST_S, TIMEOUT
+from sextant.simulate.simulation import BIN_WIDTH, N_BINS, OK, PENDING, SHORTEST_S, TIMEOUT
 from sextant.simulate.tables import World, compiled
+from sextant.workload.requests import NONE
 
 ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
 """In the order of `Router`."""

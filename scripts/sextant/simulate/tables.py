@@ -19,16 +19,15 @@ from sextant.base.errors import InputError
 from sextant.base.files import import_without
 from sextant.simulate.simulation import (
     N_BINS,
-    NONE,
     PENDING,
     REFUSED,
     Scheduler,
-    SimulatedRequests,
     StepLaw,
 )
+from sextant.workload.requests import NONE, RequestStream
 
 Function = TypeVar("Function", bound=Callable)
-_SOURCES = ("__init__", "tables", "steps")
+_SOURCES = ("simulation", "tables", "steps")
 # Numba would load SciPy's linear algebra and a tool for coverage on the first call.
 numba = import_without("numba", "coverage")
 import_without("numba.np.arraymath", "scipy.linalg")
@@ -148,7 +147,7 @@ class World(NamedTuple):
 
 
 def make_world(
-    requests: SimulatedRequests,
+    requests: RequestStream,
     scheduler: Scheduler,
     law: StepLaw,
     n_replicas: int,
@@ -162,6 +161,7 @@ def make_world(
     for field, (value, least) in given.items():
         if not value >= least:
             raise InputError(f"{value} is too small", field=field, fix=f"give {least} or more")
+    requests.check()
     table, n_groups = _request_table(requests, scheduler, warmup_s)
     n_windows = 1 if np.isinf(window_s) else int(requests.arrival_s[-1] // window_s) + 2
     longest = int(table["output"][table["status"] == PENDING].max(initial=1))
@@ -206,10 +206,10 @@ def make_world(
     )
 
 
-def _quantum_s(requests: SimulatedRequests) -> float:
-    thinks_s = requests.think_s[requests.parent != NONE]
-    if not len(thinks_s):
+def _quantum_s(requests: RequestStream) -> float:
+    if requests.turns is None or not (waits := requests.turns.parent != NONE).any():
         return 1.0
+    thinks_s = requests.turns.think_s[waits]
     return float(np.clip(np.quantile(thinks_s, 0.01, method="lower"), 0.02, 1.0))
 
 
@@ -223,34 +223,42 @@ def renew(world: World, r: int, ready_s: float) -> None:
 
 
 def _request_table(
-    requests: SimulatedRequests, scheduler: Scheduler, warmup_s: float
+    requests: RequestStream, scheduler: Scheduler, warmup_s: float
 ) -> tuple[np.ndarray, int]:
     """Return the requests as `REQUEST`, and how many prefixes they have that may be cached."""
-    table = np.zeros(len(requests), REQUEST)
+    table = np.zeros(requests.n, REQUEST)
     for name in ("replica", "group", "next_arrival", "older", "newer", "end_before", "end_after"):
         table[name] = NONE
-    # Nobody knows yet when those arrive that wait for an answer.
-    table["arrival_s"] = np.where(requests.parent == NONE, requests.arrival_s, np.inf)
+    table["parent"] = table["child"] = table["sibling"] = NONE
+    table["arrival_s"] = requests.arrival_s
+    if requests.turns is not None:
+        _, parent, table["think_s"] = requests.turns
+        table["parent"] = parent
+        # It is not known yet when requests arrive that wait for an answer.
+        table["arrival_s"][parent != NONE] = np.inf
+        for i in np.flatnonzero(parent != NONE)[::-1]:
+            table["sibling"][i] = table["child"][parent[i]]
+            table["child"][parent[i]] = i
     table["deadline_s"] = table["arrival_s"] + scheduler.timeout_s
     table["first_s"] = table["last_s"] = np.nan
-    table["input"], table["output"] = requests.input_tokens, requests.output_tokens
+    table["input"] = requests.input_tokens
+    table["output"] = requests.output_tokens
     table["is_counted"] = requests.arrival_s >= warmup_s
-    table["parent"], table["think_s"] = requests.parent, requests.think_s
-    table["child"] = table["sibling"] = NONE
-    for i in np.flatnonzero(requests.parent != NONE)[::-1]:
-        table["sibling"][i] = table["child"][requests.parent[i]]
-        table["child"][requests.parent[i]] = i
-    n_tokens = requests.input_tokens + requests.output_tokens
+    n_tokens = table["input"] + table["output"]
     table["status"] = np.where(n_tokens > scheduler.longest, REFUSED, PENDING)
-    has_prefix = (requests.prefix_tokens > 0) & (requests.prefix_id >= 0)
-    if not (scheduler.has_prefix_caching and has_prefix.any()):
+
+    if requests.prefixes is None or not scheduler.has_prefix_caching:
         return table, 0
-    ids, groups = np.unique(requests.prefix_id[has_prefix], return_inverse=True)
+    prefix_id, prefix_tokens = requests.prefixes
+    has_prefix = (prefix_tokens > 0) & (prefix_id >= 0)
+    if not has_prefix.any():
+        return table, 0
+    ids, groups = np.unique(prefix_id[has_prefix], return_inverse=True)
     table["group"][has_prefix] = groups
     # The last token of a prompt is always computed: its logits are what the answer starts with.
-    of_prompt = np.minimum(requests.prefix_tokens, requests.input_tokens - 1)
-    has_more = requests.prefix_tokens > requests.input_tokens
-    of_all = np.where(has_more, np.minimum(requests.prefix_tokens, n_tokens - 1), of_prompt)
+    of_prompt = np.minimum(prefix_tokens, table["input"] - 1)
+    has_more = prefix_tokens > table["input"]
+    of_all = np.where(has_more, np.minimum(prefix_tokens, n_tokens - 1), of_prompt)
     table["shared"][has_prefix] = of_prompt[has_prefix] // scheduler.block_tokens
     table["ending"][has_prefix] = of_all[has_prefix] // scheduler.block_tokens
     return table, len(ids)

@@ -18,9 +18,10 @@ from sextant.pages.blocks import Section
 from sextant.pages.charts import Axis, Curve, Panel
 from sextant.pages.words import number, percent
 from sextant.points.cell_files import MeasuredCell
-from sextant.simulate.simulation import STATUS, Scheduler, SimulatedRequests, simulate
+from sextant.simulate.simulation import STATUS, Scheduler, simulate
 from sextant.studies import study
 from sextant.studies.study import Analysis, Finding, StudyData, part, table_of
+from sextant.workload.requests import RequestStream
 
 MAX_SLICES = 40  # most equal parts of a phase's time in its curves over time
 SWEEPS = ("alpha", "beta", "theta")
@@ -194,7 +195,7 @@ def simulated(
         limited = replace(scheduler, timeout_s=phase.timeout_s or np.inf)
         asked = phase.requests[["due_s", "requested_input_tokens", "requested_output_tokens"]]
         made = simulate(
-            SimulatedRequests.of(*asked.to_numpy().T),
+            RequestStream.of(*asked.to_numpy().T),
             limited,
             law,
             n_replicas=cell.run.variant.replicas,

@@ -1,14 +1,21 @@
 """Lengths of requests: mean and long ones on each side, as options or a workload say them."""
 
+from __future__ import annotations
+
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_parquet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DAY_S = 86400
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
@@ -33,6 +40,26 @@ class RequestLengths(NamedTuple):
     def per_second(self, tokens_per_day: float) -> float:
         """Return the request rate at which this many tokens, of input and output, pass a day."""
         return tokens_per_day / DAY_S / (self.inputs.mean + self.outputs.mean)
+
+
+def length_sampler(requests: RequestLengths) -> Callable[..., pd.DataFrame]:
+    """Return a function that draws requests of these lengths: lognormal by mean and p99. With z the
+    normal's 99th percentile, log(p99 / mean) = z sigma - sigma^2 / 2."""
+    import pandas as pd
+
+    z = NormalDist().inv_cdf(0.99)
+
+    def lengths(length: Length, n: int, rng: np.random.Generator) -> np.ndarray:
+        sigma = z - max(z**2 - 2 * math.log(length.high / length.mean), 0.0) ** 0.5
+        drawn = length.mean * np.exp(sigma * rng.standard_normal(n) - sigma**2 / 2)
+        return np.asarray(np.maximum(drawn.round(), 1).astype(np.int64))
+
+    def sample(n: int, *, seed: int | np.random.SeedSequence) -> pd.DataFrame:
+        rng = np.random.default_rng(seed)
+        drawn = [lengths(side, n, rng) for side in requests]
+        return pd.DataFrame(dict(zip(("input_tokens", "output_tokens"), drawn, strict=True)))
+
+    return sample
 
 
 def parse_lengths(

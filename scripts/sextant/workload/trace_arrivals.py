@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from sextant.base import files
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, MAKE_WORKLOAD_AGAIN, read_parquet
 from sextant.workload import generators
+from sextant.workload.requests import Turns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,14 +77,6 @@ class Replay(_OfTrace):
         """Return the turns of the first requests, whose `times` these are; raises `read_turns`'."""
         turns = read_turns(self.trace, arrival_s / self.time_factor, np.arange(len(arrival_s)))
         return turns._replace(think_s=turns.think_s * self.time_factor)
-
-
-class Turns(NamedTuple):
-    """What requests of a trace wait for, each of shape (n,)."""
-
-    session: np.ndarray  # a number for each session, -1: none
-    parent: np.ndarray  # place of the request whose answer each waits for, -1: none
-    think_s: np.ndarray  # from the end of that answer to the arrival
 
 
 def read_turns(trace: str | Path, arrival_s: np.ndarray, rows: np.ndarray) -> Turns:
