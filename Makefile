@@ -1,5 +1,6 @@
 # Each target does its own set-up: make demo · make test · make test-all · make test-slurm ·
-# make reproduce-llm-pilot · make baselines · make lint · make format · make schemas · make lock
+# make reproduce-llm-pilot · make baselines · make lint · make format · make docs · make wheel ·
+# make schemas · make lock
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
@@ -10,11 +11,15 @@ WORKERS ?= 4
 # Modules are compiled when they are first imported: most never are. Nor are the packages' own
 # tests, which take 60 MB.
 QUIET := --quiet --disable-pip-version-check --no-compile
+COMPILE = $(BIN)/pip-compile --quiet --strip-extras --no-header --no-emit-index-url \
+	--no-emit-find-links --no-emit-options $(PIP_COMPILE_ARGS)
+# What pages of the site link to.
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE benchmarks docs resources
 
 # Without their byte code each start of a server would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format schemas lock
+.PHONY: demo test test-all test-slurm reproduce-llm-pilot baselines lint format docs wheel schemas lock
 
 .venv/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -79,13 +84,30 @@ format: .venv/.ready
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow
 
+# The site: README.md and docs/ with the library's reference. Links lead from page to page as they
+# do in the repository, so the site is built from the same layout.
+.venv/.docs: requirements-docs.lock .venv/.ready
+	$(BIN)/pip install $(QUIET) -r $<
+	touch $@
+
+docs: .venv/.docs
+	rm -rf build/pages build/site && mkdir -p build/pages
+	ln -s $(addprefix $(CURDIR)/,$(PAGES)) build/pages
+	$(BIN)/mkdocs build --quiet --strict
+
+# What is published: dist/*.whl works outside a checkout.
+wheel: .venv/.ready
+	$(BIN)/pip wheel $(QUIET) --no-deps --wheel-dir dist .
+
 # The schemas that editors use; `make lint` fails where they are not in step.
 schemas: .venv/.ready
 	$(BIN)/python workflow/schemas/generate.py
 
+# Newer versions: make lock PIP_COMPILE_ARGS=--upgrade
 lock: .venv/.ready
 	$(BIN)/pip install $(QUIET) pip-tools
-	$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-header --no-emit-index-url \
-		--no-emit-find-links --output-file requirements.lock pyproject.toml
-	$(BIN)/pip-compile --quiet --extra baselines --strip-extras --no-header --no-emit-index-url \
-		--no-emit-find-links --output-file requirements-baselines.lock pyproject.toml
+	$(COMPILE) --extra pipeline --extra dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --constraint requirements.lock --extra baselines \
+		--output-file requirements-baselines.lock pyproject.toml
+	$(COMPILE) --constraint requirements.lock --extra docs \
+		--output-file requirements-docs.lock pyproject.toml

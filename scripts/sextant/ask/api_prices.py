@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
+from sextant.base.resources import resource
 from sextant.base.sheets import Row, load_sheet
 from sextant.facts import gpu
 from sextant.pages import blocks
@@ -20,7 +20,7 @@ from sextant.pages.words import DAY_S, HOUR_S, chance, duration_words, number, p
 if TYPE_CHECKING:
     from sextant.workload.requests import RequestStream
 
-API_PRICES = PROJECT / "resources" / "api_prices.csv"
+API_PRICES = resource("api_prices.csv")
 MEAN_NOTE = "The rate is taken as the mean of a month: it has to count nights and weekends."
 _NEARLY = 0.99  # of a day or a week: a trace ends with its last request
 _SERVED_AS = re.compile(r"(-(fp8|fp4|nvfp4|mxfp4|bf16|int[48]|awq|gptq|w[48]a\d+|dynamic))+$")

@@ -27,6 +27,7 @@ import numpy as np
 
 from sextant import __version__
 from sextant.base.errors import InputError
+from sextant.base.resources import CHECKOUT
 
 if TYPE_CHECKING:
     import grimp
@@ -119,13 +120,14 @@ def sha256_file(path: str | Path) -> str:
 
 @cache
 def git_commit() -> str:
-    """Return the commit of this source tree, `-dirty` if it differs, `unknown` outside git."""
+    """Return the checkout's commit, `-dirty` if files differ; `unknown` without one, or git."""
+    if CHECKOUT is None:  # a wheel may lie inside somebody else's repository
+        return "unknown"
     # Without optional locks: a job that is killed leaves no lock in the repository.
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
     command += ["--abbrev=40", "--exclude=*"]
-    folder = Path(__file__).parent
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return done.stdout.strip() if done.returncode == 0 else "unknown"

@@ -1,7 +1,6 @@
 """The commands around a cluster: `doctor`, `plan`, `measure` and `fleet`."""
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +166,9 @@ def _names(cells: "Chosen") -> str:
 
 def _run_snakemake(options: Sequence[str], targets: Sequence[str]) -> None:
     """Have Snakemake make these files, or all results. Raises InputError if it fails."""
-    done = subprocess.run([sys.executable, "-m", "snakemake", *options, "--", *targets])
+    from sextant.plan.run_plan import snakemake_command
+
+    done = subprocess.run([*snakemake_command(), *options, "--", *targets])
     if done.returncode:
         fix = "correct what it reports above, and run the command again to continue"
         raise InputError("snakemake failed", fix=fix)

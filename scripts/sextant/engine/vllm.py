@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.network import remove_key, reserve_port, without_keys
+from sextant.base.resources import PACKAGE
 from sextant.base.scratch import share
 from sextant.engine import vllm_command
 from sextant.engine.devices import FreeMemory, gpus, limited_processes, n_oom_kills
@@ -26,7 +26,7 @@ from sextant.points.verdict import MemoryFacts
 
 LOG_TAIL_LINES = 20
 # Run by its path: it needs nothing of this package, which need not be installed.
-KEEPER = PROJECT / "scripts/sextant/base/keeper.py"
+KEEPER = PACKAGE / "base" / "keeper.py"
 # A server that has just failed a request needs a moment to end and to log why.
 _SETTLE_S = 2.0
 # Less than a thread's stack: what fails with so little left, in whatever words, lacked memory.

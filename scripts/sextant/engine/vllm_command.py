@@ -9,13 +9,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
+from sextant.base.resources import resource
 from sextant.base.sheets import read_yaml
 from sextant.engine.protocol import ServerSpec
 from sextant.experiment.servers import EngineSettings
 
-DATA_SHEET = read_yaml(PROJECT / "resources/engines/vllm.yaml")
+DATA_SHEET = read_yaml(resource("engines/vllm.yaml"))
 """Options, environment and log texts of vLLM, as plain data."""
 _INSTEAD = {name: it["instead"] for it in DATA_SHEET["reserved_options"] for name in it["options"]}
 _ENVIRONMENT = DATA_SHEET["environment"]

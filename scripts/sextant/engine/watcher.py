@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from sextant import PROJECT
+from sextant.base.resources import PACKAGE
 from sextant.engine.http import VLLM_METRICS, MetricNames
 from sextant.points.cell_files import SERVER_SCHEMA, TELEMETRY_SCHEMA
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _START_LIMIT_S = 10.0
 # More than the process itself waits for a last reading that hangs.
 _STOP_LIMIT_S = 4.0
-_SCRIPTS = PROJECT / "scripts"
+_SCRIPTS = PACKAGE.parent
 
 
 @dataclass(frozen=True)

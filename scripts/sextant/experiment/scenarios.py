@@ -8,8 +8,8 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
+from sextant.base.resources import resource
 from sextant.base.sheets import Row, check_fields, hints_of
 from sextant.experiment.servers import without_defaults
 from sextant.experiment.sheets import ScenarioRow
@@ -17,7 +17,7 @@ from sextant.workload import trace_arrivals
 from sextant.workload.generators import Arrivals, AtOnce, Gamma
 
 BURST_TIMEOUT_S = 30.0  # BurstGPT's limit on a request (section V-C)
-WINDOWS_FILE = PROJECT / "resources" / "workloads" / "burst_windows.tsv"
+WINDOWS_FILE = resource("workloads/burst_windows.tsv")
 """Windows of a trace whose shapes the scenario `burst` mirrors."""
 _N_BURST_PHASES = 6
 _MOST = 1_000_000  # users, or requests a second, that one client could put on servers

@@ -4,10 +4,10 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from sextant import PROJECT
+from sextant.base.resources import resource
 from sextant.base.sheets import read_yaml
 
-_FOLDER = PROJECT / "resources" / "engines"
+_FOLDER = resource("engines")
 DEFAULT_ENGINE = "vllm"  # what an engine without a data sheet is taken for
 
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
+from sextant.base.resources import resource
 from sextant.base.sheets import Row, check_fields, load_sheet, read_yaml
 
-GPUS = PROJECT / "resources" / "gpus"  # the facts of devices that ship
+GPUS = resource("gpus")  # the facts of devices that ship
 GIB = 2**30
 NETWORK_GB_S = 50.0
 """Between machines, of each GPU: one adapter of 400 Gb/s (NVIDIA DGX H100 and H200 User Guide)."""
@@ -186,7 +186,7 @@ def is_slice(gpu_id: str) -> bool:
     return _MIG_NAME in gpu_id
 
 
-PRICES = PROJECT / "resources" / "prices"
+PRICES = resource("prices")
 """One file per provider, `<provider>.csv`; its README says where the prices were read."""
 HOURS_PER_MONTH = 730
 _ON_DEMAND = " on demand, "  # between provider and region where a price is said to be of a table

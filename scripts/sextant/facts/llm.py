@@ -16,8 +16,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
+from sextant.base.resources import resource
 from sextant.base.sheets import check_fields
 from sextant.facts import llm_families, llm_hybrids
 from sextant.facts.engine import DEFAULT_ENGINE, memory_sheet, scheduler_sheet
@@ -34,7 +34,7 @@ from sextant.facts.llm_config import (
 )
 from sextant.facts.llm_families import UNBOUNDED_TOKENS, families
 
-SHIPPED = PROJECT / "resources" / "llms"
+SHIPPED = resource("llms")
 DTYPE_PRECISION = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 DTYPES = {precision: dtype for dtype, precision in DTYPE_PRECISION.items()}  # by precision
 QUANTIZED = {

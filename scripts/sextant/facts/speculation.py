@@ -11,12 +11,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
+from sextant.base.resources import resource
 from sextant.base.sheets import load_sheet
 from sextant.facts.llm import LLM, Speculating
 
-_TABLE = PROJECT / "resources" / "speculation.csv"
+_TABLE = resource("speculation.csv")
 LAYERS = ("mtp", "eagle3")  # methods that draft with one layer over the LLM's own hidden states
 METHODS = (*LAYERS, "ngram", "draft-model")
 MOST_DRAFT_TOKENS = 8

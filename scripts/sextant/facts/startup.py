@@ -8,11 +8,11 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from sextant import PROJECT
+from sextant.base.resources import resource
 from sextant.base.sheets import load_sheet
 from sextant.facts.llm import LLM
 
-_TABLE = PROJECT / "resources" / "startup.csv"
+_TABLE = resource("startup.csv")
 PHASES = ("image", "libraries", "weights", "engine")
 _SD = 0.1  # Of the logarithm: five starts of one LLM on one type of node took 78 to 95 s.
 

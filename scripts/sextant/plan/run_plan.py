@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -28,8 +29,8 @@ from typing import Any
 
 import pandas as pd
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
+from sextant.base.resources import checkout
 from sextant.experiment.experiment import Experiment
 from sextant.experiment.scenarios import Batch, Scenario
 from sextant.experiment.servers import Variant
@@ -39,7 +40,6 @@ from sextant.pages.words import plural
 from sextant.points.cell_files import read_cell
 from sextant.points.verdict import FEASIBLE, assess_variant
 
-_PLUGINS = PROJECT / "workflow" / "plugins"
 _HEADER = (
     *("GPU profile", "cells", "fit", "GPUs", "GPU model", "cores", "memory GB", "limit h"),
     *("hours", "GPU-hours", "USD"),
@@ -68,6 +68,14 @@ class DryRun:
     config: dict[str, Any]
 
 
+def snakemake_command() -> list[str]:
+    """Return how a command line of Snakemake starts; InputError without it or a checkout."""
+    checkout()
+    if not find_spec("snakemake"):
+        raise InputError("Snakemake is not installed", fix="pip install -e '.[pipeline]'")
+    return [sys.executable, "-m", "snakemake"]
+
+
 def dry_run(
     folder: Path,
     targets: Sequence[str] = (),
@@ -76,13 +84,16 @@ def dry_run(
 ) -> DryRun:
     """Ask Snakemake what it would run in a folder; no lock is taken and no file written. Raises
     InputError if Snakemake refuses, with the project's own error line or Snakemake's last lines."""
-    command = [sys.executable, "-m", "snakemake", "--dry-run", "--nolock", "--rerun-incomplete"]
+    command = [*snakemake_command(), "--dry-run", "--nolock", "--rerun-incomplete"]
     command += ["--logger", "sextant-plan"]
     if workflow_profile:
         command += ["--workflow-profile", str(workflow_profile)]
     if config_files:
         command += ["--configfile", *map(str, config_files)]
-    paths = [str(_PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [
+        str(checkout() / "workflow" / "plugins"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     done = subprocess.run(
         [*command, "--", *targets],
         cwd=folder,

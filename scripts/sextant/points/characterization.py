@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sextant import PROJECT
 from sextant.base import sheets
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
+from sextant.base.resources import resource
 from sextant.experiment import sheets as row_types
 from sextant.facts.gpu import GPUS, GPUProfile, Price, gpu_path, load_gpu, profile_from_row
 from sextant.facts.llm import LLM, load_llm, memory_of, served
@@ -26,7 +26,7 @@ from sextant.points.frame import IDENTIFIERS, LOAD, Features
 from sextant.points.verdict import OUTCOMES, ProbeOutcome, Verdict, status_of
 
 FILE = "characterization.yaml"
-SHIPPED = PROJECT / "resources" / "characterizations"
+SHIPPED = resource("characterizations")
 DEFAULT_SOURCES = ("archive:inferencex", "archive:llm-pilot")
 """What answers rest on where nothing else is named."""
 MOST_POINTS = 50_000  # of one folder: laws are fitted to all of them

@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import atomic_folder, atomic_path, read_json
+from sextant.base.resources import resource
 from sextant.base.sheets import check_fields, file_name, load_sheet, write_yaml
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.gpu import GPUS, gpu_path, priced, profile_of_id, profile_row
@@ -32,7 +32,7 @@ from sextant.points.verdict import OUTCOMES, ProbeOutcome, status_of
 _ORDER = [*IDENTIFIERS, *frame.SERVING, *LOAD, *frame.LENGTHS, "measured_on", "run_id"]
 _MS_PER = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 _WITHOUT_ANSWERS = ("users", "n_ok", "n_failed", "measured_on")  # where every request failed
-LLMS = PROJECT / "resources" / "llms"
+LLMS = resource("llms")
 Point = dict[str, Any]
 
 

@@ -7,17 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sextant import PROJECT
 from sextant.base import files as base_files
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_object
+from sextant.base.resources import resource
 from sextant.facts.gpu import GPUProfile, profile_row
 from sextant.facts.llm import LLM
 
 if TYPE_CHECKING:  # its import takes longer than reading a folder of points
     import duckdb
 
-SCHEMA_SQL = PROJECT / "resources" / "sql" / "schema.sql"
+SCHEMA_SQL = resource("sql/schema.sql")
 _BUILD_AGAIN = (
     "build it again: delete it and run the pipeline, which makes it from the Parquet files and "
     "measures nothing"

@@ -10,7 +10,7 @@ from functools import cache
 
 import pandas as pd
 
-from sextant import PROJECT
+from sextant.base.resources import resource
 from sextant.experiment.scenarios import Batch, OpenLoop
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
@@ -69,7 +69,7 @@ def opt_batch_sizes() -> pd.DataFrame:
     """Return their Table 1: one row per LLM, `published` and one column per assumption."""
     rows = []
     for llm_id, published in OPT_BATCH_SIZES.items():
-        llm = load_llm(PROJECT / "resources" / "llms" / f"{llm_id}.json")
+        llm = load_llm(resource(f"llms/{llm_id}.json"))
         row = {"llm_id": llm_id, "weights_gb": llm.weight_bytes / 1e9, "published": published}
         for name, (tokens, devices) in ASSUMPTIONS.items():
             held_tokens = assess(llm, devices, _UTILIZATION, tokens).max_batch_weight_tokens

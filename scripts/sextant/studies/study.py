@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant import PROJECT
 from sextant.base.files import frame_rows, jsonable, provenance, read_parquet
+from sextant.base.resources import resource
 from sextant.base.sheets import read_yaml
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM
@@ -69,7 +69,7 @@ class Analysis:
 
 LABELS: Mapping[str, str] = (
     POINT_LABELS
-    | read_yaml(PROJECT / "resources" / "column_labels.yaml")
+    | read_yaml(resource("column_labels.yaml"))
     | {f"{what}_{name}": f"{label}, {what}" for name, label in USES.items() for what in STATISTICS}
 )
 """The label of each column, with its unit; a column without one shows its own name in words."""

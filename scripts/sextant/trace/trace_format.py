@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_TRACE_AGAIN, reading
+from sextant.base.resources import resource
 from sextant.base.sheets import check_fields, read_yaml
 
 MAX_INT32 = 2**31 - 1
@@ -54,7 +54,7 @@ NEEDED_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 MINIMUM = {"input_tokens": 1, "batch_size": 1, "top_k": -1}
 BLANK = "blank line"
 """The reason of a line that holds nothing: it is not a row, neither accepted nor rejected."""
-FORMATS_FILE = PROJECT / "resources" / "traces" / "formats.yaml"
+FORMATS_FILE = resource("traces/formats.yaml")
 MAPPED = "columns"
 """The format of a source whose columns the user names."""
 TIME_UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "iso": 1e9}

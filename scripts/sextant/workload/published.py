@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant import PROJECT
 from sextant.base.errors import InputError
 from sextant.base.files import MAKE_WORKLOAD_AGAIN, read_parquet
+from sextant.base.resources import resource
 from sextant.base.sheets import read_yaml
 from sextant.trace.trace_format import MAX_INT32
 from sextant.workload import request_model
@@ -31,7 +31,7 @@ ALIASES = {
     "params.top_p": "top_p",
 }
 """Names of published histograms -> the trace contract's."""
-USE_CASES_FILE = PROJECT / "resources" / "workloads" / "use_cases.yaml"
+USE_CASES_FILE = resource("workloads/use_cases.yaml")
 _TAIL = 1e-9  # probability beyond which the geometric distribution is cut off
 _HIGHEST = {"top_p": 1.0 + 1e-9}  # the mean of many ones may be a rounding error above
 # A request has tokens on both sides; engines write top_k = -1 for "no limit".
