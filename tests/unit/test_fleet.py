@@ -13,8 +13,9 @@ from scipy.optimize import milp
 
 from html_page import Page
 from sextant.base.files import provenance
-from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool, Mend
+from sextant.decide.fleet import FleetDemand, FleetOption, GPUPool
 from sextant.facts.slo import SLO
+from sextant.fleet.answer import Mend
 from sextant.fleet.document import fleet_document
 from sextant.fleet.plan import answer_fleet, plan_fleet
 from sextant.pages.blocks import as_json, as_text

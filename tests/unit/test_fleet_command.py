@@ -11,7 +11,7 @@ import pytest
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUS, load_gpu, mig_slice
-from sextant.fleet.fleet import candidate_profiles, read_demands, read_supply
+from sextant.fleet.sheets import candidate_profiles, read_demands, read_supply
 from support import ROOT, write_trace
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b"

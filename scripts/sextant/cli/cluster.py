@@ -187,14 +187,21 @@ class FleetOptions(StoreOptions):
 
 
 @grouped
-def fleet(*, given: FleetOptions, shown: PrintOptions) -> None:
+def fleet(*, options: FleetOptions, shown: PrintOptions) -> None:
     """Print which GPUs of a cluster serve which team's LLMs, at the lowest cost."""
     from sextant.base.files import provenance
     from sextant.fleet.document import fleet_document
-    from sextant.fleet.fleet import answer_sheets
+    from sextant.fleet.fleet import FleetQuestion, answer_sheets
 
-    sheets, how = (given.demands, given.supply, given.traces), (given.risk, given.time_limit)
-    answer = answer_sheets(*sheets, given.measurements(), *how)
+    question = FleetQuestion(
+        demands=options.demands,
+        supply=options.supply,
+        traces=options.traces,
+        measurements=options.measurements(),
+        risk=options.risk,
+        time_limit_s=options.time_limit,
+    )
+    answer = answer_sheets(question)
     shown.print(fleet_document(answer, provenance()))
-    if answer.plan.unserved:
+    if not answer.is_everyone_served:
         raise typer.Exit(3)

@@ -1,4 +1,4 @@
-"""The terms of a fleet: demands, pools and options; and the plan and its answer."""
+"""The terms of a fleet: demands, pools, options and the plan."""
 
 from dataclasses import dataclass
 
@@ -113,56 +113,3 @@ class FleetPlan:
     """That all served demands are met at once, with the errors that demands share."""
     product_probability_met: float  #: The same if the demands' errors were independent.
     gap: float  #: How far the cost may be above the least one, as a share of it.
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What a change is worth, by solving again."""
-
-    n_more_served: int
-    usd_per_hour_saved: float  #: Below 0 where serving more costs more.
-    at_most_usd_per_hour: float  # The same if both solutions were exact: an upper bound.
-    serves: tuple[str, ...]
-    """Demands that are then served too, where more, or more of a higher priority, are."""
-    drops: tuple[str, ...]  #: Demands of a lower priority that are then not served.
-
-
-@dataclass(frozen=True)
-class NodeWorth(Worth):
-    """What one further node of a pool is worth."""
-
-    pool_id: str
-
-
-@dataclass(frozen=True)
-class LimitWorth(Worth):
-    """What looser limits of one demand are worth."""
-
-    demand_id: str
-    factor: float  #: On all its latency limits.
-
-
-@dataclass(frozen=True)
-class Mend:
-    """What would let an unserved demand be served too, while all others are served as they are."""
-
-    demand_id: str
-    reason: str  #: `no_option`: no GPU profile keeps its limits however many replicas; `no_room`.
-    more_nodes: dict[str, int]
-    """Fewest further nodes by pool, each pool alone; pools that do not help are left out."""
-    limit_factor: float | None
-    """The smallest of the tried factors on its limits that is enough; None: none is."""
-
-
-@dataclass(frozen=True)
-class FleetAnswer:
-    """A plan, and what would change it."""
-
-    plan: FleetPlan
-    risk: float  #: Largest probability that a served demand misses its limits.
-    further_nodes: tuple[NodeWorth, ...]
-    looser_limits: tuple[LimitWorth, ...]
-    mends: tuple[Mend, ...]
-    conflict: tuple[str, ...]
-    """Demands that cannot all be served together, though without any one of them the others can."""
-    warnings: tuple[str, ...] = ()

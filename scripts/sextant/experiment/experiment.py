@@ -157,7 +157,7 @@ class Experiment:
     """Rows of the sheets `llms` and `gpus` that replace features computed from facts, if any."""
     endpoints: dict[tuple[str, str], Endpoint]  # servers that run already, by LLM and GPU profile
     demands: list[Row]
-    """What teams want served on a cluster, if the configuration has it (`sextant.fleet.fleet`)."""
+    """What teams want served on a cluster, if the configuration has it (`sextant.fleet`)."""
     supply: list[Row]  # the nodes of that cluster
     adaptive: tuple[CellKey, ...] = ()
     """Cells that `sextant measure` chooses from: those of adaptive rows and of no other row."""

@@ -1,4 +1,4 @@
-"""A fleet answer for people and for rule `plan_fleet`: blocks, table, page and JSON."""
+"""A fleet answer in words, and the files of rule `plan_fleet`: table, page and JSON."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,139 +12,182 @@ import pyarrow as pa
 
 from sextant.answer.answer import write_results
 from sextant.base.files import provenance
-from sextant.decide.fleet import FleetAnswer, FleetPlan, Mend, Worth
+from sextant.decide.fleet import FleetPlan, Placement
 from sextant.experiment.experiment import Experiment
-from sextant.facts.gpu import old_price_lines, origin_line, price_origins
-from sextant.fleet.fleet import answer_sheets
+from sextant.facts.gpu import old_price_lines, origin_line
+from sextant.fleet.answer import ChangeWorth, FleetAnswer, Mend
+from sextant.fleet.fleet import FleetQuestion, answer_sheets
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table, as_text
 from sextant.pages.words import chance, joined, plural
 from sextant.points.measured import load_run
 
 _N_NAMED = 10
+_SERVED_HEADER = ["Demand", "Team", "LLM", "Replicas", "Nodes", "USD/h", "Probability"]
+_POOL_HEADER = ["Pool", "Nodes in use", "Devices in use", "USD/h", "Of it idle"]
+_UNSERVED_HEADER = ["Demand", "Team", "Priority", "Why, and what helps"]
+_TEAM_HEADER = ["Team", "Demands served", "Devices", "USD/h"]
 
 
 def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None) -> Document:
-    """Return a fleet answer: blocks, and as data the fields of `FleetAnswer` and `prices`."""
+    """Return a fleet answer as blocks, with `FleetAnswer.to_dict` as data."""
     plan = answer.plan
-    pools = (use.pool for use in plan.pools)
-    prices = price_origins((pool.price_source, pool.price_as_of) for pool in pools)
-    data = asdict(answer) | {"prices": [each._asdict() for each in prices]}
-    served = [
-        (
-            *(each.demand.demand_id, each.demand.team, each.demand.llm_id),
-            f"{each.replicas} × {each.gpu_profile_id}",
-            nodes_words(plan, each.demand.demand_id),
-            *(f"{each.usd_per_hour:.2f}", chance(each.probability_met)),
-        )
-        for each in plan.served
-    ]
-    header = ["Demand", "Team", "LLM", "Replicas", "Nodes", "USD/h", "Probability"]
-    in_use = [
-        (
-            use.pool.pool_id,
-            f"{use.nodes_used} of {use.pool.nodes}",
-            f"{use.devices_used} of {use.pool.nodes * use.pool.devices_per_node}",
-            *(f"{use.usd_per_hour:.2f}", f"{use.idle_usd_per_hour:.2f}"),
-        )
-        for use in plan.pools
-    ]
-    pool_header = ["Pool", "Nodes in use", "Devices in use", "USD/h", "Of it idle"]
-    changes = [(f"one node more of {it.pool_id}", _worth_words(it)) for it in answer.further_nodes]
-    for each in answer.looser_limits:
-        change = f"limits of {each.demand_id} {each.factor:g} times as high"
-        changes.append((change, _worth_words(each)))
+    warnings = [*answer.warnings, *old_price_lines(answer.prices)]
+
     blocks: list[Block] = [
         Headline(_headline(answer)),
-        *(Note(text, "warning") for text in (*answer.warnings, *old_price_lines(prices))),
-        Section("Who runs where", [Table(header, served, range(5))]),
-        *([Section("Not served", _unserved_blocks(answer))] if plan.unserved else []),
-        Section("Pools", [Table(pool_header, in_use), Note(origin_line(prices))]),
-        Section("Teams", [_team_table(plan)]),
-        Section(
-            "What would change it, solved again with that change", [Table((), changes, {0, 1})]
-        ),
+        *(Note(warning, "warning") for warning in warnings),
+        Section("Who runs where", [_served_table(plan)]),
     ]
-    return Document("Fleet: which team gets which GPUs", blocks, data, origin=origin)
+    if plan.unserved:
+        blocks.append(Section("Not served", _unserved_blocks(answer)))
+    blocks += [
+        Section("Pools", [_pool_table(plan), Note(origin_line(answer.prices))]),
+        Section("Teams", [_team_table(plan)]),
+        Section("What would change it, solved again with that change", [_change_table(answer)]),
+    ]
+    return Document("Fleet: which team gets which GPUs", blocks, answer.to_dict(), origin=origin)
 
 
 def _headline(answer: FleetAnswer) -> str:
     """Return how many are served, at what cost and probability, in one line."""
     plan = answer.plan
-    n = len(plan.served) + len(plan.unserved)
+    n_demands = len(plan.served) + len(plan.unserved)
     if not plan.served:
-        return f"None of {plural(n, 'demand')} can be served"
+        return f"None of {plural(n_demands, 'demand')} can be served"
+
     joint = chance(plan.joint_probability_met)
     independent = chance(plan.product_probability_met)
     return (
-        f"{len(plan.served)} of {plural(n, 'demand')} served for {plan.usd_per_hour:.2f} USD/h "
+        f"{len(plan.served)} of {plural(n_demands, 'demand')} served for "
+        f"{plan.usd_per_hour:.2f} USD/h "
         f"(at most {ceil(1e4 * plan.gap) / 100:g} % above the least cost); each meets its limits "
         f"with probability {1 - answer.risk:.10g} or more, all at once {joint} ({independent} if "
         "their errors were independent)"
     )
 
 
+def _served_table(plan: FleetPlan) -> Table:
+    rows = [
+        (
+            served.demand.demand_id,
+            served.demand.team,
+            served.demand.llm_id,
+            f"{served.replicas} × {served.gpu_profile_id}",
+            nodes_words(plan, served.demand.demand_id),
+            f"{served.usd_per_hour:.2f}",
+            chance(served.probability_met),
+        )
+        for served in plan.served
+    ]
+    return Table(_SERVED_HEADER, rows, range(5))
+
+
 def nodes_words(plan: FleetPlan, demand_id: str) -> str:
     """Return the nodes of a demand, e.g. `rack 0-3,7`."""
-    nodes: defaultdict[str, list[list[int]]] = defaultdict(list)
-    for each in sorted(plan.placements, key=lambda place: (place.pool_id, place.node)):
-        if each.demand_id == demand_id:
-            runs = nodes[each.pool_id]
-            if runs and each.node <= runs[-1][1] + 1:
-                runs[-1][1] = each.node
-            else:
-                runs.append([each.node, each.node])
+
+    def node_order(placement: Placement) -> tuple[str, int]:
+        return placement.pool_id, placement.node
+
+    ranges_by_pool: defaultdict[str, list[list[int]]] = defaultdict(list)
+    for placement in sorted(plan.placements, key=node_order):
+        if placement.demand_id != demand_id:
+            continue
+        ranges = ranges_by_pool[placement.pool_id]
+        if ranges and placement.node <= ranges[-1][1] + 1:
+            ranges[-1][1] = placement.node
+        else:
+            ranges.append([placement.node, placement.node])
+
     return ", ".join(
-        f"{name} {','.join('-'.join(map(str, dict.fromkeys(run))) for run in runs)}"
-        for name, runs in nodes.items()
+        f"{pool_id} {','.join('-'.join(map(str, dict.fromkeys(ends))) for ends in ranges)}"
+        for pool_id, ranges in ranges_by_pool.items()
     )
 
 
 def _unserved_blocks(answer: FleetAnswer) -> list[Block]:
-    plan, blocks = answer.plan, list[Block]()
+    plan = answer.plan
+    blocks: list[Block] = []
     if plan.most_served > len(plan.served):
         text = f"Up to {plan.most_served} may be possible: the time limit ended the search."
         blocks.append(Note(text))
     if len(answer.conflict) > 1:
         text = "cannot all be served; without any one of them the others can."
         blocks.append(Note(f"{_few(answer.conflict)} {text}"))
-    mends = {mend.demand_id: mend_words(mend) for mend in answer.mends}
-    rows = [(it.demand_id, it.team, it.priority, mends.get(it.demand_id)) for it in plan.unserved]
-    return [*blocks, Table(["Demand", "Team", "Priority", "Why, and what helps"], rows, {0, 1, 3})]
+
+    words = {mend.demand_id: mend_words(mend) for mend in answer.mends}
+    rows = [
+        (demand.demand_id, demand.team, demand.priority, words.get(demand.demand_id))
+        for demand in plan.unserved
+    ]
+    return [*blocks, Table(_UNSERVED_HEADER, rows, {0, 1, 3})]
 
 
-def _few(names: Sequence[str]) -> str:
-    return joined(names) if len(names) <= _N_NAMED else f"{len(names)} demands (in JSON)"
+def _few(demand_ids: Sequence[str]) -> str:
+    if len(demand_ids) <= _N_NAMED:
+        return joined(demand_ids)
+    return f"{len(demand_ids)} demands (in JSON)"
 
 
 def mend_words(mend: Mend) -> str:
     """Return why a demand is not served, and what would help."""
     why = "no room is left" if mend.reason == "no_room" else "no GPU profile meets its limits"
-    ways = [f"{plural(n, 'more node')} of {name}" for name, n in mend.more_nodes.items()]
+    ways = [
+        f"{plural(n_nodes, 'more node')} of {pool_id}"
+        for pool_id, n_nodes in mend.more_nodes.items()
+    ]
     if mend.limit_factor is not None:
         ways.append(f"limits {mend.limit_factor:g} times as high")
     return f"{why}. What would help: {', or '.join(ways) or 'nothing that was tried'}."
 
 
+def _pool_table(plan: FleetPlan) -> Table:
+    rows = [
+        (
+            use.pool.pool_id,
+            f"{use.nodes_used} of {use.pool.nodes}",
+            f"{use.devices_used} of {use.pool.nodes * use.pool.devices_per_node}",
+            f"{use.usd_per_hour:.2f}",
+            f"{use.idle_usd_per_hour:.2f}",
+        )
+        for use in plan.pools
+    ]
+    return Table(_POOL_HEADER, rows)
+
+
 def _team_table(plan: FleetPlan) -> Table:
     rows = [
-        (each.demand.team, 1, each.replicas * each.n_gpus, each.usd_per_hour)
-        for each in plan.served
+        (served.demand.team, 1, served.replicas * served.n_gpus, served.usd_per_hour)
+        for served in plan.served
     ]
-    rows += [(each.team, 0, 0, 0.0) for each in plan.unserved]
-    frame = pd.DataFrame(rows, columns=["team", "served", "devices", "usd"])
-    teams = frame.groupby("team", sort=False).agg("sum").assign(n=frame["team"].value_counts())
+    rows += [(demand.team, 0, 0, 0.0) for demand in plan.unserved]
+    demands = pd.DataFrame(rows, columns=["team", "served", "devices", "usd"])
+
+    teams = demands.groupby("team", sort=False).agg("sum")
+    teams = teams.assign(n=demands["team"].value_counts())
     lines = [
-        (str(each.Index), f"{each.served} of {each.n}", f"{each.devices}", f"{each.usd:.2f}")
-        for each in teams.itertuples()
+        (str(team.Index), f"{team.served} of {team.n}", f"{team.devices}", f"{team.usd:.2f}")
+        for team in teams.itertuples()
     ]
-    return Table(["Team", "Demands served", "Devices", "USD/h"], lines)
+    return Table(_TEAM_HEADER, lines)
 
 
-def _worth_words(worth: Worth) -> str:
+def _change_table(answer: FleetAnswer) -> Table:
+    rows = [
+        (f"one node more of {worth.pool_id}", _worth_words(worth)) for worth in answer.further_nodes
+    ]
+    rows += [
+        (f"limits of {worth.demand_id} {worth.factor:g} times as high", _worth_words(worth))
+        for worth in answer.looser_limits
+    ]
+    return Table((), rows, {0, 1})
+
+
+def _worth_words(worth: ChangeWorth) -> str:
     saved = worth.usd_per_hour_saved
     if worth.serves:
         dropped = f" in place of {_few(worth.drops)}" if worth.drops else ""
         return f"serves {_few(worth.serves)}{dropped}, {-saved:+.2f} USD/h"
+
     bound = worth.at_most_usd_per_hour
     at_most = f" (at most {bound:.2f})" if bound > max(1.01 * saved, 0.01) else ""
     return f"saves {saved:.2f} USD/h{at_most}" if saved >= 0.005 or at_most else "nothing"
@@ -172,30 +215,50 @@ def plan_files(
     gpus: str,
 ) -> None:
     """Give the devices of the sheet of supply to the demands, and write table, page and JSON.
-    `inputs` are paths of tables `point` and `feasibility`, of the sheets `demands` and `supply`,
-    and of `traces`, which lie in one folder; `outputs` those of the `table`, the `html` page and
-    its `json`. `source` names the characterization, `decision` the workload and scenario of its
-    points; `gpus` is the folder of the facts of devices."""
-    traces = [Path(each) for each in inputs["traces"]]
-    demands, supply = Path(inputs["demands"]), Path(inputs["supply"])
-    folder = traces[0].parent if traces else demands.parent
-    measurements = {"known": load_run(inputs, experiment, source, decision), "seed": seed}
-    answer = answer_sheets(demands, supply, folder, measurements, gpus=Path(gpus))
-    plan, mends = answer.plan, {each.demand_id: mend_words(each) for each in answer.mends}
-    # Columns of the table are fields of a demand, or of what serves it; others are null.
-    rows = [
-        {"source": source, "status": "served", "nodes": nodes_words(plan, each.demand.demand_id)}
-        | vars(each.demand)
-        | vars(each)
-        for each in plan.served
-    ]
-    rows += [
-        {"source": source, "status": "unserved", "mend": mends.get(each.demand_id)} | vars(each)
-        for each in plan.unserved
-    ]
-    single = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
-    origin = provenance(single | {path.stem: path for path in traces}, seed=seed)
+
+    Args:
+        inputs: paths of the tables `point` and `feasibility`, of the sheets `demands` and `supply`,
+            and of `traces`, which lie in one folder.
+        experiment: of the run.
+        outputs: paths of the `table`, the `html` page and its `json`.
+        source: the characterization.
+        decision: the workload and the scenario of its points.
+        seed: of all random numbers.
+        gpus: the folder of the facts of devices.
+    """
+    traces = [Path(trace) for trace in inputs["traces"]]
+    demands = Path(inputs["demands"])
+    characterization = load_run(inputs, experiment, source, decision)
+    question = FleetQuestion(
+        demands=demands,
+        supply=Path(inputs["supply"]),
+        traces=traces[0].parent if traces else demands.parent,
+        measurements={"known": characterization, "seed": seed},
+        gpus=Path(gpus),
+    )
+    answer = answer_sheets(question)
+
+    files = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
+    origin = provenance(files | {trace.stem: trace for trace in traces}, seed=seed)
     document = fleet_document(answer, origin)
-    more = {"text": as_text(document), "provenance": origin}
-    data = {**document.data, **more}
-    write_results(outputs, rows, _SCHEMA, replace(document, data=data))
+    data = {**document.data, "text": as_text(document), "provenance": origin}
+    write_results(outputs, _rows(answer, source), _SCHEMA, replace(document, data=data))
+
+
+def _rows(answer: FleetAnswer, source: str) -> list[dict[str, Any]]:
+    """Return the rows of table `fleet`: fields of a demand and of what serves it. A field without a
+    column is left out, a column without a field is null."""
+    plan = answer.plan
+    rows = [
+        {"source": source, "status": "served", "nodes": nodes_words(plan, served.demand.demand_id)}
+        | asdict(served.demand)
+        | asdict(served)
+        for served in plan.served
+    ]
+    mends = {mend.demand_id: mend_words(mend) for mend in answer.mends}
+    rows += [
+        {"source": source, "status": "unserved", "mend": mends.get(demand.demand_id)}
+        | asdict(demand)
+        for demand in plan.unserved
+    ]
+    return rows

@@ -12,19 +12,28 @@ from typing import TypeVar
 
 import numpy as np
 
-from sextant.decide import fleet, fleet_program
-from sextant.decide.fleet import FleetDemand, FleetOption, FleetPlan, GPUPool
+from sextant.decide import fleet_program
+from sextant.decide.fleet import (
+    FleetDemand,
+    FleetOption,
+    FleetPlan,
+    GPUPool,
+    Placement,
+    ServedDemand,
+)
 from sextant.decide.fleet_program import Choice, Program, Solution
+from sextant.fleet.answer import ChangeWorth, FleetAnswer, LimitWorth, Mend, NodeWorth
 
 RISK = 0.1
 GAP = 1e-6  # Share of the cost by which a plan may be above the least one.
 TIME_LIMIT_S = 120.0
-_PART = 0.1  # Share of the time limit for each change.
+_CHANGE_TIME_SHARE = 0.1  # Share of the time limit for each change.
 _MOST_CHANGES = 10  # The most demands for which looser limits, or more nodes, are tried.
-_ENDED = "The time limit (--time-limit) ended the search for what would change the plan."
+_OUT_OF_TIME = "The time limit (--time-limit) ended the search for what would change the plan."
+_ONE_NODE = "all replicas lie on one node; no other has room, or none is rented."
 _T = TypeVar("_T")
 Looser = Mapping[str, Mapping[float, Sequence[FleetOption]]]
-"""Options with limits that are looser by a factor, the smallest first, by demand."""
+"""By demand and factor: options with limits that are looser by the factor, the smallest first."""
 
 
 def plan_fleet(
@@ -35,42 +44,39 @@ def plan_fleet(
     risk: float = RISK,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> FleetPlan:
-    """Return which demand gets which devices at the lowest cost; all are served if possible. If
-    not, as many demands as possible of the first priority are served, then of the next, and of all
-    such plans the cheapest one is returned. The options' draws are the same throughout; `risk` is
-    the largest probability that a served demand misses its limits. The best plan that each program
-    finds within `time_limit_s` is taken."""
+    """Return which demand gets which devices at the lowest cost.
+
+    All demands are served if possible. If not, as many demands as possible of the first priority
+    are served, then of the next priority, and so on; the cheapest such plan is returned. Draw `i`
+    is the same possible truth in all options. `risk` is the largest probability that a served
+    demand misses its limits. Each program returns its best plan within `time_limit_s`.
+    """
     program = make_program(demands, pools, options, risk)
-    solution, most = _solve(program, time_limit_s)
+    solution, most_served = _solve(program, time_limit_s)
+
     placements = fleet_program.replicas_on_nodes(program, solution)
-    sizes = {each.option.gpu_profile_id: each.option.n_gpus for each in solution.chosen}
-    in_use = fleet_program.pool_uses(pools, placements, sizes)
-    price = {pool.pool_id: pool.usd_per_hour for pool in pools}
-    usd: dict[str, float] = defaultdict(float)
-    for each in placements:
-        usd[each.demand_id] += each.replicas * price[each.pool_id]
-    served = []
-    for choice in sorted(solution.chosen, key=lambda each: each.demand):
-        option, demand = choice.option, demands[choice.demand]
-        profile = option.gpu_profile_id, option.n_gpus, choice.replicas
-        own_usd = usd[demand.demand_id] * option.n_gpus
-        served.append(fleet.ServedDemand(demand, *profile, choice.probability_met, own_usd))
-    met = np.array([each.option.is_met(each.replicas) for each in solution.chosen])
-    names = {each.demand.demand_id for each in served}
-    ties = fleet_program.TIE_USD * sum(pool.nodes * pool.devices_per_node for pool in pools)
-    ties += fleet_program.TIE_RISK_USD * len(demands)
-    cost, bound = sum(use.usd_per_hour for use in in_use), max(solution.bound - ties, 0.0)
+    n_gpus = {choice.option.gpu_profile_id: choice.option.n_gpus for choice in solution.chosen}
+    pool_uses = fleet_program.pool_uses(pools, placements, n_gpus)
+    served = _served_demands(demands, pools, solution, placements)
+
+    usd_per_hour = sum(use.usd_per_hour for use in pool_uses)
+    bound = max(solution.bound - _tie_breakers_usd(demands, pools), 0.0)
+
+    is_met = np.array([choice.option.is_met(choice.replicas) for choice in solution.chosen])
+    served_ids = {served_demand.demand.demand_id for served_demand in served}
     return FleetPlan(
-        tuple(served),
-        tuple(demand for demand in demands if demand.demand_id not in names),
-        tuple(placements),
-        tuple(in_use),
-        cost,
-        bound,
-        most,
-        float(met.all(axis=0).mean()) if len(met) else 1.0,
-        float(np.prod([each.probability_met for each in served])),
-        max(cost - bound, 0.0) / cost if cost else 0.0,
+        served=tuple(served),
+        unserved=tuple(demand for demand in demands if demand.demand_id not in served_ids),
+        placements=tuple(placements),
+        pools=tuple(pool_uses),
+        usd_per_hour=usd_per_hour,
+        bound_usd_per_hour=bound,
+        most_served=most_served,
+        joint_probability_met=float(is_met.all(axis=0).mean()) if len(is_met) else 1.0,
+        product_probability_met=float(
+            np.prod([served_demand.probability_met for served_demand in served])
+        ),
+        gap=max(usd_per_hour - bound, 0.0) / usd_per_hour if usd_per_hour else 0.0,
     )
 
 
@@ -81,39 +87,84 @@ def make_program(
     risk: float,
 ) -> Program:
     """Return the program: the options that are enough, where some node has room for a replica."""
-    places = {demand.demand_id: place for place, demand in enumerate(demands)}
-    kinds, members = fleet_program.merge_pools(pools)
+    index_of = {demand.demand_id: index for index, demand in enumerate(demands)}
+    merged_pools, members = fleet_program.merge_pools(pools)
+
     choices = []
     for option in options:
-        place = places[option.demand_id]
-        replicas = option.replicas(risk, demands[place].least_replicas)
-        most = max((p.devices_per_node for p in kinds if p.gpu_id == option.gpu_id), default=0)
-        if replicas is not None and option.n_gpus <= most:
-            met = float(option.is_met(replicas).mean())
-            choices.append(Choice(option, place, replicas, met))
-    return Program(demands, kinds, choices, members)
+        index = index_of[option.demand_id]
+        replicas = option.replicas(risk, demands[index].least_replicas)
+        most_gpus = max(
+            (pool.devices_per_node for pool in merged_pools if pool.gpu_id == option.gpu_id),
+            default=0,
+        )
+        if replicas is not None and option.n_gpus <= most_gpus:
+            probability_met = float(option.is_met(replicas).mean())
+            choices.append(Choice(option, index, replicas, probability_met))
+
+    return Program(demands, merged_pools, choices, members)
 
 
 def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
-    """Return the cheapest solution that serves the most by priority, and a bound on how many.
-    Within the time limit: the solution that serves the most may then not be the cheapest."""
-    cost, everyone = program.usd_per_hour, range(len(program.demands))
+    """Return the cheapest solution that serves the most by priority, and a bound on how many
+    demands any solution serves. After the time limit the solution may not be the cheapest."""
+    cost = program.usd_per_hour
     solve = partial(program.solve, time_limit_s=time_limit_s)
+
     with suppress(TimeoutError):
+        everyone = range(len(program.demands))
         if (solution := solve(cost, must=everyone, gap=GAP)) is not None:
             return solution, len(program.demands)
-    best, bound = Solution([], {}, 0.0, 0.0), 0
-    least: dict[int, int] = {}
+
+    best = Solution([], {}, 0.0, 0.0)
+    most_served = 0
+    at_least: dict[int, int] = {}  # demands to serve, by priority
     for priority in sorted({demand.priority for demand in program.demands}):
         at_most = sum(demand.priority == priority for demand in program.demands)
         with suppress(TimeoutError):
-            if most := solve(program.number_served(priority), at_least=least):
-                best, at_most = replace(most, bound=0.0), floor(-most.bound + 1e-6)
-                least[priority] = round(-most.value)
-        bound += at_most
+            if solution := solve(program.number_served(priority), at_least=at_least):
+                best = replace(solution, bound=0.0)
+                at_most = floor(-solution.bound + 1e-6)
+                at_least[priority] = round(-solution.value)
+        most_served += at_most
+
     with suppress(TimeoutError):
-        best = solve(cost, at_least=least, gap=GAP) or best
-    return best, bound
+        best = solve(cost, at_least=at_least, gap=GAP) or best
+    return best, most_served
+
+
+def _served_demands(
+    demands: Sequence[FleetDemand],
+    pools: Sequence[GPUPool],
+    solution: Solution,
+    placements: Sequence[Placement],
+) -> list[ServedDemand]:
+    """Return the demands that a solution serves, in their order, with the prices of their nodes."""
+    pool_price = {pool.pool_id: pool.usd_per_hour for pool in pools}
+    usd_per_device: dict[str, float] = defaultdict(float)  # of one device of each replica
+    for placement in placements:
+        usd_per_device[placement.demand_id] += placement.replicas * pool_price[placement.pool_id]
+
+    served = []
+    for choice in sorted(solution.chosen, key=lambda choice: choice.demand):
+        demand = demands[choice.demand]
+        served.append(
+            ServedDemand(
+                demand=demand,
+                gpu_profile_id=choice.option.gpu_profile_id,
+                n_gpus=choice.option.n_gpus,
+                replicas=choice.replicas,
+                probability_met=choice.probability_met,
+                usd_per_hour=usd_per_device[demand.demand_id] * choice.option.n_gpus,
+            )
+        )
+    return served
+
+
+def _tie_breakers_usd(demands: Sequence[FleetDemand], pools: Sequence[GPUPool]) -> float:
+    """Return the most that the program's tie-breakers add to the cost of a plan."""
+    n_devices = sum(pool.nodes * pool.devices_per_node for pool in pools)
+    return fleet_program.TIE_USD * n_devices + fleet_program.TIE_RISK_USD * len(demands)
 
 
 def answer_fleet(
@@ -125,42 +176,40 @@ def answer_fleet(
     risk: float = RISK,
     time_limit_s: float = TIME_LIMIT_S,
     warnings: Iterable[str] = (),
-) -> fleet.FleetAnswer:
+) -> FleetAnswer:
     """Return the plan (see `plan_fleet`), and what would change it, each change solved again.
-    `looser` may be empty: then no limits are changed. All changes together get the time limit once
-    more; a warning says if it ended the search."""
-    case = _Case(demands, pools, options, risk, time_limit_s)
-    plan = case.plan()
-    ends_at_s = time.monotonic() + time_limit_s
-    case = replace(case, time_limit_s=max(time_limit_s * _PART, 1.0), ends_at_s=ends_at_s)
-    unserved = sorted(plan.unserved, key=lambda demand: demand.priority)
-    costly = sorted(plan.served, key=lambda served: -served.usd_per_hour)
-    looser_limits = []
-    for served in case.in_time(costly[: _MOST_CHANGES if looser else 0]):
-        name = served.demand.demand_id
-        factor, own = next(iter(looser[name].items()))
-        change = _change(plan, case.with_options(name, own).plan())
-        looser_limits.append(fleet.LimitWorth(*change, name, factor))
-    further_nodes = []
-    for pool in case.in_time(fleet_program.merge_pools(pools)[0]):
-        more = [replace(each, nodes=each.nodes + (each.pool_id == pool.pool_id)) for each in pools]
-        change = _change(plan, replace(case, pools=more).plan())
-        further_nodes.append(fleet.NodeWorth(*change, pool.pool_id))
-    mends = [_mend(case, plan, each, looser) for each in case.in_time(unserved[:_MOST_CHANGES])]
-    conflict = _conflict(case) if plan.unserved else ()
-    said, why = [*warnings], "all replicas lie on one node; no other has room, or none is rented."
-    for served in plan.served:
-        name = served.demand.demand_id
-        nodes = {(each.pool_id, each.node) for each in plan.placements if each.demand_id == name}
-        if served.demand.least_replicas > 1 and len(nodes) == 1:
-            said.append(f"{name}: {why}")
-    said += [] if case.is_in_time() else [_ENDED]
-    changes = tuple(further_nodes), tuple(looser_limits), tuple(mends), conflict
-    return fleet.FleetAnswer(plan, risk, *changes, tuple(said))
+
+    With an empty `looser` no limits are changed. All changes together get the time limit once
+    more; a warning says if it ended the search.
+    """
+    problem = _FleetProblem(demands, pools, options, risk, time_limit_s)
+    plan = problem.plan()
+
+    changed = replace(
+        problem,
+        time_limit_s=max(time_limit_s * _CHANGE_TIME_SHARE, 1.0),
+        ends_at_s=time.monotonic() + time_limit_s,
+    )
+    # The order counts where time runs out.
+    looser_limits = _looser_limits(changed, plan, looser)
+    further_nodes = _further_nodes(changed, plan)
+    mends = _mends(changed, plan, looser)
+    conflict = _conflict(changed) if plan.unserved else ()
+
+    out_of_time = [] if changed.is_in_time() else [_OUT_OF_TIME]
+    return FleetAnswer(
+        plan=plan,
+        risk=risk,
+        further_nodes=further_nodes,
+        looser_limits=looser_limits,
+        mends=mends,
+        conflict=conflict,
+        warnings=(*warnings, *_node_warnings(plan), *out_of_time),
+    )
 
 
 @dataclass(frozen=True)
-class _Case:
+class _FleetProblem:
     """A fleet, to be solved again with something changed."""
 
     demands: Sequence[FleetDemand]
@@ -177,78 +226,166 @@ class _Case:
         return takewhile(lambda _: self.is_in_time(), items)
 
     def plan(self) -> FleetPlan:
-        how = {"risk": self.risk, "time_limit_s": self.time_limit_s}
-        return plan_fleet(self.demands, self.pools, self.options, **how)
+        return plan_fleet(
+            self.demands,
+            self.pools,
+            self.options,
+            risk=self.risk,
+            time_limit_s=self.time_limit_s,
+        )
 
     def program(self) -> Program:
         return make_program(self.demands, self.pools, self.options, self.risk)
 
-    def with_options(self, demand_id: str, options: Sequence[FleetOption]) -> "_Case":
+    def with_options(self, demand_id: str, options: Sequence[FleetOption]) -> "_FleetProblem":
         others = [option for option in self.options if option.demand_id != demand_id]
         return replace(self, options=[*others, *options])
 
+    def with_further_node(self, pool_id: str) -> "_FleetProblem":
+        pools = [
+            replace(pool, nodes=pool.nodes + 1) if pool.pool_id == pool_id else pool
+            for pool in self.pools
+        ]
+        return replace(self, pools=pools)
+
+
+def _looser_limits(
+    problem: _FleetProblem, plan: FleetPlan, looser: Looser
+) -> tuple[LimitWorth, ...]:
+    """Return what the smallest factor on the limits is worth, for the most expensive demands."""
+    by_cost = sorted(plan.served, key=lambda served: -served.usd_per_hour)
+    worths = []
+    for served in problem.in_time(by_cost[: _MOST_CHANGES if looser else 0]):
+        demand_id = served.demand.demand_id
+        factor, options = next(iter(looser[demand_id].items()))
+        worth = _compare(plan, problem.with_options(demand_id, options).plan())
+        worths.append(LimitWorth(**vars(worth), demand_id=demand_id, factor=factor))
+    return tuple(worths)
+
+
+def _further_nodes(problem: _FleetProblem, plan: FleetPlan) -> tuple[NodeWorth, ...]:
+    """Return what one further node is worth, for one of each kind of pool."""
+    merged_pools, _ = fleet_program.merge_pools(problem.pools)
+    worths = []
+    for pool in problem.in_time(merged_pools):
+        worth = _compare(plan, problem.with_further_node(pool.pool_id).plan())
+        worths.append(NodeWorth(**vars(worth), pool_id=pool.pool_id))
+    return tuple(worths)
+
+
+def _compare(plan: FleetPlan, other: FleetPlan) -> ChangeWorth:
+    """Return what a change is worth that leads from a plan to another one. A change for the worse
+    is the solver's gap, or its time limit: it counts as no change."""
+    at_most = plan.usd_per_hour - other.bound_usd_per_hour
+    saved = plan.usd_per_hour - other.usd_per_hour
+
+    demands = [*plan.unserved, *(served.demand for served in plan.served)]
+    priorities = sorted({demand.priority for demand in demands})
+    before = _number_served(plan, priorities)
+    after = _number_served(other, priorities)
+    if after < before or (after == before and saved < 0):
+        return ChangeWorth(0, 0.0, at_most, (), ())
+
+    n_more = len(other.served) - len(plan.served)
+    if after == before:
+        return ChangeWorth(n_more, saved, at_most, (), ())
+
+    ids_before = {served.demand.demand_id for served in plan.served}
+    ids_after = {served.demand.demand_id for served in other.served}
+    serves = tuple(sorted(ids_after - ids_before))
+    drops = tuple(sorted(ids_before - ids_after))
+    return ChangeWorth(n_more, saved, at_most, serves, drops)
+
+
+def _number_served(plan: FleetPlan, priorities: Sequence[int]) -> list[int]:
+    """Return how many demands of each priority are served."""
+    return [
+        sum(served.demand.priority == priority for served in plan.served) for priority in priorities
+    ]
+
+
+def _mends(problem: _FleetProblem, plan: FleetPlan, looser: Looser) -> tuple[Mend, ...]:
+    """Return what would help the unserved demands, the first priority first."""
+    by_priority = sorted(plan.unserved, key=lambda demand: demand.priority)
+    return tuple(
+        _mend(problem, plan, demand, looser)
+        for demand in problem.in_time(by_priority[:_MOST_CHANGES])
+    )
+
+
+def _mend(problem: _FleetProblem, plan: FleetPlan, demand: FleetDemand, looser: Looser) -> Mend:
+    """Return what would let a demand be served besides those that are."""
+    demand_id = demand.demand_id
+    program = problem.program()
+    wanted = {demand_id, *(served.demand.demand_id for served in plan.served)}
+    must = [index for index, other in enumerate(problem.demands) if other.demand_id in wanted]
+    is_possible = any(choice.option.demand_id == demand_id for choice in program.choices)
+
+    more_nodes: dict[str, int] = {}
+    growable_pools = program.pools if is_possible else ()
+    for index, pool in problem.in_time(enumerate(growable_pools)):
+        with suppress(TimeoutError):
+            grown = program.solve(
+                program.further_nodes(index),
+                must=must,
+                growing=index,
+                time_limit_s=problem.time_limit_s,
+            )
+            if grown:
+                more_nodes[pool.pool_id] = round(grown.value)
+
+    limit_factor = next(
+        (
+            factor
+            for factor, options in looser.get(demand_id, {}).items()
+            if _are_servable(
+                problem.with_options(demand_id, options).program(), must, problem.time_limit_s
+            )
+        ),
+        None,
+    )
+    return Mend(demand_id, "no_room" if is_possible else "no_option", more_nodes, limit_factor)
+
+
+def _conflict(problem: _FleetProblem) -> tuple[str, ...]:
+    """Return demands that cannot all be served, though without any one of them the others can.
+
+    A deletion filter: each demand in turn, the lowest priority first, is left out if the others
+    still cannot all be served. A demand stays where the time limit leaves it open. If the time of
+    all changes has passed, the result is empty.
+    """
+    program = problem.program()
+    order = sorted(range(len(problem.demands)), key=lambda i: -problem.demands[i].priority)
+
+    kept = [*order]
+    for index in problem.in_time(order):
+        others = [other for other in kept if other != index]
+        if _are_servable(program, others, problem.time_limit_s) is False:
+            kept = others
+
+    if not problem.is_in_time():
+        return ()
+    return tuple(problem.demands[index].demand_id for index in sorted(kept))
+
 
 def _are_servable(program: Program, must: Collection[int], time_limit_s: float) -> bool | None:
-    """Return whether these demands can all be served; None: not known in time."""
+    """Return whether these demands can all be served; None: not decided in time."""
     try:
         return program.solve(must=must, time_limit_s=time_limit_s) is not None
     except TimeoutError:
         return None
 
 
-def _change(
-    plan: FleetPlan, other: FleetPlan
-) -> tuple[int, float, float, tuple[str, ...], tuple[str, ...]]:
-    """Return how many more are served, what that saves, a bound on it, and who is and is not. What
-    looks like a change for the worse is the solver's gap, or its time limit."""
-    n_more, saved = len(other.served) - len(plan.served), plan.usd_per_hour - other.usd_per_hour
-    at_most = plan.usd_per_hour - other.bound_usd_per_hour
-    demands = [*plan.unserved, *(served.demand for served in plan.served)]
-    priorities = sorted({demand.priority for demand in demands})
-    before, after = (
-        [sum(each.demand.priority == p for each in of.served) for p in priorities]
-        for of in (plan, other)
-    )
-    if after < before or (after == before and saved < 0):
-        return 0, 0.0, at_most, (), ()
-    if after == before:
-        return n_more, saved, at_most, (), ()
-    names, others = ({each.demand.demand_id for each in of.served} for of in (plan, other))
-    return n_more, saved, at_most, tuple(sorted(others - names)), tuple(sorted(names - others))
-
-
-def _mend(case: _Case, plan: FleetPlan, demand: FleetDemand, looser: Looser) -> fleet.Mend:
-    """Return what would let a demand be served besides those that are."""
-    name, program = demand.demand_id, case.program()
-    wanted = {name, *(served.demand.demand_id for served in plan.served)}
-    must = [place for place, each in enumerate(case.demands) if each.demand_id in wanted]
-    is_possible = any(choice.option.demand_id == name for choice in program.choices)
-    nodes: dict[str, int] = {}
-    for place, pool in case.in_time(enumerate(program.pools if is_possible else ())):
-        objective, limit = program.further_nodes(place), case.time_limit_s
-        with suppress(TimeoutError):
-            grown = program.solve(objective, must=must, growing=place, time_limit_s=limit)
-            nodes |= {pool.pool_id: round(grown.value)} if grown else {}
-    factors = (
-        factor
-        for factor, options in looser.get(name, {}).items()
-        if _are_servable(case.with_options(name, options).program(), must, case.time_limit_s)
-    )
-    return fleet.Mend(name, "no_room" if is_possible else "no_option", nodes, next(factors, None))
-
-
-def _conflict(case: _Case) -> tuple[str, ...]:
-    """Return demands that cannot all be served, though without any one of them the others can. A
-    deletion filter: one demand after another, those of the lowest priority first, is left out if
-    the others still cannot all be served. A demand stays where the time limit leaves it open; none
-    is named where the time of all changes has passed."""
-    program = case.program()
-    order = sorted(range(len(case.demands)), key=lambda place: -case.demands[place].priority)
-    kept = [*order]
-    for place in case.in_time(order):
-        others = [each for each in kept if each != place]
-        if _are_servable(program, others, case.time_limit_s) is False:
-            kept = others
-    if not case.is_in_time():
-        return ()
-    return tuple(case.demands[place].demand_id for place in sorted(kept))
+def _node_warnings(plan: FleetPlan) -> list[str]:
+    """Return a warning for each demand that wants several replicas and has them on one node."""
+    warnings = []
+    for served in plan.served:
+        demand_id = served.demand.demand_id
+        nodes = {
+            (placement.pool_id, placement.node)
+            for placement in plan.placements
+            if placement.demand_id == demand_id
+        }
+        if served.demand.least_replicas > 1 and len(nodes) == 1:
+            warnings.append(f"{demand_id}: {_ONE_NODE}")
+    return warnings
