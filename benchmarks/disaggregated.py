@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.answer.apart import handover
+from sextant.answer.pools import handover
 from sextant.ask.source import load_sources
 from sextant.facts.engine import scheduler_sheet
 from sextant.facts.gpu import GPUProfile, profile_of_id

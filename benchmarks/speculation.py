@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from sextant.ask.candidates import Subject, read_question, subject_of
-from sextant.ask.laws import MEDIANS, Settings, fit_medians, server_laws
+from sextant.ask.laws import MEDIANS, Settings, server_laws
+from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.law.roofline import Roofline

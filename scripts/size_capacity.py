@@ -1,7 +1,7 @@
 """Find the replicas that keep an SLO under a trace or at a rate: a table, a page, JSON."""
 
 from sextant.base.job_log import job_log
-from sextant.capacity.document import size_files
+from sextant.capacity.files import size_files
 from sextant.experiment.loading import load_experiment
 
 with job_log(snakemake.log[0]):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sextant.answer.answer import recommendation_document
+from sextant.recommend.document import recommendation_document
 from sextant.ask.question import Question
 from sextant.pages.blocks import as_text
 from sextant.recommend.explain import explain_llm

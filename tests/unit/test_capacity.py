@@ -20,7 +20,9 @@ from sextant.ask.traffic import (
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
 from sextant.capacity import capacity
-from sextant.capacity.capacity import CapacityQuestion, Terms, after_failure, find_schedule
+from sextant.capacity.question import CapacityQuestion, Terms
+from sextant.capacity.failure import after_failure
+from sextant.capacity.schedule import find_schedule
 from sextant.capacity.document import split_line
 from sextant.capacity.split import size_split
 from sextant.decide import simulated_sizing as sizes

@@ -7,9 +7,10 @@ import pytest
 
 from answers import recommended
 from command import sextant
-from sextant.answer.ways import can_run, ways_of
+from sextant.recommend.ways import can_run, ways_of
 from sextant.ask.candidates import read_question, subject_of
-from sextant.ask.laws import Settings, fit_medians, server_laws
+from sextant.ask.laws import Settings, server_laws
+from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id

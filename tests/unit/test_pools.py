@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from answers import recommended
 from command import sextant
 from plain_simulator import LAW, PLAN, run_plainly, sent
-from sextant.answer.apart import _cheapest, apart_note
+from sextant.capacity.split import _cheapest
+from sextant.answer.apart import apart_note
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.decide.simulated_sizing import SimulatedReplica, Sizing

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sextant.ask.candidates import find_candidates, read_probe, read_question, subject_of
-from sextant.ask.question import Question, answers_from_points, check_question, named_llm
-from sextant.ask.source import as_measured, find_source, named_otherwise
+from sextant.ask.candidates import find_candidates, read_question, subject_of
+from sextant.ask.probe import read_probe
+from sextant.ask.question import Question, check_question, named_llm
+from sextant.ask.llm import answers_from_points
+from sextant.ask.serving import as_measured
+from sextant.ask.source import find_source, named_otherwise
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sextant.answer.answer import headroom_lines, loss_words, next_words
-from sextant.ask.source import estimates
+from sextant.answer.words import headroom_lines, loss_words, next_words
+from sextant.ask.caveats import estimates
 from sextant.decide.decision import choose, weigh
 from sextant.decide.headroom import compare_options, measure_headroom
 from sextant.decide.sizing import candidates, recommend_cheapest, size_replicas, u_max

@@ -12,20 +12,12 @@ from hypothesis import strategies as st
 
 from answers import explained, recommended
 from llm_configs import PUBLISHED
-from sextant.answer.answer import caution, headline, recommendation_document, split_beaten
+from sextant.answer.answer import caution
+from sextant.recommend.document import headline, recommendation_document
+from sextant.answer.option import split_beaten
 from sextant.ask.candidates import subject_of
-from sextant.ask.forecast import (
-    Forecast,
-    choose_option,
-    cliff,
-    find_nearest,
-    find_safest,
-    fit_to,
-    forecast_of,
-    list_changes,
-    list_frontier,
-    list_profiles,
-)
+from sextant.ask.forecast import Forecast, cliff, find_nearest, fit_to, forecast_of
+from sextant.recommend.options import choose_option, find_safest, list_changes, list_frontier, list_profiles
 from sextant.ask.question import Question, named_llm
 from sextant.ask.source import Source, find_source
 from sextant.decide.decision import FAIR, LISTED, SAFE

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from answers import recommended
-from sextant.answer.ways import Way, can_run, speculation, ways_of
+from sextant.recommend.ways import Way, can_run, ways_of
+from sextant.answer.ways import speculation
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUS, GPUProfile, load_gpu, profile_of_id

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from sextant.ask.api_prices import ApiPriceRow
-from sextant.ask.candidates import ProbeRow
+from sextant.ask.probe import ProbeRow
 from sextant.base.sheets import field_docs, hints_of, model_of
 from sextant.experiment import sheets
 from sextant.experiment.downloads import Dataset

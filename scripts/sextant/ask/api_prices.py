@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 API_PRICES = resource("api_prices.csv")
 MEAN_NOTE = "The rate is taken as the mean of a month: it has to count nights and weekends."
-_NEARLY = 0.99  # of a day or a week: a trace ends with its last request
+_NEARLY = 0.99
+"""Share of a day or a week that counts as whole: a trace ends with its last request."""
 _SERVED_AS = re.compile(r"(-(fp8|fp4|nvfp4|mxfp4|bf16|int[48]|awq|gptq|w[48]a\d+|dynamic))+$")
 _UsdPerMtok = Annotated[float, Field(gt=0, le=1e4)]
 
@@ -52,151 +53,256 @@ def plain_name(llm_id: str) -> str:
 @cache
 def load_api_prices(path: Path) -> list[Row]:
     """Read a table of prices. Raises InputError for a wrong row, or an LLM's price twice."""
-    rows, seen = load_sheet(path, ApiPriceRow, delimiter=None), dict[tuple[str, str], int]()
+    rows = load_sheet(path, ApiPriceRow, delimiter=None)
+    lines: dict[tuple[str, str], int] = {}
     for row in rows:
-        line = seen.setdefault((plain_name(row["llm_id"]), row["provider"]), row.line)
+        line = lines.setdefault((plain_name(row["llm_id"]), row["provider"]), row.line)
         if line != row.line:
             problem = f"{row['provider']} has a price of {row['llm_id']} already in line {line}"
             raise row.error(problem, "llm_id", "keep one of them")
         field = "cached_input_usd_per_mtok"
-        if row.get(field, 0.0) > (full := row["input_usd_per_mtok"]):
+        full_price = row["input_usd_per_mtok"]
+        if row.get(field, 0.0) > full_price:
             fix = "give what it costs to read the cache, not to write it"
-            raise row.error(f"{row[field]:g} is above the price of input, {full:g}", field, fix)
+            raise row.error(
+                f"{row[field]:g} is above the price of input, {full_price:g}", field, fix
+            )
     return rows
 
 
-def find_api_prices(given: str, llm_id: str) -> list[Row]:
-    """Return an LLM's prices, one a provider, that `--api-prices` names: tables of the user's,
-    which come first, providers that ship, or `all` of these. Raises InputError: a part is neither,
-    a table is wrong, or none has a price of the LLM."""
-    name, shipped = plain_name(llm_id), load_api_prices(API_PRICES)
-    sellers = {row["provider"] for row in shipped}
-    parts = [given] if Path(given).is_file() else [part.strip() for part in given.split(",")]
+def find_api_prices(stated: str, llm_id: str) -> list[Row]:
+    """Return an LLM's prices, one per provider.
+
+    Args:
+        stated: value of `--api-prices`: tables of the user's, which come first, providers that
+            ship, or `all` of these.
+        llm_id: the LLM.
+
+    Raises:
+        InputError: a part is neither, a table is wrong, or none has a price of the LLM.
+    """
+    name = plain_name(llm_id)
+    shipped = load_api_prices(API_PRICES)
+    providers = {row["provider"] for row in shipped}
+    parts = [stated] if Path(stated).is_file() else [part.strip() for part in stated.split(",")]
     rows: list[Row] = []
-    for part in (part for part in parts if part not in {*sellers, "all"}):
+    for part in parts:
+        if part in {*providers, "all"}:
+            continue
         if not Path(part).is_file():
-            fix = f"give a CSV or TSV, all, or one that ships: {', '.join(sorted(sellers))}"
+            fix = f"give a CSV or TSV, all, or one that ships: {', '.join(sorted(providers))}"
             problem = "neither a file nor a provider"
             raise InputError(problem, file=part, field="--api-prices", fix=fix)
         rows += load_api_prices(Path(part))
+
     rows += [row for row in shipped if "all" in parts or row["provider"] in parts]
     rows = [row for row in rows if plain_name(row["llm_id"]) == name]
     if not rows:
-        own = [row["provider"] for row in shipped if plain_name(row["llm_id"]) == name]
-        fix = f"give all, or some of {', '.join(own)}" if own else "give a table with a row of it"
-        raise InputError(f"{given} has no price of {name}", field="--api-prices", fix=fix)
+        sellers = [row["provider"] for row in shipped if plain_name(row["llm_id"]) == name]
+        fix = "give a table with a row of it"
+        if sellers:
+            fix = f"give all, or some of {', '.join(sellers)}"
+        raise InputError(f"{stated} has no price of {name}", field="--api-prices", fix=fix)
     return [*{row["provider"]: row for row in reversed(rows)}.values()]
 
 
 class Billed(NamedTuple):
     """Traffic as an API bills it."""
 
-    rate_rps: float  # the mean of a month
-    input_tokens: float  # mean of a request
+    rate_rps: float
+    """The mean of a month."""
+    input_tokens: float
+    """Mean of a request."""
     output_tokens: float
-    cached_share: float  # of the input, found in a prefix cache
-    note: str = MEAN_NOTE  # what the mean is of
+    cached_share: float
+    """Share of the input that a prefix cache holds."""
+    note: str = MEAN_NOTE
+    """What the mean is of."""
 
     @classmethod
-    def of(cls, demand: "RequestStream", prefix_hit_rate: float) -> "Billed":
-        """Return a demand at its mean rate. What repeats in its input counts as cached."""
-        days, lasts = demand.duration_s / DAY_S, duration_words(demand.duration_s)
-        what = "not of a whole week" if days >= _NEARLY else "without nights and weekends"
-        what = "nights and weekends included" if days >= 7 * _NEARLY else what
-        note = f"The rate is the mean of the trace, {lasts}: {what}."
-        note = MEAN_NOTE if demand.origin.mean_lengths is None else note
-        cached_share = demand.repeated_share or prefix_hit_rate
-        return cls(demand.rate_rps, *demand.mean_lengths, cached_share, note)
+    def of(cls, requests: "RequestStream", prefix_hit_rate: float) -> "Billed":
+        """Return requests at their mean rate. What repeats in their input counts as cached."""
+        days = requests.duration_s / DAY_S
+        coverage = "not of a whole week" if days >= _NEARLY else "without nights and weekends"
+        if days >= 7 * _NEARLY:
+            coverage = "nights and weekends included"
+        note = MEAN_NOTE
+        if requests.origin.mean_lengths is not None:
+            duration = duration_words(requests.duration_s)
+            note = f"The rate is the mean of the trace, {duration}: {coverage}."
+        cached_share = requests.repeated_share or prefix_hit_rate
+        return cls(requests.rate_rps, *requests.mean_lengths, cached_share, note)
 
-    def usd_per_request(self, price: Mapping[str, Any]) -> float:
+    def usd_per_request(self, price: ApiPriceRow) -> float:
         """Return what a request costs in USD: tokens × price, cached input at its own price."""
-        full, share = price["input_usd_per_mtok"], self.cached_share
-        of_input = (1 - share) * full + share * price.get("cached_input_usd_per_mtok", full)
-        of_output = price["output_usd_per_mtok"]
-        return float(self.input_tokens * of_input + self.output_tokens * of_output) / 1e6
+        full = price.input_usd_per_mtok
+        cached = (
+            full if price.cached_input_usd_per_mtok is None else price.cached_input_usd_per_mtok
+        )
+        input_usd = (1 - self.cached_share) * full + self.cached_share * cached
+        output_usd = price.output_usd_per_mtok
+        return float(self.input_tokens * input_usd + self.output_tokens * output_usd) / 1e6
+
+
+class OwnDeployment(NamedTuple):
+    """Own GPUs, as they are compared with an API."""
+
+    gpu_profile: gpu.GPUProfile
+    replicas: int
+    most_rps: float | None
+    """The most that all replicas serve within the limits; None: not known."""
+    probability: Callable[[int], float | None]
+    """Returns the probability that so many replicas are enough."""
+    saved: float = 0.0
+    """Share of the replica hours that a schedule saves."""
+
+
+@dataclass(frozen=True)
+class ApiOffer:
+    """What one provider asks for the same traffic, and where own GPUs break even."""
+
+    price: ApiPriceRow
+    table: str
+    usd_per_request: float
+    usd_per_month: float
+    break_even_requests_per_day: float
+    break_even_utilisation: float | None
+    """The break-even rate over the most that own GPUs serve; None: not known."""
+    probability_own_is_cheaper: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its row in the JSON."""
+        facts = asdict(self)
+        return {**facts.pop("price"), **facts}
+
+
+@dataclass(frozen=True)
+class ApiComparison:
+    """Own GPUs beside what providers ask by the token."""
+
+    billed: Billed
+    own_usd_per_hour: float
+    own_usd_per_month: float
+    own_scheduled_usd_per_month: float | None
+    own_most_rps: float | None
+    providers: tuple[ApiOffer, ...]
+    """Cheapest first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        return {
+            **self.billed._asdict(),
+            "own_usd_per_hour": self.own_usd_per_hour,
+            "own_usd_per_month": self.own_usd_per_month,
+            "own_scheduled_usd_per_month": self.own_scheduled_usd_per_month,
+            "own_most_rps": self.own_most_rps,
+            "providers": [offer.to_dict() for offer in self.providers],
+        }
 
 
 def compare_with_api(
-    given: str,
-    llm_id: str,
-    billed: Billed,
-    profile: gpu.GPUProfile,
-    replicas: int,
-    most_rps: float | None,
-    probability: Callable[[int], float | None],
-    saved: float = 0.0,
-) -> dict[str, Any]:
-    """Return what own GPUs and each provider (`find_api_prices`) cost a month, cheapest first. Own
-    GPUs cost USD per hour × 730 h, of all that has to be rented. They break even at the request
-    rate for which a provider asks as much; `break_even_utilisation` is that rate over `most_rps`,
-    the most that they serve within the limits (None: not known). They are cheaper in the draws of
-    law and traffic that need no more replicas than a provider's bill would pay for; `probability`
-    is that so many are enough. `saved` is the share of replica hours that a schedule saves."""
-    _, room, usd = gpu.rental(profile)
-    usd_per_hour, rows = -(-replicas // room) * usd, []
-    for price in find_api_prices(given, llm_id):
+    stated: str, llm_id: str, billed: Billed, deployment: OwnDeployment
+) -> ApiComparison:
+    """Return what own GPUs and each provider cost a month, cheapest first.
+
+    Own GPUs cost USD per hour × 730 h, of all that has to be rented. They break even at the request
+    rate for which a provider asks as much. They are cheaper in the draws of law and traffic that
+    need no more replicas than a provider's bill would pay for.
+
+    Args:
+        stated: value of `--api-prices`, as `find_api_prices` takes it.
+        llm_id: the LLM.
+        billed: the traffic.
+        deployment: the own GPUs.
+    """
+    _, room, machine_usd = gpu.rental(deployment.gpu_profile)
+    usd_per_hour = -(-deployment.replicas // room) * machine_usd
+    offers = []
+    for row in find_api_prices(stated, llm_id):
+        price = ApiPriceRow(**row)
         usd_per_request = billed.usd_per_request(price)
-        bill = HOUR_S * billed.rate_rps * usd_per_request  # USD per hour
+        bill_usd_per_hour = HOUR_S * billed.rate_rps * usd_per_request
         even_rps = usd_per_hour / HOUR_S / usd_per_request
-        paid = room * (math.ceil(bill / usd) - 1)  # replicas that cost less
-        row = {
-            **{each.name: price.get(each.name) for each in fields(ApiPriceRow)},
-            "table": Path(price.file or "").name,
-            "usd_per_request": usd_per_request,
-            "usd_per_month": gpu.HOURS_PER_MONTH * bill,
-            "break_even_requests_per_day": DAY_S * even_rps,
-            "break_even_utilisation": even_rps / most_rps if most_rps else None,
-            "probability_own_is_cheaper": probability(paid) if paid else 0.0,
-        }
-        rows.append(row)
-    month = gpu.HOURS_PER_MONTH * usd_per_hour
+        # Replicas that cost less than the bill.
+        affordable = room * (math.ceil(bill_usd_per_hour / machine_usd) - 1)
+        most_rps = deployment.most_rps
+        offers.append(
+            ApiOffer(
+                price,
+                Path(row.file or "").name,
+                usd_per_request,
+                usd_per_month=gpu.HOURS_PER_MONTH * bill_usd_per_hour,
+                break_even_requests_per_day=DAY_S * even_rps,
+                break_even_utilisation=even_rps / most_rps if most_rps else None,
+                probability_own_is_cheaper=(
+                    deployment.probability(affordable) if affordable else 0.0
+                ),
+            )
+        )
+    month_usd = gpu.HOURS_PER_MONTH * usd_per_hour
     # A machine for several replicas is not given back with one of them.
-    is_saved = saved > 0 and room == 1
-    return {
-        **billed._asdict(),
-        "own_usd_per_hour": usd_per_hour,
-        "own_usd_per_month": month,
-        "own_scheduled_usd_per_month": (1 - saved) * month if is_saved else None,
-        "own_most_rps": most_rps,
-        "providers": sorted(rows, key=lambda row: (row["usd_per_month"], row["provider"])),
-    }
+    is_saved = deployment.saved > 0 and room == 1
+    return ApiComparison(
+        billed,
+        usd_per_hour,
+        month_usd,
+        (1 - deployment.saved) * month_usd if is_saved else None,
+        deployment.most_rps,
+        tuple(sorted(offers, key=lambda offer: (offer.usd_per_month, offer.price.provider))),
+    )
 
 
-def api_section(answer: Mapping[str, Any]) -> list[blocks.Block]:
+def api_section(api: ApiComparison | None) -> list[blocks.Block]:
     """Return the part of an answer that compares with an API; nothing where nobody asked."""
-    if (api := answer.get("api")) is None:
+    if api is None:
         return []
-    cells = [
-        [
-            row["provider"],
-            number(row["usd_per_month"]),
-            number(row["break_even_requests_per_day"]),
-            percent(row["break_even_utilisation"]),
-            "–" if (p := row["probability_own_is_cheaper"]) is None else chance(p),
-            *(number(row[f"{name}_usd_per_mtok"]) for name in ("input", "cached_input", "output")),
-        ]
-        for row in api["providers"]
-    ]
-    (provider, asks, even, utilisation, probability, *_), *_ = cells
-    own, scheduled = number(api["own_usd_per_month"]), api["own_scheduled_usd_per_month"]
-    verdict = f"{provider} bills {asks} USD a month, own GPUs cost {own}"
-    if api["own_usd_per_month"] < api["providers"][0]["usd_per_month"]:
-        verdict = f"Own GPUs are cheaper: {own} USD a month, the cheapest API {asks} ({provider})"
-    cached = f" ({percent(api['cached_share'])} of them cached)" if api["cached_share"] else ""
-    verdict += f"; own GPUs pay from {even} requests a day"
-    verdict += f" ({utilisation} of what they can serve)" * (utilisation != "–")
-    sure = f"; as many of this GPU profile as needed are cheaper with probability {probability}"
-    verdict += sure * (probability != "–")
-    lines = [
-        f"{verdict}.",
-        f"An API bills {per_second(api['rate_rps'])} of {number(api['input_tokens'])} input "
-        f"tokens{cached} and {number(api['output_tokens'])} output tokens. {api['note']}",
-        f"Own GPUs are rented for {api['own_usd_per_hour']:,.2f} USD/h"
-        + (f"; by the schedule {number(scheduled)} USD a month." if scheduled else "."),
-    ]
     header = ["Provider", "USD a month", "Own GPUs pay from", "Utilisation", "Probability"]
     header += ["USD/M input", "Cached", "Output"]
-    origins = gpu.price_origins((row["table"], row["as_of"]) for row in api["providers"])
+    origins = gpu.price_origins((offer.table, offer.price.as_of) for offer in api.providers)
     note = "Own GPUs pay from so many requests a day. " + gpu.origin_line(origins)
+    cells = [_offer_cells(offer) for offer in api.providers]
     table = blocks.Table(header, cells, note=note, n_rows_in_text=6)
+    billed = api.billed
+    cached = f" ({percent(billed.cached_share)} of them cached)" if billed.cached_share else ""
+    rented = f"Own GPUs are rented for {api.own_usd_per_hour:,.2f} USD/h"
+    if api.own_scheduled_usd_per_month:
+        rented += f"; by the schedule {number(api.own_scheduled_usd_per_month)} USD a month"
+    lines = [
+        f"{_verdict(api)}.",
+        f"An API bills {per_second(billed.rate_rps)} of {number(billed.input_tokens)} input "
+        f"tokens{cached} and {number(billed.output_tokens)} output tokens. {billed.note}",
+        f"{rented}.",
+    ]
     return [blocks.Section("Own GPUs or an API", [blocks.Facts(lines), table])]
+
+
+def _offer_cells(offer: ApiOffer) -> list[str]:
+    probability = offer.probability_own_is_cheaper
+    return [
+        offer.price.provider,
+        number(offer.usd_per_month),
+        number(offer.break_even_requests_per_day),
+        percent(offer.break_even_utilisation),
+        "–" if probability is None else chance(probability),
+        number(offer.price.input_usd_per_mtok),
+        number(offer.price.cached_input_usd_per_mtok),
+        number(offer.price.output_usd_per_mtok),
+    ]
+
+
+def _verdict(api: ApiComparison) -> str:
+    """Return which is cheaper, the cheapest provider or own GPUs, and from when these pay."""
+    cheapest = api.providers[0]
+    provider = cheapest.price.provider
+    asks = number(cheapest.usd_per_month)
+    own = number(api.own_usd_per_month)
+    verdict = f"{provider} bills {asks} USD a month, own GPUs cost {own}"
+    if api.own_usd_per_month < cheapest.usd_per_month:
+        verdict = f"Own GPUs are cheaper: {own} USD a month, the cheapest API {asks} ({provider})"
+    verdict += f"; own GPUs pay from {number(cheapest.break_even_requests_per_day)} requests a day"
+    if cheapest.break_even_utilisation is not None:
+        verdict += f" ({percent(cheapest.break_even_utilisation)} of what they can serve)"
+    if (probability := cheapest.probability_own_is_cheaper) is not None:
+        verdict += "; as many of this GPU profile as needed are cheaper with probability "
+        verdict += chance(probability)
+    return verdict

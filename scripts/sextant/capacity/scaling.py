@@ -2,17 +2,27 @@
 schedule and foresight; and the target of a policy at which it costs least."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from sextant.capacity.capacity import CapacityQuestion, find_schedule, windows_of
+from sextant.capacity.answer import (
+    CapacityFindings,
+    PolicyCost,
+    PolicyTimeline,
+    ScalingComparison,
+    Schedule,
+    WindowCurves,
+    WorstMinute,
+)
 from sextant.capacity.policies import manifest
+from sextant.capacity.question import CapacityQuestion
+from sextant.capacity.schedule import find_schedule
+from sextant.decide.demand import WINDOW_S
 from sextant.decide.simulated_sizing import Sizing
-from sextant.decide.windows import WINDOW_S, Judged, ServingResults, are_good, judge_windows
+from sextant.decide.windows import Judged, ServingResults, are_good, judge_windows
 from sextant.facts.startup import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
 from sextant.simulate.scaling import Reactive, Scaling, ScalingPolicy, Trigger
@@ -21,14 +31,18 @@ from sextant.simulate.simulation import on_threads
 N_DRAWS = 8
 """Other draws of law and traffic that a policy is followed in."""
 _STABILIZATION_S = (120.0, 600.0)
-_FACTORS = [2 ** (place / 2) for place in range(-8, 9)]
+_FACTORS = [2 ** (step / 2) for step in range(-8, 9)]
+"""Factors on a policy's targets that are tried."""
 _N_WORST = 5
-_OVER_TIME = ("time_s", "ordered", "ready")
 
 
 def compare_policies(
-    llm_id: str, sizing: Sizing, asked: CapacityQuestion, startup: Startup, found: dict[str, Any]
-) -> dict[str, Any]:
+    llm_id: str,
+    sizing: Sizing,
+    asked: CapacityQuestion,
+    startup: Startup,
+    findings: CapacityFindings,
+) -> ScalingComparison:
     """Return what replicas that stay, a schedule, a policy and foresight cost and attain.
 
     Args:
@@ -36,75 +50,52 @@ def compare_policies(
         sizing: the answer.
         asked: its question, with a policy or an attainment to tune one for.
         startup: how long a replica takes to start.
-        found: the answer's own parts `fixed` and `schedule`.
-
-    Returns:
-        `policies`, a row for each; `worst`, the minutes with the most requests beyond a limit under
-        the policy (the tuned one, if any), and why; `timeline`, its replicas and its windows;
-        `initial`, the replicas that a reactive one starts with; `manifest`, a ScaledObject of the
-        tuned one, None where it attains too little.
+        findings: the answer's results of replicas that stay, and its schedule.
     """
-    demand = asked.traffic.drawn(sizing.draw)
-    slot_s = asked.target.window_s or WINDOW_S
-    terms = asked.terms._replace(slot_s=slot_s)
-    known, _ = find_schedule(sizing, demand, asked.target, terms, startup, has_labels=False)
-    schedule, n_windows = found["schedule"], found["fixed"]["n_windows"]
-    rows = [
-        _row("fixed", schedule["fixed_replica_hours"], found["fixed"]["n_windows_missed"]),
-        _row("schedule", schedule["replica_hours"], schedule["n_windows_missed"]),
-    ]
-    how = partial(_follow, sizing, asked, startup, known["replicas"][0])
-    own = [("policy", asked.policy)] if asked.policy is not None else []
-    more: dict[str, Any] = {"manifest": None, "asked_attainment": asked.attainment}
+    requests = asked.traffic.drawn(sizing.draw)
+    window_terms = asked.terms._replace(slot_s=asked.target.window_s or WINDOW_S)
+    foresight = find_schedule(
+        sizing, requests, asked.target, window_terms, startup, has_labels=False
+    ).schedule
+    follower = _Follower(sizing, asked, startup, foresight.replicas[0])
+    policies = [("policy", asked.policy)] if asked.policy is not None else []
+    tuned_manifest = None
     if asked.attainment is not None:
-        tuned, is_enough = _tuned(sizing, asked, how, known)
-        own.append(("tuned", tuned))
-        if is_enough:
-            more["manifest"] = manifest(tuned, llm_id)
-    for name, policy in own:
-        best, *others = on_threads(partial(how, policy), _draws(sizing))
-        rows.append(_row(name, best.replica_hours, best.judged.n_missed, others))
-        more["worst"] = _worst(best, asked, policy)
-        more["timeline"] = {
-            **{name: getattr(best.scaling, name).tolist() for name in _OVER_TIME},
-            **windows_of(best.judged),
-        }
-    rows.append(_row("foresight", known["replica_hours"], known["n_windows_missed"]))
-    for row in rows:
-        row["usd"] = row["replica_hours"] * sizing.server.profile.usd_per_hour
-        row["gpu_hours"] = row["replica_hours"] * sizing.server.profile.n_gpus
-        row["attainment"] = 1 - row["n_windows_missed"] / n_windows
-    more["n_gpus"] = sizing.server.profile.n_gpus
-    return {"policies": rows, "n_windows": n_windows, "initial": known["replicas"][0], **more}
+        tuned = follower.tune(foresight)
+        policies.append(("tuned", tuned.policy))
+        if tuned.is_enough:
+            tuned_manifest = manifest(tuned.policy, llm_id)
 
-
-def _row(
-    name: str, replica_hours: float, n_missed: int, others: Sequence["_Followed"] = ()
-) -> dict[str, Any]:
-    """Return the facts of a policy, with their range over other draws of law and traffic."""
-    row: dict[str, Any] = {
-        "policy": name,
-        "replica_hours": replica_hours,
-        "n_windows_missed": n_missed,
-    }
-    hours, attained = (
-        [getattr(each, of) for each in others] for of in ("replica_hours", "attainment")
+    schedule = findings.schedule
+    n_windows = findings.fixed.n_windows
+    costing = _Costing(sizing, n_windows)
+    fixed_hours = schedule.fixed_replica_hours
+    costs = [
+        costing.cost("fixed", fixed_hours, findings.fixed.n_windows_missed),
+        costing.cost("schedule", schedule.replica_hours, schedule.n_windows_missed),
+    ]
+    for name, policy in policies:
+        followed, *others = follower.in_draws(policy)
+        costs.append(costing.cost(name, followed.replica_hours, followed.judged.n_missed, others))
+        worst = _worst_minutes(followed, asked, policy)
+        timeline = _policy_timeline(followed)
+    costs.append(costing.cost("foresight", foresight.replica_hours, foresight.n_windows_missed))
+    return ScalingComparison(
+        policies=costs,
+        n_windows=n_windows,
+        initial=foresight.replicas[0],
+        manifest=tuned_manifest,
+        asked_attainment=asked.attainment,
+        worst=worst,
+        timeline=timeline,
+        n_gpus=sizing.server.profile.n_gpus,
     )
-    for key, values in (("replica_hours", hours), ("attainment", attained)):
-        row[f"{key}_lo"], row[f"{key}_hi"] = min(values, default=None), max(values, default=None)
-    return row
-
-
-def _draws(sizing: Sizing) -> list[int]:
-    """Return the draw of the answer, then others."""
-    others = [draw for draw in range(sizing.server.n_draws) if draw != sizing.draw]
-    return [sizing.draw, *others[:N_DRAWS]]
 
 
 class _Followed(NamedTuple):
     """A policy in one draw of law and traffic."""
 
-    outcome: ServingResults
+    results: ServingResults
     judged: Judged
     scaling: Scaling
 
@@ -119,89 +110,168 @@ class _Followed(NamedTuple):
         return self.scaling.replica_s / HOUR_S
 
 
-def _follow(
-    sizing: Sizing,
-    asked: CapacityQuestion,
-    startup: Startup,
-    initial: int,
-    policy: ScalingPolicy,
-    draw: int,
-) -> _Followed:
-    """Simulate a policy; a reactive one starts with the replicas that its first window needs."""
-    demand, window_s = asked.traffic.drawn(draw), asked.target.window_s
-    how: dict[str, Any] = {"startup": startup}
-    if isinstance(policy, Reactive):
-        how["initial"] = min(max(policy.least, initial), policy.most)
-    assert sizing.server.follow is not None
-    outcome, scaling = sizing.server.follow(demand, policy, draw, window_s, **how)
-    judged = judge_windows(outcome, asked.target, demand.n_windows(window_s))
-    return _Followed(outcome, judged, scaling)
+@dataclass(frozen=True)
+class _Costing:
+    """Prices ways to add and remove replicas."""
 
+    sizing: Sizing
+    n_windows: int
 
-def _tuned(
-    sizing: Sizing,
-    asked: CapacityQuestion,
-    follow: Callable[[ScalingPolicy, int], _Followed],
-    known: dict[str, Any],
-) -> tuple[Reactive, bool]:
-    """Return the cheapest policy that attains what is asked in the draw of the answer, or the one
-    that attains the most; and whether it does.
-
-    Varied are the target (the largest one by bisection: a larger target has fewer replicas), for
-    how long a peak is remembered, and the fewest replicas, of the asked policy and of one that
-    looks at the requests in flight for each replica.
-    """
-    own = Trigger("requests_in_flight", _in_flight(sizing, asked))
-    bases = [Reactive((own,), 2 * sizing.count)]
-    if isinstance(asked.policy, Reactive):
-        bases.append(asked.policy)
-    found: list[tuple[bool, float, Reactive]] = []
-
-    def misses(policy: Reactive, factor: float) -> bool:
-        triggers = [each._replace(target=factor * each.target) for each in policy.triggers]
-        own = replace(policy, triggers=tuple(triggers))
-        made = follow(own, sizing.draw)
-        is_short = made.attainment < (asked.attainment or 0.0)
-        found.append((is_short, 1 - made.attainment if is_short else made.replica_hours, own))
-        return is_short
-
-    for base in bases:
-        for least in sorted({base.least, min(known["replicas"])}):
-            for stabilization_s in _STABILIZATION_S:
-                down = base.down._replace(stabilization_s=stabilization_s)
-                policy = replace(base, least=least, down=down)
-                bisect_left(_FACTORS, True, key=partial(misses, policy))
-    is_short, _, best = min(found, key=lambda row: row[:2])
-    return best, not is_short
-
-
-def _in_flight(sizing: Sizing, asked: CapacityQuestion) -> float:
-    """Return the requests that each replica of the answer has in the busiest window."""
-    demand, span_s = asked.traffic.drawn(sizing.draw), asked.target.window_s or WINDOW_S
-    outcome = sizing.server.run(demand, sizing.count, sizing.draw, None)
-    _, most = demand.busiest(span_s)
-    return float(np.nanmean(outcome.e2e_s)) * most / span_s / sizing.count
-
-
-def _worst(made: _Followed, asked: CapacityQuestion, policy: ScalingPolicy) -> list[dict[str, Any]]:
-    """Return the minutes with the most requests beyond a limit, in the order of time."""
-    is_bad = ~are_good(made.outcome, asked.target)
-    minute = (made.outcome.arrival_s // MINUTE_S).astype(int)
-    n_bad, n = np.bincount(minute, is_bad), np.bincount(minute)
-    rows = []
-    for place in sorted(np.argsort(-n_bad, kind="stable")[:_N_WORST].tolist()):
-        if not n_bad[place]:
-            continue
-        replicas = made.scaling.at((place + 0.5) * MINUTE_S)
-        why = "most" if replicas["ordered"] >= policy.most else "unasked"
-        why = "starting" if replicas["ordered"] > replicas["ready"] else why
-        rows.append(
-            {
-                "start_s": place * MINUTE_S,
-                "n_requests": int(n[place]),
-                "n_beyond": int(n_bad[place]),
-                **replicas,
-                "why": why,
-            }
+    def cost(
+        self,
+        policy: str,
+        replica_hours: float,
+        n_missed: int,
+        others: Sequence[_Followed] = (),
+    ) -> PolicyCost:
+        """Return what a policy costs, with the range over other draws of law and traffic."""
+        gpu_profile = self.sizing.server.profile
+        hours = [followed.replica_hours for followed in others]
+        attained = [followed.attainment for followed in others]
+        return PolicyCost(
+            policy=policy,
+            replica_hours=replica_hours,
+            n_windows_missed=n_missed,
+            usd=replica_hours * gpu_profile.usd_per_hour,
+            gpu_hours=replica_hours * gpu_profile.n_gpus,
+            attainment=1 - n_missed / self.n_windows,
+            replica_hours_lo=min(hours, default=None),
+            replica_hours_hi=max(hours, default=None),
+            attainment_lo=min(attained, default=None),
+            attainment_hi=max(attained, default=None),
         )
-    return rows
+
+
+class _Tuned(NamedTuple):
+    """A policy whose target was tuned."""
+
+    policy: Reactive
+    is_enough: bool
+    """Whether it attains what is asked."""
+
+
+class _Trial(NamedTuple):
+    """A policy that was followed while a target is tuned."""
+
+    is_short: bool
+    """Whether it attains less than is asked."""
+    badness: float
+    """The share of windows missed if it is short, else its replica hours."""
+    policy: Reactive
+
+
+@dataclass(frozen=True)
+class _Follower:
+    """Simulates policies under the traffic of an answer."""
+
+    sizing: Sizing
+    asked: CapacityQuestion
+    startup: Startup
+    initial: int
+    """Replicas that a reactive policy starts with: as many as its first window needs."""
+
+    def in_draws(self, policy: ScalingPolicy) -> list[_Followed]:
+        """Return the policy in the draw of the answer, then in others."""
+        draw = self.sizing.draw
+        others = [other for other in range(self.sizing.server.n_draws) if other != draw]
+        return on_threads(lambda each: self.follow(policy, each), [draw, *others[:N_DRAWS]])
+
+    def follow(self, policy: ScalingPolicy, draw: int) -> _Followed:
+        """Simulate a policy in one draw of law and traffic."""
+        requests = self.asked.traffic.drawn(draw)
+        window_s = self.asked.target.window_s
+        follow = self.sizing.server.follow
+        assert follow is not None
+        if isinstance(policy, Reactive):
+            initial = min(max(policy.least, self.initial), policy.most)
+            results, scaling = follow(
+                requests, policy, draw, window_s, startup=self.startup, initial=initial
+            )
+        else:
+            results, scaling = follow(requests, policy, draw, window_s, startup=self.startup)
+        judged = judge_windows(results, self.asked.target, requests.n_windows(window_s))
+        return _Followed(results, judged, scaling)
+
+    def tune(self, foresight: Schedule) -> _Tuned:
+        """Return the cheapest policy that attains what is asked in the draw of the answer.
+
+        Else the one that attains the most. Varied are the target (the largest one by bisection: a
+        larger target has fewer replicas), for how long a peak is remembered, and the fewest
+        replicas; of the asked policy, and of one that looks at the requests in flight for each
+        replica.
+        """
+        in_flight = Trigger("requests_in_flight", self._in_flight())
+        bases = [Reactive((in_flight,), 2 * self.sizing.count)]
+        if isinstance(self.asked.policy, Reactive):
+            bases.append(self.asked.policy)
+        trials: list[_Trial] = []
+        for base in bases:
+            for least in sorted({base.least, min(foresight.replicas)}):
+                for stabilization_s in _STABILIZATION_S:
+                    down = base.down._replace(stabilization_s=stabilization_s)
+                    policy = replace(base, least=least, down=down)
+                    self._bisect(policy, trials)
+        best = min(trials, key=lambda trial: (trial.is_short, trial.badness))
+        return _Tuned(best.policy, not best.is_short)
+
+    def _bisect(self, policy: Reactive, trials: list[_Trial]) -> None:
+        """Find the largest factor on a policy's targets that attains what is asked."""
+
+        def is_short(factor: float) -> bool:
+            triggers = [t._replace(target=factor * t.target) for t in policy.triggers]
+            scaled = replace(policy, triggers=tuple(triggers))
+            followed = self.follow(scaled, self.sizing.draw)
+            short = followed.attainment < (self.asked.attainment or 0.0)
+            badness = 1 - followed.attainment if short else followed.replica_hours
+            trials.append(_Trial(short, badness, scaled))
+            return short
+
+        bisect_left(_FACTORS, True, key=is_short)
+
+    def _in_flight(self) -> float:
+        """Return the requests that each replica of the answer has in the busiest window."""
+        sizing = self.sizing
+        requests = self.asked.traffic.drawn(sizing.draw)
+        span_s = self.asked.target.window_s or WINDOW_S
+        results = sizing.server.run(requests, sizing.count, sizing.draw, None)
+        _, n_busiest = requests.busiest(span_s)
+        return float(np.nanmean(results.e2e_s)) * n_busiest / span_s / sizing.count
+
+
+def _policy_timeline(followed: _Followed) -> PolicyTimeline:
+    scaling = followed.scaling
+    return PolicyTimeline(
+        scaling.time_s.tolist(),
+        scaling.ordered.tolist(),
+        scaling.ready.tolist(),
+        WindowCurves.of(followed.judged),
+    )
+
+
+def _worst_minutes(
+    followed: _Followed, asked: CapacityQuestion, policy: ScalingPolicy
+) -> list[WorstMinute]:
+    """Return the minutes with the most requests beyond a limit, in the order of time."""
+    is_bad = ~are_good(followed.results, asked.target)
+    minutes = (followed.results.arrival_s // MINUTE_S).astype(int)
+    n_bad = np.bincount(minutes, is_bad)
+    n_requests = np.bincount(minutes)
+    worst = []
+    for minute in sorted(np.argsort(-n_bad, kind="stable")[:_N_WORST].tolist()):
+        if not n_bad[minute]:
+            continue
+        replicas = followed.scaling.at((minute + 0.5) * MINUTE_S)
+        why = "most" if replicas["ordered"] >= policy.most else "unasked"
+        if replicas["ordered"] > replicas["ready"]:
+            why = "starting"
+        worst.append(
+            WorstMinute(
+                start_s=minute * MINUTE_S,
+                n_requests=int(n_requests[minute]),
+                n_beyond=int(n_bad[minute]),
+                ordered=replicas["ordered"],
+                ready=replicas["ready"],
+                why=why,
+            )
+        )
+    return worst

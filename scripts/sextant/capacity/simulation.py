@@ -1,23 +1,20 @@
 """The answer of `sextant simulate`: latencies of one deployment under given traffic."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sextant.answer.answer import source_line
-from sextant.answer.apart import handover
-from sextant.ask.laws import Settings, find_laws
+from sextant.answer.pools import handover
+from sextant.ask.laws import CaseLaws, ServerLaws, Settings, find_laws
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
 from sextant.facts.llm import LLM
 from sextant.facts.startup import Startup, startup_of
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
-from sextant.pages.blocks import Block, Document, Headline, Note, Section, Table
-from sextant.pages.words import HOUR_S, MINUTE_S, duration_words, number, percent, plural
-from sextant.points.metrics import SHOWN, STATISTICS
+from sextant.pages.words import HOUR_S, MINUTE_S, duration_words, number
 from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
 from sextant.simulate.scaling import Scaling, ScalingPolicy, simulate_scaled
 from sextant.simulate.simulation import (
@@ -36,18 +33,8 @@ from sextant.simulate.simulation import (
 from sextant.workload.requests import RequestStream
 
 _MOST_REQUESTS = 10_000_000
-_OF_A_USER = 10  # Requests of each user where prefill and decode are apart.
-_RATES = {
-    "throughput_tok_s": ("output tokens a second", number),
-    "request_rate_rps": ("requests a second", number),
-    "goodput_rps": ("goodput, requests a second", number),
-    "failed_fraction": ("failed", percent),
-    "utilisation": ("engines busy", percent),
-    "kv_used_fraction": ("KV cache in use", percent),
-    "cached_fraction": ("input that hit the prefix cache", percent),
-    "evicted_blocks": ("blocks evicted from the prefix cache", number),
-    "preemptions": ("preemptions", number),
-}
+_REQUESTS_PER_USER = 10
+"""Requests of each user where prefill and decode are on separate replicas."""
 
 
 @dataclass(frozen=True)
@@ -55,197 +42,341 @@ class Sent:
     """Requests: they arrive whatever the servers do, or users wait for their last answer."""
 
     name: str
-    requests: Callable[[int], RequestStream]  #: Draws so many requests; of arrivals, all.
+    requests: Callable[[int], RequestStream]
+    """Draws so many requests; of arrivals, all."""
     duration_s: float
     users: int | None = None
-    """Who each send a request when their last one is answered; None: requests arrive."""
-    notes: tuple[str, ...] = ()  #: Warnings of the answer about them.
+    """Users who each send a request when their last one is answered; None: requests arrive."""
+    notes: tuple[str, ...] = ()
+    """Warnings of the answer about them."""
 
     def run(
         self, scheduler: Scheduler, law: StepLaw, replicas: int, router: Router, warmup_s: float
     ) -> Simulation:
         """Simulate them; users stay on their replicas, and send as many requests as they can."""
-        how: dict[str, Any] = {"n_replicas": replicas, "warmup_s": warmup_s}
         if self.users is None:
-            return simulate(self.requests(0), scheduler, law, router=router, **how)
-        n, how["duration_s"] = 64 * self.users, self.duration_s
+            return simulate(
+                self.requests(0),
+                scheduler,
+                law,
+                router=router,
+                n_replicas=replicas,
+                warmup_s=warmup_s,
+            )
+        n_requests = 64 * self.users
         while True:
             try:
-                return simulate_closed(self.users, self.requests(n), scheduler, law, **how)
+                return simulate_closed(
+                    self.users,
+                    self.requests(n_requests),
+                    scheduler,
+                    law,
+                    n_replicas=replicas,
+                    warmup_s=warmup_s,
+                    duration_s=self.duration_s,
+                )
             except TooFewRequests:
-                if n > _MOST_REQUESTS:
+                if n_requests > _MOST_REQUESTS:
                     problem = f"{self.users} users send more than {_MOST_REQUESTS:,} requests"
                     fix = "give a shorter --duration, or fewer --users"
                     raise InputError(problem, field="--duration", fix=fix) from None
-            n *= 4
+            n_requests *= 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Replicas, what is before them, and how they are simulated."""
+
+    replicas: int = 1
+    router: Router = "round_robin"
+    decode_replicas: int | None = None
+    """Replicas that decode, while `replicas` compute the prompts; None: all do both."""
+    policy: ScalingPolicy | None = None
+    """Orders and removes replicas, of which there are `replicas` at the start."""
+    startup: Callable[[LLM], Startup] = startup_of
+    """How long a replica takes to start."""
+    warmup_s: float = 0.0
+    """Requests that arrive before are simulated and not counted."""
+    n_draws: int = 100
+    """Draws of the law for the 90% intervals; 0: none."""
+    limits_ms: Mapping[str, float] = field(default_factory=dict)
+    """Limits of goodput, as in `summarise`."""
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """The rate that arrives and the one that the replicas can serve."""
+
+    offered_rps: float
+    served_rps: float
+    is_exceeded: bool
+
+
+@dataclass(frozen=True)
+class Minute:
+    """One minute under a policy."""
+
+    start_s: float
+    n_requests: int
+    in_flight: float
+    """Requests in flight, the mean."""
+    median_ttft_ms: float
+    p90_ttft_ms: float
+    ordered: int
+    """Replicas that are ordered at its end."""
+    ready: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationAnswer:
+    """Latencies, rates and use of a deployment at the most likely law of a step."""
+
+    laws: CaseLaws
+    question: Question
+    sent: Sent
+    deployment: Deployment
+    servers: ServerLaws
+    """Of the replicas, or of those that compute prompts."""
+    simulation: Simulation
+    numbers: Mapping[str, Any]
+    """What `summarise` returns."""
+    intervals: Mapping[str, Any] | None
+    """The 90% interval of each number; None without draws."""
+    saturation: Saturation | None
+    """None of users, of two pools and of policies."""
+    scaling: Scaling | None
+    minutes: Sequence[Minute] | None
+    """Under a policy; None without one."""
+    warnings: Sequence[str]
+
+    @property
+    def gpu_profile_id(self) -> str:
+        """Where the replicas run, or those that compute prompts."""
+        return self.question.gpu_profile_ids[0]
+
+    @property
+    def decode_profile_id(self) -> str | None:
+        """Where the replicas run that decode; None: all do both."""
+        return (*self.question.gpu_profile_ids, None)[1]
+
+    @property
+    def replica_hours(self) -> float | None:
+        """Of all replicas under a policy, starts included; None without one."""
+        return self.scaling.replica_s / HOUR_S if self.scaling else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the answer."""
+        simulation = self.simulation
+        deployment = self.deployment
+        facts = {
+            "llm_id": self.laws.case.llm_id,
+            "gpu_profile_id": self.gpu_profile_id,
+            "replicas": deployment.replicas,
+            "decode_gpu_profile_id": self.decode_profile_id,
+            "decode_replicas": deployment.decode_replicas,
+            "router": deployment.router,
+            "load": {
+                "name": self.sent.name,
+                "users": self.sent.users,
+                "n_requests": len(simulation.status),
+                "duration_s": self.sent.duration_s,
+                "warmup_s": deployment.warmup_s,
+                "mean_input_tokens": float(simulation.input_tokens.mean()),
+                "mean_output_tokens": float(simulation.output_tokens.mean()),
+            },
+            "saturation": self.saturation and asdict(self.saturation),
+            "replica_hours": self.replica_hours,
+            "by_minute": None
+            if self.minutes is None
+            else [asdict(minute) for minute in self.minutes],
+            **self.numbers,
+            "intervals": self.intervals,
+            "n_draws": deployment.n_draws,
+            "limits_ms": dict(deployment.limits_ms),
+            "scheduler": asdict(self.servers.schedulers[0]),
+            "law": asdict(self.servers.laws[0]),
+            "warnings": [*self.warnings],
+            "characterization": self.laws.case.source.facts(),
+            "serving": self.laws.case.serving.facts(),
+            "seed": self.question.seed,
+        }
+        return dict(jsonable(facts))
 
 
 def simulate_llm(
-    question: Question,
-    load: Sent,
-    settings: Settings,
-    *,
-    replicas: int = 1,
-    router: Router = "round_robin",
-    warmup_s: float = 0.0,
-    n_draws: int = 100,
-    limits_ms: dict[str, float] | None = None,
-    decode_replicas: int | None = None,
-    policy: ScalingPolicy | None = None,
-    startup: Callable[[LLM], Startup] = startup_of,
-) -> dict[str, Any]:
+    question: Question, sent: Sent, settings: Settings, deployment: Deployment
+) -> SimulationAnswer:
     """Return latencies, rates and use of a deployment at the most likely law of a step.
 
     Args:
         question: the LLM, the measurements, the lengths of the requests, on one GPU profile; or on
             that of prefill, then that of decode.
-        load: what is sent.
+        sent: the requests.
         settings: of each replica.
-        replicas: behind a router.
-        router: sends each request to a replica.
-        warmup_s: requests that arrive before are simulated and not counted.
-        n_draws: draws of the law that the 90% `intervals` are made of; 0 for none.
-        limits_ms: limits of goodput, as in `summarise`.
-        decode_replicas: those that decode, while `replicas` compute the prompts; None: all do both.
-        policy: orders and removes replicas, of which there are `replicas` at the start.
-        startup: how long they take to start.
-
-    Returns:
-        The numbers of `summarise`, `intervals` of each of them (None without draws), `saturation`
-        (the rate that arrives and the one that the replicas can serve; None of users), `by_minute`
-        (with a policy), and the question.
+        deployment: the replicas.
 
     Raises:
         InputError: an option is wrong, the LLM does not fit, or every request is refused.
     """
-    gpu_profile_id, decode_profile_id = (*question.gpu_profile_ids, None)[:2]
-    offer = find_laws(question, settings, n_draws, need_prices=False)
-    for name in filter(None, (gpu_profile_id, decode_profile_id)):
-        if name not in offer.laws:
-            problem, fix = f"{name}: {offer.excluded[name]}", "give a larger one"
-            raise InputError(problem, field="--gpu-profile, --decode-gpu-profile", fix=fix)
-    laws, schedulers = offer.laws[str(gpu_profile_id)]
-    profiles = [offer.asked.profiles[name] for name in question.gpu_profile_ids]
-    if len({each.gpu.gpu_id for each in profiles}) > 1:
-        problem, fix = "the pools have different GPUs", "give GPU profiles of one type of GPU"
-        raise InputError(problem, field="--decode-gpu-profile", fix=fix)
+    laws = find_laws(question, settings, deployment.n_draws, need_prices=False)
+    _check_profiles(question, laws)
+    runner = _Runner(laws, sent, deployment)
+    servers = runner.servers
+    likeliest = runner.run(0)
+    numbers = summarise(likeliest.simulation, deployment.limits_ms)
 
-    scalings: list[Scaling] = []
-    started = startup(offer.subject.llm)
-
-    def run(draw: int) -> Simulation:
-        if policy is not None:
-            made, scaling = simulate_scaled(
-                load.requests(0),
-                schedulers[draw],
-                laws[draw],
-                policy,
-                duration_s=load.duration_s,
-                startup=started,
-                initial=replicas,
-                router=router,
-                seed=question.seed + draw,
-            )
-            scalings.append(scaling)
-            return made
-        if decode_profile_id is None or decode_replicas is None:
-            return load.run(schedulers[draw], laws[draw], replicas, router, warmup_s)
-        second = offer.laws[decode_profile_id]
-        decode = ReplicaPool(second.schedulers[draw], second.laws[draw], decode_replicas)
-        prefill = ReplicaPool(schedulers[draw], laws[draw], replicas)
-        apart = prefill, decode, handover(offer.subject.llm, offer.subject.engine, *profiles)
-        if load.users is None:
-            return simulate_apart(load.requests(0), *apart, warmup_s)
-        sent = load.requests(_OF_A_USER * load.users)
-        return simulate_users_apart(load.users, sent, *apart)
-
-    def one(draw: int) -> dict[str, Any]:
-        return summarise(run(draw), limits_ms)
-
-    best = run(0)
-    notes = _notes(best, schedulers[0])
-    numbers = summarise(best, limits_ms)
+    saturation = None
+    is_plain = deployment.decode_replicas is None and deployment.policy is None
+    if sent.users is None and is_plain:
+        saturation = _saturation(likeliest.simulation, servers, sent.duration_s)
+    notes = [
+        *_overload_notes(likeliest.simulation, sent, deployment, saturation),
+        *_refusal_notes(likeliest.simulation, servers.schedulers[0]),
+    ]
     if numbers["failed_fraction"] == 1:
         notes.append("Every request is refused or times out: there are no latencies.")
-    saturation = None
-    notes += load.notes
-    if decode_replicas is not None:
+    notes += sent.notes
+    if deployment.decode_replicas is not None:
         notes.append("How busy engines are and what the KV cache holds is that of the decode pool.")
-        late_s = best.end_s - load.duration_s
-        if load.users is None and late_s > max(
-            0.1 * load.duration_s, 3 * float(np.nanmin(best.e2e_s))
-        ):
-            text = (
-                "Arrivals exceed what the pools serve: the last answer ends {} after the last one "
-            )
-            notes.insert(0, text.format(duration_words(round(late_s))) + "arrived.")
-    if load.users is None and decode_replicas is None and policy is None:
-        saturation = _saturation(best, schedulers[0], laws[0], load.duration_s)
-        if saturation["is_exceeded"]:
-            offered, served = (number(saturation[name]) for name in ("offered_rps", "served_rps"))
-            text = "Arrivals exceed what the replicas serve: {} requests/s arrive, about {} can be "
-            text += "served. Waits grow for as long as requests arrive."
-            notes.insert(0, text.format(offered, served))
-    drawn = on_threads(one, range(1, len(laws)))
-    facts = {
-        "llm_id": offer.asked.llm_id,
-        "gpu_profile_id": gpu_profile_id,
-        "replicas": replicas,
-        "decode_gpu_profile_id": decode_profile_id,
-        "decode_replicas": decode_replicas,
-        "router": router,
-        "load": {
-            "name": load.name,
-            "users": load.users,
-            "n_requests": len(best.status),
-            "duration_s": load.duration_s,
-            "warmup_s": warmup_s,
-            "mean_input_tokens": float(best.input_tokens.mean()),
-            "mean_output_tokens": float(best.output_tokens.mean()),
-        },
-        "saturation": saturation,
-        "replica_hours": scalings[0].replica_s / HOUR_S if scalings else None,
-        "by_minute": by_minute(best, scalings[0], load.duration_s) if scalings else None,
-        **numbers,
-        "intervals": summary_intervals(drawn) if drawn else None,
-        "n_draws": n_draws,
-        "limits_ms": limits_ms or {},
-        "scheduler": asdict(schedulers[0]),
-        "law": asdict(laws[0]),
-        "warnings": [*notes, *offer.warnings],
-        "characterization": offer.asked.source.facts(),
-        "serving": offer.subject.serving.facts(),
-        "seed": question.seed,
-    }
-    return dict(jsonable(facts))
+
+    drawn = on_threads(
+        lambda draw: summarise(runner.run(draw).simulation, deployment.limits_ms),
+        range(1, len(servers.laws)),
+    )
+    scaling = likeliest.scaling
+    return SimulationAnswer(
+        laws=laws,
+        question=question,
+        sent=sent,
+        deployment=deployment,
+        servers=servers,
+        simulation=likeliest.simulation,
+        numbers=numbers,
+        intervals=summary_intervals(drawn) if drawn else None,
+        saturation=saturation,
+        scaling=scaling,
+        minutes=by_minute(likeliest.simulation, scaling, sent.duration_s) if scaling else None,
+        warnings=[*notes, *laws.warnings],
+    )
 
 
-def by_minute(simulation: Simulation, scaling: Scaling, duration_s: float) -> list[dict[str, Any]]:
-    """Return for each minute replicas (at its end), requests (those in flight as its mean)."""
-    s, rows = simulation, []
+def _check_profiles(question: Question, laws: CaseLaws) -> None:
+    """Raise InputError unless the GPU profiles can serve the LLM, and are of one type of GPU."""
+    for profile_id in question.gpu_profile_ids:
+        if profile_id not in laws.servers:
+            problem = f"{profile_id}: {laws.excluded[profile_id]}"
+            field = "--gpu-profile, --decode-gpu-profile"
+            raise InputError(problem, field=field, fix="give a larger one")
+    profiles = [laws.case.gpu_profiles[profile_id] for profile_id in question.gpu_profile_ids]
+    if len({gpu_profile.gpu.gpu_id for gpu_profile in profiles}) > 1:
+        problem = "the pools have different GPUs"
+        fix = "give GPU profiles of one type of GPU"
+        raise InputError(problem, field="--decode-gpu-profile", fix=fix)
+
+
+class _Run(NamedTuple):
+    """A simulation in one draw of the law."""
+
+    simulation: Simulation
+    scaling: Scaling | None
+    """Under a policy; None without one."""
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """Simulates a deployment in draws of the law."""
+
+    laws: CaseLaws
+    sent: Sent
+    deployment: Deployment
+
+    @property
+    def servers(self) -> ServerLaws:
+        """Of the replicas, or of those that compute prompts."""
+        return self.laws.servers[self.laws.case.question.gpu_profile_ids[0]]
+
+    def run(self, draw: int) -> _Run:
+        """Simulate one draw; 0 is the most likely law."""
+        deployment = self.deployment
+        scheduler = self.servers.schedulers[draw]
+        law = self.servers.laws[draw]
+        if deployment.policy is not None:
+            return self._run_policy(deployment.policy, scheduler, law, draw)
+        prefill = ReplicaPool(scheduler, law, deployment.replicas)
+        profile_ids = self.laws.case.question.gpu_profile_ids
+        if deployment.decode_replicas is not None and len(profile_ids) > 1:
+            return _Run(self._run_pools(prefill, deployment.decode_replicas, draw), None)
+        simulation = self.sent.run(
+            scheduler, law, deployment.replicas, deployment.router, deployment.warmup_s
+        )
+        return _Run(simulation, None)
+
+    def _run_policy(
+        self, policy: ScalingPolicy, scheduler: Scheduler, law: StepLaw, draw: int
+    ) -> _Run:
+        deployment = self.deployment
+        simulation, scaling = simulate_scaled(
+            self.sent.requests(0),
+            scheduler,
+            law,
+            policy,
+            duration_s=self.sent.duration_s,
+            startup=deployment.startup(self.laws.case.llm),
+            initial=deployment.replicas,
+            router=deployment.router,
+            seed=self.laws.case.question.seed + draw,
+        )
+        return _Run(simulation, scaling)
+
+    def _run_pools(self, prefill: ReplicaPool, decode_replicas: int, draw: int) -> Simulation:
+        case = self.laws.case
+        profile_ids = case.question.gpu_profile_ids
+        second = self.laws.servers[profile_ids[1]]
+        decode = ReplicaPool(second.schedulers[draw], second.laws[draw], decode_replicas)
+        profiles = [case.gpu_profiles[profile_id] for profile_id in profile_ids]
+        between = handover(case.llm, case.engine, *profiles)
+        users = self.sent.users
+        if users is None:
+            requests = self.sent.requests(0)
+            return simulate_apart(requests, prefill, decode, between, self.deployment.warmup_s)
+        requests = self.sent.requests(_REQUESTS_PER_USER * users)
+        return simulate_users_apart(users, requests, prefill, decode, between)
+
+
+def by_minute(simulation: Simulation, scaling: Scaling, duration_s: float) -> list[Minute]:
+    """Return for each minute its requests and replicas."""
+    s = simulation
     end_s = s.arrival_s + np.where(np.isnan(s.e2e_s), 0.0, s.e2e_s)
+    minutes = []
     for start_s in np.arange(0.0, duration_s, MINUTE_S):
         until_s = min(start_s + MINUTE_S, duration_s)
-        is_own = (s.arrival_s >= start_s) & ((s.arrival_s < until_s) | (until_s == duration_s))
+        is_in = (s.arrival_s >= start_s) & ((s.arrival_s < until_s) | (until_s == duration_s))
         busy_s = np.minimum(end_s, until_s) - np.maximum(s.arrival_s, start_s)
-        ttft_s = s.ttft_s[is_own & (s.status == OK)]
-        ends = np.quantile(ttft_s, (0.5, 0.9)) if len(ttft_s) else (np.nan, np.nan)
-        row = {"start_s": start_s, "n_requests": int(is_own.sum())}
-        row |= {"in_flight": float(np.maximum(busy_s, 0).sum() / (until_s - start_s))}
-        row |= {"median_ttft_ms": 1e3 * ends[0], "p90_ttft_ms": 1e3 * ends[1]}
-        rows.append({**row, **scaling.at(until_s - 1e-6)})
-    return rows
+        ttft_s = s.ttft_s[is_in & (s.status == OK)]
+        median_s, p90_s = np.quantile(ttft_s, (0.5, 0.9)) if len(ttft_s) else (np.nan, np.nan)
+        replicas = scaling.at(until_s - 1e-6)
+        minutes.append(
+            Minute(
+                start_s,
+                n_requests=int(is_in.sum()),
+                in_flight=float(np.maximum(busy_s, 0).sum() / (until_s - start_s)),
+                median_ttft_ms=1e3 * median_s,
+                p90_ttft_ms=1e3 * p90_s,
+                ordered=replicas["ordered"],
+                ready=replicas["ready"],
+            )
+        )
+    return minutes
 
 
-def _notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
+def _refusal_notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
     """Return how many requests are refused. Raises InputError if all are."""
     tokens = simulation.input_tokens + simulation.output_tokens
     n_refused = int((tokens > scheduler.longest).sum())
     if n_refused == len(tokens):
         problem = f"the shortest request has {tokens.min()} tokens, the server takes "
         fix = "give shorter requests, more KV memory, or a higher --max-model-len"
-        field = "--max-model-len"
-        raise InputError(f"{problem}{scheduler.longest}", field=field, fix=fix)
+        raise InputError(f"{problem}{scheduler.longest}", field="--max-model-len", fix=fix)
     if not n_refused:
         return []
     has, are = ("has", "is") if n_refused == 1 else ("have", "are")
@@ -255,87 +386,40 @@ def _notes(simulation: Simulation, scheduler: Scheduler) -> list[str]:
     ]
 
 
-def _saturation(
-    simulation: Simulation, scheduler: Scheduler, law: StepLaw, duration_s: float
-) -> dict[str, Any]:
+def _overload_notes(
+    simulation: Simulation, sent: Sent, deployment: Deployment, saturation: Saturation | None
+) -> list[str]:
+    """Return that more requests arrive than are served, where they do."""
+    if saturation is not None and saturation.is_exceeded:
+        return [
+            f"Arrivals exceed what the replicas serve: {number(saturation.offered_rps)} requests/s "
+            f"arrive, about {number(saturation.served_rps)} can be served. Waits grow for as long "
+            "as requests arrive."
+        ]
+    if deployment.decode_replicas is None or sent.users is not None:
+        return []
+    late_s = simulation.end_s - sent.duration_s
+    if late_s <= max(0.1 * sent.duration_s, 3 * float(np.nanmin(simulation.e2e_s))):
+        return []
+    return [
+        "Arrivals exceed what the pools serve: the last answer ends "
+        f"{duration_words(round(late_s))} after the last one arrived."
+    ]
+
+
+def _saturation(simulation: Simulation, servers: ServerLaws, duration_s: float) -> Saturation:
     """Return the rate of arrivals that are not refused, and the largest one that is served."""
-    inputs, outputs = simulation.input_tokens, simulation.output_tokens
+    scheduler = servers.schedulers[0]
+    inputs = simulation.input_tokens
+    outputs = simulation.output_tokens
     is_taken = inputs + outputs <= scheduler.longest
     is_ok = simulation.status == OK
     cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
-    each = MeanLoad(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
+    load = MeanLoad(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
     limits = BatchLimits.of(scheduler)
-    served_rps = simulation.n_replicas * float(saturation_rps(law, limits, each))
+    served_rps = simulation.n_replicas * float(saturation_rps(servers.laws[0], limits, load))
     offered_rps = float(is_taken.sum() / duration_s)
     # As many as are served at once never wait, however fast a short burst of them comes.
-    at_once = simulation.n_replicas * float(limits.most_decoding(each))
-    return {
-        "offered_rps": offered_rps,
-        "served_rps": served_rps,
-        "is_exceeded": (offered_rps - served_rps) * duration_s > at_once,
-    }
-
-
-def simulation_document(facts: Mapping[str, Any], origin: Mapping[str, Any]) -> Document:
-    """Return an answer of `simulate_llm` for people (blocks) and programs (data)."""
-    load, has_intervals = facts["load"], bool(facts["intervals"])
-    count = plural(load["n_requests"], "request")
-    if load["users"] is not None:
-        count = plural(load["users"], "user")
-    decode, lasted_s = "", load["duration_s"]
-    if facts["decode_replicas"] is not None:
-        if load["users"] is not None:  # who send some requests each
-            lasted_s = load["n_requests"] / facts["request_rate_rps"]
-        decode = f" for prefill and {facts['decode_replicas']} × {facts['decode_gpu_profile_id']}"
-        decode += " for decode"
-    is_scaled = facts["by_minute"] is not None
-    replicas = "replicas that a policy orders of" if is_scaled else f"{facts['replicas']} ×"
-    headline = (
-        f"{facts['llm_id']} on {replicas} {facts['gpu_profile_id']}{decode}: {count} of "
-        f"{load['name']} in {duration_words(lasted_s)}, "
-        f"{number(load['mean_input_tokens'])} input and {number(load['mean_output_tokens'])} "
-        "output tokens on average (simulated)"
-    )
-
-    def interval(write: Any, *names: str) -> list[str]:
-        ends = facts["intervals"]
-        if not ends:
-            return []
-        for name in names:
-            ends = ends[name]
-        return ["–" if None in ends else " to ".join(map(write, ends))]
-
-    latencies = [
-        [label, *facts[name].values(), *interval(number, name, "p95")]
-        for name, label in SHOWN.items()
-    ]
-    rates = [
-        [label, write(facts[name]), *interval(write, name)]
-        for name, (label, write) in _RATES.items()
-    ]
-    header = ["Latency", "mean", *STATISTICS, *["90% interval of p95"] * has_intervals]
-    rate_header = ["Rate or use", "", *["90% interval"] * has_intervals]
-    minutes: list[Block] = []
-    if facts["by_minute"] is not None:
-        hours = f"{number(facts['replica_hours'])} replica hours, starts included"
-        columns = ["From", "Requests", "In flight", "TTFT p50 (ms)", "TTFT p90 (ms)"]
-        values = [
-            [duration_words(start_s), *map(number, numbers)]
-            for start_s, *numbers in (row.values() for row in facts["by_minute"])
-        ]
-        table = Table([*columns, "Ordered", "Ready"], values)
-        minutes = [Section("By minute", [Note(hours), table])]
-    given = {"replicas": facts["replicas"], "router": facts["router"], **facts["scheduler"]}
-    settings = [[name, "–" if value is None else str(value)] for name, value in given.items()]
-    law = [[name, number(value)] for name, value in facts["law"].items()]
-    blocks: list[Block] = [
-        Headline(headline),
-        *(Note(text, "warning") for text in facts["warnings"]),
-        Table(header, latencies),
-        Table(rate_header, rates, {0, 1, 2}, has_header_in_text=False),
-        *minutes,
-        Section("vLLM's settings", [Table(["Setting", "Value"], settings, {0, 1})], is_detail=True),
-        Section("The law of a step", [Table(["Term", "Value"], law)], is_detail=True),
-        Note(source_line(facts)),
-    ]
-    return Document(f"{facts['llm_id']}: simulation", blocks, facts, origin=origin)
+    at_once = simulation.n_replicas * float(limits.most_decoding(load))
+    is_exceeded = (offered_rps - served_rps) * duration_s > at_once
+    return Saturation(offered_rps, served_rps, is_exceeded)

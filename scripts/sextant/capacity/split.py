@@ -1,18 +1,19 @@
 """Two pools for short and for long inputs, beside one pool for all."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sextant.base.errors import InputError
+from sextant.capacity.answer import Split, SplitPool
 from sextant.decide.simulated_sizing import SimulatedReplica, Sizing, size_profiles
 from sextant.decide.sizing import probability_of
 from sextant.decide.windows import Target
 from sextant.workload.requests import RequestStream, Traffic
 
 
-class _Part(NamedTuple):
+class _OneSide(NamedTuple):
     """Requests of some traffic on one side of an input length."""
 
     traffic: Traffic
@@ -21,8 +22,9 @@ class _Part(NamedTuple):
 
     def drawn(self, seed: int) -> RequestStream:
         """Return the requests of a draw that are on this side."""
-        demand = self.traffic.drawn(seed)
-        return demand.at(np.flatnonzero((demand.input_tokens > self.tokens) == self.is_long))
+        requests = self.traffic.drawn(seed)
+        is_long = requests.input_tokens > self.tokens
+        return requests.at(np.flatnonzero(is_long == self.is_long))
 
 
 def size_split(
@@ -31,33 +33,45 @@ def size_split(
     tokens: int,
     target: Target,
     confidence: float,
-) -> dict[str, Any]:
-    """Return the cheapest pool for inputs up to `tokens`, that for longer ones, and both together.
-    `short` and `long` have `gpu_profile_id` and `replicas`, None where no number is likely enough;
-    `usd_per_hour` and `probability_met` are of both, of draws in which both meet the target. Raises
-    InputError: all requests are on one side."""
-    demand = traffic.drawn(0)
-    n_long = int((demand.input_tokens > tokens).sum())
-    if not 0 < n_long < demand.n:
-        problem = f"{n_long:,} of {demand.n:,} requests have more than {tokens:,} input tokens"
+) -> Split:
+    """Return the cheapest pool for inputs up to `tokens`, and that for longer ones.
+
+    The probability is that of draws in which both meet the target.
+
+    Raises:
+        InputError: all requests are on one side.
+    """
+    requests = traffic.drawn(0)
+    n_long = int((requests.input_tokens > tokens).sum())
+    if not 0 < n_long < requests.n:
+        problem = f"{n_long:,} of {requests.n:,} requests have more than {tokens:,} input tokens"
         fix = "give a length between those of the requests"
         raise InputError(problem, field="--split-tokens", fix=fix)
-    best: dict[str, Sizing] = {}
-    for name, is_long in (("short", False), ("long", True)):
-        part = _Part(traffic, tokens, is_long)
-        found = size_profiles(servers, part, target, confidence, has_rate=False)
-        sized = [each for each in found.values() if each.replicas]
-        if sized:
-            best[name] = min(sized, key=lambda each: each.usd_per_hour or np.inf)
-    row: dict[str, Any] = {"tokens": tokens, "usd_per_hour": None, "probability_met": None}
-    for name in ("short", "long"):
-        own = best.get(name)
-        profile = own and own.server.profile.gpu_profile_id
-        row[name] = {"gpu_profile_id": profile, "replicas": own and own.replicas}
-    if len(best) == 2:
-        needs = np.array([each.needs for each in best.values()])
-        counts = np.array([[each.count] for each in best.values()])
-        n_met = int((needs <= counts).all(axis=0).sum())
-        row["usd_per_hour"] = sum(each.usd_per_hour or 0.0 for each in best.values())
-        row["probability_met"] = float(probability_of(n_met, needs.shape[1]))
-    return row
+
+    short, long = (
+        _cheapest(servers, _OneSide(traffic, tokens, is_long), target, confidence)
+        for is_long in (False, True)
+    )
+    pools = [_pool(sizing) for sizing in (short, long)]
+    if short is None or long is None:
+        return Split(tokens, None, None, *pools)
+    needs = np.array([short.needs, long.needs])
+    counts = np.array([[short.count], [long.count]])
+    n_met = int((needs <= counts).all(axis=0).sum())
+    usd = (short.usd_per_hour or 0.0) + (long.usd_per_hour or 0.0)
+    return Split(tokens, usd, float(probability_of(n_met, needs.shape[1])), *pools)
+
+
+def _cheapest(
+    servers: Mapping[str, SimulatedReplica], traffic: Traffic, target: Target, confidence: float
+) -> Sizing | None:
+    """Return the cheapest sizing; None: no number of replicas is likely enough."""
+    sizings = size_profiles(servers, traffic, target, confidence, has_rate=False).values()
+    enough = [sizing for sizing in sizings if sizing.replicas]
+    return min(enough, key=lambda sizing: sizing.usd_per_hour or np.inf, default=None)
+
+
+def _pool(sizing: Sizing | None) -> SplitPool:
+    if sizing is None:
+        return SplitPool(None, None)
+    return SplitPool(sizing.server.profile.gpu_profile_id, sizing.replicas)

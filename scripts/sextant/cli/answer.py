@@ -70,7 +70,7 @@ def recommend(
             _notes=(_SIMULATED,),
         )
         return
-    from sextant.answer.answer import recommendation_document
+    from sextant.recommend.document import recommendation_document
     from sextant.recommend.recommend import recommend_llm
 
     slo = options.slo_of_options(asked, load, limits, given.max_failed)
@@ -93,13 +93,13 @@ def explain(
     ] = "text",
 ) -> None:
     """Say what a predicted latency is made of: the terms of the mechanistic model."""
-    from sextant.recommend.explain import explain_llm
+    from sextant.recommend.explain import explain_llm, explanation_document
 
     # The limits play no part: latencies are explained, not judged.
     limits = options.LimitOptions(nttft_ms="1", itl_ms="1")
     slo = options.slo_of_options(asked, options.LoadOptions(users=users_per_replica), limits)
-    found = explain_llm(asked.question(slo), gpu_profile, users_per_replica)
-    options.print_document(found, printed)
+    explanation = explain_llm(asked.question(slo), gpu_profile, users_per_replica)
+    options.print_document(explanation_document(explanation), printed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,8 +138,9 @@ def print_capacity(
     from sextant.base.files import provenance
     from sextant.base.sheets import write_yaml
     from sextant.capacity import policies
-    from sextant.capacity.capacity import CapacityQuestion, Terms, answer_capacity
+    from sextant.capacity.capacity import answer_capacity
     from sextant.capacity.document import capacity_document
+    from sextant.capacity.question import CapacityQuestion, Terms
     from sextant.decide.windows import WINDOW_S, Target
     from sextant.facts.slo import SLO
     from sextant.workload.requests import mean_lengths_of
@@ -191,12 +192,12 @@ def print_capacity(
         steady=steady,
     )
     answer = answer_capacity(asked_for, _notes)
-    made = answer.more.get("scaling", {}).get("manifest")
-    if search.tune_policy is not None and made is not None:
-        write_yaml(search.tune_policy, made)
+    scaling = answer.findings.scaling if answer.findings else None
+    if search.tune_policy is not None and scaling is not None and scaling.manifest is not None:
+        write_yaml(search.tune_policy, scaling.manifest)
         values = search.tune_policy.with_suffix(".values.yaml")
-        write_yaml(values, policies.stack_values(made))
-    shown.print(capacity_document(answer.data, provenance()))
+        write_yaml(values, policies.stack_values(scaling.manifest))
+    shown.print(capacity_document(answer, provenance()))
     if not answer.has_option:
         raise typer.Exit(3)
 
@@ -343,10 +344,11 @@ def simulate(
     shown: options.PrintOptions,
 ) -> None:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
-    from sextant.ask.laws import MEDIANS
+    from sextant.ask.forecast import MEDIANS
     from sextant.ask.traffic import demand_notes
     from sextant.base.files import provenance
-    from sextant.capacity import simulation
+    from sextant.capacity.simulation import Deployment, Sent, simulate_llm
+    from sextant.capacity.simulation_document import simulation_document
     from sextant.workload.requests import mean_lengths_of
 
     if asked.prefix_hit_rate:
@@ -365,9 +367,7 @@ def simulate(
         demand: RequestStream = traffic_of(traffic, asked, None).drawn(0)
         requests, lengths = repeating(demand), mean_lengths_of(demand)
         notes = demand_notes(demand, None if given.unique_prompts else server.prefix_caching)
-        sent = simulation.Sent(
-            demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes)
-        )
+        sent = Sent(demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes))
     any_limit = replace(MEDIANS, itl_ms=None)  # outputs of one token have no ITL
     if given.decode_gpu_profile and given.decode_replicas is None:
         field, fix = "--decode-gpu-profile", "give --decode-replicas"
@@ -390,13 +390,20 @@ def simulate(
     settings = server.of()
     has_none = given.warmup.strip() in ("0", "0s")
     warmup_s = 0.0 if has_none else _seconds(given.warmup, "--warmup")
-    how: dict[str, Any] = {"replicas": given.replicas, "router": given.router}
-    how |= {"decode_replicas": given.decode_replicas, "policy": policy}
-    how["startup"] = _startup(given.startup)
+    startup = _startup(given.startup)
     with options.naming_options(_SIMULATE_FIELDS):
-        how |= {"warmup_s": warmup_s, "n_draws": given.draws, "limits_ms": limits.of_each()}
-        facts = simulation.simulate_llm(question, sent, settings, **how)
-    shown.print(simulation.simulation_document(facts, provenance()))
+        deployment = Deployment(
+            replicas=given.replicas,
+            router=given.router,
+            decode_replicas=given.decode_replicas,
+            policy=policy,
+            startup=startup,
+            warmup_s=warmup_s,
+            n_draws=given.draws,
+            limits_ms=limits.of_each(),
+        )
+        answer = simulate_llm(question, sent, settings, deployment)
+    shown.print(simulation_document(answer, provenance()))
 
 
 def _policy(given: SimulateOptions) -> "ScalingPolicy | None":

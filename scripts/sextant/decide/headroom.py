@@ -1,6 +1,7 @@
 """What a deployment costs, how far it is from its limits, and what it bears with a replica less."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,93 +13,203 @@ from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import LENGTHS, TARGETS, is_refused, limited, replica_load
 
 
+@dataclass(frozen=True)
+class LimitRoom:
+    """A latency at the load of a replica, and the room to its limit."""
+
+    metric: str
+    limit_ms: float
+    percentile: int
+    latency_ms: float | None
+    lo_ms: float | None
+    """Ends of the 90% interval; None: not known."""
+    hi_ms: float | None
+    headroom: float | None
+    """1 - latency / limit."""
+    load: float
+    """The most that the replicas carry within this limit, in the SLO's unit."""
+    is_most_tried: bool
+    """Whether no more than `most_users_tried` a replica were tried."""
+    most_users_tried: int | None = None
+    """None: the load is simulated, and any may be tried."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        return _without(asdict(self), "most_users_tried")
+
+
+@dataclass(frozen=True)
+class LostReplica:
+    """What is left when one replica is lost."""
+
+    replicas: int
+    load: float
+    """What they carry within the limits, in the SLO's unit."""
+    is_kept: bool
+    """Whether they meet the SLO."""
+    probability_met: float | None = None
+    """None: it is not known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        return _without(asdict(self), "probability_met")
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """Room, price and rate of replicas that share the load of an SLO."""
+
+    users_per_replica: int
+    level_users: int
+    """The next load that is known: latencies are those at this number of users."""
+    limits: tuple[LimitRoom, ...]
+    load: float
+    """The most that the replicas carry within all limits, in the SLO's unit."""
+    is_most_tried: bool
+    is_open: bool
+    """Whether a latency has no upper end, so that a probability is a lower bound."""
+    without_one: LostReplica | None
+    """None of a single replica."""
+    requests_per_s: float | None
+    most_requests_per_s: float | None
+    """The rate at the most load."""
+    usd_per_hour: float
+    usd_per_month: float
+    """Of 730 hours."""
+    usd_per_million_tokens: float | None
+    """Of input and output alike; None where the requests' lengths are not known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        return {
+            **asdict(self),
+            "limits": [limit.to_dict() for limit in self.limits],
+            "without_one": self.without_one and self.without_one.to_dict(),
+        }
+
+
+def _without(facts: dict[str, Any], optional: str) -> dict[str, Any]:
+    """Return facts, without the optional one where it is not known."""
+    return {name: value for name, value in facts.items() if name != optional or value is not None}
+
+
 def measure_headroom(
     curve: pd.DataFrame, slo: SLO, replicas: int, usd_per_hour: float, rate_rps: float | None = None
-) -> dict[str, Any]:
-    """Return what is to be known of replicas that share the load of an SLO.
+) -> Headroom:
+    """Return the headroom of replicas that share the load of an SLO.
 
-    `users_per_replica` share a replica; its latencies are those at `level_users`, the next load
-    that the curve has. `limits` has of each limit `metric, limit_ms, percentile, latency_ms, lo_ms,
-    hi_ms` (90% interval, None: not known), `headroom` (1 - latency / limit), `load` (the most that
-    the replicas carry within it) and `is_most_tried` (no more was tried than `most_users_tried` a
-    replica). `load` and `is_most_tried` beside them are of all limits, `is_open` says that a
-    latency has no upper end, so that a probability is a lower bound; `without_one` is the same of
-    one replica less, with `is_kept`, None of a single replica. `usd_per_month` is of 730 hours,
-    `usd_per_million_tokens` of input and output alike, at `requests_per_s`: `rate_rps`, else the
-    SLO's rate, what was measured at that level, or by Little's law; None where requests' lengths
-    are not known, as `most_requests_per_s`, the rate at the most load.
-
-    `curve` is of one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds
-    at the SLO's percentiles, the mean lengths of requests, `request_rate_rps` (NaN where it was not
-    measured), and of measured points what `points.frame.judged` adds. Its first point has to meet
-    the SLO. `usd_per_hour` is of all replicas, `rate_rps` what they serve, if it is known.
+    Args:
+        curve: one LLM on one GPU profile, by rising `users`: `nttft_ms, itl_ms` and their bounds at
+            the SLO's percentiles, the mean lengths of requests, `request_rate_rps` (NaN where it
+            was not measured), and of measured points what `points.frame.judged` adds. Its first
+            point has to meet the SLO.
+        slo: limits and load.
+        replicas: that share the load.
+        usd_per_hour: of all replicas.
+        rate_rps: requests a second that they serve; by default the SLO's rate, the rate that was
+            measured at that level, or the rate by Little's law.
     """
-    users, lengths = curve["users"].to_numpy(), curve[LENGTHS].to_numpy(float)
-    carried, is_allowed = replica_load(curve, slo), ~is_refused(curve, slo)
+    users = curve["users"].to_numpy()
+    carried = replica_load(curve, slo)
     share = slo.load / replicas
     needed = np.maximum.accumulate(np.where(np.isfinite(carried), carried, 0.0))
     level = min(int(np.searchsorted(needed, share * (1 - 1e-9))), len(users) - 1)
-    each = min(int(np.ceil(share)), int(users[level])) if slo.users is not None else users[level]
-    limits, most = [], len(users)
+    users_each = users[level]
+    if slo.users is not None:
+        users_each = min(int(np.ceil(share)), int(users[level]))
+
+    limits = _limit_rooms(curve, slo, replicas, level)
+    n_met = min(n for n, _ in limits) if limits else len(users)
+    rooms = tuple(room for _, room in limits)
+    load_of_one = float(carried[:n_met].max(initial=0))
+    left = replicas - 1
+    is_kept = bool(size_replicas(slo.load, load_of_one) <= left)
+    without_one = LostReplica(left, left * load_of_one, is_kept) if left else None
+
+    level_rps = _replica_rate(curve, slo, level)
+    rate = rate_rps or slo.request_rate_rps or slo.load * level_rps / users[level]
+    most_rps = load_of_one if slo.users is None else _replica_rate(curve, slo, max(n_met - 1, 0))
+    lengths = curve[LENGTHS].to_numpy(float)[level]
+    return Headroom(
+        users_per_replica=int(users_each),
+        level_users=int(users[level]),
+        limits=rooms,
+        load=replicas * load_of_one,
+        is_most_tried=n_met == len(users),
+        is_open=any(room.hi_ms is None and room.lo_ms is not None for room in rooms),
+        without_one=without_one,
+        requests_per_s=_none_if_nan(float(rate)),
+        most_requests_per_s=_none_if_nan(replicas * most_rps),
+        usd_per_hour=usd_per_hour,
+        usd_per_month=HOURS_PER_MONTH * usd_per_hour,
+        usd_per_million_tokens=_none_if_nan(token_prices(usd_per_hour, rate, lengths)[0]),
+    )
+
+
+def _limit_rooms(
+    curve: pd.DataFrame, slo: SLO, replicas: int, level: int
+) -> list[tuple[int, LimitRoom]]:
+    """Return for each limit how many points meet it, from the first on, and the room to it."""
+    users = curve["users"].to_numpy()
+    carried = replica_load(curve, slo)
+    is_allowed = ~is_refused(curve, slo)
     low, high = (limited(curve, slo, end) for end in ENDS)
+    rooms = []
     for metric, values in limited(curve, slo).items():
         limit_ms, percentile = slo.limits[metric]
         n_met = int(np.logical_and.accumulate((values <= limit_ms) & is_allowed).sum())
-        most = min(most, n_met)
-        row = {
-            "metric": metric,
-            "limit_ms": limit_ms,
-            "percentile": percentile,
-            "latency_ms": values[level],
-            "lo_ms": low[metric][level],
-            "hi_ms": high[metric][level],
-            "headroom": 1 - values[level] / limit_ms,
-            "load": replicas * float(carried[:n_met].max(initial=0)),
-            "is_most_tried": n_met == len(users),
-            "most_users_tried": int(users[-1]),
-        }
-        limits.append({name: _known(value) for name, value in row.items()})
-    of_one, left = float(carried[:most].max(initial=0)), replicas - 1
-    is_kept = bool(size_replicas(slo.load, of_one) <= left)
-    without = {"replicas": left, "load": left * of_one, "is_kept": is_kept}
-
-    def rate_of(place: int) -> float:
-        """Return the requests a second of a replica at a level: measured, or by Little's law."""
-        at = curve.iloc[place]
-        if (measured := float(at["request_rate_rps"])) > 0:
-            return measured
-        e2e_ms = slo.request_ms(at[TARGETS].to_numpy(float), lengths[place])
-        return 1e3 * float(at["users"]) / float(e2e_ms)
-
-    rate = rate_rps or slo.request_rate_rps or slo.load * rate_of(level) / users[level]
-    most_rps = of_one if slo.users is None else rate_of(max(most - 1, 0))
-    return {
-        "users_per_replica": int(each),
-        "level_users": int(users[level]),
-        "limits": limits,
-        "load": replicas * of_one,
-        "is_most_tried": most == len(users),
-        "is_open": any(row["hi_ms"] is None and row["lo_ms"] is not None for row in limits),
-        "without_one": without if left else None,
-        "requests_per_s": _known(float(rate)),
-        "most_requests_per_s": _known(replicas * most_rps),
-        "usd_per_hour": usd_per_hour,
-        "usd_per_month": HOURS_PER_MONTH * usd_per_hour,
-        "usd_per_million_tokens": _known(token_prices(usd_per_hour, rate, lengths[level])[0]),
-    }
+        room = LimitRoom(
+            metric,
+            limit_ms,
+            percentile,
+            latency_ms=_none_if_nan(values[level]),
+            lo_ms=_none_if_nan(low[metric][level]),
+            hi_ms=_none_if_nan(high[metric][level]),
+            headroom=_none_if_nan(1 - values[level] / limit_ms),
+            load=replicas * float(carried[:n_met].max(initial=0)),
+            is_most_tried=n_met == len(users),
+            most_users_tried=int(users[-1]),
+        )
+        rooms.append((n_met, room))
+    return rooms
 
 
-def _known(value: Any) -> Any:
+def _replica_rate(curve: pd.DataFrame, slo: SLO, level: int) -> float:
+    """Return the requests a second of a replica at a level: measured, or by Little's law."""
+    row = curve.iloc[level]
+    if (measured := float(row["request_rate_rps"])) > 0:
+        return measured
+    lengths = curve[LENGTHS].to_numpy(float)[level]
+    e2e_ms = slo.request_ms(row[TARGETS].to_numpy(float), lengths)
+    return 1e3 * float(row["users"]) / float(e2e_ms)
+
+
+def _none_if_nan(value: Any) -> Any:
     return None if isinstance(value, float) and np.isnan(value) else value
 
 
-def compare_options(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> dict[str, Any]:
-    """Return another option with `extra_usd_per_hour`, what it costs more in all, and
-    `wins_below_usd_per_hour`, the price of one of its replicas below which it is cheaper."""
-    names = ("gpu_profile_id", "replicas", "users_per_replica", "usd_per_hour")
-    return {
-        **{name: option[name] for name in names},
+@dataclass(frozen=True)
+class NextBest:
+    """Another option beside the chosen one."""
+
+    gpu_profile_id: str
+    replicas: int
+    users_per_replica: int | None
+    usd_per_hour: float
+    extra_usd_per_hour: float
+    """What it costs more in all."""
+    wins_below_usd_per_hour: float
+    """The price of one of its replicas below which it is cheaper."""
+
+
+def compare_options(chosen: Mapping[str, Any], option: Mapping[str, Any]) -> NextBest:
+    """Return another option with the price at which it would win; both are rows of options."""
+    return NextBest(
+        option["gpu_profile_id"],
+        option["replicas"],
+        option["users_per_replica"],
+        option["usd_per_hour"],
         # Rounded, as the prices are: 0.3 - 0.1 is not 0.2.
-        "extra_usd_per_hour": round(option["usd_per_hour"] - chosen["usd_per_hour"], 9),
-        "wins_below_usd_per_hour": round(chosen["usd_per_hour"] / option["replicas"], 9),
-    }
+        extra_usd_per_hour=round(option["usd_per_hour"] - chosen["usd_per_hour"], 9),
+        wins_below_usd_per_hour=round(chosen["usd_per_hour"] / option["replicas"], 9),
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from sextant.answer.answer import write_results
+from sextant.answer.results import write_results
 from sextant.base.files import provenance
 from sextant.decide.fleet import FleetPlan, Placement
 from sextant.experiment.experiment import Experiment

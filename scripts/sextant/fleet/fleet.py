@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sextant.ask import question as questions
-from sextant.ask import source as sources
-from sextant.ask.candidates import Subject, subject_of
-from sextant.ask.forecast import fit_to, forecast_of
-from sextant.ask.question import Question
+from sextant.ask.case import Case
+from sextant.ask.caveats import estimates, outside_warning
+from sextant.ask.forecast import Fitted, fit_predictor, make_predictor
+from sextant.ask.llm import find_llm
+from sextant.ask.question import Question, check_question
+from sextant.ask.serving import as_measured
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
@@ -108,7 +109,7 @@ def _find_options(
         except InputError as error:
             raise error.at(file=sheet, row=sheet_demand.line) from None
 
-    fits: dict[tuple[Any, ...], Any] = {}  # Limits at the same percentiles share a fit.
+    fits: dict[tuple[Any, ...], Fitted] = {}  # Limits at the same percentiles share a fit.
     fleet_options = _FleetOptions()
     progress = Progress("demand", len(sheet_demands))
     for sheet_demand, (question, notes) in zip(sheet_demands, prepared, strict=True):
@@ -116,16 +117,17 @@ def _find_options(
         progress.step(demand.demand_id)
         fleet_options.note(demand.demand_id, [*sheet_demand.notes, *notes])
 
-        llm_id, llm = questions.named_llm(question, source.known)
+        llm = find_llm(question, source.characterization)
+        case = Case(question, question, source, llm, profiles)
         try:
-            subject = subject_of(question, llm_id, llm, source, dict(profiles))
-        except InputError as error:  # No profile can serve it.
+            case.excluded  # noqa: B018  raises where no profile can serve it
+        except InputError as error:
             fleet_options.note(demand.demand_id, [str(error)])
             continue
 
-        clauses = sources.outside_basis(question, source, llm, subject.mean_lengths, profiles)
-        fleet_options.note(demand.demand_id, sources.warning(clauses, source))
-        options, *looser = _options_by_limits(demand, question, subject, fits)
+        warning = outside_warning(case.outside_clauses(), source)
+        fleet_options.note(demand.demand_id, warning)
+        options, *looser = _options_by_limits(demand, case, fits)
         fleet_options.options += options
         fleet_options.looser[demand.demand_id] = dict(zip(LOOSER, looser, strict=True))
     progress.note("sharing out the devices")
@@ -158,7 +160,7 @@ def _prepare(
 ) -> tuple[Question, list[str]]:
     """Return the question of a demand, and notes. Raises InputError where facts are missing."""
     demand = sheet_demand.demand
-    characterization = source.known
+    characterization = source.characterization
     if sheet_demand.hf_config is None and demand.llm_id not in characterization.llms:
         problem = f"{characterization.source} has no facts of LLM {demand.llm_id!r}"
         llm_ids = ", ".join(characterization.llms)
@@ -166,29 +168,28 @@ def _prepare(
         raise InputError(problem, field="llm_id", fix=fix)
 
     question = sheet_demand.question(base)
-    questions.check_question(question)
-    question, notes = sources.as_measured(question, characterization, has_options=False)
-    questions.named_llm(question, characterization)  # Its facts are complete.
-    return question, [*notes, *sources.estimates(characterization.points, demand.slo)]
+    check_question(question)
+    question, notes = as_measured(question, characterization, has_options=False)
+    find_llm(question, characterization)  # Its facts are complete.
+    return question, [*notes, *estimates(characterization.points, demand.slo)]
 
 
 def _options_by_limits(
-    demand: FleetDemand, question: Question, subject: Subject, fits: dict[tuple[Any, ...], Any]
+    demand: FleetDemand, case: Case, fits: dict[tuple[Any, ...], Fitted]
 ) -> list[list[FleetOption]]:
     """Return a demand's options with its own limits, then with limits looser by each of `LOOSER`.
     `fits` keeps the fitted models of earlier demands, by what a fit depends on."""
     slo = demand.slo
-    profiles = {**subject.source.known.profiles, **subject.profiles}
-    model = questions.make_predictor(question, profiles)
+    profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
+    model = make_predictor(case.question, profiles)
     key = tuple(getattr(slo, name) for name in model.depends_on)
     if key not in fits:
-        fits[key] = model, fit_to(model, subject, slo)
-    model, fitted = fits[key]
-    forecast = forecast_of(model, fitted, subject, slo)
+        fits[key] = fit_predictor(model, case, slo)
+    forecast = fits[key].forecast(case, slo)
 
     slos = [slo, *(slo.scaled(limits=factor) for factor in LOOSER)]
     return [
-        options_of_draws(demand, forecast.draws_for(limits), subject.profiles, limits)
+        options_of_draws(demand, forecast.draws_for(limits), case.gpu_profiles, limits)
         for limits in slos
     ]
 

@@ -1,19 +1,22 @@
 """What makes up the latencies of an LLM on a GPU profile, term by term."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from sextant.answer.answer import energy_line
-from sextant.ask.candidates import read_question, subject_of
-from sextant.ask.forecast import energy, fit_to, forecast_of, learned
-from sextant.ask.question import Question, answers_from_points
-from sextant.ask.source import estimates, outside_basis, warning
+from sextant.ask.case import Case, read_case
+from sextant.ask.caveats import estimates, outside_warning
+from sextant.ask.forecast import fit_predictor
+from sextant.ask.question import Question
 from sextant.base.files import Row, frame_rows
 from sextant.law.roofline import Roofline
 from sextant.pages.blocks import Block, Document, Headline, Note, Table
 from sextant.points.frame import KEYS, TARGETS, at_percentile
+from sextant.recommend.cost import answer_energy, fit_energy
+from sextant.recommend.document import energy_line
+from sextant.recommend.recommendation import EnergyAnswer
 
-_STEP = {
+_STEP_TERMS = {
     "launch_ms": "launch of the layers' kernels",
     "weights_ms": "reading the weights",
     "kv_ms": "moving the KV cache",
@@ -21,103 +24,185 @@ _STEP = {
     "other_prompts_ms": "prefill of others' prompts",
     "overlap_ms": "launches and memory traffic at the same time",
 }
-_FIRST = {
+_FIRST_TOKEN_TERMS = {
     "prefill_ms": "prefill of the own input",
     "batching_ms": "waiting until the batch lets it in",
     "queueing_ms": "queueing behind other requests",
 }
-_TOTALS = ("itl_ms", "itl_factor", "nttft_ms", "nttft_factor", "itl_batch", "capacity_requests")
 
 
-def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Document:
-    """Return what makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica. Its
-    data: `llm_id, gpu_profile_id, users_per_replica, percentile`, `itl` and `nttft`, each a list of
-    terms `name, meaning, ms, share`, the predicted `itl_ms, nttft_ms` and their factors (what the
-    percentile and the learned correction multiply the law with), `itl_batch`, `capacity_requests`,
-    `energy` of an output token and `measured` latencies, None where there are none. Raises
-    InputError: an option is wrong, or the LLM does not fit."""
+@dataclass(frozen=True)
+class Term:
+    """A term of a latency."""
+
+    name: str
+    meaning: str
+    ms: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A latency: its terms, what multiplies their sum, and what comes out."""
+
+    terms: Sequence[Term]
+    factor: float
+    """What the percentile and the learned correction multiply the law with."""
+    latency_ms: float
+    measured_ms: float | None
+    """None: it was not measured."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica."""
+
+    case: Case
+    gpu_profile_id: str
+    users_per_replica: int
+    itl: Explained
+    nttft: Explained
+    itl_batch: float
+    """Requests that share a step."""
+    capacity_requests: float
+    """Requests that the KV cache holds at once."""
+    energy: EnergyAnswer | None
+    """Of an output token; None: not known."""
+    warnings: Sequence[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the answer."""
+        measured = None
+        if self.itl.measured_ms is not None or self.nttft.measured_ms is not None:
+            latencies = (self.nttft.measured_ms, self.itl.measured_ms)
+            measured = dict(zip(TARGETS, latencies, strict=True))
+        return {
+            "llm_id": self.case.llm_id,
+            "gpu_profile_id": self.gpu_profile_id,
+            "users_per_replica": self.users_per_replica,
+            "percentile": self.case.question.slo.percentile,
+            "mean_input_tokens": self.case.mean_lengths["input_tokens"],
+            "warnings": [*self.warnings],
+            "serving": self.case.serving.facts(),
+            "itl": [asdict(term) for term in self.itl.terms],
+            "nttft": [asdict(term) for term in self.nttft.terms],
+            "itl_ms": self.itl.latency_ms,
+            "itl_factor": self.itl.factor,
+            "nttft_ms": self.nttft.latency_ms,
+            "nttft_factor": self.nttft.factor,
+            "itl_batch": self.itl_batch,
+            "capacity_requests": self.capacity_requests,
+            "energy": self.energy and self.energy.to_dict(),
+            "measured": measured,
+        }
+
+
+def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanation:
+    """Return what makes up ITL and nTTFT of an LLM on a GPU profile at a load of a replica.
+
+    Raises:
+        InputError: an option is wrong, or the LLM does not fit.
+    """
     question = replace(question, gpu_profile_ids=(gpu_profile_id,))
-    asked = read_question(question, need_prices=False, field="--gpu-profile")
-    _, question, llm_id, llm, source, profiles, notes = asked
-    known, slo = source.known, question.slo
-    subject = subject_of(question, llm_id, llm, source, profiles)
-    clauses = outside_basis(question, source, llm, subject.mean_lengths, profiles, users)
-    model = Roofline(slo, {**known.profiles, **profiles}, question.seed)
-    made = forecast_of(model, fit_to(model, subject, slo), subject, slo)
-    (row,) = frame_rows(model.explain(subject.rows_at(model, [users], [gpu_profile_id])))
+    case = read_case(question, need_prices=False, field="--gpu-profile")
+    slo = case.question.slo
+    points = case.source.characterization.points
+    case.excluded  # noqa: B018  raises InputError where the LLM does not fit
+    clauses = case.outside_clauses(users)
+
+    gpu_profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
+    model = Roofline(slo, gpu_profiles, case.question.seed)
+    forecast = fit_predictor(model, case, slo).forecast(case, slo)
+    (terms,) = frame_rows(model.explain(case.rows_at(model, [users], [gpu_profile_id])))
+
     # A fit may take the memory for larger than it is.
-    memory = subject.memory(gpu_profile_id)
-    length = sum(subject.mean_lengths.values())
-    row["capacity_requests"] = min(row["capacity_requests"], memory.kv_tokens(length) / length)
-    row["itl_batch"] = min(row["itl_batch"], max(row["capacity_requests"], 1))
-    measured = None
-    if answers_from_points(question, llm_id, known):
-        points = at_percentile(known.points, slo.percentiles, slo.first_token)
-        is_it = (points[KEYS] == [llm_id, gpu_profile_id, users]).all(axis=1)
-        measured = next(iter(frame_rows(points.loc[is_it, TARGETS])), None)
-    facts = {
-        "llm_id": llm_id,
-        "gpu_profile_id": gpu_profile_id,
-        "users_per_replica": users,
-        "percentile": slo.percentile,
-        "mean_input_tokens": subject.mean_lengths["input_tokens"],
-        "warnings": [*warning(clauses, source), *notes, *estimates(known.points, slo)],
-        "serving": subject.serving.facts(),
-        "itl": _shares(row, _STEP),
-        "nttft": _shares(row, _FIRST),
-        **{name: row[name] for name in _TOTALS},
-        "energy": energy(made, learned(made), gpu_profile_id, users),
-        "measured": measured,
-    }
-    return _explanation(facts)
-
-
-def _shares(row: Row, terms: Mapping[str, str]) -> list[Row]:
-    known = {name: meaning for name, meaning in terms.items() if name in row}
-    total = sum(row[name] for name in known)
-    return [
-        {"name": name, "meaning": meaning, "ms": row[name], "share": row[name] / total}
-        for name, meaning in known.items()
-    ]
-
-
-def _explanation(facts: Row) -> Document:
-    def table(title: str, terms: Sequence[Row], name: str, total: str) -> Table:
-        rows = [*((term["meaning"], term["ms"], term["share"]) for term in terms)]
-        rows.append((title, sum(term["ms"] for term in terms), 1.0))
-        cells = [(meaning, f"{ms:.2f} ms", f"{share:.0%}") for meaning, ms, share in rows]
-        was = f" (measured: {facts['measured'][name]:.3g} ms)" if facts["measured"] else ""
-        return Table(("Term", "Time", "Share"), cells, note=f"{total} {facts[name]:.3g} ms{was}")
-
-    place, serving = f"{facts['llm_id']} on {facts['gpu_profile_id']}", facts["serving"]
-    drafting = (
-        f"A step verifies {1 + serving['draft_tokens']} tokens of a request and emits "
-        f"{serving['accepted_length']:.2f}: each term is the part of one token, what drafts "
-        f"({serving['speculative']}) included."
-        if serving["speculative"]
-        else None
+    mean_tokens = sum(case.mean_lengths.values())
+    in_memory = case.memory(gpu_profile_id).kv_tokens(mean_tokens) / mean_tokens
+    capacity_requests = min(terms["capacity_requests"], in_memory)
+    measured = _measured_latencies(case, gpu_profile_id, users)
+    return Explanation(
+        case,
+        gpu_profile_id,
+        users,
+        itl=_explained(terms, "itl", _STEP_TERMS, measured),
+        nttft=_explained(terms, "nttft", _FIRST_TOKEN_TERMS, measured),
+        itl_batch=min(terms["itl_batch"], max(capacity_requests, 1)),
+        capacity_requests=capacity_requests,
+        energy=answer_energy(forecast, fit_energy(forecast), gpu_profile_id, users),
+        warnings=[
+            *outside_warning(clauses, case.source),
+            *case.notes,
+            *estimates(points, slo),
+        ],
     )
+
+
+def _measured_latencies(case: Case, gpu_profile_id: str, users: int) -> Row:
+    """Return what was measured of the LLM at this load; empty where its points do not answer."""
+    if not case.is_answered_by_points:
+        return {}
+    slo = case.question.slo
+    points = at_percentile(case.source.characterization.points, slo.percentiles, slo.first_token)
+    is_load = (points[KEYS] == [case.llm_id, gpu_profile_id, users]).all(axis=1)
+    return next(iter(frame_rows(points.loc[is_load, TARGETS])), {})
+
+
+def _explained(terms: Row, target: str, meanings: Mapping[str, str], measured: Row) -> Explained:
+    in_law = {name: meaning for name, meaning in meanings.items() if name in terms}
+    total = sum(terms[name] for name in in_law)
+    return Explained(
+        [Term(name, meaning, terms[name], terms[name] / total) for name, meaning in in_law.items()],
+        terms[f"{target}_factor"],
+        terms[f"{target}_ms"],
+        measured.get(f"{target}_ms"),
+    )
+
+
+def explanation_document(explanation: Explanation) -> Document:
+    """Return an explanation for people (blocks) and programs (data)."""
+    case = explanation.case
+    serving = case.serving
+    where = f"{case.llm_id} on {explanation.gpu_profile_id}"
+    users = f"{explanation.users_per_replica} users a replica"
+    drafting: list[Block] = []
+    if serving.speculative and serving.draft_tokens:
+        text = (
+            f"A step verifies {1 + serving.draft_tokens} tokens of a request and emits "
+            f"{serving.accepted_length:.2f}: each term is the part of one token, what drafts "
+            f"({serving.speculative}) included."
+        )
+        drafting.append(Note(text))
     blocks: list[Block] = [
-        Headline(f"{place}, {facts['users_per_replica']} users a replica, p{facts['percentile']}"),
-        *(Note(line, "warning") for line in facts["warnings"]),
+        Headline(f"{where}, {users}, p{case.question.slo.percentile}"),
+        *(Note(line, "warning") for line in explanation.warnings),
         Note(
-            f"About {facts['itl_batch']:.1f} requests share a step; the KV cache holds "
-            f"{facts['capacity_requests']:.0f} at once."
+            f"About {explanation.itl_batch:.1f} requests share a step; the KV cache holds "
+            f"{explanation.capacity_requests:.0f} at once."
         ),
-        *([Note(drafting)] if drafting else []),
-        table(
+        *drafting,
+        _terms_table(
             "time between tokens",
-            facts["itl"],
-            "itl_ms",
-            f"× {facts['itl_factor']:.2f} for the percentile and the learned correction: ITL",
+            explanation.itl,
+            f"× {explanation.itl.factor:.2f} for the percentile and the learned correction: ITL",
         ),
-        table(
+        _terms_table(
             "mean time to the first token",
-            facts["nttft"],
-            "nttft_ms",
-            f"/ {facts['mean_input_tokens']:.0f} input tokens × {facts['nttft_factor']:.2f}: nTTFT",
+            explanation.nttft,
+            f"/ {case.mean_lengths['input_tokens']:.0f} input tokens × "
+            f"{explanation.nttft.factor:.2f}: nTTFT",
         ),
     ]
-    if facts["energy"]:
-        blocks.append(Note(energy_line(facts["energy"])))
-    return Document(f"{place}: explanation", blocks, facts)
+    if explanation.energy:
+        blocks.append(Note(energy_line(explanation.energy)))
+    return Document(f"{where}: explanation", blocks, explanation.to_dict())
+
+
+def _terms_table(title: str, explained: Explained, total: str) -> Table:
+    rows = [(term.meaning, term.ms, term.share) for term in explained.terms]
+    rows.append((title, sum(term.ms for term in explained.terms), 1.0))
+    cells = [(meaning, f"{ms:.2f} ms", f"{share:.0%}") for meaning, ms, share in rows]
+    measured = ""
+    if explained.measured_ms is not None:
+        measured = f" (measured: {explained.measured_ms:.3g} ms)"
+    note = f"{total} {explained.latency_ms:.3g} ms{measured}"
+    return Table(("Term", "Time", "Share"), cells, note=note)

@@ -1,9 +1,9 @@
 """What a page needs to answer again for another load, other limits, prices and GPU profiles.
 
-`what_if.js` decides from it as `sextant.decide.decision` and `sextant.ask.forecast` do from the
-draws, and as eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only
-through which limits they keep, so the page holds, by draw and load, the first of the limits to
-choose from that is kept: exact, and much smaller than latencies.
+`what_if.js` decides from it as `decide.decision` and `recommend.weighing` do from the draws, and as
+eq. 1-3 do from measurements, which are one draw. A draw's latencies matter only through which
+limits they keep. So the page holds, by draw and load, the first of the limits to choose from that
+is kept: exact, and much smaller than latencies.
 """
 
 import base64

@@ -3,6 +3,7 @@ curves and words; and in one screen (`summary`): deployments, then how predictor
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def recommendations(tables: Tables) -> list[Row]:
     for row in tables["answer"]:
         options, miss = candidates.get(tuple(row[name] for name in _KEY), []), None
         others = [
-            compare_options(row, option)
+            asdict(compare_options(row, option))
             for option in options
             if option["status"] == "meets" and option["gpu_profile_id"] != row["gpu_profile_id"]
         ]

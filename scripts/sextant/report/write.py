@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.answer import answer as text
+from sextant.answer import words as text
 from sextant.base.files import Row, group_by, provenance
 from sextant.base.sheets import file_name
-from sextant.capacity.document import capacity_profile_cells
-from sextant.decide.headroom import measure_headroom
+from sextant.capacity.answer import CapacityOutcome
+from sextant.capacity.document import outcome_cells
+from sextant.decide.headroom import NextBest, measure_headroom
 from sextant.facts.gpu import HOURS_PER_MONTH
 from sextant.facts.slo import ENDS, METRICS, PERCENTILE_PREFIX, SLO
 from sextant.pages.blocks import Block, Chart, Document, Facts, Headline, Note, Section, Table
@@ -114,10 +115,12 @@ def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
         if len(there):
             about = measure_headroom(there, slo, first["replicas"], first["usd_per_hour"])
         card = {**first, "slo_id": slo.slo_id, "headroom": about}
-        decisions.append({name: card[name] for name in _DECISION})
+        decisions.append(
+            {name: card[name] for name in _DECISION} | {"headroom": about and about.to_dict()}
+        )
         is_measured = first["basis"] == MEASURED
         how = MEASURED if is_measured else f"predicted by {first['predictor']}"
-        shown = _card_blocks(card, others, answer["slo"])
+        shown = _card_blocks(card, others, slo)
         if own[TARGETS].notna().any(axis=None):
             panels = [_load_panel(metric, own, slo, card) for metric in slo.limits]
             whose = llm_id if is_measured else f"{llm_id}, {how}"
@@ -132,7 +135,7 @@ def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
     return Section(heading, parts)
 
 
-def _card_blocks(card: Row, others: Sequence[Row], slo: Row) -> list[Block]:
+def _card_blocks(card: Row, others: Sequence[Row], slo: SLO) -> list[Block]:
     """Return a deployment's cost, its room to the limits, and other predictors' answers."""
     names, missing = card["not_measured"], []
     if card["basis"] == MEASURED and names:
@@ -144,19 +147,21 @@ def _card_blocks(card: Row, others: Sequence[Row], slo: Row) -> list[Block]:
     price = text.price_words(about) if about else f"{card['usd_per_hour']:,.2f} USD/h"
     facts = [("Price", price)]
     if card["probability_met"] is not None:
-        rests_on = f"; {text.OPEN_WORDS}" if about and about["is_open"] else ""
+        rests_on = f"; {text.OPEN_WORDS}" if about and about.is_open else ""
         facts.append(("Probability to meet the SLO", chance(card["probability_met"]) + rests_on))
     if about:
-        load = plural(about["users_per_replica"], "user")
-        if about["level_users"] != about["users_per_replica"]:
-            load += f", judged at {number(about['level_users'])}, the next load tried"
+        load = plural(about.users_per_replica, "user")
+        if about.level_users != about.users_per_replica:
+            load += f", judged at {number(about.level_users)}, the next load tried"
         facts.append(("Load of a replica", load))
-        facts += [(text.limit_words(row), text.room_words(row, slo)) for row in about["limits"]]
+        facts += [(text.limit_words(row), text.room_words(row, slo)) for row in about.limits]
         facts.append(("If a replica is lost", text.loss_words(about, slo)))
     # A predictor that decides at once compares no profiles.
     if card["alternatives"] or card["users_per_replica"] is not None:
         best = card["alternatives"][:1]
-        facts.append(("Next best", text.next_words(best[0]) if best else "no other GPU profile"))
+        facts.append(
+            ("Next best", text.next_words(NextBest(**best[0])) if best else "no other GPU profile")
+        )
     if others:
         answers = "; ".join(f"{row['predictor']}: {deployment_cell(row)}" for row in others)
         facts.append(("Other predictors", answers))
@@ -202,10 +207,11 @@ def _capacity_cells(rows: Sequence[Row]) -> list[str]:
         return ["no answer", "", "", rows[0]["reason"]]
     nearest = min(rows, key=lambda row: (not row["is_chosen"], row["alone_ratio"] or math.inf))
     if not nearest["is_chosen"]:
-        return capacity_profile_cells(nearest)
+        return outcome_cells(CapacityOutcome.of_row(nearest))
     month = f"{number(HOURS_PER_MONTH * nearest['usd_per_hour'])} USD"
     missed = plural(nearest["n_windows_missed_by_failure"], "window")
-    return [*capacity_profile_cells(nearest), month, f"{missed} of {nearest['n_windows']} missed"]
+    cells = outcome_cells(CapacityOutcome.of_row(nearest))
+    return [*cells, month, f"{missed} of {nearest['n_windows']} missed"]
 
 
 def _feasibility_blocks(tables: Tables) -> list[Block]:
@@ -326,7 +332,7 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
         x = replica_load(curve, slo)
         ringed: list[int] = []
         if card["gpu_profile_id"] == profile_id and card["headroom"]:
-            is_there = curve["users"].to_numpy() == card["headroom"]["level_users"]
+            is_there = curve["users"].to_numpy() == card["headroom"].level_users
             ringed = np.flatnonzero(is_there).tolist()
         # Where an end is not known the interval stops at the latency itself.
         bottom, top = (np.where(np.isnan(end), y, end) for end in (low, high))

@@ -1,0 +1,382 @@
+"""A case: a question, and what follows from it, each found once, when it is first needed."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sextant.ask.api_prices import find_api_prices
+from sextant.ask.candidates import candidates_of, price_notes, unmeasured_candidates
+from sextant.ask.caveats import length_factors, note_named_precision, outside_of_measurements
+from sextant.ask.llm import (
+    answers_from_points,
+    asked_llm_id,
+    find_llm,
+    has_points,
+    with_speculation,
+)
+from sextant.ask.probe import read_probe
+from sextant.ask.question import PARALLEL, SPECULATION, Question, check_question
+from sextant.ask.serving import (
+    Serving,
+    as_measured,
+    longest_request_tokens,
+    serving_of,
+    speculation_of,
+)
+from sextant.ask.source import Source, find_source
+from sextant.base.errors import InputError
+from sextant.decide.sizing import ruled_out
+from sextant.facts.engine import DEFAULT_ENGINE
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import (
+    LLM,
+    Memory,
+    Speculating,
+    config_file,
+    kv_precision_of,
+    memory_of,
+    served,
+    shipped_config,
+)
+from sextant.facts.llm_config import encoded_inputs
+from sextant.points.frame import KEYS, LENGTHS, SERVING, WAIT, FactTables, execution_classes
+from sextant.points.verdict import ProbeOutcome, Verdict
+from sextant.predict.predictor import JointPredictor
+
+_SD_PER_LENGTH_FACTOR = 0.1
+"""Standard deviation that a factor of e beyond the measured lengths adds to a log-latency."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question and what it names: measurements, the LLM, the candidates and their prices.
+
+    Another way to serve the LLM is another case (`varied`). What follows is computed once, when it
+    is first needed; `excluded` raises InputError where no candidate can serve the LLM.
+    """
+
+    question: Question
+    """In the precisions in which its LLM was measured, unless it names others."""
+    stated: Question
+    """The question as it was put."""
+    source: Source
+    configured_llm: LLM
+    """The LLM's facts, in the precisions of the question, without speculation."""
+    gpu_profiles: Mapping[str, GPUProfile]
+    """The candidates, with those that cannot serve the LLM."""
+    notes: tuple[str, ...] = ()
+    """What is assumed of precisions and prices, one sentence each."""
+    exclusions: Mapping[str, str] | None = None
+    """`excluded`, where it is known already; None: it follows from the question."""
+
+    def varied(
+        self, changes: Mapping[str, Any], gpu_profiles: Mapping[str, GPUProfile] | None = None
+    ) -> "Case":
+        """Return the case of another way to serve the LLM, without regard to `exclusions`.
+
+        Args:
+            changes: fields of the question, by name.
+            gpu_profiles: the candidates, if others than now.
+        """
+        question = replace(self.question, **changes)
+        return replace(
+            self,
+            question=question,
+            configured_llm=served(self.configured_llm, question.precision, question.kv_precision),
+            gpu_profiles=self.gpu_profiles if gpu_profiles is None else gpu_profiles,
+            exclusions=None,
+        )
+
+    def without_speculation(self) -> "Case":
+        """Return the case without drafts, on the same candidates; sources measure without."""
+        if not isinstance(self.llm, Speculating):
+            return self
+        plain = self.varied(dict.fromkeys(SPECULATION))
+        return replace(plain, exclusions=self.excluded)
+
+    def excluding(self, reasons: Mapping[str, str]) -> "Case":
+        """Return the case in which more GPU profiles are excluded, each for its reason."""
+        return replace(self, exclusions={**self.excluded, **reasons})
+
+    @property
+    def llm_id(self) -> str:
+        """Name of the LLM."""
+        return asked_llm_id(self.question)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the source has points of the LLM."""
+        return has_points(self.llm_id, self.source.characterization)
+
+    @property
+    def is_answered_by_points(self) -> bool:
+        """Whether the LLM's own points answer, and nothing is predicted."""
+        return answers_from_points(self.question, self.llm_id, self.source.characterization)
+
+    @cached_property
+    def llm(self) -> LLM:
+        """Facts of the LLM as it is asked to be served."""
+        return with_speculation(self.question, self.llm_id, self.configured_llm)
+
+    @cached_property
+    def llms(self) -> dict[str, LLM]:
+        """Facts of all measured LLMs and of this one."""
+        return self.measured_llms | {self.llm_id: self.llm}
+
+    @property
+    def measured_llms(self) -> dict[str, LLM]:
+        """Facts of the measured LLMs, as the source has them."""
+        measured_ids = set(self.source.characterization.points["llm_id"])
+        llms = self.source.characterization.llms
+        return {llm_id: llm for llm_id, llm in llms.items() if llm_id in measured_ids}
+
+    @property
+    def execution(self) -> dict[str, str]:
+        """How each LLM is executed (`points.frame.execution_classes`)."""
+        return execution_classes(self.llms, self.source.characterization.features)
+
+    @cached_property
+    def serving(self) -> Serving:
+        """How the LLM is asked to be served, filled in from the source."""
+        serving = serving_of(self.question, self.source)._replace(**speculation_of(self.llm))
+        if serving.kv_precision is None and (self.question.hf_config or not self.is_measured):
+            return serving._replace(kv_precision=kv_precision_of(self.llm))
+        return serving
+
+    @property
+    def engine(self) -> str:
+        """The engine that is asked to serve it."""
+        return self.serving.engine or DEFAULT_ENGINE
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Mean input and output tokens of the requests, shape (1, 2)."""
+        return np.array([[length.mean for length in self.serving.requests]])
+
+    @property
+    def mean_lengths(self) -> dict[str, float]:
+        """Mean input and output tokens of the requests, by column."""
+        means = (length.mean for length in self.serving.requests)
+        return dict(zip(LENGTHS, means, strict=True))
+
+    @cached_property
+    def widening_sd(self) -> float:
+        """Standard deviation that is added to log-latencies for lengths that were not measured."""
+        if self.question.requests is None:
+            return 0.0
+        factor = max(length_factors(self.source, self.mean_lengths).values())
+        return _SD_PER_LENGTH_FACTOR * math.log(factor)
+
+    @cached_property
+    def excluded(self) -> Mapping[str, str]:
+        """Why some GPU profiles cannot serve the LLM, by profile. InputError: none can.
+
+        Where the source could not run LLMs of its kind, the profile is excluded, unless it is asked
+        for by name: the person may have an engine that can.
+        """
+        if self.exclusions is not None:
+            return self.exclusions
+        question = self.question
+        longest = longest_request_tokens(question, self.source)
+        excluded = _omitted_by_source(self)
+        excluded = {
+            profile_id: reason
+            for profile_id, reason in excluded.items()
+            if profile_id not in question.gpu_profile_ids
+        }
+        excluded |= ruled_out(
+            self.llm,
+            self.gpu_profiles,
+            longest,
+            self.source.memory_utilization,
+            self.serving.engine,
+            question.data_parallel or 1,
+        )
+        excluded |= _uneven_layouts(self)
+        if len(excluded) < len(self.gpu_profiles):
+            return excluded
+
+        largest = max(excluded, key=lambda name: self.gpu_profiles[name].devices.memory_bytes)
+        fix = "add a larger GPU profile or another number of GPUs, or quantize the LLM"
+        if self.llm.context_tokens < longest:
+            fix = "ask about shorter requests, or give a config.json with a longer context"
+        problem = f"no GPU profile can serve {self.llm_id}; {largest}: {excluded[largest]}"
+        raise InputError(problem, fix=fix)
+
+    @property
+    def candidates(self) -> list[str]:
+        """Ids of the GPU profiles that can serve the LLM."""
+        return [profile_id for profile_id in self.gpu_profiles if profile_id not in self.excluded]
+
+    def unmeasured_profiles(self) -> dict[str, GPUProfile]:
+        """Return the GPU profiles on sale of GPUs without points, beside the candidates."""
+        return unmeasured_candidates(self.question, self.source, self.gpu_profiles)
+
+    def is_gpu_measured(self, profile_id: str) -> bool:
+        """Return whether the source has points of this type of GPU."""
+        return self.gpu_profiles[profile_id].gpu.gpu_id in self.source.gpu_ids
+
+    def outside_clauses(self, users: int | None = None) -> list[str]:
+        """Return in what the case lies outside of the measurements (`outside_of_measurements`)."""
+        return outside_of_measurements(
+            self.question,
+            self.source,
+            self.configured_llm,
+            self.mean_lengths,
+            self.gpu_profiles,
+            users,
+        )
+
+    def naming_notes(self) -> list[str]:
+        """Return where the LLM's name has a precision that nothing else says."""
+        return note_named_precision(self.question, self.llm_id, self.configured_llm)
+
+    def memory(self, profile_id: str) -> Memory:
+        """Return what is where in the memory of a candidate."""
+        # A source says what share its vLLM servers were given.
+        share = self.source.memory_utilization if self.engine == DEFAULT_ENGINE else None
+        gpu_profile = self.gpu_profiles[profile_id]
+        copies = self.serving.copies(gpu_profile)
+        return memory_of(self.llm, gpu_profile.devices, share, self.engine, copies)
+
+    @cached_property
+    def probe(self) -> pd.DataFrame | None:
+        """What was measured of the LLM (`read_probe`), None without a file; InputError: wrong."""
+        if self.question.probe is None:
+            return None
+        gpu_profiles = {**self.source.characterization.profiles, **self.gpu_profiles}
+        return read_probe(self.question.probe, self.llm_id, gpu_profiles, self.lengths[0])
+
+    def training_rows(
+        self,
+        model: JointPredictor,
+        points: pd.DataFrame,
+        gpu_profiles: Mapping[str, GPUProfile],
+    ) -> pd.DataFrame:
+        """Return the design matrix of measured points."""
+        facts = FactTables(self.measured_llms, gpu_profiles, self.source.characterization.features)
+        return model.design(self.measured_keys(points), facts)
+
+    def measured_keys(self, points: pd.DataFrame) -> pd.DataFrame:
+        """Return the keys of measured points, as training takes them.
+
+        Points of fixed request lengths keep their own. The other points of a source share the
+        source's medians, as a point's mean depends on which requests its server answered.
+        """
+        medians = self.source.characterization.points.groupby("source")[LENGTHS].median()
+        shared = medians.reindex(points["source"]).set_axis(points.index)
+        lengths = points[LENGTHS].where(points["source"].isin(self.source.fixed), shared)
+        return points[["source", *KEYS, *SERVING, WAIT]].join(lengths)
+
+    def asked_rows(
+        self, model: JointPredictor, keys: pd.DataFrame, gpu_profiles: Mapping[str, GPUProfile]
+    ) -> pd.DataFrame:
+        """Return the design matrix of `keys` for the asked servers, as most points are measured.
+
+        Where `keys` have lengths, these are the requests'; else the asked ones count. Where `keys`
+        have the steps that servers were set up to wait, these servers wait so.
+        """
+        facts = FactTables(self.llms, gpu_profiles, self.source.characterization.features)
+        stated = keys[[name for name in (*LENGTHS, WAIT) if name in keys]]
+        main_source = self.source.characterization.points["source"].mode()[0]
+        columns = self.serving.columns() | {"source": main_source}
+        return model.design(keys[KEYS].assign(**columns).assign(**stated), facts)
+
+    def rows_at(
+        self, model: JointPredictor, users: list[int], profile_ids: list[str] | None = None
+    ) -> pd.DataFrame:
+        """Return its design matrix at these user counts, on all candidates unless given."""
+        names = self.candidates if profile_ids is None else profile_ids
+        keys = [(self.llm_id, profile_id, count) for profile_id in names for count in users]
+        return self.asked_rows(model, pd.DataFrame(keys, columns=KEYS), self.gpu_profiles)
+
+
+def read_case(
+    question: Question, *, need_prices: bool = True, field: str = "--gpu-profiles"
+) -> Case:
+    """Find what a question names: measurements, the LLM, the candidates and their prices.
+
+    Args:
+        question: what is asked.
+        need_prices: whether a candidate without a price is an error.
+        field: the option that names the candidates.
+
+    Raises:
+        InputError: an option is wrong, or names something that is not known.
+    """
+    check_question(question)
+    stated = question
+    source = find_source(question)
+    id_in_files = (question.llm_id or "").replace("/", "__")
+    if id_in_files in source.characterization.llms:
+        question = replace(question, llm_id=id_in_files)  # as files name an id of Hugging Face
+    question, notes = as_measured(question, source.characterization)
+    notes += price_notes(question, source.characterization.profiles)
+
+    llm = find_llm(question, source.characterization)
+    config = question.hf_config or shipped_config(asked_llm_id(question))
+    if inputs := encoded_inputs(config_file(config)) if config else []:
+        what = " and ".join(inputs)
+        notes = [*notes, f"Not counted: {what}, their tokens, and the encoder's memory and time."]
+
+    if question.api_prices is not None:  # checked before anything is simulated
+        find_api_prices(question.api_prices, asked_llm_id(question))
+    candidates = candidates_of(question, source, need_prices=need_prices, field=field)
+    return Case(question, stated, source, llm, candidates, tuple(notes))
+
+
+def _uneven_layouts(case: Case) -> dict[str, str]:
+    """Return the profiles whose number of GPUs the asked layout does not divide.
+
+    Raises:
+        InputError: the layout is not one of a mixture of experts, or divides none of them.
+    """
+    question = case.question
+    copies = question.data_parallel or 1
+    parts = question.expert_parallel or 1
+    problem = None
+    fix = "leave both out"
+    if max(copies, parts) > 1 and not case.llm.n_experts:
+        problem = f"{case.llm_id} has no experts: copies of it are replicas"
+    elif copies > 1 and question.expert_parallel == 1:
+        problem = "GPUs with copies of attention share experts out"
+        fix = "leave the latter out"
+
+    uneven = {
+        profile_id: f"its GPUs ({gpu_profile.n_gpus}) cannot be shared out in {n:g} parts"
+        for profile_id, gpu_profile in case.gpu_profiles.items()
+        for n in (copies, parts)
+        if n < math.inf and gpu_profile.n_gpus % n
+    }
+    if problem is None and len(uneven) == len(case.gpu_profiles):
+        first = next(iter(uneven))
+        problem = f"{first}: {uneven[first]}"
+        fix = "give all"
+    if problem:
+        field = ", ".join(f"--{name.replace('_', '-')}" for name in PARALLEL)
+        raise InputError(problem, field=field, fix=fix)
+    return uneven
+
+
+def _omitted_by_source(case: Case) -> dict[str, str]:
+    """Return the profiles of GPUs on which the source left out all LLMs that run like this one."""
+    characterization = case.source.characterization
+    execution = case.execution
+    tried = characterization.feasibility[["llm_id", "gpu_profile_id", "is_feasible", "verdict"]]
+    tried = tried[tried["llm_id"].map(execution) == execution[case.llm_id]]
+    gpu_ids = tried["gpu_profile_id"].map(
+        lambda profile_id: characterization.profiles[profile_id].gpu.gpu_id
+    )
+    measured_ids = set(gpu_ids[tried["is_feasible"].astype(bool)])
+    omitted_ids = set(gpu_ids[tried["verdict"] == ProbeOutcome.OMITTED]) - measured_ids
+    reason = Verdict(ProbeOutcome.OMITTED, source=characterization.source).reason
+    return {
+        profile_id: f"LLMs executed alike ({execution[case.llm_id]}) were {reason}"
+        for profile_id, gpu_profile in case.gpu_profiles.items()
+        if gpu_profile.gpu.gpu_id in omitted_ids
+    }

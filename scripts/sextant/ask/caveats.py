@@ -1,0 +1,218 @@
+"""What to know before an answer is used: where the question lies outside of the measurements, which
+values are estimated, and which points failed."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+
+from sextant.ask.question import Question
+from sextant.ask.serving import PRECISIONS
+from sextant.ask.source import SIDES, Source
+from sextant.base.errors import InputError
+from sextant.facts.engine import DEFAULT_ENGINE, is_known_engine
+from sextant.facts.gpu import GIB, GPUProfile
+from sextant.facts.llm import LLM, precision_in_name
+from sextant.facts.slo import METRICS, PERCENTILE_PREFIX, SLO
+from sextant.pages.words import joined, percent, plural
+from sextant.points import frame
+from sextant.points.frame import LENGTHS
+
+_FAR_LENGTHS = 2
+"""Lengths beyond this many times the measured ones are outside of the measurements."""
+_SIXTEEN_BIT = {"fp16": "bf16", "bf16": "fp16"}
+"""Precisions of one speed and size."""
+_DECIDES = {"nttft_ms": {"ttft", "nttft", "e2e"}, "itl_ms": {"itl", "tpot", "e2e"}}
+"""The limits that each of the two predicted latencies decides."""
+_KINDS: tuple[tuple[str, Callable[[LLM], str]], ...] = (
+    ("an LLM with", lambda llm: "an encoder" if llm.n_encoder_layers else "a decoder alone"),
+    ("attention", lambda llm: llm.attention),
+    ("layers that are", lambda llm: "a mixture of experts" if llm.n_experts else "dense"),
+)
+_SIZES: tuple[tuple[str, Callable[[LLM], float]], ...] = (
+    ("GiB of weights", lambda llm: llm.weight_bytes / GIB),
+    ("layers", lambda llm: llm.n_layers + llm.n_encoder_layers),
+    ("KiB of KV cache per token", lambda llm: llm.kv_bytes_per_token / 1024),
+)
+_MOST_FAILURES = 5
+"""Points with failures that are listed."""
+
+
+def note_named_precision(question: Question, llm_id: str, llm: LLM) -> list[str]:
+    """Say where an LLM's name has a precision that its configuration and the question lack."""
+    precision = precision_in_name(llm_id, llm)
+    if question.hf_config is None or question.dtype is not None or precision is None:
+        return []
+    return [
+        f"{llm_id} says {precision} in its name, but its config quantizes nothing: {llm.dtype} is "
+        f"assumed. Put its hf_quant_config.json beside it, or give --dtype {precision}."
+    ]
+
+
+def length_factors(source: Source, lengths: Mapping[str, float]) -> dict[str, float]:
+    """Return by what factor each length lies beyond the measured ones, at least 1."""
+    factors = {}
+    for name in LENGTHS:
+        measured = source.characterization.points[name].dropna()
+        factors[name] = max(lengths[name] / measured.max(), measured.min() / lengths[name], 1.0)
+    return factors
+
+
+def outside_of_measurements(
+    question: Question,
+    source: Source,
+    llm: LLM,
+    lengths: Mapping[str, float],
+    gpu_profiles: Mapping[str, GPUProfile],
+    users: int | None = None,
+) -> list[str]:
+    """Return in what the question lies outside of what was measured, one clause each.
+
+    Args:
+        question: what is asked.
+        source: the measurements.
+        llm: the LLM in the precisions of the question.
+        lengths: mean tokens of a request, by column.
+        gpu_profiles: the candidates.
+        users: of a replica, where a latency is explained. An answer offers no more users than
+            were measured.
+
+    Raises:
+        InputError: the question is strict, and something lies outside.
+    """
+    points = source.characterization.points
+    clauses: list[tuple[str, str]] = []  # option, clause
+    factors = length_factors(source, lengths)
+    for side, (name, factor) in zip(SIDES, factors.items(), strict=True):
+        if factor > _FAR_LENGTHS:
+            ends = f"{points[name].min():.0f} to {points[name].max():.0f}"
+            text = f"{plural(round(lengths[name]), f'{side} token')}, where {ends} were measured"
+            clauses.append((f"--{side}-tokens", text))
+
+    clauses += _outside_servers(question, source)
+    clauses += _outside_llms(source, llm)
+    gpu_ids = {gpu_profile.gpu.gpu_id for gpu_profile in gpu_profiles.values()}
+    if unmeasured := sorted(gpu_ids - source.gpu_ids):
+        text = f"{joined(unmeasured)}, where {joined(sorted(source.gpu_ids))} were measured"
+        clauses.append(("--gpu-profiles", text))
+    if users is not None and users > (most := points["users"].max()):
+        text = f"{users:,} users a replica, where up to {most:,} were measured"
+        clauses.append(("--users-per-replica", text))
+
+    if clauses and question.is_strict:
+        field, text = clauses[0]
+        fix = "ask about what was measured, name another --source, or leave --strict out"
+        raise InputError(f"{text} ({source.characterization.source})", field=field, fix=fix)
+    return [text for _, text in clauses]
+
+
+def _outside_servers(question: Question, source: Source) -> list[tuple[str, str]]:
+    """Return in what the asked engine and layout differ from all measured ones."""
+    points = source.characterization.points
+    clauses = []
+    engines = sorted(points["engine"].dropna().unique())
+    if question.engine is not None and question.engine not in engines:
+        measured = ", ".join(engines) or "an engine that is not named"
+        what = f"the engine {question.engine}"
+        if not is_known_engine(question.engine):
+            what += f" (scheduled as {DEFAULT_ENGINE}: resources/engines does not know it)"
+        clauses.append(("--engine", f"{what}, where {measured} was measured"))
+    if (question.data_parallel or 1) > 1 and not (points["data_parallel"] > 1).any():
+        clauses.append(("--data-parallel", "copies of attention, where none were measured"))
+    return clauses
+
+
+def _outside_llms(source: Source, llm: LLM) -> list[tuple[str, str]]:
+    """Return in what an LLM as it is served differs from all measured ones, with the option."""
+    clauses: list[tuple[str, str]] = []
+    points = source.characterization.points
+    llms = source.characterization.llms
+    measured_llms = [llms[llm_id] for llm_id in points["llm_id"].unique()]
+
+    def add_new(option: str, what: str, value: str, measured: set[str]) -> None:
+        if not {value, _SIXTEEN_BIT.get(value)} & measured:
+            text = f"{what} {value}, where {joined(sorted(measured))} were measured"
+            clauses.append((option, text))
+
+    for precision in PRECISIONS:
+        by_llm = {llm_id: precision.of_llm(measured) for llm_id, measured in llms.items()}
+        measured_precisions = set(points[precision.column].fillna(points["llm_id"].map(by_llm)))
+        option = f"--{precision.option.replace('_', '-')}"
+        add_new(option, f"{precision.what} in", precision.of_llm(llm), measured_precisions)
+    for what, kind_of in _KINDS:
+        measured_kinds = {kind_of(measured) for measured in measured_llms}
+        add_new("--hf-config", what, kind_of(llm), measured_kinds)
+    for unit, size_of in _SIZES:
+        size = size_of(llm)
+        measured_sizes = [size_of(measured) for measured in measured_llms]
+        if not min(measured_sizes) <= size <= max(measured_sizes):
+            ends = f"{min(measured_sizes):.4g} to {max(measured_sizes):.4g}"
+            clauses.append(("--hf-config", f"{size:.4g} {unit}, where {ends} were measured"))
+    return clauses
+
+
+def outside_warning(clauses: Sequence[str], source: Source) -> list[str]:
+    """Return the one warning on what lies outside of the measurements; nothing without clauses."""
+    text = f"Outside of what {source.characterization.source} measured: {'; '.join(clauses)}. "
+    return [text + "The answer is less certain than it says."] if clauses else []
+
+
+def estimates(points: pd.DataFrame, slo: SLO) -> list[str]:
+    """Return which percentiles are estimated, and from what, one sentence each.
+
+    Only latencies that have a limit, or that a request rate needs.
+    """
+    names = {"nttft_ms": "TTFT", "itl_ms": "time per token"}
+    percentiles = dict(zip(names, slo.percentiles, strict=True))
+    used = [name for name in names if slo.users is None or _DECIDES[name] & slo.limits.keys()]
+    latencies = frame.at_percentile(points, slo.percentiles, slo.first_token)
+    missing = [name for name in used if not (latencies[name] > 0).any()]
+    sentences = [
+        f"No {names[name]} was measured: its values are the law's assumption alone."
+        for name in missing
+    ]
+    for target, columns in frame.estimated(points, percentiles).items():
+        if target in used and target not in missing:
+            sentences += _estimate(f"the {names[target]}", percentiles[target], columns)
+    return sentences
+
+
+def _estimate(what: str, percentile: int, columns: Sequence[str]) -> list[str]:
+    asked_prefix = PERCENTILE_PREFIX[percentile]
+    prefixes = [name.split("_")[0] for name in columns]
+    if percentile == 50 and set(prefixes) <= {"mean", "median"}:
+        return []
+    others = [prefix for prefix in prefixes if prefix != asked_prefix]
+    how = f"estimated from the {' or '.join(others)} with a factor of other sources"
+    if others == ["p90", "p99"]:
+        how = "interpolated between p90 and p99"
+    if asked_prefix in prefixes:
+        return [f"Some points lack the p{percentile} of {what}: there it is {how}."]
+    return [f"The p{percentile} of {what} is not among the points: it is {how}."]
+
+
+def judgements(points: pd.DataFrame, latencies: pd.DataFrame, slo: SLO) -> list[str]:
+    """Return what to know of a measured answer, one sentence each.
+
+    That is: limits that are judged by a derived or estimated latency, and loads at which too many
+    requests failed. `latencies` are those of the points at the SLO's percentiles
+    (`points.frame.judged`).
+    """
+    sentences = []
+    n_points = len(latencies)
+    for metric, (_, percentile) in slo.limits.items():
+        if n_derived := int(latencies[f"{metric}_is_derived"].sum()):
+            where = "" if n_derived == n_points else f" at {n_derived} of {n_points} points"
+            text = f"{METRICS[metric]} was not measured{where}: it is derived from "
+            sentences.append(f"{text}{frame.FORMULAS[metric]}.")
+        columns = frame.estimated(points, {f"{metric}_ms": percentile}).get(f"{metric}_ms", [])
+        sentences += _estimate(METRICS[metric], percentile, columns) if columns else []
+
+    failing = latencies[frame.is_refused(latencies, slo)].sort_values(["users", "gpu_profile_id"])
+    for row in failing.head(_MOST_FAILURES).to_dict("records"):
+        where = f"{row['gpu_profile_id']} with {plural(int(row['users']), 'user')}"
+        failed = f"{row['n_failed']:,} of {row['n_ok'] + row['n_failed']:,} requests failed"
+        allowed = f"more than the {percent(slo.allowed_failures)} allowed"
+        sentences.append(f"{where}: {failed}, {allowed}. That load does not meet the SLO.")
+    if (n_more := len(failing) - _MOST_FAILURES) > 0:
+        sentences.append(f"{plural(n_more, 'more point')} with too many failures.")
+    return sentences

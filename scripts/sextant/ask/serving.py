@@ -1,0 +1,185 @@
+"""How the LLM is asked to be served: what the question says, filled in from the source."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from sextant.ask.llm import answers_from_points, asked_llm_id, has_points
+from sextant.ask.question import PARALLEL, Question
+from sextant.ask.source import Source
+from sextant.facts.engine import version_numbers
+from sextant.facts.gpu import GPUProfile
+from sextant.facts.llm import LLM, Speculating, kv_precision_of, precision_of
+from sextant.points.characterization import Characterization
+from sextant.points.frame import LENGTHS, SERVING
+from sextant.workload.lengths import Length, RequestLengths
+
+
+class Precision(NamedTuple):
+    """One of the two precisions that an LLM is served in."""
+
+    option: str
+    """Field of a question."""
+    column: str
+    """Column of points."""
+    what: str
+    """What people call it."""
+    of_llm: Callable[[LLM], str]
+    """Returns the precision of a configuration."""
+
+
+PRECISIONS = (
+    Precision("dtype", "precision", "weights", precision_of),
+    Precision("kv_dtype", "kv_precision", "the KV cache", kv_precision_of),
+)
+_USUAL_SHARE = 0.1
+"""An engine version counts as usual if this share of the engine's points have it."""
+
+
+class Serving(NamedTuple):
+    """Lengths of the requests, engine, precisions, layout and speculation."""
+
+    requests: RequestLengths
+    engine: str | None
+    engine_version: str | None
+    precision: str | None
+    kv_precision: str | None
+    prefix_hit_rate: float
+    speculative: str | None = None
+    draft_tokens: int | None = None
+    accepted_length: float | None = None
+    data_parallel: float | None = None  # as in `Question`
+    expert_parallel: float | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        facts = self._asdict()
+        means = (length.mean for length in facts.pop("requests"))
+        facts |= {name: "all" for name in PARALLEL if facts[name] == math.inf}
+        return {**dict(zip(LENGTHS, means, strict=True)), **facts}
+
+    def columns(self) -> dict[str, Any]:
+        """Return its columns in the keys of a design matrix."""
+        layout = {name: getattr(self, name) for name in PARALLEL}
+        return {**dict.fromkeys(SERVING), **self.facts(), **layout}
+
+    def copies(self, gpu_profile: GPUProfile) -> float:
+        """Return how many copies of attention a replica on a GPU profile has."""
+        return min(self.data_parallel or 1, gpu_profile.n_gpus)
+
+
+def speculation_of(llm: LLM) -> dict[str, Any]:
+    """Return the fields of `Serving` on speculation; none for an LLM that does not speculate."""
+    if not isinstance(llm, Speculating):
+        return {}
+    return {
+        "speculative": llm.method,
+        "draft_tokens": llm.draft_tokens,
+        "accepted_length": llm.accepted_length,
+    }
+
+
+def as_measured(
+    question: Question, characterization: Characterization, *, has_options: bool = True
+) -> tuple[Question, list[str]]:
+    """Return the question in the precisions in which its LLM was measured, and notes on them.
+
+    Only a precision that the question leaves open is filled in. Where the points differ, or the
+    configuration is given, it is the configuration's precision, or that of most points if none was
+    served so.
+
+    Args:
+        question: what is asked.
+        characterization: the measurements.
+        has_options: whether the notes may name options: without, the person cannot choose.
+    """
+    llm_id = asked_llm_id(question)
+    if question.sizes is not None:
+        return question, [question.sizes.description()]
+    is_measured = has_points(llm_id, characterization)
+    if not is_measured or answers_from_points(question, llm_id, characterization):
+        return question, []
+
+    points = characterization.points[characterization.points["llm_id"] == llm_id]
+    llm = characterization.llms[llm_id]
+    notes = []
+    if question.hf_config is not None:
+        sources = " and ".join(points["source"].unique())
+        notes.append(f"{llm_id} was measured by {sources}: those measurements are used.")
+    if (points["engine"] == question.engine).any():
+        points = points[points["engine"] == question.engine]
+
+    chosen: dict[str, Any] = {}
+    for precision in PRECISIONS:
+        if getattr(question, precision.option) is not None or points[precision.column].isna().all():
+            continue
+        option = f" (--{precision.option.replace('_', '-')} chooses)" * has_options
+        configured = precision.of_llm(llm)
+        counts = points[precision.column].fillna(configured).value_counts()
+        is_configured = configured in counts or question.hf_config is not None
+        assumed = chosen[precision.option] = configured if is_configured else str(counts.index[0])
+        if len(counts) > 1 or assumed not in counts:
+            measured = " and ".join(sorted(counts.index))
+            text = f"{llm_id} was measured with {precision.what} in {measured}: "
+            notes.append(f"{text}{assumed} is assumed{option}.")
+        elif assumed != configured:
+            text = f"{llm_id} is taken to be served with {precision.what} in {assumed}, "
+            text += f"as it was measured, not in the {configured} of its configuration"
+            notes.append(f"{text}{option}.")
+    return replace(question, **chosen), notes
+
+
+def serving_of(question: Question, source: Source) -> Serving:
+    """Return what the question says, filled in with what is usual in the source.
+
+    The engine is that of most points. Its version is the newest that a tenth of its points have: a
+    few points, or a nightly build, say little of others. Lengths are those that the LLM itself was
+    measured with, if its points are of one workload; else the source's.
+    """
+    points = source.characterization.points
+    requests = question.requests
+    if requests is None:
+        measured = _measured_lengths(question, source).median()
+        means = [source.input_tokens, source.output_tokens]
+        if not measured.isna().any():
+            means = [float(mean) for mean in measured]
+        requests = RequestLengths(*(Length(mean, 0.0) for mean in means))
+
+    engines = points["engine"].dropna()
+    engine = question.engine or (engines.mode().iloc[0] if len(engines) else None)
+    shares = points.loc[points["engine"] == engine, "engine_version"].value_counts(normalize=True)
+    versions = shares[shares >= min(_USUAL_SHARE, shares.max())].index
+    return Serving(
+        requests,
+        engine,
+        max(versions, key=version_numbers, default=None),
+        question.precision,
+        question.kv_precision,
+        question.prefix_hit_rate,
+        data_parallel=question.data_parallel,
+        expert_parallel=question.expert_parallel,
+    )
+
+
+def _measured_lengths(question: Question, source: Source) -> pd.DataFrame:
+    """Return the lengths of the LLM's points in sources of one workload."""
+    points = source.characterization.points
+    is_asked_llm = points["llm_id"] == asked_llm_id(question)
+    has_one_workload = ~points["source"].isin(source.fixed)
+    return points.loc[is_asked_llm & has_one_workload, LENGTHS].dropna()
+
+
+def longest_request_tokens(question: Question, source: Source) -> int:
+    """Return the tokens of the longest request that a server has to hold."""
+    if question.max_model_len is not None:
+        return question.max_model_len
+    if question.requests is not None:
+        return round(sum(length.high for length in question.requests))
+    measured = _measured_lengths(question, source)
+    # Requests of other sources may be longer than those of the LLM's own.
+    if source.characterization.has_fixed_lengths and len(measured):
+        return int(measured.sum(axis=1).max().round())
+    return source.longest_request_tokens

@@ -1,0 +1,83 @@
+"""What `sextant capacity` is asked: a question, the traffic, and how replicas may come and go."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sextant.ask.laws import Settings
+from sextant.ask.question import Question
+from sextant.base.errors import InputError
+from sextant.decide.sizing import draws_needed
+from sextant.decide.windows import Target
+from sextant.facts.llm import LLM
+from sextant.facts.startup import Startup, startup_of
+from sextant.pages.words import HOUR_S
+from sextant.simulate.scaling import ScalingPolicy
+from sextant.simulate.simulation import Router
+from sextant.workload.requests import SteadyTraffic, Traffic
+
+RISK = 0.1
+N_DRAWS = 32
+
+
+class Terms(NamedTuple):
+    """How replicas may come and go."""
+
+    slot_s: float = HOUR_S
+    """How long a number of replicas stays."""
+    startup: Callable[[LLM], Startup] = startup_of
+    """From the order of a replica until it takes requests; it is paid for."""
+    least: int = 1
+    """Replicas at any time."""
+
+
+@dataclass(frozen=True)
+class CapacityQuestion:
+    """A question with the traffic to simulate."""
+
+    question: Question
+    """The LLM, the candidates, their prices and the measurements; its SLO has the limits."""
+    traffic: Traffic
+    target: Target
+    settings: Settings = field(default_factory=Settings)
+    terms: Terms = field(default_factory=Terms)
+    risk: float = RISK
+    """Largest probability that a window is missed."""
+    n_draws: int = N_DRAWS
+    router: Router = "round_robin"
+    split_tokens: int | None = None
+    """Longest input of the first of two pools to compare with one."""
+    is_disaggregated: bool = False
+    """Compare with prefill and decode on separate replicas."""
+    policy: ScalingPolicy | None = None
+    """How replicas come and go, to compare with replicas that stay."""
+    attainment: float | None = None
+    """Share of windows that a tuned policy has to meet; None: none is tuned."""
+    steady: SteadyTraffic | None = None
+    """What the replicas are sized by in place of `traffic`, which then shows them over time."""
+
+    @property
+    def sizing_traffic(self) -> Traffic:
+        """What the replicas are sized by."""
+        return self.steady or self.traffic
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether a policy is asked about, or one is tuned."""
+        return self.policy is not None or self.attainment is not None
+
+
+def check_capacity(asked: CapacityQuestion) -> None:
+    """Raise InputError where the draws cannot show the risk, or the traffic is too long."""
+    least_draws = draws_needed(1 - asked.risk) - 1  # the likeliest law is one more
+    if 0 < asked.n_draws < least_draws:
+        problem = f"{asked.n_draws} draws cannot show a risk of {asked.risk:g}"
+        raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
+    requests = asked.traffic.drawn(0)
+    needs_all = asked.has_policy or asked.split_tokens is not None or asked.is_disaggregated
+    if needs_all and requests.origin.n_requests is not None:
+        problem = f"only {requests.n:,} of {requests.origin.n_requests:,} requests are simulated"
+        fix = "give a shorter trace: policies and two pools are followed from request to request"
+        raise InputError(
+            problem, field="--policy, --tune-policy, --split-tokens, --disaggregated", fix=fix
+        )

@@ -1,0 +1,158 @@
+"""Replicas by slot of time: the fewest that meet the target in each, starts included."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import numpy as np
+
+from sextant.capacity.answer import Schedule, Slot
+from sextant.capacity.question import Terms
+from sextant.decide.simulated_sizing import Sizing
+from sextant.decide.sizing import fewest_replicas
+from sextant.decide.windows import Judged, Target
+from sextant.facts.startup import Startup
+from sextant.pages.words import DAY_S, HOUR_S
+from sextant.workload.requests import RequestStream
+
+_ROUNDS = 8
+"""Times that missed windows get one more replica."""
+
+
+@dataclass(frozen=True)
+class ScheduleResults:
+    """A schedule, and its results by window."""
+
+    schedule: Schedule
+    judged: Judged
+
+
+def find_schedule(
+    sizing: Sizing,
+    requests: RequestStream,
+    target: Target,
+    terms: Terms,
+    startup: Startup,
+    *,
+    has_labels: bool = True,
+) -> ScheduleResults:
+    """Return the fewest replicas by slot of time that meet the target, and the results by window.
+
+    Each slot is sized alone, with the time before it in which queues build up. Then all slots are
+    followed together: a slot with a missed window gets one replica more, and so does the one
+    before it.
+
+    Args:
+        sizing: the answer, whose replicas are enough at any time.
+        requests: what arrives.
+        target: what has to hold.
+        terms: the length of a slot, and the least replicas.
+        startup: how long a replica takes to start.
+        has_labels: whether slots with the same label, e.g. an hour of all days, have the most
+            replicas that any of them needs. Without labels each slot has its own.
+    """
+    n_slots = requests.n_windows(terms.slot_s)
+    days = requests.duration_s / DAY_S
+    labels = slot_labels(requests.origin.start_time, days, n_slots, terms.slot_s)
+    if not has_labels:
+        labels = [str(slot) for slot in range(n_slots)]
+
+    search = _SlotSearch(sizing, requests, target, terms)
+    replicas = _by_label(labels, [search.fewest(slot) for slot in range(n_slots)])
+    replicas, judged = _until_met(
+        replicas, search.follow, partial(_by_label, labels), terms.slot_s, sizing.count
+    )
+
+    ends_s = np.minimum(np.arange(1, n_slots + 1) * terms.slot_s, requests.duration_s)
+    n_started = np.maximum(np.diff(replicas), 0).sum()
+    replica_s = (replicas * np.diff(ends_s, prepend=0.0)).sum() + n_started * startup.median_s
+    hours = float(replica_s) / HOUR_S
+    fixed_hours = sizing.count * requests.duration_s / HOUR_S
+    saved_replicas = (fixed_hours - hours) / requests.duration_s * HOUR_S
+    by_label = dict(zip(labels, replicas, strict=True))
+    schedule = Schedule(
+        replicas=replicas,
+        slots=[Slot(label, count) for label, count in by_label.items()],
+        replica_hours=hours,
+        fixed_replica_hours=fixed_hours,
+        n_windows_missed=judged.n_missed,
+        slot_s=terms.slot_s,
+        least=terms.least,
+        startup=startup,
+        usd_per_hour_saved=saved_replicas * sizing.server.profile.usd_per_hour,
+    )
+    return ScheduleResults(schedule, judged)
+
+
+def _by_label(labels: Sequence[str], counts: Sequence[int]) -> list[int]:
+    """Return for each slot the most replicas that a slot of its label needs."""
+    most: dict[str, int] = {}
+    for label, count in zip(labels, counts, strict=True):
+        most[label] = max(most.get(label, 0), count)
+    return [most[label] for label in labels]
+
+
+def _until_met(
+    replicas: list[int],
+    follow: Callable[[Sequence[int]], Judged],
+    by_label: Callable[[Sequence[int]], list[int]],
+    slot_s: float,
+    most: int,
+) -> tuple[list[int], Judged]:
+    """Add replicas to slots with missed windows, and to those before them, a few times."""
+    judged = follow(replicas)
+    for _ in range(_ROUNDS):
+        missed = {int(start_s // slot_s) for start_s in judged.start_s[~judged.is_met]}
+        more = [
+            min(count + (slot in missed or slot + 1 in missed), most)
+            for slot, count in enumerate(replicas)
+        ]
+        if not missed or more == replicas:
+            break
+        replicas = by_label(more)
+        judged = follow(replicas)
+    return replicas, judged
+
+
+@dataclass(frozen=True)
+class _SlotSearch:
+    """Finds the replicas of one slot, and follows all slots together."""
+
+    sizing: Sizing
+    requests: RequestStream
+    target: Target
+    terms: Terms
+
+    def fewest(self, slot: int) -> int:
+        """Return the fewest replicas that one slot needs by itself."""
+        requests = self.requests
+        most = self.sizing.count
+        start_s = slot * self.terms.slot_s
+        end_s = min((slot + 1) * self.terms.slot_s, requests.duration_s)
+        part = requests.between(start_s, max(end_s, start_s + 1))
+        if part.n == 0:  # of a long trace, hours between the busiest windows are not known
+            return self.terms.least if requests.origin.n_requests is None else most
+        mean_rps = max(requests.n / requests.duration_s, 1e-12)
+        share = part.n / part.duration_s / mean_rps
+        judge = partial(self.sizing.server.judge, part, target=self.target, draw=self.sizing.draw)
+        start = max(round(most * share), 1)
+        fewest = fewest_replicas(lambda n: not judge(n).n_missed, start, most)
+        return max(fewest or most, self.terms.least)
+
+    def follow(self, replicas: Sequence[int]) -> Judged:
+        """Return the results of all requests with these replicas by slot."""
+        requests = self.requests
+        slots = np.minimum(requests.arrival_s // self.terms.slot_s, len(replicas) - 1).astype(int)
+        replica_of = np.arange(requests.n) % np.array(replicas)[slots]
+        return self.sizing.server.judge(requests, replica_of, self.target, self.sizing.draw)
+
+
+def slot_labels(start: datetime | None, days: float, n_slots: int, slot_s: float) -> list[str]:
+    """Return the names of slots: from two days on the hours of the day, else dates and times."""
+    offsets = [timedelta(seconds=slot * slot_s) for slot in range(n_slots)]
+    if start is None:
+        seconds = [round(offset.total_seconds()) for offset in offsets]
+        return [f"+{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}" for s in seconds]
+    form = "%H:%M" if slot_s == HOUR_S and days >= 2 else "%Y-%m-%d %H:%M:%S"
+    return [(start + offset).strftime(form) for offset in offsets]

@@ -1,0 +1,259 @@
+"""What a replica of the recommended deployment is expected to do, cost and draw."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sextant.answer.option import Option
+from sextant.ask.forecast import SEED, Forecast
+from sextant.base.files import frame_rows
+from sextant.decide.decision import SAFE
+from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_headroom
+from sextant.decide.sizing import probability_of
+from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
+from sextant.points import frame
+from sextant.predict.draws import JOULES
+from sextant.predict.predictor import INTERVAL
+from sextant.recommend.recommendation import (
+    NO_ENERGY,
+    Energy,
+    EnergyAnswer,
+    Interval,
+    PredictedOutcome,
+    ReplicaForecast,
+    TokenCost,
+    UsersServed,
+    worst_metric,
+)
+from sextant.recommend.weighing import Weighing
+
+if TYPE_CHECKING:
+    from sextant.law.energy import Energy as EnergyLaw
+
+_STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
+"""Terms of a step of decode, without the prompts that it prefills."""
+
+
+def expect_users(
+    weighing: Weighing, chosen: Option, options: pd.DataFrame
+) -> tuple[ReplicaForecast, Headroom]:
+    """Return the latencies of the chosen option and its headroom, by the medians over the load."""
+    slo = weighing.slo
+    profile_id = str(chosen.gpu_profile_id)
+    users = chosen.users_per_replica or 1
+    replicas = chosen.replicas or 1
+    row = weighing.forecast.latencies_at(profile_id, users).to_dict()
+    ratios = {metric: row[f"{metric}_ratio"] for metric in slo.limits}
+    of_profile = options[options["gpu_profile_id"] == profile_id].iloc[0]
+    X = weighing.draws.X
+    curve = X[X["gpu_profile_id"] == profile_id].join(weighing.draws.summary())
+    curve = curve.sort_values("users")
+    tried = curve["users"]
+    is_beyond = tried >= users
+    forecast = ReplicaForecast(
+        users=users,
+        latencies_ms={
+            metric: Interval(row[f"{metric}_ms"], row[f"{metric}_lo_ms"], row[f"{metric}_hi_ms"])
+            for metric in ("nttft", "itl", *(m for m in slo.limits if m not in ("nttft", "itl")))
+        },
+        ratios=ratios,
+        requests_per_s=row["requests_per_s"],
+        binding_limit=worst_metric(ratios),
+        load=slo.load / replicas,
+        load_median=float(of_profile["load_median"]),
+        users_served=UsersServed(
+            int(of_profile["users_lo"]),
+            int(of_profile["users_median"]),
+            int(of_profile["users_hi"]),
+        ),
+        most_users_tried=int(tried.max()),
+        # Of very many loads not each is judged, but the next one: to be safe.
+        checked_at_users=int(tried[is_beyond].min()) if is_beyond.any() else None,
+    )
+    rate_rps = slo.request_rate_rps or slo.load / users * row["requests_per_s"]
+    curve = curve.assign(request_rate_rps=np.nan)
+    usd = chosen.usd_per_hour or 0.0
+    return forecast, measure_headroom(curve, slo, replicas, usd, rate_rps)
+
+
+def expect_rate(weighing: Weighing, chosen: Option) -> tuple[ReplicaForecast, Headroom]:
+    """Return the latencies of the chosen option and its headroom, by simulated arrivals."""
+    sizer = weighing.sizer
+    assert sizer is not None
+    slo = weighing.slo
+    profile_id = str(chosen.gpu_profile_id)
+    replicas = chosen.replicas or 1
+    latencies_ms = sizer.latencies(slo, profile_id, replicas)
+    needs = sizer.needed(slo, [profile_id])[profile_id]
+    users = max(round(float(np.median(latencies_ms["in_flight"]))), 1)
+    most_rps = sizer.most_rps(slo, profile_id, replicas)
+    is_met = (needs <= replicas).to_numpy()
+
+    intervals = {}
+    rooms = []
+    for metric, limit in slo.limits.items():
+        # Where these replicas are enough because a lesser device's are, no latency is above it.
+        values = latencies_ms[metric]
+        values = np.where(is_met, np.minimum(values, limit.limit_ms), values)
+        low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
+        intervals[metric] = Interval(median, low, high)
+        rooms.append(
+            LimitRoom(
+                metric,
+                limit.limit_ms,
+                limit.percentile,
+                median,
+                low,
+                high,
+                headroom=1 - median / limit.limit_ms,
+                load=replicas * most_rps,
+                is_most_tried=False,
+            )
+        )
+    ratios = {
+        metric: interval.median / slo.limits[metric].limit_ms
+        for metric, interval in intervals.items()
+    }
+    load_each = slo.load / replicas
+    forecast = ReplicaForecast(
+        users=users,
+        latencies_ms=intervals,
+        ratios=ratios,
+        requests_per_s=load_each,
+        binding_limit=worst_metric(ratios),
+        load=load_each,
+        load_median=most_rps,
+    )
+    left = replicas - 1
+    probability_left = probability_of((needs <= left).sum(), len(needs))
+    usd = chosen.usd_per_hour or 0.0
+    lengths = weighing.case.lengths[0].tolist()
+    headroom = Headroom(
+        users_per_replica=users,
+        level_users=users,
+        limits=tuple(rooms),
+        load=replicas * most_rps,
+        is_most_tried=False,
+        is_open=False,
+        without_one=LostReplica(
+            left, left * most_rps, bool(probability_left >= SAFE), float(probability_left)
+        )
+        if left
+        else None,
+        requests_per_s=slo.load,
+        most_requests_per_s=replicas * most_rps,
+        usd_per_hour=usd,
+        usd_per_month=HOURS_PER_MONTH * usd,
+        usd_per_million_tokens=token_prices(usd, slo.load, lengths)[0],
+    )
+    return forecast, headroom
+
+
+def price_tokens(weighing: Weighing, chosen: Option, replica: ReplicaForecast) -> TokenCost:
+    """Return what a million tokens of the chosen deployment cost at its load.
+
+    The price is split by the device time that a request's prefill and decode take, from the terms
+    of the law; a predictor without terms splits it by tokens. Where users are asked for, the rate
+    is that of Little's law.
+    """
+    forecast = weighing.forecast
+    slo = weighing.slo
+    profile_id = str(chosen.gpu_profile_id)
+    lengths = weighing.case.lengths[0]
+    rate_rps = slo.request_rate_rps or slo.load / replica.users * replica.requests_per_s
+    prefill_share = None
+    if (explain := getattr(forecast.model, "explain", None)) is not None:
+        rows = weighing.case.rows_at(forecast.model, [replica.users], [profile_id])
+        terms: pd.Series = explain(rows).iloc[0]
+        # A step of decode is shared by the requests of its batch.
+        step_ms = terms[_STEP].sum() + terms.get("overlap_ms", 0.0)
+        decode_ms = (lengths[1] > 1) * lengths[1] * step_ms / max(terms["itl_batch"], 1.0)
+        prefill_share = float(terms["prefill_ms"] / (terms["prefill_ms"] + decode_ms))
+    input_usd, output_usd = token_prices(
+        chosen.usd_per_hour or 0.0, rate_rps, lengths, prefill_share
+    )
+    most = replica.load_median * (chosen.replicas or 1)
+    return TokenCost(
+        input_usd,
+        output_usd,
+        split="tokens" if prefill_share is None else "time",
+        prefill_share=lengths[0] / lengths.sum() if prefill_share is None else prefill_share,
+        requests_per_s=rate_rps,
+        utilisation=slo.load / most if most else None,
+    )
+
+
+def fit_energy(forecast: Forecast) -> "EnergyLaw | None":
+    """Return what devices draw, from all points that have energy and ITL; None without any."""
+    case = forecast.case
+    points = frame.at_percentile(case.source.characterization.points, forecast.slo.percentiles)
+    points = points[points["users"].notna()]
+    measured = points[["itl_ms", "energy_j_per_token"]]
+    if not (measured > 0).all(axis=1).any():
+        return None
+    from sextant.law.energy import Energy as EnergyLaw  # few sources have energy
+
+    facts = frame.FactTables(case.measured_llms, case.source.characterization.profiles)
+    return EnergyLaw.fitted(case.measured_keys(points).join(measured), facts)
+
+
+def energy_by_profile(
+    forecast: Forecast, law: "EnergyLaw | None", users_by_profile: dict[str, int]
+) -> dict[str, Energy]:
+    """Return joules per output token of a replica with these users, by GPU profile.
+
+    Nothing where the source has no energy, None where the device has no TDP.
+    """
+    if law is None or not users_by_profile:
+        return {}
+    case = forecast.case
+    keys = pd.DataFrame(
+        {
+            "llm_id": case.llm_id,
+            "gpu_profile_id": [*users_by_profile],
+            "users": [*users_by_profile.values()],
+        }
+    )[["gpu_profile_id", "users", "llm_id"]]
+    X = case.asked_rows(forecast.model, keys, case.gpu_profiles)
+    itl_ms = forecast.draw(X).samples_ms[..., 1]
+    asked = keys.assign(**case.serving.columns())
+    facts = frame.FactTables(case.llms, case.gpu_profiles)
+    rows = frame_rows(law.predict(asked, facts, itl_ms, SEED))
+    return {
+        profile_id: Energy(*(row[name] for name in JOULES))
+        for profile_id, row in zip(users_by_profile, rows, strict=True)
+    }
+
+
+def with_energy(
+    weighing: Weighing, law: "EnergyLaw | None", outcomes: Sequence[PredictedOutcome]
+) -> list[PredictedOutcome]:
+    """Return the outcomes with the energy of their replicas."""
+    users_by_profile = {
+        outcome.gpu_profile_id: outcome.option.users_per_replica
+        for outcome in outcomes
+        if outcome.option.users_per_replica is not None
+    }
+    energies = energy_by_profile(weighing.forecast, law, users_by_profile)
+    return [
+        replace(outcome, energy=energies.get(outcome.gpu_profile_id, NO_ENERGY))
+        for outcome in outcomes
+    ]
+
+
+def answer_energy(
+    forecast: Forecast, law: "EnergyLaw | None", profile_id: str, users: int
+) -> EnergyAnswer | None:
+    """Return what a replica with these users draws, and what that rests on.
+
+    None where the source has no energy, or the device's TDP is not known.
+    """
+    energy = energy_by_profile(forecast, law, {profile_id: users}).get(profile_id)
+    if law is None or energy is None or energy.j_per_token is None:
+        return None
+    points = forecast.case.source.characterization.points
+    has_energy = points["energy_j_per_token"] > 0
+    return EnergyAnswer(energy, law.n_llms, sorted(points.loc[has_energy, "source"].unique()))

@@ -1,0 +1,409 @@
+"""A recommendation in words: blocks for a person, beside the JSON for a program."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sextant.answer.option import Option, beaten_notes, split_beaten
+from sextant.answer.words import (
+    answer_source_line,
+    chance_words,
+    chosen_words,
+    deployment_words,
+    headroom_lines,
+    limits_words,
+    loss_words,
+    next_words,
+    slo_line,
+)
+from sextant.ask.api_prices import api_section
+from sextant.decide.decision import FAIR, SAFE
+from sextant.facts.gpu import GIB
+from sextant.facts.slo import METRICS
+from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
+from sextant.pages.words import chance, number, odds, per_second, percent, plural
+from sextant.predict.registry import MEASURED
+from sextant.recommend.recommendation import (
+    EnergyAnswer,
+    Findings,
+    MeasuredOutcome,
+    MeasuredRecommendation,
+    NearestMiss,
+    NearMeasurement,
+    PredictedOutcome,
+    PredictedRecommendation,
+    ProfileOutcome,
+    Recommendation,
+    ReplicaForecast,
+    UsersServed,
+)
+
+_N_OPTIONS = 6
+"""Options that are listed in text."""
+_N_CONTRADICTIONS = 3
+"""Measurements far from the law that are told one by one."""
+
+
+def recommendation_document(answer: Recommendation, *, has_widget: bool = False) -> Document:
+    """Return a recommendation for a person; with a widget its page answers again when changed."""
+    warnings = [*_cautions(answer), *answer.all_warnings]
+    execution = None
+    if isinstance(answer, PredictedRecommendation):
+        warnings += _contradiction_lines(answer)
+        lines = _load_lines(answer)
+        reasons = _reasons(answer)
+        execution = answer.execution
+    else:
+        assert isinstance(answer, MeasuredRecommendation)
+        lines = _measured_lines(answer)
+        reasons = [Section("GPU profiles", [_profile_table(answer.alternatives)])]
+
+    widget = answer.widget() if has_widget else None
+    blocks: list[Block] = [
+        Headline(headline(answer)),
+        *(Note(line, "warning") for line in warnings),
+        Facts(lines),
+        *([widget] if widget else []),
+        *api_section(answer.api),
+        *reasons,
+        Note(answer_source_line(answer, execution)),
+        Section("The LLM", [Facts([_llm_line(answer)])], is_detail=True),
+    ]
+    title = f"{answer.llm_id}: recommendation"
+    return Document(title, blocks, answer.to_dict(), slo_line(answer.slo))
+
+
+def _llm_line(answer: Recommendation) -> str:
+    llm = answer.llm
+    bits = f", quantized to {llm.weight_bits:.3g} bits" if llm.weight_bits else ""
+    return (
+        f"{llm.llm_type}, {llm.n_parameters / 1e9:.2f} billion parameters, "
+        f"{llm.weight_bytes / GIB:.1f} GiB of weights ({llm.dtype}{bits}), {llm.attention}, "
+        f"{llm.kv_bytes_per_token / 1024:.0f} KiB of KV cache per token "
+        f"({llm.kv_dtype or llm.dtype})"
+    )
+
+
+def headline(answer: Recommendation) -> str:
+    """Return the recommendation in one line."""
+    how = "measured" if answer.basis == MEASURED else f"predicted by {answer.basis}"
+    limits = answer.slo.limits
+    if not answer.has_option:
+        none = f"no GPU profile meets {limits_words(limits)}"
+        if answer.risk is not None:
+            none += f" with probability {1 - answer.risk:.10g} or more"
+        elif _nearest_miss(answer) is not None:
+            none = f"no option is likely to meet {limits_words(limits)}"
+        return f"{answer.llm_id}: {none} ({how})"
+    text = f"{answer.llm_id}: {chosen_words(answer)}"
+    if (probability := answer.chosen.probability_met) is not None:
+        text += f"; meets {limits_words(limits)} with probability {chance(probability)}"
+    return f"{text} ({how})"
+
+
+def _nearest_miss(answer: Recommendation) -> NearestMiss | None:
+    if isinstance(answer, PredictedRecommendation):
+        return answer.findings.nearest_miss
+    return None
+
+
+def _cautions(answer: Recommendation) -> list[str]:
+    """Return how likely an unlikely option is and what a safe one costs; nothing of others.
+
+    Where nothing is recommended: what comes nearest, which limit it breaks, and what would mend it.
+    """
+    if not isinstance(answer, PredictedRecommendation):
+        return []
+    findings = answer.findings
+    if findings.nearest_miss is not None:
+        return _miss_lines(answer, findings.nearest_miss)
+    probability = answer.chosen.probability_met
+    if probability is None or probability >= SAFE:
+        return []
+    option = f"--risk {1 - SAFE:.1g}"
+    if answer.decision != "utility":
+        option = f"--decision utility {option}"
+    safe = f"no option reaches {SAFE:g}: try other GPU profiles"
+    if findings.safest is not None:
+        safe = f"{SAFE:g} takes {deployment_words(findings.safest)} ({option})"
+    return [f"That is {odds(probability)}; {safe}"]
+
+
+def _miss_lines(answer: PredictedRecommendation, miss: NearestMiss) -> list[str]:
+    metric = miss.binding_limit
+    limit = answer.slo.limits[metric]
+    users = ""
+    if miss.option.users_per_replica is not None:
+        users = f" with {plural(miss.option.users_per_replica, 'user')} a replica"
+    return [
+        f"Nearest: {chance_words(miss.option)}. "
+        f"{METRICS[metric]} breaks its limit: {number(miss.latencies_ms[metric])} ms{users}, "
+        f"where {limit.limit_ms:g} ms at p{limit.percentile} is asked for.",
+        f"With {limits_words(answer.slo.limits, 'a limit')} {miss.fair_factor:.3g} times as high "
+        f"its probability is {FAIR:g}, with {miss.safe_factor:.3g} times {SAFE:g}. Raise the "
+        "limit, try faster GPU profiles (--gpu-profiles), or quantize the LLM (--dtype).",
+    ]
+
+
+def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
+    """Return the measurements far from the law, the farthest first."""
+    limits = answer.slo.limits
+    lines = []
+    for row in answer.contradictions[:_N_CONTRADICTIONS]:
+        name = "TPOT" if "tpot" in limits and "itl" not in limits else "ITL"
+        times = 1.0
+        if row["latency"] == "nttft" and answer.serving is not None:
+            name = "TTFT"
+            times = answer.serving.requests.inputs.mean
+        measured, predicted, low, high = (
+            times * row[f"{kind}_ms"] for kind in ("measured", "predicted", "low", "high")
+        )
+        lines.append(
+            f"Measured {name} of {measured:.3g} ms on {row['gpu_profile_id']} with "
+            f"{plural(row['users'], 'user')} is far from the law ({predicted:.3g} ms, 90% interval "
+            f"{low:.3g} to {high:.3g}): it counts there and nearby, and the intervals are wider."
+        )
+    if (more := len(answer.contradictions) - _N_CONTRADICTIONS) > 0:
+        lines.append(f"{plural(more, 'more measurement')} like that.")
+    return lines
+
+
+def _measured_lines(answer: MeasuredRecommendation) -> list[str]:
+    lines = headroom_lines(answer.headroom, answer.slo) if answer.headroom else []
+    if answer.next_best:
+        lines.append(f"Next best: {next_words(answer.next_best)}.")
+    return lines
+
+
+def _load_lines(answer: PredictedRecommendation) -> list[str]:
+    """Return what is expected of a replica, which limit binds, and what that costs."""
+    findings = answer.findings
+    replica = findings.latency
+    headroom = answer.headroom
+    cost = findings.cost
+    if replica is None or headroom is None or cost is None:
+        return []
+    lines = _replica_lines(answer, replica)
+    use = "" if cost.utilisation is None else f" at {cost.utilisation:.0%} utilisation"
+    split = "the time of prefill and decode" if cost.split == "time" else "tokens"
+    lines += [
+        f"{cost.usd_per_million_input_tokens:.3g} USD per million input tokens, "
+        f"{cost.usd_per_million_output_tokens:.3g} per million output tokens (split by {split}), "
+        f"at {per_second(cost.requests_per_s)}{use}.",
+        f"A month (730 h) costs {number(headroom.usd_per_month)} USD. If one replica is lost, "
+        f"{loss_words(headroom, answer.slo)}.",
+    ]
+    return lines + ([energy_line(findings.energy)] if findings.energy else [])
+
+
+def _replica_lines(answer: PredictedRecommendation, replica: ReplicaForecast) -> list[str]:
+    slo = answer.slo
+    intervals = [
+        f"{METRICS[metric]} {number(replica.latencies_ms[metric].median)} ms (90% interval "
+        f"{number(replica.latencies_ms[metric].lo)} to {number(replica.latencies_ms[metric].hi)}, "
+        f"limit {limit.limit_ms:g})"
+        for metric, limit in slo.limits.items()
+    ]
+    shown = plural(replica.users, "user")
+    if slo.users is None:
+        shown = f"{per_second(replica.load)}, about {shown} at once"
+    limits = limits_words(slo.limits)
+    serves = f"meets {limits} up to {per_second(replica.load_median)} by the likeliest law"
+    if replica.users_served is not None:
+        most = plural(replica.users_served.median, "user")
+        interval = _users_interval(replica.users_served, replica.most_users_tried)
+        serves = f"meets {limits} with {most} (90% interval {interval})"
+    lines = [
+        f"A replica gets {shown}: {'; '.join(intervals)}.",
+        f"{METRICS[replica.binding_limit]} binds. A replica {serves}.",
+    ]
+    if replica.checked_at_users not in (None, replica.users):
+        lines.append(
+            f"The probability is that of {replica.checked_at_users} users, the next load tried."
+        )
+    return lines
+
+
+def _users_interval(users: UsersServed, most_users_tried: int | None) -> str:
+    end = ", the most that was tried" if users.hi == most_users_tried else ""
+    return f"{users.lo} to {users.hi}{end}"
+
+
+def _evidence_line(near: NearMeasurement) -> str:
+    alike = "" if near.is_executed_alike else f", executed otherwise ({near.execution})"
+    most = plural(near.users_per_replica, "user") if near.users_per_replica else "no user"
+    if near.users_per_replica == near.most_users_tried:
+        most += " (no more were tried)"
+    engine = " ".join(filter(None, [near.engine, near.engine_version]))
+    where = f"{near.gpu_profile_id}{f', {engine}' if engine else ''}"
+    return (
+        f"{near.llm_id} in {near.precision} ({near.weights_gib:.1f} GiB of weights"
+        f"{alike}) on {where}: {most} within these limits, with {near.input_tokens:.0f} "
+        f"input and {near.output_tokens:.0f} output tokens"
+    )
+
+
+def _reasons(answer: PredictedRecommendation) -> list[Block]:
+    """Return the options by price, the GPU profiles, what the answer rests on, what changes it."""
+    findings = answer.findings
+    outcomes = [row for row in answer.alternatives if isinstance(row, PredictedOutcome)]
+    profiles, beaten = split_beaten(outcomes)
+    notes = beaten_notes(beaten, answer.risk)
+    evidence = [*map(_evidence_line, findings.evidence)]
+    if answer.has_option and not evidence:
+        evidence = [f"nothing was measured on {answer.chosen.gpu_profile_id}"]
+    header = ["Price", "Probability", "Option"]
+    price = Table(
+        header,
+        _shown_frontier(answer),
+        {0, 1, 2},
+        has_header_in_text=False,
+        n_rows_in_text=_N_OPTIONS,
+    )
+    unmeasured = replace(price, rows=[*map(_option_cells, _unbeaten_unmeasured(answer))])
+    ways = [[*_option_cells(way.option), way.way, way.risk] for way in findings.ways]
+    way_table = Table([*header, "How", "Risk"], ways, {0, 1, 2, 3, 4}, has_header_in_text=False)
+    sections = [
+        Section("Price against probability", [price]),
+        Section("GPU profiles", [_profile_table(profiles), *notes]),
+        Section("On GPUs that nobody measured", [unmeasured]),
+        Section("Other ways to serve it", [way_table]),
+        Section("Speculative decoding", [_drafting_table(findings)]),
+        Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
+        Section("Nearest measurements", [Facts(evidence)]),
+        Section("What would change the answer", [Facts(_change_lines(answer))]),
+    ]
+    return [
+        section
+        for section in sections
+        if any(not isinstance(block, Table) or block.rows for block in section.blocks)
+    ]
+
+
+def _shown_frontier(answer: PredictedRecommendation) -> list[list[str]]:
+    """Return the cheapest options, or those up to the one beyond the answer."""
+    frontier = answer.findings.frontier
+    chosen = answer.chosen.gpu_profile_id, answer.chosen.replicas
+    deployments = [(option.gpu_profile_id, option.replicas) for option in frontier]
+    first = 0
+    if chosen in deployments:
+        first = max(deployments.index(chosen) + 2 - _N_OPTIONS, 0)
+    return [*map(_option_cells, frontier[first:])]
+
+
+def _unbeaten_unmeasured(answer: PredictedRecommendation) -> list[Option]:
+    """Return the options on GPUs that nobody measured which no other option beats."""
+    unmeasured = answer.findings.unmeasured
+    outcomes = [row for row in answer.alternatives if isinstance(row, PredictedOutcome)]
+    kept, _ = split_beaten([*(outcome.option for outcome in outcomes), *unmeasured])
+    return [option for option in kept if option in unmeasured]
+
+
+def _change_lines(answer: PredictedRecommendation) -> list[str]:
+    lines = []
+    for change in answer.findings.sensitivity:
+        option = change.option
+        words = chance_words(option) if option.gpu_profile_id else "no option"
+        lines.append(f"{change.name}: {words}")
+    again = "another" if answer.has_probe else "a"
+    probe = answer.findings.best_probe
+    return [*lines, f"{again} measurement on {probe} would tell most (--probe)"]
+
+
+def _drafting_table(findings: Findings) -> Table:
+    header = ["Draft tokens", "Tokens a step", "Gain in requests/s", "Probability of a gain"]
+    gains = findings.drafting
+    rows = [
+        [
+            gain.draft_tokens,
+            f"{gain.accepted_length:.2f}",
+            f"{percent(gain.gain)} ({percent(gain.gain_lo)} to {percent(gain.gain_hi)})",
+            chance(gain.probability_gain),
+        ]
+        for gain in gains
+    ]
+    note = ""
+    if gains:
+        note = f"{gains[0].method} on {gains[0].gpu_profile_id}, at the load of a replica; "
+        note += "90% interval"
+    return Table(header, rows, {0, 1, 2, 3}, note=note)
+
+
+def _option_cells(option: Option) -> list[str]:
+    plan = f"{option.replicas} × {option.gpu_profile_id}"
+    if option.users_per_replica is not None:
+        plan += f", {plural(option.users_per_replica, 'user')} each"
+    return [f"{option.usd_per_hour:.2f} USD/h", chance(option.probability_met or 0.0), plan]
+
+
+def _profile_table(outcomes: Sequence[ProfileOutcome]) -> Table:
+    header = ["GPU profile", "Price", "Probability", "Deployment, or why not"]
+    return Table(header, [*map(profile_cells, outcomes)], {0, 1, 2, 3}, has_header_in_text=False)
+
+
+def profile_cells(outcome: ProfileOutcome) -> list[str]:
+    """Return the cells of a GPU profile: its name, its price and probability, or the reason.
+
+    A predicted one has a replica's users with their interval, a measured one those of eq. 1-3.
+    """
+    name = outcome.gpu_profile_id
+    if isinstance(outcome, PredictedOutcome) and not outcome.is_gpu_measured:
+        name += " (GPU never measured)"
+    probability = outcome.probability_met
+    likely = "" if probability is None else chance(probability)
+    if outcome.status == "too_slow" and outcome.misses.limit_ratio is not None:
+        return [name, "too slow", likely, _miss_words(outcome)]
+    if outcome.status not in ("meets", "unsure"):
+        status = outcome.status.replace("does_not_fit", "ruled out")
+        return [name, status, "", outcome.reason or ""]
+    state = "" if outcome.status == "meets" else "unsure: "
+    plan = f"{state}{plural(outcome.option.replicas or 0, 'replica')}"
+    if isinstance(outcome, PredictedOutcome):
+        plan += _predicted_plan(outcome)
+    elif isinstance(outcome, MeasuredOutcome):
+        plan += _measured_plan(outcome)
+    return [name, f"{outcome.usd_per_hour:.2f} USD/h", likely, plan]
+
+
+def _miss_words(outcome: ProfileOutcome) -> str:
+    misses = outcome.misses
+    ratio = misses.limit_ratio or 0.0
+    limit = METRICS[misses.worst_metric]
+    users = f" with {plural(misses.fewest_users, 'user')}" if misses.fewest_users else ""
+    if misses.fewest_users and ratio <= 1:
+        return f"unlikely to meet {limit} and the other limits at once, even{users}"
+    return f"{limit} is {ratio:.3g} times its limit{users}"
+
+
+def _predicted_plan(outcome: PredictedOutcome) -> str:
+    plan = ""
+    if outcome.is_simulated:
+        low, high = (
+            "more than are tried" if count is None else str(int(count))
+            for count in (outcome.replicas_lo, outcome.replicas_hi)
+        )
+        plan = f" (90% interval {low} to {high})" if low != high else ""
+    elif outcome.users_served is not None:
+        interval = _users_interval(outcome.users_served, outcome.most_users_tried)
+        plan = f", serves {plural(outcome.users_served.median, 'user')} ({interval})"
+    if outcome.energy.j_per_token is not None:
+        plan += f", {number(outcome.energy.j_per_token)} J per output token"
+    return plan
+
+
+def _measured_plan(outcome: MeasuredOutcome) -> str:
+    option = outcome.option
+    plan = f" of up to {plural(option.users_per_replica or 0, 'user')}"
+    is_most_tried = option.users_per_replica == outcome.most_users_tried
+    return plan + " (no more were tried)" * ((option.replicas or 0) > 1 and is_most_tried)
+
+
+def energy_line(answer: EnergyAnswer) -> str:
+    """Return the energy of a token in one line."""
+    energy = answer.energy
+    return (
+        f"{number(energy.j_per_token)} J per output token (90% interval "
+        f"{number(energy.lo_j_per_token)} to {number(energy.hi_j_per_token)}), "
+        f"{number(answer.wh_per_million_output_tokens)} Wh per million, of the devices alone "
+        f"under this load; from {plural(answer.n_llms, 'LLM')} of "
+        f"{' + '.join(answer.sources)}."
+    )

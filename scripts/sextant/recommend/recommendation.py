@@ -1,0 +1,446 @@
+"""The answer of `sextant recommend`: types, and their JSON."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from sextant.answer.answer import Answer
+from sextant.answer.drafting import DraftGain
+from sextant.answer.option import Option
+from sextant.answer.pools import PoolsOption
+from sextant.decide.headroom import Headroom, NextBest
+from sextant.facts.gpu import GIB
+from sextant.facts.llm import LLM
+from sextant.facts.slo import METRICS, SLO
+from sextant.pages.blocks import Widget
+from sextant.predict.draws import JOULES
+
+
+class Interval(NamedTuple):
+    """A median and the ends of its 90% interval."""
+
+    median: float
+    lo: float
+    hi: float
+
+
+class UsersServed(NamedTuple):
+    """The most users that a replica serves within the limits: median and 90% interval."""
+
+    lo: int
+    median: int
+    hi: int
+
+
+class Energy(NamedTuple):
+    """Joules per output token, of all devices: median and 90% interval."""
+
+    j_per_token: float | None = None
+    lo_j_per_token: float | None = None
+    hi_j_per_token: float | None = None
+
+    def columns(self) -> dict[str, float | None]:
+        """Return its columns in a row."""
+        return dict(zip(JOULES, self, strict=True))
+
+
+NO_ENERGY = Energy()
+
+
+@dataclass(frozen=True)
+class EnergyAnswer:
+    """What a replica draws at its load, and what that rests on."""
+
+    energy: Energy
+    n_llms: int
+    """LLMs whose energy was measured."""
+    sources: Sequence[str]
+
+    @property
+    def wh_per_million_output_tokens(self) -> float:
+        """Watt-hours of a million output tokens."""
+        return 1e6 / 3600 * (self.energy.j_per_token or 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        return {
+            **self.energy.columns(),
+            "wh_per_million_output_tokens": self.wh_per_million_output_tokens,
+            "n_llms": self.n_llms,
+            "sources": [*self.sources],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Misses:
+    """By how much the latencies at the fewest users miss their limits."""
+
+    fewest_users: int | None = None
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    """Latency over limit, by metric."""
+    limit_ratio: float | None = None
+    """The largest of them."""
+
+    @property
+    def worst_metric(self) -> str:
+        """The metric of the largest ratio; of equal ones the last in `METRICS`."""
+        return worst_metric(self.ratios)
+
+    def columns(self) -> dict[str, Any]:
+        """Return its columns in a row."""
+        ratios = {f"{metric}_ratio": self.ratios.get(metric) for metric in METRICS}
+        return {"fewest_users": self.fewest_users, **ratios, "limit_ratio": self.limit_ratio}
+
+
+def worst_metric(ratios: Mapping[str, float | None]) -> str:
+    """Return the metric of the largest ratio of latency and limit; of equal ones the last."""
+    ratio_of = {m: ratio for m in reversed(METRICS) if (ratio := ratios.get(m)) is not None}
+    return max(ratio_of, key=ratio_of.__getitem__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOutcome:
+    """What serving the load takes on one GPU profile, or why it is no option."""
+
+    option: Option
+    status: str
+    """`meets`, `unsure` (less likely than wanted), `too_slow`, `fails` (requests fail), or
+    `does_not_fit`, `not_measured`, with a `reason`."""
+    reason: str | None = None
+    misses: Misses = field(default_factory=Misses)
+    most_users_tried: int | None = None
+
+    @property
+    def gpu_profile_id(self) -> str:
+        """Its name."""
+        return self.option.gpu_profile_id or ""
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Price of all replicas; None: it is no option."""
+        return self.option.usd_per_hour
+
+    @property
+    def probability_met(self) -> float | None:
+        """Probability to meet the SLO; None: not known."""
+        return self.option.probability_met
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredOutcome(ProfileOutcome):
+    """A GPU profile as the LLM's own points judge it."""
+
+    llm_id: str
+    load_per_replica: float | None = None
+    failed_share: float | None = None
+
+    @property
+    def is_gpu_measured(self) -> bool:
+        """Points answer for the GPUs that they are of."""
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its row in the JSON."""
+        return {
+            "llm_id": self.llm_id,
+            "gpu_profile_id": self.option.gpu_profile_id,
+            "status": self.status,
+            "users_per_replica": self.option.users_per_replica,
+            "replicas": self.option.replicas,
+            "usd_per_hour": self.option.usd_per_hour,
+            **self.misses.columns(),
+            "load_per_replica": self.load_per_replica,
+            "failed_share": self.failed_share,
+            "probability_met": self.option.probability_met,
+            "most_users_tried": self.most_users_tried,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedOutcome(ProfileOutcome):
+    """A GPU profile as joint draws judge it."""
+
+    is_gpu_measured: bool
+    is_simulated: bool = False
+    """Whether the replicas were sized by simulation, so that their number has an interval."""
+    expected_utility: float | None = None
+    users_served: UsersServed | None = None
+    replicas_lo: float | None = None
+    """Ends of the 90% interval of the replicas that are needed; None: more than are tried."""
+    replicas_hi: float | None = None
+    energy: Energy = NO_ENERGY
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its row in the JSON."""
+        users = self.users_served or (None, None, None)
+        replicas = {"replicas_lo": self.replicas_lo, "replicas_hi": self.replicas_hi}
+        return {
+            **self.option._asdict(),
+            "expected_utility": self.expected_utility,
+            **dict(zip(("users_lo", "users_median", "users_hi"), users, strict=True)),
+            **(replicas if self.is_simulated and self.status != "does_not_fit" else {}),
+            **self.misses.columns(),
+            "status": self.status,
+            "reason": self.reason,
+            "most_users_tried": self.most_users_tried,
+            "is_gpu_measured": self.is_gpu_measured,
+            **self.energy.columns(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaForecast:
+    """What is expected of a replica of the recommended deployment."""
+
+    users: int
+    latencies_ms: Mapping[str, Interval]
+    """Of each limit, and nTTFT and ITL where they were drawn."""
+    ratios: Mapping[str, float]
+    """Median over limit, by metric."""
+    requests_per_s: float
+    binding_limit: str
+    load: float
+    """That the replica gets, in the SLO's unit."""
+    load_median: float
+    """The most that it carries within the limits, by the likeliest law."""
+    users_served: UsersServed | None = None
+    most_users_tried: int | None = None
+    checked_at_users: int | None = None
+    """Number of users that the probability is of; None: the asked load itself."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        facts: dict[str, Any] = {"users": self.users}
+        for metric, interval in self.latencies_ms.items():
+            facts |= {
+                f"{metric}_ms": interval.median,
+                f"{metric}_lo_ms": interval.lo,
+                f"{metric}_hi_ms": interval.hi,
+            }
+        facts |= {f"{metric}_ratio": ratio for metric, ratio in self.ratios.items()}
+        facts |= {"requests_per_s": self.requests_per_s, "binding_limit": self.binding_limit}
+        if self.users_served is not None:
+            facts |= {f"users_{end}": n for end, n in self.users_served._asdict().items()}
+            facts["most_users_tried"] = self.most_users_tried
+        return facts | {
+            "load": self.load,
+            "load_median": self.load_median,
+            "checked_at_users": self.checked_at_users,
+        }
+
+
+@dataclass(frozen=True)
+class TokenCost:
+    """What tokens of the recommended deployment cost at its load."""
+
+    usd_per_million_input_tokens: float
+    usd_per_million_output_tokens: float
+    split: str
+    """What the price is split by: `time` of prefill and decode, or `tokens`."""
+    prefill_share: float
+    requests_per_s: float
+    utilisation: float | None
+    """The load over the most that the replicas carry within the limits, at median latencies."""
+
+
+@dataclass(frozen=True)
+class WayOption:
+    """An option for another way to serve the LLM."""
+
+    option: Option
+    way: str
+    risk: str
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Its price."""
+        return self.option.usd_per_hour or 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its row in the JSON."""
+        return {**self.option._asdict(), "way": self.way, "risk": self.risk}
+
+
+@dataclass(frozen=True)
+class NearestMiss:
+    """The option that is most likely to meet the SLO where none is likely enough."""
+
+    option: Option
+    ratios: Mapping[str, float]
+    """Median latency over its limit at the option's load, by metric."""
+    latencies_ms: Mapping[str, float]
+    binding_limit: str
+    fair_factor: float
+    """Factor on all limits with which the probability is `FAIR`."""
+    safe_factor: float
+    """Factor on all limits with which the probability is `SAFE`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its entry in an answer."""
+        return {
+            **self.option._asdict(),
+            **{f"{metric}_ratio": ratio for metric, ratio in self.ratios.items()},
+            **{f"{metric}_ms": latency_ms for metric, latency_ms in self.latencies_ms.items()},
+            "binding_limit": self.binding_limit,
+            "fair_factor": self.fair_factor,
+            "safe_factor": self.safe_factor,
+        }
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would be recommended for another load, or other limits."""
+
+    name: str
+    option: Option
+
+
+@dataclass(frozen=True)
+class NearMeasurement:
+    """A measured LLM that is similar to the asked one, on the recommended GPU profile."""
+
+    llm_id: str
+    gpu_profile_id: str
+    weights_gib: float
+    precision: str
+    engine: str | None
+    engine_version: str | None
+    execution: str
+    is_executed_alike: bool
+    users_per_replica: int
+    """The most users that were served within the limits."""
+    most_users_tried: int
+    input_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Answer):
+    """What `sextant recommend` answers."""
+
+    slo: SLO
+    llm: LLM
+    headroom: Headroom | None
+    alternatives: Sequence[MeasuredOutcome] | Sequence[PredictedOutcome]
+    is_success: bool | None = None
+    """Whether the recommendation meets the SLO; only measurements can tell."""
+    overspend: float | None = None
+    widget: Callable[[], Widget | None] = field(default=lambda: None)
+    """Returns the part of its page in which the question can be changed, if there is one."""
+
+    def own_facts(self) -> dict[str, Any]:
+        """Return the entries that both kinds have beside those of every answer."""
+        llm = self.llm
+        return {
+            "source": self.source.characterization.source,
+            "slo_id": self.slo.slo_id,
+            "predictor": self.basis,
+            "is_success": self.is_success,
+            "overspend": self.overspend,
+            "llm": {
+                "llm_type": llm.llm_type,
+                "n_parameters": llm.n_parameters,
+                "weights_gib": llm.weight_bytes / GIB,
+                "kv_kib_per_token": llm.kv_bytes_per_token / 1024,
+                "attention": llm.attention,
+                "dtype": llm.dtype,
+                "kv_dtype": llm.kv_dtype or llm.dtype,
+                "weight_bits": llm.weight_bits or None,
+            },
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the answer."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRecommendation(Recommendation):
+    """Replicas sized by the LLM's own points."""
+
+    next_best: NextBest | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the answer."""
+        headroom = self.headroom and self.headroom.to_dict()
+        return {
+            **self.shared_facts(self.slo.facts(), headroom, ()),
+            **self.own_facts(),
+            "next_best": self.next_best and asdict(self.next_best),
+            "api": self.api and self.api.to_dict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a prediction says beside the option to rent."""
+
+    latency: ReplicaForecast | None
+    cost: TokenCost | None
+    energy: EnergyAnswer | None
+    evidence: Sequence[NearMeasurement]
+    frontier: Sequence[Option]
+    """Options that no cheaper one matches in probability, cheapest first."""
+    unmeasured: Sequence[Option]
+    """The same on GPUs that nobody measured."""
+    ways: Sequence[WayOption]
+    drafting: Sequence[DraftGain]
+    pools: PoolsOption | None
+    nearest_miss: NearestMiss | None
+    """Where nothing is recommended."""
+    safest: Option | None
+    """The cheapest option of probability `SAFE` or more, where the answer has less."""
+    sensitivity: Sequence[Change]
+    best_probe: str
+    """GPU profile whose measurement would tell most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedRecommendation(Recommendation):
+    """Replicas sized by joint draws of the latencies."""
+
+    decision: str
+    execution: str | None
+    """How the LLM is taken to be executed; None: the source does not say."""
+    arrivals: str | None
+    """`poisson` or `gamma` where a request rate is simulated."""
+    has_probe: bool
+    outside: Sequence[str]
+    """In what the question lies outside of the measurements, one clause each."""
+    contradictions: Sequence[dict[str, Any]]
+    """Measurements of the LLM far from the law."""
+    findings: Findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the answer."""
+        findings = self.findings
+        headroom = self.headroom and self.headroom.to_dict()
+        evidence = [asdict(measurement) for measurement in findings.evidence]
+        llm_id = {"llm_id": self.llm_id}
+        return {
+            **self.shared_facts(self.slo.facts(), headroom, evidence),
+            **self.own_facts(),
+            **({"arrivals": self.arrivals} if self.arrivals else {}),
+            "decision": self.decision,
+            "execution": self.execution,
+            "has_probe": self.has_probe,
+            "options": [option._asdict() for option in findings.frontier],
+            "unmeasured": [option._asdict() for option in findings.unmeasured],
+            "drafting": [gain.to_dict() for gain in findings.drafting],
+            "ways": [way.to_dict() for way in findings.ways],
+            "disaggregated": findings.pools and findings.pools.to_dict(),
+            "nearest_miss": findings.nearest_miss and findings.nearest_miss.to_dict(),
+            "safest": findings.safest and {**llm_id, **findings.safest._asdict()},
+            "latency": findings.latency and findings.latency.to_dict(),
+            "cost": findings.cost and asdict(findings.cost),
+            "api": self.api and self.api.to_dict(),
+            "energy": findings.energy and findings.energy.to_dict(),
+            "contradictions": [*self.contradictions],
+            "outside": [*self.outside],
+            "sensitivity": [
+                {"change": change.name, **llm_id, **change.option._asdict()}
+                for change in findings.sensitivity
+            ],
+            "best_probe": findings.best_probe,
+        }
