@@ -173,7 +173,8 @@ class ApiOffer:
     def to_dict(self) -> dict[str, Any]:
         """Return its row in the JSON."""
         facts = asdict(self)
-        return {**facts.pop("price"), **facts}
+        price = facts.pop("price")
+        return price | facts
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from sextant.law.calibration import Calibration
 from sextant.law.roofline import Roofline, fit_or_restore
 from sextant.points import frame
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, WAIT, judged
-from sextant.predict.draws import Draws
-from sextant.predict.predictor import INTERVAL, JointPredictor, TrainingRows
+from sextant.predict.draws import INTERVAL, Draws
+from sextant.predict.predictor import JointPredictor, TrainingRows
 from sextant.predict.registry import PREDICTOR, PREDICTORS, predictor_class
 
 SEED = 42

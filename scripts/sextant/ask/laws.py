@@ -251,18 +251,13 @@ class _GPULaws(NamedTuple):
         probe = probe[is_here]
         if probe.empty:
             return laws
-        from sextant.law.calibration import told_by_probe  # few questions have a probe
+        # Few questions have a probe.
+        from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 
         inputs, outputs, users = (probe[name].to_numpy(float) for name in (*LENGTHS, "users"))
-        return told_by_probe(
-            laws,
-            self.schedulers[profile_id],
-            MeanLoad(inputs, outputs.clip(min=2)),
-            users=users,
-            ttft_ms=probe["nttft_ms"] * inputs,
-            itl_ms=probe["itl_ms"],
-            seed=seed,
-        )
+        load = MeanLoad(inputs, outputs.clip(min=2))
+        result = ProbeResult(load, probe["nttft_ms"] * inputs, probe["itl_ms"], users)
+        return fit_laws_to_probe(laws, self.schedulers[profile_id], result, seed)
 
 
 def _lesser_profiles(case: Case, gpu_profiles: Sequence[GPUProfile]) -> dict[str, GPUProfile]:

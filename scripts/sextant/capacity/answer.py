@@ -128,7 +128,8 @@ class Growth:
 def _flat(row: Any) -> dict[str, Any]:
     """Return the fields of a row, those of its windows among them."""
     facts = asdict(row)
-    return {**facts, **facts.pop("windows")}
+    windows = facts.pop("windows")
+    return facts | windows
 
 
 @dataclass(frozen=True)

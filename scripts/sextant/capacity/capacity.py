@@ -226,9 +226,7 @@ def _timeline(
     buckets = np.floor(requests.arrival_s / bucket_s).astype(int)
     counts = np.bincount(buckets, minlength=int(duration_s // bucket_s) + 1)
     rates: list[float | None] = (counts / bucket_s).tolist()
-    if (
-        requests.origin.n_requests is not None
-    ):  # what lies between the busiest windows is not simulated
+    if requests.origin.n_requests is not None:  # only the busiest windows are simulated
         rates = [rate or None for rate in rates]
     return Timeline(
         bucket_s=bucket_s,

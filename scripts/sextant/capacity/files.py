@@ -22,8 +22,7 @@ from sextant.capacity.document import (
     capacity_sections,
 )
 from sextant.capacity.question import CapacityQuestion
-from sextant.decide.demand import WINDOW_S
-from sextant.decide.windows import Target
+from sextant.decide.windows import WINDOW_S, Target
 from sextant.experiment.experiment import Experiment
 from sextant.facts.slo import SLO
 from sextant.pages.blocks import Block, Document, Headline, Note, Section, as_text

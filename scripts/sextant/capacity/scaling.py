@@ -20,9 +20,8 @@ from sextant.capacity.answer import (
 from sextant.capacity.policies import manifest
 from sextant.capacity.question import CapacityQuestion
 from sextant.capacity.schedule import find_schedule
-from sextant.decide.demand import WINDOW_S
 from sextant.decide.simulated_sizing import Sizing
-from sextant.decide.windows import Judged, ServingResults, are_good, judge_windows
+from sextant.decide.windows import WINDOW_S, Judged, ServingResults, are_good, judge_windows
 from sextant.facts.startup import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
 from sextant.simulate.scaling import Reactive, Scaling, ScalingPolicy, Trigger
