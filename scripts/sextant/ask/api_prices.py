@@ -173,7 +173,7 @@ class ApiOffer:
     def to_dict(self) -> dict[str, Any]:
         """Return its row in the JSON."""
         facts = asdict(self)
-        price = facts.pop("price")
+        price: dict[str, Any] = facts.pop("price")
         return price | facts
 
 

@@ -127,8 +127,8 @@ class Growth:
 
 def _flat(row: Any) -> dict[str, Any]:
     """Return the fields of a row, those of its windows among them."""
-    facts = asdict(row)
-    windows = facts.pop("windows")
+    facts: dict[str, Any] = asdict(row)
+    windows: dict[str, Any] = facts.pop("windows")
     return facts | windows
 
 
