@@ -73,7 +73,7 @@ def remove_unheld(path: Path) -> None:
 
 
 def is_at(file: TextIO, path: Path) -> bool:
-    """Return whether an open file is still the one at its path: the last holder removes it."""
+    """Return whether an open lock is still the file at its path; its last holder removes it."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -29,7 +28,12 @@ class InputError(ValueError):
         field: str | None = None,
         fix: str | None = None,
     ) -> None:
-        self.problem, self.file, self.row, self.field, self.fix = problem, file, row, field, fix
+        self.problem = problem
+        self.file = file
+        self.row = row
+        self.field = field
+        self.fix = fix
+
         where = [printable(str(file))] if file else []
         where += [] if row is None else [f"line {row}"]
         where += [] if field is None else [f"field '{field}'"]
@@ -37,10 +41,21 @@ class InputError(ValueError):
         message = f"{message}. Fix: {fix}" if fix else message
         super().__init__(printable(message, keep="\n\t"))
 
-    def at(self, **place: Any) -> InputError:
-        """Return the same error with a `file`, `row` or `field` that only the caller knows."""
-        known = {name: place.get(name) or getattr(self, name) for name in ("file", "row", "field")}
-        return InputError(self.problem, fix=self.fix, **known)
+    def at(
+        self,
+        *,
+        file: str | Path | None = None,
+        row: int | None = None,
+        field: str | None = None,
+    ) -> InputError:
+        """Return the same error with a file, row or field that only the caller knows."""
+        return InputError(
+            self.problem,
+            file=file or self.file,
+            row=row or self.row,
+            field=field or self.field,
+            fix=self.fix,
+        )
 
 
 def require_docstrings() -> None:

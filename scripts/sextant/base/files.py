@@ -1,8 +1,8 @@
-"""Files that are either whole or absent, with their provenance; what our own sources say; rows.
+"""Files that are either whole or absent, with their provenance; imports and docstrings of our own
+sources; rows of tables.
 
-Rows of a table are dicts: grouped, taken from a frame, as JSON has them. Imports are lean: commands
-that need no frames start without pandas, the load client without Arrow, which would double its
-memory.
+A row of a table is a dict, as JSON has it. Imports are lean: commands that need no frames start
+without pandas, and the load client starts without Arrow, which would double its memory.
 """
 
 import ast
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-Row = dict[str, Any]  # A row by column; what is not known is None.
+Row = dict[str, Any]  # a row by column; an unknown value is None
 PROVENANCE_KEY = b"sextant"
 # The disk, the user's quota and the process's own limit.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 MAKE_AGAIN = "delete it and run the same command again, which makes it again"
-# Deleting these files would measure all their cells again in the same run. Made in a run of their
-# own, with the same content as before, they make nothing else stale.
+# Deleting a trace or a workload would measure all its cells again in the same run. Made in a run of
+# its own, with the same content as before, it makes nothing else stale.
 _AGAIN = (
     "{0} again: `sextant {1}`, or in the workflow `snakemake --cores all --forcerun {2} --until "
     "fit_workload` and then the same command again"
@@ -51,8 +51,10 @@ MAKE_WORKLOAD_AGAIN = _AGAIN.format("fit the workload", "fit", "fit_workload")
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, with its ending; move it there only if the block
-    succeeds. A full disk (InputError), an exception or a kill leaves no file that looks whole."""
+    """Yield a temporary path beside `path`, with the same ending; rename it if the block succeeds.
+
+    A full disk (InputError), an exception or a kill leaves no file that looks whole.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
     with _moved_later(temporary, path):
@@ -63,8 +65,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(folder: str | Path, last: str) -> Iterator[Path]:
-    """Yield a temporary folder; move its files into `folder` only if the block succeeds, so that
-    what belongs together is replaced together. `last` is the file that declares the others whole.
+    """Yield a temporary folder; move its files into `folder` if the block succeeds.
+
+    Files that belong together are replaced together. `last` is the file that declares the others
+    whole; it is moved last.
     """
     folder = Path(folder)
     temporary = folder / f".new.{os.getpid()}.partial"
@@ -79,9 +83,9 @@ def atomic_folder(folder: str | Path, last: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _moved_later(temporary: Path, path: Path) -> Iterator[None]:
-    """Remove what is temporary at the end of the block; a full disk is an InputError."""
+    """Remove the temporary file or folder at the end of the block; a full disk is an InputError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Process ids repeat in containers: this may be left from a killed job.
+    # Process ids repeat in containers: a killed job may have left a file of this name.
     remove(temporary)
     try:
         yield
@@ -232,8 +236,13 @@ def read_provenance(path: str | Path) -> dict[str, Any]:
 
 
 def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
-    """Return the files that decide a script's results: all imports, and what is beside them."""
-    graph, named = _imports(), set(modules)
+    """Return the files that decide a script's results, for a rule's input.
+
+    They are the modules that the script or `modules` import, directly or not, and the files other
+    than Python beside these modules, such as templates.
+    """
+    graph = _imports()
+    named = set(modules)
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             named |= {alias.name for alias in node.names}
@@ -247,7 +256,8 @@ def library_files(folder: Path, script: Path, *modules: str) -> list[str]:
         file = path.with_suffix(".py")
         files.add(file if file.is_file() else path / "__init__.py")
     beside = {file for folder in {file.parent for file in files} for file in folder.iterdir()}
-    return sorted(map(str, files | {it for it in beside if it.is_file() and it.suffix != ".py"}))
+    templates = {file for file in beside if file.is_file() and file.suffix != ".py"}
+    return sorted(map(str, files | templates))
 
 
 @cache
@@ -258,12 +268,14 @@ def _imports() -> "grimp.ImportGraph":
 
 
 def docstrings_below(kind: type) -> dict[str, str]:
-    """Return by field what the docstrings below the fields of a class and of its bases say, or the
-    comments beside them that begin with `#:`."""
+    """Return the description of each field of a class and its bases.
+
+    It is the docstring below the field, or the comment beside it that begins with `#:`.
+    """
     docs: dict[str, str] = {}
-    for each in reversed(kind.__mro__[:-1]):
-        lines, bodies = _class_bodies(each.__module__)
-        for pair in pairwise([*bodies.get(each.__name__, ()), None]):
+    for base in reversed(kind.__mro__[:-1]):
+        lines, bodies = _class_bodies(base.__module__)
+        for pair in pairwise([*bodies.get(base.__name__, ()), None]):
             match pair:
                 case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                     docs[name] = " ".join(text.split())
@@ -296,7 +308,7 @@ def frame_rows(frame: "pd.DataFrame") -> list[Row]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return what JSON can say, NaN and inf as null; a `level` of infinity is `inf`."""
+    """Return a value as JSON has it: NaN and infinity are null, a `level` of infinity is `inf`."""
     pandas = sys.modules.get("pandas")
     if pandas and isinstance(value, pandas.DataFrame):
         return [jsonable(row) for row in value.to_dict("records")]
@@ -320,7 +332,7 @@ def _native(value: Any) -> Any:
 
 
 def import_without(module: str, *hidden: str) -> Any:
-    """Return a module, imported as if these, where not imported yet, were not installed."""
+    """Import a module as if the `hidden` modules were not installed, unless they are loaded."""
     absent = [name for name in hidden if name not in sys.modules]
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: not installed
     try:

@@ -27,15 +27,20 @@ not reach them through the shells in between: they look whether it still runs.
 @contextlib.contextmanager
 def job_log(path: str | Path) -> Iterator[logging.Logger]:
     """Log to `path` and, from INFO on, to stderr; an exception is logged before it ends the job.
+
     SIGTERM, which schedulers send before SIGKILL, stops the job as an exception does: servers stop,
-    unfinished files are removed. So does the exit of the Snakemake that started the job."""
+    unfinished files are removed. The job stops likewise when its Snakemake has exited.
+    """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text("")  # then appended to: a job that was thought dead may write it too
-    file, stderr = logging.FileHandler(path, mode="a", encoding="utf-8"), logging.StreamHandler()
+    # Emptied, then appended to: a job that was thought dead may still write to the same file.
+    Path(path).write_text("")
+    file = logging.FileHandler(path, mode="a", encoding="utf-8")
     file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    stderr = logging.StreamHandler()
     stderr.setFormatter(_Formatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[file, stderr], force=True)
     logger = logging.getLogger("sextant")
+
     # Only the main thread can set signal handlers.
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _end) if is_main else None
@@ -63,15 +68,18 @@ def _end(number: int, _: object) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Keeps what servers and files of strangers say from controlling the terminal."""
+    """Escapes invisible characters, so that foreign text cannot control the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record), keep="\n\t")
 
 
 def raise_between_callbacks(error: BaseException) -> None:
-    """Raise an exception in a signal handler; while a loop runs, after the current callback: uvloop
-    takes one inside a connection's callback for a failure of that connection."""
+    """Raise an exception in a signal handler; while an event loop runs, after its current callback.
+
+    Inside the callback of a connection, uvloop would take the exception for a failure of that
+    connection.
+    """
 
     def raise_error() -> None:
         raise error
@@ -90,9 +98,11 @@ def announce_to_jobs() -> None:
 
 
 def end_with_snakemake() -> None:
-    """Stop this process by SIGTERM, later SIGKILL, once the Snakemake that started it has exited
-    (on a cluster the one inside the job). A process without a Snakemake is not watched, nor is one
-    in a container that hides the processes outside."""
+    """Stop this process by SIGTERM, later SIGKILL, once the Snakemake that started it has exited.
+
+    On a cluster that is the Snakemake inside the job. Two kinds of processes are not watched: one
+    without a Snakemake, and one in a container that hides the processes outside.
+    """
     if named := os.environ.get(_SNAKEMAKE):
         pid, started, namespace = named.split()
 
@@ -108,8 +118,10 @@ def end_with_snakemake() -> None:
 
 def end_with_parent() -> None:
     """Stop this process, a Snakemake that a scheduler has started, once its parent has exited.
-    SLURM without control groups loses track of a job's Snakemake when the job's shell ends first;
-    and Snakemake (9.27) may get SIGTERM while it holds the lock that its handler waits for."""
+
+    SLURM without control groups loses track of a job's Snakemake when the job's shell ends first.
+    Snakemake (9.27) may also get SIGTERM while it holds the lock that its handler waits for.
+    """
     parent = os.getppid()
     _stop_after(lambda: os.getppid() == parent)
 
@@ -147,7 +159,9 @@ class Progress:
     """Shows the step that runs and the time left on a terminal, without hiding its cursor."""
 
     def __init__(self, title: str, n_steps: int) -> None:
-        self._title, self._n_steps, self._n_started = title, n_steps, 0
+        self._title = title
+        self._n_steps = n_steps
+        self._n_started = 0
         self._first_step_at = 0.0
         self.is_shown = sys.stderr.isatty()
 
@@ -155,7 +169,8 @@ class Progress:
         """Start the next step."""
         if self._n_started == 0:
             self._first_step_at = time.monotonic()
-        n_done, text = self._n_started, f"{self._n_started + 1} of {self._n_steps}: {name}"
+        n_done = self._n_started
+        text = f"{n_done + 1} of {self._n_steps}: {name}"
         self._n_started += 1
         if n_done:
             per_step_s = (time.monotonic() - self._first_step_at) / n_done

@@ -22,12 +22,13 @@ import sys
 import psutil
 
 GRACE_S = 5.0
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
-    cpus, limit, command = arguments[0], arguments[1], arguments[2:]
+    cpus, limit, *command = arguments
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # Signals meant for the owner's terminal (Ctrl-C) reach us through the pipe instead.

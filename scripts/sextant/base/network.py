@@ -1,4 +1,4 @@
-"""Base URLs of servers, what is trusted of those with https, API keys, and free ports."""
+"""Base URLs of servers, certificates, API keys, and free ports."""
 
 import html
 import json
@@ -12,22 +12,26 @@ from urllib.parse import quote, urlsplit
 from sextant.base.errors import InputError
 
 _PORTS = {"http": 80, "https": 443}
-_INSTEAD, _SHORTEST_CUT_KEY = "[API key]", 4
+_INSTEAD = "[API key]"  # replaces a key in texts
+_SHORTEST_CUT_KEY = 4  # letters of a key that was cut off, from which it is still replaced
 
 
 def host_and_port(base_url: str) -> tuple[str, int]:
     """Return the host and the port of a base URL; InputError for another kind of URL."""
     try:
         parts = urlsplit(base_url)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError:  # the port is not a number, a bracket of an address is not closed
-        parts, host, port = urlsplit(""), None, None
-    # What a request line cannot hold, or what its path would come after.
+        parts = urlsplit("")
+        host = None
+        port = None
+    # White space and control characters cannot be in a request line; `?` and `#` end its path.
     is_path = not any(mark <= " " or mark in "?#\x7f" for mark in base_url)
     if parts.scheme not in _PORTS or not host or not is_path:
         fix = "write it as http://HOST:PORT or https://HOST"
         raise InputError(f"{base_url!r} is not a base URL", field="base_url", fix=fix)
-    if "@" in parts.netloc:  # it is not sent, and results would tell it
+    if "@" in parts.netloc:  # the name would not be sent, and results would reveal it
         fix = "leave it out; an API key comes from an environment variable"
         raise InputError("a base URL with a user's name", field="base_url", fix=fix)
     return host, port or _PORTS[parts.scheme]
@@ -39,16 +43,17 @@ def without_v1(base_url: str) -> str:
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Return what https trusts: the system's certificates, or a file's; InputError if none."""
+    """Return the certificates that https trusts: the system's, or a file's; InputError if none."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # ssl.SSLError is one
-        problem, fix = f"no certificates ({error})", "give a file of certificates in PEM"
+        fix = "give a file of certificates in PEM"
+        problem = f"no certificates ({error})"
         raise InputError(problem, file=ca_file, field="ca_file", fix=fix) from None
 
 
 def without_keys(text: str, keys: Collection[str | None]) -> str:
-    """Return a server's text without API keys, escaped or cut off at its end, too."""
+    """Return a server's text without API keys: plain, escaped, or cut off at the text's end."""
     for key in filter(None, keys):
         escaped = json.dumps(key)[1:-1]
         for form in (key, escaped, escaped.replace("/", "\\/"), html.escape(key), quote(key, "")):
@@ -71,8 +76,10 @@ def remove_key(file: BinaryIO, key: str) -> None:
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket bound to a free port of 127.0.0.1: the kernel gives it to nobody that asks
-    for any port; a server that sets SO_REUSEADDR or SO_REUSEPORT, as vLLM does, can listen on it.
+    """Return a socket bound to a free port of 127.0.0.1.
+
+    The kernel gives this port to no process that asks for any port. A server that sets SO_REUSEADDR
+    or SO_REUSEPORT, as vLLM does, can listen on it.
     """
     held = socket.socket()
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):

@@ -20,7 +20,7 @@ from sextant.base.errors import InputError
 
 _PREFIX = "sextant-"
 _MARK = "a scratch folder of Sextant, removed when its job has ended\n"
-"""What stands in its lock: other folders of the name are not ours to remove."""
+"""Content of a scratch folder's lock. A folder without it is not ours to remove."""
 # Run by its path: `-I -S` hides this package from it.
 _CARETAKER = Path(__file__).with_name("caretaker.py")
 _PATIENCE_S = 10.0
@@ -34,19 +34,16 @@ _PERIOD_S = 0.5
 
 @contextlib.contextmanager
 def scratch_folder(results: Path) -> Iterator[Path]:
-    """Yield a new folder in `SLURM_TMPDIR`, else `TMPDIR`, removed when the block or this process
-    ends, also by SIGKILL; so are unfinished files in `results`. Folders of jobs killed with their
-    caretakers go first. InputError: no folder, no room, or too long a path."""
-    place = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
-    for old in place.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
-        # In a temporary folder anyone can make a folder of this name with anything in it.
-        with contextlib.suppress(OSError):
-            if old.lstat().st_uid == os.getuid():
-                with open_lock(old / "lock") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if lock.read(len(_MARK) + 1) == _MARK:
-                        shutil.rmtree(old, ignore_errors=True)
-    folder = place / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
+    """Yield a new folder in `SLURM_TMPDIR`, else `TMPDIR`.
+
+    It is removed when the block or this process ends, also by SIGKILL, and so are unfinished files
+    in `results`. Folders of jobs that were killed with their caretakers are removed first.
+    InputError: no folder can be made, there is no room, or the path is too long.
+    """
+    temporary = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    _remove_abandoned(temporary)
+
+    folder = temporary / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
     # Started before the folder exists: this process may be killed at any moment from here on.
     caretaker = subprocess.Popen(
         [sys.executable, "-I", "-S", _CARETAKER, folder, results.absolute(), str(os.getpid())],
@@ -58,11 +55,11 @@ def scratch_folder(results: Path) -> Iterator[Path]:
         with _make(folder):
             if (free := shutil.disk_usage(folder).free) < _FREE_BYTES:
                 needed = f"{free >> 20} MiB are free, a server needs {_FREE_BYTES >> 20}"
-                raise InputError(f"scratch is full: {needed}", file=place, fix=_FIX)
+                raise InputError(f"scratch is full: {needed}", file=temporary, fix=_FIX)
             if len(os.fsencode(folder / "tmp")) > _MAX_PATH_BYTES:
                 most = f"at most {_MAX_PATH_BYTES - 21} bytes"
-                problem, fix = f"the path is too long for sockets ({most})", "shorten TMPDIR"
-                raise InputError(problem, file=place, fix=fix)
+                problem = f"the path is too long for sockets ({most})"
+                raise InputError(problem, file=temporary, fix="shorten TMPDIR")
             yield folder
     finally:
         caretaker.stdin.close()
@@ -72,7 +69,20 @@ def scratch_folder(results: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
 
 
+def _remove_abandoned(temporary: Path) -> None:
+    """Remove the scratch folders of this user that no job holds."""
+    for folder in temporary.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
+        # In a temporary folder anyone can make a folder of this name with anything in it.
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_uid == os.getuid():
+                with open_lock(folder / "lock") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if lock.read(len(_MARK) + 1) == _MARK:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _make(folder: Path) -> TextIO:
+    """Make a scratch folder, and return its lock, which keeps it."""
     try:
         folder.mkdir(mode=0o700)
         lock = share(folder, "lock.new")
@@ -99,10 +109,15 @@ def share(folder: Path, name: str = "lock") -> TextIO:
 
 @contextlib.contextmanager
 def cell_lock(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a cell, `.lock` in its folder; yields whether another job held it before: a
-    job of a cluster outlives its Snakemake, and the next one submits another. flock(2) works on
-    NFS, Lustre (with `flock`) and GPFS; without locks it warns. OSError: it cannot be made."""
-    path, has_waited, handle = folder / ".lock", False, None
+    """Hold the lock of a cell, `.lock` in its folder; yield whether another job held it before.
+
+    On a cluster a job outlives its Snakemake, and the next Snakemake submits another job for the
+    same cell. flock(2) works on NFS, Lustre (with `flock`) and GPFS; a file system without locks
+    gives a warning. OSError: the lock cannot be made.
+    """
+    path = folder / ".lock"
+    has_waited = False
+    handle = None
     try:
         while True:
             handle = open_lock(path, "a")
@@ -116,7 +131,7 @@ def cell_lock(folder: Path) -> Iterator[bool]:
                 has_waited = True
                 time.sleep(_PERIOD_S)
             except OSError as error:
-                # ESTALE: on NFS, a job on another node held it and has removed it.
+                # ESTALE: on NFS, a job on another node held the lock and has removed it.
                 if error.errno != errno.ESTALE:
                     text = "%s cannot be locked (%s): start no second job"
                     log.warning(text, path, error.strerror)

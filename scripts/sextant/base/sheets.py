@@ -1,9 +1,9 @@
 """Sheets and YAML: read, typed and checked; configuration merged as Snakemake does.
 
-What a row of a sheet or a file may hold is a dataclass: the annotations of its fields have types,
-bounds and patterns (pydantic's), the docstring below each field, or the comment beside it that
-begins with `#:`, tells what to write. Messages quote these, and `make schemas` writes the schemas
-for editors from them.
+A dataclass says what a row of a sheet or a file may hold. The annotations of its fields have types,
+bounds and patterns (pydantic's). The docstring below a field, or the comment beside it that begins
+with `#:`, says what to write. Messages quote both, and `make schemas` writes the schemas for
+editors from them.
 
 Ids of sheets may be almost any text: results, the store and reports hold ids; folders, files,
 Snakemake's wildcards, job comments and names of logs hold the safe file names made of them.
@@ -36,8 +36,11 @@ _ENCODED = re.compile(r"(?:~[0-9A-F]{2})+")
 
 
 def file_name(given_id: str) -> str:
-    """Return an id's name in paths, shells and wildcards, its own if it is safe: other bytes than
-    letters, digits and `._+-`, and a leading `.` or `-`, become `~` and two hexadecimal digits."""
+    """Return an id's name in paths, shells and wildcards: the id itself if it is safe.
+
+    Bytes other than letters, digits and `._+-`, and a leading `.` or `-`, become `~` and two
+    hexadecimal digits: `org/name` is `org~2Fname`.
+    """
     return _UNSAFE.sub(lambda match: b"~%02X" % match[0][0], given_id.encode()).decode()
 
 
@@ -90,11 +93,12 @@ def comparable(given_id: str) -> str:
     return unicodedata.normalize("NFC", given_id).casefold()
 
 
-# Of YAML, `4` is a number and `"4"` is none. The other engine knows no look-ahead.
+# Strict: in YAML `4` is a number and `"4"` is a text. The other regex engine has no look-ahead.
 _STRICT = pydantic.ConfigDict(
     extra="forbid", strict=True, allow_inf_nan=False, regex_engine="python-re", defer_build=True
 )
-_MAX_YAML_BYTES, _MAX_SHEET_BYTES = 2**18, 2**26
+_MAX_YAML_BYTES = 2**18
+_MAX_SHEET_BYTES = 2**26
 DEFAULT_FILE = "config/config.yaml"  # the file that the Snakefile names; others are merged into it
 
 
@@ -107,7 +111,8 @@ def _accepted(problem_of: Callable[[str], str | None]) -> pydantic.AfterValidato
     return pydantic.AfterValidator(check)
 
 
-IS_ID, IS_SELECTABLE = _accepted(id_problem), _accepted(selectable_problem)
+IS_ID = _accepted(id_problem)
+IS_SELECTABLE = _accepted(selectable_problem)
 Id = Annotated[str, IS_ID]
 SelectableId = Annotated[str, IS_SELECTABLE]
 
@@ -117,7 +122,8 @@ class Row(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], line: int, file: str | Path | None = None):
         super().__init__(values)
-        self.line, self.file = line, file
+        self.line = line
+        self.file = file
 
     def error(self, problem: str, field: str | None, fix: str | None) -> InputError:
         """Return the error to raise about a value of this row."""
@@ -126,19 +132,23 @@ class Row(dict[str, Any]):
 
 @cache
 def model_of(kind: type) -> type[pydantic.BaseModel]:
-    """Return the pydantic model of a dataclass: defaults may be left out, unknown is an error."""
-    given: dict[str, Any] = {}
+    """Return the pydantic model of a dataclass.
+
+    A field with a default may be left out; an unknown field is an error.
+    """
+    definitions: dict[str, Any] = {}
     for field in fields(kind):
         hint = hints_of(kind)[field.name]
         is_required = field.default is MISSING and field.default_factory is MISSING
-        section = isinstance(hint, type) and is_dataclass(hint)
-        given[field.name] = (model_of(hint) if section else hint, ... if is_required else None)
-    return pydantic.create_model(kind.__name__, __config__=_STRICT, **given)
+        is_section = isinstance(hint, type) and is_dataclass(hint)
+        model = model_of(hint) if is_section else hint
+        definitions[field.name] = (model, ... if is_required else None)
+    return pydantic.create_model(kind.__name__, __config__=_STRICT, **definitions)
 
 
 @cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """Return the type of each field where it is given: `X` of `X | None`."""
+    """Return the type of each field that has a value: `X` of `X | None`."""
     return {
         name: get_args(hint)[0] if get_origin(hint) in (Union, UnionType) else hint
         for name, hint in get_type_hints(kind, include_extras=True).items()
@@ -148,8 +158,8 @@ def hints_of(kind: type) -> dict[str, Any]:
 @cache
 def field_docs(kind: type) -> dict[str, str]:
     """Return what the docstrings of the fields say, or the `description` of their types."""
-    known = model_of(kind).model_fields.items()
-    return {name: str(field.description) for name, field in known} | docstrings_below(kind)
+    model_fields = model_of(kind).model_fields.items()
+    return {name: str(field.description) for name, field in model_fields} | docstrings_below(kind)
 
 
 def check_fields(
@@ -159,14 +169,17 @@ def check_fields(
     try:
         model_of(kind).model_validate(dict(values))
     except pydantic.ValidationError as error:
-        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+        first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
         raise _explained(kind, first, first["loc"]).at(file=file, row=row) from None
 
 
-def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) -> InputError:
-    fix, given = None, first["input"]
-    for part in place:
-        docs, hint = field_docs(kind), hints_of(kind).get(str(part))
+def _explained(kind: type, first: ErrorDetails, path: tuple[int | str, ...]) -> InputError:
+    """Return pydantic's error about the field at `path` in our words, with the field's own fix."""
+    fix = None
+    value = first["input"]
+    for part in path:
+        docs = field_docs(kind)
+        hint = hints_of(kind).get(str(part))
         fix = docs.get(str(part), fix)
         kind = hint if isinstance(hint, type) and is_dataclass(hint) else kind
     match first["type"]:
@@ -176,21 +189,25 @@ def _explained(kind: type, first: ErrorDetails, place: tuple[int | str, ...]) ->
         case "missing":
             problem = "it is missing"
         case "string_pattern_mismatch":
-            problem = f"{given!r} is not of the form that this field takes"
+            problem = f"{value!r} is not of the form that this field takes"
         case "value_error":
             problem = str(first["ctx"]["error"])
         case _:  # "Input should be greater than 0"
-            problem = re.sub(r"^\w+", lambda _: repr(given), first["msg"])
-    return InputError(problem, field=".".join(map(str, place)), fix=fix)
+            problem = re.sub(r"^\w+", lambda _: repr(value), first["msg"])
+    return InputError(problem, field=".".join(map(str, path)), fix=fix)
 
 
 def load_sheet(
     path: str | Path, kind: type, key: str | None = None, *, delimiter: str | None = "\t"
 ) -> list[Row]:
-    """Read a sheet; each row is a dict, without empty cells, checked by a dataclass. `#` begins a
-    comment. With `delimiter` None commas separate where there is no tab. Values of the column `key`
-    differ by more than case or Unicode form. Raises InputError."""
-    path, types = Path(path), field_types(kind)
+    """Read a sheet; each row is a dict without empty cells, checked by a dataclass.
+
+    `#` begins a comment. With `delimiter` None, commas separate the columns of a sheet without
+    tabs. Two values of the column `key` have to differ by more than case or Unicode form.
+    InputError: a wrong column or value, a key twice, no rows.
+    """
+    path = Path(path)
+    types = field_types(kind)
     rows: list[Row] = []
     seen: dict[str, Row] = {}
     for cells in sheet_cells(path, kind, delimiter=delimiter):
@@ -213,8 +230,8 @@ def load_column(
     texts: Sequence[str], kind: type, field: str, path: Path, lines: Sequence[int]
 ) -> list[Any]:
     """Return a column's values; InputError names the first wrong one, by its line."""
-    hint, expected = hints_of(kind)[field], field_types(kind)[field]
-    values = [_typed(text, expected) for text in texts]
+    hint = hints_of(kind)[field]
+    values = [_typed(text, field_types(kind)[field]) for text in texts]
     try:
         return pydantic.TypeAdapter(list[hint], config=_STRICT).validate_python(values)  # type: ignore[valid-type]
     except pydantic.ValidationError as error:
@@ -234,7 +251,7 @@ def field_types(kind: type) -> dict[str, type]:
 
 
 def _typed(cell: str, expected: type) -> Any:
-    """Return a cell's value; a text that is no number stays one, which `check` refuses."""
+    """Return a cell's value; a text that is not a number stays a text, which the check refuses."""
     try:
         return expected(cell)
     except ValueError:
@@ -249,19 +266,22 @@ def sheet_cells(path: str | Path, kind: type, *, delimiter: str | None = "\t") -
         delimiter = "\t" if any("\t" in line for _, line in (first, *others)) else ","
     mark = "tab" if delimiter == "\t" else "comma"
     separate = f"separate the columns with one {mark} each; spaces do not count"
-    head, known = Row({}, first[0], path), model_of(kind).model_fields
+
+    head = Row({}, first[0], path)
+    columns = model_of(kind).model_fields
     header = [name.strip() for name in first[1].rstrip("\r\n").split(delimiter)]
     for name in header:
-        if len(several := re.split(r"[\s,;]+", name)) > 1 and known.keys() & set(several):
+        if len(several := re.split(r"[\s,;]+", name)) > 1 and columns.keys() & set(several):
             raise head.error(f"{name!r} is one column, and holds several names", None, separate)
-        if name not in known:
-            fix = f"remove it or correct its name; known: {', '.join(known)}"
+        if name not in columns:
+            fix = f"remove it or correct its name; known: {', '.join(columns)}"
             raise head.error("unknown column", name, fix)
         if header.count(name) > 1:
             raise head.error("column twice", name, "remove one")
-    for name in known:
-        if known[name].is_required() and name not in header:
+    for name, column in columns.items():
+        if column.is_required() and name not in header:
             raise head.error("column missing", name, f"add it: {field_docs(kind)[name]}")
+
     rows = []
     for number, line in others:
         row = Row({}, number, path)
@@ -297,7 +317,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases: ten lines of them stand for gigabytes; and a key that is there twice."""
+    """Refuses a key that is there twice, and aliases: ten lines may expand to gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -68,7 +68,7 @@ class Facts:
 
     @property
     def sentences(self) -> list[str]:
-        """What is not a pair."""
+        """The rows that are sentences."""
         return [row for row in self.rows if isinstance(row, str)]
 
 
@@ -86,11 +86,11 @@ class Table:
     @classmethod
     def of_frame(cls, frame: "pd.DataFrame", labels: Mapping[str, str]) -> Self:
         """Return the columns of a frame that have a label, in the order of the labels."""
-        known = frame[[*labels]].astype(object).where(frame[[*labels]].notna(), None)
+        values = frame[[*labels]].astype(object).where(frame[[*labels]].notna(), None)
         words = {
-            i for i, name in enumerate(labels) if known[name].map(type).isin((str, bool)).any()
+            i for i, name in enumerate(labels) if values[name].map(type).isin((str, bool)).any()
         }
-        return cls([*labels.values()], known.to_numpy().tolist(), words | {0})
+        return cls([*labels.values()], values.to_numpy().tolist(), words | {0})
 
     @property
     def cells(self) -> list[list[str]]:
@@ -144,7 +144,7 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """What links to the section name."""
+        """The name by which links find the section."""
         return self.key or re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
@@ -179,11 +179,15 @@ def as_text(document: Document, width: int | None = None) -> str:
 
 
 def _groups(blocks: Iterable[Block], width: int | None) -> list[list[str]]:
-    """Return the lines of what an empty line separates: notes that follow each other are one."""
+    """Return groups of lines, which an empty line separates.
+
+    Headlines and notes that follow each other are one group.
+    """
     groups: list[list[str]] = []
     was_prose = False
     for block in blocks:
-        lines, is_prose = _lines(block, width), isinstance(block, Headline | Note)
+        lines = _lines(block, width)
+        is_prose = isinstance(block, Headline | Note)
         if lines and is_prose and was_prose:
             groups[-1] += lines
         elif lines:
@@ -203,7 +207,8 @@ def _lines(block: Block, width: int | None) -> list[str]:
             note = _wrapped(block.note, width) if block.note and block.rows else []
             return _table_lines(block, width) + note
         case Section(is_detail=False):
-            title, blocks = f"{block.title}:", [*block.blocks]
+            title = f"{block.title}:"
+            blocks = [*block.blocks]
             if is_headed := bool(blocks) and isinstance(blocks[0], Headline):
                 title += f" {blocks.pop(0).text}"  # type: ignore[union-attr]
             groups = _groups(blocks, width and width - _INDENT)
@@ -232,8 +237,8 @@ def _table_lines(table: Table, width: int | None) -> list[str]:
     columns = [*zip_longest(*rows, fillvalue="")]
     widths = [max(map(len, column)) for column in columns]
     last = len(widths) - 1
-    place = sum(widths[:last]) + 2 * last
-    is_wrapped = width is not None and last in table.words and width - place >= _LEAST_WRAPPED
+    last_start = sum(widths[:last]) + 2 * last
+    is_wrapped = width is not None and last in table.words and width - last_start >= _LEAST_WRAPPED
     lines = []
     for row in zip(*columns, strict=True):
         cells = [
@@ -242,6 +247,6 @@ def _table_lines(table: Table, width: int | None) -> list[str]:
         ]
         rest: list[str] = []
         if is_wrapped and width is not None:
-            cells[last], *rest = _wrapped(row[last], width - place) or [""]
-        lines += ["  ".join(cells).rstrip(), *(" " * place + line for line in rest)]
+            cells[last], *rest = _wrapped(row[last], width - last_start) or [""]
+        lines += ["  ".join(cells).rstrip(), *(" " * last_start + line for line in rest)]
     return lines

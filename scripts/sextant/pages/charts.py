@@ -90,22 +90,26 @@ def panels_figure(
     is_step: bool = False,
     has_points: bool = False,
 ) -> str:
-    """Draw panels side by side, then down; curves of the same name look the same in all of them.
-    With `is_step` a curve holds its value until the next (a cumulative distribution); with
-    `has_points` each value is a measured point with a mark of its own. No two figures of a page
-    share a title, which screen readers read; `height_in` is of a row of panels."""
+    """Draw panels side by side, then down; curves of the same name look the same in all panels.
+
+    With `is_step` a curve holds its value until the next (a cumulative distribution). With
+    `has_points` each value is a measured point and has a mark. Screen readers read the title, so
+    it has to be unique in a page. `height_in` is the height of a row of panels in inches.
+    """
     looks: dict[str, Look] = {}
-    for curve in (each for panel in panels for each in panel.curves if not each.is_reference):
-        place = len(looks)
-        look: Look = {"color": COLOURS[place % len(COLOURS)]}
+    curves = [curve for panel in panels for curve in panel.curves if not curve.is_reference]
+    for curve in curves:
+        index = len(looks)
+        look: Look = {"color": COLOURS[index % len(COLOURS)]}
         if curve.is_marks:
             look |= {"linestyle": "none", "marker": "o"}
         elif has_points:
-            look |= {"marker": MARKERS[place % len(MARKERS)]}
-            look |= {"linestyle": LINES[place // len(COLOURS) % len(LINES)]}
+            look |= {"marker": MARKERS[index % len(MARKERS)]}
+            look |= {"linestyle": LINES[index // len(COLOURS) % len(LINES)]}
         else:
-            look |= {"linestyle": LINES[place % len(LINES)]}
+            look |= {"linestyle": LINES[index % len(LINES)]}
         looks.setdefault(curve.name, look)
+
     n_columns = min(n_columns, len(panels))
     n_rows = -(-len(panels) // n_columns)
     # Text stays text, in the page's font. The salt makes ids, which have to be unique in the page,
@@ -113,11 +117,11 @@ def panels_figure(
     with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": title}):
         figure = Figure(figsize=(_WIDTH_IN, height_in * n_rows + 0.3), layout="constrained")
         grid = figure.subplots(n_rows, n_columns, squeeze=False).flat
-        for place, panel in enumerate(panels):
-            below = panels[place + n_columns :][:1]
+        for index, panel in enumerate(panels):
+            below = panels[index + n_columns :][:1]
             if below and below[0].x.label == panel.x.label:
                 panel = panel._replace(x=panel.x._replace(label=""))
-            _draw_panel(grid[place], panel, looks, is_step)
+            _draw_panel(grid[index], panel, looks, is_step)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         if len(looks) > 1 or has_points:
@@ -128,15 +132,18 @@ def panels_figure(
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], is_step: bool) -> None:
     is_labelled = sum(len(curve.labels) for curve in panel.curves) <= _MAX_LABELS
     for curve in panel.curves:
-        x, y = np.array(curve.x, float), np.array(curve.y, float)
+        x = np.array(curve.x, float)
+        y = np.array(curve.y, float)
         if curve.is_reference:
             axes.plot(x, y, color=INK, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.7)
             axes.text(x[0], y[0], curve.name, va="bottom", fontsize=7)
             continue
         look = looks[curve.name]
-        colour, has_marks = look["color"], "marker" in look
+        colour = look["color"]
+        has_marks = "marker" in look
         if curve.low is not None and curve.high is not None:
-            low, high = np.array(curve.low, float), np.array(curve.high, float)
+            low = np.array(curve.low, float)
+            high = np.array(curve.high, float)
             if has_marks:
                 axes.vlines(x, low, high, color=colour, alpha=0.6, linewidth=0.9)
             else:
@@ -164,8 +171,14 @@ def _add_legend(figure: Figure, looks: Mapping[str, Look]) -> None:
     # An entry's width in inches, by its letters; rows that are too long would be cut.
     entry_in = 0.55 + 0.065 * max(map(len, looks))
     n_fitting = max(1, min(8, int(figure.get_figwidth() / entry_in)))
-    place: Look = {"loc": "outside upper left", "frameon": False, "fontsize": 8}
-    figure.legend(handles, [*looks], ncols=n_fitting, **place)
+    figure.legend(
+        handles,
+        [*looks],
+        ncols=n_fitting,
+        loc="outside upper left",
+        frameon=False,
+        fontsize=8,
+    )
 
 
 def _svg_of(figure: Figure, title: str) -> str:
@@ -199,7 +212,8 @@ def _style(axes: Axes, x: Axis, y: Axis) -> None:
             axis.set_minor_locator(NullLocator())
             # Enough ticks that the axis shows at least two, and few enough to read.
             lowest, highest = (max(end, 1e-12) for end in sorted(axis.get_view_interval()))
-            few, many = (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+            few = (1.0, 2.0, 5.0)
+            many = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
             ratio = highest / lowest
             subs = many if ratio < 5 else few if ratio < 1000 else (1.0,)
             axis.set_major_locator(LogLocator(subs=subs))

@@ -23,7 +23,7 @@ _LONGEST_NAME = 100
 
 
 def render(template: Path, facts: Mapping[str, Any]) -> str:
-    """Return what a template makes of `facts`, text escaped; `drawn` takes our own HTML."""
+    """Return a template filled with `facts`; text is escaped, but for our own HTML (`drawn`)."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, _TEMPLATES]),
         autoescape=True,
@@ -31,18 +31,25 @@ def render(template: Path, facts: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    own: dict[str, Callable[..., Any]] = {"drawn": Markup, "grouped": _grouped, "prose": _prose}
-    environment.filters |= {**own, "number": number, "percent": percent, "plural": plural}
+    filters: dict[str, Callable[..., Any]] = {
+        "drawn": Markup,
+        "grouped": _grouped,
+        "prose": _prose,
+        "number": number,
+        "percent": percent,
+        "plural": plural,
+    }
+    environment.filters |= filters
     return environment.get_template(template.name).render(facts)
 
 
 def _prose(text: str) -> Markup:
-    """Return escaped text in which what stands between backticks is code."""
+    """Return escaped text; words between backticks are code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """Yield blocks that follow each other by their kind: a box of warnings, a row of figures."""
+    """Yield successive blocks of one kind together: a box of warnings, a row of figures."""
 
     def kind(block: Block) -> str:
         is_warning = isinstance(block, Note) and block.kind == "warning"
@@ -85,7 +92,7 @@ def write_page(
     json_out: str | Path | None = None,
     figures_out: Path | None = None,
 ) -> None:
-    """Write a document as a page, and where asked for its data and figures as files."""
+    """Write a document as a page, and its data and figures as files if their paths are stated."""
     write_text(html_out, as_page(document))
     if json_out is not None:
         write_json(json_out, document.data)

@@ -1,14 +1,11 @@
-"""One model of an answer, with three renderers: text, a page, JSON.
-
-Numbers, shares, durations and lists are worded here, for pages and the terminal alike. Then read
-`blocks` (documents and their text), `page` (HTML that refers to no other file, and its files) and
-`charts` (figures: curves, bars, matrices).
-"""
+"""Numbers, shares, durations and lists in words, for pages and the terminal alike."""
 
 import math
 from collections.abc import Sequence
 
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+MINUTE_S = 60
+HOUR_S = 3600
+DAY_S = 86400
 
 
 def number(value: float | None) -> str:
@@ -24,7 +21,7 @@ def percent(fraction: float | None) -> str:
 
 
 def odds(probability: float) -> str:
-    """Return a probability in words; `decide.decision` has the same bounds for options."""
+    """Return a probability in words. `decide.decision` has the same bounds for options."""
     likely = {0.9: "very likely", 0.5: "more likely than not", 0.2: "less likely than not"}
     return next((words for least, words in likely.items() if probability >= least), "unlikely")
 
@@ -35,7 +32,7 @@ def shown_chance(probability: float) -> int:
 
 
 def chance(probability: float) -> str:
-    """Return a probability to two digits, as `shown_chance` has it."""
+    """Return a probability to two digits (`shown_chance`)."""
     hundredths = shown_chance(probability)
     if hundredths == 100:
         return "> 0.99"
@@ -85,11 +82,16 @@ def per_second(rate_rps: float) -> str:
 
 
 def time_unit(duration_s: float, start_time: str | None) -> tuple[int, str]:
-    """Return the unit (s) in which times are best read, and the label of their axis."""
-    unit_s, word, shown = DAY_S, "Days", len("2023-11-01 00:00")
+    """Return the unit in seconds that suits a duration, and the label of an axis of times."""
+    unit_s = DAY_S
+    word = "Days"
+    n_letters = len("2023-11-01 00:00")
     if duration_s <= 4 * HOUR_S:
-        unit_s, word, shown = MINUTE_S, "Minutes", len("2023-11-01 00:00:00")
+        unit_s = MINUTE_S
+        word = "Minutes"
+        n_letters = len("2023-11-01 00:00:00")
     elif duration_s <= 4 * DAY_S:
-        unit_s, word = HOUR_S, "Hours"
-    start = start_time[:shown] if start_time else "the first request"
+        unit_s = HOUR_S
+        word = "Hours"
+    start = start_time[:n_letters] if start_time else "the first request"
     return unit_s, f"{word} since {start}"
