@@ -1,8 +1,11 @@
 """Facts of GPUs and LLMs, engines, prices, memory and SLOs.
 
-`gpu` reads a device type's facts (`resources/gpus/<gpu_id>.yaml`) and makes GPU profiles of them: n
-devices of one type that serve one replica, with a price from the tables of providers. `llm`
-computes an LLM's facts from its `config.json`, and the memory of its server; `speculation` what
-drafts for it and how much of that is accepted. `engine` is what is known of engines. `slo` has
-limits of latencies and the load.
+In go configurations and data sheets (`config.json`; `gpus`, `engines` and `prices` of resources);
+out come typed facts, or an InputError that names the field.
+
+Read `gpu` first: device types, GPU profiles (n devices of one type that serve one replica) and
+their prices. `engine` has what engines take of the memory and how they schedule. `llm` has the
+facts of an LLM and the memory of its server; `llm_config` reads a `config.json`, `llm_families` and
+`llm_hybrids` count its parameters. `speculation` adds what drafts tokens and how many are accepted,
+`startup` how long a replica takes to start. `slo` has limits of latencies and the load.
 """

@@ -1,4 +1,4 @@
-"""What is known of engines: how they share out memory and schedule (`resources/engines/*.yaml`)."""
+"""Data sheets of engines: memory that they take, how they schedule (`resources/engines/*.yaml`)."""
 
 import re
 from functools import cache
@@ -8,18 +8,18 @@ from sextant.base.resources import resource
 from sextant.base.sheets import read_yaml
 
 _FOLDER = resource("engines")
-DEFAULT_ENGINE = "vllm"  # what an engine without a data sheet is taken for
+DEFAULT_ENGINE = "vllm"  # its data sheet stands for an engine without one
 
 
 class EngineMemory(NamedTuple):
     """What a server takes of each GPU."""
 
     utilization: float  # share of the memory, by default
-    is_of_free: bool  # whether that is a share of what the weights leave, and not of all
+    is_of_free: bool  # the share is of the memory that the weights leave, not of all memory
     framework_gib: float
     graphs_gib: float  # CUDA graphs
-    has_activations: bool  # whether the share has to hold the largest step's
-    sampler_bytes: int  # of a sequence and a word of the vocabulary, while a step is sampled
+    has_activations: bool  # the share has to hold the activations of the largest step
+    sampler_bytes: int  # per sequence and word of the vocabulary, while tokens are sampled
 
 
 class EngineScheduler(NamedTuple):
@@ -29,8 +29,8 @@ class EngineScheduler(NamedTuple):
     max_num_batched_tokens: int
     is_asynchronous: bool  # a step is planned while the one before it runs
     prompts_first: bool  # steps with prompts have no decodes
-    reserved_share: float  # of the output, for which a request has to find memory when it joins
-    max_waiting_steps: int = 0  # for which prompts are gathered before a step computes them
+    reserved_share: float  # share of a request's output that needs free memory when it joins
+    max_waiting_steps: int = 0  # steps for which prompts are gathered before one computes them
 
 
 def is_known_engine(engine: str) -> bool:
@@ -51,7 +51,7 @@ def memory_sheet(engine: str) -> EngineMemory:
 
 @cache
 def scheduler_sheet(engine: str, version: str = "") -> EngineScheduler:
-    """Return how a version of an engine schedules; without one, the newest that is known."""
+    """Return how a version of an engine schedules; without a version, the newest on the sheet."""
     values = dict(_sheet(engine)["scheduler"])
     for since, changed in values.pop("since", {}).items():
         if not version_numbers(version) or version_numbers(version) >= version_numbers(since):
@@ -60,12 +60,12 @@ def scheduler_sheet(engine: str, version: str = "") -> EngineScheduler:
 
 
 def handover_ms(engine: str) -> float:
-    """Return what an engine takes to hand a request from prefill to decode, beside the network."""
+    """Return the time (ms) to hand a request from prefill to decode, without the network's."""
     return float(_sheet(engine)["handover_ms"])
 
 
 def version_numbers(version: str) -> list[int]:
-    """Return the numbers of a version, by which it is older or newer than others."""
+    """Return the numbers of a version, which order versions by age."""
     return [int(part) for part in re.findall(r"[0-9]+", version)]
 
 

@@ -22,7 +22,7 @@ MAX_GPUS = 9999  # most devices of a profile that `<n>x<gpu_id>` names
 MIG_PREFIX = "MIG-"  # of the UUID of an instance of a divided GPU
 GpuId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 Price = Annotated[float, Field(ge=0.0001, le=1e6)]
-"""In USD per hour; 0 would hide a price that nobody has filled in."""
+"""In USD per hour; 0 is refused: it would hide a price that nobody has filled in."""
 PriceDate = Annotated[str, Field(pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
 """A year, a month or a day."""
 NGpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
@@ -56,9 +56,12 @@ class GPU:
     """most power in W that one device draws for long (TDP); left out if not published"""
 
     def dense_tflops(self, precision: str) -> float:
-        """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`. Without
-        units for a type, or slower ones, it is that of 16 bits, as of weight-only formats (INT4).
-        With 4-bit units MXFP4 weights meet 8-bit activations; TF32 has half the rate of 16 bits."""
+        """Return the peak rate of products in a served precision, one of `llm.PRECISIONS`.
+
+        It is the rate of 16 bits where the device has no faster units for a type, and for
+        weight-only formats (INT4). MXFP4 weights are multiplied with 8-bit activations on devices
+        with 4-bit units. fp32 is computed as TF32, at half the rate of 16 bits.
+        """
         if precision == "fp32":
             return self.dense_16bit_tflops / 2
         rates = {
@@ -92,12 +95,12 @@ class GPUProfile:
     gpu_profile_id: str
     gpu: GPU
     n_gpus: NGpus
-    usd_per_hour: Annotated[float, Field(ge=0, le=1e6)] = math.nan  # price; nan if it is not known
+    usd_per_hour: Annotated[float, Field(ge=0, le=1e6)] = math.nan  # price; nan: unknown
     gpu_model: str | None = None
     """The device type as a cluster's scheduler names it; no measurement depends on it."""
     price_source: str | None = None
-    """Whose price it is, e.g. the provider and its region; None: not said."""
-    price_as_of: str | None = None  # its date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said
+    """Whose price it is, e.g. the provider and its region; None: not stated."""
+    price_as_of: str | None = None  # date of the price, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`
 
     @property
     def devices(self) -> Devices:
@@ -153,9 +156,12 @@ _MIG_GPUS = ("A100", "A30", "H100", "H200", "B200", "B300", "GB200", "GB300", "R
 
 
 def mig_slice(gpu: GPU, profile: str) -> GPU:
-    """Return the slice of a GPU that a MIG profile names: `3g.20gb` of an A100-40GB has three of
-    seven compute slices (an A30 has four), and the eighths (fourths) of memory and bandwidth next
-    to 20 GB (NVIDIA, Multi-Instance GPU User Guide). InputError if there is none."""
+    """Return the slice of a GPU that a MIG profile names; InputError: there is no such slice.
+
+    A GPU has seven compute slices and eight of memory and bandwidth (an A30: four and four). The
+    slice `3g.20gb` of an A100-40GB has three compute slices, and the eighths of memory that come
+    nearest to 20 GB (NVIDIA, Multi-Instance GPU User Guide).
+    """
     match = re.fullmatch(r"([1-7])g\.([0-9]+)gb", profile)
     if not match or not gpu.gpu_id.startswith(_MIG_GPUS):
         problem = f"{gpu.gpu_id} has no MIG profile {profile!r}"
@@ -167,7 +173,8 @@ def mig_slice(gpu: GPU, profile: str) -> GPU:
         whole = f"{gpu.memory_gib:g} GiB and {n_compute} compute slices"
         fix = "write the name that `nvidia-smi mig -lgip` prints"
         raise InputError(f"{profile} is not a slice of {whole}", field="mig_profile", fix=fix)
-    compute, part = int(match[1]) / n_compute, memory / n_memory
+    compute = int(match[1]) / n_compute
+    part = memory / n_memory
     rates = ("dense_16bit_tflops", "dense_fp8_tflops", "dense_int8_tflops", "dense_fp4_tflops")
     parts = {name: value * compute for name in rates if (value := getattr(gpu, name)) is not None}
     return replace(
@@ -221,8 +228,8 @@ class ProviderPriceRow:
 class PriceOrigin(NamedTuple):
     """Where prices come from, and from when they are."""
 
-    source: str | None  # provider and region, or the user's file; None: not said
-    first: str | None  # oldest date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not said
+    source: str | None  # provider and region, or the user's file; None: not stated
+    first: str | None  # oldest date, `YYYY`, `YYYY-MM` or `YYYY-MM-DD`; None: not stated
     last: str | None
     is_old: bool
     """Whether the oldest is more than a year before the newest price of the tables that ship.
@@ -266,32 +273,38 @@ def priced(profile: GPUProfile, provider: str) -> GPUProfile | None:
 
 def cheapest(profile: GPUProfile, among: Iterable[str] = ()) -> GPUProfile | None:
     """Return a profile at its lowest price among providers, by default all; None if unsold."""
-    found = filter(None, (priced(profile, name) for name in among or providers()))
-    return min(found, key=lambda each: each.usd_per_hour, default=None)
+    offers = filter(None, (priced(profile, name) for name in among or providers()))
+    return min(offers, key=lambda offer: offer.usd_per_hour, default=None)
 
 
 def has_own_price(profile: GPUProfile) -> bool:
-    """Return whether a profile's price is its source's own: not of a table that ships."""
+    """Return whether a profile has a price that is not from a table that ships."""
     provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
     regions = {row["region"] for row in _rows(provider)} if region else set()
     return not math.isnan(profile.usd_per_hour) and region not in regions
 
 
 def offered_profiles(among: Iterable[str] = ()) -> dict[str, GPUProfile]:
-    """Return what providers sell at the lowest price: whole machines, and halves of them."""
-    among, names = [*among] or providers(), set()
+    """Return the profiles that providers sell, at the lowest price.
+
+    They are whole machines, and halves of them down to one GPU.
+    """
+    among = [*among] or providers()
+    names = set()
     for row in (row for name in among for row in _rows(name)):
         n_gpus = row["n_gpus"]
         while n_gpus >= 1:
             names.add(f"{n_gpus}x{row['gpu_id']}")
             n_gpus //= 2
-    found = (cheapest(profile_of_id(name), among) for name in sorted(names))
-    return {each.gpu_profile_id: each for each in found if each is not None}
+    offers = (cheapest(profile_of_id(name), among) for name in sorted(names))
+    return {offer.gpu_profile_id: offer for offer in offers if offer is not None}
 
 
 def rental(profile: GPUProfile) -> tuple[Row | None, int, float]:
-    """Return the least that can be rented: a provider's machine, or None where replicas are rented
-    one by one; for how many replicas it has room; and its price in USD per hour."""
+    """Return the smallest machine to rent, its room in replicas, and its price in USD per hour.
+
+    The machine is a row of the provider's table, None where replicas are rented one by one.
+    """
     provider, _, region = (profile.price_source or "").partition(_ON_DEMAND)
     row = _machine(profile, provider) if provider in providers() else None
     if row is None or row["region"] != region:
@@ -300,7 +313,7 @@ def rental(profile: GPUProfile) -> tuple[Row | None, int, float]:
 
 
 def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
-    """Return a warning if replicas leave devices of the machines unused that a provider rents."""
+    """Return a warning if a provider rents whole machines, and replicas leave some GPUs unused."""
     row, room, usd_per_hour = rental(profile)
     machines = -(-replicas // room)
     if row is None or replicas * profile.n_gpus == machines * row["n_gpus"]:
@@ -314,7 +327,8 @@ def share_lines(profile: GPUProfile, replicas: int) -> list[str]:
 
 
 def _machine(profile: GPUProfile, provider: str) -> Row | None:
-    gpu_id, n_gpus = profile.gpu.gpu_id, profile.n_gpus
+    gpu_id = profile.gpu.gpu_id
+    n_gpus = profile.n_gpus
     rows = [row for row in _rows(provider) if row["gpu_id"] == gpu_id and row["n_gpus"] >= n_gpus]
     return min(rows, key=lambda row: (row["n_gpus"], row["usd_per_hour"]), default=None)
 
@@ -330,11 +344,11 @@ def _newest() -> str:
 
 def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[PriceOrigin]:
     """Return where prices come from, `price_source, price_as_of`, one entry per source."""
-    known: dict[str, list[str]] = {}
+    dates_of: dict[str, list[str]] = {}
     for source, as_of in sorted({(source or "", as_of or "") for source, as_of in prices}):
-        known.setdefault(source, []).extend([as_of] if as_of else [])
+        dates_of.setdefault(source, []).extend([as_of] if as_of else [])
     origins = []
-    for source, dates in known.items():
+    for source, dates in dates_of.items():
         first, last = (dates[0], dates[-1]) if dates else (None, None)
         is_old = first is not None and _month(first) < _month(_newest()) - 12
         origins.append(PriceOrigin(source or None, first, last, is_old))
@@ -342,13 +356,13 @@ def price_origins(prices: Iterable[tuple[str | None, str | None]]) -> list[Price
 
 
 def origin_line(origins: Iterable[PriceOrigin]) -> str:
-    """Return in one line where prices come from, and which are old."""
+    """Return a line that says where prices come from, and which are old."""
     parts = []
-    for each in origins:
+    for origin in origins:
         # A day is more than a reader has to know.
-        months = dict.fromkeys(date[:7] for date in (each.first, each.last) if date)
-        span = " to ".join(months) + (", old" if each.is_old else "")
-        parts.append(f"{each.source or 'as given'} ({span or 'no date'})")
+        months = dict.fromkeys(date[:7] for date in (origin.first, origin.last) if date)
+        span = " to ".join(months) + (", old" if origin.is_old else "")
+        parts.append(f"{origin.source or 'as given'} ({span or 'no date'})")
     return f"Prices: {'; '.join(parts)}."
 
 
@@ -356,9 +370,9 @@ def old_price_lines(origins: Iterable[PriceOrigin]) -> list[str]:
     """Return a warning for each source with old prices."""
     newer = f"--prices {' or '.join(providers())} has prices of {_newest()[:4]}"
     return [
-        f"The prices are old: {each.source or 'as given'}, {each.first}. {newer}."
-        for each in origins
-        if each.is_old
+        f"The prices are old: {origin.source or 'as given'}, {origin.first}. {newer}."
+        for origin in origins
+        if origin.is_old
     ]
 
 

@@ -1,11 +1,11 @@
 """Facts of an LLM, computed from the shapes in its Hugging Face `config.json`; memory of a server.
 
 In: a `config.json`, or sizes that the user states. Out: an `LLM` (layers, heads, parameters, bytes
-of weights and KV cache), in the precision it is served in, or an error that names the field that
-is missing or unknown. `llm_config` reads the file, `llm_families` and `llm_hybrids` count.
+of weights and KV cache) in the precision in which it is served, or an InputError that names the
+missing or unknown field. `llm_config` reads the file, `llm_families` and `llm_hybrids` count.
 
-`memory_of` is the one place that counts what the weights and the engine take of the devices, and
-what is left: feasibility, the batch weight, the law, simulations and answers use it.
+`memory_of` is the one place that counts the memory that weights and engine take, and the memory
+that is left: feasibility, the batch weight, the law, simulations and answers use it.
 """
 
 import math
@@ -53,9 +53,13 @@ _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1, "nvfp4": 9 / 16}
 
 @dataclass(frozen=True)
 class LLM:
-    """An LLM's architecture. Sizes are counts; nothing here depends on where it runs. The fields
-    with a default describe a dense, unquantized decoder with ordinary attention. Bounds are checked
-    where facts are read from a file of a cell, not by `LLM(…)`."""
+    """An LLM's architecture. Sizes are counts and do not depend on where the LLM runs.
+
+    It is one type of 35 fields, for they are the columns of table `llm` and the keys of a cell's
+    definition in `run.json`, and the law, memory and simulations use fields of all kinds together.
+    The defaults describe a dense, unquantized decoder with ordinary attention. Bounds are checked
+    when facts are read from a cell's file, not by `LLM(…)`.
+    """
 
     llm_type: str  # `model_type` of the config, e.g. `opt`; of its text part if it has others
     n_layers: PositiveInt  # layers that generate: those of the decoder
@@ -69,40 +73,43 @@ class LLM:
     dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_BYTES)})$")]
     n_parameters: PositiveInt  # with embeddings and every expert; tied matrices count once
     n_flop_parameters: PositiveInt
-    """Parameters that a token is multiplied with on its way through the decoder: all matrices but
-    look-up tables, and of the routed experts as many as a token uses. Of an encoder-decoder: every
-    output token; the decoder's matrices, of cross-attention Q and O."""
+    """Parameters that a token is multiplied with on its way through the decoder.
+
+    They are all matrices but look-up tables; of the routed experts only those that one token uses.
+    In an encoder-decoder they are the decoder's matrices for an output token, with Q and the output
+    matrix of cross-attention."""
     is_encoder_decoder: bool = False
     n_encoder_layers: NonNegativeInt = 0
     n_encoder_flop_parameters: NonNegativeInt = 0
-    """Parameters that an input token of an encoder-decoder is multiplied with, once: the encoder's
-    matrices, and K and V of the decoder's cross-attention."""
+    """Parameters that an input token of an encoder-decoder is multiplied with, once.
+
+    They are the encoder's matrices, and K and V of the decoder's cross-attention."""
     n_experts: NonNegativeInt = 0  # routed experts of a layer; 0 if dense; shared ones do not count
     n_experts_per_token: NonNegativeInt = 0  # routed experts of a layer that one token uses
     n_expert_parameters: NonNegativeInt = 0  # matrices of all routed experts of all layers
     n_attention_parameters: NonNegativeInt = 0  # matrices of the attention of all layers
     n_mlp_parameters: NonNegativeInt = 0  # matrices of all MLPs, shared experts included
     kv_latent_size: NonNegativeInt = 0
-    """Numbers in the one vector that multi-head latent attention (MLA) keeps per token and layer; 0
-    for attention that keeps K and V of every KV head."""
+    """Numbers in the vector that multi-head latent attention (MLA) keeps per token and layer; 0 for
+    attention that keeps K and V of every KV head."""
     kv_dtype: Annotated[str, Field(pattern=f"^({'|'.join(_KV_DTYPE_BYTES)})?$")] = ""
-    """Data type of the KV cache, where it is not `dtype`: the server's choice, not the config's."""
+    """Data type of the KV cache, which the server chooses; empty: `dtype`."""
     weight_bits: NonNegativeFloat = 0.0
     """Bits of a quantized weight, its share of scales and zero points included; 0: unquantized."""
-    n_quantized_parameters: NonNegativeInt = 0  # the others are stored as `dtype`
-    n_quantized_expert_parameters: NonNegativeInt = 0  # of these, parameters of routed experts
+    n_quantized_parameters: NonNegativeInt = 0  # all other parameters are stored as `dtype`
+    n_quantized_expert_parameters: NonNegativeInt = 0  # quantized parameters of routed experts
     weight_format: str = ""  # type of the quantized weights, one of `QUANTIZED`; empty: unquantized
-    expert_format: str = ""  # of the routed experts, where it is not `weight_format`
+    expert_format: str = ""  # type of the routed experts' weights; empty: `weight_format`
     expert_bits: NonNegativeFloat = 0.0
-    """Bits of the routed experts' quantized weights, where they are not `weight_bits`."""
+    """Bits of a quantized weight of the routed experts; 0: `weight_bits`."""
     is_weight_only: bool = False  # weights are multiplied as 16-bit numbers (GPTQ, AWQ, INT4)
-    sliding_window_tokens: NonNegativeInt = 0  # that a layer looks back on; 0 if none has a window
+    sliding_window_tokens: NonNegativeInt = 0  # tokens in a layer's window; 0: no layer has one
     n_sliding_layers: NonNegativeInt = 0
-    n_attention_layers: NonNegativeInt = 0  # 0: all; the others keep a state of fixed size
+    n_attention_layers: NonNegativeInt = 0  # 0: all; other layers keep a state of fixed size
     state_bytes_per_request: NonNegativeInt = 0  # of layers of linear attention and Mamba
     kv_values: NonNegativeFloat = 0.0
     """Numbers that one token leaves in the KV cache of all layers; 0: all layers are alike."""
-    sliding_kv_values: NonNegativeFloat = 0.0  # of `kv_values`, those of layers with a window
+    sliding_kv_values: NonNegativeFloat = 0.0  # the part of `kv_values` in layers with a window
 
     @property
     def attention(self) -> str:
@@ -124,7 +131,8 @@ class LLM:
     @property
     def expert_weight_bytes(self) -> int:
         """Bytes of all routed experts of all layers."""
-        n, bits = self.n_quantized_expert_parameters, self.expert_bits or self.weight_bits
+        n = self.n_quantized_expert_parameters
+        bits = self.expert_bits or self.weight_bits
         return (self.n_expert_parameters - n) * DTYPE_BYTES[self.dtype] + round(n * bits / 8)
 
     @property
@@ -136,7 +144,7 @@ class LLM:
 
     @property
     def attention_weight_bytes(self) -> float:
-        """Of `step_weight_bytes`, those of attention."""
+        """The part of `step_weight_bytes` that belongs to attention."""
         dense = max(self.n_flop_parameters - self.n_active_expert_parameters, 1)
         return min(self.n_attention_parameters / dense, 1.0) * self.step_weight_bytes
 
@@ -152,7 +160,8 @@ class LLM:
     @property
     def flop_parameters(self) -> dict[str, float]:
         """`n_flop_parameters` by the precision (`PRECISIONS`) of their products."""
-        plain, packed = DTYPE_PRECISION[self.dtype], self.weight_format
+        plain = DTYPE_PRECISION[self.dtype]
+        packed = self.weight_format
         if self.is_weight_only or not packed:
             return {plain: float(self.n_flop_parameters)}
         dense: float = self.n_quantized_parameters - self.n_quantized_expert_parameters
@@ -173,7 +182,7 @@ class LLM:
 
     @property
     def sliding_kv_bytes_per_token(self) -> float:
-        """Of `kv_bytes_per_token`, those of layers that keep `sliding_window_tokens` tokens."""
+        """The part of `kv_bytes_per_token` in layers that keep `sliding_window_tokens` tokens."""
         alike = self.n_sliding_layers * self._kv_values_of_layer
         return (self.sliding_kv_values if self.kv_values else alike) * self._kv_number_bytes
 
@@ -199,18 +208,20 @@ class Speculating(LLM):
     @property
     def undrafted(self) -> LLM:
         """The LLM without speculation."""
-        return LLM(**{each.name: getattr(self, each.name) for each in fields(LLM)})
+        return LLM(**{field.name: getattr(self, field.name) for field in fields(LLM)})
 
 
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
-    """Read the facts of an LLM from its `config.json`, served in `dtype`, by default the config's;
-    of a vision-language config the text part, without the vision tower. InputError: not JSON, an
-    unknown family, a missing field, or one that changes size or cost and is not known."""
+    """Read the facts of an LLM from its `config.json`, served in `dtype`, by default the config's.
+
+    A vision-language config counts by its text part, without the vision tower. InputError: not
+    JSON, an unknown family, a missing field, or an unknown field that changes size or cost.
+    """
     config = read_config(path, dtype)
     name = config.word("model_type")
     if (family := families().get(name)) is None:
-        known = ", ".join(sorted(families()))
-        fix = f"use one of {known}, give --parameters, --layers and --kv-bytes-per-token in place "
+        names = ", ".join(sorted(families()))
+        fix = f"use one of {names}, give --parameters, --layers and --kv-bytes-per-token in place "
         fix += "of it, or add the family to sextant/facts/families.yaml"
         raise config.error(f"unknown family {name!r}", "model_type", fix)
     config.require(**family.requires)
@@ -222,7 +233,7 @@ def load_llm(path: str | Path, dtype: str | None = None) -> LLM:
 
 
 def config_file(hf_config: Path) -> Path:
-    """Return the file of an LLM's config: the one that is given, or that of its folder."""
+    """Return the file of an LLM's config; a folder has it as `config.json`."""
     return hf_config / "config.json" if hf_config.is_dir() else hf_config
 
 
@@ -239,17 +250,19 @@ def shipped_config(llm_id: str) -> Path | None:
     return path if path.stem == llm_id and path.is_file() else None
 
 
-# Of an LLM whose sizes its user gives; most mixtures of experts of today have these.
-_HEAD_DIM, _VOCABULARY = 128, 128_000
-_EXPERTS, _EXPERTS_PER_TOKEN = 128, 8
+# Sizes that the user does not state; most of today's mixtures of experts have these.
+_HEAD_DIM = 128
+_VOCABULARY = 128_000
+_EXPERTS = 128
+_EXPERTS_PER_TOKEN = 8
 _HIDDEN_SQUARES = 12  # A layer has about 12 · hidden size² parameters: 4 in attention, 8 in the MLP
-_FORMATS = ((6.0, "int4"), (12.0, "fp8"))  # up to how many bits of a weight; above, none
+_FORMATS = ((6.0, "int4"), (12.0, "fp8"))  # format by the most bits of a weight; above: none
 _Size = Annotated[float, Field(gt=0, le=1e15)]
 
 
 @dataclass(frozen=True)
 class GivenSizes:
-    """Sizes that the user gives of an LLM; the others are those of a usual decoder of this size."""
+    """Sizes of an LLM that the user states; all others are those of a usual decoder."""
 
     n_parameters: _Size  #: give all parameters, above 0 to 1e15
     n_layers: Annotated[int, Field(ge=1, le=10_000)]  #: give 1 to 10,000 layers
@@ -266,9 +279,12 @@ class GivenSizes:
             raise InputError(problem, field="n_active_parameters", fix="give no more than all")
 
     def llm(self) -> LLM:
-        """Return the facts. Where fewer parameters are active than there are, the others are
-        experts: of A active and P in all, experts are (P - A) / (1 - k / n), of which a token uses
-        k of n."""
+        """Return the facts.
+
+        If fewer parameters are active than there are, the LLM is a mixture of experts. With A
+        active parameters of P, its experts have (P − A) / (1 − k / n), where a token uses k of n
+        experts.
+        """
         active = self.n_active_parameters or self.n_parameters
         is_moe = active < self.n_parameters
         idle = self.n_parameters - active
@@ -307,8 +323,8 @@ class GivenSizes:
 
     def description(self) -> str:
         """Return a sentence for answers: which sizes the user gave, and where others come from."""
-        given = ", ".join(f"{k} {v:g}" for k, v in vars(self).items() if v is not None)
-        return f"The LLM's sizes were given ({given}); all others are those of a usual decoder."
+        sizes = ", ".join(f"{k} {v:g}" for k, v in vars(self).items() if v is not None)
+        return f"The LLM's sizes were given ({sizes}); all others are those of a usual decoder."
 
 
 _NAMED = re.compile(r"(?<![a-z0-9])(fp8|nvfp4|mxfp4|int8|int4|awq|gptq)(?![a-z0-9])")
@@ -332,15 +348,18 @@ def kv_precision_of(llm: LLM) -> str:
 
 
 def served(llm: LLM, precision: str | None = None, kv_precision: str | None = None) -> LLM:
-    """Return the facts of an LLM served in a precision, its config's if None; InputError: unknown.
-    A checkpoint keeps what it quantizes. Else all matrices of the layers are quantized, but as in
-    published ones NVFP4 leaves attention of a mixture alone, MXFP4 all but routed experts."""
-    for field, value, known in (
+    """Return the facts of an LLM served in a precision, by default its config's.
+
+    A checkpoint of this precision stays as it is. Otherwise all matrices of the layers are
+    quantized. In a mixture of experts, as in published checkpoints, NVFP4 leaves out attention, and
+    MXFP4 all but the routed experts. InputError: an unknown precision.
+    """
+    for field, value, precisions in (
         ("kv_precision", kv_precision, KV_PRECISIONS),
         ("precision", precision, PRECISIONS),
     ):
-        if value not in (None, *known):
-            fix = f"use one of {', '.join(known)}"
+        if value not in (None, *precisions):
+            fix = f"use one of {', '.join(precisions)}"
             raise InputError(f"unknown precision {value!r}", field=field, fix=fix)
     if kv_precision is not None:
         llm = replace(llm, kv_dtype=DTYPES.get(kv_precision, kv_precision))
@@ -357,23 +376,23 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
 
 
 class Memory(NamedTuple):
-    """What is where in the memory of all devices of a replica, in bytes."""
+    """How the memory of all devices of a replica is used, in bytes."""
 
     device_bytes: float
-    usable_bytes: float  # what weights and KV cache may take
+    usable_bytes: float  # for weights and KV cache
     weight_bytes: float
     token_bytes: float  # KV cache of a token in the layers that keep all tokens
     window_token_bytes: float
     window_tokens: int  # tokens of a request that layers with a sliding window keep
-    state_bytes: float  # what a request takes whatever its length
+    state_bytes: float  # of a request, independent of its length
 
     @property
     def kv_bytes(self) -> float:
-        """What the weights leave for the KV cache, at least 0."""
+        """Memory that the weights leave for the KV cache, at least 0."""
         return max(0.0, self.usable_bytes - self.weight_bytes)
 
     def request_bytes(self, tokens: float) -> float:
-        """Return what a request with so many tokens, input and output, takes."""
+        """Return the KV cache of a request with `tokens`, input and output."""
         kept = self.window_token_bytes * min(tokens, self.window_tokens)
         return self.token_bytes * tokens + kept + self.state_bytes
 
@@ -391,17 +410,23 @@ def memory_of(
     engine: str | None = None,
     data_parallel: float = 1,
 ) -> Memory:
-    """Return the memory of a server that serves an LLM on all of its devices, which share weights
-    and KV heads; with fewer heads than devices each has one, and each has MLA's latent vector. A
-    server may use the share `utilization`, by default the engine's or vLLM's, of which it takes
-    some itself (`facts.engine`; engine None: an upper bound). `data_parallel` copies of attention
-    have weights and requests of their own."""
-    n, total = devices.n_gpus, devices.memory_bytes
+    """Return how a server uses the memory of its devices.
+
+    The devices share weights and KV heads; with fewer heads than devices each device has one head,
+    and each has MLA's latent vector. The server may use the share `utilization` of the memory, by
+    default the engine's, and takes some of it itself (`facts.engine`). Without an engine the result
+    is an upper bound. Each of `data_parallel` copies of attention has its own weights and requests.
+    """
+    n = devices.n_gpus
+    total = devices.memory_bytes
+
     weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes
     draft = llm.draft if isinstance(llm, Speculating) else None
     weights += draft.weight_bytes if draft else 0
+
     name = engine or DEFAULT_ENGINE
-    sheet, plan = memory_sheet(name), scheduler_sheet(name)
+    sheet = memory_sheet(name)
+    plan = scheduler_sheet(name)
     share = sheet.utilization if utilization is None else utilization
     usable = total * share
     if devices.kind == "cpu":
@@ -414,13 +439,14 @@ def memory_of(
         widths = (2 + used) * llm.hidden_size + (used or 1) * 3 * llm.ffn_size / n
         layer = plan.max_num_batched_tokens * widths * DTYPE_BYTES[llm.dtype]
         sampling = plan.max_num_seqs * llm.vocab_size * sheet.sampler_bytes
-        own = sheet.framework_gib * GIB + max(layer, sampling) * sheet.has_activations
+        overhead = sheet.framework_gib * GIB + max(layer, sampling) * sheet.has_activations
         seen = total - n * devices.reserved_gib * GIB
         left = seen - n * sheet.graphs_gib * GIB
         if sheet.is_of_free:
-            usable = weights + share * max(left - n * own - weights, 0.0)
+            usable = weights + share * max(left - n * overhead - weights, 0.0)
         else:
-            usable = min(seen * share, left) - n * own
+            usable = min(seen * share, left) - n * overhead
+
     copies = n / min(n, data_parallel * (1 if llm.kv_latent_size else llm.n_kv_heads))
     windowed = llm.sliding_kv_bytes_per_token
     of_draft = draft.kv_bytes_per_token if draft else 0

@@ -27,8 +27,8 @@ _ALIASES = (
     ("dtype", "torch_dtype"),
 )
 _GROUPS = {name: group for group in _ALIASES for name in group}
-# Fields whose value changes the size or the cost. If a family's code does not read one that is
-# set, the config is of a variant that would be sized wrongly.
+# Fields whose value changes the size or the cost. If a family's code does not read such a field and
+# it is set, the config belongs to a variant that would be sized wrongly.
 _SIZING = re.compile(
     r"bias$|^tie_|hidden_size|intermediate|ffn|n_inner|vocab_size|head_dim|heads$|_layers$|n_layer"
     r"|n_head|expert|moe|lora|mamba|ssm|conv|cross_attention|multi_query|pruned_heads|layer_types"
@@ -46,11 +46,13 @@ class Config:
     """An LLM's config, or a section of it: a missing field is an error that names it."""
 
     def __init__(self, values: Any, file: Path | str, section: str = "") -> None:
-        self.values, self.file, self._section = values, file, section
+        self.values = values
+        self.file = file
+        self._section = section
         self._read: set[str] = set()
         if not isinstance(values, dict):
-            problem, fix = "not a JSON object", "save it again"
-            raise InputError(problem, file=file, field=section or None, fix=fix)
+            problem = "not a JSON object"
+            raise InputError(problem, file=file, field=section or None, fix="save it again")
 
     def section(self, field: str, values: Any = None) -> "Config":
         """Return a part, by default the value of a field; errors name `<section>.<field>`."""
@@ -65,14 +67,14 @@ class Config:
         return InputError(problem, file=self.file, field=field, fix=fix)
 
     def optional(self, name: str, default: Any = None) -> Any:
-        """Return a field whose absence, or `null`, means something in the family's code."""
+        """Return a field that may be absent or `null`; the family's code gives that a meaning."""
         group = _GROUPS.get(name, (name,))
         self._read.update(group)
-        given = {key: self.values[key] for key in group if self.values.get(key) is not None}
-        if len({repr(value) for value in given.values()}) > 1:
-            names = ", ".join(f"{key} = {value}" for key, value in given.items())
+        values = {key: self.values[key] for key in group if self.values.get(key) is not None}
+        if len({repr(value) for value in values.values()}) > 1:
+            names = ", ".join(f"{key} = {value}" for key, value in values.items())
             raise self.error(f"names of one thing disagree ({names})", name, "keep the right one")
-        return next(iter(given.values()), default)
+        return next(iter(values.values()), default)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field that has to be there, unless it has a default."""
@@ -113,7 +115,7 @@ class Config:
         """Return a list of names (`str`) or whole numbers (`int`); it may have a default."""
         value = self.get(name, default)
         # By the exact type: `true` is an `int` to Python.
-        if not isinstance(value, list) or any(type(each) is not kind for each in value):
+        if not isinstance(value, list) or any(type(item) is not kind for item in value):
             what = {str: "names", int: "whole numbers"}[kind]
             raise self.error(f"{value!r} is not a list of {what}", name, f"give {what} in [ ]")
         return value
@@ -121,7 +123,7 @@ class Config:
     def by_layer(
         self, name: str, layers: int, allowed: tuple[Any, ...], default: list[Any] | None = None
     ) -> list[Any]:
-        """Return what a field says of each layer, one of `allowed`."""
+        """Return the value of each layer, one of `allowed`, from a field that lists them."""
         values = self.listing(name, type(allowed[0]), default)
         if len(values) != layers or not set(values) <= set(allowed):
             words = " or ".join(map(str, allowed))
@@ -130,7 +132,7 @@ class Config:
         return values
 
     def require(self, **expected: Any) -> None:
-        """Raise InputError if a field has another value than the one that the formula is for."""
+        """Raise InputError if a field has a value that the family's formula does not cover."""
         for name, value in expected.items():
             if self.optional(name, value) != value:
                 text = str(value).lower() if isinstance(value, bool) else value
@@ -138,7 +140,7 @@ class Config:
                 raise self.error("unsupported variant", name, fix)
 
     def ignore(self, *names: str) -> None:
-        """Mark fields as read that change nothing in this family."""
+        """Mark fields as read: they change nothing in this family."""
         self._read.update(names)
 
     def refuse_unread_fields(self) -> None:
@@ -152,7 +154,7 @@ class Config:
 
 
 def read_config(path: str | Path, dtype: str | None = None) -> Config:
-    """Read what a `config.json` says of text; InputError if it is no JSON or generates none."""
+    """Read the text part of a `config.json`; InputError: not JSON, or the LLM generates no text."""
     try:
         values = read_object(path, fix="save the config again")
     except FileNotFoundError:
@@ -161,12 +163,13 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
     text = _text_part(values, path)
     file = Path(path).with_name("hf_quant_config.json")  # of NVIDIA's ModelOpt
     if Path(path).name == "config.json" and file.is_file():
-        given = Config(read_object(file, fix="save the file again"), file).section("quantization")
+        config = Config(read_object(file, fix="save the file again"), file)
+        stated = config.section("quantization")
         packed = {
             "quant_method": "modelopt",
-            "quant_algo": given.optional("quant_algo"),
-            "ignore": given.optional("exclude_modules"),
-            "kv_cache_scheme": given.optional("kv_cache_quant_algo"),
+            "quant_algo": stated.optional("quant_algo"),
+            "ignore": stated.optional("exclude_modules"),
+            "kv_cache_scheme": stated.optional("kv_cache_quant_algo"),
         }
         text = {"quantization_config": packed, **text}
     if dtype is not None:
@@ -175,7 +178,7 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
 
 
 def encoded_inputs(path: str | Path) -> list[str]:
-    """Return what the LLM of a `config.json` takes beside text, which its facts leave out."""
+    """Return the inputs beside text that an LLM takes, e.g. images; its facts leave them out."""
     values = read_object(path, fix="save the config again")
     return [what for name, what in _ENCODERS.items() if values.get(name)]
 
@@ -184,7 +187,8 @@ def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
     if "text_config" not in values:
         return values
     outer = Config(values, file)
-    text, architectures = outer.section("text_config").values, outer.listing("architectures", str)
+    text = outer.section("text_config").values
+    architectures = outer.listing("architectures", str)
     if not all(name.endswith(("Generation", "ForCausalLM")) for name in architectures):
         problem = f"{architectures} does not generate text"
         raise outer.error(problem, "architectures", "use a config of a generating LLM")
@@ -231,7 +235,8 @@ def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
     # The first checkpoints of ModelOpt name their tool alone.
     has_method = "quant_method" in inner.values or "producer" not in inner.values
     method = inner.word("quant_method") if has_method else "modelopt"
-    scheme, experts = _scheme(inner, method), None
+    scheme = _scheme(inner, method)
+    experts = None
     if inner.optional("moe_quant_algo") is not None:
         # The exceptions are those of the experts' scheme.
         config.ignore("expert_dtype")
@@ -338,9 +343,11 @@ def _compressed_tensors(inner: Config) -> Scheme:
     if sparsity and not (isinstance(sparsity, dict) and sparsity.get("format") == "dense"):
         raise inner.error("sparse weights", "sparsity_config", "only dense weights are supported")
     weights = Config(group["weights"], inner.file, "quantization_config")
-    is_float, bits = weights.optional("type") == "float", weights.integer("num_bits", most=16)
+    is_float = weights.optional("type") == "float"
+    bits = weights.integer("num_bits", most=16)
     if is_float and bits != 8:
-        by_group, size = {16: NVFP4, 32: MXFP4}, weights.integer("group_size")
+        by_group = {16: NVFP4, 32: MXFP4}
+        size = weights.integer("group_size")
         if bits != 4 or size not in by_group:
             fix = "use 8 bits, or 4 in groups of 16 (NVFP4) or 32 (MXFP4)"
             raise weights.error("unknown floats", "config_groups", fix)
@@ -382,17 +389,20 @@ _PARTS = {
 }
 _PIECES = {"attention": 4, "shared_experts": 3, "mlp": 3}
 _WHOLE_LAYER = re.compile(r"(^|[.*])layers\.\d+$")
-_LAYER, _PIECE = re.compile(r"layers\.(\d+)(\.|$)"), re.compile(r"\.([a-z]+)_proj$")
+_LAYER = re.compile(r"layers\.(\d+)(\.|$)")
+_PIECE = re.compile(r"\.([a-z]+)_proj$")
 _EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
 
 
 def _without_exceptions(inner: Config, matrices: Matrices) -> Matrices:
-    # Of each part the pieces that are left unquantized, by layer; "": in all layers.
+    """Return the parameters that are quantized, without the modules that the checkpoint excepts."""
+    # By part and layer, the pieces that are left unquantized; layer "" means all layers.
     kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
     for field in _EXCEPTIONS:
         for name in inner.listing(field, str, default=[]):
             module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
-            layer, piece = _LAYER.search(module), _PIECE.search(module)
+            layer = _LAYER.search(module)
+            piece = _PIECE.search(module)
             # Layers beyond the last predict further tokens.
             is_beyond = layer is not None and int(layer[1]) >= matrices.n_layers
             if is_beyond or _NEVER_QUANTIZED.search(module):

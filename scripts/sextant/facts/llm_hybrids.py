@@ -89,7 +89,8 @@ def qwen_next(config: Config, family: base.Family) -> base.Facts:
         kinds = ("full_attention", "linear_attention")
         n_attention = config.by_layer("layer_types", s.layers, kinds).count("full_attention")
     n_delta = s.layers - n_attention
-    value, mixed = value_heads * value_dim, 2 * key_heads * key_dim + value_heads * value_dim
+    value = value_heads * value_dim
+    mixed = 2 * key_heads * key_dim + value
     delta = s.hidden * (mixed + value + 2 * value_heads) + value * s.hidden
     # Q has a gate of its own size.
     attention = s.hidden * (3 * s.heads + 2 * s.kv_heads) * s.head_dim
@@ -141,7 +142,8 @@ def nemotron_h(config: Config, family: base.Family) -> base.Facts:
     dim = "head_dim" if config.optional("attention_head_dim") is None else "attention_head_dim"
     s = base.read_sizes(config, layers=len(kinds), head_dim=dim)
     heads, size = config.integers("mamba_num_heads", "ssm_state_size")
-    inner, kernel = heads * config.integer("mamba_head_dim"), config.integer("conv_kernel")
+    inner = heads * config.integer("mamba_head_dim")
+    kernel = config.integer("conv_kernel")
     mixed = inner + 2 * config.integer("n_groups") * size
     mamba = h * (inner + mixed + heads) + inner * h
     attention = 2 * h * (s.heads + s.kv_heads) * s.head_dim

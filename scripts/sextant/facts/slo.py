@@ -36,9 +36,10 @@ METRICS = {"ttft": "TTFT", "nttft": "nTTFT", "itl": "ITL", "tpot": "TPOT", "e2e"
 """The latencies that may have a limit, and their names."""
 _LOADS = ("users", "request_rate_rps", "trace_id")
 _LENGTHS = ("input_tokens", "output_tokens")
-_FIRST, _PER_TOKEN = "nttft_ms", "itl_ms"
+_FIRST = "nttft_ms"
+_PER_TOKEN = "itl_ms"
 _OF_TARGET = {_FIRST: ("ttft", "nttft"), _PER_TOKEN: ("itl", "tpot")}
-MAX_FAILED = 0.01  # largest share of requests that may fail, where nothing is asked for
+MAX_FAILED = 0.01  # largest share of requests that may fail, by default
 ALIKE = 1.25  # requests are alike if their mean lengths differ by at most this factor
 _Ms = Annotated[float, Field(ge=1e-6, le=1e9)]
 _Percentile = Literal[50, 90, 95, 99]
@@ -50,22 +51,25 @@ def end_column(column: str, end: str) -> str:
     return f"{column.removesuffix('_ms')}_{end}_ms"
 
 
-def factor(target: str, known: int, wanted: int) -> float:
-    """Return what turns a latency at percentile `known` into one at `wanted`; NaN: unknown."""
+def factor(target: str, percentile: int, wanted: int) -> float:
+    """Return the ratio of a latency at percentile `wanted` to it at `percentile`; NaN: unknown."""
     if target not in _TIMES_MEDIAN:
-        return 1.0 if known == wanted else math.nan
-    return _TIMES_MEDIAN[target][wanted] / _TIMES_MEDIAN[target][known]
+        return 1.0 if percentile == wanted else math.nan
+    return _TIMES_MEDIAN[target][wanted] / _TIMES_MEDIAN[target][percentile]
 
 
 def between(low: int, high: int, wanted: int) -> float:
-    """Return the weight of percentile `high` in the log of one between: exact if lognormal."""
+    """Return the weight of percentile `high` in the logarithm of one in between.
+
+    It is exact if the latency is lognormal.
+    """
     z = NormalDist().inv_cdf
     first, last, inside = (z(percentile / 100) for percentile in (low, high, wanted))
     return (inside - first) / (last - first)
 
 
 class Limit(NamedTuple):
-    """At this percentile a latency stays at or below the limit."""
+    """A limit of a latency: the value at this percentile is at most `limit_ms`."""
 
     limit_ms: float
     percentile: int
@@ -115,10 +119,10 @@ class Limits(Latencies):
 class SLO(Limits):
     """config/slos.tsv: each row is one SLO: all limits hold while the load is served.
 
-    The load is `users`, served at once, `request_rate_rps`, or the traffic of `trace_id`, for which
-    replicas are found by simulation alone. Latencies are predicted as nTTFT and ITL, from which
-    others follow (`latencies`). Mean lengths, if given, hold in place of the workload's. InputError
-    for no limit, one without a percentile, no load or two, and what does not go together.
+    The load is `users` (at once), `request_rate_rps`, or the traffic of `trace_id`; for a trace,
+    replicas are found by simulation alone. Latencies are predicted as nTTFT and ITL, from which the
+    other metrics follow (`latencies`). Stated mean lengths replace the workload's. InputError: no
+    limit, a limit without a percentile, not exactly one load, or fields that contradict each other.
     """
 
     slo_id: Id  #: name of the SLO: 1 to 100 visible characters
@@ -132,32 +136,44 @@ class SLO(Limits):
     """with a trace or a rate: windows in which the SLO holds, in s; default 300; 0: whole time"""
 
     def __post_init__(self) -> None:
-        given = self.facts()
-        check_fields(SLO, given, "")  # a sheet names itself
-        n_loads = len(given.keys() & set(_LOADS))
-        unsimulated = [name for name in ("goodput", "window_s") if name in given and self.users]
-        unset = [name for name, limit in self.limits.items() if limit.percentile is None]
-        problem = fix = ""
+        check_fields(SLO, self.facts(), "")  # a sheet names itself
+        if contradiction := self._contradiction():
+            raise contradiction
+
+    def _contradiction(self) -> InputError | None:
+        """Return an error if fields are missing or do not go together."""
+        names = self.facts().keys()
+        lengths = ", ".join(_LENGTHS)
+
+        n_loads = len(names & set(_LOADS))
         if n_loads != 1:
-            problem, field = "two loads are" if n_loads else "no load is", ", ".join(_LOADS)
-            problem, fix = f"{problem} given", "give one of them"
-        elif unsimulated:
-            problem, field = "users have no arrivals to simulate", unsimulated[0]
+            problem = f"{'two loads are' if n_loads else 'no load is'} given"
+            return InputError(problem, field=", ".join(_LOADS), fix="give one of them")
+
+        if self.users and (unsimulated := [n for n in ("goodput", "window_s") if n in names]):
+            problem = "users have no arrivals to simulate"
             fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
-        elif not self.limits:
-            problem, field = "no limit is given", "nttft_ms, itl_ms"
+            return InputError(problem, field=unsimulated[0], fix=fix)
+
+        if not self.limits:
             fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
-        elif unset:
-            problem, field = f"{unset[0]}_ms has no percentile", "percentile"
-            fix = f"give `percentile` for all limits, or `{unset[0]}_percentile`"
-        elif (self.input_tokens is None) != (self.output_tokens is None):
-            problem, field = "one length of the requests alone is given", ", ".join(_LENGTHS)
+            return InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
+
+        for name, limit in self.limits.items():
+            if limit.percentile is None:
+                fix = f"give `percentile` for all limits, or `{name}_percentile`"
+                return InputError(f"{name}_ms has no percentile", field="percentile", fix=fix)
+
+        if (self.input_tokens is None) != (self.output_tokens is None):
+            problem = "one length of the requests alone is given"
             fix = "give both, or neither: then they are those of the workload"
-        elif self.lengths and self.trace_id is not None:
-            problem, field = "a trace has requests of its own", ", ".join(_LENGTHS)
-            fix = "leave them empty"
-        if problem:
-            raise InputError(problem, field=field, fix=fix)
+            return InputError(problem, field=lengths, fix=fix)
+
+        if self.lengths and self.trace_id is not None:
+            problem = "a trace has requests of its own"
+            return InputError(problem, field=lengths, fix="leave them empty")
+
+        return None
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that are set."""
@@ -175,12 +191,12 @@ class SLO(Limits):
 
     @cached_property
     def lengths(self) -> dict[str, float]:
-        """The mean input and output tokens of its requests; empty: they are the workload's."""
-        known = {name: getattr(self, name) for name in _LENGTHS}
-        return {} if None in known.values() else known
+        """The mean input and output tokens of the requests; empty: they are the workload's."""
+        lengths = {name: getattr(self, name) for name in _LENGTHS}
+        return {} if None in lengths.values() else lengths
 
     def is_of(self, lengths: np.ndarray) -> np.ndarray:
-        """Return which mean lengths, shape (..., 2), are alike its own: all if it has none."""
+        """Return which mean lengths, shape (..., 2), are like the SLO's: all if it states none."""
         if not self.lengths:
             return np.ones(lengths.shape[:-1], dtype=bool)
         return are_alike(lengths, np.array([*self.lengths.values()]))
@@ -211,14 +227,17 @@ class SLO(Limits):
 
     @property
     def load(self) -> float:
-        """What to serve: users, or requests a second; there is none with a trace."""
+        """The load to serve: users, or requests per second; a trace has none."""
         return self.request_rate_rps if self.users is None else self.users  # type: ignore[return-value]  # checked: one is set
 
     def carried(
         self, users: np.ndarray, latencies_ms: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
-        """Return the load that a replica carries with these users in flight, shape (points,): the
-        users, or users / E2E (Little's law; the median E2E of a request of mean lengths)."""
+        """Return the load that a replica carries with `users` in flight, shape (points,).
+
+        It is the users, or for a rate users / E2E (Little's law; the median E2E of a request of
+        mean lengths).
+        """
         if self.users is not None:
             return users
         rates: np.ndarray = 1e3 * users / self.request_ms(latencies_ms, lengths)
@@ -239,9 +258,12 @@ class SLO(Limits):
         return {name: values / self.limits[name].limit_ms for name, values in latencies.items()}
 
     def latencies(self, latencies_ms: np.ndarray, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the latencies in ms that have a limit, at its percentile, by metric: TTFT is nTTFT
-        x input tokens, TPOT is ITL, E2E is TTFT + (output tokens - 1) x ITL. `latencies_ms` are
-        nTTFT and ITL at `percentiles`, `lengths` mean input and output tokens, shapes (..., 2)."""
+        """Return the latencies in ms that have a limit, at its percentile, by metric.
+
+        TTFT is nTTFT × input tokens, TPOT is ITL, E2E is TTFT + (output tokens − 1) × ITL.
+        `latencies_ms` are nTTFT and ITL at `percentiles`, `lengths` the mean input and output
+        tokens, both of shape (..., 2).
+        """
         latencies = {}
         for name, (_, percentile) in self.limits.items():
             if name == "e2e":
@@ -265,7 +287,7 @@ class SLO(Limits):
         return latencies_ms[..., side] * factor(target, self.percentiles[side], percentile)
 
     def scaled(self, limits: float = 1.0, load: float = 1.0) -> "SLO":
-        """Return it with all limits, or the load, multiplied."""
+        """Return the SLO with all limits, and the load, multiplied by these factors."""
         values = self.facts()
         for name in self.limits:
             values[f"{name}_ms"] *= limits
@@ -275,7 +297,7 @@ class SLO(Limits):
 
 
 def are_alike(lengths: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return whether requests are alike by their mean lengths, shape (..., 2), of both."""
+    """Return whether mean lengths of requests, shape (..., 2), differ by `ALIKE` at most."""
     alike: np.ndarray = (np.abs(np.log(lengths / others)) <= math.log(ALIKE)).all(axis=-1)
     return alike
 
@@ -291,8 +313,9 @@ def limits_of(row: Mapping[str, Any]) -> dict[str, Limit]:
 
 def worst_limit(ratios: Mapping[str, Any]) -> str:
     """Return the metric of the largest `<metric>_ratio`; of equal ones the last in `METRICS`."""
-    known = {name: ratios.get(f"{name}_ratio") for name in reversed(METRICS)}
-    return max((name for name, ratio in known.items() if ratio is not None), key=known.__getitem__)  # type: ignore[arg-type]  # None is left out
+    by_metric = {name: ratios.get(f"{name}_ratio") for name in reversed(METRICS)}
+    by_metric = {name: ratio for name, ratio in by_metric.items() if ratio is not None}
+    return max(by_metric, key=by_metric.__getitem__)
 
 
 def slo_of(row: Mapping[str, Any], file: str | Path, line: int) -> SLO:

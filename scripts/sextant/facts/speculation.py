@@ -1,7 +1,8 @@
 """Speculative decoding: what drafts tokens beside an LLM, and how many of them are accepted.
 
-A step verifies all tokens of a draft and one more; it emits those that were accepted and one that
-the LLM chose itself, the *accepted length*. `resources/speculation.csv` has measured ones.
+A step verifies all tokens of a draft and one more. It emits the accepted tokens and one that the
+LLM chose itself; their number is the *accepted length*. `resources/speculation.csv` has measured
+accepted lengths.
 """
 
 import math
@@ -20,12 +21,13 @@ _TABLE = resource("speculation.csv")
 LAYERS = ("mtp", "eagle3")  # methods that draft with one layer over the LLM's own hidden states
 METHODS = (*LAYERS, "ngram", "draft-model")
 MOST_DRAFT_TOKENS = 8
-_OTHER_PROMPTS_SD, _OTHER_LLM_SD = 0.2, 0.3
-"""Of the logarithm of the accepted draft tokens: prompts are not those of the table (random ones
-accept a quarter less than coding); and where the LLM is not in the table (its four LLMs differ by
-0.05 with one draft token and 0.3 with eight)."""
-_EAGLE_VOCABULARY, _EAGLE_MLP = 32_000, 4
-"""EAGLE-3's head has its own small vocabulary; its MLP is about this many hidden sizes wide."""
+# Standard deviations of the logarithm of the accepted draft tokens.
+_OTHER_PROMPTS_SD = 0.2
+"""Prompts differ from the table's: random prompts accept a quarter fewer tokens than coding."""
+_OTHER_LLM_SD = 0.3
+"""The LLM is not in the table, whose LLMs differ by 0.05 with one draft token, 0.3 with eight."""
+_EAGLE_VOCABULARY = 32_000  # words that EAGLE-3's head knows
+_EAGLE_MLP = 4  # width of its MLP over the hidden size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +44,11 @@ class AcceptanceRow:
 @cache
 def _table() -> dict[int, dict[tuple[str, str], float]]:
     """Return the accepted draft tokens by tokens of a draft, then by LLM and method."""
-    found: dict[int, dict[tuple[str, str], float]] = {}
+    table: dict[int, dict[tuple[str, str], float]] = {}
     for row in load_sheet(_TABLE, AcceptanceRow, delimiter=","):
-        of = found.setdefault(row["draft_tokens"], {})
-        of[row["llm_id"], row["method"]] = row["accepted_length"] - 1
-    return found
+        by_llm = table.setdefault(row["draft_tokens"], {})
+        by_llm[row["llm_id"], row["method"]] = row["accepted_length"] - 1
+    return table
 
 
 def speculating(
@@ -57,10 +59,12 @@ def speculating(
     acceptance: float | None = None,
     draft: LLM | None = None,
 ) -> Speculating:
-    """Return an LLM as it is served with speculative decoding, by one of `METHODS`. `acceptance` is
-    the share of draft tokens that is accepted (up to 1), or the accepted length (None: that of the
-    table), `draft` the LLM of `draft-model`. InputError: an unknown method, or one of which no
-    acceptance is known, or a wrong number."""
+    """Return an LLM as it is served with speculative decoding, by one of `METHODS`.
+
+    `acceptance` up to 1 is the accepted share of the draft tokens, above 1 the accepted length;
+    None: the table's. `draft` is the LLM of `draft-model`. InputError: an unknown method, a method
+    without a known acceptance, or a number out of range.
+    """
     if method not in METHODS:
         fix = f"use one of {', '.join(METHODS)}"
         raise InputError(f"unknown method {method!r}", field="--speculative", fix=fix)
@@ -68,22 +72,27 @@ def speculating(
         fix = f"give 1 to {MOST_DRAFT_TOKENS}"
         raise InputError(f"{draft_tokens} draft tokens", field="--draft-tokens", fix=fix)
     if (method == "draft-model") != (draft is not None):
-        problem, fix = f"{method} has no draft model", "leave it out, or use draft-model"
+        problem = f"{method} has no draft model"
+        fix = "leave it out, or use draft-model"
         if draft is None:
-            problem, fix = "nothing is said of the draft model", "give its config.json"
+            problem = "nothing is said of the draft model"
+            fix = "give its config.json"
         raise InputError(problem, field="--draft-config", fix=fix)
     if acceptance is not None:
-        accepted, sd = acceptance * draft_tokens if acceptance <= 1 else acceptance - 1, 0.0
+        accepted = acceptance * draft_tokens if acceptance <= 1 else acceptance - 1
+        sd = 0.0
         if not 0 < accepted <= draft_tokens:
             fix = f"give a share above 0 to 1, or a length above 1 to {draft_tokens + 1}"
             problem = f"{acceptance:g} with a draft of {draft_tokens}"
             raise InputError(problem, field="--acceptance", fix=fix)
     elif method in LAYERS:
-        of = _table()[draft_tokens]
-        if (llm_id, method) in of:
-            accepted, sd = of[llm_id, method], _OTHER_PROMPTS_SD
+        by_llm = _table()[draft_tokens]
+        if (llm_id, method) in by_llm:
+            accepted = by_llm[llm_id, method]
+            sd = _OTHER_PROMPTS_SD
         else:
-            accepted, sd = math.exp(sum(map(math.log, of.values())) / len(of)), _OTHER_LLM_SD
+            accepted = math.exp(sum(map(math.log, by_llm.values())) / len(by_llm))
+            sd = _OTHER_LLM_SD
     else:
         problem = f"nothing is known of how many tokens of {method} are accepted"
         fix = "give the share or the length that vLLM's log reports, e.g. 0.5 or 2.1"
@@ -100,9 +109,13 @@ def speculating(
 
 
 def _next_layer(llm: LLM) -> LLM:
-    """Return the layer for the token after the next (MTP): one of the LLM's, and a projection. It
-    shares the embeddings and the output matrix, which each pass reads again."""
-    share, projection = 1 / llm.n_layers, 2 * llm.hidden_size**2
+    """Return the layer that predicts the token after the next (MTP).
+
+    It is a layer like the LLM's, and a projection. It shares the LLM's embeddings and output
+    matrix; each pass reads the output matrix again.
+    """
+    share = 1 / llm.n_layers
+    projection = 2 * llm.hidden_size**2
     names = ("n_attention", "n_mlp", "n_expert", "n_quantized", "n_quantized_expert")
     counts = {name: getattr(llm, f"{name}_parameters") for name in names}
     of_layer = {f"{name}_parameters": round(share * n) for name, n in counts.items()}
@@ -124,12 +137,17 @@ def _next_layer(llm: LLM) -> LLM:
 
 
 def _eagle_head(llm: LLM) -> LLM:
-    """Return the head of EAGLE-3 (Li et al. 2025): a projection of three hidden states, a dense
-    layer whose attention takes twice the hidden size, and an output matrix of its own."""
-    hidden, ffn = llm.hidden_size, _EAGLE_MLP * llm.hidden_size
+    """Return the head of EAGLE-3 (Li et al. 2025).
+
+    It is a projection of three hidden states, a dense layer whose attention takes twice the hidden
+    size, and an output matrix for its own vocabulary.
+    """
+    hidden = llm.hidden_size
+    ffn = _EAGLE_MLP * llm.hidden_size
     heads = (llm.n_heads + 2 * llm.n_kv_heads) * llm.head_dim
     attention = 2 * hidden * heads + llm.n_heads * llm.head_dim * hidden
-    mlp, rest = 3 * hidden * ffn, hidden * (3 * hidden + _EAGLE_VOCABULARY)
+    mlp = 3 * hidden * ffn
+    rest = hidden * (3 * hidden + _EAGLE_VOCABULARY)
     return LLM(
         llm_type="eagle3",
         n_layers=1,

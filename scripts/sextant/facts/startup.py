@@ -1,4 +1,4 @@
-"""How long a replica takes to start, by phase: `resources/startup.csv` has measured ones."""
+"""How long a replica takes to start, by phase: `resources/startup.csv` has measured times."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class StartupRow:
 
 
 class Startup(NamedTuple):
-    """From the order of a replica until it serves: lognormal."""
+    """Time from the order of a replica until it serves; it is lognormal."""
 
     median_s: float
     sd: float = _SD  # of its logarithm
@@ -40,12 +40,14 @@ class Startup(NamedTuple):
         return {"startup_s": self.median_s, **ends}
 
 
-def startup_of(llm: LLM, given_s: Mapping[str, float] = MappingProxyType({})) -> Startup:
-    """Return how long a replica of an LLM takes to start on a new node. `given_s` are phases, of
-    `PHASES`, that take other times than those of the table."""
+def startup_of(llm: LLM, stated_s: Mapping[str, float] = MappingProxyType({})) -> Startup:
+    """Return how long a replica of an LLM takes to start on a new node.
+
+    `stated_s` are times in seconds, by phase of `PHASES`, that replace the table's.
+    """
     total_s = 0.0
     for row in load_sheet(_TABLE, StartupRow, delimiter=","):
         gib = row.get("weights_gib")
         share = llm.weight_bytes / 2**30 / gib if gib else 1.0
-        total_s += given_s.get(row["phase"], share * row["seconds"])
+        total_s += stated_s.get(row["phase"], share * row["seconds"])
     return Startup(total_s)
