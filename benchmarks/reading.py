@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 ANSWERING = {
@@ -50,14 +51,26 @@ finally:
 """
 
 
+class Offender(NamedTuple):
+    """A function, type or module that is too long or too wide."""
+
+    file: str
+    name: str  # empty for a module
+    line: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.name} {self.count}"
+
+
 @dataclass
 class Figures:
     """What is counted over all modules."""
 
-    long_functions: list[str] = field(default_factory=list)
-    wide_functions: list[str] = field(default_factory=list)
-    long_modules: list[str] = field(default_factory=list)
-    wide_types: list[str] = field(default_factory=list)
+    long_functions: list[Offender] = field(default_factory=list)
+    wide_functions: list[Offender] = field(default_factory=list)
+    long_modules: list[Offender] = field(default_factory=list)
+    wide_types: list[Offender] = field(default_factory=list)
     subscripts: int = 0
     dict_functions: int = 0
     vague_names: int = 0
@@ -100,16 +113,17 @@ def count_node(node: ast.AST, name: str, lines: set[int], figures: Figures) -> N
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             n = len(lines & set(range(node.lineno, (node.end_lineno or 0) + 1)))
             if n > MOST_LINES:
-                figures.long_functions.append(f"{name}:{node.lineno} {node.name} {n}")
-            if parameters(node) > MOST_PARAMETERS:
-                figures.wide_functions.append(f"{name}:{node.lineno} {node.name}")
+                figures.long_functions.append(Offender(name, node.name, node.lineno, n))
+            n = parameters(node)
+            if n > MOST_PARAMETERS:
+                figures.wide_functions.append(Offender(name, node.name, node.lineno, n))
             returned = ast.unparse(node.returns) if node.returns else ""
             is_dict = re.match(r"(dict\[str, Any\]|Row\b|list\[Row\]|list\[dict)", returned)
             figures.dict_functions += bool(is_answering and is_dict)
         case ast.ClassDef():
             n = sum(isinstance(child, ast.AnnAssign) for child in node.body)
             if n > MOST_FIELDS:
-                figures.wide_types.append(f"{name}:{node.lineno} {node.name} {n}")
+                figures.wide_types.append(Offender(name, node.name, node.lineno, n))
         case ast.Subscript(slice=ast.Constant(value=str())):
             figures.subscripts += is_answering
         case ast.Assign(targets=[ast.Tuple()], value=ast.Tuple(elts=[_, _, *_])):
@@ -127,7 +141,7 @@ def measure(folder: Path, rooms: set[str]) -> Figures:
         name = str(path.relative_to(folder))
         lines = code_lines(tree, source)
         if len(lines) > MOST_MODULE_LINES:
-            figures.long_modules.append(f"{name} {len(lines)}")
+            figures.long_modules.append(Offender(name, "", 1, len(lines)))
         bound = Counter(names_bound(tree))
         figures.vague_names += sum(bound[vague] for vague in VAGUE)
         for node in ast.walk(tree):
