@@ -38,7 +38,7 @@ from sextant.judge.folds import fit_folds
 from sextant.judge.score import so_score
 from sextant.judge.task import Task, task_of_characterization
 from sextant.pages.charts import MARKERS
-from sextant.points.characterization import SHIPPED, load_folder
+from sextant.points.folder import SHIPPED, load_folder
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
 from sextant.predict.draws import Draws
 

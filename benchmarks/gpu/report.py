@@ -26,14 +26,10 @@ from sextant.facts.slo import SLO
 from sextant.judge.accuracy import accuracy, predict_rows, prediction_table
 from sextant.judge.task import Task
 from sextant.points.cell_files import read_run
-from sextant.points.characterization import (
-    Characterization,
-    Description,
-    combined,
-    load_folder,
-    shipped_sources,
-)
+from sextant.points.characterization import Characterization, combined
 from sextant.points.export import export_folder, write_description, write_points
+from sextant.points.folder import load_folder, shipped_sources
+from sextant.points.folder_sheets import Description
 from sextant.points.frame import TARGETS, FactTables, at_percentile
 from sextant.points.measured import load_all
 from sextant.workload.lengths import Length, RequestLengths

@@ -18,7 +18,7 @@ from sextant.judge.random_slos import random_slos
 from sextant.judge.task import Task, task_of_characterization
 from sextant.law.energy import energy_rows, log_energy
 from sextant.law.posterior import columns_of
-from sextant.points.characterization import load_folder
+from sextant.points.folder import load_folder
 from sextant.points.frame import FactTables, at_percentile
 
 PROFILES = ("2xH100-80GB", "8xH200-141GB")

@@ -14,13 +14,12 @@ from command import sextant
 from sextant.ask.source import known_sources, load_sources
 from sextant.base.errors import InputError
 from sextant.points.characterization import (
-    SHIPPED,
     characterization_summary,
     characterization_text,
     combined,
-    load_folder,
 )
 from sextant.points.export import write_points
+from sextant.points.folder import SHIPPED, load_folder
 from sextant.points.frame import COLUMNS, at_percentile, complete
 from support import ROOT
 
@@ -189,7 +188,7 @@ def test_bad_input_is_one_error_with_file_row_field_and_fix(folder, name, old, n
 
 
 def test_what_never_ends_or_is_too_much_is_refused(folder, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.points.characterization.MOST_POINTS", 2)
+    monkeypatch.setattr("sextant.points.folder_sheets.MOST_POINTS", 2)
     with pytest.raises(InputError, match=r"points.csv: more than 2 points. Fix: keep one row"):
         load_folder(folder)
     (folder / "llms.tsv").unlink()

@@ -20,7 +20,7 @@ from sextant.facts.llm import PRECISIONS
 from sextant.facts.llm_families import families
 from sextant.facts.slo import METRICS, SLO
 from sextant.points.cell_files import TABLES
-from sextant.points.characterization import PointRow
+from sextant.points.folder_sheets import PointRow
 from sextant.points.metrics import LATENCIES
 from sextant.predict.predictor import PointPredictor
 from sextant.trace.trace_format import published_formats

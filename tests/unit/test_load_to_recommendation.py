@@ -9,7 +9,7 @@ import pytest
 from command import sextant
 from sextant.base.errors import InputError
 from sextant.points.cell_files import sealed
-from sextant.points.characterization import load_folder
+from sextant.points.folder import load_folder
 from sextant.points.frame import COLUMNS, IDENTIFIERS, INTERVAL_COLUMNS
 from sextant.points.measured import load_all
 from stub_server import StubServer, answer_endpoint, answer_tokens

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from sextant.base.errors import InputError
 from sextant.cli.app import app
-from sextant.points.characterization import load_folder
-from sextant.points.export import MeasuredSetup, import_load_tool
+from sextant.points.folder import load_folder
 from sextant.points.frame import LATENCY_COLUMNS
+from sextant.points.load_tools import MeasuredSetup, import_load_tool
 from support import ROOT
 
 LLM = "Qwen/Qwen3-8B"

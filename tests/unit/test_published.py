@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.points.characterization import SHIPPED
+from sextant.points.folder import SHIPPED
 from support import script
 
 import_inferencex = script("resources/characterizations/inferencex/import.py").import_inferencex

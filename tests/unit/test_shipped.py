@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from sextant.base.errors import InputError
-from sextant.points.characterization import SHIPPED, feasibility_table, load_folder
 from sextant.points.export import export_folder, write_table
+from sextant.points.folder import SHIPPED, feasibility_table, load_folder
 from sextant.points.frame import complete
 from sextant.points.measured import load_characterization
 from sextant.points.store import build_store, store_fact_rows

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fake_nvml import use_fake_nvml, use_no_nvml
-from sextant.points.characterization import load_folder
+from sextant.points.folder import load_folder
 from support import ROOT
 
 RUN = ROOT / "benchmarks" / "gpu" / "run"

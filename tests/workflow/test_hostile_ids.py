@@ -25,7 +25,7 @@ from hostile import (
 from html_page import Page
 from project import Project
 from sextant.base.sheets import file_name
-from sextant.points.characterization import load_folder
+from sextant.points.folder import load_folder
 
 pytestmark = pytest.mark.slow
 

@@ -13,17 +13,17 @@ from sextant.experiment import sheets
 from sextant.experiment.downloads import Dataset
 from sextant.experiment.loading import SHEETS
 from sextant.facts.gpu import GPU, PriceRow, ProviderPriceRow
-from sextant.points import characterization
+from sextant.points import folder_sheets
 from sextant.trace.trace_format import MappingFile
 
 KINDS: dict[str, type] = {
     **{name: kind for name, (kind, _) in SHEETS.items()},
     "api_prices": ApiPriceRow,
     "cells": sheets.CellRow,
-    "characterization": characterization.DescriptionFile,
-    "characterization_feasibility": characterization.FeasibilityRow,
-    "characterization_gpu_profiles": characterization.FolderProfileRow,
-    "characterization_llms": characterization.FolderLlmRow,
+    "characterization": folder_sheets.DescriptionFile,
+    "characterization_feasibility": folder_sheets.FeasibilityRow,
+    "characterization_gpu_profiles": folder_sheets.FolderProfileRow,
+    "characterization_llms": folder_sheets.FolderLlmRow,
     "chosen_cells": sheets.ChosenCellRow,
     "config": sheets.Configuration,
     "endpoints": sheets.EndpointRow,
@@ -31,7 +31,7 @@ KINDS: dict[str, type] = {
     "gpu_features": sheets.GpuFeatureRow,
     "llm_features": sheets.LlmFeatureRow,
     "mapping": MappingFile,
-    "points": characterization.PointRow,
+    "points": folder_sheets.PointRow,
     "prices": PriceRow,
     "probe": ProbeRow,
     "provider_prices": ProviderPriceRow,

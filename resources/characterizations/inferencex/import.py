@@ -19,8 +19,8 @@ import pandas as pd
 sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 
 from sextant.base.errors import InputError
-from sextant.points.characterization import Description
 from sextant.points.export import write_published
+from sextant.points.folder_sheets import Description
 
 ABOUT = Description(
     source="archive:inferencex",

@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).parents[3] / "scripts"))
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json
-from sextant.points.characterization import Description
 from sextant.points.export import write_published
+from sextant.points.folder_sheets import Description
 
 ABOUT = Description(
     source="archive:mlenergy",

@@ -9,15 +9,8 @@ from sextant.ask.llm import answers_from_points, asked_llm_id
 from sextant.ask.question import PIPELINE_STORE, Question
 from sextant.base.errors import InputError
 from sextant.points import frame
-from sextant.points.characterization import (
-    DEFAULT_SOURCES,
-    FILE,
-    Characterization,
-    combined,
-    load_description,
-    load_folder,
-    shipped_sources,
-)
+from sextant.points.characterization import DEFAULT_SOURCES, Characterization, combined
+from sextant.points.folder import FILE, load_description, load_folder, shipped_sources
 from sextant.points.frame import LENGTHS
 
 SIDES = ("input", "output")

@@ -211,7 +211,7 @@ def import_characterization(
     A published data set is imported by the script in its folder, import.py in
     resources/characterizations/.
     """
-    from sextant.points.export import MeasuredSetup, import_load_tool
+    from sextant.points.load_tools import MeasuredSetup, import_load_tool
 
     served = MeasuredSetup(given.gpu_profile, given.llm, given.engine, given.engine_version)
     options.say(f"{out}: {import_load_tool(tool, files, out, served, given.configs)}")

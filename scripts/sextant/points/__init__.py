@@ -6,7 +6,7 @@ and GPU profiles.
 
 Read `verdict` and `run` first (whether and how a cell was measured), then `cell_files` (its files),
 `metrics` (formulas, intervals, doubts) and `summarize` (from cells to points). `store` is the
-database of all results. `frame` and `characterization`, which also reads folders of data, are what
-answers rest on; `measured` reads a store or cells; `export` writes folders, also of the
-results of other load tools.
+database of all results. Answers rest on `frame` and `characterization`. `measured` reads a store or
+cells, `folder` a folder of data (`folder_sheets` has the types of its rows), and `export` writes
+such folders (`load_tools` from the results of other load tools).
 """

@@ -1,7 +1,7 @@
 """The files of a measured cell: their columns, the one writer, the one reader, and checksums.
 
-Disks fill, copies break off, file systems lose blocks: what took hours to measure is read again
-only if it is what was written, by the SHA-256 of each file in `run.json`.
+Disks fill, copies break off, file systems lose blocks. So a cell is read only if its files are as
+they were written: `run.json` has the SHA-256 of each.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from sextant.base.errors import InputError
 from sextant.points.run import GROUPS, CellRun, LevelRun
 from sextant.points.verdict import Tuning
 
-if TYPE_CHECKING:  # a job that measures has no use for its memory
+if TYPE_CHECKING:  # pandas would take memory from a job that measures
     import pandas as pd
 
-FORMAT_VERSION = 2  # of both JSON files; add 1 where a former reader would misread
+FORMAT_VERSION = 2  # of both JSON files; add 1 if an older reader would misread new files
 _VERSION = "format_version"
 FILES = "files"  # the key of a `run.json` that has size and SHA-256 of each other file
 SEAL = "content_sha256"  # the key of a `run.json` that has the checksum of all others
@@ -37,7 +37,9 @@ CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning
 CHECKPOINT = "partial"  # folder in the cell's own for the levels that are finished
 DAMAGED = "damaged-"  # prefix of the folders that hold damaged files, inside the cell's folder
 
-_FLOAT, _COUNT, _TEXT = pa.float64(), pa.int32(), pa.string()
+_FLOAT = pa.float64()
+_COUNT = pa.int32()
+_TEXT = pa.string()
 REQUEST_SCHEMA = pa.schema(
     {
         "level": _FLOAT,
@@ -140,8 +142,11 @@ def write_cell(
     tables: Mapping[str, pa.Table | pa.RecordBatchReader] | None = None,
     write_more: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write a cell's files, `run.json`, which declares it whole, last; former results stay until
-    then. A table of `TABLES` that is missing has no rows; `write_more` writes other files."""
+    """Write a cell's files; `run.json`, which declares it whole, comes last.
+
+    Earlier results stay until then. A table of `TABLES` that is missing has no rows; `write_more`
+    writes other files.
+    """
     with files.atomic_folder(folder, "run.json") as new:
         for name, schema in TABLES.items():
             # Not `schema.empty_table()`, which imports pandas.
@@ -228,7 +233,7 @@ def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_whole(cells: Sequence[Path]) -> None:
-    """Check all cells; set damaged files aside, which InputError names: they are made again."""
+    """Check all cells; move damaged files aside. The InputError names them: they are made again."""
     try:
         damage = {folder: problems for folder in cells if (problems := damaged_files(folder))}
     except OSError as error:
@@ -238,16 +243,16 @@ def require_whole(cells: Sequence[Path]) -> None:
     lines = []
     for folder, problems in damage.items():
         for number in itertools.count(1):
-            place = folder / f"{DAMAGED}{number}"
+            aside = folder / f"{DAMAGED}{number}"
             with contextlib.suppress(FileExistsError):
-                place.mkdir(parents=True)
+                aside.mkdir(parents=True)
                 break
         for name in (*CELL_FILES, "run.json"):
             # Another rule that reads the cell may have moved it in the same moment.
             with contextlib.suppress(FileNotFoundError):
-                (folder / name).rename(place / name)
+                (folder / name).rename(aside / name)
         words = ", ".join(f"{name} {problem}" for name, problem in problems.items())
-        lines.append(f"\n  {folder}: {words}; set aside in {place.name}")
+        lines.append(f"\n  {folder}: {words}; set aside in {aside.name}")
     if damage:
         fix = "run the same command again: it makes just these cells again"
         problem = f"{len(damage)} of {len(cells)} cells are damaged:{''.join(lines)}"
@@ -255,9 +260,11 @@ def require_whole(cells: Sequence[Path]) -> None:
 
 
 def drop_checkpoints(cells: Iterable[Path]) -> None:
-    """Delete the finished levels that were kept of cells whose results have been read. Not before:
-    a job that outlives a killed Snakemake may still finish its cell, which the next Snakemake
-    submits once more, and which then continues from its levels."""
+    """Delete the finished levels of cells, once their results have been read.
+
+    Not earlier: a job that outlives a killed Snakemake may still finish its cell. The next
+    Snakemake submits the same cell again, and the new job continues from the finished levels.
+    """
     for folder in cells:
         shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
 
@@ -276,7 +283,8 @@ def damaged_files(folder: Path) -> dict[str, str]:
         return {"run.json": "is not what was written (SHA-256)"}
     problems = {}
     for name in CELL_FILES:
-        path, facts = folder / name, run[FILES].get(name)
+        path = folder / name
+        facts = run[FILES].get(name)
         try:
             n_bytes = path.stat().st_size
             if not isinstance(facts, dict):

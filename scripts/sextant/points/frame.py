@@ -1,5 +1,9 @@
-"""The points of a characterization as frames: their columns, and latencies at a percentile; the
-features of LLMs and GPU profiles: computed from facts, or published with a characterization."""
+"""The points of a characterization as frames: columns, latencies at a percentile, features.
+
+`complete` types a table of points and fills in what follows from a row. `at_percentile` gives the
+latencies that predictors learn from, `judged` those that an SLO limits. Features of LLMs and GPU
+profiles are computed from facts, or come published with a characterization.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +23,8 @@ KEYS = [*IDENTIFIERS, "users"]  # what names a point of a closed loop
 _SOFTWARE = ["engine", "engine_version", "precision", "kv_precision"]
 _LAYOUT = ["tensor_parallel", "data_parallel", "expert_parallel"]
 SERVING = [*_SOFTWARE, *_LAYOUT]
-"""How an LLM was served. Layers are split over `tensor_parallel` devices, or all of the profile if
-it is null; there are `data_parallel` copies of the attention layers."""
+"""How an LLM was served. Layers are split over `tensor_parallel` devices, over all of the profile
+where it is null. There are `data_parallel` copies of the attention layers."""
 LENGTHS = ["input_tokens", "output_tokens"]  # mean lengths of a point's requests
 WAIT = "wait_steps"  # steps that a prompt waits by the server's settings
 LOAD = ["users", "request_rate_rps"]  # the rate of a closed loop is a result
@@ -39,7 +43,8 @@ INTERVAL_COLUMNS = [
     for end in ENDS
 ]
 """Ends of the 90% intervals of percentiles: columns that a frame of points may have, too."""
-_COUNTS, _NAMES = ["n_ok", "n_failed"], ["measured_on", "run_id"]
+_COUNTS = ["n_ok", "n_failed"]
+_NAMES = ["measured_on", "run_id"]
 _RATES = ["throughput_tok_s", "energy_j_per_token"]
 COLUMNS = [
     *(*IDENTIFIERS, *SERVING, *LENGTHS, *LOAD, WAIT),
@@ -56,9 +61,12 @@ Pair = tuple[str, str]  # (`llm_id`, `gpu_profile_id`)
 
 
 def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """Return points with all of `COLUMNS`, typed. What is missing comes from `defaults` or its row:
-    nTTFT = TTFT / input tokens (a ratio of means unless lengths are equal), ITL = TPOT, else mean
-    ITL = (E2E − TTFT) / (output tokens − 1). Column `derived` names what is computed."""
+    """Return points with all of `COLUMNS`, typed; column `derived` names the computed latencies.
+
+    A missing value comes from `defaults`, or is computed from its row: nTTFT = TTFT / input tokens
+    (a ratio of means unless lengths are equal); ITL = TPOT, else mean ITL = (E2E − TTFT) / (output
+    tokens − 1).
+    """
     others = [name for name in points if name not in _TYPES]
     frame = points.reindex(columns=[*COLUMNS, *others])
     for name, value in (defaults or {}).items():
@@ -67,21 +75,26 @@ def complete(points: pd.DataFrame, defaults: Mapping[str, Any] | None = None) ->
     names_of = {
         name: [f"{statistic}_{name}_ms" for statistic in STATISTICS] for name in ("nttft", "itl")
     }
-    given = {name: frame[names].notna().any(axis=1) for name, names in names_of.items()}
+    is_stated = {name: frame[names].notna().any(axis=1) for name, names in names_of.items()}
+
     for statistic in STATISTICS:
         ratio = frame[f"{statistic}_ttft_ms"] / frame["input_tokens"]
         frame[f"{statistic}_nttft_ms"] = frame[f"{statistic}_nttft_ms"].fillna(ratio)
     steps = (frame["output_tokens"] - 1).where(frame["output_tokens"] > 1)
     gap_ms = (frame["mean_e2e_ms"] - frame["mean_ttft_ms"]) / steps
-    without = frame[["mean_itl_ms", "mean_tpot_ms"]].isna().all(axis=1)
-    frame["mean_itl_ms"] = frame["mean_itl_ms"].mask(without & (gap_ms > 0), gap_ms)
+    has_no_gap = frame[["mean_itl_ms", "mean_tpot_ms"]].isna().all(axis=1)
+    frame["mean_itl_ms"] = frame["mean_itl_ms"].mask(has_no_gap & (gap_ms > 0), gap_ms)
     for statistic in ("mean", "median"):
         column = f"{statistic}_itl_ms"
         frame[column] = frame[column].fillna(frame[f"{statistic}_tpot_ms"])
-    made = {name: ~was & frame[names_of[name]].notna().any(axis=1) for name, was in given.items()}
-    said = np.char.add(*(np.where(rows, f"{name} ", "") for name, rows in made.items()))
-    before = frame["derived"].astype("str") if "derived" in frame else said
-    return frame.assign(derived=pd.Series(before, frame.index).where(before != "", said))
+
+    is_computed = {
+        name: ~stated & frame[names_of[name]].notna().any(axis=1)
+        for name, stated in is_stated.items()
+    }
+    derived = np.char.add(*(np.where(rows, f"{name} ", "") for name, rows in is_computed.items()))
+    before = frame["derived"].astype("str") if "derived" in frame else derived
+    return frame.assign(derived=pd.Series(before, frame.index).where(before != "", derived))
 
 
 def points_of_store(points: pd.DataFrame) -> pd.DataFrame:
@@ -100,31 +113,25 @@ def at_percentile(
     first_token: str = "nttft",
     more: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return the points at percentiles (estimated where they lack one, see `estimated`), sorted:
-    `IDENTIFIERS, LOAD, SERVING, LENGTHS, WAIT`, `nttft_ms, itl_ms` with `BOUNDS` (NaN: not known),
-    rates, `more`, and `source`. Users of a rate are those in flight (Little's law). With
-    `first_token` of `ttft`, `nttft_ms` is TTFT over mean input tokens: it spreads less than nTTFT.
+    """Return the points at percentiles, sorted by LLM, GPU profile and users.
+
+    Columns: `source`, `IDENTIFIERS, LOAD, SERVING, LENGTHS, WAIT`, `nttft_ms, itl_ms` with `BOUNDS`
+    (NaN: unknown), rates and `more`. A percentile that a point lacks is estimated (`estimated`).
+    `users` of a point with a rate are the requests in flight, by Little's law. With `first_token`
+    `ttft`, `nttft_ms` is TTFT over mean input tokens, which spreads less than nTTFT.
     """
-    # A copy is in one piece, where columns are added faster.
+    # A copy is one block of memory, to which columns are added faster.
     frame = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS]))).copy()
     for target, percentile in zip(TARGETS, percentiles, strict=True):
         frame[[target, *BOUNDS[target]]] = _latency(points, target, percentile)
     if first_token == "ttft":
         ttft_ms = _latency(points, "ttft_ms", percentiles[0])
         per_token = ttft_ms.div(frame["input_tokens"].astype(float), axis=0)
-        known = per_token.iloc[:, 0].notna()
-        frame.loc[known, ["nttft_ms", *BOUNDS["nttft_ms"]]] = per_token[known].to_numpy()
-    # In flight are request rate × E2E as measured, else TTFT + (output tokens − 1) × ITL, of means,
-    # or medians without them: at least 1, null without a latency of tokens.
-    e2e_ms = pd.Series(np.nan, frame.index)
-    for statistic in ("mean", "median"):
-        values = {name: frame[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
-        steps = (frame["output_tokens"].astype(float) - 1).clip(lower=0)
-        made = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
-        e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(made)
-    users = (frame["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
-    users = users.where(np.isfinite(users)).astype("Int64")
-    frame["users"] = frame["users"].astype("Int64").fillna(users)
+        has_ttft = per_token.iloc[:, 0].notna()
+        frame.loc[has_ttft, ["nttft_ms", *BOUNDS["nttft_ms"]]] = per_token[has_ttft].to_numpy()
+
+    frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
+
     bounds = [name for ends in BOUNDS.values() for name in ends]
     numbers = [*LENGTHS, WAIT, *TARGETS, *bounds, *_RATES]
     source = ["source"] if "source" in frame else []
@@ -133,6 +140,23 @@ def at_percentile(
     whole = "int64" if ordered["users"].notna().all() else "Int64"
     types = dict.fromkeys([*numbers, "request_rate_rps"], "float64")
     return ordered.astype({**types, "users": whole})
+
+
+def _in_flight(frame: pd.DataFrame) -> pd.Series:
+    """Return the requests in flight at a point's rate, at least 1; null without an E2E.
+
+    They are request rate × E2E. E2E is measured, else TTFT + (output tokens − 1) × ITL; means are
+    taken, or medians where a point has no means.
+    """
+    e2e_ms = pd.Series(np.nan, frame.index)
+    steps = (frame["output_tokens"].astype(float) - 1).clip(lower=0)
+    for statistic in ("mean", "median"):
+        values = {name: frame[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
+        computed = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
+        e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(computed)
+
+    users = (frame["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
+    return users.where(np.isfinite(users)).astype("Int64")
 
 
 def served_as_most(points: pd.DataFrame) -> dict[str, Any]:
@@ -151,34 +175,42 @@ FORMULAS = {
 
 
 def judged(points: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-    """Return `at_percentile` for an SLO, and what decides: each limited latency by its own columns,
-    `own_<metric>_ms` with its interval (0 is none), `<metric>_is_derived` (by `FORMULAS`),
-    `served_rps` as measured, and `failed_share` of all requests (NaN: not known)."""
+    """Return `at_percentile` for an SLO, with the columns that decide whether it is met.
+
+    Each limited latency has `own_<metric>_ms` with its interval (a latency of 0 is none) and
+    `<metric>_is_derived` (computed by `FORMULAS`). `served_rps` is the rate as measured,
+    `failed_share` the failed share of all requests (NaN: unknown).
+    """
     points = points.reindex(columns=list(dict.fromkeys([*points, *COLUMNS])))
-    found: dict[str, pd.Series] = {}
-    said = points.get("derived", pd.Series("", points.index)).fillna("")
+    columns: dict[str, pd.Series] = {}
+
+    derived = points.get("derived", pd.Series("", points.index)).fillna("")
     for metric, (_, percentile) in slo.limits.items():
-        own = _latency(points, f"{metric}_ms", percentile)
-        is_derived = own[""].isna() | said.str.contains(rf"\b{metric}\b")
-        made = _derived(points, metric, percentile)
-        own = own.where(own[""].notna(), made)
-        own = own.where((own[""] > 0) & np.isfinite(own[""]))
-        found |= {_own(metric, end): own[end] for end in own}
-        found[f"{metric}_is_derived"] = is_derived & own[""].notna()
-    made_rps = points["throughput_tok_s"] / points["output_tokens"]
+        latency = _latency(points, f"{metric}_ms", percentile)
+        is_derived = latency[""].isna() | derived.str.contains(rf"\b{metric}\b")
+        latency = latency.where(latency[""].notna(), _derived(points, metric, percentile))
+        latency = latency.where((latency[""] > 0) & np.isfinite(latency[""]))
+        columns |= {_limited_column(metric, end): latency[end] for end in latency}
+        columns[f"{metric}_is_derived"] = is_derived & latency[""].notna()
+
+    computed_rps = points["throughput_tok_s"] / points["output_tokens"]
+    columns["served_rps"] = points["request_rate_rps"].fillna(computed_rps).astype(float)
+
     n_ok, n_failed = (points[name].astype(float) for name in _COUNTS)
-    found["served_rps"] = points["request_rate_rps"].fillna(made_rps).astype(float)
-    found["failed_share"] = n_failed / (n_ok + n_failed).where(lambda total: total > 0)
-    return at_percentile(
-        points.assign(**found), slo.percentiles, slo.first_token, [*found, *_COUNTS]
-    )
+    columns["failed_share"] = n_failed / (n_ok + n_failed).where(lambda total: total > 0)
+
+    more = [*columns, *_COUNTS]
+    return at_percentile(points.assign(**columns), slo.percentiles, slo.first_token, more)
 
 
-def _own(metric: str, end: str) -> str:
+def _limited_column(metric: str, end: str) -> str:
+    """Return the column of a limited latency, or of an end of its interval."""
     return f"own_{metric}_{end}_ms" if end else f"own_{metric}_ms"
 
 
 def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame:
+    """Return a latency and its interval by `FORMULAS`."""
+
     def at(name: str) -> pd.DataFrame:
         return _latency(points, f"{name}_ms", percentile)
 
@@ -190,28 +222,33 @@ def _derived(points: pd.DataFrame, metric: str, percentile: int) -> pd.DataFrame
     ttft = at("nttft").mul(inputs, axis=0)
     if metric == "ttft":
         return ttft
-    first, gap = at("ttft"), at("tpot")
-    first, gap = first.where(first.notna(), ttft), gap.where(gap.notna(), at("itl"))
+    first = at("ttft")
+    first = first.where(first.notna(), ttft)
+    gap = at("tpot")
+    gap = gap.where(gap.notna(), at("itl"))
     return first + gap.mul((outputs - 1).clip(lower=0), axis=0)
 
 
 def limited(latencies: pd.DataFrame, slo: SLO, end: str = "") -> dict[str, np.ndarray]:
-    """Return what the limits are compared with in ms, by metric, or an end of its interval:
-    measured, or what follows from predicted nTTFT and ITL; NaN: not known."""
+    """Return the limited latencies in ms, by metric, or an end of their intervals.
+
+    They are measured, or follow from predicted nTTFT and ITL; NaN: unknown.
+    """
     columns = [end_column(name, end) if end else name for name in TARGETS]
     targets_ms = latencies[columns].to_numpy(float)
     targets_ms = np.where((targets_ms > 0) & np.isfinite(targets_ms), targets_ms, np.nan)
-    found = slo.latencies(targets_ms, latencies.reindex(columns=LENGTHS).to_numpy(float))
-    for metric, values in found.items():
-        if (column := _own(metric, end)) in latencies:
-            own, judged_column = latencies[column], f"{metric}_is_derived"
-            is_own = latencies[judged_column if judged_column in latencies else column].notna()
-            found[metric] = np.where(is_own, own.to_numpy(float), values)
-    return found
+    by_metric = slo.latencies(targets_ms, latencies.reindex(columns=LENGTHS).to_numpy(float))
+    for metric, values in by_metric.items():
+        column = _limited_column(metric, end)
+        if column in latencies:
+            flag = f"{metric}_is_derived"
+            is_judged = latencies[flag if flag in latencies else column].notna()
+            by_metric[metric] = np.where(is_judged, latencies[column].to_numpy(float), values)
+    return by_metric
 
 
 def is_refused(latencies: pd.DataFrame, slo: SLO) -> np.ndarray:
-    """Return at which points more requests failed than the SLO allows; not known: none."""
+    """Return at which points more requests failed than the SLO allows; unknown counts as none."""
     if "failed_share" not in latencies:
         return np.zeros(len(latencies), bool)
     refused: np.ndarray = latencies["failed_share"].to_numpy(float) > slo.allowed_failures
@@ -250,23 +287,25 @@ def _latency(points: pd.DataFrame, target: str, percentile: int) -> pd.DataFrame
 def _estimates(
     points: pd.DataFrame, target: str, percentile: int
 ) -> Iterator[tuple[dict[int, str], pd.DataFrame]]:
-    """Yield the columns that give a latency, by percentile, with the rows that have them: its own
-    column; else the two around it; else the nearest one. A mean stands in for the median where that
-    is asked for, or where a row has no percentile at all."""
+    """Yield the columns that give a latency, by percentile, with the rows that have these columns.
+
+    That is the column of the percentile, else the two around it, else the nearest one.
+    A mean replaces the median if the median is wanted, or if a row has no percentile at all.
+    """
     names = {number: f"{prefix}_{target}" for number, prefix in PERCENTILE_PREFIX.items()}
-    given = points.reindex(columns=[*names.values(), f"mean_{target}"]).notna().to_numpy()
-    for pattern in np.unique(given, axis=0):
-        known = {
+    has_value = points.reindex(columns=[*names.values(), f"mean_{target}"]).notna().to_numpy()
+    for pattern in np.unique(has_value, axis=0):
+        columns = {
             number: name for (number, name), has in zip(names.items(), pattern, strict=False) if has
         }
-        if pattern[-1] and 50 not in known and (percentile == 50 or not known):
-            known = {50: f"mean_{target}", **known}
-        below = [number for number in known if number < percentile][-1:]
-        above = [number for number in known if number > percentile][:1]
-        chosen = [percentile] if percentile in known else [*below, *above]
+        if pattern[-1] and 50 not in columns and (percentile == 50 or not columns):
+            columns = {50: f"mean_{target}", **columns}
+        below = [number for number in columns if number < percentile][-1:]
+        above = [number for number in columns if number > percentile][:1]
+        chosen = [percentile] if percentile in columns else [*below, *above]
         if chosen:
-            rows = points[(given == pattern).all(axis=1)]
-            yield {number: known[number] for number in chosen}, rows
+            rows = points[(has_value == pattern).all(axis=1)]
+            yield {number: columns[number] for number in chosen}, rows
 
 
 def estimated(points: pd.DataFrame, percentiles: Mapping[str, int]) -> dict[str, list[str]]:
@@ -274,7 +313,9 @@ def estimated(points: pd.DataFrame, percentiles: Mapping[str, int]) -> dict[str,
     sources: dict[str, list[str]] = {}
     for target, percentile in percentiles.items():
         used = [
-            name for known, _ in _estimates(points, target, percentile) for name in known.values()
+            name
+            for columns, _ in _estimates(points, target, percentile)
+            for name in columns.values()
         ]
         if set(used) - {f"{PERCENTILE_PREFIX[percentile]}_{target}"}:
             sources[target] = [*dict.fromkeys(used)]
@@ -292,7 +333,9 @@ _LLM_FACTS = [
     *("n_kv_heads", "head_dim", "vocab_size", "context_tokens", "weight_bytes"),
     "kv_bytes_per_token",
 ]
-ENCODER_DECODER, PAGED, PADDED = "encoder-decoder", "paged", "padded"
+ENCODER_DECODER = "encoder-decoder"
+PAGED = "paged"
+PADDED = "padded"
 """How an engine executes an LLM: padded to the longest request, with or without an encoder, or
 with attention over a paged (unpadded) KV cache."""
 
@@ -317,7 +360,7 @@ class FactTables(NamedTuple):
         """What predictors without physics learn from: published features if all have some."""
         computed = computed_features(self.llms, self.profiles)
         pairs = zip(computed, self.published or (), strict=False)
-        is_complete = all(own.index.isin(published.index).all() for own, published in pairs)
+        is_complete = all(facts.index.isin(published.index).all() for facts, published in pairs)
         return self.published if self.published and is_complete else computed
 
 
@@ -326,12 +369,13 @@ def computed_features(llms: Mapping[str, LLM], profiles: Mapping[str, GPUProfile
     llm_rows = [{name: getattr(llm, name) for name in _LLM_FACTS} for llm in llms.values()]
     profile_rows = []
     for profile in profiles.values():
-        gpu, n_gpus = profile.gpu, profile.n_gpus
+        gpu = profile.gpu
+        n_gpus = profile.n_gpus
         names = ("memory_gib", "memory_bandwidth_gb_s", "dense_16bit_tflops")
         rates = {name: getattr(gpu, name) for name in names}
-        of = {"gpu_id": gpu.gpu_id, "architecture": gpu.architecture, "n_gpus": n_gpus}
+        device = {"gpu_id": gpu.gpu_id, "architecture": gpu.architecture, "n_gpus": n_gpus}
         total = {f"total_{name}": n_gpus * rate for name, rate in rates.items()}
-        profile_rows.append({**of, **rates, **total})
+        profile_rows.append({**device, **rates, **total})
     return Features(
         pd.DataFrame(llm_rows, index=pd.Index(llms, name="llm_id"), columns=_LLM_FACTS),
         pd.DataFrame(profile_rows, index=pd.Index(profiles, name="gpu_profile_id")),
@@ -345,12 +389,12 @@ def features_of_sheets(
 ) -> Features:
     """Return the published features: of LLMs, and of each profile's devices."""
     gpus = _feature_table(gpu_rows, "gpu_id")
-    each = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
+    table = gpus.loc[[profile.gpu.gpu_id for profile in profiles.values()]]
     n_gpus = pd.Series({name: profile.n_gpus for name, profile in profiles.items()})
-    each = each.set_axis(n_gpus.index.rename("gpu_profile_id")).assign(n_gpus=n_gpus)
-    total = each["n_gpus"] * each["memory_capacity_gb"]
+    table = table.set_axis(n_gpus.index.rename("gpu_profile_id")).assign(n_gpus=n_gpus)
+    total = table["n_gpus"] * table["memory_capacity_gb"]
     llms = _feature_table(llm_rows, "llm_id")
-    return Features(llms, each.assign(memory_capacity_gb_total=total))
+    return Features(llms, table.assign(memory_capacity_gb_total=total))
 
 
 def _feature_table(rows: Sequence[Mapping[str, Any]], key: str) -> pd.DataFrame:

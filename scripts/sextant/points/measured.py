@@ -36,28 +36,31 @@ class _Measured(NamedTuple):
     llms: dict[str, LLM]
     profiles: dict[str, GPUProfile]
     longest_request_tokens: Mapping[str, int]  # by workload
-    decisions: Mapping[str, tuple[str, str]]  # workload and scenario of a source's answers
-    features: Mapping[str, Features] = {}  # by source, where they came with it
-    predictors: Mapping[str, list[str]] = {}  # those that were scored, by source
+    decisions: Mapping[str, tuple[str, str]]  # workload and scenario of answers, by source
+    features: Mapping[str, Features] = {}  # features that came with a source, by source
+    predictors: Mapping[str, list[str]] = {}  # predictors that were scored, by source
 
 
 def load_characterization(
-    place: str | Path,
+    path: str | Path,
     source: str | None = None,
     workload_id: str | None = None,
     scenario_id: str | None = None,
 ) -> Characterization:
-    """Read a characterization from a store or the cells of a folder, by default with the workload
-    and scenario of its recommendations; InputError: none, damaged, or the choice is not unique."""
-    return _choose(_read(place), place, source, workload_id, scenario_id)
+    """Read a characterization from a store or from the cells of a folder.
+
+    The workload and scenario are by default those of the source's recommendations. InputError: no
+    points, a damaged file, or the choice is not unique.
+    """
+    return _choose(_read(path), path, source, workload_id, scenario_id)
 
 
-def load_all(place: str | Path) -> list[Characterization]:
+def load_all(path: str | Path) -> list[Characterization]:
     """Read every source, workload and scenario that has points; see `load_characterization`."""
-    known = _read(place)
-    plain = known.points[known.points["variant_id"] == DEFAULT_VARIANT]
+    measured = _read(path)
+    plain = measured.points[measured.points["variant_id"] == DEFAULT_VARIANT]
     keys = plain[_SETTING].drop_duplicates().sort_values(_SETTING)
-    return [_choose(known, place, *key) for key in keys.itertuples(index=False)]
+    return [_choose(measured, path, *key) for key in keys.itertuples(index=False)]
 
 
 def load_run(
@@ -67,9 +70,9 @@ def load_run(
     decision: Mapping[str, str],
 ) -> Characterization:
     """Read a run's points from its Parquet `files`, of one workload and scenario."""
-    workload_id, scenario_id = decision["workload_id"], decision["scenario_id"]
+    workload_id = decision["workload_id"]
     caps = experiment.workloads[workload_id]
-    known = _Measured(
+    measured = _Measured(
         points=_frame(read_parquet(Path(files["point"]))),
         feasibility=_frame(read_parquet(Path(files["feasibility"]))),
         llms=dict(sorted(experiment.llm_facts.items())),
@@ -77,11 +80,11 @@ def load_run(
         longest_request_tokens={workload_id: caps["max_input_tokens"] + caps["max_output_tokens"]},
         decisions={},
     )
-    return _choose(known, files["point"], source, workload_id, scenario_id)
+    return _choose(measured, files["point"], source, workload_id, decision["scenario_id"])
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
-    """Return a table as the store would: whole numbers stay so where some are missing."""
+    """Return a table as the store would: integers stay integers where some are missing."""
     return connect().from_arrow(table).df()
 
 
@@ -91,18 +94,19 @@ def _profiles(profiles: Mapping[str, GPUProfile]) -> dict[str, GPUProfile]:
 
 
 def _choose(
-    known: _Measured,
-    place: str | Path,
+    measured: _Measured,
+    path: str | Path,
     source: str | None,
     workload_id: str | None,
     scenario_id: str | None,
 ) -> Characterization:
-    source = _only(known.points, place, "source", source)
-    usual_workload, usual_scenario = known.decisions.get(source, (None, None))
-    workload_id = _only(known.points, place, "workload_id", workload_id or usual_workload)
-    scenario_id = _only(known.points, place, "scenario_id", scenario_id or usual_scenario)
-    chosen = (source, workload_id, scenario_id, DEFAULT_VARIANT)
-    wanted = pd.Series(chosen, [*_SETTING, "variant_id"])
+    """Return the points of a source, workload and scenario, on servers of the default variant."""
+    source = _only(measured.points, path, "source", source)
+    usual_workload, usual_scenario = measured.decisions.get(source, (None, None))
+    workload_id = _only(measured.points, path, "workload_id", workload_id or usual_workload)
+    scenario_id = _only(measured.points, path, "scenario_id", scenario_id or usual_scenario)
+    setting = (source, workload_id, scenario_id, DEFAULT_VARIANT)
+    wanted = pd.Series(setting, [*_SETTING, "variant_id"])
 
     def rows(table: pd.DataFrame) -> pd.DataFrame:
         return table[(table[wanted.index] == wanted).all(axis=1)].reset_index(drop=True)
@@ -111,28 +115,29 @@ def _choose(
         source,
         workload_id,
         scenario_id,
-        points=points_of_store(rows(known.points)),
-        llms=known.llms,
-        profiles=known.profiles,
-        feasibility=rows(known.feasibility),
-        predictors=known.predictors.get(source, []),
-        features=known.features.get(source),
-        longest_request_tokens=known.longest_request_tokens.get(workload_id),
+        points=points_of_store(rows(measured.points)),
+        llms=measured.llms,
+        profiles=measured.profiles,
+        feasibility=rows(measured.feasibility),
+        predictors=measured.predictors.get(source, []),
+        features=measured.features.get(source),
+        longest_request_tokens=measured.longest_request_tokens.get(workload_id),
     )
 
 
-def _only(points: pd.DataFrame, place: str | Path, name: str, value: str | None) -> str:
-    known = sorted(points[name].unique())
-    if not known:
-        raise InputError("the store has no points", file=place, fix="measure a level to its end")
-    if value is None and len(known) == 1:
-        return str(known[0])
-    if value is not None and value in known:
+def _only(points: pd.DataFrame, path: str | Path, name: str, value: str | None) -> str:
+    """Return the value of a column that is asked for, or the only one; InputError: several."""
+    values = sorted(points[name].unique())
+    if not values:
+        raise InputError("the store has no points", file=path, fix="measure a level to its end")
+    if value is None and len(values) == 1:
+        return str(values[0])
+    if value is not None and value in values:
         return value
     option = f"--{name.replace('_', '-')}"
-    fix = f"give {option}, one of {', '.join(known)}"
-    problem = f"no points of {name} {value!r}" if value else f"{len(known)} values of {name}"
-    raise InputError(problem, file=place, field=option, fix=fix)
+    fix = f"give {option}, one of {', '.join(values)}"
+    problem = f"no points of {name} {value!r}" if value else f"{len(values)} values of {name}"
+    raise InputError(problem, file=path, field=option, fix=fix)
 
 
 def _read(path: str | Path) -> _Measured:
@@ -180,26 +185,29 @@ def _read(path: str | Path) -> _Measured:
 
 
 def _read_cells(folder: Path) -> _Measured:
-    """Read all cells below a folder: what is needed of LLMs and GPUs is in their `run.json`."""
+    """Read all cells below a folder; their `run.json` has the facts of LLMs and GPUs."""
     cells = []
     for path in sorted(folder.rglob("run.json")):
-        name = path.parent.name  # of files that were set aside, or that a killed process wrote
+        name = path.parent.name
+        # Damaged files that were set aside, or files that a killed process left.
         if name.startswith(DAMAGED) or name.endswith(".partial"):
             continue
         if damage := damaged_files(path.parent):
             problems = ", ".join(f"{name} {problem}" for name, problem in damage.items())
-            # It stays where it is: no command would measure it again.
+            # The cell stays in its folder: no command would measure it again.
             raise InputError(f"the cell is damaged: {problems}", file=path.parent, fix=_LOAD_AGAIN)
         cells.append(read_cell(path.parent))
     if not cells:
         fix = "give a store, a folder of what `sextant load` has written, or --source FOLDER"
         raise InputError("there is no measured cell", file=folder, fix=fix)
-    places: dict[tuple[str, ...], Path] = {}
+
+    folders: dict[tuple[str, ...], Path] = {}
     llms: dict[str, LLM] = {}
     profiles: dict[str, GPUProfile] = {}
     longest: dict[str, int] = {}
     for cell in cells:
-        key, other = cell.run.key, places.setdefault(cell.key, cell.folder)
+        key = cell.run.key
+        other = folders.setdefault(cell.key, cell.folder)
         if other != cell.folder:
             fix = "move one of them elsewhere"
             raise InputError(f"the same was measured in {other}", file=cell.folder, fix=fix)
@@ -225,16 +233,18 @@ def _read_cells(folder: Path) -> _Measured:
 
 
 def _fact(cell: MeasuredCell, name: str, kind: type[_T], options: str = "") -> _T:
-    value, place = (cell.run.origin.definition or {}).get(name), f"definition.{name}"
+    """Return a fact of a cell's definition; InputError: it is unknown or malformed."""
+    value = (cell.run.origin.definition or {}).get(name)
+    field = f"definition.{name}"
     path = cell.folder / "run.json"
     if value is None:
         fix = f"load again with {options}" if options else "measure it again with `sextant load`"
-        raise InputError("it is not known", file=path, field=place, fix=fix)
-    if isinstance(value, dict):  # a price that is not known is null, for a dataclass left out
+        raise InputError("it is not known", file=path, field=field, fix=fix)
+    if isinstance(value, dict):  # an unknown price is null: the dataclass has its own default
         value = {key: fact for key, fact in value.items() if fact is not None}
     try:
         return from_json(kind, value)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, (place, *first["loc"])))
+        field = ".".join(map(str, (field, *first["loc"])))
         raise InputError(first["msg"], file=path, field=field, fix=_LOAD_AGAIN) from None

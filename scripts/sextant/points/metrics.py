@@ -1,4 +1,4 @@
-"""Each metric's formula and names in one place; intervals of percentiles, and doubts of points.
+"""Each metric's formula and names in one place; intervals of percentiles, and doubts about points.
 
 docs/benchmarking.md explains the formulas; the store computes from the table here.
 
@@ -67,10 +67,14 @@ REQUEST_COLUMNS = (
 
 
 def points_query(requests: str, levels: str) -> str:
-    """Return the query that summarises requests to one row per cell and level. `requests` is a
-    relation of `cell`, `start_s` and `REQUEST_COLUMNS`, `levels` one of `cell, level, duration_s`.
-    Failed requests are counted and enter no latency."""
-    selected, computed, joined = [], [], []
+    """Return the query that summarises requests to one row per cell and level.
+
+    `requests` is a relation of `cell`, `start_s` and `REQUEST_COLUMNS`, `levels` one of `cell,
+    level, duration_s`. Failed requests are counted and enter no latency.
+    """
+    selected = []
+    computed = []
+    joined = []
     for name, _, sql in LATENCIES:
         value = f"unnest({sql})" if name == "itl_ms" else sql
         mean = f", avg(value) AS mean_{name}" if name in _MEANS else ""
@@ -107,7 +111,10 @@ def points_query(requests: str, levels: str) -> str:
 
 
 def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.Table":
-    """Return each cell and level's intervals, null: unknown; `requests` as `points_query`'s."""
+    """Return the intervals of each cell and level; null: unknown.
+
+    `requests` are as of `points_query`.
+    """
     import pyarrow as pa
 
     names = [
@@ -131,9 +138,11 @@ def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.T
         bounds: list[float | None] = []
         for metric in LATENCIES:
             column = level[metric.name].combine_chunks().drop_null()
-            sizes, values = np.ones(len(column), int), column
+            sizes = np.ones(len(column), int)
+            values = column
             if pa.types.is_list(column.type):
-                sizes, values = column.value_lengths().to_numpy(), column.flatten()
+                sizes = column.value_lengths().to_numpy()
+                values = column.flatten()
             ends = metric_intervals(values.to_numpy(zero_copy_only=False), sizes)
             bounds += [None if np.isnan(bound) else bound for bound in ends.ravel().tolist()]
         row = {name: level[name][0].as_py() for name in ("cell", "level")}
@@ -142,9 +151,12 @@ def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.T
 
 
 def metric_intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2), NaN where the
-    values, `sizes` of each request in the order of their ends, do not bound them: 6 requests for a
-    median, about 50 for the upper end of p90, 100 for p95, 500 for p99."""
+    """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2).
+
+    `values` are those of all requests in the order in which the requests ended, `sizes` how many
+    values each request has. An end is NaN where too few values bound it: a median needs 6 requests,
+    the upper end of p90 about 50, of p95 100, of p99 500.
+    """
     from scipy.special import stdtrit  # its import takes longer than a page without intervals
 
     sizes = sizes[sizes > 0]
@@ -169,7 +181,7 @@ def metric_intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def statistics(values: np.ndarray) -> dict[str, float | None]:
-    """Return mean and `STATISTICS` of the values that are known, None where none is."""
+    """Return mean and `STATISTICS` of the values that are not NaN; None without any."""
     values = values[~np.isnan(values)]
     if not len(values):
         return dict.fromkeys(("mean", *STATISTICS))
@@ -177,14 +189,16 @@ def statistics(values: np.ndarray) -> dict[str, float | None]:
     return {"mean": float(values.mean()), **dict(zip(STATISTICS, quantiles, strict=True))}
 
 
-def meets_limits(each_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]) -> np.ndarray:
-    """Return whether each request meets all limits; InputError for one of no such latency."""
-    is_met: np.ndarray = ~np.isnan(each_ms["e2e_ms"])
+def meets_limits(
+    latencies_ms: Mapping[str, np.ndarray], limits_ms: Mapping[str, float]
+) -> np.ndarray:
+    """Return whether each request meets all limits; InputError: requests lack a limited latency."""
+    is_met: np.ndarray = ~np.isnan(latencies_ms["e2e_ms"])
     for name, limit in limits_ms.items():
-        if name not in each_ms:
-            fix = f"give limits of {', '.join(each_ms)}"
+        if name not in latencies_ms:
+            fix = f"give limits of {', '.join(latencies_ms)}"
             raise InputError(f"a request has no {name} of its own", field=name, fix=fix)
-        is_met &= ~(each_ms[name] > limit)
+        is_met &= ~(latencies_ms[name] > limit)
     return is_met
 
 
@@ -239,27 +253,28 @@ def doubts(point: Row) -> set[str]:
         return np.nan if point[name] is None or not point[of] else point[name] / point[of]
 
     off_server = abs(ratio("mean_itl_ms", "server_mean_itl_ms") - 1)
-    found = {
+    is_doubtful = {
         "n_failed": bool(point["n_failed"]),
         "n_ok": point["n_ok"] is not None and point["n_ok"] < _FEW_REQUESTS,
         "client_lag_p99_ms": ratio("client_lag_p99_ms", "median_itl_ms") > SHAPING_FRACTION,
         "send_lag_p99_ms": ratio("send_lag_p99_ms", "median_ttft_ms") > SHAPING_FRACTION,
         "mean_itl_ms": off_server > SHAPING_FRACTION or point["median_itl_ms"] == 0,
     }
-    return {column for column, is_doubtful in found.items() if is_doubtful}
+    return {column for column, doubtful in is_doubtful.items() if doubtful}
 
 
 def warnings(points: Sequence[Row]) -> list[Row]:
-    """Return `column, text, n_points, places` (with `levels`) for each doubt of any point."""
-    rows, key = [], ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
+    """Return `column, text, n_points, places` for each doubt; `places` are cells and `levels`."""
+    rows = []
+    key = ("llm_id", "gpu_profile_id", *SETTING, "scenario_kind")
     for column, text in WARNINGS.items():
         doubtful = [point for point in points if column in doubts(point)]
-        places = [
-            dict(zip(key, place, strict=True))
-            | {"levels": [level_to_json(point["level"]) for point in of_place]}
-            for place, of_place in group_by(doubtful, *key).items()
+        cells = [
+            dict(zip(key, ids, strict=True))
+            | {"levels": [level_to_json(point["level"]) for point in of_cell]}
+            for ids, of_cell in group_by(doubtful, *key).items()
         ]
-        if places:
-            row = {"column": column, "text": text, "n_points": len(doubtful), "places": places}
+        if cells:
+            row = {"column": column, "text": text, "n_points": len(doubtful), "places": cells}
             rows.append(row)
     return rows

@@ -35,7 +35,7 @@ Level = Annotated[
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Of a delay, in ms; None where it is not known."""
+    """Quantiles of a delay, in ms; None: unknown."""
 
     median: float | None = None
     p99: float | None = None
@@ -52,7 +52,7 @@ class PublishedMedians:
 
 @dataclass(frozen=True)
 class LevelMedians:
-    """What the stop rule compares; a latency is None where no request was served."""
+    """Medians that the stop rule compares; a latency is None where no request was served."""
 
     users: float
     n_ok: int
@@ -64,7 +64,7 @@ class LevelMedians:
 class EarlyStop:
     """Why a sweep ended early: both medians were far beyond limits; more users wait longer."""
 
-    last: LevelMedians  # the largest level that was measured; both medians are known
+    last: LevelMedians  # medians of the largest measured level; neither is None
     nttft_limit_ms: float
     itl_limit_ms: float
     factor: float  # how far beyond both limits
@@ -151,7 +151,7 @@ class LeftOut:
     stop: EarlyStop
 
     def __str__(self) -> str:
-        """Return the levels and the reason, for a person."""
+        """The levels and the reason, for a person."""
         return f"{', '.join(f'{level:g}' for level in self.levels)}: {self.stop.reason}"
 
 
@@ -245,8 +245,8 @@ class CellRun:
     @property
     def engine(self) -> str | None:
         """Name and version of the engine."""
-        known = (self.server.engine, self.server.version) if self.server else ()
-        return " ".join(filter(None, known)) or None
+        words = (self.server.engine, self.server.version) if self.server else ()
+        return " ".join(filter(None, words)) or None
 
     @property
     def engine_version(self) -> str | None:

@@ -27,7 +27,7 @@ _BUILD_AGAIN = (
 def connect(
     path: str | Path = ":memory:", *, read_only: bool = False
 ) -> "duckdb.DuckDBPyConnection":
-    """Open DuckDB in UTC; views of a store that is only read reach no file and no network."""
+    """Open DuckDB in UTC; a read-only store has no access to files and the network."""
     import duckdb
 
     access = not read_only
@@ -66,7 +66,7 @@ def open_store(path: str | Path) -> "Iterator[duckdb.DuckDBPyConnection]":
         raise InputError(problem, file=path, fix=fix) from None
 
 
-# Nothing but system functions: a macro of the store may have the name of any other.
+# System functions by their full names: a macro of the store may have the name of any function.
 _CATALOG = (
     ("view", "SELECT view_name, internal FROM system.main.duckdb_views()"),
     ("macro", "SELECT function_name, internal FROM system.main.duckdb_functions()"),
@@ -77,7 +77,7 @@ _MAX_ROWS = 10_000_000
 
 
 def _require_tables(store: "duckdb.DuckDBPyConnection", path: str | Path) -> None:
-    """Refuse a store whose reading could run a stranger's SQL or never end."""
+    """Refuse a store that could run a stranger's SQL when it is read, or that is too large."""
     problems = []
     for kind, query in _CATALOG:
         names = [name for name, is_internal in store.execute(query).fetchall() if not is_internal]
@@ -127,9 +127,10 @@ def build_store(
         for table, table_rows in rows.items():
             _insert_rows(database, table, table_rows)
         inputs = {}
-        for table, file in [(name, file) for name, given in files.items() for file in given]:
-            _insert_file(database, table, file)
-            inputs[f"{table}/{Path(file).parent.name}"] = file
+        for table, table_files in files.items():
+            for file in table_files:
+                _insert_file(database, table, file)
+                inputs[f"{table}/{Path(file).parent.name}"] = file
         measured = {
             name: value
             for file in files.get("point", ())
@@ -154,8 +155,9 @@ def _insert_rows(
 def _insert_file(database: "duckdb.DuckDBPyConnection", table: str, file: Path) -> None:
     import duckdb
 
-    rows, known = base_files.read_parquet(file), database.table(table).columns
-    shared = ", ".join(name for name in rows.column_names if name in known)
+    rows = base_files.read_parquet(file)
+    columns = database.table(table).columns
+    shared = ", ".join(name for name in rows.column_names if name in columns)
     try:
         database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows")
     except duckdb.ConstraintException as error:

@@ -18,7 +18,9 @@ from sextant.points.store import connect
 
 ENERGY_SQL = Path(__file__).with_name("energy.sql")  # creates `device_telemetry` and `energy`
 _CELLS_AT_ONCE = 100  # 100 MiB for 100,000 requests of 64 tokens
-_TEXT, _FLOAT, _COUNT = pa.string(), pa.float64(), pa.int64()
+_TEXT = pa.string()
+_FLOAT = pa.float64()
+_COUNT = pa.int64()
 _Columns = dict[str, tuple[pa.DataType, Callable[..., Any]]]  # type, and value of an item
 
 
@@ -40,7 +42,7 @@ _OF_POINTS: _Columns = {
     "precision": (_TEXT, _precision),
     "measured_on": (_TEXT, attrgetter("run.measured_on")),
 }
-"""What a cell says of each of its points."""
+"""Columns that all points of a cell share."""
 _CELLS: _Columns = {"folder": (_TEXT, lambda cell: str(cell.folder))} | _KEY | _OF_POINTS
 _LEVELS: _Columns = {
     "level": (_FLOAT, lambda level, _: level.level),
@@ -95,14 +97,17 @@ _VIEWS = {
     "requests": f"{', '.join(REQUEST_COLUMNS)}, {START_SQL} AS start_s",
     "telemetry": "f.* EXCLUDE (filename)",
 }
-"""What is read of a cell's Parquet files."""
+"""Columns that are read from a cell's Parquet files."""
 
 
 def aggregate_points(
     cells: Sequence[Path], point_out: Path, feasibility_out: Path, telemetry_out: Path
 ) -> None:
-    """Write the tables `point` (one row per cell and level), `feasibility` (per cell), `telemetry`
-    (per cell, level and device) of cells; InputError: none, or damaged ones (`require_whole`)."""
+    """Write the tables `point`, `feasibility` and `telemetry` of cells.
+
+    They have one row per cell and level, per cell, and per cell, level and device. InputError:
+    there is no cell, or a cell is damaged (`require_whole`).
+    """
     if not cells:
         fix = "let `sextant measure` choose cells of the adaptive rows of benchmarks.tsv"
         raise InputError("no cell is measured", fix=fix)

@@ -1,4 +1,4 @@
-"""Whether a cell can be measured: verdicts, memory by facts, the search for a batch weight."""
+"""Whether a cell can be measured: its verdict, memory by facts, the search for a batch weight."""
 
 import string
 from collections.abc import Mapping
@@ -89,8 +89,10 @@ class Verdict:
         parts = string.Formatter().parse(_PHRASES[self.outcome])
         needed = {name for _, name, _, _ in parts if name}
         if needed != set(self.numbers):
-            wanted, given = (", ".join(sorted(names)) or "none" for names in (needed, self.numbers))
-            raise ValueError(f"verdict {self.outcome} has the numbers {wanted}, not {given}")
+            wanted, actual = (
+                ", ".join(sorted(names)) or "none" for names in (needed, self.numbers)
+            )
+            raise ValueError(f"verdict {self.outcome} has the numbers {wanted}, not {actual}")
 
     @property
     def is_feasible(self) -> bool:
@@ -141,13 +143,16 @@ def assess(
     Each of `data_parallel` copies of attention is on its own part of the devices.
     """
     memory = memory_of(llm, devices, memory_utilization, engine, data_parallel)
-    tokens, verdict = memory.kv_tokens(longest_request_tokens), FEASIBLE
-    weight_gib, kv_gib = memory.weight_bytes / GIB, memory.kv_bytes / GIB
+    tokens = memory.kv_tokens(longest_request_tokens)
+    weight_gib = memory.weight_bytes / GIB
+    kv_gib = memory.kv_bytes / GIB
+
     # Tensor parallelism shares heads out evenly: vLLM accepts nothing else. MLA's latent vector is
-    # not split, so only the heads have to be.
+    # not split: only the number of heads has to be divisible.
     width = round(devices.n_gpus / data_parallel)
     fewer, more = sorted((llm.n_kv_heads, width))
     is_even = llm.n_heads % width == 0 and (llm.kv_latent_size or more % fewer == 0)
+    verdict = FEASIBLE
     if devices.kind != "cpu" and not is_even:
         heads = {"n_heads": llm.n_heads, "n_kv_heads": llm.n_kv_heads, "n_gpus": width}
         verdict = Verdict(ProbeOutcome.HEADS_CANNOT_BE_SPLIT, heads)
@@ -167,16 +172,19 @@ def assess_variant(
     memory_utilization: float,
     longest_request_tokens: int,
 ) -> Feasibility:
-    """As `assess`, for a variant: replicas share the memory, the batch weight may be given."""
+    """As `assess`, for a variant: replicas share the memory, and it may state a batch weight."""
     if variant.memory_limit_gib and devices.kind == "cpu":
         limit_gib = min(variant.memory_limit_gib, devices.memory_gib * devices.n_gpus)
         devices = replace(devices, memory_gib=limit_gib / devices.n_gpus)
     utilization = memory_utilization * variant.memory_share
     assessed = assess(llm, devices, utilization, longest_request_tokens)
-    weight, kv_tokens = variant.batch_weight_tokens, assessed.max_batch_weight_tokens
+    weight = variant.batch_weight_tokens
+    kv_tokens = assessed.max_batch_weight_tokens
     if weight is None or not assessed.is_feasible:
         return assessed
-    verdict, numbers = FEASIBLE, {"batch_weight_tokens": weight}
+
+    verdict = FEASIBLE
+    numbers = {"batch_weight_tokens": weight}
     if weight > kv_tokens:
         verdict = Verdict(ProbeOutcome.BATCH_WEIGHT_TOO_LARGE, numbers | {"kv_tokens": kv_tokens})
     elif weight < longest_request_tokens:
@@ -214,7 +222,7 @@ class Tuning:
     __pydantic_config__: ClassVar = STRICT
 
     verdict: Verdict
-    batch_weight_tokens: int | None = None  # the one that was chosen; None if none works
+    batch_weight_tokens: int | None = None  # the chosen batch weight; None if none works
     possible_gain: float | None = None  # of a larger weight that may work, as a fraction
     memory: Feasibility | None = None  # by facts alone; None where a source does not say
     probes: tuple[Probe, ...] | None = ()  # none where a source does not say
