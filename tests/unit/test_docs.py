@@ -26,6 +26,7 @@ from sextant.predict.predictor import PointPredictor
 from sextant.trace.trace_format import published_formats
 from support import ROOT
 
+MOST_WORDS = 40  # of a sentence of the documents
 DOCUMENTS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 PAGES = [
     *("README.md", "CONTRIBUTING.md", "resources/README.md", "resources/llms/README.md"),
@@ -43,6 +44,35 @@ def test_the_documents_stay_short() -> None:
     assert len(page("docs/results.md").split()) <= 2150
     assert len(page("README.md").splitlines()) <= 110
     assert len(DOCUMENTS) <= 18
+
+
+def _sentences(text: str) -> list[str]:
+    """Return the sentences of a page's prose, lists and tables; inline code counts as one word."""
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    parts: list[str] = []
+    for block in re.split(r"\n\s*\n", text):
+        if block.lstrip().startswith("|"):
+            parts += block.split("|")
+        elif not re.match(r" {4}|#|!\[", block):  # code, a heading, a picture
+            parts += re.split(r"\n(?= *(?:[-*]|\d+\.) )", block)
+    sentences = []
+    for part in parts:
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", part)  # a link is its words
+        words = " ".join(re.sub(r"`[^`]*`", "Code", words).split())
+        sentences += re.split(r"(?<=[.!?:])\s+(?=[A-Z*(0-9])", words)
+    return [each for each in sentences if _n_words(each) >= 4]
+
+
+def _n_words(sentence: str) -> int:
+    return sum(bool(re.search(r"\w", word)) for word in sentence.split())
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", *DOCUMENTS])
+def test_sentences_are_short(name: str) -> None:
+    sentences = sorted(_sentences(page(name)), key=_n_words)
+    mean = sum(map(_n_words, sentences)) / len(sentences)
+    assert mean <= 25, f"{mean:.1f} words in the mean"
+    assert _n_words(sentences[-1]) <= MOST_WORDS, sentences[-1]
 
 
 def _anchors(text: str) -> set[str]:

@@ -313,8 +313,11 @@ def limits_of(row: Mapping[str, Any]) -> dict[str, Limit]:
 
 def worst_limit(ratios: Mapping[str, Any]) -> str:
     """Return the metric of the largest `<metric>_ratio`; of equal ones the last in `METRICS`."""
-    by_metric = {name: ratios.get(f"{name}_ratio") for name in reversed(METRICS)}
-    by_metric = {name: ratio for name, ratio in by_metric.items() if ratio is not None}
+    by_metric: dict[str, float] = {}
+    for name in reversed(METRICS):
+        ratio = ratios.get(f"{name}_ratio")
+        if ratio is not None:
+            by_metric[name] = ratio
     return max(by_metric, key=by_metric.__getitem__)
 
 
