@@ -61,7 +61,7 @@ def by_file_name(ids: Collection[str]) -> dict[str, str]:
 
 
 def id_problem(given_id: str) -> str | None:
-    """Return what is wrong with a text as an id, None if nothing is."""
+    """Return why a text cannot be an id, None if it can."""
     if given_id != given_id.strip():
         return "has white space at its ends"
     # Control characters, line separators, marks that reverse the text: a terminal or a page would
@@ -82,7 +82,7 @@ def id_problem(given_id: str) -> str | None:
 
 
 def selectable_problem(given_id: str) -> str | None:
-    """Return what keeps an id from lists such as `a,b` and `*`, None if nothing does."""
+    """Return why an id cannot be selected in lists such as `a,b` or `*`, None if it can."""
     if given_id == "*" or "," in given_id:
         return "cannot be selected in benchmarks.tsv, where * means all and , separates"
     return id_problem(given_id)

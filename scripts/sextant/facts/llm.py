@@ -62,7 +62,7 @@ class LLM:
     """
 
     llm_type: str  # `model_type` of the config, e.g. `opt`; of its text part if it has others
-    n_layers: PositiveInt  # layers that generate: those of the decoder
+    n_layers: PositiveInt  # layers of the decoder, which generate
     hidden_size: PositiveInt
     ffn_size: PositiveInt  # width of a layer's MLP; in a mixture of experts, of one routed expert
     n_heads: PositiveInt
@@ -75,7 +75,7 @@ class LLM:
     n_flop_parameters: PositiveInt
     """Parameters that a token is multiplied with on its way through the decoder.
 
-    They are all matrices but look-up tables; of the routed experts only those that one token uses.
+    They are all matrices but look-up tables; of the routed experts only as many as a token uses.
     In an encoder-decoder they are the decoder's matrices for an output token, with Q and the output
     matrix of cross-attention."""
     is_encoder_decoder: bool = False
@@ -125,7 +125,7 @@ class LLM:
 
     @property
     def dense_weight_bytes(self) -> int:
-        """Bytes of all weights but those of the routed experts; embeddings are among them."""
+        """Bytes of all weights, embeddings included, without the routed experts."""
         return self._dense_bytes(self.n_parameters - self.n_expert_parameters)
 
     @property
@@ -433,8 +433,8 @@ def memory_of(
         n = 1  # cores share one memory
     elif engine is not None:
         # The activations of the largest step on each GPU: of a layer, or of sampling. A layer holds
-        # two hidden states, and gate, up and their product, of which each GPU has a part; in a
-        # mixture of experts a further hidden state, and these, per expert that a token uses.
+        # two hidden states, and a part of gate, up and their product. In a mixture of experts it
+        # holds a further hidden state and such a part for each expert that a token uses.
         used = llm.n_experts_per_token
         widths = (2 + used) * llm.hidden_size + (used or 1) * 3 * llm.ffn_size / n
         layer = plan.max_num_batched_tokens * widths * DTYPE_BYTES[llm.dtype]

@@ -297,7 +297,7 @@ def experts_by(config: Config, s: Sizes, rule: str, step: int | None = None) -> 
             else:
                 n = "n_routed_experts"
                 shared = config.integer("n_shared_experts", least=0) * config.integer(ffn)
-        case _:  # Qwen: in every n-th layer but those of a list, for which Qwen 1.5 is too old
+        case _:  # Qwen: in every n-th layer but the listed ones; Qwen 1.5 has no list
             step = config.integer("decoder_sparse_step", default=step)
             mlps = set(config.listing("mlp_only_layers", int, default=[]))
             layers = sum(i not in mlps and (i + 1) % step == 0 for i in range(s.layers))

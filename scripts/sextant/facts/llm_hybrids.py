@@ -28,8 +28,9 @@ def deepseek(config: Config, family: base.Family) -> base.Facts:
     matrices = s.layers * attention
     kv_values = 0.0
     if family.is_sparse:
-        # Indexers choose the tokens to look at: a few small heads with one key a token. Its numbers
-        # have 8 bits and a scale of 32 bits, whatever the KV cache has; counted as those of 16.
+        # Indexers choose the tokens to look at: a few small heads with one key per token. A key has
+        # numbers of 8 bits and a scale of 32 bits, whatever the KV cache has. Here all are counted
+        # in numbers of 16 bits.
         index_heads, dim = config.integers("index_n_heads", "index_head_dim")
         kinds = config.by_layer("indexer_types", s.layers, ("full", "shared"), ["full"] * s.layers)
         n = kinds.count("full")
@@ -42,9 +43,12 @@ def deepseek(config: Config, family: base.Family) -> base.Facts:
 
 
 def deepseek_v4(config: Config, family: base.Family) -> base.Facts:
-    """DeepSeek V4: every layer keeps a window, and of older tokens one vector (both K and V) for
-    each `compress_ratios` of them (technical report, 2026); at ratio 4 an indexer with compressed
-    keys chooses among them. The small matrices of `hc_mult` are left out."""
+    """DeepSeek V4 (technical report, 2026): every layer keeps a window of tokens.
+
+    Of older tokens a layer keeps one vector, which is both K and V, per group of `compress_ratios`
+    tokens. At ratio 4 an indexer with compressed keys chooses among the vectors. The small matrices
+    of `hc_mult` are left out.
+    """
     h, heads, dim = config.integers("hidden_size", "num_attention_heads", "head_dim")
     layers = config.integer("num_hidden_layers")
     q_latent, groups, out_latent = config.integers("q_lora_rank", "o_groups", "o_lora_rank")

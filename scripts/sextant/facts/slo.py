@@ -203,7 +203,7 @@ class SLO(Limits):
 
     @cached_property
     def percentiles(self) -> tuple[int, int]:
-        """The highest percentiles of limits on the first token, and on those after it."""
+        """The highest percentiles of the limits on the first token, and on the later tokens."""
         limits = self.limits
         overall = max(limit.percentile for limit in limits.values())
         e2e = limits["e2e"].percentile if "e2e" in limits else overall

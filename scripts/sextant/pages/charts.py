@@ -18,7 +18,7 @@ from sextant.pages.words import number
 
 # Drawn in a colour that nothing else has, which the page then replaces by its own.
 INK = "#010203"
-# Okabe and Ito's palette, without what is faint on white or on black. Okabe, Ito: Color
+# Okabe and Ito's palette, without colours that are faint on white or on black. Okabe, Ito: Color
 # Universal Design, 2008.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")

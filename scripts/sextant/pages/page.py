@@ -60,7 +60,7 @@ def _grouped(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
 
 
 def as_page(document: Document) -> str:
-    """Return a document as HTML: title, what was asked, headline, warnings, links, the rest."""
+    """Return a document as HTML: title, question, headline, warnings, links, the rest."""
     top = [*itertools.takewhile(lambda it: isinstance(it, Headline | Note), document.blocks)]
     rest = document.blocks[len(top) :]
     widgets = [block for block in _walk(document.blocks) if isinstance(block, Widget)]

@@ -1,8 +1,8 @@
 """The points of a characterization as frames: columns, latencies at a percentile, features.
 
 `complete` types a table of points and fills in what follows from a row. `at_percentile` gives the
-latencies that predictors learn from, `judged` those that an SLO limits. Features of LLMs and GPU
-profiles are computed from facts, or come published with a characterization.
+latencies that predictors learn from, `judged` the latencies that an SLO limits. Features of LLMs
+and GPU profiles are computed from facts, or come published with a characterization.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -91,7 +91,7 @@ def points_query(requests: str, levels: str) -> str:
             for number, statistic in enumerate(PERCENTILES, 1)
         ]
         joined.append(f"LEFT JOIN {name} USING (cell, level)")
-    # Mean lengths are those that the workload had at a point; null where nothing succeeded.
+    # Mean lengths are of the successful requests of a point; null without any.
     return f"""
     WITH requests AS (FROM {requests}), {", ".join(computed)},
         counts AS (SELECT cell, level, any_value(duration_s) AS duration_s,
@@ -153,9 +153,9 @@ def interval_rows(database: "duckdb.DuckDBPyConnection", requests: str) -> "pa.T
 def metric_intervals(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the ends of the 90% intervals of `PERCENTILES`, shape (percentiles, 2).
 
-    `values` are those of all requests in the order in which the requests ended, `sizes` how many
-    values each request has. An end is NaN where too few values bound it: a median needs 6 requests,
-    the upper end of p90 about 50, of p95 100, of p99 500.
+    `values` are of all requests, in the order in which the requests ended; `sizes` are the numbers
+    of values of each request. An end is NaN where too few values bound it: a median needs 6
+    requests, the upper end of p90 about 50, of p95 100, of p99 500.
     """
     from scipy.special import stdtrit  # its import takes longer than a page without intervals
 
