@@ -96,7 +96,7 @@ def test_a_cell_comes_back_with_its_tables(tmp_path: Path) -> None:
     rows = [request(1.0), request(1.0), failed_request(4.0)]
     readings = [{"level": 1.0, "replica": 0, "time_s": 0.5, "n_running": 2.0}]
     cell = cell_files.read_cell(write_cell(tmp_path, rows, server=readings, starts_s=(20.0, 30.5)))
-    assert cell.key == tuple(KEY.values())
+    assert cell.run.ids == tuple(KEY.values())
     assert [level.level for level in cell.run.levels] == [1.0, 4.0]
     assert list(cell.requests(["level", "status"])["status"]) == ["ok", "ok", "timeout"]
     assert list(cell.server()["n_running"]) == [2.0]

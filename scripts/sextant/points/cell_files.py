@@ -199,11 +199,6 @@ class MeasuredCell:
     run: CellRun
     tuning: Tuning
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The cell's values of `CELL_KEY`."""
-        return self.run.ids
-
     def requests(self, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """Return the rows of `requests.parquet`: one per measured request, failed ones included."""
         return files.read_parquet(self.folder / "requests.parquet", columns).to_pandas()

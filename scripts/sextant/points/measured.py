@@ -207,7 +207,7 @@ def _read_cells(folder: Path) -> _Measured:
     longest: dict[str, int] = {}
     for cell in cells:
         key = cell.run.key
-        other = folders.setdefault(cell.key, cell.folder)
+        other = folders.setdefault(cell.run.ids, cell.folder)
         if other != cell.folder:
             fix = "move one of them elsewhere"
             raise InputError(f"the same was measured in {other}", file=cell.folder, fix=fix)

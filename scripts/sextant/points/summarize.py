@@ -138,7 +138,7 @@ def summarize_cells(cells: Sequence[MeasuredCell]) -> tuple[pa.Table, pa.Table, 
         connect().from_arrow(pa.concat_tables(tables)).order("ALL").to_arrow_table()
         for tables in zip(*parts, strict=True)
     )
-    ordered = sorted(cells, key=lambda cell: cell.key)
+    ordered = sorted(cells, key=lambda cell: cell.run.ids)
     feasibility = _table(_FEASIBILITY, ((n, (cell,)) for n, cell in enumerate(ordered)))
     return points, feasibility.drop_columns("cell"), telemetry
 

@@ -180,12 +180,12 @@ def simulated(
     cell: MeasuredCell, measured: Mapping[str, Phase], data: StudyData
 ) -> dict[str, Any] | None:
     """Return a cell's phases as simulated; None without its closed loop or settings."""
-    scheduler, key = _scheduler_of(cell, data), cell.key
+    scheduler, key = _scheduler_of(cell, data), cell.run.ids
     known = [
         each.folder
         for each in data.cells
         if each.run.scenario["kind"] == "closed_loop"
-        and (each.key[:-2], each.key[-1]) == (key[:-2], key[-1])
+        and (each.run.ids[:-2], each.run.ids[-1]) == (key[:-2], key[-1])
     ]
     users = closed_loop_requests(known[0]) if scheduler and known else pd.DataFrame()
     if scheduler is None or users.empty:
@@ -279,14 +279,14 @@ def simulated_section(place: str, rows: pd.DataFrame) -> Section:
 def analyse(data: StudyData) -> Analysis:
     """Judge every cell of the study by itself."""
     words, numbers, sections = [], [], []
-    bursts = [cell.key for cell in data.cells if cell.run.scenario["kind"] == "burst"]
+    bursts = [cell.run.ids for cell in data.cells if cell.run.scenario["kind"] == "burst"]
     for cell in data.cells:
         measured = {phase.name: phase for phase in phases(cell)}
         if not measured:
             continue
-        _, llm_id, profile_id, *rest = cell.key
+        _, llm_id, profile_id, *rest = cell.run.ids
         place = f"{llm_id} on {profile_id}"
-        if sum(key[1:3] == cell.key[1:3] for key in bursts) > 1:
+        if sum(key[1:3] == cell.run.ids[1:3] for key in bursts) > 1:
             place += f" ({', '.join(rest)})"
         found = [Finding(claim, *judge(measured)) for claim, judge in _CLAIMS.items()]
         made = simulated(cell, measured, data)
@@ -299,7 +299,7 @@ def analyse(data: StudyData) -> Analysis:
         ]
         numbers.append(
             {
-                "key": list(cell.key),
+                "key": list(cell.run.ids),
                 "phases": of_phases,
                 "findings": [each._asdict() for each in found],
                 "simulated": made,

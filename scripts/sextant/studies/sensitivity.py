@@ -37,7 +37,7 @@ def analyse(data: StudyData) -> Analysis:
     """Rank the factors for every LLM and GPU profile by itself."""
     # Of the variants' fields null is the server's default.
     set_ups = [
-        dict(zip(CELL_KEY, cell.key, strict=True))
+        dict(zip(CELL_KEY, cell.run.ids, strict=True))
         | {name: getattr(cell.run.variant, name) for name in _SET_UP}
         for cell in data.cells
     ]

@@ -49,7 +49,7 @@ class StudyData:
 
     def requests_of(self, point: pd.Series, columns: Sequence[str]) -> pd.DataFrame:
         """Return the ok requests of a point."""
-        (cell,) = (cell for cell in self.cells if cell.key == tuple(point[[*CELL_KEY]]))
+        (cell,) = (cell for cell in self.cells if cell.run.ids == tuple(point[[*CELL_KEY]]))
         rows = cell.requests(["level", "status", *columns])
         return rows[(rows["level"] == point["level"]) & (rows["status"] == "ok")]
 
@@ -210,7 +210,7 @@ def with_measures(
     """Return points with what each measure, and telemetry, give by cell and level."""
     for measure in measures:
         parts = [
-            measure(cell).assign(**dict(zip(CELL_KEY, cell.key, strict=True)))
+            measure(cell).assign(**dict(zip(CELL_KEY, cell.run.ids, strict=True)))
             for cell in data.cells
         ]
         # Infeasible cells have no rows, which would decide the types of columns.
@@ -294,7 +294,7 @@ def read_study_data(
 ) -> StudyData:
     """Read a study's cells, and their `TABLES` in that order; InputError if malformed."""
     found = [read_cell(Path(folder)) for folder in cells]
-    places = {cell.key: place for place, cell in enumerate(found)}
+    places = {cell.run.ids: place for place, cell in enumerate(found)}
     ordered = []
     for name in TABLES:
         rows = read_parquet(tables[name]).to_pandas()
