@@ -29,6 +29,7 @@ from sextant.engine.vllm import VLLMServer
 from sextant.experiment.servers import engine_settings
 from sextant.facts.gpu import Devices
 from sextant.facts.llm import load_llm
+from sextant.load.measure import LoadTargets
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import RequestSource, drawn_from
 from sextant.workload.prompts import RandomTokens
@@ -80,9 +81,9 @@ def measure(
 ) -> dict[str, float]:
     """Load the server for a while; return throughput, median TTFT and median ITL."""
     source = RequestSource(target.model, drawn_from(model, RandomTokens(8192), sampler), seed)
-    epoch_ns = time.monotonic_ns()
-    run_closed_loop([target], source, users, 1.0, 120.0, epoch_ns)
-    result = run_closed_loop([target], source, users, duration_s, 120.0, epoch_ns)
+    targets = LoadTargets([target], timeout_s=120.0, epoch_ns=time.monotonic_ns())
+    run_closed_loop(targets, source, users, 1.0)
+    result = run_closed_loop(targets, source, users, duration_s)
     rows = result.table().to_pandas()
     assert (rows["status"] == "ok").all(), rows["error"].dropna().iloc[0]
     gaps = np.concatenate([np.diff(offsets) for offsets in rows["token_offsets_ms"]])

@@ -37,8 +37,8 @@ from sextant.engine.vllm import VLLMServer
 from sextant.facts.llm import load_llm
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.law.measured_server import calibrate, closed_loop_requests
-from sextant.load.measure import LevelResult
-from sextant.load.schedules import run_closed_loop, run_open_loop
+from sextant.load.measure import LevelResult, LoadTargets
+from sextant.load.schedules import ArrivalSchedule, run_closed_loop, run_open_loop
 from sextant.load.source import RequestSource, draw_in_order
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate
 from sextant.workload.prompts import RandomTokens
@@ -112,11 +112,13 @@ class Client:
         draw = draw_in_order(*lengths, RandomTokens(LLM.vocab_size))
         return RequestSource("sextant", draw, self.n_levels)
 
+    def targets(self) -> LoadTargets:
+        return LoadTargets([self.target], timeout_s=60.0, epoch_ns=time.monotonic_ns())
+
     def users(self, users: int, seconds: float) -> None:
         """Measure a level of the closed loop, and keep its requests as those of a cell."""
-        run_closed_loop([self.target], self.source(), users, 2.0, 60.0, time.monotonic_ns())
-        epoch = time.monotonic_ns()
-        result = run_closed_loop([self.target], self.source(), users, seconds, 60.0, epoch)
+        run_closed_loop(self.targets(), self.source(), users, 2.0)
+        result = run_closed_loop(self.targets(), self.source(), users, seconds)
         # All from one start: levels that are measured twice must not lie on each other.
         self.tables.append(
             pd.concat(it.to_pandas() for it in result.log.batches(users, self.epoch))
@@ -126,10 +128,8 @@ class Client:
 
     def arrivals(self, name: str, arrival_s: np.ndarray, warmup_s: float) -> None:
         """Measure an open loop, its requests in the order of their arrival."""
-        epoch = time.monotonic_ns()
-        result = run_open_loop(
-            [self.target], self.source(), arrival_s, 60.0, epoch, warmup_s=warmup_s
-        )
+        schedule = ArrivalSchedule(arrival_s, warmup_s)
+        result = run_open_loop(self.targets(), self.source(), schedule)
         rows = result.table().to_pandas().sort_values("user")
         folder = self.out / name
         folder.mkdir(parents=True, exist_ok=True)

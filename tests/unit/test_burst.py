@@ -9,6 +9,7 @@ from sextant.bench import burst
 from sextant.bench.burst import Trial, find_rate, mean_usage, next_rate, watched_usage
 from sextant.engine.http import ServerAddress
 from sextant.experiment.scenarios import Burst
+from sextant.load.measure import LoadTargets
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.published import zipf_request_model
 from stub_server import StubServer, answer_tokens
@@ -97,9 +98,8 @@ def quick_trials(monkeypatch):
 
 
 def phases(server, plan, kv_usage, timeout_s=5.0):
-    targets = [ServerAddress(server.url, "m")]
-    prompts, epoch_ns = RandomTokens(1000), time.monotonic_ns()
-    return list(burst.run_phases(targets, MODEL, prompts, plan, timeout_s, epoch_ns, 7, kv_usage))
+    targets = LoadTargets([ServerAddress(server.url, "m")], timeout_s, time.monotonic_ns())
+    return list(burst.run_phases(targets, MODEL, RandomTokens(1000), plan, 7, kv_usage))
 
 
 def test_phases_run_one_after_another_at_the_rate_that_was_found(quick_trials):

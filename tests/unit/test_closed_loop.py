@@ -15,6 +15,7 @@ import stub_server
 from sextant.base.job_log import job_log
 from sextant.engine.http import ServerAddress
 from sextant.load.client import Connection
+from sextant.load.measure import LoadTargets
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import RequestSource, draw_in_order, drawn_from, unsent_parameters
 from sextant.points.cell_files import REQUEST_SCHEMA
@@ -30,9 +31,9 @@ SIZES = {(8, 1), (30, 3), (200, 5)}
 
 def load(*urls, users=2, duration_s=0.4, timeout_s=20.0, **options):
     source = RequestSource("m", drawn_from(MODEL, RandomTokens(1000)), 0)
-    targets = [ServerAddress(url, "m") for url in urls]
-    epoch_ns = time.monotonic_ns()
-    return run_closed_loop(targets, source, users, duration_s, timeout_s, epoch_ns, **options)
+    addresses = [ServerAddress(url, "m") for url in urls]
+    targets = LoadTargets(addresses, timeout_s, epoch_ns=time.monotonic_ns())
+    return run_closed_loop(targets, source, users, duration_s, **options)
 
 
 def frame_of(result) -> pd.DataFrame:

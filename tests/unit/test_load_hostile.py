@@ -23,6 +23,7 @@ from sextant.engine.http import ServerAddress, api_key_of, get
 from sextant.engine.protocol import RunningServer
 from sextant.load.answer import OTHER_INPUT, read_part
 from sextant.load.client import Exchange
+from sextant.load.measure import LoadTargets
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import RequestSource, draw_in_order, prepare
@@ -61,7 +62,8 @@ def row_of(exchange: Exchange) -> dict:
 def load(url: str, *, users: int = 1, duration_s: float = 0.3, key=None, n_output: int = 2):
     source = RequestSource("m", draw_in_order([4], [n_output], RandomTokens(100)), 0)
     # No request here ends by its timeout, however busy the machine is.
-    return run_closed_loop([ServerAddress(url, "m", key)], source, users, duration_s, 60.0, 0)
+    targets = LoadTargets([ServerAddress(url, "m", key)], timeout_s=60.0, epoch_ns=0)
+    return run_closed_loop(targets, source, users, duration_s)
 
 
 def saying(body: bytes):

@@ -12,7 +12,8 @@ from test_load_command import load
 
 from command import sextant
 from sextant.engine.http import ServerAddress
-from sextant.load.schedules import run_open_loop
+from sextant.load.measure import LoadTargets
+from sextant.load.schedules import ArrivalSchedule, run_open_loop
 from sextant.load.source import RequestSource, draw_in_order
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.requests import Turns
@@ -31,14 +32,9 @@ def replay(answer, arrival_s, parent, think_s, **options):
     )
     turns = Turns(session, np.asarray(parent), np.asarray(think_s, float))
     with StubServer(answer) as server:
-        load = (
-            [ServerAddress(server.url, "m")],
-            source,
-            np.asarray(arrival_s),
-            20.0,
-            time.monotonic_ns(),
-        )
-        result = run_open_loop(*load, turns=turns, **options)
+        targets = LoadTargets([ServerAddress(server.url, "m")], 20.0, time.monotonic_ns())
+        schedule = ArrivalSchedule(np.asarray(arrival_s), turns=turns, **options)
+        result = run_open_loop(targets, source, schedule)
     rows = result.table().to_pandas().set_index("user").sort_index()
     return rows, result.run, server
 

@@ -16,6 +16,7 @@ from html_page import Page
 from sextant.base.errors import InputError
 from sextant.engine.http import ServerAddress
 from sextant.load.client import Exchange
+from sextant.load.measure import LoadTargets
 from sextant.load.results import summarise_load, summary_document
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
@@ -129,8 +130,8 @@ def test_what_is_shown_while_a_level_runs(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal)
     with StubServer(answer_tokens(0.01)) as server:
         source = RequestSource("m", draw_in_order([4], [3], RandomTokens(100)), 1)
-        targets = [ServerAddress(server.url, "m")]
-        run_closed_loop(targets, source, 2, 1.5, 10.0, time.monotonic_ns())
+        targets = LoadTargets([ServerAddress(server.url, "m")], 10.0, time.monotonic_ns())
+        run_closed_loop(targets, source, 2, 1.5)
     shown = terminal.getvalue()
     assert "load at level 2: " in shown and " ended, 0 failed" in shown
 

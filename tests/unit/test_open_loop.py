@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from sextant.engine.http import ServerAddress
-from sextant.load.schedules import run_open_loop
+from sextant.load.measure import LoadTargets
+from sextant.load.schedules import ArrivalSchedule, run_open_loop
 from sextant.load.source import RequestSource, drawn_from
 from sextant.workload.prompts import RandomTokens
 from sextant.workload.request_model import RequestModel
@@ -19,9 +20,9 @@ MODEL = RequestModel(pd.DataFrame({"input_tokens": [8], "output_tokens": [3], "c
 
 def load(*urls: str, arrival_s, timeout_s: float = 20.0, level: float = 0.0, **options):
     source = RequestSource("m", drawn_from(MODEL, RandomTokens(1000)), 0)
-    targets = [ServerAddress(url, "m") for url in urls]
-    epoch_ns = time.monotonic_ns()
-    return run_open_loop(targets, source, arrival_s, timeout_s, epoch_ns, level, **options)
+    addresses = [ServerAddress(url, "m") for url in urls]
+    targets = LoadTargets(addresses, timeout_s, epoch_ns=time.monotonic_ns())
+    return run_open_loop(targets, source, ArrivalSchedule(arrival_s, **options), level)
 
 
 def rows_of(result) -> pd.DataFrame:

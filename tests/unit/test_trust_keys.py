@@ -17,6 +17,7 @@ from sextant.engine import http
 from sextant.engine.http import ServerAddress
 from sextant.engine.protocol import ServerError
 from sextant.engine.vllm import VLLMServer
+from sextant.load.measure import LoadTargets
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import RequestSource, draw_in_order
 from sextant.workload.prompts import RandomTokens
@@ -65,7 +66,7 @@ def test_requests_that_a_server_refuses_with_their_headers_do_not_tell_the_key(
     with VLLMServer(CPU, SETTINGS, tmp_path / "server.log") as server:
         targets = [ServerAddress(server.target.base_url, "m", server.api_key)]
         assert KEY not in repr(targets)
-        result = run_closed_loop(targets, source, 1, 0.1, 5.0, 0)
+        result = run_closed_loop(LoadTargets(targets, 5.0, 0), source, 1, 0.1)
     write_parquet(tmp_path / "requests.parquet", result.table(), {})
     errors = result.table()["error"].to_pylist()
     assert errors and all('"authorization": "Bearer [API key]"' in error for error in errors)

@@ -23,10 +23,9 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.engine.http import ServerAddress
 from sextant.experiment.scenarios import WINDOWS_FILE, Burst
-from sextant.load.measure import LevelResult
-from sextant.load.schedules import run_open_loop
+from sextant.load.measure import LevelResult, LoadTargets
+from sextant.load.schedules import ArrivalSchedule, run_open_loop
 from sextant.load.source import Prompts, RequestSource, draw_in_order
 from sextant.workload.draw import with_zipf_inputs
 from sextant.workload.generators import Gamma, Varying, child_seed
@@ -168,12 +167,10 @@ def mean_usage(readings: Readings, start_s: float, end_s: float) -> float | None
 
 
 def run_phases(
-    targets: Sequence[ServerAddress],
+    targets: LoadTargets,
     model: RequestModel,
     prompts: Prompts,
     scenario: Burst,
-    timeout_s: float,
-    epoch_ns: int,
     seed: int,
     kv_usage: KVUsage,
 ) -> Iterator[tuple[dict[str, Any], LevelResult]]:
@@ -186,15 +183,16 @@ def run_phases(
         fix = "serve with metrics: vLLM without --disable-log-stats, SGLang with --enable-metrics"
         raise InputError(problem, field="scenario_id", fix=fix)
     seeds = itertools.count(seed)
+    model_name = targets.addresses[0].model
 
     def run(
         load: BurstLoad, level: float = 0.0, readings_per_s: float = 4.0
     ) -> tuple[LevelResult, Readings]:
         """Run a load, with prompts of its own, to its end."""
         lengths = load.input_tokens, load.output_tokens
-        source = RequestSource(targets[0].model, draw_in_order(*lengths, prompts), next(seeds))
-        with watched_usage(kv_usage, 1 / readings_per_s, epoch_ns) as usages:
-            result = run_open_loop(targets, source, load.arrival_s, timeout_s, epoch_ns, level)
+        source = RequestSource(model_name, draw_in_order(*lengths, prompts), next(seeds))
+        with watched_usage(kv_usage, 1 / readings_per_s, targets.epoch_ns) as usages:
+            result = run_open_loop(targets, source, ArrivalSchedule(load.arrival_s), level)
         return result, usages
 
     search = _find_rate(run, scenario, model, seed)

@@ -42,7 +42,7 @@ def measure_cell(
     if longest_tokens > llm.context_tokens:
         fix = "lower max_input_tokens or max_output_tokens of the workload"
         problem = f"requests of {longest_tokens} tokens exceed {llm.context_tokens} of context"
-        raise InputError(problem, field=cell.llm_id, fix=fix)
+        raise InputError(problem, field=cell.key.llm_id, fix=fix)
     folder.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(folder).free) < _FREE_DISK_BYTES:
         problem = f"{free >> 20} MiB of disk are free, {_FREE_DISK_BYTES >> 20} needed"
@@ -175,9 +175,10 @@ def run_job(
         cell = cell_from_definition(definition, workload)
         folder = Path(outputs["run"]).parent
         # Not by the definition, which holds no name of a key.
+        llm_id, gpu_profile_id = cell.key.llm_id, cell.key.gpu_profile_id
         endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
-        settings = engine_settings(config, endpoints.get((cell.llm_id, cell.gpu_profile_id)))
-        progress = Progress(f"{cell.llm_id} on {cell.gpu_profile_id}", len(cell.scenario.levels))
+        settings = engine_settings(config, endpoints.get((llm_id, gpu_profile_id)))
+        progress = Progress(f"{llm_id} on {gpu_profile_id}", len(cell.scenario.levels))
         try:
             measure_cell(cell, settings, folder, Path(logs["server"]), progress)
         finally:

@@ -5,7 +5,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from sextant.experiment.scenarios import Burst, ClosedLoop, OpenLoop, Scenario
 from sextant.experiment.servers import EngineSettings, Variant
 from sextant.experiment.sheets import CellKey
 from sextant.facts.gpu import Devices
-from sextant.load.measure import LevelResult
+from sextant.load.measure import LevelResult, LoadTargets
 from sextant.load.run import LEVEL_SEED_STRIDE, measure_level
 from sextant.load.source import Prompts, RequestSource, drawn_from, unsent_parameters
 from sextant.points import cell_files
@@ -56,16 +56,13 @@ class Cell:
     """An LLM × GPU profile × workload × scenario, with all that its measurement depends on."""
 
     source: str
-    llm_id: str
-    config_path: Path
+    key: CellKey
+    config_path: Path  # the LLM's `config.json`
     model: str | None  # folder of the weights; None for random weights from the config alone
-    gpu_profile_id: str
     devices: Devices
-    workload_id: str
     workload_path: Path
     max_input_tokens: int
     max_output_tokens: int
-    scenario_id: str
     scenario: Scenario
     seed: int
     definition: Mapping[str, Any]  # what the cell was built from, plain data; see `cell_definition`
@@ -82,18 +79,31 @@ class Cell:
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
     """Build a cell from its definition (see `sextant.experiment.experiment.cell_definition`)."""
-    names = [field.name for field in fields(Cell)]
     contents = inputs_sha256(definition, workload_path, definition["config_path"])
-    values = {name: definition[name] for name in names if name in definition} | {
-        "config_path": Path(definition["config_path"]),
-        "devices": Devices(**definition["devices"]),
-        "scenario": scenarios.scenario_of(definition["scenario"]),
-        "variant": Variant(**definition.get("variant", {})),
-        "definition": definition,
-        "definition_sha256": definition_sha256(definition, *contents),
-        "workload_path": Path(workload_path),
-    }
-    return Cell(**values)
+    variant = Variant(**definition.get("variant", {}))
+    return Cell(
+        source=definition["source"],
+        key=CellKey(
+            definition["llm_id"],
+            definition["gpu_profile_id"],
+            definition["workload_id"],
+            definition["scenario_id"],
+            variant.variant_id,
+        ),
+        config_path=Path(definition["config_path"]),
+        model=definition["model"],
+        devices=Devices(**definition["devices"]),
+        workload_path=Path(workload_path),
+        max_input_tokens=definition["max_input_tokens"],
+        max_output_tokens=definition["max_output_tokens"],
+        scenario=scenarios.scenario_of(definition["scenario"]),
+        seed=definition["seed"],
+        definition=definition,
+        definition_sha256=definition_sha256(definition, *contents),
+        variant=variant,
+        sampler=definition.get("sampler", "joint"),
+        prompts=definition.get("prompts"),
+    )
 
 
 class Checkpoint:
@@ -242,7 +252,9 @@ class Measurement:
             ended_s = max(level.ended_s or 0.0 for level in self.levels)
             since_s = (datetime.now(UTC) - self._started_at).total_seconds()
             self._epoch_ns = time.monotonic_ns() - int(max(since_s, ended_s) * 1e9)
-        self._servers, self._targets = servers, [server.target for server in servers]
+        self._servers = servers
+        addresses = [server.target for server in servers]
+        self._targets = LoadTargets(addresses, self._timeout_s, self._epoch_ns)
         prompts, self._prompts = _prompts(self.cell, self._vocab_size)
         if isinstance(self.cell.scenario, Burst):
             self._measure_phases(self.cell.scenario, prompts)
@@ -262,19 +274,21 @@ class Measurement:
             self.progress.step(f"level {level:g}")
             seed = cell.seed + LEVEL_SEED_STRIDE * (number + 1)
             requests = drawn_from(self.model, prompts, cell.sampler)
-            source = RequestSource(self._targets[0].model, requests, seed)
-            load = (self._scenarios[level], level, self._targets, source, self._timeout_s)
+            source = RequestSource(self._servers[0].target.model, requests, seed)
+            scenario = self._scenarios[level]
             with self._watch(level) as watcher:
                 begin = partial(self._note_metrics, level)
-                result = measure_level(*load, self._epoch_ns, seed=seed, before=begin)
+                result = measure_level(
+                    scenario, level, self._targets, source, seed=seed, before=begin
+                )
                 self._keep(level, result, watcher.stop())
 
     def _measure_phases(self, scenario: Burst, prompts: Prompts) -> None:
         """Measure BurstGPT's phases; later ones rest on the first, so all are measured again."""
         self.kept.forget_levels()
         self.levels.clear()
-        limits = (self._timeout_s, self._epoch_ns, self.cell.seed, self._kv_usage)
-        phases = run_phases(self._targets, self.model, prompts, scenario, *limits)
+        seed = self.cell.seed
+        phases = run_phases(self._targets, self.model, prompts, scenario, seed, self._kv_usage)
         for number in sorted({1.0, *scenario.levels}):
             self.progress.step(f"phase {number:g}")
             with self._watch(number) as watcher:
@@ -296,7 +310,7 @@ class Measurement:
         servers, kind = self._servers, self.cell.devices.kind
         devices = tuple(dict.fromkeys(i for s in servers for i in s.device_indices))
         pids = tuple(pid for s in servers for pid in s.pids) if kind == "cpu" else ()
-        urls = tuple(target.base_url for target in self._targets)
+        urls = tuple(target.base_url for target in self._targets.addresses)
         plan = WatchPlan(kind, devices, pids, urls, self._metric_names, self.settings.dcgm_url)
         return Watcher(plan, self._epoch_ns, level)
 
@@ -360,13 +374,7 @@ class Measurement:
         tables = {name: self.kept.table(name, self.levels) for name in cell_files.TABLES}
         run = CellRun(
             source=cell.source,
-            key=CellKey(
-                cell.llm_id,
-                cell.gpu_profile_id,
-                cell.workload_id,
-                cell.scenario_id,
-                cell.variant.variant_id,
-            ),
+            key=cell.key,
             variant=cell.variant,
             scenario=scenarios.scenario_json(cell.scenario),
             verdict=verdict,
@@ -394,5 +402,5 @@ def _prompts(cell: Cell, vocab_size: int) -> tuple[Prompts, str]:
     if cell.prompts and cell.model and tokenizer.is_file():
         return load_prompt_source(cell.prompts, tokenizer, vocab_size=vocab_size), cell.prompts
     if cell.prompts:
-        log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.llm_id)
+        log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.key.llm_id)
     return RandomTokens(vocab_size), "random token ids"

@@ -19,7 +19,8 @@ import numpy as np
 
 from sextant.base.files import atomic_path
 from sextant.engine.protocol import RunningServer, ServerError
-from sextant.load.schedules import run_open_loop
+from sextant.load.measure import LoadTargets
+from sextant.load.schedules import ArrivalSchedule, run_open_loop
 from sextant.load.source import Prompts, RequestSource, draw_in_order
 from sextant.points.cell_files import from_json, to_json
 from sextant.points.verdict import MemoryFacts, Probe
@@ -223,13 +224,14 @@ def check_corner_cases(
     timeout_s: float,
 ) -> None:
     """Put each case on all servers at once; ServerError: a request failed, or a server died."""
-    targets = [server.target for server in servers]
+    addresses = [server.target for server in servers]
     for number, case in enumerate(cases):
         requests = draw_in_order([case.input_tokens], [case.output_tokens], prompts)
-        source = RequestSource(targets[0].model, requests, seed + number)
+        source = RequestSource(addresses[0].model, requests, seed + number)
         # Request i goes to server i mod n: each gets the whole case.
-        due_s = np.zeros(case.n_requests * len(servers))
-        result = run_open_loop(targets, source, due_s, timeout_s, time.monotonic_ns())
+        schedule = ArrivalSchedule(np.zeros(case.n_requests * len(servers)))
+        targets = LoadTargets(addresses, timeout_s, epoch_ns=time.monotonic_ns())
+        result = run_open_loop(targets, source, schedule)
         rows = result.table().select(["status", "error", "replica"]).to_pylist()
         if failed := next((row for row in rows if row["status"] != "ok"), None):
             problem = failed["error"]

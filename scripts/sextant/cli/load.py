@@ -309,18 +309,20 @@ def load(
     OUT/summary.json and OUT/summary.html. With --llm-id or --hf-config, and --gpu-profile, the
     results can be asked for a recommendation: sextant recommend --database OUT.
     """
-    from sextant.load.run import Stopped, load_server, stoppable
+    from sextant.load.run import LoadSubject, RequestPlan, Stopped, load_server, stoppable
     from sextant.load.source import Form
 
     targets, limits_ms = server.targets(), limits.of_each()
     form = Form(server.chat, requests.allow_eos)
     draw, content = requests.content(form)
-    scenario, subject = way.scenario(requests.replay), what.subject(server.model)
-    subject |= {**content, "definition": subject["definition"] | content["definition"]}
-    how: dict[str, Any] = {"timeout_s": way.timeout, "seed": seed, "limits_ms": limits_ms}
+    scenario, facts = way.scenario(requests.replay), what.subject(server.model)
+    facts |= {**content, "definition": facts["definition"] | content["definition"]}
+    subject = LoadSubject(engine=what.engine, **facts)
+    plan = RequestPlan(draw, form, seed)
     with stoppable():
-        sent = (targets, draw, form, scenario)
-        document, interruption = load_server(*sent, out, subject, engine=what.engine, **how)
+        document, interruption = load_server(
+            targets, plan, scenario, out, subject, timeout_s=way.timeout, limits_ms=limits_ms
+        )
     options.print_document(document)
     options.say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
     if interruption is not None:

@@ -82,6 +82,15 @@ class Alarm:
         self._ring()
 
 
+@dataclass(frozen=True)
+class LoadTargets:
+    """The replicas that a load is put on, and how its requests are timed."""
+
+    addresses: Sequence[ServerAddress]  # one per replica
+    timeout_s: float  # limit of a request from its start, connecting included
+    epoch_ns: int  # zero of all times of the results, by the monotonic clock
+
+
 @dataclass
 class LevelResult:
     """What one level measured; times are seconds since `epoch_ns` of the monotonic clock."""
@@ -128,23 +137,26 @@ class LevelInterrupted(KeyboardInterrupt):
 class LoadRun(ABC):
     """A way to put load on servers. What connections give is read when there is time."""
 
-    def __init__(
-        self, targets: Sequence[ServerAddress], source: RequestSource, timeout_s: float
-    ) -> None:
-        self.log, self.targets = RequestLog(), targets
+    def __init__(self, targets: LoadTargets, source: RequestSource) -> None:
+        self.log = RequestLog()
+        self.addresses = targets.addresses
         self.n_in_flight = 0  # measured requests that were sent, or are to be, and have not ended
-        self._source, self._timeout_s = source, timeout_s
-        self._broken: InputError | None = None  # why the level cannot go on
-        self._send_lags_ms, self._lags_ms = array("f"), array("f")
-        self._n_left_out = {"warmup": 0, "cooldown": 0}
-        self._started_ns = self._last_end_ns = 0
         self.sessions = dict[str, int]()  # as `LevelRun` has them
-        self._is_refused = True  # until one is answered
-        self._keys = {target.api_key for target in targets}
-        self._parts: deque[Part] = deque()
-        self._n_unread = 0
-        self._break = asyncio.Event()
+        self._source = source
+        self._timeout_s, self._epoch_ns = targets.timeout_s, targets.epoch_ns
+        self._keys = {address.api_key for address in self.addresses}
+
+        self._started_ns = self._last_end_ns = 0
+        self._n_left_out = {"warmup": 0, "cooldown": 0}
+        self._send_lags_ms = array("f")
+        self._lags_ms = array("f")
+
+        self._parts: deque[Part] = deque()  # of answers, to be read
+        self._n_unread = 0  # pieces in `_parts`
         self._is_working = False
+        self._is_refused = True  # until a request is answered
+        self._broken: InputError | None = None  # why the level cannot go on
+        self._break = asyncio.Event()
 
     @abstractmethod
     async def open(self) -> None:
@@ -164,8 +176,8 @@ class LoadRun(ABC):
 
     def connection(self, replica: int) -> Connection:
         """Return a connection to a replica, which is opened when it is needed."""
-        target = self.targets[replica]
-        return Connection(target, replica, self._timeout_s, self.keep, self.on_end)
+        address = self.addresses[replica]
+        return Connection(address, replica, self._timeout_s, self.keep, self.on_end)
 
     def take(
         self, user: int, scheduled_ns: int, ready_ns: int, left_out: str | None = None
@@ -218,7 +230,7 @@ class LoadRun(ABC):
         if not read_part(part, self._keys) or self._broken:
             return
         if self._is_refused and exchange.http_status in _REFUSALS:
-            where = self.targets[exchange.replica].base_url
+            where = self.addresses[exchange.replica].base_url
             problem = f"{where} refuses the requests: {exchange.error}"
             self._broken = InputError(problem, field="api_key_env", fix=_FIX)
         self._is_refused = self._is_refused and exchange.status != "ok"
@@ -267,36 +279,47 @@ class LoadRun(ABC):
         finally:
             progress.close()
 
-    def measure(self, level: float, epoch_ns: int, warmup_s: float = 0.0) -> LevelResult:
-        """Put the load on the servers and return what was measured; a level of 0 stands for none.
-        Raises LevelInterrupted: KeyboardInterrupt was raised, with what was measured until then;
-        InputError: the server refuses the first request (HTTP 401, 403 or 404), or a disk is full.
+    def measure(self, level: float, warmup_s: float = 0.0) -> LevelResult:
+        """Put the load on the servers and return the result; level 0 stands for no level.
+
+        What is due in the first `warmup_s` is not measured. Raises LevelInterrupted with the
+        requests that had ended if KeyboardInterrupt was raised; InputError if the server refuses
+        the first request (HTTP 401, 403 or 404), or a disk is full.
         """
+        interrupt = self._run_until_interrupted(level)
+        while self._parts:
+            self._read_next()
+        if self._broken:
+            raise self._broken
+
+        result = self._result(level, warmup_s)
+
+        if interrupt:
+            raise LevelInterrupted(interrupt, result)
+        return result
+
+    def _run_until_interrupted(self, level: float) -> KeyboardInterrupt | None:
+        """Run the load; return what interrupted it, None if nothing did."""
         # A connection a request in flight: the usual 1,024 would fail what a server could serve.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        interrupt: KeyboardInterrupt | None = None
         gc.collect()
         gc.disable()  # it would stop the client for milliseconds, and little here is for it
         try:
             uvloop.run(self._run(level))
         except KeyboardInterrupt as error:
-            interrupt = error
+            return error
         finally:
             gc.enable()
-        while self._parts:
-            self._read_next()
-        if self._broken:
-            raise self._broken
+        return None
+
+    def _result(self, level: float, warmup_s: float) -> LevelResult:
         measured_ns = (self._started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)
-        lag, send_lag = (
-            Quantiles(*np.quantile(each, (0.5, 0.99, 1)).tolist()) if len(each) else Quantiles()
-            for each in (np.asarray(self._lags_ms, float), np.asarray(self._send_lags_ms, float))
-        )
-        odd = self.log.oddities.items()
+        lag, send_lag = _quantiles(self._lags_ms), _quantiles(self._send_lags_ms)
+        oddities = self.log.oddities.items()
         run = LevelRun(
             level=float(level),
-            started_s=(measured_ns - epoch_ns) / 1e9,
+            started_s=(measured_ns - self._epoch_ns) / 1e9,
             duration_s=max(self._last_end_ns - measured_ns, 0) / 1e9,
             n_warmup_requests=self._n_left_out["warmup"],
             n_cooldown_requests=self._n_left_out["cooldown"],
@@ -306,16 +329,23 @@ class LoadRun(ABC):
             client=ClientReport(
                 lag,
                 send_lag,
-                answer_warnings=tuple(f"{n} of {self.log.n_ok} answers: {it}" for it, n in odd),
+                answer_warnings=tuple(
+                    f"{n} of {self.log.n_ok} answers: {it}" for it, n in oddities
+                ),
             ),
             conditions=LevelConditions(host=platform.node()),
         )
-        result = LevelResult(run, self.log, epoch_ns)
-        warning = lag_warning(lag, send_lag, *map(result.median, ("itl_ms", "ttft_ms")))
+        result = LevelResult(run, self.log, self._epoch_ns)
+
+        warning = lag_warning(lag, send_lag, result.median("itl_ms"), result.median("ttft_ms"))
         result.run = replace(run, client=replace(run.client, lag_warning=warning))
-        if interrupt:
-            raise LevelInterrupted(interrupt, result)
         return result
+
+
+def _quantiles(lags_ms: array) -> Quantiles:
+    if not len(lags_ms):
+        return Quantiles()
+    return Quantiles(*np.quantile(np.asarray(lags_ms, float), (0.5, 0.99, 1)).tolist())
 
 
 def lag_warning(
@@ -324,10 +354,10 @@ def lag_warning(
     """Return a warning if the client's own lag could have shaped the result: p99 of the loop's lag
     is above a tenth of the median ITL, or p99 of the lag of sending above that of the TTFT."""
     pairs = ("client", client.p99, "ITL", median_itl_ms), ("send", send.p99, "TTFT", median_ttft_ms)
-    found = [
+    late_parts = [
         f"{name} lag of {lag_ms:.2g} ms (p99) against the median {of} of {latency_ms:.3g} ms"
         for name, lag_ms, of, latency_ms in pairs
         if lag_ms is not None and latency_ms is not None and lag_ms > SHAPING_FRACTION * latency_ms
     ]
     late = "the load client was late and could have shaped the result: "
-    return late + "; ".join(found) if found else None
+    return late + "; ".join(late_parts) if late_parts else None

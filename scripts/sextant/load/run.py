@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,17 @@ from sextant.engine.protocol import RunningServer
 from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop, Scenario, scenario_json
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
-from sextant.load.measure import LevelInterrupted, LevelResult
-from sextant.load.schedules import run_closed_loop, run_open_loop
+from sextant.load.measure import LevelInterrupted, LevelResult, LoadTargets
+from sextant.load.schedules import ArrivalSchedule, run_closed_loop, run_open_loop
 from sextant.load.source import Draw, Form, RequestSource
-from sextant.points.run import CellOrigin, CellRun, SentRequests, ServerFacts, ServerReport
+from sextant.points.run import (
+    CellOrigin,
+    CellRun,
+    LevelRun,
+    SentRequests,
+    ServerFacts,
+    ServerReport,
+)
 from sextant.points.verdict import FEASIBLE
 from sextant.workload.generators import AtOnce
 from sextant.workload.requests import Turns
@@ -39,57 +46,90 @@ LEVEL_SEED_STRIDE = 1_000_003  # far apart: no prompt of one level comes again i
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _metrics(targets: Sequence[ServerAddress]) -> str:
-    """Return the metrics of all servers one after another; nothing where one has none."""
-    try:
-        return "\n".join(fetch_response(target.base_url) for target in targets)
-    except OSError:
-        return ""
+@dataclass(frozen=True)
+class RequestPlan:
+    """Which requests a load sends."""
+
+    draw: Draw  # what draws them
+    form: Form  # how they are put
+    seed: int  # of the arrivals, and of the first level's requests
+
+
+@dataclass(frozen=True)
+class LoadSubject:
+    """What `run.json` says of what is loaded, and with which requests."""
+
+    llm_id: str
+    gpu_profile_id: str
+    engine: str
+    workload_id: str
+    definition: Mapping[str, Any]  # facts of LLM, GPU profile and requests, plain data
+    prompts: str  # what the prompts are made of
+    sampler: str | None = None  # how requests are drawn from a workload
+    unsent_parameters: tuple[str, ...] | None = None  # parameters that no request carries
 
 
 def measure_level(
     scenario: Scenario,
     level: float,
-    targets: Sequence[ServerAddress],
+    targets: LoadTargets,
     source: RequestSource,
-    timeout_s: float,
-    epoch_ns: int,
     *,
     seed: int,
     before: Callable[[], None] = lambda: None,
 ) -> LevelResult:
-    """Warm servers up and load them at one level of a scenario other than `burst`, evenly over the
-    replicas. `timeout_s` limits a request, `epoch_ns` is zero of all times, `seed` is of arrivals,
-    `before` is called after the warm-up. Raises as `Load.measure`; InputError: too few descriptors.
+    """Warm servers up, then load them at one level of a scenario, evenly over the replicas.
+
+    The scenario is not `burst`. `seed` is of the arrivals; `before` is called after the warm-up.
+    Raises as `LoadRun.measure`; InputError if the level needs more file descriptors than allowed.
     """
-    load, n_warmup = (timeout_s, epoch_ns), 0
-    # The schedule of an open loop may have its own warm-up.
-    if scenario.warmup_s and not (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
-        users = len(targets) if isinstance(scenario, OpenLoop) else int(level)
-        try:
-            warmup = run_closed_loop(targets, source, users, scenario.warmup_s, *load)
-        except LevelInterrupted as interrupted:
-            raise interrupted.interrupt from None  # a warm-up is not a result
-        n_warmup = warmup.log.n_ok + warmup.log.n_failed
+    n_warmup = _warm_up(scenario, level, targets, source)
+
     before()
     match scenario:
         case ClosedLoop(duration_s=duration_s, cooldown_s=cooldown_s):
-            loop = (targets, source, int(level), duration_s, *load)
-            result = run_closed_loop(*loop, cooldown_s=cooldown_s)
+            users = int(level)
+            result = run_closed_loop(targets, source, users, duration_s, cooldown_s=cooldown_s)
         case Batch():
-            at_once, most = AtOnce().times(n=scenario.n_requests or int(level)), int(level)
-            result = run_open_loop(targets, source, at_once, *load, level, max_in_flight=most)
-        case OpenLoop(warmup_s=warmup_s, max_in_flight=max_in_flight):
-            # One schedule without a pause: the load is steady when measuring begins.
-            arrivals, n = scenario.arrivals_at(level), scenario.n_requests
-            arrival_s = arrivals.times(n=n, duration_s=scenario.extent_s, seed=seed)
-            how: dict[str, Any] = {"max_in_flight": max_in_flight}
-            if n is None:
-                how |= {"warmup_s": warmup_s, "duration_s": scenario.duration_s}
-            how["turns"] = _turns(arrivals, arrival_s) if isinstance(arrivals, Replay) else None
-            result = run_open_loop(targets, source, arrival_s, *load, level, **how)
+            at_once = AtOnce().times(n=scenario.n_requests or int(level))
+            schedule = ArrivalSchedule(at_once, max_in_flight=int(level))
+            result = run_open_loop(targets, source, schedule, level)
+        case OpenLoop():
+            schedule = _schedule(scenario, level, seed)
+            result = run_open_loop(targets, source, schedule, level)
+
     n_warmup += result.run.n_warmup_requests or 0
     return replace(result, run=replace(result.run, n_warmup_requests=n_warmup))
+
+
+def _warm_up(scenario: Scenario, level: float, targets: LoadTargets, source: RequestSource) -> int:
+    """Load servers for the scenario's warm-up in a closed loop; return the number of requests.
+
+    An open loop of a given duration begins with a warm-up of its own, so that it has none here.
+    """
+    if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
+        return 0
+
+    users = len(targets.addresses) if isinstance(scenario, OpenLoop) else int(level)
+    try:
+        warmup = run_closed_loop(targets, source, users, scenario.warmup_s)
+    except LevelInterrupted as interrupted:
+        raise interrupted.interrupt from None  # a warm-up is not a result
+    return warmup.log.n_ok + warmup.log.n_failed
+
+
+def _schedule(scenario: OpenLoop, level: float, seed: int) -> ArrivalSchedule:
+    """Return an open loop's schedule, in one piece: the load is steady when measuring begins."""
+    arrivals, n_requests = scenario.arrivals_at(level), scenario.n_requests
+    arrival_s = arrivals.times(n=n_requests, duration_s=scenario.extent_s, seed=seed)
+    is_timed = n_requests is None
+    return ArrivalSchedule(
+        arrival_s,
+        warmup_s=scenario.warmup_s if is_timed else 0.0,
+        duration_s=scenario.duration_s if is_timed else None,
+        max_in_flight=scenario.max_in_flight,
+        turns=_turns(arrivals, arrival_s) if isinstance(arrivals, Replay) else None,
+    )
 
 
 def _turns(replay: Replay, arrival_s: np.ndarray) -> Turns | None:
@@ -111,8 +151,8 @@ class Stopped(KeyboardInterrupt):
 
 
 def _stop(number: int, _: object) -> None:
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+    for signal_number in _SIGNALS:
+        signal.signal(signal_number, signal.SIG_IGN)
     raise_between_callbacks(Stopped(number))
 
 
@@ -128,42 +168,32 @@ def stoppable(handler: Any = _stop) -> Iterator[None]:
 
 
 def load_server(
-    targets: Sequence[ServerAddress],
-    draw: Draw,
-    form: Form,
+    addresses: Sequence[ServerAddress],
+    requests: RequestPlan,
     scenario: Scenario,
     out: Path,
-    subject: Mapping[str, Any],
+    subject: LoadSubject,
     *,
-    engine: str,
     timeout_s: float,
-    seed: int,
     limits_ms: Mapping[str, float],
 ) -> "tuple[Document, BaseException | None]":
-    """Load servers with each level of a scenario, and write a cell to `out`. `draw` gives requests,
-    put in a `form`; `seed` is of the arrivals and of the first level's requests; `subject` are
-    fields of its `CellRun`. Returns the summary, with the goodput within `limits_ms`, and what
-    ended the load too early: then the cell is not complete. InputError: no level can run."""
+    """Load servers with each level of a scenario, and write a cell to the folder `out`.
+
+    Returns the summary, with the goodput within `limits_ms`, and what ended the load too early, if
+    anything did: then the cell is not complete. Raises InputError if no level can run.
+    """
     out.mkdir(parents=True, exist_ok=True)
     # A folder that cannot be written to fails before the load.
     tempfile.TemporaryFile(dir=out).close()
-    started_at, epoch_ns, version = datetime.now(UTC), time.monotonic_ns(), None
+    started_at = datetime.now(UTC)
+    targets = LoadTargets(addresses, timeout_s, epoch_ns=time.monotonic_ns())
+    version: str | None = None
     results: list[LevelResult] = []
     interruption: BaseException | None = None
+
     try:
-        version, after = RunningServer(targets[0]).version(), _metrics(targets)
-        for number, level in enumerate(scenario.levels):
-            own_seed = seed + LEVEL_SEED_STRIDE * number
-            source = RequestSource(targets[0].model, draw, own_seed, form)
-            load, before = (scenario, level, targets, source, timeout_s, epoch_ns), after
-            results.append(measure_level(*load, seed=seed))
-            after = _metrics(targets) if before else ""
-            length = accepted_length(before, after, (VLLM_METRICS,))
-            report = ServerReport(server_accepted_length=length)
-            level_run = replace(results[-1].run, server_report=report)
-            results[-1] = replace(results[-1], run=level_run)
-            for warning in results[-1].warnings:
-                log.warning("level %g: %s", level, warning)
+        version = RunningServer(addresses[0]).version()
+        _measure_levels(targets, requests, scenario, results)
     except LevelInterrupted as interrupted:
         results.append(interrupted.result)  # which is not whole
         interruption = interrupted.interrupt
@@ -171,49 +201,78 @@ def load_server(
         interruption = between_levels
         if not results and not isinstance(interruption, KeyboardInterrupt):
             raise
+
     with stoppable(signal.SIG_IGN):  # a signal would lose all that was measured
         # Not before the last level has ended: pyarrow would double the memory of the client.
         from sextant.load.results import write_load
 
-        first, n_replicas = targets[0], len(targets)
+        first, seed = addresses[0], requests.seed
+        levels = [_with_conditions(it.run, version, scenario, started_at) for it in results]
         run = CellRun(
             source="measured",
-            key=CellKey(
-                subject["llm_id"],
-                subject["gpu_profile_id"],
-                subject["workload_id"],
-                scenario.kind,
-                DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas",
-            ),
+            key=_cell_key(subject, scenario, n_replicas=len(addresses)),
             scenario=scenario_json(scenario),
-            variant=Variant(replicas=n_replicas),
+            variant=Variant(replicas=len(addresses)),
             verdict=FEASIBLE,
-            server=ServerFacts(engine=engine, version=version, url=first.base_url),
+            server=ServerFacts(engine=subject.engine, version=version, url=first.base_url),
             requests=SentRequests(
-                seed,
-                subject.get("sampler"),
-                subject.get("prompts"),
-                subject.get("unsent_parameters"),
+                seed, subject.sampler, subject.prompts, subject.unsent_parameters
             ),
-            levels=tuple(
-                replace(
-                    result.run,
-                    conditions=replace(
-                        result.run.conditions,
-                        engine_version=version,
-                        timeout_s=scenario.timeout_s,
-                        times_since=started_at,
-                    ),
-                )
-                for result in results
-            ),
+            levels=tuple(levels),
             is_complete=interruption is None,
             interruption=str(interruption) if interruption else None,
             origin=CellOrigin(
                 started_at=started_at.replace(microsecond=0),
                 host=host_facts(),
-                definition=subject["definition"],
+                definition=subject.definition,
                 provenance=provenance(base_url=first.base_url, model=first.model, seed=seed),
             ),
         )
         return write_load(out, run, results, limits_ms), interruption
+
+
+def _measure_levels(
+    targets: LoadTargets, requests: RequestPlan, scenario: Scenario, results: list[LevelResult]
+) -> None:
+    """Measure all levels; append each to `results` as soon as it has ended."""
+    addresses = targets.addresses
+    metrics_after = _metrics(addresses)
+    for number, level in enumerate(scenario.levels):
+        metrics_before = metrics_after
+        level_seed = requests.seed + LEVEL_SEED_STRIDE * number
+        source = RequestSource(addresses[0].model, requests.draw, level_seed, requests.form)
+        results.append(measure_level(scenario, level, targets, source, seed=requests.seed))
+
+        metrics_after = _metrics(addresses) if metrics_before else ""
+        length = accepted_length(metrics_before, metrics_after, (VLLM_METRICS,))
+        report = ServerReport(server_accepted_length=length)
+        results[-1] = replace(results[-1], run=replace(results[-1].run, server_report=report))
+        for warning in results[-1].warnings:
+            log.warning("level %g: %s", level, warning)
+
+
+def _metrics(addresses: Sequence[ServerAddress]) -> str:
+    """Return the metrics of all servers one after another, or nothing if one server has none."""
+    try:
+        return "\n".join(fetch_response(address.base_url) for address in addresses)
+    except OSError:
+        return ""
+
+
+def _cell_key(subject: LoadSubject, scenario: Scenario, n_replicas: int) -> CellKey:
+    variant_id = DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas"
+    return CellKey(
+        subject.llm_id, subject.gpu_profile_id, subject.workload_id, scenario.kind, variant_id
+    )
+
+
+def _with_conditions(
+    level: LevelRun, version: str | None, scenario: Scenario, started_at: datetime
+) -> LevelRun:
+    conditions = replace(
+        level.conditions,
+        engine_version=version,
+        timeout_s=scenario.timeout_s,
+        times_since=started_at,
+    )
+    return replace(level, conditions=conditions)

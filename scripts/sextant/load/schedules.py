@@ -6,49 +6,55 @@ import time
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from sextant.base.errors import InputError
-from sextant.engine.http import ServerAddress
 from sextant.load.client import Connection, Exchange, Part, open_all
-from sextant.load.measure import Alarm, LevelResult, LoadRun
+from sextant.load.measure import Alarm, LevelResult, LoadRun, LoadTargets
 from sextant.load.source import PreparedRequest, RequestSource
 from sextant.workload.requests import Turns
 
 _PAUSE_AFTER_FAILURE_S = 0.1
-# Requests prepared before a level starts, per user; more are prepared while it runs.
-_PREPARED_PER_USER, _PREPARED_AT_LEAST = 8, 64
-# Connections opened before the clock starts, at most; others are opened when they are needed.
+# Requests prepared before a level starts; more are prepared while it runs.
+_PREPARED_PER_USER = 8
+_PREPARED_AT_LEAST = 64
+# Most connections opened before the clock starts; others are opened when they are needed.
 _MOST_OPENED = 256
 # What a level needs beside its connections: the event loop, timers, the telemetry's pipes.
 _OWN_DESCRIPTORS = 16
-# Servers close idle connections (uvicorn after 5 s): one that rested longer is not trusted.
+# Servers close idle connections (uvicorn after 5 s): after a longer rest a new one is opened.
 _MOST_IDLE_NS = 2_000_000_000
-# Requests due in the first seconds are prepared before the clock starts, and so many at least.
-_FIRST_S, _PREPARED_FOR_SCHEDULE = 1.0, 512
+# Requests due in the first second are prepared before the clock starts, and at least 512.
+_FIRST_S = 1.0
+_PREPARED_FOR_SCHEDULE = 512
 
 
 def run_closed_loop(
-    targets: Sequence[ServerAddress],
+    targets: LoadTargets,
     source: RequestSource,
     users: int,
     duration_s: float,
-    timeout_s: float,
-    epoch_ns: int,
     *,
     cooldown_s: float = 0.0,
 ) -> LevelResult:
     """Load replicas with `users` concurrent users; user i sends to replica i modulo their number.
-    Requests that start within `duration_s` are measured and run to their end: make it long against
-    one. Until these have ended, for `cooldown_s` at most, users send others that do not count."""
+
+    Requests that start within `duration_s` are measured and run to their end: choose a duration
+    much longer than one request. Until the last measured request has ended, for `cooldown_s` at
+    most, users go on to send requests that are not measured.
+    """
     _check_descriptors(users)
     source.prepare(max(_PREPARED_AT_LEAST, _PREPARED_PER_USER * users))
-    load = _ClosedLoop(targets, source, timeout_s)
-    load.users = {load.connection(user % len(targets)): user for user in range(users)}
-    load.duration_ns, load.cooldown_ns = int(duration_s * 1e9), int(cooldown_s * 1e9)
-    return load.measure(users, epoch_ns)
+
+    load = _ClosedLoop(targets, source)
+    n_replicas = len(targets.addresses)
+    load.users = {load.connection(user % n_replicas): user for user in range(users)}
+    load.duration_ns = int(duration_s * 1e9)
+    load.cooldown_ns = int(cooldown_s * 1e9)
+    return load.measure(users)
 
 
 def _check_descriptors(n_connections: int) -> None:
@@ -113,65 +119,77 @@ class _ClosedLoop(LoadRun):
             self._done.set()
 
 
-def run_open_loop(
-    targets: Sequence[ServerAddress],
-    source: RequestSource,
-    arrival_s: np.ndarray,
-    timeout_s: float,
-    epoch_ns: int,
-    level: float = 0.0,
-    *,
-    warmup_s: float = 0.0,
-    duration_s: float | None = None,
-    max_in_flight: int | None = None,
-    turns: Turns | None = None,
-) -> LevelResult:
-    """Send one request at each of `arrival_s`, seconds from the start in ascending order.
+@dataclass(frozen=True)
+class ArrivalSchedule:
+    """When requests of an open loop are due, and which of them are measured."""
 
-    Where `max_in_flight` are under way the next waits until one has ended. A row's `user` is the
-    request's place in the schedule, whose replica is that place modulo the replicas. Latencies
-    count from when it was due (`scheduled_s`): neither a late client nor a queue hides anything.
-    What is due before `warmup_s`, or `duration_s` after it or later, is sent but not measured;
-    when the last measured request has ended, nothing more is sent. A level of 0 stands for none.
-    With `turns` some wait for answers (measured as by `arrival_s`), and are not sent if these fail.
+    arrival_s: np.ndarray  # (n_requests,) seconds from the start, ascending
+    warmup_s: float = 0.0  # a request that is due earlier is sent but not measured
+    duration_s: float | None = None
+    """Measured time after the warm-up; later requests are sent but not measured. None: no end."""
+    max_in_flight: int | None = None  # further requests wait until one has ended; None: no limit
+    turns: Turns | None = None
+    """Requests that wait for the answer to another one. They are measured as `arrival_s` says, and
+    are not sent if that answer fails."""
+
+    @property
+    def measured_s(self) -> tuple[float, float]:
+        """First and last moment in which a request that is due is measured."""
+        end_s = np.inf if self.duration_s is None else self.warmup_s + self.duration_s
+        return self.warmup_s, end_s
+
+    @property
+    def most_under_way(self) -> int:
+        """The most requests that may be under way at once."""
+        return self.max_in_flight or len(self.arrival_s)
+
+
+def run_open_loop(
+    targets: LoadTargets, source: RequestSource, schedule: ArrivalSchedule, level: float = 0.0
+) -> LevelResult:
+    """Send each request when it is due.
+
+    A row's `user` is the request's index in the schedule; request i goes to replica i modulo the
+    number of replicas. Latencies count from when a request was due (`scheduled_s`), so neither a
+    late client nor a queue hides waiting. When the last measured request has ended, nothing more is
+    sent. Level 0 stands for no level.
     """
-    arrivals = np.asarray(arrival_s, float)
-    # Those that are opened before, or all that are due at 0.
+    arrivals = np.asarray(schedule.arrival_s, float)
+    # Connections that are opened before the clock starts, or all that are due at 0.
     n_at_once = max(int(np.count_nonzero(arrivals <= 0)), min(len(arrivals), _MOST_OPENED))
-    _check_descriptors(min(n_at_once, max_in_flight or n_at_once))
-    roots = None if turns is None else np.flatnonzero(turns.parent < 0).tolist()
+    _check_descriptors(min(n_at_once, schedule.max_in_flight or n_at_once))
+
+    roots = None if schedule.turns is None else np.flatnonzero(schedule.turns.parent < 0).tolist()
     firsts = arrivals if roots is None else arrivals[roots]
     n_first = int(np.searchsorted(firsts, _FIRST_S, side="right"))
     n_ahead = min(len(firsts), max(_PREPARED_FOR_SCHEDULE, n_first))
     source.prepare(n_ahead, len(firsts), roots)
-    load = _OpenLoop(targets, source, timeout_s)
-    if turns is not None:
-        load = _Sessions(targets, source, timeout_s)
-        load.turns = turns
-    end_s = np.inf if duration_s is None else warmup_s + duration_s
-    load.schedule(arrivals, (warmup_s, end_s), max_in_flight or len(arrivals))
-    return load.measure(level, epoch_ns, warmup_s)
+
+    load = _OpenLoop(targets, source)
+    if schedule.turns is not None:
+        load = _Sessions(targets, source)
+        load.turns = schedule.turns
+    load.follow(schedule, arrivals)
+    return load.measure(level, schedule.warmup_s)
 
 
 class _OpenLoop(LoadRun):
     """A schedule of requests, and the connections that they share."""
 
-    def schedule(
-        self, arrivals: np.ndarray, measured_s: tuple[float, float], max_in_flight: int
-    ) -> None:
-        """Take the arrivals and between which times they are measured."""
+    def follow(self, schedule: ArrivalSchedule, arrivals: np.ndarray) -> None:
+        """Take the schedule; `arrivals` are its times as floats."""
         self._after_start_ns = np.rint(arrivals * 1e9).astype(np.int64)
-        self._first, self._last = np.searchsorted(arrivals, measured_s).tolist()
-        self._places: Sequence[int] = range(len(arrivals))  # in the order of sending
-        # Since when each of the places that the limit allows has been free.
-        self._rooms_ns = deque([0] * max_in_flight)
-        self._idle: list[list[Connection]] = [[] for _ in self.targets]
+        self._first, self._last = np.searchsorted(arrivals, schedule.measured_s).tolist()
+        self._indices: Sequence[int] = range(len(arrivals))  # in the order of sending
+        # Since when each slot that the limit allows has been free.
+        self._slots_ns = deque([0] * schedule.most_under_way)
+        self._idle: list[list[Connection]] = [[] for _ in self.addresses]
         self._n_under_way = self._next = 0
         self._is_sending_soon = False
 
     async def open(self) -> None:
-        n_opened = min(len(self._after_start_ns), len(self._rooms_ns), _MOST_OPENED)
-        opened = [self.connection(place % len(self.targets)) for place in range(n_opened)]
+        n_opened = min(len(self._after_start_ns), len(self._slots_ns), _MOST_OPENED)
+        opened = [self.connection(index % len(self.addresses)) for index in range(n_opened)]
         await open_all(opened)
         for connection in opened:
             self._idle[connection.replica].append(connection)
@@ -191,7 +209,7 @@ class _OpenLoop(LoadRun):
 
     def _send_due(self) -> None:
         """Send one request if it is due and the limit allows; see that the rest goes in time."""
-        if self._rooms_ns and not self._is_over():
+        if self._slots_ns and not self._is_over():
             due_ns = self._due_ns[self._next]
             if due_ns > time.monotonic_ns():
                 self._alarm.set(due_ns)
@@ -215,22 +233,23 @@ class _OpenLoop(LoadRun):
         return is_late or self._next >= len(self._due_ns)
 
     def _send(self, due_ns: int) -> None:
-        place, self._next = self._places[self._next], self._next + 1
+        index = self._indices[self._next]
+        self._next += 1
         left_out = None
-        if not self._first <= place < self._last:
-            left_out = "warmup" if place < self._first else "cooldown"
-        ready_ns = max(due_ns, self._rooms_ns.popleft())
-        exchange = self.take(place, due_ns, ready_ns, left_out)
+        if not self._first <= index < self._last:
+            left_out = "warmup" if index < self._first else "cooldown"
+        ready_ns = max(due_ns, self._slots_ns.popleft())
+        exchange = self.take(index, due_ns, ready_ns, left_out)
         self._n_under_way += 1
-        idle = self._idle[place % len(self.targets)]
+        idle = self._idle[index % len(self.addresses)]
         if idle and time.monotonic_ns() - idle[-1].idle_since_ns >= _MOST_IDLE_NS:
-            while idle:  # those below rested even longer
+            while idle:  # connections below it rested even longer
                 idle.pop().close()
-        connection = idle.pop() if idle else self.connection(place % len(self.targets))
+        connection = idle.pop() if idle else self.connection(index % len(self.addresses))
         connection.start(exchange)
 
     def on_end(self, connection: Connection, exchange: Exchange) -> None:
-        self._rooms_ns.append(exchange.ended_ns)
+        self._slots_ns.append(exchange.ended_ns)
         self._n_under_way -= 1
         self._idle[connection.replica].append(connection)
         self._send_due()
@@ -245,16 +264,20 @@ class _Sessions(_OpenLoop):
         parent, session = self.turns.parent, self.turns.session
         roots = np.flatnonzero(parent < 0)
         self._after_start_ns = self._after_start_ns[roots]
-        self._places = self._order = roots.tolist()
+        self._indices = self._order = roots.tolist()
         self._think_ns = np.rint(self.turns.think_s * 1e9).astype(np.int64).tolist()
         self._waiting = defaultdict[int, list[int]](list)
-        for place in np.flatnonzero(parent >= 0).tolist():
-            self._waiting[int(parent[place])].append(place)
-        self._encoded = dict[int, PreparedRequest]()  # encoded while somebody thinks
-        # Neither sent nor given up: of all, and of those that are measured.
-        self._n_left, self._n_measured_left = len(parent), self._last - self._first
-        counts = (len(np.unique(session[session >= 0])), self._n_left - len(roots), 0)
-        self.sessions = dict(zip(("n_sessions", "n_turns", "n_not_sent"), counts, strict=True))
+        for turn in np.flatnonzero(parent >= 0).tolist():
+            self._waiting[int(parent[turn])].append(turn)
+        self._encoded = dict[int, PreparedRequest]()  # encoded while a user thinks
+        # Requests that were neither sent nor given up: all, and the measured ones.
+        self._n_left = len(parent)
+        self._n_measured_left = self._last - self._first
+        self.sessions = {
+            "n_sessions": len(np.unique(session[session >= 0])),
+            "n_turns": self._n_left - len(roots),
+            "n_not_sent": 0,
+        }
         await super().open()
 
     def _send_due(self) -> None:
@@ -264,14 +287,14 @@ class _Sessions(_OpenLoop):
     def _is_over(self) -> bool:
         return not self._n_left or not (self._n_measured_left or self.n_in_flight)
 
-    def _leave(self, place: int) -> None:
+    def _leave(self, index: int) -> None:
         self._n_left -= 1
-        self._n_measured_left -= self._first <= place < self._last
+        self._n_measured_left -= self._first <= index < self._last
 
     def take(
         self, user: int, scheduled_ns: int, ready_ns: int, left_out: str | None = None
     ) -> Exchange:
-        """Return the exchange of the request at a place."""
+        """Return the exchange of the request with this index."""
         self._leave(user)
         if turn := self._encoded.pop(user, None):
             self._source.put_first(turn)
@@ -289,7 +312,7 @@ class _Sessions(_OpenLoop):
                 self._due_ns.insert(at, due_ns)
                 self._order.insert(at, turn)
             return
-        while turns:  # those that wait for them as well
+        while turns:  # and the turns that wait for these
             turn = turns.pop()
             self._leave(turn)
             self.sessions["n_not_sent"] += 1
