@@ -17,6 +17,7 @@ Finished curves are kept in a file and not run again; `--only` runs some ways al
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,16 +34,10 @@ from sextant.judge.configurations import separate_configurations
 from sextant.judge.score import so_score
 from sextant.judge.task import task_of_characterization
 from sextant.law.roofline import Roofline
+from sextant.plan.cell_order import Budget, Candidate, order_cells
+from sextant.plan.estimate import ASSUMED, cell_s
 from sextant.plan.measurements import given_measurements
-from sextant.plan.run_plan import ASSUMED, cell_s
-from sextant.plan.value import (
-    Budget,
-    Candidate,
-    Decisions,
-    expected_so,
-    order_cells,
-    weigh_decisions,
-)
+from sextant.plan.value import Decisions, expected_so, weigh_decisions
 from sextant.points.frame import (
     IDENTIFIERS,
     KEYS,
@@ -216,10 +211,12 @@ Chosen = list[tuple[Cell, Sequence[int] | None]]
 def by_plan(state: State, n: int, per_hour: bool, decisions: Decisions | None = None) -> Chosen:
     offered = [state.archive.candidate(cell) for cell in state.left]
     if not per_hour:  # counted in cells, each costs the same
-        same = {"start_hours": 1.0, "level_hours": 0.0, "n_devices": 1}
-        offered = [each._replace(**same) for each in offered]
+        offered = [
+            replace(candidate, start_hours=1.0, level_hours=0.0, n_devices=1)
+            for candidate in offered
+        ]
     found = order_cells([decisions or state.decisions], offered, Budget(at_once=n, rounds=1))
-    return [(each[:2], each.levels) for done in found.rounds for each in done.cells]
+    return [(cell.pair, cell.levels) for round_ in found.rounds for cell in round_.cells]
 
 
 def by_untold_plan(state: State, n: int, per_hour: bool) -> Chosen:

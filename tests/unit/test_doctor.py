@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from sextant.pages.blocks import as_text
-from sextant.plan.doctor import check_machine, machine_document
+from sextant.plan.doctor import check_machine
+from sextant.plan.document import machine_document
 
 
 def test_a_machine_without_vllm_gpu_and_slurm(tmp_path: Path, monkeypatch) -> None:

@@ -18,23 +18,17 @@ from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
 from sextant.judge.task import Task
 from sextant.pages.blocks import as_text
+from sextant.plan.cell_order import Budget, Candidate, MeasurementPlan, Stop, order_cells
+from sextant.plan.document import measurement_document
+from sextant.plan.estimate import ASSUMED, CellPlan
 from sextant.plan.measurements import (
     candidates_of,
     given_measurements,
-    measurement_document,
     plan_measurements,
     plan_of_experiment,
 )
-from sextant.plan.run_plan import ASSUMED, CellPlan
-from sextant.plan.value import (
-    Budget,
-    Candidate,
-    Decisions,
-    MeasurementPlan,
-    Stop,
-    order_cells,
-    weigh_decisions,
-)
+from sextant.plan.value import Decisions, weigh_decisions
+from sextant.plan.workspace import Workspace
 from sextant.points.frame import COLUMNS, FactTables, complete
 from sextant.predict.draws import Draws
 
@@ -80,7 +74,7 @@ def test_a_measurement_gains_what_knowing_it_is_worth() -> None:
     found = order_cells([decisions(DOUBT)], offered(T4, A10), Budget())
     (only,) = found.rounds
     (cell,) = only.cells
-    assert cell[:2] == T4
+    assert cell.pair == T4
     assert cell.gain == pytest.approx(0.25, abs=0.01)
     assert (cell.hours, cell.gpu_hours, cell.usd) == pytest.approx((0.6, 0.6, 0.6))
     assert found.stopped is Stop.NOTHING_GAINED
@@ -95,7 +89,7 @@ def test_another_llm_tells_as_much_where_both_are_fast_together() -> None:
     both = DOUBT | {("b", "1xT4-16GB"): coin(), ("b", "1xA10-24GB"): np.full(1000, FAST)}
     cells = [*offered(T4), *offered(("b", "1xT4-16GB"), start_hours=0.2)]
     found = order_cells([decisions(both)], cells, Budget())
-    assert [each[:2] for done in found.rounds for each in done.cells] == [("b", "1xT4-16GB")]
+    assert [each.pair for done in found.rounds for each in done.cells] == [("b", "1xT4-16GB")]
 
 
 def test_chance_likeness_of_draws_is_no_gain() -> None:
@@ -183,7 +177,7 @@ def of_demo(
 ) -> MeasurementPlan:
     """The order of the demo's cells of two LLMs, without those that are measured."""
     config = read_configuration(Path())
-    experiment = load_experiment(config)
+    workspace = Workspace(load_experiment(config), config)
     plans = [
         CellPlan(CellKey(llm, profile, **PLACE), None, 1, 4, "fits", 100.0, 0.01, ASSUMED["cpu"])
         for llm in LLMS
@@ -191,8 +185,8 @@ def of_demo(
         if (llm, profile) not in measured
     ]
     plans.append(replace(plans[0], key=replace(plans[0].key, scenario_id="another")))
-    cells = candidates_of(experiment, config, plans)
-    return plan_of_experiment(experiment, config, cells, Path(), Budget(**limits), files)
+    cells = candidates_of(workspace, plans)
+    return plan_of_experiment(workspace, cells, Budget(**limits), files)
 
 
 def test_a_configuration_is_planned_from_the_cells_on_disk(project: Project) -> None:
@@ -221,4 +215,4 @@ def test_a_configuration_is_planned_from_the_cells_on_disk(project: Project) -> 
     archive = read_configuration(Path(), [Path("config/llm-pilot.yaml")])
     experiment = load_experiment(read_configuration(Path()))
     with pytest.raises(InputError, match="nothing of an archive is left to measure"):
-        plan_of_experiment(experiment, archive, [], Path(), Budget())
+        plan_of_experiment(Workspace(experiment, archive), [], Budget())

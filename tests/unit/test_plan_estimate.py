@@ -1,7 +1,6 @@
 """The estimate of `sextant plan`, by hand, and how it learns from cells that were measured."""
 
 import json
-from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
@@ -16,17 +15,18 @@ from sextant.experiment.scenarios import Batch, ClosedLoop, OpenLoop
 from sextant.experiment.servers import Variant
 from sextant.experiment.sheets import CellKey
 from sextant.pages.blocks import as_text
-from sextant.plan.run_plan import (
+from sextant.plan.document import plan_document
+from sextant.plan.dry_run import DryRun, Job
+from sextant.plan.estimate import (
     ASSUMED,
-    Basis,
-    DryRun,
-    Job,
-    basis,
+    EstimateTerms,
+    FinishedCell,
     cell_s,
+    estimate_terms,
     finished_cells,
-    make_plan,
-    plan_document,
 )
+from sextant.plan.run_plan import make_plan
+from sextant.plan.workspace import Workspace
 
 SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s=120)
 
@@ -43,12 +43,10 @@ SWEEP = ClosedLoop(levels=(1, 2, 4, 8, 16, 32, 64, 128), warmup_s=10, duration_s
 def test_a_cell_takes_its_starts_its_levels_and_what_comes_on_top(
     starts: int | None, batch_weight_tokens: int | None, starts_s: float
 ) -> None:
-    known, variant = (
-        Basis(starts, 120, 10, 15, ""),
-        Variant(batch_weight_tokens=batch_weight_tokens),
-    )
+    terms = EstimateTerms(starts, 120, 10, 15, "")
+    variant = Variant(batch_weight_tokens=batch_weight_tokens)
     # 8 levels of 130 + 10 s, and 15 s
-    assert cell_s(SWEEP, variant, 10, 5, known) == starts_s + 1120 + 15
+    assert cell_s(SWEEP, variant, 10, 5, terms) == starts_s + 1120 + 15
 
 
 LEVELS = {
@@ -75,7 +73,7 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
         folder = CellKey(llm, profile, "conversation", "users-1-128").folder
         run = f"results/cluster/benchmarks/measured/{folder}/run.json"
         jobs.append(Job("benchmark_cell", {}, (run,), 3, asked, False))
-    plan = make_plan(experiment, config, DryRun(jobs, 4, config), Path())
+    plan = make_plan(Workspace(experiment, config), DryRun(jobs, 4, config))
     seconds = {(it.key.llm_id, it.key.gpu_profile_id): it.seconds for it in plan.cells}
     assert seconds["llama-13b", "1xT4-16GB"] == 0  # 24.2 GiB of weights in 0.9 x 16
     # 6,738,415,616 parameters of 2 bytes are 12.551 GiB
@@ -90,14 +88,14 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     assert plan.usd == pytest.approx(
         (0.752 * short_s + 3.912 * (short_s + long_s)) / 3600, abs=1e-4
     )
-    assert plan.hours["one_at_a_time"] * 3600 == pytest.approx(2 * short_s + long_s, abs=0.1)
-    assert plan.hours["on_nodes"] * 3600 == pytest.approx(short_s + long_s, abs=0.1)
+    assert plan.hours.one_at_a_time * 3600 == pytest.approx(2 * short_s + long_s, abs=0.1)
+    assert plan.hours.on_nodes * 3600 == pytest.approx(short_s + long_s, abs=0.1)
     text = as_text(plan_document(plan))
     assert "4 cells to measure (2 LLMs, 2 GPU profiles), 24 points" in text
     assert "1 of them do not fit into memory" in text
     (line,) = [line for line in text.splitlines() if line.startswith("4xT4-16GB")]
     assert line.split()[1:8] == ["2", "2", "1", "t4", "3", "250", "3"]
-    assert json.loads(json.dumps(asdict(plan)))["n_submissions"] == 4
+    assert json.loads(json.dumps(plan.to_dict()))["n_submissions"] == 4
 
 
 def test_replicas_need_their_devices_as_often(project: Project) -> None:
@@ -106,10 +104,10 @@ def test_replicas_need_their_devices_as_often(project: Project) -> None:
     four = CellKey("llama-13b", "1xA100-80GB", "conversation", "pods-1-128", "4-pods")
     run = f"results/studies-gpu/benchmarks/measured/{four.folder}/run.json"
     jobs = (Job("benchmark_cell", {}, (run,), 9, {"gpu": 4}, False),)
-    plan = make_plan(experiment, config, DryRun(jobs, 1, config), Path())
+    plan = make_plan(Workspace(experiment, config), DryRun(jobs, 1, config))
     assert plan.cells[0].n_devices == 4
-    assert plan.gpu_hours == pytest.approx(4 * plan.hours["one_at_a_time"])
-    assert plan.usd == pytest.approx(4 * 3.430881 * plan.hours["one_at_a_time"])
+    assert plan.gpu_hours == pytest.approx(4 * plan.hours.one_at_a_time)
+    assert plan.usd == pytest.approx(4 * 3.430881 * plan.hours.one_at_a_time)
 
 
 def measured(
@@ -129,36 +127,37 @@ def measured(
     return place
 
 
-def demo() -> tuple[Experiment, dict, list]:
+def demo() -> tuple[Experiment, list[FinishedCell]]:
     config = read_configuration(Path())
-    experiment = load_experiment(config)
-    found = finished_cells(experiment, config, Path())
-    return experiment, config, found
+    workspace = Workspace(load_experiment(config), config)
+    return workspace.experiment, finished_cells(workspace)
 
 
 def test_the_nearest_cells_are_the_basis(project: Project) -> None:
     opt = measured("demo-opt-6m", "1xcpu-core", [20.0, 30.0], None)
     llama = measured("demo-llama-16m", "1xcpu-core", [40.0], None)
     measured("demo-llama-16m", "2xcpu-core", [10.0], None)
-    experiment, _, found = demo()
-    same = basis(experiment, opt, found)
+    experiment, finished = demo()
+    same = estimate_terms(experiment, opt, finished)
     assert same.origin == "medians of 1 cells of this LLM on this GPU profile"
     assert (same.starts, same.start_s) == (2, pytest.approx(25, abs=0.05))
     neox = CellKey("demo-neox-34m", "1xcpu-core", opt.workload_id, opt.scenario_id)
-    near = basis(experiment, neox, found)
+    near = estimate_terms(experiment, neox, finished)
     assert near.origin == "medians of 2 cells on this GPU profile"
     assert (near.starts, near.start_s) == (1.5, pytest.approx(30, abs=0.05))
-    only = basis(experiment, neox, [it for it in found if it.key not in (opt, llama)])
+    only = estimate_terms(
+        experiment, neox, [cell for cell in finished if cell.key not in (opt, llama)]
+    )
     assert only.origin == "medians of 1 cells on the same kind of device (cpu)"
-    assert basis(experiment, neox, []) == ASSUMED["cpu"]
+    assert estimate_terms(experiment, neox, []) == ASSUMED["cpu"]
 
 
 def test_the_time_on_top_is_what_the_job_took_more(project: Project) -> None:
     place = measured("demo-opt-6m", "1xcpu-core", [20.0, 30.0], 71.0)
-    experiment, _, found = demo()
-    known = basis(experiment, place, found)
+    experiment, finished = demo()
+    terms = estimate_terms(experiment, place, finished)
     # 71 - 50 of starts - 2 x (6 + 0.5 of warm-up) = 8 for two levels
-    assert (known.level_extra_s, known.cell_extra_s) == (pytest.approx(4), 0)
+    assert (terms.level_extra_s, terms.cell_extra_s) == (pytest.approx(4), 0)
 
 
 def test_cells_that_are_damaged_or_have_no_levels_tell_nothing(project: Project) -> None:
@@ -166,4 +165,4 @@ def test_cells_that_are_damaged_or_have_no_levels_tell_nothing(project: Project)
     (Path("results/benchmarks/measured") / place.folder / "run.json").write_text("{")
     folder = Path("results/benchmarks/measured/demo-llama-16m/1xcpu-core/conversation/users-1-8")
     write_cell(folder, verdict=TOO_LARGE, llm_id="demo-llama-16m", gpu_profile_id="1xcpu-core")
-    assert demo()[2] == []
+    assert demo()[1] == []

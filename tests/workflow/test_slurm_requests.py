@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from project import Project
-from sextant.plan.run_plan import Job, dry_run
+from sextant.plan.dry_run import Job, dry_run
 from support import ROOT
 
 PROFILE = Path("workflow/profiles/slurm")

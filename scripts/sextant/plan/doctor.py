@@ -4,15 +4,14 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from sextant.engine.devices import host_facts
 from sextant.facts.gpu import GIB
-from sextant.pages.blocks import Document, Facts, Table
 from sextant.pages.words import joined, plural
 
 _LEAST_DISK_GIB = 20  # Both environments and the results of a small cluster.
@@ -31,57 +30,76 @@ class Check:
     fix: str | None = None  #: What to do; None where nothing is missing.
     is_needed: bool = True  #: Whether nothing can be measured here without it.
 
+    @property
+    def state(self) -> Literal["ok", "missing", "absent"]:
+        """`missing`: needed and not there; `absent`: not there, and not needed."""
+        if not self.fix:
+            return "ok"
+        return "missing" if self.is_needed else "absent"
+
 
 def check_machine(engine_python: Path, folder: Path) -> list[Check]:
     """Check the engine's environment, devices, SLURM, the disk of results (`folder`) and limits."""
-    version = _output_of(str(engine_python), "-c", _VERSION)
-    slurm = _output_of("sinfo", "--version")
-    engine_fix = (
-        "`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
-        f"workflow/envs/vllm.yaml and set engine.python (now {engine_python})"
-    )
-    slurm_fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
-    host, gpus = host_facts(), "none that NVML can see"
-    gpu_fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPUs need none"
-    if host.gpus:
-        names = [gpu.name or "unknown" for gpu in host.gpus]
-        each = joined([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
-        gpus = f"{each}, driver {host.gpu_driver}, CUDA {host.cuda_version}"
-    memory, cores = psutil.virtual_memory(), plural(len(os.sched_getaffinity(0)), "core")
+    memory = psutil.virtual_memory()
+    cores = plural(len(os.sched_getaffinity(0)), "core")
     free = f"{memory.available / GIB:.0f} of {memory.total / GIB:.0f} GiB free"
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    disk_gib, disk_fix = shutil.disk_usage(place).free / GIB, None
-    disk = f"{disk_gib:.0f} GiB free"
-    if not os.access(place, os.W_OK):
-        disk, disk_fix = f"{place} cannot be written", "run in a folder of your own"
-    elif disk_gib < _LEAST_DISK_GIB:
-        disk_fix = f"free {_LEAST_DISK_GIB} GiB where results go ({place})"
+    return [
+        _check_engine(engine_python),
+        _check_gpus(),
+        Check("processor", f"{cores}, {free}"),
+        _check_slurm(),
+        _check_disk(folder),
+        _check_open_files(),
+    ]
+
+
+def _check_engine(python: Path) -> Check:
+    if version := _output_of(str(python), "-c", _VERSION):
+        return Check("engine", f"{version} ({python})")
+    fix = (
+        "`make .venv-vllm/.ready` installs vLLM's CPU build; on GPU nodes install "
+        f"workflow/envs/vllm.yaml and set engine.python (now {python})"
+    )
+    return Check("engine", "no vLLM", fix)
+
+
+def _check_gpus() -> Check:
+    host = host_facts()
+    if not host.gpus:
+        fix = "install NVIDIA's driver to measure GPUs (`nvidia-smi` shows it); CPUs need none"
+        return Check("GPUs", "none that NVML can see", fix, is_needed=False)
+    names = [gpu.name or "unknown" for gpu in host.gpus]
+    counts = joined([f"{names.count(name)} × {name}" for name in dict.fromkeys(names)])
+    result = f"{counts}, driver {host.gpu_driver}, CUDA {host.cuda_version}"
+    return Check("GPUs", result, is_needed=False)
+
+
+def _check_slurm() -> Check:
+    version = _output_of("sinfo", "--version")
+    fix = "on a login node, load SLURM's commands; without it jobs run on this machine"
+    return Check("SLURM", version or "none", None if version else fix, is_needed=False)
+
+
+def _check_disk(folder: Path) -> Check:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free_gib = shutil.disk_usage(existing).free / GIB
+    if not os.access(existing, os.W_OK):
+        return Check("disk", f"{existing} cannot be written", "run in a folder of your own")
+    fix = f"free {_LEAST_DISK_GIB} GiB where results go ({existing})"
+    return Check("disk", f"{free_gib:.0f} GiB free", fix if free_gib < _LEAST_DISK_GIB else None)
+
+
+def _check_open_files() -> Check:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     is_enough = most == resource.RLIM_INFINITY or most >= _LEAST_FILES
-    files_fix = f"`ulimit -n {_LEAST_FILES}`, by root or in limits.conf, for large open loops"
-    found = f"{version} ({engine_python})" if version else "no vLLM"
-    return [
-        Check("engine", found, None if version else engine_fix),
-        Check("GPUs", gpus, None if host.gpus else gpu_fix, is_needed=False),
-        Check("processor", f"{cores}, {free}"),
-        Check("SLURM", slurm or "none", None if slurm else slurm_fix, is_needed=False),
-        Check("disk", disk, disk_fix),
-        Check("open files", f"at most {most}", None if is_enough else files_fix, is_needed=False),
-    ]
+    fix = f"`ulimit -n {_LEAST_FILES}`, by root or in limits.conf, for large open loops"
+    return Check("open files", f"at most {most}", None if is_enough else fix, is_needed=False)
 
 
 def _output_of(*command: str) -> str:
     """Return what a command prints, nothing if it cannot run."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def machine_document(checks: Sequence[Check]) -> Document:
-    """Return the checks as a table, and what to do about what is missing."""
-    marks = {True: "missing", False: "absent"}
-    rows = [(marks[it.is_needed] if it.fix else "ok", it.name, it.result) for it in checks]
-    fixes = [f"{check.name}: {check.fix}" for check in checks if check.fix]
-    return Document("This machine", [Table((), rows, {0, 1, 2}), Facts(fixes)])
+    return process.stdout.strip() if process.returncode == 0 else ""

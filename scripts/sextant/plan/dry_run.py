@@ -1,0 +1,106 @@
+"""What Snakemake would run, in its own words: a dry run in a process of its own.
+
+Snakemake itself decides, so that existing results count as they do in a run; the library imports
+nothing of Snakemake.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sextant.base.errors import InputError
+from sextant.base.resources import checkout
+
+_MOST_LINES = 20  # Of Snakemake's words in an error.
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of a dry run, with what it asks of the machine."""
+
+    rule: str
+    wildcards: dict[str, str]
+    outputs: tuple[str, ...]
+    threads: int
+    resources: dict[str, Any]
+    """As Snakemake names them: `mem_mb`, `runtime` in minutes, `gpu`, `gpu_model` …"""
+    is_in_group: bool
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What Snakemake would do, with the configuration as it merged it."""
+
+    jobs: tuple[Job, ...]
+    n_submissions: int  # Jobs that a scheduler would get: a group is one, local rules none.
+    config: dict[str, Any]
+
+
+def snakemake_command() -> list[str]:
+    """Return how a command line of Snakemake starts; InputError without it or a checkout."""
+    checkout()
+    if not find_spec("snakemake"):
+        raise InputError("Snakemake is not installed", fix="pip install -e '.[pipeline]'")
+    return [sys.executable, "-m", "snakemake"]
+
+
+def dry_run(
+    folder: Path,
+    targets: Sequence[str] = (),
+    config_files: Sequence[Path] = (),
+    workflow_profile: Path | None = None,
+) -> DryRun:
+    """Ask Snakemake what it would run in a folder; no lock is taken and no file written. Raises
+    InputError if Snakemake refuses, with the project's own error line or Snakemake's last lines."""
+    command = [*snakemake_command(), "--dry-run", "--nolock", "--rerun-incomplete"]
+    command += ["--logger", "sextant-plan"]
+    if workflow_profile:
+        command += ["--workflow-profile", str(workflow_profile)]
+    if config_files:
+        command += ["--configfile", *map(str, config_files)]
+
+    plugins = checkout() / "workflow" / "plugins"
+    paths = [str(plugins), *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.run(
+        [*command, "--", *targets],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if process.returncode:
+        raise InputError(_problem(process.stderr))
+    return _read_output(process.stdout)
+
+
+def _problem(stderr: str) -> str:
+    """Return the project's own error line, or else Snakemake's last lines."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    own_errors = [line.removeprefix("Error: ") for line in lines if line.startswith("Error: ")]
+    if own_errors:
+        return own_errors[-1]
+
+    if lines and lines[0].endswith(("Exception:", "Error:")):
+        del lines[0]  # its name alone
+    return "\n".join(lines[-_MOST_LINES:]) or "snakemake failed without a message"
+
+
+def _read_output(stdout: str) -> DryRun:
+    """Return what our logger plugin has printed: one JSON object per line."""
+    lines = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
+    (settings,) = (line for line in lines if "config" in line)
+    jobs = [Job(**line | {"outputs": tuple(line["outputs"])}) for line in lines if "rule" in line]
+    # A target has nothing to run. Snakemake's own order changes from run to run.
+    jobs = sorted((job for job in jobs if job.outputs), key=lambda job: job.outputs)
+
+    local_rules = settings["local_rules"]
+    n_single = sum(not job.is_in_group and job.rule not in local_rules for job in jobs)
+    n_groups = sum("group" in line for line in lines)
+    return DryRun(tuple(jobs), n_single + n_groups, settings["config"])
