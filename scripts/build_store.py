@@ -26,7 +26,7 @@ with job_log(snakemake.log[0]):
             **store.store_fact_rows(experiment.llm_facts, experiment.profiles),
             "trace": traces,
             "workload": store.workload_rows(experiment.workloads, validations),
-            "slo": [asdict(slo) for slo in (experiment.slos | experiment.trace_slos).values()],
+            "slo": [asdict(slo) for slo in experiment.slos.values()],
             "feature": feature_rows(snakemake.config["source"], published_features(experiment)),
             "decision": [snakemake.config["decision"] | {"source": snakemake.config["source"]}],
         },

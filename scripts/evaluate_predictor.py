@@ -17,7 +17,7 @@ with job_log(snakemake.log[0]):
     evaluate_files(
         inputs,
         task,
-        [*experiment.slos.values()],
+        [*experiment.point_slos.values()],
         snakemake.wildcards.predictor,
         snakemake.params.seed,
         snakemake.threads,

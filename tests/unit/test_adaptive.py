@@ -8,6 +8,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row, read_configuration
 from sextant.experiment.experiment import (
+    AdaptiveCells,
     add_chosen,
     cell_definition,
     check_adaptive,
@@ -56,8 +57,9 @@ def test_a_chosen_cell_is_defined_by_its_own_levels(monkeypatch) -> None:
     given = read_configuration(ROOT)
     experiment = load_experiment(given)
     key = experiment.cells[0]
-    asked = replace(experiment, chosen={key: (3, 48)})
-    whole, chosen = (cell_definition(each, key, given) for each in (experiment, asked))
+    with_levels = replace(experiment, adaptive=AdaptiveCells(chosen={key: (3, 48)}))
+    whole = cell_definition(experiment, key, given)
+    chosen = cell_definition(with_levels, key, given)
     assert chosen["scenario"].pop("levels") == [3, 48]
     assert whole["scenario"].pop("levels") == [1, 2, 4, 8]
     assert chosen == whole

@@ -10,7 +10,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.base.sheets import Row
 from sextant.experiment import loading
-from sextant.experiment.experiment import cell_definition, trace_sha256
+from sextant.experiment.experiment import AdaptiveCells, cell_definition, trace_sha256
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.scenarios import OpenLoop
 from sextant.experiment.sheets import CellKey

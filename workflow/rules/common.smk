@@ -110,8 +110,8 @@ def gpu_files():
 
 def fleet_facts():
     """Facts of the LLMs and devices that only the sheets of demands and supply name."""
-    configs = [row["hf_config"] for row in EXPERIMENT.demands if "hf_config" in row]
-    gpus = {f"{config['gpus']}/{row['gpu_id']}.yaml" for row in EXPERIMENT.supply}
+    configs = [row["hf_config"] for row in EXPERIMENT.fleet.demands if "hf_config" in row]
+    gpus = {f"{config['gpus']}/{row['gpu_id']}.yaml" for row in EXPERIMENT.fleet.supply}
     files = [f"{path}/config.json" if os.path.isdir(path) else path for path in configs]
     return sorted({*files, *gpus} - {*gpu_files()})
 
@@ -368,7 +368,7 @@ def fleet_files(name):
 
 def fleet_traces():
     """Return the traces that demands name, by their file names."""
-    return sorted({file_name(row["trace_id"]) for row in EXPERIMENT.demands if "trace_id" in row})
+    return sorted({file_name(row["trace_id"]) for row in EXPERIMENT.fleet.demands if "trace_id" in row})
 
 
 def evaluated(table):

@@ -137,6 +137,22 @@ def add_chosen(path: Path, chosen: Chosen, *, is_new: bool) -> int:
 
 
 @dataclass(frozen=True)
+class AdaptiveCells:
+    """Cells that `sextant measure` chooses from."""
+
+    candidates: tuple[CellKey, ...] = ()  # cells of adaptive rows and of no other row
+    chosen: Chosen = field(default_factory=dict)  # the candidates chosen so far
+
+
+@dataclass(frozen=True)
+class FleetRows:
+    """What teams want served on a cluster, and its nodes; empty without these sheets."""
+
+    demands: list[Row]
+    supply: list[Row]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """Everything a run needs to know, by id."""
 
@@ -147,35 +163,43 @@ class Experiment:
     profiles: dict[str, GPUProfile]
     scenarios: dict[str, Scenario]
     variants: dict[str, Variant]
-    slos: dict[str, SLO]  # those for users or a request rate
-    trace_slos: dict[str, SLO]  # those for the traffic of a trace
+    slos: dict[str, SLO]
+    """All SLOs; first those for users or a request rate, then those for the traffic of a trace."""
     cells: tuple[CellKey, ...]
+    """All cells to measure, those that were chosen of the adaptive ones included."""
+    adaptive: AdaptiveCells
     studies: dict[str, tuple[CellKey, ...]]
-    """The cells that feed each study, of those that benchmarks.tsv gives to one."""
+    """The cells that feed each study named in benchmarks.tsv."""
     datasets: dict[str, Dataset]
     features: dict[str, list[Row]]
     """Rows of the sheets `llms` and `gpus` that replace features computed from facts, if any."""
     endpoints: dict[tuple[str, str], Endpoint]  # servers that run already, by LLM and GPU profile
-    demands: list[Row]
-    """What teams want served on a cluster, if the configuration has it (`sextant.fleet`)."""
-    supply: list[Row]  # the nodes of that cluster
-    adaptive: tuple[CellKey, ...] = ()
-    """Cells that `sextant measure` chooses from: those of adaptive rows and of no other row."""
-    chosen: Mapping[CellKey, tuple[int, ...]] = field(default_factory=dict)
-    """The users to measure in those of them that were chosen, which are among `cells`."""
+    fleet: FleetRows
 
     def scenario(self, key: CellKey) -> Scenario:
         """Return the load of a cell: its scenario, at the levels that were chosen for the cell."""
         scenario = self.scenarios[key.scenario_id]
-        levels = tuple(map(float, self.chosen.get(key, ())))
+        levels = tuple(map(float, self.adaptive.chosen.get(key, ())))
         return replace(scenario, levels=levels) if levels else scenario
 
     @property
+    def point_slos(self) -> dict[str, SLO]:
+        """The SLOs that measured points answer: for users or a request rate."""
+        return {name: slo for name, slo in self.slos.items() if slo.trace_id is None}
+
+    @property
+    def trace_slos(self) -> dict[str, SLO]:
+        """The SLOs for the traffic of a trace."""
+        return {name: slo for name, slo in self.slos.items() if slo.trace_id is not None}
+
+    @property
     def capacity_slos(self) -> dict[str, SLO]:
-        """Those whose replicas are found by simulation: of a trace, or of a workload at a rate."""
+        """The SLOs whose replicas a simulation finds: for a trace, or a workload at a rate."""
         if not self.workloads:  # an archive has none, and no trace
             return {}
-        rated = {name: slo for name, slo in self.slos.items() if slo.request_rate_rps is not None}
+        rated = {
+            name: slo for name, slo in self.point_slos.items() if slo.request_rate_rps is not None
+        }
         return self.trace_slos | rated
 
     def endpoint(self, key: CellKey) -> Endpoint | None:

@@ -10,12 +10,25 @@ from sextant.base.sheets import Row, check_fields, load_sheet
 from sextant.experiment import experiment as of_cells
 from sextant.experiment import servers, sheets
 from sextant.experiment.downloads import load_registry
-from sextant.experiment.experiment import ADAPTIVE, Experiment, check_known
+from sextant.experiment.experiment import (
+    ADAPTIVE,
+    AdaptiveCells,
+    Experiment,
+    FleetRows,
+    check_known,
+)
 from sextant.experiment.scenarios import scenario_from_row
-from sextant.experiment.servers import ENDPOINT, EngineSettings, Variant, engine_settings
+from sextant.experiment.servers import (
+    ENDPOINT,
+    Endpoint,
+    EngineSettings,
+    Variant,
+    engine_settings,
+    load_endpoints,
+)
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
-from sextant.facts.llm import load_llm
+from sextant.facts.llm import LLM, load_llm
 from sextant.facts.slo import SLO, slo_of
 from sextant.trace.date_times import check_start_time
 from sextant.trace.trace_format import named_format, read_columns
@@ -39,7 +52,7 @@ def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: s
         _check_endpoints(experiment, config, file)
     for trace in experiment.traces.values():
         _check_trace(trace, experiment)
-    for row in experiment.demands:
+    for row in experiment.fleet.demands:
         for name, known in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
             if name in row:
                 check_known(row[name], known, row, name)
@@ -79,7 +92,7 @@ def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: s
     without_users = {name for name, each in experiment.scenarios.items() if not each.has_users}
     measured = {
         (cell.workload_id, cell.scenario_id)
-        for cell in (*experiment.cells, *experiment.adaptive)
+        for cell in (*experiment.cells, *experiment.adaptive.candidates)
         if cell.variant_id == DEFAULT_VARIANT and cell.scenario_id not in without_users
     }
     if (decision["workload_id"], decision["scenario_id"]) not in measured:
@@ -111,7 +124,7 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
         row = Row({}, given.line or 0, path)
         check_known(llm_id, experiment.llms, row, "llm_id")
         check_known(profile_id, experiment.profiles, row, "gpu_profile_id")
-    for key in (*experiment.cells, *experiment.adaptive):
+    for key in (*experiment.cells, *experiment.adaptive.candidates):
         gpu = experiment.profiles[key.gpu_profile_id].gpu
         if endpoint := experiment.endpoint(key):
             servers.check_endpoint(endpoint, experiment.variants[key.variant_id], path)
@@ -141,7 +154,7 @@ def _check_trace(row: Row, experiment: Experiment) -> None:
 
 def _check_cells(experiment: Experiment) -> None:
     """Check each LLM's context against its requests, and that asked-for arrivals are there."""
-    cells = (*experiment.cells, *experiment.adaptive)
+    cells = (*experiment.cells, *experiment.adaptive.candidates)
     for cell in cells if experiment.workloads else ():
         workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
         longest = workload["max_input_tokens"] + workload["max_output_tokens"]
@@ -184,71 +197,115 @@ def load_experiment(
     check_engine: CheckEngine | None = None,
 ) -> Experiment:
     """Read and check everything that a configuration names; paths are relative to here.
-    `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked, as
-    it does names of predictors. InputError names the first file, line and field that is wrong."""
+
+    `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked.
+    `known_predictors` likewise checks the names of predictors. Raises InputError: it names the
+    first file, line and field that is wrong.
+    """
     check_config(config, file)
-    for name in config["predictors"]:
-        if known_predictors is not None and name not in known_predictors:
-            fix = f"use some of {', '.join(known_predictors)}"
-            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
+    _check_predictors(config["predictors"], known_predictors, file)
     for warning in check_engine(engine_settings(config), file) if check_engine else ():
         log.warning("%s: %s", file, warning)
-    paths, archive = config["sheets"], config.get("archive")
-    given = [name for name in paths if not (archive and name in _NOT_OF_ARCHIVES)]
-    rows = {
-        name: load_sheet(paths[name], *SHEETS[name]) if name in given else [] for name in SHEETS
-    }
-    for row in (row for row in rows["traces"] if "columns" in row):
-        row["columns"] = read_columns(row["columns"])
+
+    rows = _read_sheets(config)
     by_id = {
         name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
     }
     variants = {DEFAULT_VARIANT: Variant()}
     variants |= {name: Variant(**row) for name, row in by_id["variants"].items()}
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
-    of_cells.check_adaptive(rows["benchmarks"], config["decision"])
-    studies = of_cells.cells_of_studies(rows["benchmarks"], ids)
-    candidates = studies.pop(ADAPTIVE, ())
-    asked = dict.fromkeys(cell for cells in studies.values() for cell in cells)
-    adaptive = tuple(cell for cell in candidates if cell not in asked)
-    chosen = of_cells.chosen_cells(config, adaptive)
-    asked |= dict.fromkeys(chosen)
-    cells: Collection[CellKey] = asked
-    if archive:
-        cells = of_cells.archived_cells(archive["cells"], ids, config["decision"])
-    slos = {row["slo_id"]: slo_of(row, paths["slos"], row.line) for row in rows["slos"]}
-    profiles, dtype = dict[str, GPUProfile](), config["engine"]["dtype"]
-    for name, row in by_id["gpu_profiles"].items():
-        try:
-            profiles[name] = profile_from_row(row, load_gpu(config["gpus"], row["gpu_id"]))
-        except InputError as error:
-            raise row.error(f"profile {name}: {error}", "gpu_id", None) from None
+    cells, adaptive, studies = _select_cells(config, rows["benchmarks"], ids)
+
     experiment = Experiment(
         traces=by_id["traces"],
         workloads=by_id["workloads"],
         llms=by_id["llms"],
-        # Weights and KV cache have the type they are served in, whatever was published.
-        llm_facts={name: load_llm(row["config"], dtype) for name, row in by_id["llms"].items()},
-        profiles=profiles,
+        llm_facts=_load_llms(by_id["llms"], config["engine"]["dtype"]),
+        profiles=_load_profiles(by_id["gpu_profiles"], config["gpus"]),
         scenarios={name: scenario_from_row(row) for name, row in by_id["scenarios"].items()},
         variants=variants,
-        slos={name: slo for name, slo in slos.items() if slo.trace_id is None},
-        trace_slos={name: slo for name, slo in slos.items() if slo.trace_id is not None},
-        cells=tuple(cells),
+        slos=_load_slos(rows["slos"], config["sheets"]["slos"]),
+        cells=cells,
         adaptive=adaptive,
-        chosen=chosen,
-        studies={study: cells for study, cells in studies.items() if study},
+        studies=studies,
         datasets=load_registry(config["registry"]),
         features={
             name: load_sheet(path, *_FEATURES[name])
             for name, path in config.get("features", {}).items()
         },
-        endpoints={} if archive else servers.load_endpoints(paths.get("endpoints")),
-        demands=rows["demands"],
-        supply=rows["supply"],
+        endpoints=_load_endpoints(config),
+        fleet=FleetRows(rows["demands"], rows["supply"]),
     )
     _check_experiment(experiment, config, file)
     return experiment
+
+
+def _check_predictors(
+    names: Collection[str], known_predictors: Collection[str] | None, file: str | Path
+) -> None:
+    for name in names:
+        if known_predictors is not None and name not in known_predictors:
+            fix = f"use some of {', '.join(known_predictors)}"
+            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
+
+
+def _read_sheets(config: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """Return the rows of each sheet; none of a sheet that the configuration does not name."""
+    paths = config["sheets"]
+    left_out = _NOT_OF_ARCHIVES if config.get("archive") else ()
+    rows = {
+        name: load_sheet(paths[name], *spec) if name in paths and name not in left_out else []
+        for name, spec in SHEETS.items()
+    }
+    for row in rows["traces"]:
+        if "columns" in row:
+            row["columns"] = read_columns(row["columns"])
+    return rows
+
+
+def _select_cells(
+    config: Mapping[str, Any], benchmarks: list[Row], ids: Mapping[str, Collection[str]]
+) -> tuple[tuple[CellKey, ...], AdaptiveCells, dict[str, tuple[CellKey, ...]]]:
+    """Return all cells to measure, the adaptive ones, and the cells of each study."""
+    of_cells.check_adaptive(benchmarks, config["decision"])
+    by_study = of_cells.cells_of_studies(benchmarks, ids)
+    adaptive_cells = by_study.pop(ADAPTIVE, ())
+    cells = dict.fromkeys(cell for of_study in by_study.values() for cell in of_study)
+    candidates = tuple(cell for cell in adaptive_cells if cell not in cells)
+    chosen = of_cells.chosen_cells(config, candidates)
+    cells |= dict.fromkeys(chosen)
+
+    if archive := config.get("archive"):
+        archived = of_cells.archived_cells(archive["cells"], ids, config["decision"])
+        cells = dict.fromkeys(archived)
+    studies = {study: of_study for study, of_study in by_study.items() if study}
+    return tuple(cells), AdaptiveCells(candidates, chosen), studies
+
+
+def _load_llms(rows: Mapping[str, Row], dtype: str) -> dict[str, LLM]:
+    # Weights and KV cache have the type they are served in, whatever was published.
+    return {name: load_llm(row["config"], dtype) for name, row in rows.items()}
+
+
+def _load_profiles(rows: Mapping[str, Row], gpu_folder: str) -> dict[str, GPUProfile]:
+    profiles = {}
+    for name, row in rows.items():
+        try:
+            profiles[name] = profile_from_row(row, load_gpu(gpu_folder, row["gpu_id"]))
+        except InputError as error:
+            raise row.error(f"profile {name}: {error}", "gpu_id", None) from None
+    return profiles
+
+
+def _load_slos(rows: list[Row], file: str) -> dict[str, SLO]:
+    """Return the SLOs, those for the traffic of a trace last."""
+    slos = [slo_of(row, file, row.line) for row in rows]
+    return {slo.slo_id: slo for slo in sorted(slos, key=lambda slo: slo.trace_id is not None)}
+
+
+def _load_endpoints(config: Mapping[str, Any]) -> dict[tuple[str, str], Endpoint]:
+    """Return the servers that run already; nothing is served for an archive."""
+    return {} if config.get("archive") else load_endpoints(config["sheets"].get("endpoints"))
 
 
 def check_config(config: Mapping[str, Any], file: str | Path) -> None:

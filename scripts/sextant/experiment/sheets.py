@@ -237,7 +237,10 @@ class LlmFeatureRow:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFeatureRow:
-    """Features that came with a characterization: each row is one device type."""
+    """Features that came with a characterization: each row is one device type.
+
+    It has 23 fields because the published sheet has 23 columns, each one a feature.
+    """
 
     gpu_id: GpuId  #: a device type with a facts file resources/gpus/<gpu_id>.yaml
     architecture: str  #: the maker's name of the architecture, e.g. Ampere

@@ -158,7 +158,7 @@ def plan_of_experiment(
     if config.get("archive"):
         fix = "give a configuration without `archive`"
         raise InputError("nothing of an archive is left to measure", field="archive", fix=fix)
-    if not experiment.slos:
+    if not experiment.point_slos:
         fix = "add a row with users or a request rate"
         raise InputError("no SLO asks for an answer", file=config["sheets"]["slos"], fix=fix)
 
@@ -173,7 +173,7 @@ def plan_of_experiment(
 
     return plan_measurements(
         task,
-        [*experiment.slos.values()],
+        [*experiment.point_slos.values()],
         candidates,
         budget,
         workspace.seed,
@@ -237,7 +237,8 @@ def adaptive_plans(workspace: Workspace) -> list[CellPlan]:
 def not_chosen(workspace: Workspace) -> list[CellKey]:
     """Return the adaptive cells that are not chosen yet."""
     experiment = workspace.experiment
-    return [key for key in experiment.adaptive if key not in experiment.chosen]
+    adaptive = experiment.adaptive
+    return [key for key in adaptive.candidates if key not in adaptive.chosen]
 
 
 def _task(workspace: Workspace) -> Task:

@@ -51,7 +51,7 @@ def measure_rounds(
     Raises:
         InputError: no row is adaptive, or Snakemake fails.
     """
-    if not workspace.experiment.adaptive:
+    if not workspace.experiment.adaptive.candidates:
         sheet = workspace.config["sheets"]["benchmarks"]
         fix = "write `adaptive` into the column `choose` of the rows to choose from"
         raise InputError("no row is adaptive", file=sheet, field="choose", fix=fix)
@@ -82,7 +82,7 @@ def measure_rounds(
 
 def _progress_words(workspace: Workspace, now: Expectation) -> str:
     spent = spent_on_chosen(workspace)
-    count = plural(len(workspace.experiment.chosen), "cell")
+    count = plural(len(workspace.experiment.adaptive.chosen), "cell")
     cost = f"{spent.gpu_hours:.2f} GPU-hours, {spent.usd:.2f} USD"
     return f"{count} chosen so far, {cost}; expected S/O {now.expected_so:.3f}"
 
@@ -100,7 +100,7 @@ def spent_on_chosen(workspace: Workspace) -> Spent:
     Cells measured elsewhere or before are free; an interrupted cell counts by its last attempt."""
     gpu_hours = 0.0
     usd = 0.0
-    for key in workspace.experiment.chosen:
+    for key in workspace.experiment.adaptive.chosen:
         if (took_s := job_s(workspace, key)) is not None:
             profile = workspace.experiment.profiles[key.gpu_profile_id]
             gpu_hours += took_s / 3600 * profile.n_gpus
@@ -117,7 +117,8 @@ def measured_before(workspace: Workspace) -> Chosen:
             continue
         definition = read_run(folder).origin.definition or {}
         levels = tuple(map(int, definition.get("scenario", {}).get("levels", ())))
-        with_cell = replace(workspace.experiment, chosen={key: levels})
+        adaptive = replace(workspace.experiment.adaptive, chosen={key: levels})
+        with_cell = replace(workspace.experiment, adaptive=adaptive)
         if levels and definition == cell_definition(with_cell, key, workspace.config):
             measured[key] = levels
     return measured
@@ -133,7 +134,8 @@ def next_round(workspace: Workspace, budget: Budget) -> NextRound:
     left = replace(budget, gpu_hours=gpu_hours_left, rounds=1)
     plan = plan_of_experiment(workspace, candidates, left)
 
-    key_by_pair = {(key.llm_id, key.gpu_profile_id): key for key in workspace.experiment.adaptive}
+    candidate_keys = workspace.experiment.adaptive.candidates
+    key_by_pair = {(key.llm_id, key.gpu_profile_id): key for key in candidate_keys}
     cells = plan.rounds[0].cells if plan.rounds else ()
     return NextRound(
         now=plan.now,
