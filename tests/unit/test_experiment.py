@@ -53,7 +53,7 @@ def test_a_scenario_that_asks_for_arrivals_needs_a_workload_with_a_trace():
     rows = {"talk": Row({"trace_id": "t", **caps}, 2, sheet)}
     rows["short"] = Row({"use_case": "summarization", **caps}, 3, sheet)
     cells = [CellKey("llm", "gpu", name, "bursts") for name in rows]
-    given: dict = {"scenarios": {"bursts": asked}, "workloads": rows, "adaptive": []}
+    given: dict = {"scenarios": {"bursts": asked}, "workloads": rows, "adaptive": AdaptiveCells()}
     given["llm_facts"] = {"llm": SimpleNamespace(context_tokens=16)}
     loading._check_cells(SimpleNamespace(cells=cells[:1], **given))
     told = r"workloads\.tsv, line 3, field 'trace_id'.*'bursts' asks"
