@@ -87,7 +87,7 @@ def test_undetermined_parameters_are_said_not_guessed(arrival_s, reason, rate):
 
 def test_model_is_stored_and_read_back(tmp_path):
     model = fit_arrivals(_arrivals(2.0, 1.0, 500))
-    stored = arrivals_to_json(model, seed=0)
+    stored = arrivals_to_json(model, {"seed": 0})
     assert stored["distribution"] == "gamma" and stored["fit"] == {"seed": 0}
     path = tmp_path / "arrivals.json"
     path.write_text(json.dumps(stored))

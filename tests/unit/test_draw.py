@@ -8,7 +8,14 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.trace.trace_format import TRACE_COLUMNS
-from sextant.workload.draw import ARRIVALS, chosen_arrivals, draw_trace, open_workload, write_trace
+from sextant.workload.draw import (
+    ARRIVALS,
+    ArrivalParameters,
+    chosen_arrivals,
+    draw_trace,
+    open_workload,
+    write_trace,
+)
 from sextant.workload.fit import WorkloadFiles, fit_workload
 from sextant.workload.generators import Gamma
 from sextant.workload.request_model import RequestModel
@@ -57,23 +64,29 @@ def test_requests_and_arrivals_are_drawn_apart_from_one_seed():
 
 def test_fitted_arrivals_have_the_traces_rate_unless_another_is_given(workload):
     for given, rate_rps in (({}, 3.0), ({"rate_rps": 30.0}, 30.0)):
-        times = chosen_arrivals("fitted", workload, **given).times(duration_s=300, seed=1)
+        times = chosen_arrivals("fitted", workload, ArrivalParameters(**given)).times(
+            duration_s=300, seed=1
+        )
         assert len(times) / 300 == pytest.approx(rate_rps, rel=0.1)
 
 
 def test_a_replay_of_one_llm_has_exactly_its_arrivals(trace):
-    replay = chosen_arrivals("replay", None, trace=trace, llm="b", time_factor=0.5)
+    replay = chosen_arrivals(
+        "replay", None, ArrivalParameters(trace=trace, llm="b", time_factor=0.5)
+    )
     drawn = draw_trace(MODEL.sample, replay, seed=0)
     assert drawn["arrival_s"].tolist() == (np.arange(3600) / 2).tolist()
 
 
 def test_windows_mirror_one_llms_rate(trace):
-    chosen = chosen_arrivals("windows", None, trace=trace, llm="a", time_factor=0.1)
+    chosen = chosen_arrivals(
+        "windows", None, ArrivalParameters(trace=trace, llm="a", time_factor=0.1)
+    )
     drawn = draw_trace(MODEL.sample, chosen, seed=0)
     assert len(drawn) == pytest.approx(10 * 7200, rel=0.05)
     assert drawn["arrival_s"].max() < 3600
     with pytest.raises(InputError, match="--llm and --service"):
-        chosen_arrivals("windows", None, trace=trace).times()
+        chosen_arrivals("windows", None, ArrivalParameters(trace=trace)).times()
 
 
 @pytest.mark.parametrize("name", ["no_lengths", "null_lengths"])
@@ -86,7 +99,7 @@ def test_a_model_without_lengths_is_no_workload(tmp_path, name):
     with pytest.raises(InputError, match=r"m\.parquet, field 'input_tokens'"):
         open_workload(tmp_path / "m.parquet")
     with pytest.raises(InputError, match=r"m\.parquet.*sextant ingest"):
-        chosen_arrivals("replay", None, trace=tmp_path / "m.parquet").times()
+        chosen_arrivals("replay", None, ArrivalParameters(trace=tmp_path / "m.parquet")).times()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +115,7 @@ def test_a_model_without_lengths_is_no_workload(tmp_path, name):
 )
 def test_what_a_process_lacks_or_does_not_know_is_said(arrivals, workload_name, given, said):
     with pytest.raises(InputError, match=said):
-        chosen_arrivals(arrivals, workload_name, **given)
+        chosen_arrivals(arrivals, workload_name, ArrivalParameters(**given))
 
 
 def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
@@ -116,7 +129,7 @@ def test_every_kind_of_arrivals_draws(trace, workload, tmp_path):
         "replay": {"trace": trace},
     }
     for arrivals in ARRIVALS:
-        chosen = chosen_arrivals(arrivals, workload, **given.get(arrivals, {}))
+        chosen = chosen_arrivals(arrivals, workload, ArrivalParameters(**given.get(arrivals, {})))
         assert len(draw_trace(MODEL.sample, chosen, seed=0, n=50)) == 50, arrivals
 
 

@@ -97,10 +97,10 @@ class LevelOptions:
 
         chosen = [name for name in _WAYS if getattr(self, name) is not None]
         if not chosen and replay is not None:
-            from sextant.workload.draw import chosen_arrivals
+            from sextant.workload.draw import ArrivalParameters, chosen_arrivals
 
-            of_trace = {"trace": replay, "time_factor": self.time_factor}
-            arrivals = chosen_arrivals("replay", None, **of_trace)
+            parameters = ArrivalParameters(trace=replay, time_factor=self.time_factor)
+            arrivals = chosen_arrivals("replay", None, parameters)
             with options.naming_options({"levels": "--replay"}):
                 given = self._given(_COOLDOWN_S, ends_itself=True)
                 scenario = OpenLoop(levels=(1.0,), arrivals=arrivals, **given)

@@ -209,15 +209,14 @@ def sample(
         if (burstiness if kind == "varying" else alpha) is not None:
             fix = "--alpha is for varying arrivals, --burstiness for all others"
             raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
-        chosen = draw.chosen_arrivals(
-            kind,
-            workload,
+        parameters = draw.ArrivalParameters(
             rate_rps=rate_rps,
             alpha=options.numbers(alpha, "--alpha") if alpha else burstiness,
             beta_s=options.numbers(beta_s, "--beta-s") if beta_s else None,
             trace=of.pop("arrivals_from"),
             **of,
         )
+        chosen = draw.chosen_arrivals(kind, workload, parameters)
         drawn = draw.draw_trace(requests, chosen, **extent)
         # Of a process with many numbers (a profile) the name is enough.
         facts |= {
@@ -226,7 +225,7 @@ def sample(
             if name not in ("kind", "trace") and value is not None and len(str(value)) < _LONG
         }
         facts |= {"sampler": given.sampler, "arrivals": kind}
-    draw.write_trace(drawn, out, form, **facts)
+    draw.write_trace(drawn, out, form, facts)
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
     options.say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
 

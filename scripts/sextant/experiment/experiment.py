@@ -46,7 +46,7 @@ def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKe
         )
         load = [row["workload_id"]], [row["scenario_id"]]
         chosen = itertools.product(llms, profiles, *load, variants)
-        for cell in (CellKey(*place) for place in chosen):
+        for cell in (CellKey(*ids_of_cell) for ids_of_cell in chosen):
             if len(cell.folder) > (most := _MAX_CELL_NAME_CHARACTERS):
                 problem = f"the names of {cell.folder} have {len(cell.folder)} characters"
                 fix = f"shorten one of its ids: {most} together fit into a file name"
@@ -69,19 +69,19 @@ def archived_cells(path: str, ids: Ids, decision: Mapping[str, str]) -> list[Cel
     return list(cells)
 
 
-def check_known(value: str, known: Collection[str], row: Row, field: str) -> None:
+def check_known(value: str, defined_ids: Collection[str], row: Row, field: str) -> None:
     """Raise InputError if an id is not defined."""
-    if value not in known:
-        raise row.error(f"unknown id {value!r}", field, f"use one of: {', '.join(known)}")
+    if value not in defined_ids:
+        raise row.error(f"unknown id {value!r}", field, f"use one of: {', '.join(defined_ids)}")
 
 
-def _selected(row: Row, field: str, known: Collection[str]) -> list[str]:
+def _selected(row: Row, field: str, defined_ids: Collection[str]) -> list[str]:
     text = row.get(field, DEFAULT_VARIANT)  # only variants may be left out
     if text == "*":
-        return list(known)
+        return list(defined_ids)
     chosen = [part.strip() for part in text.split(",")]
     for value in chosen:
-        check_known(value, known, row, field)
+        check_known(value, defined_ids, row, field)
     return chosen
 
 
@@ -211,8 +211,10 @@ def cell_definition(
     experiment: Experiment, key: CellKey, config: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return all that a cell's measurement depends on: no price, SLO or limit of time."""
-    llm, workload = experiment.llms[key.llm_id], experiment.workloads[key.workload_id]
-    scenario, devices = experiment.scenario(key), experiment.profiles[key.gpu_profile_id].devices
+    llm = experiment.llms[key.llm_id]
+    workload = experiment.workloads[key.workload_id]
+    scenario = experiment.scenario(key)
+    devices = experiment.profiles[key.gpu_profile_id].devices
     made_from: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
     if "prompts" in workload:
         made_from["prompts_sha256"] = sha256_once(workload["prompts"])
@@ -299,13 +301,13 @@ def is_workload_of(
     row = experiment.workloads[workload_id]
     recorded = _facts(folder / "arrivals.json").get("fit", {})
     names = (*_ORIGIN, "max_input_tokens", "max_output_tokens")
-    asked = {name: row[name] for name in names if name in row}
+    wanted = {name: row[name] for name in names if name in row}
     if "trace_id" in row:
         source = {"source": trace_sha256(experiment, row["trace_id"])}
-        asked |= {"n_bins": row.get("n_bins", N_BINS), "seed": seed, "inputs_sha256": source}
-    if asked.keys() - recorded.keys():
+        wanted |= {"n_bins": row.get("n_bins", N_BINS), "seed": seed, "inputs_sha256": source}
+    if wanted.keys() - recorded.keys():
         return None
-    return all(recorded[name] == value for name, value in asked.items())
+    return all(recorded[name] == value for name, value in wanted.items())
 
 
 def is_trace_of(report: Path, experiment: Experiment, trace_id: str) -> bool | None:

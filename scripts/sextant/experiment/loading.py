@@ -53,9 +53,9 @@ def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: s
     for trace in experiment.traces.values():
         _check_trace(trace, experiment)
     for row in experiment.fleet.demands:
-        for name, known in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
+        for name, defined_ids in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
             if name in row:
-                check_known(row[name], known, row, name)
+                check_known(row[name], defined_ids, row, name)
     _check_cells(experiment)
     for row in (row for row in experiment.llms.values() if "model" in row):
         if not Path(row["model"]).is_dir():
@@ -69,18 +69,18 @@ def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: s
 
 def _check_origin(row: Row, traces: Collection[str]) -> None:
     """Check that a workload is made from one thing, and that it is there."""
-    given = [name for name in ("trace_id", "use_case", "input_tokens") if name in row]
-    if len(given) != 1 or ("input_tokens" in row) != ("output_tokens" in row):
+    origins = [name for name in ("trace_id", "use_case", "input_tokens") if name in row]
+    if len(origins) != 1 or ("input_tokens" in row) != ("output_tokens" in row):
         fix = "give a trace, a use case that ships, or input_tokens and output_tokens, and not both"
-        problem = f"{' and '.join(given) or 'nothing'} to make the workload from"
+        problem = f"{' and '.join(origins) or 'nothing'} to make the workload from"
         raise row.error(problem, "trace_id", fix)
-    if given == ["input_tokens"]:
+    if origins == ["input_tokens"]:
         for name in ("input_tokens", "output_tokens"):
             if row[name] > row[f"max_{name}"]:
                 raise row.error(f"{row[name]} is above max_{name}", name, "raise the cap")
     else:
-        known = traces if given == ["trace_id"] else use_case_names()
-        check_known(row[given[0]], known, row, given[0])
+        defined_ids = traces if origins == ["trace_id"] else use_case_names()
+        check_known(row[origins[0]], defined_ids, row, origins[0])
     if "trace_id" not in row and "n_bins" in row:
         raise row.error("only traces are binned", "n_bins", "leave the cell empty")
     if "prompts" in row and not Path(row["prompts"]).is_file():
@@ -89,7 +89,9 @@ def _check_origin(row: Row, traces: Collection[str]) -> None:
 
 
 def _check_decision(experiment: Experiment, decision: Mapping[str, str], file: str | Path) -> None:
-    without_users = {name for name, each in experiment.scenarios.items() if not each.has_users}
+    without_users = {
+        name for name, scenario in experiment.scenarios.items() if not scenario.has_users
+    }
     measured = {
         (cell.workload_id, cell.scenario_id)
         for cell in (*experiment.cells, *experiment.adaptive.candidates)
@@ -111,7 +113,8 @@ def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str 
         raise InputError(problem, file=file, field="archive.data", fix=fix)
     missing = set(experiment.llms) - {row["llm_id"] for row in experiment.features.get("llms", [])}
     if experiment.features and missing:
-        path, fix = config["features"]["llms"], "add a row for it, or take it from the LLMs"
+        path = config["features"]["llms"]
+        fix = "add a row for it, or take it from the LLMs"
         raise InputError(f"no features of {min(missing)!r}", file=path, field="llm_id", fix=fix)
     if not config["source"].startswith("archive:"):
         fix = "call it archive:NAME, so that nobody takes it for measurements of this machine"
@@ -120,8 +123,8 @@ def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str 
 
 def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
     path = config["sheets"].get("endpoints")
-    for (llm_id, profile_id), given in experiment.endpoints.items():
-        row = Row({}, given.line or 0, path)
+    for (llm_id, profile_id), running_server in experiment.endpoints.items():
+        row = Row({}, running_server.line or 0, path)
         check_known(llm_id, experiment.llms, row, "llm_id")
         check_known(profile_id, experiment.profiles, row, "gpu_profile_id")
     for key in (*experiment.cells, *experiment.adaptive.candidates):
@@ -156,7 +159,8 @@ def _check_cells(experiment: Experiment) -> None:
     """Check each LLM's context against its requests, and that asked-for arrivals are there."""
     cells = (*experiment.cells, *experiment.adaptive.candidates)
     for cell in cells if experiment.workloads else ():
-        workload, llm = experiment.workloads[cell.workload_id], experiment.llm_facts[cell.llm_id]
+        workload = experiment.workloads[cell.workload_id]
+        llm = experiment.llm_facts[cell.llm_id]
         longest = workload["max_input_tokens"] + workload["max_output_tokens"]
         if longest > llm.context_tokens:
             problem = f"{cell.workload_id} has requests of up to {longest} tokens"
@@ -311,7 +315,8 @@ def _load_endpoints(config: Mapping[str, Any]) -> dict[tuple[str, str], Endpoint
 def check_config(config: Mapping[str, Any], file: str | Path) -> None:
     """Raise InputError if a key of a configuration is unknown, missing or wrong."""
     check_fields(sheets.Configuration, config, file)
-    given = config["sheets"].keys() & {"demands", "supply"}
-    if len(given) == 1:
-        problem, fix = f"{min(given)} alone is given", "give the sheets of demands and of supply"
+    fleet_sheets = config["sheets"].keys() & {"demands", "supply"}
+    if len(fleet_sheets) == 1:
+        problem = f"{min(fleet_sheets)} alone is given"
+        fix = "give the sheets of demands and of supply"
         raise InputError(problem, file=file, field="sheets", fix=fix)

@@ -50,8 +50,8 @@ class Scenario:
             _refuse("levels", f"a level is above {_MOST:,}", "give lower levels")
         if self._has_whole_levels and not all(float(level).is_integer() for level in levels):
             _refuse("levels", "levels of this kind are whole numbers", "write whole numbers")
-        given = {name: getattr(self, name, None) for name in hints_of(ScenarioRow)}
-        numbers = {name: value for name, value in given.items() if isinstance(value, int | float)}
+        values = {name: getattr(self, name, None) for name in hints_of(ScenarioRow)}
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         row = {"scenario_id": "any", "kind": self.kind, "levels": "1"}
         check_fields(ScenarioRow, row | numbers, "")  # bounds are those of the sheet
 
@@ -130,8 +130,8 @@ class OpenLoop(Scenario):
         """Return the scenario with a workload's arrivals (its folder) at a level, if it asks so."""
         if not isinstance(self.arrivals, str):
             return self
-        own = trace_arrivals.arrivals_at_rate(workload, self.arrivals, level)
-        return replace(self, arrivals=own)
+        arrivals = trace_arrivals.arrivals_at_rate(workload, self.arrivals, level)
+        return replace(self, arrivals=arrivals)
 
     def arrivals_at(self, level: float) -> Arrivals:
         """Return the arrival process of a level."""
@@ -200,17 +200,17 @@ def _refuse(field: str, problem: str, fix: str) -> None:
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
     """Build a scenario; InputError: a field that its kind does not use or lacks, a wrong value."""
     chosen = KINDS[values["kind"]]
-    given = {name: value for name, value in values.items() if name != "kind"}
-    known = {field.name: field for field in fields(chosen)}
-    for name in sorted(set(given) - set(known)):
+    settings = {name: value for name, value in values.items() if name != "kind"}
+    fields_by_name = {field.name: field for field in fields(chosen)}
+    for name in sorted(set(settings) - set(fields_by_name)):
         _refuse(name, f"a scenario of kind {chosen.kind} does not use it", "leave it out")
-    for name, field in known.items():
-        if field.default is MISSING and name not in given:
+    for name, field in fields_by_name.items():
+        if field.default is MISSING and name not in settings:
             _refuse(name, "it is missing", f"a scenario of kind {chosen.kind} needs it")
-    given["levels"] = tuple(map(float, given["levels"]))
-    if isinstance(given.get("arrivals"), Mapping):
-        given["arrivals"] = trace_arrivals.arrivals_from_plain(given["arrivals"])
-    return chosen(**given)
+    settings["levels"] = tuple(map(float, settings["levels"]))
+    if isinstance(settings.get("arrivals"), Mapping):
+        settings["arrivals"] = trace_arrivals.arrivals_from_plain(settings["arrivals"])
+    return chosen(**settings)
 
 
 def scenario_from_row(row: Row) -> Scenario:

@@ -58,8 +58,9 @@ class VariantRow(Variant):
 def without_defaults(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults: definitions hold only
     these, so that a new field makes no measurement stale."""
-    given = {field: getattr(value, field.name) for field in fields(value)}
-    return {field.name: each for field, each in given.items() if each != field.default}
+    values = {field.name: getattr(value, field.name) for field in fields(value)}
+    defaults = {field.name: field.default for field in fields(value)}
+    return {name: it for name, it in values.items() if it != defaults[name]}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
     endpoints: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
     for row in load_sheet(path, EndpointRow) if path else ():
-        key, name = (row["llm_id"], row["gpu_profile_id"]), row["served_model_name"]
+        key = (row["llm_id"], row["gpu_profile_id"])
+        name = row["served_model_name"]
         urls = tuple(map(without_v1, row["base_urls"].split(",")))
         if key in endpoints:
             problem = f"line {endpoints[key].line} has {key[0]} on {key[1]} already"
@@ -106,7 +108,8 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
 
 def check_endpoint(endpoint: Endpoint, variant: Variant, file: str | None) -> None:
     """Raise InputError unless servers that run already can be those of a variant."""
-    name, problem = f"variant {variant.variant_id!r}", None
+    name = f"variant {variant.variant_id!r}"
+    problem = None
     if of_start := sorted(set(without_defaults(variant)) - {"variant_id", "replicas"}):
         problem = f"{name} sets {of_start[0]}, but these servers run already"
         fix = "select another variant for them in benchmarks.tsv"
@@ -137,7 +140,8 @@ def engine_settings(config: Mapping[str, Any], endpoint: Endpoint | None = None)
 def engine_facts(settings: EngineSettings) -> dict[str, Any]:
     """Return the settings that a measurement depends on, as plain data."""
     if endpoint := settings.endpoint:
-        urls, name = list(endpoint.base_urls), endpoint.served_model_name
+        urls = list(endpoint.base_urls)
+        name = endpoint.served_model_name
         return {"name": settings.name, "base_urls": urls, "served_model_name": name}
     facts = {name: getattr(settings, name) for name in (*_FACTS, "max_server_starts")}
     return facts | {"extra_arguments": list(settings.extra_arguments)}

@@ -35,8 +35,8 @@ class CellKey:
     @property
     def folder(self) -> str:
         """Place of its results below those of its source; the default variant is not named."""
-        *place, variant = map(file_name, asdict(self).values())
-        return "/".join(place) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
+        *names, variant = map(file_name, asdict(self).values())
+        return "/".join(names) + ("" if variant == DEFAULT_VARIANT else f"@{variant}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,14 @@ from sextant.trace.trace_format import TIME_UNITS, TraceFormat
 
 NS_PER_S = 10**9
 # Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
-FIRST_NS, LAST_NS = -8_520_336_000 * NS_PER_S, 7_258_118_400 * NS_PER_S - 1
+FIRST_NS = -8_520_336_000 * NS_PER_S
+LAST_NS = 7_258_118_400 * NS_PER_S - 1
 _EPOCH_S = (1e9, 4e9)  # numbers that count from 1970: of the years 2001 to 2096
 YEAR_S = 365.25 * 86_400
 WRONG_UNIT = "correct the unit of the arrivals (`--columns` with `--time-unit`)"
-UNKNOWN, UNZONED, ZONED = -1, 0, 1
+UNKNOWN = -1
+UNZONED = 0
+ZONED = 1
 _DATETIME = re.compile(
     r"((?:1[7-9]|2[01])\d\d)(?P<mark>[-/])(\d\d?)(?P=mark)(\d\d?)"
     r"(?:(?: +|T)(\d\d?):(\d\d)(?::(\d\d)(?:\.(\d*))?)?)?"
@@ -43,7 +46,8 @@ def read_date_times(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
         except pa.ArrowInvalid:
             continue
         # Arrow also takes hours without minutes, and years that nanoseconds do not hold.
-        shortest, ends = pc.min(pc.binary_length(texts)).as_py(), pc.min_max(moments).as_py()
+        shortest = pc.min(pc.binary_length(texts)).as_py()
+        ends = pc.min_max(moments).as_py()
         if shortest is None or shortest < _SHORTEST_DATETIME[zone]:
             continue
         if ends["min"] >= FIRST_NS and ends["max"] <= LAST_NS:
@@ -92,9 +96,11 @@ def check_start_time(
 ) -> None:
     """Refuse a `start_time` that is no ISO 8601 date-time of the years 1700 to 2199, or for a
     format that has its own. `file` and `row` are those of a sheet."""
-    problem, fix = None, "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
+    problem = None
+    fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     if form.is_datetime:
-        problem, fix = "the format has date-times of its own", "leave it out"
+        problem = "the format has date-times of its own"
+        fix = "leave it out"
     else:
         try:
             if not FIRST_NS <= parse_time(start_time)[0] <= LAST_NS:
@@ -140,7 +146,8 @@ def start_facts(
     """Return `start_time` and `first_tick_s` (see `job.ingest_trace`); `first_tick` is that of the
     first row in the source's unit, `start_time` when the clock of the source shows zero."""
     if form.is_datetime:
-        begin_ns, first_tick_s = int(first_tick), None
+        begin_ns = int(first_tick)
+        first_tick_s = None
     else:
         first_tick_s = first_tick / form.units_per_s
         if start_time is None and form.is_log and _is_date(first_tick_s):

@@ -205,7 +205,8 @@ class Output:
     """Two Parquet files that grow, and what has gone into them."""
 
     def __init__(self, trace: Path, rejected: Path, form: formats.TraceFormat) -> None:
-        self._path, self._form = trace, form
+        self._path = trace
+        self._form = form
         self._trace = _writer(trace, form.schema)
         settings: dict[str, Any] = {"compression": "zstd", "store_schema": False}
         self._rejected = pq.ParquetWriter(rejected, REJECTED, **settings)
@@ -238,11 +239,14 @@ class Output:
         if not n:
             return
         if not self._accepted["n_accepted"]:
-            self.first_tick, self.is_zoned = rows.tick[0].item(), rows.is_zoned
-        tick, first = rows.tick, self.first_tick
+            self.first_tick = rows.tick[0].item()
+            self.is_zoned = rows.is_zoned
+        tick = rows.tick
+        first = self.first_tick
         elapsed = tick - first
         if tick.dtype == np.int64:  # five centuries of nanoseconds need all bits of both directions
-            after, before = elapsed.view(np.uint64), (first - tick).view(np.uint64)
+            after = elapsed.view(np.uint64)
+            before = (first - tick).view(np.uint64)
             elapsed = np.where(tick >= first, after.astype(float), -before.astype(float))
         arrival_s = elapsed / self._form.units_per_s
         before_s = self._accepted["duration_s"] or 0.0
@@ -250,8 +254,9 @@ class Output:
         self._accepted["duration_s"] = arrival_s[-1].item()
         self._accepted["n_accepted"] += n
         self._accepted["n_failed"] += pc.sum(pc.equal(rows.columns["status"], "failed")).as_py()
-        columns, schema = {**rows.columns, "arrival_s": pa.array(arrival_s)}, self._form.schema
-        arrays = [columns.get(each.name, pa.nulls(n, each.type)) for each in schema]
+        columns = {**rows.columns, "arrival_s": pa.array(arrival_s)}
+        schema = self._form.schema
+        arrays = [columns.get(field.name, pa.nulls(n, field.type)) for field in schema]
         self._trace.write_table(pa.table(arrays, schema=schema))
 
     def _set_aside(self, rejected: pa.Table) -> None:
@@ -278,10 +283,10 @@ class Output:
             low_s, high_s = database.execute(ends).fetchall()[0][0]
             reach_s = _FAR * (high_s - low_s) + _LEAST_FAR_S
             is_near = f"arrival_s BETWEEN {low_s - reach_s!r} AND {high_s + reach_s!r}"
-            found = f"""SELECT min(arrival_s), count(*) FILTER (late_s > 0), max(late_s) FROM (
+            lateness = f"""SELECT min(arrival_s), count(*) FILTER (late_s > 0), max(late_s) FROM (
                 SELECT arrival_s, max(arrival_s) OVER (ORDER BY file_row_number) - arrival_s
                 AS late_s FROM {rows} WHERE {is_near})"""
-            start_s, *moved = database.execute(found).fetchall()[0]
+            start_s, *moved = database.execute(lateness).fetchall()[0]
             self._accepted |= dict(zip(("n_moved", "most_late_s"), moved, strict=True))
             in_order = f"""SELECT * EXCLUDE (file_row_number)
                 REPLACE (arrival_s - {start_s!r} AS arrival_s)

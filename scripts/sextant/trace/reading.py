@@ -38,7 +38,8 @@ _TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True)
 _TRUTHS |= dict.fromkeys(("false", "f", "no", "n", "0"), False)
 _WRONG_NUMBER = "wrong number of columns"
 _CELL = '("(?:[^"]|"")*"|[^,"]*)'
-_QUOTED_LINE, _NEXT_CELL = re.compile(f"{_CELL}(?:,{_CELL})*"), re.compile(f",{_CELL}")
+_QUOTED_LINE = re.compile(f"{_CELL}(?:,{_CELL})*")
+_NEXT_CELL = re.compile(f",{_CELL}")
 
 
 def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[TraceRows]:
@@ -94,7 +95,7 @@ def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
 
 def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
     lines = _lines_of(text)
-    return [lines[place] for place in places]
+    return [lines[index] for index in places]
 
 
 def _lines_of(text: bytes) -> list[str]:
@@ -110,11 +111,13 @@ def read_text_blocks(source: Path) -> Iterator[bytes]:
         is_start = True
         while chunk := stream.read(BLOCK_BYTES):
             if is_start:
-                chunk, is_start = chunk.removeprefix(_BOM), False
+                chunk = chunk.removeprefix(_BOM)
+                is_start = False
             end = chunk.rfind(b"\n") + 1
             if end:
                 yield from _in_parts(block)
-                block, rest = b"".join([rest, memoryview(chunk)[:end]]), chunk[end:]
+                block = b"".join([rest, memoryview(chunk)[:end]])
+                rest = chunk[end:]
             else:
                 rest += chunk
             if len(rest) > MAX_LINE_BYTES:
@@ -219,7 +222,8 @@ def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | 
     is_plain = b"\r" not in text or text.count(b"\r") == text.count(b"\r\n")
     if not is_plain or (has_quotes and not _is_plainly_quoted(text)):
         return None
-    sources, faults = form.sources(names), dict[int, str]()
+    sources = form.sources(names)
+    faults = dict[int, str]()
 
     def leave_out(row: pa.csv.InvalidRow) -> str:
         faults[row.number - 1] = _WRONG_NUMBER if row.text.strip() else BLANK
@@ -255,9 +259,9 @@ def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | 
         columns = {name: column.take(places) for name, column in columns.items()}
     if all(columns[name].null_count > len(faults) for name in trace_format.NEEDED_COLUMNS):
         # Arrow reads a blank line as a row of nulls.
-        for place, line in enumerate(_lines_of(text)):
+        for index, line in enumerate(_lines_of(text)):
             if not line.strip():
-                line_faults[place] = BLANK
+                line_faults[index] = BLANK
     return _typed(columns, form, line_faults)
 
 
@@ -267,7 +271,8 @@ def _is_plainly_quoted(text: bytes) -> bool:
     quotes = np.flatnonzero(characters == ord('"'))
     if len(quotes) % 2:
         return False
-    opening, closing = quotes[::2], quotes[1::2]
+    opening = quotes[::2]
+    closing = quotes[1::2]
     # Before the very first character the index turns to the last one, a newline.
     is_plain = np.isin(characters[opening - 1], list(b",\n")).all()
     is_plain &= np.isin(characters[closing + 1], list(b",\r\n")).all()
@@ -282,14 +287,14 @@ def _parse_lines(text: bytes, form: TraceFormat, names: list[str], split: Split)
     for target, name in form.sources(names).items():
         values = [None if isinstance(row, str) else row.get(name) for row in rows]
         if target == HASH_IDS:
-            for place, value in enumerate(values):
+            for index, value in enumerate(values):
                 if value is not None and not _are_ids(value):
-                    values[place] = None
-                    faults[place] = f"{name}: not a list of whole numbers from 0 on"
+                    values[index] = None
+                    faults[index] = f"{name}: not a list of whole numbers from 0 on"
             columns[target] = pa.array(values, COLUMN_TYPES[HASH_IDS])
         else:
             is_text = (str, type(None))
-            texts = [each if isinstance(each, is_text) else json.dumps(each) for each in values]
+            texts = [cell if isinstance(cell, is_text) else json.dumps(cell) for cell in values]
             columns[target] = pa.array(texts, pa.string())
     return _typed(columns, form, faults)
 
@@ -343,7 +348,8 @@ def _flat(table: pa.Table) -> pa.Table:
 
 def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.ndarray) -> Cells:
     """Read the cells that are not of the type that the rules judge, trimmed, as texts."""
-    typed, unreadable = dict[str, pa.Array](), {}
+    typed = dict[str, pa.Array]()
+    unreadable = {}
     zones = np.full(len(line_faults), UNKNOWN)
     for name, column in columns.items():
         # "5.0" is a whole number too.

@@ -63,13 +63,16 @@ class Judge:
     def rows(self, cells: Cells, raw: Callable[[np.ndarray], list[str]]) -> TraceRows:
         """Judge the next lines; `raw` gives the raw text of lines by their places."""
         columns, reasons = self._judge(cells)
-        tick, rejected = cells.columns["arrival_s"].fill_null(0).to_numpy(), None
-        known = cells.zones[cells.zones != UNKNOWN]
-        if self.is_zoned is None and len(known):
-            self.is_zoned = bool(known[0] == ZONED)
-        problem, unlike = "has a time zone, the first row's has none", ZONED
+        tick = cells.columns["arrival_s"].fill_null(0).to_numpy()
+        rejected = None
+        zones = cells.zones[cells.zones != UNKNOWN]
+        if self.is_zoned is None and len(zones):
+            self.is_zoned = bool(zones[0] == ZONED)
+        problem = "has a time zone, the first row's has none"
+        unlike = ZONED
         if self.is_zoned:
-            problem, unlike = "has no time zone, the first row's has one", UNZONED
+            problem = "has no time zone, the first row's has one"
+            unlike = UNZONED
         reasons[cells.zones == unlike] = f"{self.sources['arrival_s']}: {problem}"
         numbers = pa.array(np.arange(self.next_line, self.next_line + len(tick))).cast(pa.string())
         columns["request_id"] = pc.coalesce(columns.get("request_id", numbers), numbers)
@@ -85,10 +88,12 @@ class Judge:
     def _judge(self, cells: Cells) -> tuple[dict[str, pa.Array], np.ndarray]:
         """Return (n,) values by trace column, of lines set aside anything; (n,) why a line is."""
         reasons = cells.line_faults.copy()
-        given = _read_statuses(cells.columns.get("status"), len(reasons))
+        status_codes = _read_statuses(cells.columns.get("status"), len(reasons))
         inputs, outputs = (cells.columns[name].fill_null(0).to_numpy() for name in _TOKENS)
         has_outputs = ~is_null(cells.columns["output_tokens"])
-        has_failed = (given == _FAILED) | ((given == _NONE) & has_outputs & (outputs == 0))
+        has_failed = (status_codes == _FAILED) | (
+            (status_codes == _NONE) & has_outputs & (outputs == 0)
+        )
         faults = [
             (is_fault, f"{source}: {what}")
             for target, source in self.sources.items()
@@ -100,9 +105,9 @@ class Judge:
             is_more &= ~(has_failed & (inputs == 0))
             faults.append((is_more, f"{trace_format.HASH_IDS}: more than the blocks of the input"))
         if "status" in self.sources:
-            faults.append((given == _UNKNOWN, f"{self.sources['status']}: {NO_STATUS}"))
+            faults.append((status_codes == _UNKNOWN, f"{self.sources['status']}: {NO_STATUS}"))
             problem = f"{self.sources['output_tokens']}: zero in a request that is ok"
-            faults.append(((given == _OK) & (outputs == 0), problem))
+            faults.append(((status_codes == _OK) & (outputs == 0), problem))
         for is_fault, reason in faults:
             if is_fault.any():  # the first reason stays
                 reasons[is_fault & _has_none(reasons)] = reason
@@ -138,7 +143,8 @@ def _read_statuses(column: pa.Array | None, n: int) -> np.ndarray:
 
 def _faults(name: str, cells: Cells, has_failed: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     """Yield which cells of a column break a rule, and the rule, in the order they are judged."""
-    column, unreadable = cells.columns[name], cells.unreadable[name]
+    column = cells.columns[name]
+    unreadable = cells.unreadable[name]
     needs_none = has_failed if name in _TOKENS else np.zeros(len(column), bool)
     if name in trace_format.NEEDED_COLUMNS:
         yield is_null(column) & ~unreadable & ~needs_none, "missing value"

@@ -48,7 +48,7 @@ def _requests(
         runs = row.get("hash_runs") or []
         if sum(n for _, n in runs) > row["in"]:
             raise ValueError("more blocks than tokens")
-        ids = [first_id + place for first, n in runs for place in range(first, first + n)]
+        ids = [first_id + block for first, n in runs for block in range(first, first + n)]
         names = ("in", "out", "model", "api_time")
         yield {**{name: row.get(name) for name in names}, "t": at_s, "hash_ids": ids}
 
@@ -56,7 +56,7 @@ def _requests(
 def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
     """Return what reads a line as `split` does and adds `hash_ids`; `kinds` of parts are in their
     order, and parts that were read before are known again."""
-    known: dict[tuple[int, str], int] = {}
+    id_of_part: dict[tuple[int, str], int] = {}
 
     def read(line: str) -> dict[str, Any] | str:
         row = split(line)
@@ -67,13 +67,16 @@ def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
                 return f"{kind}_ids: not letters and digits with spaces between"
             if not _TOKENS.fullmatch(row[f"{kind}_tokens"].strip()):
                 return f"{kind}_tokens: not a whole number from 0 to 9999999"
-        return row | {"hash_ids": _ids_of_parts(row, kinds, block_tokens, known)}
+        return row | {"hash_ids": _ids_of_parts(row, kinds, block_tokens, id_of_part)}
 
     return read
 
 
 def _ids_of_parts(
-    row: dict[str, str], kinds: Sequence[str], block_tokens: int, known: dict[tuple[int, str], int]
+    row: dict[str, str],
+    kinds: Sequence[str],
+    block_tokens: int,
+    id_of_part: dict[tuple[int, str], int],
 ) -> list[int]:
     """Return an id for each block: a number of all parts up to the last one that it has tokens of.
 
@@ -81,14 +84,20 @@ def _ids_of_parts(
     of 512 tokens, its text was cut into these (the publisher cuts all but retrieved passages so);
     else parts have equal shares. An input's few tokens beyond all parts, its template, come last.
     """
-    ends, ids, n_before, last = [], list[int](), 0, -1
+    ends = []
+    ids = list[int]()
+    n_before = 0
+    last = -1
     for kind in kinds:
-        parts, n_tokens = row[f"{kind}_ids"].split(), int(row[f"{kind}_tokens"])
+        parts = row[f"{kind}_ids"].split()
+        n_tokens = int(row[f"{kind}_tokens"])
         is_cut = len(parts) == ceil(n_tokens / _PIECE_TOKENS)
-        for place, part in enumerate(parts, 1):
-            own = min(place * _PIECE_TOKENS, n_tokens)
-            ends.append(n_before + (own if is_cut else round(place * n_tokens / len(parts))))
-            last = known.setdefault((last, part), len(known))
+        for number, part in enumerate(parts, 1):
+            end_of_piece = min(number * _PIECE_TOKENS, n_tokens)
+            ends.append(
+                n_before + (end_of_piece if is_cut else round(number * n_tokens / len(parts)))
+            )
+            last = id_of_part.setdefault((last, part), len(id_of_part))
             ids.append(last)
         n_before += n_tokens
     starts = range(0, ends[-1] if ends else 0, block_tokens)

@@ -193,8 +193,8 @@ def named_format(
     """
     if name == MAPPED:
         return _mapped_format(columns or "", time_unit, source)
-    for field_name, given in (("columns", columns), ("time_unit", time_unit)):
-        if given is not None:
+    for field_name, option in (("columns", columns), ("time_unit", time_unit)):
+        if option is not None:
             fix = f"leave it out, or give the format {MAPPED}"
             raise InputError(f"the format {name} has its own", field=field_name, fix=fix)
     formats = published_formats()
@@ -206,7 +206,8 @@ def named_format(
 
 def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) -> TraceFormat:
     if isinstance(columns, str):
-        fix, ignores_unknown = "give TRACE_COLUMN=SOURCE_COLUMN, with commas between", True
+        fix = "give TRACE_COLUMN=SOURCE_COLUMN, with commas between"
+        ignores_unknown = True
         parts = [(part.strip(), *part.partition("=")[::2]) for part in columns.split(",")]
     else:
         if time_unit is not None:
@@ -214,12 +215,14 @@ def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) 
             raise InputError("a mapping file has its own", field="time_unit", fix=fix)
         fix = "give TRACE_COLUMN: SOURCE_COLUMN in each line"
         parts = [(": ".join(pair), *pair) for pair in columns["columns"].items()]
-        time_unit, ignores_unknown = columns.get("time_unit"), columns.get("ignore_unknown", True)
+        time_unit = columns.get("time_unit")
+        ignores_unknown = columns.get("ignore_unknown", True)
     others = ", ".join(name for name in TRACE_COLUMNS if name != "arrival_s")
     fix += f"; trace columns are arrival, {others}"
     names: dict[str, str | None] = {}
     for part, target, name in parts:
-        target, name = target.strip(), name.strip()
+        target = target.strip()
+        name = name.strip()
         target = "arrival_s" if target == "arrival" else target
         if target not in TRACE_COLUMNS or not name:
             raise InputError(f"{part!r} names no column", field="columns", fix=fix)

@@ -4,6 +4,7 @@ workload has: the simplest that is as bursty as the trace."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,19 +48,27 @@ _MAX_BINS = 20_000  # of a profile: `arrivals.json` stays small
 MIN_PER_BIN = 10.0  # fewest requests of a profile's mean bin: with fewer it would be a replay
 _BINS_S = (600, 300, 120, 60, 30, 20, 10, 5, 2, 1)
 _ALPHAS = (0.02, 100.0)
-_MOST_SAMPLES, _FEWEST_SAMPLES = 21, 3
+_MOST_SAMPLES = 21
+_FEWEST_SAMPLES = 3
 # To draw for a model's samples: of long traces chance is small and samples are few.
 _SAMPLED_REQUESTS = 2_000_000
-_Z_99, _TAIL = 2.58, 0.005  # what chance reaches in 99% of steady traffic
-_MANY, _FAR = 30, 0.3
+# What chance reaches in 99% of steady traffic: standard deviations, share of either tail.
+_Z_99 = 2.58
+_TAIL = 0.005
+_MANY = 30  # bins from which on a dispersion varies little from sample to sample
+_FAR = 0.3  # |ln ratio| to the trace's measure from which on a model is far off
 
 
 def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
-    """Fit a Gamma distribution to the gaps between ascending arrivals, by maximum likelihood. Equal
-    stamps say that the trace's clock is coarse: then all gaps are counted in its steps
-    (`clock_step`), and the fit is tested only where a mean gap has `gamma.FAR` or more."""
+    """Fit a Gamma distribution to the gaps between ascending arrivals, by maximum likelihood.
+
+    Equal stamps show that the trace's clock is coarse. Then all gaps are counted in its steps
+    (`clock_step`), and the fit is tested only if the mean gap has `gamma.FAR` steps or more.
+    """
     gaps = np.diff(arrival_s)
-    n_gaps, n_zero, duration = len(gaps), int(np.count_nonzero(gaps == 0)), float(gaps.sum())
+    n_gaps = len(gaps)
+    n_zero = int(np.count_nonzero(gaps == 0))
+    duration = float(gaps.sum())
     rate = n_gaps / duration if duration > 0 else None
     step = clock_step(gaps, float(arrival_s[-1])) if n_zero and duration > 0 else None
     undetermined = ArrivalModel(None, None, rate, None, n_gaps, n_zero, step)
@@ -76,8 +85,8 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
         parts = np.array_split(gaps, -(-n_gaps // _MOST_TESTED))
         counted = zip(*(_steps(part, step) for part in parts), strict=True)
         values, numbers = map(np.concatenate, counted)
-        steps, place = np.unique(values, return_inverse=True)
-        counts = np.bincount(place, numbers)
+        steps, index = np.unique(values, return_inverse=True)
+        counts = np.bincount(index, numbers)
         fits = gamma.fit_steps(gamma.StepCounts(steps, counts, np.array([len(steps)])))
     if np.isnan(fits.alpha[0]):
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
@@ -110,44 +119,51 @@ def _steps(gaps: np.ndarray, step_s: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float | None]:
-    """Return ascending times without a coarse clock's steps, and the step (s) of such a clock
-    (None: fewer than `MIN_EQUAL` gaps are 0, or it is below `COARSE_S`). Requests of one stamp
-    would find a queue that never was: they are spread at random over the step, in order, before the
-    next one."""
+    """Return ascending times without the steps of a coarse clock, and the clock's step (s).
+
+    Requests with the same stamp would make a queue that never was. So they are spread at random
+    over the step, in order, before the next stamp. The times stay as they are, and the step is
+    None, if fewer than `MIN_EQUAL` gaps are 0 or the step is below `COARSE_S`.
+    """
     gaps = np.diff(times)
     is_fine = np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any()
     if is_fine or (step_s := clock_step(gaps, float(times[-1]))) < COARSE_S:
         return times, None
     del gaps
-    rng, spread = np.random.default_rng(seed), times.copy()
+    rng = np.random.default_rng(seed)
+    spread = times.copy()
     cuts = np.searchsorted(times, times[_MOST_TESTED::_MOST_TESTED]).tolist()  # at new stamps
     for begin, end in zip([0, *cuts], [*cuts, len(times)], strict=True):
-        different, place = np.unique(times[begin:end], return_inverse=True)
-        next_s, drawn = [*times[end : end + 1], math.inf][0], rng.random(end - begin)
+        different, index = np.unique(times[begin:end], return_inverse=True)
+        next_s = [*times[end : end + 1], math.inf][0]
+        drawn = rng.random(end - begin)
         room_s = np.minimum(step_s, np.diff(different, append=next_s))
-        spread[begin:end] += room_s[place] * drawn[np.lexsort((drawn, place))]
+        spread[begin:end] += room_s[index] * drawn[np.lexsort((drawn, index))]
     return spread, step_s
 
 
 def clock_step(gaps: np.ndarray, end_s: float) -> float:
-    """Return the greatest step (s) of which all gaps are whole numbers; the least gap where there
-    is none. Some of `gaps` (s) are above 0; times up to `end_s` have `gamma.MAX_STEPS` steps.
+    """Return the greatest step (s) that divides all gaps; the least gap above 0 if none does.
 
-    Euclid's algorithm: the remainder takes the place of the step until there is none. Clocks jitter
-    and decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged, and a
-    step is taken to be the roundest number that it may be.
+    `gaps` (s) are not all 0. `end_s` has at most `gamma.MAX_STEPS` steps.
+
+    Euclid's algorithm: the remainder replaces the step until there is none. Clocks jitter and
+    decimal fractions are rounded, so 5% of a step are ignored, short gaps are averaged, and the
+    step is the roundest number within the rounding error.
     """
     least = float(gaps.min(where=gaps > 0, initial=math.inf))
     step_s = least = max(least, end_s / gamma.MAX_STEPS)
     rounding = 8 * np.finfo(float).eps * end_s
     parts = np.array_split(gaps, -(-len(gaps) // _MOST_TESTED))  # a long trace's need little memory
     while True:
-        total, n_whole = 0.0, 0.0
+        total = 0.0
+        n_whole = 0.0
         for part in parts:
             steps = part / step_s
             whole = np.rint(steps)
             is_short = (whole <= _SHORT) & (whole > 0) & (np.abs(steps - whole) <= OFF_GRID)
-            total, n_whole = total + part[is_short].sum(), n_whole + whole[is_short].sum()
+            total += part[is_short].sum()
+            n_whole += whole[is_short].sum()
         averaged = step_s = float(total / n_whole) if n_whole else step_s
         for decimals in reversed(range(15)):
             rounded = float(np.round(averaged, decimals))
@@ -180,11 +196,13 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
     if (n_gaps := len(times) - 1) >= 2 and times[-1] > times[0]:
         mean_s = _sum_gaps(times) / n_gaps
         measures["gap_cv"] = math.sqrt(_sum_gaps(times, mean_s, 2) / (n_gaps - 1)) / mean_s
-    binned, binned_s = _per_second(times), 1
+    binned = _per_second(times)
+    binned_s = 1
     for scale_s in SCALES_S:
         if scale_s > binned_s:
             binned = np.add.reduceat(binned, np.arange(0, len(binned), scale_s // binned_s))
-        binned_s, n_whole = scale_s, int(end_s // scale_s)
+        binned_s = scale_s
+        n_whole = int(end_s // scale_s)
         if scale_s in BUSIEST_S:
             measures[f"busiest_{scale_s}s"] = float(binned.max())
         if n_whole >= 2:
@@ -201,11 +219,11 @@ def _per_second(times: np.ndarray) -> np.ndarray:
 
 
 def _sum_gaps(times: np.ndarray, mean_s: float = 0.0, power: int = 1) -> float:
-    """Sum a power of the gaps less a mean. In halves, as numpy sums: no room for all at once."""
+    """Sum a power of the gaps less a mean; half by half, as numpy sums, to need less memory."""
     if len(times) <= _MOST_TESTED:
         return float(((np.diff(times) - mean_s) ** power).sum())
-    half, how = (len(times) - 1) // 16 * 8, (mean_s, power)
-    return _sum_gaps(times[: half + 1], *how) + _sum_gaps(times[half:], *how)
+    half = (len(times) - 1) // 16 * 8
+    return _sum_gaps(times[: half + 1], mean_s, power) + _sum_gaps(times[half:], mean_s, power)
 
 
 class ArrivalFit(NamedTuple):
@@ -228,12 +246,17 @@ class ArrivalChoice(NamedTuple):
 
 
 def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -> ArrivalChoice:
-    """Return the simplest model whose samples are as bursty as the trace, else a replay: whose
-    medians are within 10% of the trace in each of `JUDGED`, or no more than chance gives a steady
-    Gamma process where the trace's are no more. The profile is always fitted: a scenario may ask
-    for it. `times` ascend from 0, `gamma` is the fit to all their gaps. Errors as of
-    `measure_arrivals`."""
-    trace, n = measure_arrivals(times), len(times)
+    """Return the simplest model whose samples are as bursty as the trace; a replay if none is.
+
+    A model passes if the median of each judged measure (`JUDGED`) is within 10% of the trace's. It
+    also passes in a measure if chance alone could give both values to a steady Gamma process. The
+    rate profile is always fitted, since a scenario may ask for it.
+
+    `times` ascend from 0; `gamma` is the fit to all their gaps. Raises InputError as
+    `measure_arrivals`.
+    """
+    trace = measure_arrivals(times)
+    n = len(times)
     if n < 3 or gamma.rate_rps is None:
         few = f"{n} requests are too few for any model"
         return ArrivalChoice("replay", ALL_AT_ONCE if n >= 3 else few, trace)
@@ -262,7 +285,9 @@ class _Judge:
     """Compares samples of processes with a trace."""
 
     def __init__(self, trace: Measures, n: int, duration_s: float, seed: Seed) -> None:
-        self._trace, self._duration_s, self._seed = trace, duration_s, seed
+        self._trace = trace
+        self._duration_s = duration_s
+        self._seed = seed
         self._n = min(_MOST_SAMPLES, max(_FEWEST_SAMPLES, _SAMPLED_REQUESTS // n))
         self._steady: dict[str, tuple[float, float]] = {}
         self._judged = [
@@ -278,20 +303,20 @@ class _Judge:
 
     def _sample(self, process: Arrivals, n: int, first: int = 0) -> list[Measures]:
         seeds = (child_seed(self._seed, number) for number in range(first, n))
-        drawn = ([process.times(duration_s=self._duration_s, seed=seed)] for seed in seeds)
-        # Out of its list, a sample is gone before the next one is drawn: they may be long.
-        return [measure_arrivals(own.pop(), self._duration_s) for own in drawn if len(own[0])]
+        samples = ([process.times(duration_s=self._duration_s, seed=seed)] for seed in seeds)
+        # Taken out of its list, a sample is freed before the next one is drawn: they may be long.
+        return [measure_arrivals(one.pop(), self._duration_s) for one in samples if len(one[0])]
 
     def learn_chance(self, steady: Gamma) -> list[Measures]:
-        """Learn which measures chance alone gives steady traffic; return those of the samples."""
+        """Learn the range of each measure in steady traffic; return the samples' measures."""
         samples = self._sample(steady, self._n)
         for name in JUDGED:
-            known = [value for sample in samples if (value := sample.get(name)) is not None]
-            if len(known) < 2:
+            values = [value for sample in samples if (value := sample.get(name)) is not None]
+            if len(values) < 2:
                 continue
-            mean = float(np.mean(known))
+            mean = float(np.mean(values))
             if name == BUSIEST:
-                reach = _Z_99 * float(np.std(known, ddof=1))
+                reach = _Z_99 * float(np.std(values, ddof=1))
                 self._steady[name] = (mean - reach, mean + reach)
             else:
                 n_free = self._n_bins(name) - 1
@@ -302,7 +327,10 @@ class _Judge:
         return samples
 
     def fit(self, process: Arrivals, samples: list[Measures] | None = None) -> ArrivalFit:
-        """Return how a process compares; one that is far off is judged by its first samples."""
+        """Return how a process compares with the trace.
+
+        A process whose first samples are all far off is judged by these alone.
+        """
         if samples is None:
             n_first = -(-self._n // 7)
             samples = self._sample(process, n_first)
@@ -356,10 +384,14 @@ def measure_words(name: str) -> str:
 
 
 def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
-    """Return profiles, the coarsest first, whose dispersion is near the trace's by its formula. If
-    none is near, the nearest; none of a trace that is too short. The gaps' shape brings the
-    dispersion of the counts nearest to the trace's over all scales."""
-    end_s, judged = float(times[-1]), []
+    """Return the rate profiles whose dispersion is near the trace's, the coarsest first.
+
+    The dispersion of a profile is computed by a formula. Its gaps get the shape that brings the
+    dispersion nearest to the trace's over all scales. If no profile is near, the nearest one is
+    returned; none for a trace that is too short.
+    """
+    end_s = float(times[-1])
+    judged = []
     per_second = _per_second(times)
     scales = {of: value for of in SCALES_S if (value := trace.get(f"dispersion_{of}s"))}
     for bin_s in _BINS_S:
@@ -371,7 +403,7 @@ def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
         alpha, error = _best_shape(counts, bin_s, end_s, scales)
         judged.append((error, Rescaled(float(bin_s), tuple(counts.tolist()), end_s, alpha)))
     near = [process for error, process in judged if error < np.log(1.1)]
-    return near or [process for _, process in sorted(judged, key=lambda each: each[0])[:1]]
+    return near or [process for _, process in sorted(judged, key=itemgetter(0))[:1]]
 
 
 def _best_shape(
@@ -404,8 +436,8 @@ def median_measures(samples: Sequence[Measures]) -> Measures:
     """Return the median of each measure; None where fewer than half of the samples have it."""
     medians: Measures = {}
     for name in dict.fromkeys(name for sample in samples for name in sample):
-        known = [value for sample in samples if (value := sample.get(name)) is not None]
-        medians[name] = float(np.median(known)) if 2 * len(known) >= len(samples) else None
+        values = [value for sample in samples if (value := sample.get(name)) is not None]
+        medians[name] = float(np.median(values)) if 2 * len(values) >= len(samples) else None
     return medians
 
 

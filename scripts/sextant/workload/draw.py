@@ -13,7 +13,8 @@ import inspect
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,24 +84,44 @@ ARRIVALS: dict[str, Callable[..., generators.Arrivals]] = {
 """Where arrival times come from, as the command line names it; the parameters are its options."""
 
 
-def chosen_arrivals(name: str, workload: str | Path | None, **given: Any) -> generators.Arrivals:
-    """Return the arrival process that the options of a command describe. `name` is one of
-    `ARRIVALS`, `workload` a folder for `fitted`; None of the `given` is absent. Raises InputError:
-    an unknown process, or a parameter that it lacks, does not know or refuses."""
+@dataclass(frozen=True, kw_only=True)
+class ArrivalParameters:
+    """Parameters of arrival processes, as the command line has them; None: not stated."""
+
+    rate_rps: float | None = None
+    alpha: float | Sequence[float] | None = None  # shape; of `varying` the three coefficients
+    beta_s: Sequence[float] | None = None  # of `varying`: the coefficients of the scale
+    over: str | None = None  # of `varying`: time or steps
+    every: int | None = None  # of `varying`: requests from one change to the next
+    trace: str | Path | None = None  # of `windows` and `replay`
+    llm: str | None = None
+    service: str | None = None
+    time_factor: float | None = None
+
+
+def chosen_arrivals(
+    name: str, workload: str | Path | None, parameters: ArrivalParameters
+) -> generators.Arrivals:
+    """Return the arrival process that the options of a command describe.
+
+    `name` is one of `ARRIVALS`, `workload` the folder of a fitted workload, for `fitted`. Raises
+    InputError: an unknown process, or a parameter that it lacks, does not know or refuses.
+    """
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"
         raise InputError(f"unknown arrivals {name!r}", field="--arrivals", fix=fix)
-    given |= {"workload": workload if name == "fitted" else None}
-    chosen = {key: value for key, value in given.items() if value is not None}
-    known = inspect.signature(ARRIVALS[name]).parameters
-    options = {key: "--" + key.replace("_", "-") for key in (*given, *known)}
+    values = {**vars(parameters), "workload": workload if name == "fitted" else None}
+    chosen = {key: value for key, value in values.items() if value is not None}
+    wanted = inspect.signature(ARRIVALS[name]).parameters
+    options = {key: "--" + key.replace("_", "-") for key in (*values, *wanted)}
     options |= {"rate_rps": "--request-rate", "trace": "--arrivals-from"}
     options |= {"alpha": "--alpha" if name == "varying" else "--burstiness"}
-    for key in sorted(chosen.keys() - known):
-        taken = ", ".join(options[each] for each in sorted(known.keys() - {"workload"}))
+    for key in sorted(chosen.keys() - wanted):
+        taken = ", ".join(options[key] for key in sorted(wanted.keys() - {"workload"}))
         fix = f"leave it out; they take {taken or 'no option'}"
         raise InputError(f"{name} arrivals do not use it", field=options[key], fix=fix)
-    for key, parameter in known.items():
+
+    for key, parameter in wanted.items():
         if parameter.default is inspect.Parameter.empty and key not in chosen:
             fix = "give it, or choose other --arrivals"
             raise InputError(f"{name} arrivals need it", field=options[key], fix=fix)
@@ -141,7 +162,8 @@ def draw_service(
     """Draw the requests of a service, in the trace contract's columns (`llm` is the folder's name,
     `service` the client), by each client's own windows: at most `n`, in `duration_s` from the
     tables' start. InputError: no such files, a malformed one, or no request in that time."""
-    folder, end_s = Path(folder), math.inf if duration_s is None else duration_s
+    folder = Path(folder)
+    end_s = math.inf if duration_s is None else duration_s
     if not is_service(folder):
         fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
         raise InputError(f"there is no {_SERVICE_FILES}", file=folder, fix=fix)
@@ -160,8 +182,8 @@ def draw_service(
             for name in ("start_s", "n_requests")
         )
         order = np.argsort(starts)
-        place = np.searchsorted(np.cumsum(counts[order]), 2 * n + 100)
-        duration_s = float(starts[order][place]) + _WINDOW_S if place < len(order) else None
+        index = np.searchsorted(np.cumsum(counts[order]), 2 * n + 100)
+        duration_s = float(starts[order][index]) + _WINDOW_S if index < len(order) else None
     parts = []
     for number, (name, client) in enumerate(clients.items()):
         own_seeds = [generators.child_seed(seed, 2 * number + of) for of in range(2)]
@@ -185,7 +207,9 @@ def _read_client(path: Path, end_s: float) -> generators.Mirrored | None:
             try:
                 if len(row) != _N_CELLS:
                     raise ValueError(f"{len(row)} cells, not {_N_CELLS}")
-                start_s, rate_rps, shape = float(row[0]), float(row[1]), float(row[4])
+                start_s = float(row[0])
+                rate_rps = float(row[1])
+                shape = float(row[4])
                 family = row[3].lower()
                 if not (0 <= start_s < math.inf and 0 <= rate_rps < math.inf):
                     raise ValueError("a start or a rate below 0, or not finite")
@@ -221,12 +245,13 @@ def _draw_lengths(
         starts = np.array(sorted(tables))
         window = np.searchsorted(starts, arrival_s, side="right") - 1
         for number in np.unique(window):
-            is_own, start = window == number, starts[number] if number >= 0 else None
+            is_own = window == number
+            start = starts[number] if number >= 0 else None
             for name in _LENGTHS:
                 shares = ast.literal_eval(tables[start][name]) if start is not None else {}
                 if not (shares and min(shares) >= (name == "input_tokens")):
                     raise ValueError(f"no {name} of a request at {arrival_s[is_own][0]:g} s")
-                if not all(isinstance(each, int) and each <= MAX_INT32 for each in shares):
+                if not all(isinstance(length, int) and length <= MAX_INT32 for length in shares):
                     raise ValueError(f"{name} are whole numbers, {MAX_INT32:,} at most")
                 weights = np.array([*shares.values()], float)
                 if not (weights.min() >= 0 and 0 < weights.sum() < math.inf):
@@ -246,13 +271,18 @@ def check_format(form: str, out: str | Path) -> None:
         raise InputError(f"{form!r} is not a format", file=out, field="--format", fix=fix)
 
 
-def write_trace(trace: pd.DataFrame, out: str | Path, form: str, **origin: Any) -> None:
-    """Write requests, in the order of arrival, in one of `FORMATS` (docs/workloads.md); `origin` is
-    for a Parquet file. No two share a block id, so that no prefix cache serves two."""
+def write_trace(
+    trace: pd.DataFrame, out: str | Path, form: str, origin: Mapping[str, Any] | None = None
+) -> None:
+    """Write requests, in the order of arrival, in one of `FORMATS` (docs/workloads.md).
+
+    A Parquet file gets `origin` as its provenance. No two requests share a block id, so that no
+    prefix cache serves two.
+    """
     check_format(form, out)
     if form == "parquet":
         table = pa.Table.from_pandas(trace, pa.schema(TRACE_COLUMNS), preserve_index=False)
-        write_parquet(out, table.replace_schema_metadata(None), origin)
+        write_parquet(out, table.replace_schema_metadata(None), origin or {})
         return
     with atomic_path(out) as temporary:
         if form == "csv":

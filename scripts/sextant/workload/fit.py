@@ -95,7 +95,7 @@ def fit_workload(
         "times_sha256": sha256_file(times_path),
     }
     chosen = {"model": choice.model, "why": choice.why, "models": models}
-    write_json(files.arrivals, arrivals_to_json(arrivals, chosen, **facts, **sha256))
+    write_json(files.arrivals, arrivals_to_json(arrivals, facts | sha256, chosen))
     write_json(files.validation, validation)
     return validation
 
@@ -156,8 +156,8 @@ def write_workload(
     no_times = np.empty(0)
     unknown = replace(fit_arrivals(no_times), reason="the requests came without times")
     write_times(files.arrivals, no_times, facts)
-    sha256 = sha256_file(files.requests)
-    write_json(files.arrivals, arrivals_to_json(unknown, requests_sha256=sha256, **facts))
+    sha256 = {"requests_sha256": sha256_file(files.requests)}
+    write_json(files.arrivals, arrivals_to_json(unknown, sha256 | facts))
     write_json(files.validation, validation)
     return validation
 
@@ -201,17 +201,23 @@ def cap_model(
 def exact_fidelity(
     traced: pd.DataFrame, counts: np.ndarray, model: request_model.RequestModel
 ) -> dict[str, Any]:
-    """Compare a trace with a model's own distribution: each joint bin at its weight, no draws.
+    """Compare a trace with a model's distribution: each joint bin at its weight, no draws.
+
     `traced` has the combinations of the trace's parameters (NaN: null), `counts` the requests of
     each. Returns by parameter `ks` and `mean_ratio` (model over trace); the coefficients
-    `spearman_trace` and `spearman_model` (None: a constant); the largest `spearman_difference`, of
-    the model (`joint`) and of `independent` parameters."""
-    frame, weights = model.frame[model.parameters], model.weights
-    of_trace, of_model = spearman(traced, counts), spearman(frame, weights)
-    ks, mean_ratio = {}, {}
+    `spearman_trace` and `spearman_model` (None: a constant); and the largest
+    `spearman_difference` from the trace, for the model (`joint`) and for `independent` parameters.
+    """
+    frame = model.frame[model.parameters]
+    weights = model.weights
+    of_trace = spearman(traced, counts)
+    of_model = spearman(frame, weights)
+    ks = {}
+    mean_ratio = {}
     for name, values in traced.items():
         ks[name] = ks_distance(values, frame[name], counts, weights)
-        truth, mean = _mean(values, counts), _mean(frame[name], weights)
+        truth = _mean(values, counts)
+        mean = _mean(frame[name], weights)
         ratio = mean / truth if truth else np.nan
         mean_ratio[name] = float(ratio) if np.isfinite(ratio) else None
     return {
@@ -232,8 +238,10 @@ def ks_distance(
     weights_a: np.ndarray | None = None,
     weights_b: np.ndarray | None = None,
 ) -> float:
-    """Return the Kolmogorov-Smirnov distance of (n,) and (m,) numbers, booleans or nulls, which
-    count as values below all others. Raises InputError: one of the two is empty."""
+    """Return the Kolmogorov-Smirnov distance of (n,) and (m,) numbers, booleans or nulls.
+
+    A null counts as a value below all others. Raises InputError: one of the two is empty.
+    """
     (values_a, shares_a), (values_b, shares_b) = (
         _cumulative_shares(np.where(np.isnan(numbers), -np.inf, numbers), weights)
         for numbers, weights in ((_numbers(a), weights_a), (_numbers(b), weights_b))
@@ -247,9 +255,11 @@ def ks_distance(
 def cumulative(
     values: ArrayLike, weights: np.ndarray | None = None, max_points: int = 512
 ) -> pd.DataFrame:
-    """Return a cumulative distribution to draw: `value`, and `fraction` of values up to it. Nulls
-    are left out. Of more distinct values than `max_points`, those nearest to equal steps of the
-    fraction are kept. Raises InputError: no value."""
+    """Return a cumulative distribution to draw: `value`, and `fraction` of values up to it.
+
+    Nulls are left out. If there are more distinct values than `max_points`, the values nearest to
+    equal steps of the fraction are kept. Raises InputError: no value.
+    """
     numbers = _numbers(values)
     is_known = ~np.isnan(numbers)
     known_weights = None if weights is None else np.asarray(weights)[is_known]
@@ -257,42 +267,50 @@ def cumulative(
     if len(distinct) > max_points:
         steps = np.linspace(shares[0], 1, max_points)
         kept = np.unique(np.minimum(np.searchsorted(shares, steps), len(distinct) - 1))
-        distinct, shares = distinct[kept], shares[kept]
+        distinct = distinct[kept]
+        shares = shares[kept]
     return pd.DataFrame({"value": distinct, "fraction": shares})
 
 
 def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataFrame:
-    """Return Spearman's rank correlation of each pair of columns, of the rows where both are known;
-    NaN: one of the two is constant. A row of weight w (1 by default) counts as w equal rows."""
+    """Return Spearman's rank correlation of each pair of columns; NaN: one of them is constant.
+
+    A pair is compared over the rows in which neither is null. A row of weight w (1 by default)
+    counts as w equal rows.
+    """
     names = list(frame.columns)
     row_weights = np.ones(len(frame)) if weights is None else np.asarray(weights, float)
-    # -1 is null. Ranks only need the order of values.
-    places = [pd.factorize(_numbers(frame[name]), sort=True)[0] for name in names]
+    # Ranks only need the order of the values: each value gets its number in that order, null -1.
+    codes = [pd.factorize(_numbers(frame[name]), sort=True)[0] for name in names]
     matrix = np.full((len(names), len(names)), np.nan)
-    for row, place_a in enumerate(places):
-        for column, place_b in enumerate(places[: row + 1]):
-            is_known = (place_a >= 0) & (place_b >= 0) & (row_weights > 0)
-            own = row_weights[is_known]
-            # Mid-ranks less the mean rank, by the place of a value and its weight.
-            pair = [place[is_known] for place in (place_a, place_b)]
-            masses = [np.bincount(place, own) for place in pair]
-            ranks = [np.cumsum(mass) - mass / 2 - mass.sum() / 2 for mass in masses]
-            a, b = (rank[place] for rank, place in zip(ranks, pair, strict=True))
-            spread = np.sum(own * a**2) * np.sum(own * b**2)
+    for row, codes_a in enumerate(codes):
+        for column, codes_b in enumerate(codes[: row + 1]):
+            is_known = (codes_a >= 0) & (codes_b >= 0) & (row_weights > 0)
+            pair_weights = row_weights[is_known]
+            a = _centred_ranks(codes_a[is_known], pair_weights)
+            b = _centred_ranks(codes_b[is_known], pair_weights)
+            spread = np.sum(pair_weights * a**2) * np.sum(pair_weights * b**2)
             # A constant has all its ranks at their mean, 0, exactly.
             if spread:
-                correlation = np.clip(np.sum(own * a * b) / np.sqrt(spread), -1, 1)
+                correlation = np.clip(np.sum(pair_weights * a * b) / np.sqrt(spread), -1, 1)
                 correlation = 1.0 if np.array_equal(a, b) else correlation
                 matrix[row, column] = matrix[column, row] = correlation
     return pd.DataFrame(matrix, index=names, columns=names)
 
 
+def _centred_ranks(codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the mid-rank of each value less the mean rank, by the values' numbers in order."""
+    mass = np.bincount(codes, weights)
+    ranks = np.cumsum(mass) - mass / 2 - mass.sum() / 2
+    return ranks[codes]
+
+
 def largest_difference(truth: pd.DataFrame, other: pd.DataFrame) -> float | None:
-    """Return the largest difference of two matrices, None without any in `truth`."""
+    """Return the largest difference of two matrices off the diagonal; None: `truth` has none."""
     differences = (truth - other.fillna(0.0)).to_numpy()
     off_diagonal = differences[~np.eye(len(truth), dtype=bool)]
-    known = np.abs(off_diagonal[~np.isnan(off_diagonal)])
-    return float(known.max()) if len(known) else None
+    sizes = np.abs(off_diagonal[~np.isnan(off_diagonal)])
+    return float(sizes.max()) if len(sizes) else None
 
 
 def _numbers(values: ArrayLike) -> np.ndarray:
@@ -309,8 +327,8 @@ def _cumulative_shares(
     numbers: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values in order, and the share of the weight up to each."""
-    distinct, place = np.unique(numbers, return_inverse=True)
-    sums = np.cumsum(np.bincount(place, weights, len(distinct)))
+    distinct, index = np.unique(numbers, return_inverse=True)
+    sums = np.cumsum(np.bincount(index, weights, len(distinct)))
     if not len(sums) or sums[-1] <= 0:
         raise InputError("there is no value to compare", fix="give at least one request")
     return distinct, sums / sums[-1]

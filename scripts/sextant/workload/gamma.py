@@ -16,17 +16,18 @@ import scipy
 Z_95 = 1.959963984540054  # the 97.5% quantile of the standard normal distribution
 MIN_SPREAD = 1e-12  # least ln(mean) - mean(ln) that is not taken for rounding: a CV of about 1.4e-6
 FAR = 1000  # gaps of so many steps or more count as exact: P(d) is then f(d)
-MAX_STEPS = 2**44  # more than a gap may have: finer than a trace's end over this is rounding
+MAX_STEPS = 2**44  # of a trace: a clock with finer steps than its length over this is rounding
 # Gauss's rule for the weight 1 - |u| on [-1, 1]: exact for polynomials of degree 13.
 _POSITIVE_NODES = np.array([0.3484133026569119, 0.6659932837059553, 0.8956156607108172])
 _TRIANGLE_NODES = np.concatenate([-_POSITIVE_NODES[::-1], [0.0], _POSITIVE_NODES])
 _OUTER_WEIGHTS = np.array([0.2247465550180368, 0.0939250393193439, 0.0179407450256318])
 _TRIANGLE_WEIGHTS = np.concatenate([_OUTER_WEIGHTS[::-1], [0.3267753212739748], _OUTER_WEIGHTS])
 DETERMINED = 10.0
-"""A shape is determined if shapes that differ by this factor are unlikely: the estimate times its
-root, and over it."""
+"""The gaps determine a shape if shapes √10 times larger and √10 times smaller than the estimate are
+both unlikely; this is the ratio of these two."""
 _LOG_STEP = 3e-3  # in ln α, of the three points that give the likelihood's slope and curvature
-_LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e3
+_LEAST_ALPHA = 1e-3
+_MOST_ALPHA = 1e3
 CHUNK = 1 << 16  # values that are judged at a time, so that they stay in a core's cache
 
 
@@ -68,11 +69,15 @@ def fit_gamma(n: np.ndarray, total: np.ndarray, log_total: np.ndarray) -> GammaF
 def _intervals(
     alpha: np.ndarray, mean: np.ndarray, s: np.ndarray, n_shape: np.ndarray, n_mean: np.ndarray
 ) -> GammaFits:
-    """Return fits of known shape and mean (s is ln α - ψ(α)), which a group determines as well as
-    `n_shape` and `n_mean` exact values would."""
+    """Return fits with these shapes and means, and their 95% intervals.
+
+    s is ln α - ψ(α). `n_shape` exact values would tell as much about the shape as the group does,
+    `n_mean` exact values as much about the mean.
+    """
     centre = _root(s, alpha, n_shape)
-    own, of_all = (scipy.special.polygamma(1, each) for each in (centre, n_shape * centre))
-    information = n_shape * (own - n_shape * of_all)
+    trigamma = scipy.special.polygamma(1, centre)
+    trigamma_of_all = scipy.special.polygamma(1, n_shape * centre)
+    information = n_shape * (trigamma - n_shape * trigamma_of_all)
     error = 1 / (centre * np.sqrt(information))
     # Mean and shape are orthogonal, so that their variances add up to the scale's.
     scale_error = np.sqrt(error**2 + 1 / (n_mean * centre))
@@ -87,7 +92,10 @@ def _intervals(
 
 
 def _root(s: np.ndarray, alpha: np.ndarray, n: np.ndarray | None = None) -> np.ndarray:
-    """Solve for α by Newton's method in ln α: s is what it is on average, given `n`."""
+    """Solve ln α - ψ(α) = s for α, by Newton's method in ln α from `alpha` on.
+
+    With `n`, s is the mean of ln(mean) - mean(ln) over samples of n values.
+    """
     for _ in range(20):
         value = np.log(alpha) - scipy.special.psi(alpha) - s
         slope = 1 / alpha - scipy.special.polygamma(1, alpha)
@@ -106,7 +114,8 @@ def ks_distances(
 ) -> np.ndarray:
     """Return each group's Kolmogorov-Smirnov distance from its Gamma distribution. `values` has one
     group after the other, `n` (1 or more) of each, in any order within a group."""
-    ends, parts = np.cumsum(n), []
+    ends = np.cumsum(n)
+    parts = []
     cuts = np.unique(np.searchsorted(ends, np.arange(CHUNK, ends[-1], CHUNK)) + 1)
     for first, last in itertools.pairwise([0, *cuts[cuts < len(n)].tolist(), len(n)]):
         begins = (ends - n)[first:last]
@@ -115,7 +124,8 @@ def ks_distances(
         share = scipy.special.gammainc(alpha[first:last][group], scaled)
         # One sort orders all groups: a group's number goes before the point, its shares after it.
         share = np.sort(np.minimum(share, 1 - 1e-9) + group) - group
-        starts, size = begins - begins[0], n[first:last][group]
+        starts = begins - begins[0]
+        size = n[first:last][group]
         rank = np.arange(len(share)) - starts[group]
         distance = np.maximum((rank + 1) / size - share, share - rank / size)
         parts.append(np.maximum.reduceat(distance, starts))
@@ -131,8 +141,10 @@ class StepCounts(NamedTuple):
 
     def of_groups(self, is_taken: np.ndarray) -> "StepCounts":
         """Return the groups that a mask names."""
-        own = np.repeat(is_taken, self.n_distinct)
-        return StepCounts(self.steps[own], self.n_gaps[own], self.n_distinct[is_taken])
+        is_entry_taken = np.repeat(is_taken, self.n_distinct)
+        return StepCounts(
+            self.steps[is_entry_taken], self.n_gaps[is_entry_taken], self.n_distinct[is_taken]
+        )
 
     def sums(self, values: np.ndarray | float) -> np.ndarray:
         """Return each group's sum over its gaps; `values` has the value of each entry."""
@@ -154,7 +166,8 @@ def count_steps(steps: np.ndarray, n: np.ndarray) -> StepCounts:
 def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
     """Return ln P(d) of steps d below `FAR`, shapes `alpha`, scales `beta` in steps: (n,)."""
     # By quadrature of f(d + u) / f(d) over u.
-    centre, relative = np.maximum(steps, 2), np.zeros(len(steps))
+    centre = np.maximum(steps, 2)
+    relative = np.zeros(len(steps))
     for u, weight in zip(_TRIANGLE_NODES, _TRIANGLE_WEIGHTS, strict=True):
         # Bounded for shapes so far off that the density climbs by e^700 within a step.
         log_ratio = np.minimum((alpha - 1) * np.log1p(u / centre) - u / beta, 700)
@@ -174,23 +187,27 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
     # sign turns), so that small probabilities keep their digits.
     probability = np.empty(len(steps))
     is_upper = steps > alpha * beta
-    for own, sign, cdf in (
+    for is_part, sign, cdf in (
         (~is_upper, 1, scipy.special.gammainc),
         (is_upper, -1, scipy.special.gammaincc),
     ):
-        shape, scale, mean = alpha[own], beta[own], (alpha * beta)[own]
+        shape = alpha[is_part]
+        scale = beta[is_part]
+        mean = (alpha * beta)[is_part]
         before, at, after = (
             sign * (end * cdf(shape, end / scale) - mean * cdf(shape + 1, end / scale))
-            for end in (np.maximum(steps[own] + shift, 0) for shift in (-1, 0, 1))
+            for end in (np.maximum(steps[is_part] + shift, 0) for shift in (-1, 0, 1))
         )
-        probability[own] = before - 2 * at + after
+        probability[is_part] = before - 2 * at + after
     return probability
 
 
 def fit_steps(counts: StepCounts) -> GammaFits:
-    """Fit a Gamma distribution to each group's gaps, with their own mean; `beta` is in steps. The
-    shape's interval is that of so many exact gaps as have this curvature of the likelihood in ln α;
-    NaN where the likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest: steps hide it.
+    """Fit a Gamma distribution to each group's gaps; its mean is theirs, `beta` is in steps.
+
+    The likelihood has a curvature in ln α. The shape gets the interval that it would have from as
+    many exact gaps as give this curvature. A fit is NaN where the steps hide the shape: where the
+    likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest.
     """
     n = counts.sums(1.0)
     mean = counts.sums(counts.steps) / n
@@ -219,9 +236,13 @@ def fit_steps(counts: StepCounts) -> GammaFits:
 def _log_likelihood(
     near: StepCounts, far: np.ndarray, alpha: np.ndarray, mean: np.ndarray
 ) -> np.ndarray:
-    """Return the log likelihood of each group, for its shape and its mean in steps; `far` are the
-    number of gaps of `FAR` steps and more, the sum of their steps, and that of the logarithms."""
-    (n_far, total, log_total), beta = far, mean / alpha
+    """Return the log likelihood of each group, for its shape and its mean in steps.
+
+    `near` are the gaps below `FAR` steps. `far` has, for the other gaps of each group, their
+    number, the sum of their steps, and the sum of the logarithms.
+    """
+    n_far, total, log_total = far
+    beta = mean / alpha
     of_far = (alpha - 1) * log_total - total / beta
     of_far -= n_far * (alpha * np.log(beta) + scipy.special.gammaln(alpha))
     alpha, beta = (np.repeat(values, near.n_distinct) for values in (alpha, beta))
@@ -232,22 +253,27 @@ def _likeliest(
     near: StepCounts, far: np.ndarray, guess: np.ndarray, mean: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the likeliest shapes by Newton's method in ln α, and the curvature (NaN: no end)."""
-    low, high = np.log(_LEAST_ALPHA), np.log(np.maximum(_MOST_ALPHA, 100 * mean**2))
-    log_alpha, curvature = np.clip(np.log(guess), low, high), np.full(len(mean), np.nan)
+    low = np.log(_LEAST_ALPHA)
+    high = np.log(np.maximum(_MOST_ALPHA, 100 * mean**2))
+    log_alpha = np.clip(np.log(guess), low, high)
+    curvature = np.full(len(mean), np.nan)
     is_open = np.isfinite(log_alpha)
     for _ in range(40):
         if not is_open.any():
             break
-        own, at = near.of_groups(is_open), log_alpha[is_open]
+        open_groups = near.of_groups(is_open)
+        at = log_alpha[is_open]
         below, middle, above = (
-            _log_likelihood(own, far[:, is_open], np.exp(at + shift), mean[is_open])
+            _log_likelihood(open_groups, far[:, is_open], np.exp(at + shift), mean[is_open])
             for shift in (-_LOG_STEP, 0.0, _LOG_STEP)
         )
-        slope, bend = (above - below) / (2 * _LOG_STEP), (2 * middle - below - above) / _LOG_STEP**2
+        slope = (above - below) / (2 * _LOG_STEP)
+        bend = (2 * middle - below - above) / _LOG_STEP**2
         # Where the likelihood is not concave, uphill by a factor of e.
         move = np.clip(np.where(bend > 0, slope / bend, np.sign(slope)), -1, 1)
         moved = np.clip(at + move, low, high[is_open])
-        log_alpha[is_open], curvature[is_open] = moved, bend
+        log_alpha[is_open] = moved
+        curvature[is_open] = bend
         is_open[is_open] = np.abs(moved - at) > 1e-5
     log_alpha[is_open] = np.nan
     return np.exp(log_alpha), curvature

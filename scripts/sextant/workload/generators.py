@@ -17,7 +17,8 @@ import numpy as np
 from sextant.base.errors import InputError
 
 MAX_REQUESTS = 100_000_000
-SHIFT_S, BLOCK_S = 10.0, 300.0
+SHIFT_S = 10.0
+BLOCK_S = 300.0
 _BLOCK = 1 << 14
 _POSITIVE = ("rate_rps", "bin_s", "end_s", "alpha", "time_factor", "every")
 """Parameters of processes that are finite numbers above 0, where they are numbers."""
@@ -39,26 +40,31 @@ class Arrivals(ABC):
     ends_itself: ClassVar[bool] = False  # whether it has an end without `n` and `duration_s`
 
     def __post_init__(self) -> None:
-        known = {name: getattr(self, name, None) for name in _POSITIVE}
-        check_positive(**{name: it for name, it in known.items() if isinstance(it, int | float)})
+        values = {name: getattr(self, name, None) for name in _POSITIVE}
+        numbers = {name: it for name, it in values.items() if isinstance(it, int | float)}
+        check_positive(**numbers)
 
     def times(
         self, *, n: int | None = None, duration_s: float | None = None, seed: Seed = 0
     ) -> np.ndarray:
-        """Return when requests arrive: float64 seconds from 0, ascending. There are at most `n`,
-        all before `duration_s`. Raises InputError: no end, or more than `MAX_REQUESTS` requests."""
+        """Return when requests arrive: float64 seconds from 0, ascending.
+
+        There are at most `n`, all before `duration_s`. Raises InputError: no end, or more than
+        `MAX_REQUESTS` requests.
+        """
         ends = {"n": n, "duration_s": duration_s}
-        given = {name: end for name, end in ends.items() if end is not None}
-        if not given and not self.ends_itself:
+        limits = {name: end for name, end in ends.items() if end is not None}
+        if not limits and not self.ends_itself:
             fix = "give n, the number of requests, or duration_s"
             raise InputError("the arrivals have no end", field="n", fix=fix)
-        check_positive(**given)
+        check_positive(**limits)
         most = MAX_REQUESTS + 1 if n is None else int(n)
         end_s = math.inf if duration_s is None else float(duration_s)
         # Without a rate the number of requests in a duration is not known.
-        expected = [end_s * self.mean_rate_rps] if given and self.mean_rate_rps else []
+        expected = [end_s * self.mean_rate_rps] if limits and self.mean_rate_rps else []
         _check_size(min(expected + ([] if n is None else [n]), default=0.0))
-        parts, n_drawn = list[np.ndarray](), 0
+        parts = list[np.ndarray]()
+        n_drawn = 0
         for part in self._parts(most, end_s, seed):
             parts.append(part)
             n_drawn += len(part)
@@ -82,8 +88,10 @@ class Arrivals(ABC):
 
     @abstractmethod
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        """Yield the arrivals part after part: those before `end_s`, or the first `most`, or more.
-        Of arrivals to their own end, that is infinite and `most` above `MAX_REQUESTS`."""
+        """Yield the arrivals part after part: at least all before `end_s`, or the first `most`.
+
+        To draw up to the process's own end, `end_s` is infinite and `most` above `MAX_REQUESTS`.
+        """
 
 
 @dataclass(frozen=True)
@@ -100,8 +108,10 @@ class Constant(Arrivals):
 
 @dataclass(frozen=True)
 class Gamma(Arrivals):
-    """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A). Time 0 is any moment of a
-    process that has long been running: a gap is under way."""
+    """Independent Gamma gaps of mean 1 / `rate_rps` (BurstGPT, IV-A).
+
+    Time 0 is any moment of a process that has long been running: a gap is under way.
+    """
 
     kind = "gamma"
     rate_rps: float
@@ -114,7 +124,8 @@ class Gamma(Arrivals):
         return replace(self, rate_rps=self.rate_rps * rate_factor)
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        rng, beta_s = np.random.default_rng(seed), 1 / (self.alpha * self.rate_rps)
+        rng = np.random.default_rng(seed)
+        beta_s = 1 / (self.alpha * self.rate_rps)
         drawn = np.array([_rest_of_gap(rng, self.alpha) / self.rate_rps])
         yield drawn
         while drawn[-1] < end_s:
@@ -129,9 +140,11 @@ def poisson(rate_rps: float) -> Gamma:
 
 @dataclass(frozen=True)
 class Varying(Arrivals):
-    """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2). After every
-    `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u, with u the seconds
-    passed (`over="time"`) or the steps taken (`over="steps"`)."""
+    """Gamma gaps whose shape and scale change as the user says (BurstGPT, IV-A.2).
+
+    After each `every` requests the shape becomes a0 + a1·u + a2·u² and the scale b0 + b1·u, where u
+    is the seconds passed (`over="time"`) or the steps taken (`over="steps"`).
+    """
 
     kind = "varying"
     alpha: Sequence[float]  # a0, a1, a2
@@ -140,21 +153,26 @@ class Varying(Arrivals):
     every: int = 1
 
     def __post_init__(self) -> None:
-        for name, given, wanted in (("alpha", self.alpha, 3), ("beta_s", self.beta_s, 2)):
-            if len(given) != wanted:
+        for name, coefficients, wanted in (("alpha", self.alpha, 3), ("beta_s", self.beta_s, 2)):
+            if len(coefficients) != wanted:
                 fix = "alpha is quadratic (a0, a1, a2), beta_s is linear (b0, b1)"
-                raise InputError(f"{len(given)} coefficients, not {wanted}", field=name, fix=fix)
+                raise InputError(
+                    f"{len(coefficients)} coefficients, not {wanted}", field=name, fix=fix
+                )
         if self.over not in ("time", "steps"):
             raise InputError(f"{self.over!r} is unknown", field="over", fix="give time or steps")
         super().__post_init__()
 
     def at(self, u: float) -> tuple[float, float]:
         """Return shape and scale (s) at `u`."""
-        alpha, beta_s = self.alpha, self.beta_s
+        alpha = self.alpha
+        beta_s = self.beta_s
         return alpha[0] + u * (alpha[1] + u * alpha[2]), beta_s[0] + u * beta_s[1]
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        rng, now_s, step = np.random.default_rng(seed), 0.0, 0
+        rng = np.random.default_rng(seed)
+        now_s = 0.0
+        step = 0
         while now_s < end_s:
             u = now_s if self.over == "time" else float(step)
             shape, scale_s = self.at(u)
@@ -165,12 +183,13 @@ class Varying(Arrivals):
                     raise InputError(f"it is {value:g} {where}", field=name, fix=fix)
             drawn = now_s + np.cumsum(rng.gamma(shape, scale_s, self.every))
             yield drawn
-            now_s, step = float(drawn[-1]), step + 1
+            now_s = float(drawn[-1])
+            step += 1
 
 
 @dataclass(frozen=True)
 class AtOnce(Arrivals):
-    """All requests at 0, of which `n` says how many: a rate of `inf` in other tools."""
+    """`n` requests, all at 0: a rate of `inf` in other tools."""
 
     kind = "inf"
 
@@ -180,20 +199,23 @@ class AtOnce(Arrivals):
 
 @dataclass(frozen=True)
 class Mirrored(Arrivals):
-    """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1). A gap that
-    is under way at the end of a window goes on in the next one at that one's pace, so that no
-    window begins with an arrival. A window without a request stays silent."""
+    """Gamma gaps with a rate and a shape for each window of a trace (BurstGPT, IV-A.1).
+
+    A gap that is under way at the end of a window goes on in the next window at the next window's
+    pace, so that no window begins with an arrival. A window without a request stays silent.
+    """
 
     kind = "mirrored"
     ends_itself = True
     start_s: Sequence[float]  # from 0, ascending
     duration_s: Sequence[float]
     n_requests: Sequence[float]  # expected in each window
-    alpha: Sequence[float]  # shape of the gaps in each; of Weibull's law where `is_weibull`
-    is_weibull: Sequence[bool] = ()  # by default none is
+    alpha: Sequence[float]  # shape of the gaps in each window
+    is_weibull: Sequence[bool] = ()  # whether a window's gaps are Weibull; by default none is
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        rng, kinds = np.random.default_rng(seed), self.is_weibull or (False,) * len(self.alpha)
+        rng = np.random.default_rng(seed)
+        kinds = self.is_weibull or (False,) * len(self.alpha)
         columns = (self.start_s, self.duration_s, self.n_requests, self.alpha, kinds)
         # In units of the mean gap, where all windows have the pace 1.
         wait = _rest_of_gap(rng, self.alpha[0], is_weibull=kinds[0])
@@ -216,8 +238,11 @@ class Mirrored(Arrivals):
 
 @dataclass(frozen=True)
 class Rescaled(Arrivals):
-    """Gamma gaps in operational time, the number of requests expected so far: counts of a trace in
-    bins, a steady pace within each (Cinlar's time change of a point process)."""
+    """Gamma gaps in operational time: the number of requests expected so far.
+
+    The expected requests are a trace's counts in bins, at a steady pace within each bin (Cinlar's
+    time change of a point process).
+    """
 
     kind = "rescaled"
     ends_itself = True
@@ -242,7 +267,8 @@ class Rescaled(Arrivals):
         return replace(self, counts=tuple(rate_factor * n for n in self.counts))
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
-        begin_s, rng = 0.0, np.random.default_rng(seed)
+        begin_s = 0.0
+        rng = np.random.default_rng(seed)
         edges = np.minimum(np.arange(len(self.counts) + 1) * self.bin_s, self.end_s)
         expected = np.concatenate([[0.0], np.cumsum(self.counts, dtype=float)])
         if math.isinf(end_s) and most > MAX_REQUESTS:
@@ -271,34 +297,39 @@ def _rest_of_gap(rng: np.random.Generator, shape: float, *, is_weibull: bool = F
 def multiplied(
     arrival_s: np.ndarray, factor: float, *, block_s: float = BLOCK_S, seed: Seed = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `factor` times as many requests as those of a trace, on the same clock: (m,) times,
-    ascending; the place in `arrival_s` that each is a copy of; the number of the copy. The first
-    copy is the trace itself; others are shifted by up to `SHIFT_S`, around within each block of
-    `block_s`, so that each has its requests times the factor. Of the last some stay, at random."""
+    """Return `factor` times as many requests as a trace has, on the same clock.
+
+    Returns three arrays of shape (m,): ascending times, the index in `arrival_s` of the request
+    that each one copies, and the number of the copy. The first copy is the trace itself. Each other
+    copy is shifted by up to `SHIFT_S`, cyclically within each block of `block_s`, so that a block
+    has its own requests times the factor. Of the last copy a random share is kept.
+    """
     check_positive(rate_factor=factor)
     n_copies = math.ceil(factor)
     _check_size(factor * len(arrival_s))
     begin_s = np.floor(arrival_s / block_s) * block_s
-    own_s = np.minimum(block_s, arrival_s[-1:] - begin_s)
-    times, places = [], []
+    lasting_s = np.minimum(block_s, arrival_s[-1:] - begin_s)
+    times = []
+    copied = []
     for copy in range(n_copies):
         rng = np.random.default_rng(child_seed(seed, copy))
         shift_s = rng.uniform(-SHIFT_S, SHIFT_S)
         kept = np.flatnonzero(rng.random(len(arrival_s)) < factor - copy)
         moved = arrival_s[kept]
         if copy:
-            around = (moved - begin_s[kept] + shift_s) % np.maximum(own_s[kept], np.spacing(1.0))
-            moved = begin_s[kept] + around
+            block_length_s = np.maximum(lasting_s[kept], np.spacing(1.0))
+            moved = begin_s[kept] + (moved - begin_s[kept] + shift_s) % block_length_s
         times.append(moved)
-        places.append(kept)
-    copies = np.repeat(np.arange(n_copies), [len(kept) for kept in places])
+        copied.append(kept)
+
+    copies = np.repeat(np.arange(n_copies), [len(kept) for kept in copied])
     together = np.concatenate(times)
     order = np.argsort(together, kind="stable")
-    return together[order], np.concatenate(places)[order], copies[order]
+    return together[order], np.concatenate(copied)[order], copies[order]
 
 
 def check_positive(**numbers: float) -> None:
-    """Refuse what is not above 0, or not finite; only a duration may be infinite."""
+    """Refuse a number that is not above 0 or not finite; only a duration may be infinite."""
     for name, value in numbers.items():
         if not value > 0 or (math.isinf(value) and name != "duration_s"):
             fix = "give a finite number above 0"
@@ -313,7 +344,7 @@ def _check_size(n: float) -> None:
 
 @dataclass(frozen=True)
 class ArrivalModel:
-    """The Gamma distribution fitted to all gaps of a trace; null is what it does not determine."""
+    """The Gamma distribution fitted to all gaps of a trace; None: the gaps do not determine it."""
 
     alpha: float | None  # shape
     beta_s: float | None  # scale; alpha · beta_s is the mean gap

@@ -71,10 +71,12 @@ def parse_lengths(
     Raises InputError: only one length is given, both ways are used, or a length makes no sense.
     """
     is_given = input_tokens is not None or output_tokens is not None
-    fields, fix = "--input-tokens, --output-tokens", "give both, or --workload"
+    fields = "--input-tokens, --output-tokens"
+    fix = "give both, or --workload"
     if workload is not None:
         if is_given:
-            fields, fix = f"--workload, {fields}", "give the one or the other"
+            fields = f"--workload, {fields}"
+            fix = "give the one or the other"
             raise InputError("lengths are given twice", field=fields, fix=fix)
         return _of_workload(workload)
     if not is_given:
@@ -122,14 +124,16 @@ def _positive(text: str, field: str) -> float:
 def _of_workload(name: str) -> RequestLengths:
     from sextant.workload.draw import open_workload  # few questions need it
 
-    columns, path = ["input_tokens", "output_tokens"], Path(name)
+    columns = ["input_tokens", "output_tokens"]
+    path = Path(name)
     trace = read_parquet(path).to_pandas() if path.is_file() else None
     if trace is not None and "arrival_s" in trace:
         frame = trace[trace["status"] == "ok"][columns].dropna()
         weights = np.ones(len(frame))
     else:
         model = open_workload(name)
-        frame, weights = model.frame[columns], model.weights
+        frame = model.frame[columns]
+        weights = model.weights
     if frame.empty:
         fix = "give another, or --input-tokens and --output-tokens"
         raise InputError("no request has both lengths", file=name, field="--workload", fix=fix)

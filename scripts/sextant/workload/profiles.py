@@ -23,7 +23,8 @@ from sextant.workload.arrivals import ALL_AT_ONCE, ALL_EQUAL, clock_step, hidden
 GROUP = ("llm", "service")
 MIN_REQUESTS = 10  # fewest of a bucket whose failures are judged: one is then at most 10%
 MAX_BUCKETS = 10_000_000  # of all groups together: a trace with more has a wrong time in it
-DAY_S, HOUR_S = 86_400.0, 3600.0
+DAY_S = 86_400.0
+HOUR_S = 3600.0
 _MEASURES = {
     "n_requests": "count(*)",
     "n_failed": "count(*) FILTER (status = 'failed')",
@@ -65,7 +66,8 @@ def traffic_series(
     if not bucket_s > 0:
         raise InputError(f"buckets of {bucket_s} s", field="bucket_s", fix="give more than 0 s")
     began = start_time(trace)
-    midnight, offset_s = None, 0.0
+    midnight = None
+    offset_s = 0.0
     if began is not None:
         midnight = datetime.combine(began.date(), time())
         offset_s = (began - midnight).total_seconds()
@@ -79,7 +81,8 @@ def traffic_series(
         counted = database.execute(query).df()
     if counted.empty:
         raise InputError("the trace has no request", file=trace, fix="give a trace with rows")
-    first, last = int(offset_s // bucket_s), int(counted["bucket"].max())
+    first = int(offset_s // bucket_s)
+    last = int(counted["bucket"].max())
     keys = ["all", *by]
     counted = counted.assign(all=0)
     groups = counted[keys].drop_duplicates().sort_values(keys)
@@ -92,7 +95,8 @@ def traffic_series(
     series = series.fillna(dict.fromkeys(_MEASURES, 0)).astype(dict.fromkeys(_MEASURES, np.int64))
     since_midnight_s = series["bucket"] * bucket_s
     since_midnight_us = (since_midnight_s * 1e6).to_numpy().astype("timedelta64[us]")
-    start_s, end_s = since_midnight_s - offset_s, counted["last_s"].max()
+    start_s = since_midnight_s - offset_s
+    end_s = counted["last_s"].max()
     series["start_s"] = start_s
     # None becomes "not a time", and so does all that is counted from it.
     series["moment"] = np.datetime64(midnight, "us") + since_midnight_us
@@ -112,7 +116,8 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
     hours["hour"] = (
         hours["moment"].dt.hour if is_known else (hours["start_s"] // HOUR_S % 24).astype(int)
     )
-    parts, keys = [hours.assign(weekday=pd.NA)], [*GROUP, "weekday", "hour"]
+    parts = [hours.assign(weekday=pd.NA)]
+    keys = [*GROUP, "weekday", "hour"]
     if is_known:
         parts.append(hours.assign(weekday=hours["moment"].dt.day_of_week))
     profiles = []
@@ -194,12 +199,14 @@ def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
 
 def read_arrivals(trace: str | Path) -> np.ndarray:
     """Return the arrivals (s) of all requests of a trace, failed ones too."""
-    stored, end = require_trace(trace), 0
+    stored = require_trace(trace)
+    end = 0
     times = np.empty(stored.metadata.num_rows)
     with reading(trace, fix=MAKE_TRACE_AGAIN):
         for number in range(stored.num_row_groups):  # a long trace is not there twice
             part = stored.read_row_group(number, ["arrival_s"])["arrival_s"].to_numpy()
-            times[end : end + len(part)], end = part, end + len(part)
+            times[end : end + len(part)] = part
+            end = end + len(part)
     return times
 
 
@@ -218,17 +225,18 @@ def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
         if n_windows * n_groups > MAX_BUCKETS:
             problem = f"{n_windows} windows for each of {n_groups} LLMs and services"
             raise InputError(problem, file=trace, field="window_s", fix="give longer windows")
-        start_s, gaps = np.arange(n_windows) * window_s, np.diff(arrival_s)
+        start_s = np.arange(n_windows) * window_s
+        gaps = np.diff(arrival_s)
         has_steps = bool(np.any(gaps == 0) and np.any(gaps > 0))
         step_s = clock_step(gaps, end_s) if has_steps else np.nan
         del gaps
         begins = np.searchsorted(arrival_s, np.append(start_s, np.inf))
         cuts = np.unique(np.searchsorted(begins, np.arange(0, begins[-1], _AT_ONCE), "right"))
         for first, last in itertools.pairwise([0, *cuts[cuts < n_windows].tolist(), n_windows]):
-            own = slice(first, last)
+            part = slice(first, last)
             group = {"llm": np.full(last - first, llm, object)}
-            group |= {"service": np.full(last - first, service, object), "start_s": start_s[own]}
-            group["duration_s"] = np.minimum(window_s, end_s - start_s[own])
+            group |= {"service": np.full(last - first, service, object), "start_s": start_s[part]}
+            group["duration_s"] = np.minimum(window_s, end_s - start_s[part])
             group["clock_step_s"] = np.full(last - first, step_s)
             of_windows = arrival_s[begins[first] : begins[last]]
             fitted = _fit(of_windows, np.diff(begins[first : last + 1]), step_s)
@@ -252,9 +260,9 @@ def _groups(trace: str | Path) -> Iterator[tuple[str | None, str | None, np.ndar
             raise InputError(problem, file=trace, field="llm", fix=fix)
         end_s = max(last_s for *_, last_s in groups)
         for llm, service, _ in groups:
-            own = f"""SELECT arrival_s FROM {rows}
+            query = f"""SELECT arrival_s FROM {rows}
                 WHERE llm IS NOT DISTINCT FROM ? AND service IS NOT DISTINCT FROM ?"""
-            arrival_s = database.execute(own, [llm, service]).fetchnumpy()["arrival_s"]
+            arrival_s = database.execute(query, [llm, service]).fetchnumpy()["arrival_s"]
             # NaN is not in order either.
             if not (arrival_s[0] >= 0 and np.all(np.diff(arrival_s) >= 0)):
                 problem = "arrivals are not in ascending order from 0"
@@ -263,19 +271,23 @@ def _groups(trace: str | Path) -> Iterator[tuple[str | None, str | None, np.ndar
 
 
 def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
-    n_gaps, window = n_requests - 1, np.repeat(np.arange(len(n_requests)), n_requests)
+    n_gaps = n_requests - 1
+    window = np.repeat(np.arange(len(n_requests)), n_requests)
     gaps = np.diff(arrival_s, prepend=np.nan)
     gaps[np.diff(window, prepend=-1) > 0] = np.nan  # the first request of a window has no gap
     n_zero = np.bincount(window[gaps == 0], minlength=len(n_requests))
     cells = {"n_requests": n_requests, "n_zero_gaps": n_zero}
     cells |= {name: np.full(len(n_requests), np.nan) for name in _FITTED}
-    is_enough, is_at_once = n_gaps >= MIN_GAPS, n_zero == n_gaps
+    is_enough = n_gaps >= MIN_GAPS
+    is_at_once = n_zero == n_gaps
     cells["reason"] = np.full(len(n_requests), TOO_FEW, object)
     cells["reason"][is_enough & is_at_once] = ALL_AT_ONCE
     is_used = is_enough & ~is_at_once
     if is_used.any():
-        own = gaps[is_used[window]]
-        for name, values in _fit_gaps(own[~np.isnan(own)], n_gaps[is_used], step_s).items():
+        used_gaps = gaps[is_used[window]]
+        for name, values in _fit_gaps(
+            used_gaps[~np.isnan(used_gaps)], n_gaps[is_used], step_s
+        ).items():
             cells[name][is_used] = values
     return cells
 
@@ -285,7 +297,8 @@ def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: float) -> dict[str, np.nd
     first = np.cumsum(n) - n
     totals = np.add.reduceat(gaps, first)
     if np.isnan(step_s):
-        unit_s, reason = np.ones(len(n)), np.full(len(n), ALL_EQUAL, object)
+        unit_s = np.ones(len(n))
+        reason = np.full(len(n), ALL_EQUAL, object)
         fits = gamma.fit_gamma(n, totals, np.add.reduceat(np.log(gaps), first))
         is_tested = np.isfinite(fits.alpha)
     else:
@@ -300,7 +313,9 @@ def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: float) -> dict[str, np.nd
     reason[np.isfinite(fits.alpha)] = None
     ks = np.full(len(n), np.nan)
     if is_tested.any():
-        alpha, beta_s, n_own = fits.alpha[is_tested], (fits.beta * unit_s)[is_tested], n[is_tested]
+        alpha = fits.alpha[is_tested]
+        beta_s = (fits.beta * unit_s)[is_tested]
+        n_own = n[is_tested]
         ks[is_tested] = gamma.ks_distances(gaps[np.repeat(is_tested, n)], n_own, alpha, beta_s)
     alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi", "cv")}
     betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}

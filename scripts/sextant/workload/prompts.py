@@ -39,8 +39,11 @@ _EXPECTED = "conversations, messages, instruction and output, or prompt and resp
 
 
 class RandomTokens:
-    """Prompts of ids drawn uniformly from [16, vocab_size). No two of a call are equal, so that no
-    prefix cache answers one with another's work; nor, but by chance, are those of other seeds."""
+    """Prompts of ids drawn uniformly from [16, vocab_size).
+
+    No two prompts of a call are equal, so that no prefix cache answers one with another's work.
+    Prompts of different seeds are equal by chance only.
+    """
 
     def __init__(self, vocab_size: int) -> None:
         self.n_ids = vocab_size - FIRST_TOKEN_ID
@@ -49,25 +52,31 @@ class RandomTokens:
             raise InputError(f"a vocabulary of {vocab_size}", field="vocab_size", fix=fix)
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
-        """Return an int32 array of ids per length; same seed, same prompts. Raises InputError: a
-        length below 1, or a vocabulary that cannot tell so many prompts apart."""
-        n_ids, lengths = self.n_ids, _checked(lengths)
+        """Return an int32 array of ids per length; the same seed gives the same prompts.
+
+        Raises InputError: a length below 1, or a vocabulary too small for that many different
+        prompts.
+        """
+        n_ids = self.n_ids
+        lengths = _checked(lengths)
         fix = "use longer prompts or a larger vocabulary"
         for length, n_prompts in zip(*np.unique(lengths, return_counts=True), strict=True):
             if length < 64 and n_prompts > n_ids ** int(length):
                 problem = f"{n_prompts} different prompts of {length} tokens from {n_ids} token ids"
                 raise InputError(problem, field="input_tokens", fix=fix)
-        rng, prompts = np.random.default_rng(seed), [np.empty(0, np.int32)] * len(lengths)
+        rng = np.random.default_rng(seed)
+        prompts = [np.empty(0, np.int32)] * len(lengths)
         drawn = np.arange(len(lengths))
         for _ in range(_MAX_ROUNDS):
-            own, n = lengths[drawn], int(lengths[drawn].sum())
+            ends = np.cumsum(lengths[drawn])
+            n = int(lengths[drawn].sum())
             tokens = rng.integers(n_ids, size=n, dtype=np.int32) + FIRST_TOKEN_ID
-            for place, prompt in zip(drawn, np.split(tokens, np.cumsum(own)[:-1]), strict=False):
-                prompts[place] = prompt
+            for index, prompt in zip(drawn, np.split(tokens, ends[:-1]), strict=False):
+                prompts[index] = prompt
             seen: dict[tuple[int, bytes], int] = {}
-            # Longer ones that begin alike are the same: the keys stay small.
+            # Prompts that begin with the same 64 tokens count as equal: the keys stay small.
             keys = enumerate((len(prompt), prompt[:64].tobytes()) for prompt in prompts)
-            repeated = [place for place, key in keys if seen.setdefault(key, place) != place]
+            repeated = [index for index, key in keys if seen.setdefault(key, index) != index]
             if not repeated:
                 return prompts
             drawn = np.array(repeated)
@@ -75,9 +84,11 @@ class RandomTokens:
 
 
 class CorpusTokens:
-    """Prompts that are runs of a text's tokens, from seeded places; the text is a ring. No two that
-    a source ever makes begin with the same 16 tokens, so that no block of a prefix cache serves
-    two. Shorter ones, which fill no block, differ within a call."""
+    """Prompts that are runs of a text's tokens from random places; the text is a ring.
+
+    No two prompts of a source begin with the same 16 tokens, so that no block of a prefix cache
+    serves two. Shorter prompts fill no block; they differ within a call.
+    """
 
     def __init__(self, token_ids: Sequence[int] | np.ndarray) -> None:
         ids = np.asarray(token_ids, dtype=np.int32)
@@ -86,9 +97,13 @@ class CorpusTokens:
         self._used: set[bytes] = set()
 
     def prompts(self, lengths: Sequence[int] | np.ndarray, seed: Seed) -> list[np.ndarray]:
-        """Return a prompt per length. The same calls of a new source give the same prompts. Raises
-        InputError: a length below 1 or above the text's, or no unused run is left."""
-        lengths, short, prompts = _checked(lengths), set[bytes](), list[np.ndarray]()
+        """Return a prompt per length. The same calls of a new source give the same prompts.
+
+        Raises InputError: a length below 1 or above the text's, or no unused run is left.
+        """
+        lengths = _checked(lengths)
+        short = set[bytes]()
+        prompts = list[np.ndarray]()
         if len(lengths) and lengths.max() > self.n_tokens:
             problem = f"a prompt of {lengths.max()} tokens from a text of {self.n_tokens}"
             fix = "give a longer text, or cap the workload's inputs"
@@ -96,8 +111,8 @@ class CorpusTokens:
         starts = np.random.default_rng(seed).integers(self.n_tokens, size=len(lengths))
         for length, start in zip(lengths.tolist(), starts.tolist(), strict=True):
             used = short if length < _BLOCK_TOKENS else self._used
-            for place in range(start, start + self.n_tokens):
-                first = place % self.n_tokens
+            for candidate in range(start, start + self.n_tokens):
+                first = candidate % self.n_tokens
                 key = self._ring[first : first + min(length, _BLOCK_TOKENS)].tobytes()
                 if key not in used:  # where a run is taken, the next one serves
                     used.add(key)
@@ -113,9 +128,12 @@ class CorpusTokens:
 def load_prompt_source(
     path: str | Path, tokenizer: "Tokenizer | str | Path", *, vocab_size: int | None = None
 ) -> CorpusTokens:
-    """Read the text that prompts are cut from, plain (UTF-8) or the prompts of a prompt/response
-    file (`.json`, `.jsonl`), and tokenize it without special tokens. InputError: a file that is
-    missing, malformed or without text, or one with a token beyond `vocab_size`."""
+    """Read the text that prompts are cut from, and tokenize it without special tokens.
+
+    The file is plain text (UTF-8), or has prompts and responses (`.json`, `.jsonl`), of which the
+    prompts are taken. Raises InputError: a file that is missing, malformed or without text, or has
+    a token beyond `vocab_size`.
+    """
     path = Path(path)
     if path.suffix in (".json", ".jsonl"):
         texts = [text for turns in _read_turns(path) for role, text in turns if role == "user"]
@@ -125,7 +143,7 @@ def load_prompt_source(
         except (OSError, UnicodeDecodeError) as error:
             fix = "give a file of UTF-8 text"
             raise InputError(f"no text to read: {error}", file=path, fix=fix) from error
-    ids = [np.array(own, np.int32) for own in _encoded(load_tokenizer(tokenizer), texts)]
+    ids = [np.array(text_ids, np.int32) for text_ids in _encoded(load_tokenizer(tokenizer), texts)]
     tokens = np.concatenate([np.empty(0, np.int32), *ids])
     if not len(tokens):
         raise InputError("there is no text", file=path, fix="give a file with some text")
@@ -143,9 +161,11 @@ def _encoded(tokenizer: "Tokenizer", texts: list[str]) -> Iterator[list[int]]:
 
 
 def prompt_text(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
-    """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`. Neither
-    a run cut out of a text nor random ids need encode to as many by themselves: then the end is cut
-    off or continued with " a". Raises InputError: no text of so many was found."""
+    """Return a text that the LLM's own tokenizer turns into as many tokens as `token_ids`.
+
+    The text of a run cut out of another text, or of random ids, may have more or fewer tokens. Then
+    its end is cut off or continued with " a". Raises InputError: no text of that length was found.
+    """
     wanted = len(token_ids)
     text = tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
     for n_spare in range(_MAX_REPAIRS):
@@ -194,34 +214,40 @@ def load_tokenizer(tokenizer: "Tokenizer | str | Path") -> "Tokenizer":
 def read_conversations(
     path: str | Path, tokenizer: "Tokenizer | str | Path"
 ) -> tuple["pd.DataFrame", int, dict[str, int]]:
-    """Return the lengths of a file's requests, its number of items, and how often what of `_EMPTY`
-    made no request. A response is a request, whose input is all of the conversation before it,
-    without chat template and special tokens; turns of one side in a row are one. InputError: no
-    such file, an item in none of the forms, or no request."""
+    """Return the lengths of a file's requests, its number of items, and what made no request.
+
+    Each response is a request. Its input is all of the conversation before it, without chat
+    template and special tokens. Turns of one side in a row are one. What made no request is counted
+    by the names of `_EMPTY`. Raises InputError: no such file, an item in none of the forms, or no
+    request.
+    """
     import pandas as pd
 
     items = list(_read_turns(Path(path)))
     texts = [text for turns in items for _, text in turns]
     counts = map(len, _encoded(load_tokenizer(tokenizer), texts))
-    rows, n_empty = [], dict.fromkeys(_EMPTY, 0)
+    rows = []
+    n_empty = dict.fromkeys(_EMPTY, 0)
     for turns in items:
-        n_before, is_asked = 0, False
+        n_before = 0
+        is_asked = False
         for role, side in groupby(turns, key=lambda turn: turn[0]):
-            own = [(text != "", next(counts)) for _, text in side]
-            has_text, n_own = any(text for text, _ in own), sum(n for _, n in own)
+            messages = [text for _, text in side]
+            has_text = any(text != "" for text in messages)
+            n_tokens = sum(next(counts) for _ in messages)
             if role == "assistant":
                 if not has_text:
                     n_empty["responses_without_text"] += 1
                 elif not is_asked:
                     n_empty["responses_without_prompt"] += 1
-                elif not (n_before and n_own):
+                elif not (n_before and n_tokens):
                     n_empty["requests_without_tokens"] += 1
                 else:
-                    rows.append((n_before, n_own))
+                    rows.append((n_before, n_tokens))
                 is_asked = False
             elif role == "user" and has_text:
                 is_asked = True
-            n_before += n_own
+            n_before += n_tokens
         n_empty["prompts_without_response"] += is_asked
     if not rows:
         problem = f"no prompt with a response in {len(items)} items"
@@ -239,7 +265,8 @@ def _read_turns(path: Path) -> Iterator[list[tuple[str, str]]]:
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: {error}", file=path, fix="convert it to UTF-8") from error
     # Not splitlines: JSON text may hold line separators that do not end a line of JSON Lines.
-    is_list, lines = text.lstrip().startswith("["), enumerate(text.split("\n"), start=1)
+    is_list = text.lstrip().startswith("[")
+    lines = enumerate(text.split("\n"), start=1)
     pieces: Iterable[tuple[int | None, str]]
     pieces = [(None, text)] if is_list else ((n, line) for n, line in lines if line.strip())
     for line, piece in pieces:
@@ -247,7 +274,8 @@ def _read_turns(path: Path) -> Iterator[list[tuple[str, str]]]:
             parsed = json.loads(piece)
         except (json.JSONDecodeError, RecursionError) as error:
             problem = f"not JSON: {getattr(error, 'msg', 'nested too deeply')}"
-            line, fix = line or getattr(error, "lineno", None), "give a JSON list, or one JSON "
+            line = line or getattr(error, "lineno", None)
+            fix = "give a JSON list, or one JSON "
             raise InputError(problem, file=path, row=line, fix=fix + "object a line") from error
         for number, item in enumerate(parsed if is_list else [parsed], start=1):
             try:
@@ -274,13 +302,13 @@ def _turns(item: Any) -> list[tuple[str, str]]:
                 raise InputError(f"a turn of '{turn.get(speaker)}'", field=speaker, fix=fix)
             turns.append((role, _text(turn, text)))
         return turns
-    asked = [pair for pair in _PAIRS if pair[0] in item]
-    if not asked:
+    pairs = [pair for pair in _PAIRS if pair[0] in item]
+    if not pairs:
         raise InputError("neither turns nor a prompt", fix=f"give {_EXPECTED}")
-    pair = next((pair for pair in asked if pair[1] in item), None)
+    pair = next((pair for pair in pairs if pair[1] in item), None)
     if pair is None:
-        fix = f"give it in addition to '{asked[0][0]}'"
-        raise InputError("missing", field=asked[0][1], fix=fix)
+        fix = f"give it in addition to '{pairs[0][0]}'"
+        raise InputError("missing", field=pairs[0][1], fix=fix)
     prompt, response = (_text(item, name) for name in pair)
     extra = _text(item, "input") if pair[0] == "instruction" else ""
     # Alpaca's own template separates them in this way, too.

@@ -55,10 +55,11 @@ def load_request_model(path: str | Path) -> RequestModel:
         raise InputError("there is no request model", file=path, fix="fit the workload first")
     fix = f"{MAKE_WORKLOAD_AGAIN}; of your own, give a Parquet file with a row for each joint bin"
     stored = read_parquet(path, fix=fix).to_pandas()
-    frame, known = stored.rename(columns=ALIASES), [*PARAMETERS, *WEIGHT_COLUMNS]
+    frame = stored.rename(columns=ALIASES)
+    known_columns = [*PARAMETERS, *WEIGHT_COLUMNS]
     for source, name in zip(stored.columns, frame.columns, strict=True):
-        if name not in known:
-            fix = f"the columns are {', '.join([*known, *ALIASES])}"
+        if name not in known_columns:
+            fix = f"the columns are {', '.join([*known_columns, *ALIASES])}"
             raise InputError("unknown column", file=path, field=source, fix=fix)
         if list(frame.columns).count(name) > 1:
             fix = f"leave one column for {name}"
@@ -84,14 +85,16 @@ def load_request_model(path: str | Path) -> RequestModel:
 
 
 def _check_values(column: pd.Series, path: Path) -> None:
-    known = column if column.name in WEIGHT_COLUMNS else column.dropna()
+    values = column if column.name in WEIGHT_COLUMNS else column.dropna()
     if column.name in request_model.BOOLEANS:
-        is_sound, wanted = known.isin([True, False]), "true or false"
+        is_sound = values.isin([True, False])
+        wanted = "true or false"
     else:
-        lowest, highest = _LOWEST.get(column.name, 0), _HIGHEST.get(column.name, np.inf)
+        lowest = _LOWEST.get(column.name, 0)
+        highest = _HIGHEST.get(column.name, np.inf)
         # A text that looks like a number would be drawn as a text.
-        is_text = not pd.api.types.is_numeric_dtype(known)
-        numbers = pd.Series(np.nan, known.index) if is_text else known
+        is_text = not pd.api.types.is_numeric_dtype(values)
+        numbers = pd.Series(np.nan, values.index) if is_text else values
         is_sound = numbers.between(lowest, highest) & np.isfinite(numbers)
         wanted = f"a number from {lowest} to {highest}".replace(" to inf", " on")
         if column.name in request_model.INTEGERS:
@@ -99,7 +102,7 @@ def _check_values(column: pd.Series, path: Path) -> None:
             wanted = f"a whole number from {lowest} to {MAX_INT32}"
     if not is_sound.all():
         row = int(is_sound.idxmin())
-        fix = f"give {wanted}" + ("" if known is column else ", or null")
+        fix = f"give {wanted}" + ("" if values is column else ", or null")
         problem = f"a value of {column[row]}"
         raise InputError(problem, file=path, row=row + 1, field=column.name, fix=fix)
 
@@ -162,7 +165,8 @@ def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     start = [np.log(median), np.log(np.log(p90 / median) / scipy.stats.norm.ppf(0.9))]
     mu, log_sigma = scipy.optimize.root(misses, start, tol=1e-12).x
     edges = np.arange(highest + 1) + 0.5
-    edges[0], edges[-1] = 0.0, highest
+    edges[0] = 0.0
+    edges[-1] = highest
     with np.errstate(divide="ignore"):
         below = scipy.stats.norm.cdf((np.log(edges) - mu) / np.exp(log_sigma))
     return np.arange(1, highest + 1), np.diff(below) / below[-1]
@@ -200,8 +204,10 @@ def fit_zipf(
     highest = int(values[-1]) if highest is None else int(highest)
     logs = _logs(lowest, highest)
     is_inside = (values >= lowest) & (values <= highest)
-    inside, weight = values[is_inside], weights[is_inside]
-    n, n_outside = int(weight.sum()), int(weights[~is_inside].sum())
+    inside = values[is_inside]
+    weight = weights[is_inside]
+    n = int(weight.sum())
+    n_outside = int(weights[~is_inside].sum())
     if len(inside) < 2:
         problem = f"{len(inside)} distinct lengths from {lowest} to {highest}"
         raise InputError(problem, field="tokens", fix="a Zipf fit needs two or more")
@@ -264,9 +270,11 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
     """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8), of
     about equally many requests, all served: a row a bin, ascending, with `input_lo`, `input_hi`
     (least and largest input), `n`, and of the outputs `mean` and `_PERCENTILES`, in tokens."""
-    inputs, outputs = np.asarray(input_tokens, float), np.asarray(output_tokens, float)
+    inputs = np.asarray(input_tokens, float)
+    outputs = np.asarray(output_tokens, float)
     order = np.argsort(inputs, kind="stable")
-    inputs, outputs = inputs[order], outputs[order]
+    inputs = inputs[order]
+    outputs = outputs[order]
     distinct, counts = np.unique(inputs.astype(np.int64), return_counts=True)
     starts = request_model.bin_starts(counts, n_bins)
     rows = []
@@ -278,12 +286,13 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
 
 
 def _weighted_lengths(tokens: Tokens, counts: Tokens | None) -> tuple[np.ndarray, np.ndarray]:
-    given = np.asarray(tokens, float)
-    if not np.all((given == np.rint(given)) & (given >= 0)):  # NaN is unequal to itself
-        problem, fix = "not all are whole numbers of 0 or more", "drop missing and failed requests "
+    lengths = np.asarray(tokens, float)
+    if not np.all((lengths == np.rint(lengths)) & (lengths >= 0)):  # NaN is unequal to itself
+        problem = "not all are whole numbers of 0 or more"
+        fix = "drop missing and failed requests "
         raise InputError(problem, field="tokens", fix=f"{fix}first")
-    weights = np.ones(len(given)) if counts is None else np.asarray(counts, float)
-    values, place = np.unique(given[weights > 0], return_inverse=True)
+    weights = np.ones(len(lengths)) if counts is None else np.asarray(counts, float)
+    values, index = np.unique(lengths[weights > 0], return_inverse=True)
     if not len(values):
         raise InputError("there is no length", field="tokens", fix="give lengths of requests")
-    return values.astype(np.int64), np.bincount(place, weights[weights > 0])
+    return values.astype(np.int64), np.bincount(index, weights[weights > 0])

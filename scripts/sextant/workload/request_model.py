@@ -57,9 +57,11 @@ NO_CAPS = LengthCaps()
 
 @dataclass(frozen=True)
 class RequestModel:
-    """A sparse joint histogram over request parameters. `frame` has one row per non-empty joint
-    bin: a value per parameter (its bin's mean; null is a bin of its own) and `count`, or
-    `probability` for a model published without counts."""
+    """A sparse joint histogram over request parameters.
+
+    `frame` has one row per non-empty joint bin: a value per parameter (its bin's mean; null is a
+    bin of its own) and `count`, or `probability` for a model published without counts.
+    """
 
     frame: pd.DataFrame
 
@@ -75,9 +77,11 @@ class RequestModel:
         return self.frame[name].to_numpy(float)
 
     def sample(self, n: int, *, seed: Seed, sampler: str = "joint") -> pd.DataFrame:
-        """Draw `n` independent requests: one row each, a column per parameter. The sampler `joint`
-        draws whole joint bins; `independent`, the ablation of LLM-Pilot (V-A), each parameter by
-        itself. Raises InputError: no such sampler."""
+        """Draw `n` independent requests: one row each, a column per parameter.
+
+        The sampler `joint` draws whole joint bins. The sampler `independent`, the ablation of
+        LLM-Pilot (V-A), draws each parameter by itself. Raises InputError: no such sampler.
+        """
         if sampler == "joint":
             rows = _draw_places(self.weights, n, seed)
             return self.frame[self.parameters].take(rows).reset_index(drop=True)
@@ -87,8 +91,8 @@ class RequestModel:
         drawn = {}
         for number, name in enumerate(self.parameters):
             # Values in ascending order, null last.
-            place, values = pd.factorize(self.frame[name], sort=True, use_na_sentinel=False)
-            weights = np.bincount(place, self.weights)
+            index, values = pd.factorize(self.frame[name], sort=True, use_na_sentinel=False)
+            weights = np.bincount(index, self.weights)
             drawn[name] = values.array.take(_draw_places(weights, n, child_seed(seed, number)))
         return pd.DataFrame(drawn)
 
@@ -109,12 +113,16 @@ def _draw_places(weights: np.ndarray, n: int, seed: Seed) -> np.ndarray:
 
 
 def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
-    """Cut values, `counts` of each in their order, into at most `n_bins` runs of about equal count.
-    Returns the index of each run's first value, of a cut whose most crowded run is smallest."""
+    """Cut ascending values into at most `n_bins` runs of about equal count.
+
+    `counts` has the number of each value. Returns the index of each run's first value. Of all cuts,
+    the one is taken whose most crowded run is smallest.
+    """
     if len(counts) <= n_bins:
         return np.arange(len(counts))
     cumulative = np.concatenate([[0], np.cumsum(counts)])
-    low, high = 1, int(cumulative[-1])
+    low = 1
+    high = int(cumulative[-1])
     while low < high:
         middle = (low + high) // 2
         if len(_runs(cumulative, middle, n_bins + 1)) <= n_bins:
@@ -126,7 +134,8 @@ def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
 
 def _runs(cumulative: np.ndarray, most: int, limit: int) -> list[int]:
     """Return the starts of the longest runs of at most `most` each; stop after `limit`."""
-    starts, n_values = [0], len(cumulative) - 1
+    starts = [0]
+    n_values = len(cumulative) - 1
     while len(starts) < limit:
         begin = starts[-1]
         reach = np.searchsorted(cumulative, cumulative[begin] + most, side="right") - 1
@@ -163,7 +172,8 @@ def independent_model(
     inputs: tuple[np.ndarray, np.ndarray], outputs: tuple[np.ndarray, np.ndarray]
 ) -> RequestModel:
     """Return the request model of independent lengths: distinct ones and their probabilities."""
-    (input_tokens, p_input), (output_tokens, p_output) = inputs, outputs
+    input_tokens, p_input = inputs
+    output_tokens, p_output = outputs
     columns = {
         "input_tokens": np.repeat(input_tokens, len(output_tokens)).astype(np.int32),
         "output_tokens": np.tile(output_tokens, len(input_tokens)).astype(np.int32),
@@ -177,8 +187,8 @@ class ServedRequests:
     """The requests of a trace that did not fail, counted."""
 
     frame: pd.DataFrame
-    """One row per combination, in ascending order: each parameter that is ever known as float64
-    (NaN: null)."""
+    """One row per combination, in ascending order; a float64 column (NaN: null) per parameter that
+    has any value."""
     counts: np.ndarray  # (rows,) requests of each
     n_failed: int
     n_clipped: Mapping[str, int]  # requests above the cap on a parameter, which were cut to it
@@ -200,50 +210,66 @@ class ServedRequests:
         return cls(frame[names], frame["n"].to_numpy(), n_failed, n_clipped)
 
     def fit(self, n_bins: int = N_BINS) -> RequestModel:
-        """Return the joint histogram. Each parameter is cut into at most `n_bins` intervals of
-        about equal count; a value becomes its interval's mean, whole numbers rounded, halves up
-        (docs/workloads.md says why not its centre)."""
+        """Return the joint histogram.
+
+        Each parameter is cut into at most `n_bins` intervals of about equal count. A value becomes
+        its interval's mean, whole numbers rounded, halves up (docs/workloads.md says why not the
+        centre).
+        """
         if n_bins < 1:
             raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
-        bins, means = pd.DataFrame({"count": self.counts}), {}
+        bins = pd.DataFrame({"count": self.counts})
+        means = {}
         for name, column in self.frame.items():
-            place, values = pd.factorize(column, sort=True)
-            counts = np.bincount(place[place >= 0], self.counts[place >= 0]).astype(np.int64)
+            value_index, values = pd.factorize(column, sort=True)
+            is_known = value_index >= 0
+            counts = np.bincount(value_index[is_known], self.counts[is_known]).astype(np.int64)
             starts = bin_starts(counts, max(n_bins, 2) if name in BOOLEANS else n_bins)
-            own = np.add.reduceat(values * counts, starts) / np.add.reduceat(counts, starts)
+            bin_means = np.add.reduceat(values * counts, starts) / np.add.reduceat(counts, starts)
             # Summing may move the mean of equal values by a rounding error.
-            own = np.where(np.diff(starts, append=len(values)) == 1, values[starts], own)
-            own = np.floor(own + 0.5) if name in INTEGERS else own
+            bin_means = np.where(
+                np.diff(starts, append=len(values)) == 1, values[starts], bin_means
+            )
+            bin_means = np.floor(bin_means + 0.5) if name in INTEGERS else bin_means
             # Null is the last bin.
-            means[name] = np.append(own, np.nan)
-            found = np.searchsorted(starts, place, side="right") - 1
-            bins[name] = np.where(place >= 0, found, len(starts))
+            means[name] = np.append(bin_means, np.nan)
+            bin_index = np.searchsorted(starts, value_index, side="right") - 1
+            bins[name] = np.where(is_known, bin_index, len(starts))
         joint = bins.groupby(list(means), as_index=False)["count"].sum()
-        columns = (pd.Series(own[joint[name]], name=name) for name, own in means.items())
+        columns = (
+            pd.Series(bin_means[joint[name]], name=name) for name, bin_means in means.items()
+        )
         frame = pd.DataFrame({column.name: typed(column) for column in columns})
         return RequestModel(frame.assign(count=joint["count"]))
 
 
 @contextmanager
 def _served(trace: Trace) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str], int]]:
-    """Yield a database with the view `served`, the parameters ever known, the failed requests."""
+    """Yield a database with the view `served`, and two facts of the trace.
+
+    The facts are the parameters with any value, and the number of failed requests.
+    """
     if isinstance(trace, pd.DataFrame):
         # A column without any value has no type of its own.
-        file, rows, given = None, "given", trace.dropna(axis="columns", how="all")
-        stored = list(given.columns)
+        file = None
+        rows = "given"
+        frame = trace.dropna(axis="columns", how="all")
+        stored = list(frame.columns)
     else:
         stored = require_trace(trace).schema_arrow.names
-        file, rows, given = Path(trace), parquet_rows(trace), None
+        file = Path(trace)
+        rows = parquet_rows(trace)
+        frame = None
     with duckdb.connect() as database, reading(file or "", duckdb.Error, fix=MAKE_TRACE_AGAIN):
         database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
         database.execute(f"SET temp_directory = {sql_text(tempfile.gettempdir())}")
-        if given is not None:
-            database.register("given", given)
+        if frame is not None:
+            database.register("given", frame)
         succeeded = "status IS DISTINCT FROM 'failed'" if "status" in stored else "true"
         database.execute(f"CREATE TEMP VIEW served AS FROM {rows} WHERE {succeeded}")
         names = [name for name in PARAMETERS if name in stored]
-        known = "".join(f", count({name})" for name in names)
-        n, *n_known = database.execute(f"SELECT count(*){known} FROM served").fetchall()[0]
+        value_counts = "".join(f", count({name})" for name in names)
+        n, *n_known = database.execute(f"SELECT count(*){value_counts} FROM served").fetchall()[0]
         names = [name for name, n_own in zip(names, n_known, strict=True) if n_own]
         if not names:
             fix = "give a trace with requests that succeeded"

@@ -43,59 +43,67 @@ class TraceBlocks:
         return np.repeat(np.arange(len(self.ends)), np.diff(self.ends, prepend=0))
 
     @property
-    def place(self) -> np.ndarray:
+    def depth(self) -> np.ndarray:
         """(all blocks,) how many blocks of the request come before."""
         return np.arange(len(self.ids)) - self.starts[self.request]
 
     @property
     def tokens(self) -> np.ndarray:
         """(all blocks,) input tokens that each block holds."""
-        left = self.input_tokens[self.request] - self.place * self.block_tokens
+        left = self.input_tokens[self.request] - self.depth * self.block_tokens
         return np.minimum(left, self.block_tokens)
 
     def prefixes(self) -> np.ndarray:
         """(all blocks,) numbers from 0 on: equal where a block and all before it are equal."""
-        # A sum does not depend on the order of its terms, so each id is mixed with its place.
-        sums = np.cumsum(mixed(self.ids, self.place))
+        # A sum does not depend on the order of its terms, so each id is mixed with its depth.
+        sums = np.cumsum(mixed(self.ids, self.depth))
         before = np.concatenate([np.zeros(1, np.uint64), sums])[self.starts]
         return np.unique(sums - before[self.request], return_inverse=True)[1]
 
     def at(self, requests: np.ndarray) -> Self:
-        """Return some of the requests, by their places, in this order."""
-        starts, n = self.starts[requests], np.diff(self.ends, prepend=0)[requests]
+        """Return the requests with these indices, in this order."""
+        starts = self.starts[requests]
+        n = np.diff(self.ends, prepend=0)[requests]
         ends = np.cumsum(n)
         ids = self.ids[np.arange(n.sum()) + np.repeat(starts - (ends - n), n)]
         columns = (self.arrival_s, self.input_tokens, self.output_tokens)
-        arrival_s, inputs, outputs = (each[requests] for each in columns)
+        arrival_s, inputs, outputs = (column[requests] for column in columns)
         return type(self)(arrival_s, inputs, outputs, ids, ends, self.block_tokens)
 
     def chains(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (n,) a chain for each request, -1 for none, and (n,) the tokens it has of it.
+        """Return (n,) the chain of each request, -1: none, and (n,) the tokens shared with it.
 
-        Shared prefixes are a tree, a chain one way through it, to where no two requests go on
-        alike. A request is on the chain of the last one that had the last block which it shares;
-        the first one on the chain along which most go on from there.
+        The blocks that two or more requests have are a tree of prefixes. A chain is one path from
+        its root to a leaf. A request follows the tree up to the last block that it shares; several
+        chains may pass there. It joins the chain of the request before it that had this block. The
+        first request at a block joins the chain that most requests follow from there.
         """
-        node, place = self.prefixes(), self.place
+        node = self.prefixes()
+        depth = self.depth
         count = np.bincount(node, minlength=1)
         is_shared = count[node] > 1
         n_shared = np.bincount(self.request[is_shared], minlength=len(self.ends))
         # From each shared block to the one after it that most requests have, and on to the end.
         after = np.arange(len(count))
-        is_next = is_shared & (place > 0)
-        before, own = node[np.flatnonzero(is_next) - 1], node[is_next]
-        order = np.argsort(count[own], kind="stable")
-        after[before[order]] = own[order]
+        is_next = is_shared & (depth > 0)
+        before = node[np.flatnonzero(is_next) - 1]
+        following = node[is_next]
+        order = np.argsort(count[following], kind="stable")
+        after[before[order]] = following[order]
         while not np.array_equal(after, further := after[after]):
             after = further
-        has_any, last = n_shared > 0, self.starts + n_shared - 1
-        chain, end = np.full(len(self.ends), -1), np.full(len(self.ends), -1)
+        has_any = n_shared > 0
+        last = self.starts + n_shared - 1
+        chain = np.full(len(self.ends), -1)
+        end = np.full(len(self.ends), -1)
         end[has_any] = node[last[has_any]]
         chain[has_any] = after[end[has_any]]
-        # Where ways part, many requests may end: they follow the others, so that none is crowded.
+
+        # Many requests may end where chains part: they follow the others, so that no chain is
+        # crowded.
         is_inner = has_any & (chain != end)
         passed = np.flatnonzero(is_shared & np.isin(node, end[is_inner]))
-        passed = passed[np.lexsort((-place[passed], self.request[passed]))]
+        passed = passed[np.lexsort((-depth[passed], self.request[passed]))]
         used = dict[int, int]()
         for request, block in zip(self.request[passed], node[passed], strict=True):
             if block == end[request]:
@@ -104,15 +112,18 @@ class TraceBlocks:
         return chain, np.minimum(n_shared * self.block_tokens, self.input_tokens)
 
     def draws(self, request: int, below: int, *seed: int) -> np.ndarray:
-        """Return what a prompt of a request is made of: (its input tokens,) numbers below `below`,
-        for the same `seed` the same as another's as far as their ids are, else independent."""
-        place = np.arange(self.input_tokens[request])
-        own = self.ids[self.ends[request - 1] if request else 0 : self.ends[request]]
-        key = np.full(len(place), ~request)  # ids are not below 0
-        if len(own):
-            n_shared = min(len(own) * self.block_tokens, len(place))
-            key[:n_shared] = own[place[:n_shared] // self.block_tokens]
-        return mixed(*seed, key, place) % np.uint64(below)
+        """Return numbers below `below` to make a prompt of, one for each input token of a request.
+
+        With the same `seed`, two requests have the same numbers as far as their block ids are the
+        same, and independent ones after that.
+        """
+        position = np.arange(self.input_tokens[request])
+        block_ids = self.ids[self.ends[request - 1] if request else 0 : self.ends[request]]
+        key = np.full(len(position), ~request)  # ids are not below 0
+        if len(block_ids):
+            n_shared = min(len(block_ids) * self.block_tokens, len(position))
+            key[:n_shared] = block_ids[position[:n_shared] // self.block_tokens]
+        return mixed(*seed, key, position) % np.uint64(below)
 
 
 def read_shared_blocks(trace: str | Path) -> TraceBlocks:
@@ -123,7 +134,8 @@ def read_shared_blocks(trace: str | Path) -> TraceBlocks:
     table = read_parquet(trace, [*wanted, *[HASH_IDS] * has_ids], fix=MAKE_TRACE_AGAIN)
     arrival_s, inputs, outputs = (table[name].to_numpy() for name in wanted)
     if not has_ids:
-        no_ids, ends = np.empty(0, np.int64), np.zeros(len(table), np.int64)
+        no_ids = np.empty(0, np.int64)
+        ends = np.zeros(len(table), np.int64)
         return TraceBlocks(arrival_s, inputs, outputs, no_ids, ends, 0)
     block_tokens = read_provenance(trace).get("block_tokens")
     if not isinstance(block_tokens, int) or block_tokens < 1:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from sextant.workload.generators import Seed
 
-FITTED, REPLAY = "fitted", "replay"
+FITTED = "fitted"
+REPLAY = "replay"
 NAMES = (FITTED, "gamma", "rescaled", REPLAY)
 """The arrivals of a fitted workload: the model that the fit has chosen, and each by itself."""
 TIMES_FILE = "arrivals.parquet"  # the trace's own times, in a workload's folder
@@ -95,22 +96,24 @@ def read_turns(trace: str | Path, arrival_s: np.ndarray, rows: np.ndarray) -> Tu
     codes = table["session_id"].combine_chunks().dictionary_encode().indices
     session = codes.fill_null(-1).to_numpy(zero_copy_only=False)
     if len(np.unique(session[session >= 0])) == (session >= 0).sum():
-        problem, fix = "no session has two requests", "leave out --sessions"
+        problem = "no session has two requests"
+        fix = "leave out --sessions"
         raise InputError(problem, file=trace, field="session_id", fix=fix)
     if table["e2e_ms"].null_count == len(table):
         problem = "without answers' times it is not known how long somebody thought"
         raise InputError(problem, file=trace, field="e2e_ms", fix="leave out --sessions")
     end_s = arrival_s + np.nan_to_num(table["e2e_ms"].to_numpy()) / 1e3
     is_ok = pc.equal(table["status"], "ok").to_numpy()
-    parent, think_s = np.full(len(rows), -1), np.zeros(len(rows))
+    parent = np.full(len(rows), -1)
+    think_s = np.zeros(len(rows))
     ended: dict[int, list[tuple[float, int]]] = {}
-    for place in np.flatnonzero(session >= 0).tolist():
-        own = ended.setdefault(int(session[place]), [])
-        if n := bisect_right(own, (arrival_s[place], len(rows))):
-            at_s, parent[place] = own[n - 1]
-            think_s[place] = arrival_s[place] - at_s
-        if is_ok[place]:
-            insort(own, (float(end_s[place]), place))
+    for index in np.flatnonzero(session >= 0).tolist():
+        answers = ended.setdefault(int(session[index]), [])
+        if n := bisect_right(answers, (arrival_s[index], len(rows))):
+            at_s, parent[index] = answers[n - 1]
+            think_s[index] = arrival_s[index] - at_s
+        if is_ok[index]:
+            insort(answers, (float(end_s[index]), index))
     return Turns(session, parent, think_s)
 
 
@@ -132,7 +135,8 @@ class Recorded(generators.Arrivals):
             problem = "the arrivals of the trace are not there to replay"
             raise InputError(problem, file=self.file, fix=MAKE_WORKLOAD_AGAIN)
         table = read_parquet(self.file, ["arrival_s"], fix=MAKE_WORKLOAD_AGAIN)
-        times, begin_s = _ascending(table, self.file, MAKE_WORKLOAD_AGAIN), 0.0
+        times = _ascending(table, self.file, MAKE_WORKLOAD_AGAIN)
+        begin_s = 0.0
         if self.rate_factor != 1:
             times = generators.multiplied(times, self.rate_factor)[0]
         # Again from one mean gap after the last on.
@@ -184,7 +188,8 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     start_s, lasting_s, n_requests, alpha = (
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
     )
-    alpha, expected = np.where(np.isnan(alpha), 1.0, alpha), n_requests / beta_factor
+    alpha = np.where(np.isnan(alpha), 1.0, alpha)
+    expected = n_requests / beta_factor
     if not expected.any():
         return np.zeros(0)
     columns = (values.tolist() for values in (start_s - start_s[0], lasting_s, expected, alpha))
@@ -210,9 +215,9 @@ def arrivals_to_plain(process: generators.Arrivals) -> dict[str, Any]:
 
 def arrivals_from_plain(values: Mapping[str, Any]) -> generators.Arrivals:
     """Read an arrival process as a definition has it: its `kind` and its fields."""
-    given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    del given["kind"]
-    return PROCESSES[values["kind"]](**given)
+    parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    del parameters["kind"]
+    return PROCESSES[values["kind"]](**parameters)
 
 
 def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str, Any]) -> Path:
@@ -231,17 +236,22 @@ def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str
 
 
 def arrivals_to_json(
-    model: generators.ArrivalModel, choice: Mapping[str, Any] | None = None, **facts: Any
+    model: generators.ArrivalModel,
+    facts: Mapping[str, Any],
+    choice: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what `arrivals.json` holds: a Gamma fit, a choice (`model`, `why` and `models`; None:
-    there is no trace), and where they come from."""
+    """Return what `arrivals.json` holds: a Gamma fit, the facts that it follows from, and a choice.
+
+    The choice is `model`, `why` and `models`; None: there is no trace.
+    """
     choice = choice or {"model": None, "why": model.reason, "models": {}}
     return {"distribution": "gamma", **asdict(model), **choice, "fit": facts}
 
 
 def load_arrivals(path: str | Path) -> generators.ArrivalModel:
     """Read the Gamma fit from a workload's folder or its `arrivals.json`; see `read_stored`."""
-    stored, names = read_stored(path), generators.ArrivalModel.__dataclass_fields__
+    stored = read_stored(path)
+    names = generators.ArrivalModel.__dataclass_fields__
     return generators.ArrivalModel(**{name: stored[name] for name in names})
 
 
@@ -274,7 +284,8 @@ def read_stored(path: str | Path) -> dict[str, Any]:
 
 def fitted_arrivals(folder: str | Path, name: str = FITTED) -> generators.Arrivals:
     """Return a workload's arrivals by one of `NAMES`, passed or not; InputError: none, damaged."""
-    folder, stored = Path(folder), read_stored(folder)
+    folder = Path(folder)
+    stored = read_stored(folder)
     model = stored["model"] if name == FITTED else name
     if stored["model"] is None:
         raise _without(folder, name, stored["why"])
