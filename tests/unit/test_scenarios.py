@@ -89,7 +89,7 @@ def test_a_workloads_arrivals_reach_each_level(tmp_path):
     models = {"gamma": {"process": arrivals_to_plain(own), "reason": None}}
     choice = {"model": "gamma", "why": "it is the simplest", "models": models}
     fit = fit_arrivals(own.times(n=5000, seed=1))
-    write_json(tmp_path / "arrivals.json", arrivals_to_json(fit, choice))
+    write_json(tmp_path / "arrivals.json", arrivals_to_json(fit, {}, choice))
     for level in (16.0, 4.0):
         asked = scenario(**FITTED)
         assert scenario_of(json.loads(json.dumps(plain(asked)))) == asked

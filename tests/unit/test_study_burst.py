@@ -5,7 +5,8 @@ import pytest
 
 from cells import TOO_LARGE, failed_request, request, study_data, write_cell
 from sextant.points.cell_files import read_cell
-from sextant.studies.burst import analyse, phases
+from sextant.studies.burst import analyse
+from sextant.studies.burst_phases import phases
 
 ALPHA, BETA, API, WARMUP, CONVERSATION, THETA = 4.0, 5.0, 3.0, 1.0, 2.0, 6.0
 

@@ -52,6 +52,7 @@ def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKe
                 fix = f"shorten one of its ids: {most} together fit into a file name"
                 raise row.error(problem, None, fix)
             cells.setdefault(row.get("choose", row.get("study")), {})[cell] = None
+
     return {study: tuple(keys) for study, keys in cells.items()}
 
 
@@ -112,6 +113,7 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
     path = chosen_path(config)
     if not candidates or not path.exists():
         return {}
+
     pairs = {(key.llm_id, key.gpu_profile_id): key for key in candidates}
     chosen = {}
     for row in load_sheet(path, ChosenCellRow):
@@ -121,6 +123,7 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
             raise row.error(f"{row['levels']} do not ascend", "levels", fix)
         if key := pairs.get((row["llm_id"], row["gpu_profile_id"])):
             chosen[key] = users
+
     return chosen
 
 
@@ -229,6 +232,7 @@ def cell_definition(
         }
     else:
         made_from |= {name: workload[name] for name in _ORIGIN if name in workload}
+
     definition = {
         "source": config["source"],
         **asdict(key),
@@ -247,6 +251,7 @@ def cell_definition(
     }
     if isinstance(scenario, Burst):
         definition["windows_sha256"] = sha256_once(WINDOWS_FILE)
+
     return definition
 
 
@@ -307,6 +312,7 @@ def is_workload_of(
         wanted |= {"n_bins": row.get("n_bins", N_BINS), "seed": seed, "inputs_sha256": source}
     if wanted.keys() - recorded.keys():
         return None
+
     return all(recorded[name] == value for name, value in wanted.items())
 
 

@@ -40,22 +40,27 @@ def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: s
     paths = config["sheets"]
     for workload in experiment.workloads.values():
         _check_origin(workload, experiment.traces)
+
     for slo_id, slo in experiment.trace_slos.items():
         if slo.trace_id not in experiment.traces:
             problem = f"{slo_id}: unknown trace {slo.trace_id!r}"
             fix = f"use one of {', '.join(experiment.traces) or 'traces.tsv, which has no row'}"
             raise InputError(problem, file=paths["slos"], field="trace_id", fix=fix)
+
     _check_decision(experiment, config["decision"], file)
     if "archive" in config:
         _check_archive(experiment, config, file)
     else:
         _check_endpoints(experiment, config, file)
+
     for trace in experiment.traces.values():
         _check_trace(trace, experiment)
+
     for row in experiment.fleet.demands:
         for name, defined_ids in (("trace_id", experiment.traces), ("llm_id", experiment.llms)):
             if name in row:
                 check_known(row[name], defined_ids, row, name)
+
     _check_cells(experiment)
     for row in (row for row in experiment.llms.values() if "model" in row):
         if not Path(row["model"]).is_dir():
@@ -111,6 +116,7 @@ def _check_archive(experiment: Experiment, config: Mapping[str, Any], file: str 
         problem = f"{name!r} is neither in the registry nor a file or folder"
         fix = "give the id of a data set, or the path of the archive or of its unpacked folder"
         raise InputError(problem, file=file, field="archive.data", fix=fix)
+
     missing = set(experiment.llms) - {row["llm_id"] for row in experiment.features.get("llms", [])}
     if experiment.features and missing:
         path = config["features"]["llms"]
@@ -127,6 +133,7 @@ def _check_endpoints(experiment: Experiment, config: Mapping[str, Any], file: st
         row = Row({}, running_server.line or 0, path)
         check_known(llm_id, experiment.llms, row, "llm_id")
         check_known(profile_id, experiment.profiles, row, "gpu_profile_id")
+
     for key in (*experiment.cells, *experiment.adaptive.candidates):
         gpu = experiment.profiles[key.gpu_profile_id].gpu
         if endpoint := experiment.endpoint(key):
@@ -241,6 +248,7 @@ def load_experiment(
         fleet=FleetRows(rows["demands"], rows["supply"]),
     )
     _check_experiment(experiment, config, file)
+
     return experiment
 
 
@@ -282,7 +290,9 @@ def _select_cells(
     if archive := config.get("archive"):
         archived = of_cells.archived_cells(archive["cells"], ids, config["decision"])
         cells = dict.fromkeys(archived)
+
     studies = {study: of_study for study, of_study in by_study.items() if study}
+
     return tuple(cells), AdaptiveCells(candidates, chosen), studies
 
 

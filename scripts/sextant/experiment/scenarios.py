@@ -50,6 +50,7 @@ class Scenario:
             _refuse("levels", f"a level is above {_MOST:,}", "give lower levels")
         if self._has_whole_levels and not all(float(level).is_integer() for level in levels):
             _refuse("levels", "levels of this kind are whole numbers", "write whole numbers")
+
         values = {name: getattr(self, name, None) for name in hints_of(ScenarioRow)}
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         row = {"scenario_id": "any", "kind": self.kind, "levels": "1"}
@@ -111,6 +112,7 @@ class OpenLoop(Scenario):
             _refuse("duration_s", "two ends of a level", _ONE_OF_TWO)
         if math.inf in self.levels and self.n_requests is None:
             _refuse("levels", "a rate of inf never ends", "give n_requests")
+
         ends_itself = isinstance(self.arrivals, Arrivals) and self.arrivals.ends_itself
         if self.duration_s is None and self.n_requests is None and not ends_itself:
             _refuse("duration_s", "how long a level lasts is not clear", _ONE_OF_TWO)
@@ -204,12 +206,15 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
     fields_by_name = {field.name: field for field in fields(chosen)}
     for name in sorted(set(settings) - set(fields_by_name)):
         _refuse(name, f"a scenario of kind {chosen.kind} does not use it", "leave it out")
+
     for name, field in fields_by_name.items():
         if field.default is MISSING and name not in settings:
             _refuse(name, "it is missing", f"a scenario of kind {chosen.kind} needs it")
+
     settings["levels"] = tuple(map(float, settings["levels"]))
     if isinstance(settings.get("arrivals"), Mapping):
         settings["arrivals"] = trace_arrivals.arrivals_from_plain(settings["arrivals"])
+
     return chosen(**settings)
 
 

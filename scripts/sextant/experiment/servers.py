@@ -103,6 +103,7 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
         except InputError as error:
             raise row.error(f"{ca_file}: {error.problem}", "ca_file", error.fix) from None
         endpoints[key] = Endpoint(urls, name, row.get("api_key_env"), ca_file, row.line)
+
     return endpoints
 
 

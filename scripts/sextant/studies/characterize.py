@@ -28,7 +28,8 @@ def analyse(data: StudyData) -> Analysis:
     """Draw the curves of closed loops; list every cell with its verdict."""
     points = data.points_of(ClosedLoop.kind)
     points = points.sort_values([*_COMBINATION, "level"]).reset_index(drop=True)
-    cells, combinations = feasibility(data), saturation(points)
+    cells = feasibility(data)
+    combinations = saturation(points)
     text = (
         "Memory is by facts: weights, and what is left of the usable memory. The batch weight "
         "is the largest that the server held under load, or the one that a variant fixes; each "
@@ -53,24 +54,27 @@ def analyse(data: StudyData) -> Analysis:
             saturated_users=f"Users that reach {SATURATION:.0%} of it",
         )
         sections.append(part("Saturation", text, table=table))
+
     # Sections need different names, and an LLM may be in several settings.
     n_settings = len(points[_SETTING].drop_duplicates())
-    for (llm_id, *setting), own in points.groupby(["llm_id", *_SETTING]):
-        place = f"{llm_id} ({', '.join(setting)})" if n_settings > 1 else llm_id
-        sections.append(_curves_section(place, own))
+    for (llm_id, *setting), group in points.groupby(["llm_id", *_SETTING]):
+        where = f"{llm_id} ({', '.join(setting)})" if n_settings > 1 else llm_id
+        sections.append(_curves_section(where, group))
+
     numbers = {
         "feasibility": cells,
         "saturation": combinations,
         "points": points,
         "n_points_of_other_scenarios": len(data.points) - len(points),
     }
+
     return Analysis(_summary(cells, combinations), numbers, sections)
 
 
 def feasibility(data: StudyData) -> pd.DataFrame:
     """Return one row per cell: its key, verdict, memory, starts, and levels."""
     levels = data.points.sort_values("level").groupby(list(CELL_KEY))["level"]
-    measured = levels.agg(lambda own: ", ".join(map(study.level_words, own)))
+    measured = levels.agg(lambda group: ", ".join(map(study.level_words, group)))
     rows = data.feasibility.join(measured.rename("levels"), on=list(CELL_KEY))
     verdicts = [cell.run.verdict for cell in data.cells]  # in the order of the rows
     return rows.assign(
@@ -83,20 +87,22 @@ def saturation(points: pd.DataFrame) -> pd.DataFrame:
     """Return one row per combination that served anything: its highest throughput, the fewest users
     that reach 90% of it, whether these are the most users, and the growth of medians."""
     rows = []
-    for combination, own in points[points["n_ok"] > 0].groupby(_COMBINATION):
-        highest = own["throughput_tok_s"].max()
-        saturated = own.loc[own["throughput_tok_s"] >= SATURATION * highest, "level"].min()
-        first, last = own.iloc[0], own.iloc[-1]
+    for combination, group in points[points["n_ok"] > 0].groupby(_COMBINATION):
+        highest = group["throughput_tok_s"].max()
+        saturated = group.loc[group["throughput_tok_s"] >= SATURATION * highest, "level"].min()
+        first = group.iloc[0]
+        last = group.iloc[-1]
         row = {
             "max_throughput_tok_s": highest,
             "saturated_users": saturated,
-            "n_levels": len(own),
+            "n_levels": len(group),
             "most_users": last["level"],
-            "is_still_rising": bool(len(own) > 1 and saturated == last["level"]),
+            "is_still_rising": bool(len(group) > 1 and saturated == last["level"]),
             "ttft_growth": last["median_ttft_ms"] / first["median_ttft_ms"],
             "itl_growth": last["median_itl_ms"] / first["median_itl_ms"],
         }
         rows.append(dict(zip(_COMBINATION, combination, strict=True)) | row)
+
     return pd.DataFrame(rows)
 
 
@@ -107,6 +113,7 @@ def _summary(cells: pd.DataFrame, combinations: pd.DataFrame) -> str:
     words += f" fit ({joined(others)})." if others else " fit."
     if combinations.empty:
         return f"{words} No request was served."
+
     best = combinations.loc[combinations["max_throughput_tok_s"].idxmax()]
     words += (
         f" The highest throughput is {number(best['max_throughput_tok_s'])} output tokens/s, of "
@@ -115,11 +122,13 @@ def _summary(cells: pd.DataFrame, combinations: pd.DataFrame) -> str:
     several = combinations[combinations["n_levels"] > 1]
     if several.empty:
         return words
+
     spans = {}
     for name in ("ttft", "itl"):
         growth = several[f"{name}_growth"]
         ends = dict.fromkeys(number(float(end)) for end in (growth.min(), growth.max()))
         spans[name] = " to ".join(ends)
+
     words += (
         f" {several['is_still_rising'].sum()} of {len(several)} were not saturated by the most "
         "users measured. From the fewest to the most users, median TTFT grew "
@@ -127,6 +136,7 @@ def _summary(cells: pd.DataFrame, combinations: pd.DataFrame) -> str:
     )
     if n_left_out := cells["levels_left_out"].notna().sum():
         words += f" In {n_left_out} the sweep ended early: more users could tell nothing."
+
     return words
 
 
@@ -135,8 +145,10 @@ def _varying(rows: pd.DataFrame) -> str:
     return " ".join(name for name in (*_SETTING, "variant_id") if rows[name].nunique() > 1)
 
 
-def _curves_section(place: str, points: pd.DataFrame) -> Section:
-    n_ok, n_failed, fewest = points["n_ok"].sum(), points["n_failed"].sum(), points["n_ok"].min()
+def _curves_section(where: str, points: pd.DataFrame) -> Section:
+    n_ok = points["n_ok"].sum()
+    n_failed = points["n_failed"].sum()
+    fewest = points["n_ok"].min()
     text = (
         f"Medians of served requests ({number(int(n_ok))} in all, at least {number(int(fewest))} a "
         f"point); {number(int(n_failed))} failed. Users in closed loop, each with one request in "
@@ -154,4 +166,5 @@ def _curves_section(place: str, points: pd.DataFrame) -> Section:
         "median_ttft_ms median_nttft_ms median_itl_ms median_e2e_ms",
         level="Users",
     )
-    return part(f"Curves: {place}", text, panels, table)
+
+    return part(f"Curves: {where}", text, panels, table)

@@ -54,9 +54,9 @@ def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> 
 def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
     """Return the place of the first size whose every later doubling gains little, or None."""
     gains = gains_per_doubling(sizes, throughputs)
-    growing = [place for place, gain in enumerate(gains) if gain >= LEAST_GAIN]
-    place = growing[-1] + 1 if growing else 0
-    return place if place < len(gains) else None
+    growing = [index for index, gain in enumerate(gains) if gain >= LEAST_GAIN]
+    index = growing[-1] + 1 if growing else 0
+    return index if index < len(gains) else None
 
 
 def largest_power_of_two(value: float) -> int:
@@ -107,6 +107,7 @@ def analyse(data: StudyData) -> Analysis:
         *_device_sections(batches),
         part("Every batch", text, table=table),
     ]
+
     return Analysis(_summary(verdicts, curves), numbers, sections)
 
 
@@ -120,42 +121,47 @@ def server_load(cell: MeasuredCell) -> pd.DataFrame:
     rows = cell.server().merge(windows, on="level")
     rows = rows[rows["time_s"].between(rows["from_s"], rows["to_s"])]
     by_replica = rows.groupby(["level", "replica"])
-    counter, n_readings = by_replica["n_preemptions"], by_replica.size()
+    counter = by_replica["n_preemptions"]
+    n_readings = by_replica.size()
     running = by_replica["n_running"].mean().where(n_readings >= _FEW_READINGS)
     preempted = (counter.max() - counter.min()).where(n_readings > 1)
-    found = pd.DataFrame({"mean_running": running, "n_preemptions": preempted})
+    load = pd.DataFrame({"mean_running": running, "n_preemptions": preempted})
+
     # A sum is unknown if one replica's part is.
-    return found.groupby("level").agg(lambda own: own.sum(skipna=False)).reset_index()
+    return load.groupby("level").agg(lambda column: column.sum(skipna=False)).reset_index()
 
 
 def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     """Return the batches that served anything, with `n_gpus, batch_size, fits` (whole requests are
     within the batch weight) and `is_optimal`: of those that fit, none of the same LLM and workload
     has at least its throughput at no more latency, and is better in one of both."""
-    found = points[points["n_ok"] > 0].copy()
-    found["n_gpus"] = [data.profiles[name].n_gpus for name in found["gpu_profile_id"]]
-    found["batch_size"] = found["level"].astype(int)
-    found["fits"] = study.fits_memory(found)
-    found["is_optimal"] = False
-    for _, rows in found[found["fits"]].groupby(["llm_id", "workload_id"]):
+    batches = points[points["n_ok"] > 0].copy()
+    batches["n_gpus"] = [data.profiles[name].n_gpus for name in batches["gpu_profile_id"]]
+    batches["batch_size"] = batches["level"].astype(int)
+    batches["fits"] = study.fits_memory(batches)
+    batches["is_optimal"] = False
+    for _, rows in batches[batches["fits"]].groupby(["llm_id", "workload_id"]):
         rates, delays = (rows[name] for name in ("throughput_tok_s", "mean_processing_ms"))
-        found.loc[rows.index, "is_optimal"] = [
+        batches.loc[rows.index, "is_optimal"] = [
             not ((rates >= rate) & (delays <= delay) & ((rates > rate) | (delays < delay))).any()
             for rate, delay in zip(rates, delays, strict=True)
         ]
-    return found.reset_index(drop=True)
+
+    return batches.reset_index(drop=True)
 
 
 def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
     """Return one row per `CURVE`: sizes that fit, `largest_fitting_size` (a power of two, by the
     batch weight), `knee_size` (null while throughput grows), `last_gain` (per doubling), and
     throughput and processing time at the knee and at the end."""
-    found = []
-    for key, own in batches.groupby(CURVE, sort=False):
-        rows = own.sort_values("batch_size")
+    curves = []
+    for key, group in batches.groupby(CURVE, sort=False):
+        rows = group.sort_values("batch_size")
         fitting = rows[rows["fits"]]
-        sizes, rates = list(fitting["batch_size"]), list(fitting["throughput_tok_s"])
-        place, gains = knee(sizes, rates), gains_per_doubling(sizes, rates)
+        sizes = list(fitting["batch_size"])
+        rates = list(fitting["throughput_tok_s"])
+        knee_index = knee(sizes, rates)
+        gains = gains_per_doubling(sizes, rates)
         weight_tokens = rows["batch_weight_tokens"].iloc[0] * rows["replicas"].iloc[0]
         largest = largest_power_of_two(weight_tokens / rows["request_tokens"].max())
         row = dict(zip(CURVE, key, strict=True)) | {
@@ -163,29 +169,32 @@ def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
             "n_sizes": len(sizes),
             "largest_size": sizes[-1] if sizes else None,
             "largest_fitting_size": None if pd.isna(weight_tokens) else largest,
-            "knee_size": None if place is None else sizes[place],
+            "knee_size": None if knee_index is None else sizes[knee_index],
             "last_gain": gains[-1] if gains else None,
         }
-        for name, at in (("knee", place), ("largest", len(sizes) - 1 if sizes else None)):
+        for name, at in (("knee", knee_index), ("largest", len(sizes) - 1 if sizes else None)):
             there = {} if at is None else fitting.iloc[at]
             row[f"{name}_throughput_tok_s"] = there.get("throughput_tok_s")
             row[f"{name}_processing_ms"] = there.get("mean_processing_ms")
-        found.append(row)
+        curves.append(row)
+
     names = [*CURVE, "n_gpus", "n_sizes", "knee_size", "largest_throughput_tok_s"]
-    return pd.DataFrame(found) if found else pd.DataFrame(columns=names)
+    return pd.DataFrame(curves) if curves else pd.DataFrame(columns=names)
 
 
 def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
     """Say whether one device reaches the frontier, and how much more several serve."""
     rows = []
-    for (llm_id, workload_id), own in curves.groupby(["llm_id", "workload_id"], sort=False):
-        single, more = own[own["n_gpus"] == 1], own[own["n_gpus"] > 1]
+    for (llm_id, workload_id), group in curves.groupby(["llm_id", "workload_id"], sort=False):
+        single = group[group["n_gpus"] == 1]
+        more = group[group["n_gpus"] > 1]
         best, best_more = (part["largest_throughput_tok_s"].max() for part in (single, more))
         n_sizes = int(single["n_sizes"].max()) if len(single) else 0
         verdict = {0: "does not fit", 1: "one size only"}.get(n_sizes, "still growing")
         if single["knee_size"].notna().any():
             verdict = "reached"
         rows.append((llm_id, workload_id, verdict, single["knee_size"].min(), best_more / best))
+
     names = ["llm_id", "workload_id", "one_device", "knee_size", "devices_gain"]
     return pd.DataFrame(rows, columns=names)
 
@@ -193,7 +202,8 @@ def judge_llms(curves: pd.DataFrame) -> pd.DataFrame:
 def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
     if verdicts.empty:
         return "No batch was served: nothing can be said of throughput and latency."
-    by_verdict = {name: own["llm_id"].unique() for name, own in verdicts.groupby("one_device")}
+
+    by_verdict = {name: group["llm_id"].unique() for name, group in verdicts.groupby("one_device")}
     parts = [
         f"{len(by_verdict.get('reached', ()))} of {plural(verdicts['llm_id'].nunique(), 'LLM')} "
         "reached the frontier of throughput within one device: a batch size from which no "
@@ -207,12 +217,14 @@ def _summary(verdicts: pd.DataFrame, curves: pd.DataFrame) -> str:
             f"{row['largest_size']:g}: {row['largest_throughput_tok_s']:,.0f} at "
             f"{row['largest_processing_ms']:,.0f} ms."
         )
+
     for verdict, words in (
         ("still growing", "Throughput of {} still grew at the largest batch tried."),
         ("does not fit", "No batch of {} was measured on one device."),
     ):
         if verdict in by_verdict:
             parts.append(words.format(joined(by_verdict[verdict])))
+
     return " ".join(parts)
 
 
@@ -231,6 +243,7 @@ def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
     title = "Throughput against latency"
     if curves.empty:
         return part(title, f"No batch was served.\n\n{text}")
+
     table = table_of(
         curves.assign(last_gain_percent=curves["last_gain"] * 100),
         "llm_id gpu_profile_id workload_id knee_size knee_throughput_tok_s knee_processing_ms "
@@ -245,6 +258,7 @@ def _frontier_section(batches: pd.DataFrame, curves: pd.DataFrame) -> Section:
         "throughput_tok_s",
         "mean_processing_ms",
     )
+
     return part(title, text, panels, table)
 
 
@@ -293,6 +307,7 @@ def _device_sections(batches: pd.DataFrame) -> list[Section]:
     energy = "mean_power_w max_power_w energy_per_request_j energy_per_output_token_j"
     of_energy = "Power of all devices of the profile; energy is what their counters gained."
     over = (study.level_axis("Batch size", batches["batch_size"]), "batch_size")
+
     return [
         study.device_section("Device activity", text, batches, f"{uses} max_sm_occupancy", *over),
         study.device_section("Power and energy", of_energy, batches, energy, *over),

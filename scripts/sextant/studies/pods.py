@@ -6,7 +6,7 @@ Lazuka et al.: LLM-Pilot, SC 2024, section II and Table I.
 import pandas as pd
 
 from sextant.experiment.scenarios import ClosedLoop
-from sextant.pages.blocks import Table
+from sextant.pages.blocks import Section, Table
 from sextant.pages.charts import Axis, Panel
 from sextant.pages.words import percent, plural
 from sextant.studies import study
@@ -32,25 +32,53 @@ def analyse(data: StudyData) -> Analysis:
     points = points[points["n_ok"] > 0]
     points = points.assign(per_replica=points["throughput_tok_s"] / points["replicas"])
     published = diagonals(PODS_THROUGHPUT_TOK_S)
-    settings, sections, parts = [], [], []
+
+    settings = []
+    sections = []
+    parts = []
+    for key, rows in points.groupby(SETTING, sort=False):
+        grid = rows.pivot_table("per_replica", "replicas", "users")
+        setting = dict(zip(SETTING, key, strict=True))
+        grid_diagonals = diagonals(grid)
+        numbers = {"throughput_per_replica_tok_s": _long(grid), "diagonals": grid_diagonals}
+        settings.append(setting | numbers)
+        parts.append(grid_diagonals.assign(where=", ".join(key[:3])))
+        sections.append(_setting_section(setting, grid))
+
+    sections.append(_diagonals_section(parts, published))
+    text = (
+        "Table I of LLM-Pilot: Llama-2-13b, each pod on an A100 of 80 GB. Rows are pods, columns "
+        "users; output tokens per second and pod."
+    )
+    sections.append(part("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S)))
+
+    paper = {"throughput_per_replica_tok_s": _long(PODS_THROUGHPUT_TOK_S), "diagonals": published}
+    summary = _summary(pd.concat([*parts, published[:0]]), published)
+
+    return Analysis(summary, {"settings": settings, "published": paper}, sections)
+
+
+def _setting_section(setting: dict[str, str], grid: pd.DataFrame) -> Section:
+    """Throughput per replica in one setting, as curves and as a table."""
     text = (
         "Output tokens per second and replica, by replicas (rows) and users of all replicas "
         "(columns). If only the users per replica mattered, the lines would be one, and numbers "
         "equal along the diagonals."
     )
     axes = (Axis("Users per replica", is_log=True), Axis("Output tokens/s per replica", low=0))
-    for key, rows in points.groupby(SETTING, sort=False):
-        grid = rows.pivot_table("per_replica", "replicas", "users")
-        setting, own, values = dict(zip(SETTING, key, strict=True)), diagonals(grid), _long(grid)
-        settings.append(setting | {"throughput_per_replica_tok_s": values, "diagonals": own})
-        parts.append(own.assign(where=", ".join(key[:3])))
-        pods = values.assign(
-            pods=[plural(replicas, "replica") for replicas in values["replicas"]],
-            users_per_replica=values["users"] / values["replicas"],
-        )
-        panel = Panel("", *axes, study.curves_of(pods, "pods", "users_per_replica", "tok_s"))
-        title = f"{study.place_words(setting)}, {setting['workload_id']}"
-        sections.append(part(title, text, [panel], _grid_table(grid), height_in=3.2))
+    values = _long(grid)
+    pods = values.assign(
+        pods=[plural(replicas, "replica") for replicas in values["replicas"]],
+        users_per_replica=values["users"] / values["replicas"],
+    )
+    panel = Panel("", *axes, study.curves_of(pods, "pods", "users_per_replica", "tok_s"))
+    title = f"{study.place_words(setting)}, {setting['workload_id']}"
+
+    return part(title, text, [panel], _grid_table(grid), height_in=3.2)
+
+
+def _diagonals_section(parts: list[pd.DataFrame], published: pd.DataFrame) -> Section:
+    """The diagonals of all settings, and those of the paper's table."""
     shown = pd.concat([*parts, published.assign(where="LLM-Pilot, Table I")])
     shown["deviation_percent"] = 100 * shown["relative_deviation"]
     shown["sd_percent"] = 100 * shown["relative_sd"]
@@ -60,44 +88,47 @@ def analyse(data: StudyData) -> Analysis:
         "their throughputs per replica, the largest deviation from it, and the standard "
         "deviation (over n, as LLM-Pilot's figures need it), both relative to the mean."
     )
-    sections.append(part("The diagonals", text, table=table))
-    text = (
-        "Table I of LLM-Pilot: Llama-2-13b, each pod on an A100 of 80 GB. Rows are pods, columns "
-        "users; output tokens per second and pod."
-    )
-    sections.append(part("Published", text, table=_grid_table(PODS_THROUGHPUT_TOK_S)))
-    paper = {"throughput_per_replica_tok_s": _long(PODS_THROUGHPUT_TOK_S), "diagonals": published}
-    known = pd.concat([*parts, published[:0]])
-    summary = (
-        "No number of users per replica was measured with two numbers of replicas: nothing can be "
-        "compared."
-    )
-    if len(known):
-        summary = (
-            "With the same users per replica, throughput per replica differs by at most "
-            f"{percent(known['relative_deviation'].max())} from its mean over numbers of replicas "
-            f"(relative standard deviation: {percent(known['relative_sd'].mean())} on average, "
-            f"{percent(known['relative_sd'].max())} at most, over {plural(len(known), 'diagonal')})"
-            f". In LLM-Pilot's Table I it is {percent(published['relative_deviation'].max())} "
-            f"({percent(published['relative_sd'].mean())} on average, "
-            f"{percent(published['relative_sd'].max())} at most)."
+    return part("The diagonals", text, table=table)
+
+
+def _summary(measured: pd.DataFrame, published: pd.DataFrame) -> str:
+    if measured.empty:
+        return (
+            "No number of users per replica was measured with two numbers of replicas: nothing can "
+            "be compared."
         )
-    return Analysis(summary, {"settings": settings, "published": paper}, sections)
+
+    deviation = measured["relative_deviation"]
+    sd = measured["relative_sd"]
+    return (
+        "With the same users per replica, throughput per replica differs by at most "
+        f"{percent(deviation.max())} from its mean over numbers of replicas "
+        f"(relative standard deviation: {percent(sd.mean())} on average, "
+        f"{percent(sd.max())} at most, over {plural(len(measured), 'diagonal')})"
+        f". In LLM-Pilot's Table I it is {percent(published['relative_deviation'].max())} "
+        f"({percent(published['relative_sd'].mean())} on average, "
+        f"{percent(published['relative_sd'].max())} at most)."
+    )
 
 
 def diagonals(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return how throughputs per replica differ where users per replica are the same, of a grid of
-    replicas by users: `n` numbers of replicas, their mean, largest deviation and standard
-    deviation, both relative (with n, not n - 1, as the paper's "never exceeds 5% (2% on average)").
+    """Return how throughputs per replica differ where users per replica are the same.
+
+    `grid` has replicas by users. Each row of the result is one diagonal: `n` numbers of replicas,
+    the mean of their throughputs, the largest deviation from it and the standard deviation, both
+    relative (over n, not n - 1, as in the paper's "never exceeds 5% (2% on average)").
     """
     rows = _long(grid)
     rows["users_per_replica"] = rows["users"] / rows["replicas"]
     throughput = rows.groupby("users_per_replica")["tok_s"]
-    found = throughput.agg(n="size", mean_tok_s="mean")
-    found["relative_deviation"] = throughput.agg(lambda own: (own - own.mean()).abs().max())
-    found["relative_sd"] = throughput.std(ddof=0)
-    found[["relative_deviation", "relative_sd"]] /= found[["mean_tok_s"]].to_numpy()
-    return found[found["n"] > 1].reset_index()
+    summary = throughput.agg(n="size", mean_tok_s="mean")
+    summary["relative_deviation"] = throughput.agg(
+        lambda values: (values - values.mean()).abs().max()
+    )
+    summary["relative_sd"] = throughput.std(ddof=0)
+    summary[["relative_deviation", "relative_sd"]] /= summary[["mean_tok_s"]].to_numpy()
+
+    return summary[summary["n"] > 1].reset_index()
 
 
 def _long(grid: pd.DataFrame) -> pd.DataFrame:

@@ -28,14 +28,14 @@ def analyse(data: StudyData) -> Analysis:
     """Compare 1, 2, 3 … servers that share one device and its memory evenly."""
     points = study.with_measures(data.points, data, (replica_sums, study.request_times))
     served = points[points["n_ok"] > 0].reset_index(drop=True)
-    found = add_gains(served, data)
-    compared = found[found["is_compared"]]
+    gains = add_gains(served, data)
+    compared = gains[gains["is_compared"]]
     text = (
         "Numbers at points are requests in flight on all servers together. Hollow points are "
         "more whole requests than the servers' memory holds."
     )
     curves = study.panels_of(
-        found.assign(servers=[plural(n, "server") for n in found["replicas"]]),
+        gains.assign(servers=[plural(n, "server") for n in gains["replicas"]]),
         "llm_id gpu_profile_id workload_id",
         "servers variant_id",
         "summed_throughput_tok_s",
@@ -46,12 +46,13 @@ def analyse(data: StudyData) -> Analysis:
     wanted += " energy_per_output_token_j"
     axis = study.level_axis("Servers on the device", compared["replicas"], is_log=False)
     sections = [
-        _gain_section(found),
+        _gain_section(gains),
         part("Throughput against latency", text, curves),  # after their Fig. 5
         # After their Fig. 6 and 7.
         study.device_section("The device", of_device, compared, wanted, axis, "replicas"),
     ]
-    numbers = {"n_blocks": N_BLOCKS, "points": found, "compared": compared}
+    numbers = {"n_blocks": N_BLOCKS, "points": gains, "compared": compared}
+
     return Analysis(_summary(compared), numbers, sections)
 
 
@@ -70,9 +71,10 @@ def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
     sums = {
         "summed_throughput_tok_s": by_level.sum(),
         "largest_latency_ms": latencies_ms.max(),
-        "slowest_replica": latencies_ms.idxmax().map(lambda place: place[1]),
+        "slowest_replica": latencies_ms.idxmax().map(lambda key: key[1]),
         "n_serving_replicas": by_level.size(),
     }
+
     return pd.DataFrame(sums).reset_index()
 
 
@@ -84,22 +86,28 @@ def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
         # The largest level that fits all variants; if there are some that every run filled twice,
         # the largest of these: of others no noise is known.
         by_level = rows.assign(is_filled=rows["n_ok"] >= 2 * rows["level"]).groupby("level")
-        found, n_variants = by_level[["fits", "is_filled"]].all(), rows["variant_id"].nunique()
-        is_common = found["fits"] & (by_level["variant_id"].nunique() == n_variants)
-        filled = found.index[is_common & found["is_filled"]]
-        level = (filled if len(filled) else found.index[is_common]).max()
+        is_all = by_level[["fits", "is_filled"]].all()
+        n_variants = rows["variant_id"].nunique()
+        is_common = is_all["fits"] & (by_level["variant_id"].nunique() == n_variants)
+        filled = is_all.index[is_common & is_all["is_filled"]]
+        level = (filled if len(filled) else is_all.index[is_common]).max()
         points.loc[rows.index, "is_compared"] = rows["level"] == level
+
     points[_RATIOS] = math.nan
     columns = ("summed_throughput_tok_s", "largest_latency_ms")
     for _, rows in points.groupby([*SETTING, "level"]):
         ones = rows[rows["replicas"] == 1]
-        for place, row in rows.iterrows() if len(ones) else ():
-            base, gains = ones.iloc[0], [1.0] * len(_RATIOS)
-            if place != base.name:
+        for label, row in rows.iterrows() if len(ones) else ():
+            base = ones.iloc[0]
+            gains = [1.0] * len(_RATIOS)
+            if label != base.name:
                 pairs = zip(columns, _blocks(row, data), _blocks(base, data), strict=True)
-                ratios = [ratio_of_means(row[n], own, base[n], other) for n, own, other in pairs]
+                ratios = [
+                    ratio_of_means(row[n], blocks, base[n], other) for n, blocks, other in pairs
+                ]
                 gains = [value for ratio in ratios for value in ratio]
-            points.loc[place, _RATIOS] = gains
+            points.loc[label, _RATIOS] = gains
+
     return points
 
 
@@ -126,9 +134,13 @@ def ratio_of_means(
     ratio = value / base if base else math.nan
     if min(len(blocks), len(base_blocks)) < 2 or not ratio > 0:
         return ratio, math.nan, math.nan
-    errors = (each.std(ddof=1) / len(each) ** 0.5 / each.mean() for each in (blocks, base_blocks))
+
+    errors = (
+        sample.std(ddof=1) / len(sample) ** 0.5 / sample.mean() for sample in (blocks, base_blocks)
+    )
     t = scipy.special.stdtrit(len(blocks) + len(base_blocks) - 2, (1 + _CONFIDENCE) / 2)
     factor = math.exp(t * math.hypot(*errors))
+
     return ratio, ratio / factor, ratio * factor
 
 
@@ -136,23 +148,27 @@ def _summary(compared: pd.DataFrame) -> str:
     more = compared[(compared["replicas"] > 1) & compared["throughput_ratio"].notna()]
     if more.empty:
         return "No setting was measured with one server and with several: no gain is known."
+
     parts = []
     for (llm_id, profile_id, workload_id, _), rows in more.groupby(SETTING, sort=False):
         words = []
         for _, row in rows.iterrows():
-            low, high = row["throughput_ratio_low"], row["throughput_ratio_high"]
-            known = "" if pd.isna(low) else f" (95% interval {low:.2f} to {high:.2f})"
+            low = row["throughput_ratio_low"]
+            high = row["throughput_ratio_high"]
+            bounds = "" if pd.isna(low) else f" (95% interval {low:.2f} to {high:.2f})"
             words.append(
                 f"{row['replicas']} servers gave {row['throughput_ratio']:.2f} times the throughput"
-                f"{known} at {row['latency_ratio']:.2f} times the latency of one"
+                f"{bounds} at {row['latency_ratio']:.2f} times the latency of one"
             )
         where = f"{llm_id} on {profile_id} ({workload_id}, {rows['level'].iloc[0]:g} in flight)"
         parts.append(f"{where}: {joined(words)}.")
+
     n_gained = (more["throughput_ratio_low"] > 1).sum()
     n_lost = (more["throughput_ratio_high"] < 1).sum()
     n_unknown = more["throughput_ratio_low"].isna().sum()
     noise = f"Of {plural(len(more), 'comparison')} {n_gained} gained and {n_lost} lost throughput"
     unknown = f"; of {n_unknown} the noise is not known" if n_unknown else ""
+
     return " ".join([*parts, f"{noise} beyond the noise within the runs{unknown}."])
 
 
@@ -163,6 +179,7 @@ def _gain_section(points: pd.DataFrame) -> Section:
         ends = zip(shown[f"{what}_ratio_low"], shown[f"{what}_ratio_high"], strict=True)
         words = ["–" if low == high else interval(low, high) for low, high in ends]
         shown[f"{what}_interval"] = words
+
     table = study.table_of(
         shown,
         "llm_id gpu_profile_id workload_id variant_id replicas level n_ok summed_throughput_tok_s "
@@ -181,12 +198,14 @@ def _gain_section(points: pd.DataFrame) -> Section:
         f"filled twice.\n\nIntervals are of 95%, from at most {N_BLOCKS} blocks of successive "
         "requests of each run; what changes between two starts of the servers is not in them."
     )
-    known = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
-    known = known.drop(columns="fits")
-    known["servers"] = [plural(n, "server") for n in known["replicas"]]
-    axis, panels = study.level_axis("In flight", known["level"]), list[Panel]()
+    compared = points[points["throughput_ratio"].notna() & (points["replicas"] > 1)]
+    compared = compared.drop(columns="fits")
+    compared["servers"] = [plural(n, "server") for n in compared["replicas"]]
+    axis = study.level_axis("In flight", compared["level"])
+    panels = list[Panel]()
     for what in ("throughput", "latency"):
         axes = (axis, Axis(f"{what.capitalize()} over one server's", low=0))
-        place = "llm_id gpu_profile_id workload_id"
-        panels += study.panels_of(known, place, "servers", "level", f"{what}_ratio", axes)
+        by = "llm_id gpu_profile_id workload_id"
+        panels += study.panels_of(compared, by, "servers", "level", f"{what}_ratio", axes)
+
     return part("Gain over one server", text, panels, table)

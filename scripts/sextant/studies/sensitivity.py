@@ -43,9 +43,9 @@ def analyse(data: StudyData) -> Analysis:
     ]
     variants = pd.DataFrame(set_ups).astype(dict.fromkeys(_SET_UP, float))
     points = data.points_of(ClosedLoop.kind).merge(variants, on=list(CELL_KEY), how="left")
-    found = [
-        {"llm_id": llm_id, "gpu_profile_id": profile_id, **importance(own, target, data.seed)}
-        for (llm_id, profile_id), own in points.groupby(["llm_id", "gpu_profile_id"])
+    importances = [
+        {"llm_id": llm_id, "gpu_profile_id": profile_id, **importance(group, target, data.seed)}
+        for (llm_id, profile_id), group in points.groupby(["llm_id", "gpu_profile_id"])
         for target in TARGETS
     ]
     rows = series(points)
@@ -68,10 +68,12 @@ def analyse(data: StudyData) -> Analysis:
             f"{effect} (LLM-Pilot: about {PUBLISHED_RATIO:g}, for StarCoder on an A100 with 128 "
             "users)."
         )
-    sections = [_importance_section(each) for each in found]
+
+    sections = [_importance_section(result) for result in importances]
     sections.append(_batch_weight_section(rows, effect))
-    words = [_words(each) for each in found] or ["No closed loop was measured."]
-    numbers = {"points": points, "importance": found, "batch_weight": ratios}
+    words = [_words(result) for result in importances] or ["No closed loop was measured."]
+    numbers = {"points": points, "importance": importances, "batch_weight": ratios}
+
     return Analysis(" ".join([*words, effect]), numbers, sections)
 
 
@@ -92,16 +94,22 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
         reason = "no factor was varied"
     elif served[target].nunique() < 2:
         reason = "all points have the same latency"
-    x, y = served[used].to_numpy(float), served[target].to_numpy(float)
-    forests = [_grow(x, y, each) for each in range(seed, seed + N_SEEDS) if reason is None]
+
+    x = served[used].to_numpy(float)
+    y = served[target].to_numpy(float)
+    forests = [
+        _grow(x, y, forest_seed) for forest_seed in range(seed, seed + N_SEEDS) if reason is None
+    ]
     factors = pd.DataFrame({"factor": list(FACTORS), "n_values": n_values.to_numpy()})
-    for place, kind in enumerate(("mdi", "permutation")):
-        values = pd.DataFrame([forest[place] for forest in forests], columns=used)
+    for index, kind in enumerate(("mdi", "permutation")):
+        values = pd.DataFrame([forest[index] for forest in forests], columns=used)
         factors[f"{kind}_mean"] = factors["factor"].map(values.mean())
         factors[f"{kind}_sd"] = factors["factor"].map(values.std(ddof=1))
+
     r2 = pd.Series([forest[-1] for forest in forests], dtype=float)
     mdi = factors.set_index("factor")["mdi_mean"]
     ratios = mdi["batch_weight_tokens"] / mdi[list(_SET_UP)]
+
     return {
         "target": target,
         "n_points": len(served),
@@ -128,57 +136,68 @@ def _grow(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarr
     return forest.feature_importances_, lost.importances_mean, forest.oob_score_
 
 
-def _words(found: Mapping[str, Any]) -> str:
-    place = f"{TARGETS[found['target']]} of {study.place_words(found)}"
-    if found["reason"]:
-        return f"{place}: no importance ({found['reason']})."
-    ranked = found["factors"].dropna(subset=["mdi_mean"]).sort_values("mdi_mean", ascending=False)
+def _words(result: Mapping[str, Any]) -> str:
+    what = f"{TARGETS[result['target']]} of {study.place_words(result)}"
+    if result["reason"]:
+        return f"{what}: no importance ({result['reason']})."
+
+    ranked = result["factors"].dropna(subset=["mdi_mean"]).sort_values("mdi_mean", ascending=False)
     parts = [f"{FACTORS[row.factor]} {number(row.mdi_mean)}" for row in ranked.itertuples()]
     words = (
-        f"Importance (MDI) for {place}: {joined(parts)}; R² out of bag {number(found['r2_mean'])}"
+        f"Importance (MDI) for {what}: {joined(parts)}; R² out of bag {number(result['r2_mean'])}"
     )
-    words += ", so the forest does not predict it." if found["r2_mean"] < 0 else "."
-    ratios = found["batch_weight_over"]
+    words += ", so the forest does not predict it." if result["r2_mean"] < 0 else "."
+    ratios = result["batch_weight_over"]
     over = [f"{number(ratio)} times {FACTORS[name]}" for name, ratio in ratios.items()]
+
     return words + (f" Batch weight scores {joined(over)}." if over else "")
 
 
-def _importance_section(found: Mapping[str, Any]) -> Section:
-    title = f"Importance for {TARGETS[found['target']]}: {study.place_words(found)}"
-    text = f"{found['n_points']} points: medians of {plural(found['n_set_ups'], 'server set-up')} "
+def _importance_section(result: Mapping[str, Any]) -> Section:
+    title = f"Importance for {TARGETS[result['target']]}: {study.place_words(result)}"
+    text = (
+        f"{result['n_points']} points: medians of {plural(result['n_set_ups'], 'server set-up')} "
+    )
     text += "by number of users. "
-    if found["reason"]:
-        return part(title, text + f"No forest was grown: {found['reason']}.")
-    for names, words in ((found["not_varied"], "Not varied"), (found["not_known"], "Not known")):
+    if result["reason"]:
+        return part(title, text + f"No forest was grown: {result['reason']}.")
+
+    for names, words in ((result["not_varied"], "Not varied"), (result["not_known"], "Not known")):
         if names:
             text += f"{words}: {joined([FACTORS[name] for name in names])}. "
+
     text += (
         f"Mean and standard deviation over {N_SEEDS} seeds of forests of 100 trees; R² out of bag "
-        f"is {number(found['r2_mean'])} ± {number(found['r2_sd'])}. MDI sums to 1 and favours "
+        f"is {number(result['r2_mean'])} ± {number(result['r2_sd'])}. MDI sums to 1 and favours "
         "factors of many values; permutation importance is the loss of R². Factors that changed "
         "together share what either is worth. In LLM-Pilot, CPU cores and memory score more than "
         "300 times below the batch weight (StarCoder on an A100-40GB); on a CPU profile cores are "
         "the device itself."
     )
-    shown = found["factors"].assign(factor=found["factors"]["factor"].map(FACTORS))
-    known = shown.dropna(subset=["mdi_mean"])
-    places, curves = np.arange(len(known)), []
+    shown = result["factors"].assign(factor=result["factors"]["factor"].map(FACTORS))
+    ranked = shown.dropna(subset=["mdi_mean"])
+    places = np.arange(len(ranked))
+    curves = []
     for kind, name, shift in (("mdi", "MDI", -0.1), ("permutation", "Permutation", 0.1)):
-        mean, sd = known[f"{kind}_mean"], known[f"{kind}_sd"]
+        mean = ranked[f"{kind}_mean"]
+        sd = ranked[f"{kind}_sd"]
         curves.append(Curve(name, places + shift, mean, mean - sd, mean + sd, is_marks=True))
-    names, high = known["factor"].tolist(), len(known) - 0.5
-    x = Axis("", ticks=range(len(known)), names=names, low=-0.5, high=high)
+
+    names = ranked["factor"].tolist()
+    high = len(ranked) - 0.5
+    x = Axis("", ticks=range(len(ranked)), names=names, low=-0.5, high=high)
     figure = [Panel("", x, Axis("Importance", low=0), curves)]
     labels = ("Factor", "Values", "MDI", "± MDI", "Permutation", "± permutation")
     table = Table.of_frame(shown, dict(zip(shown, labels, strict=True)))
+
     return part(title, text, figure, table)
 
 
 def series(points: pd.DataFrame) -> pd.DataFrame:
     """Return the points at the most users of servers that differ in batch weight alone."""
     parts = [points[:0]]
-    for _, own in points[points["n_ok"] > 0].groupby(SETTING):
-        top = own[own["level"] == own["level"].max()]
+    for _, at_setting in points[points["n_ok"] > 0].groupby(SETTING):
+        top = at_setting[at_setting["level"] == at_setting["level"].max()]
         groups = [group for _, group in top.groupby(list(_SET_UP), dropna=False)]
         longest = max(groups, key=lambda group: group["batch_weight_tokens"].nunique())
         if longest["batch_weight_tokens"].nunique() > 1:
@@ -191,6 +210,7 @@ def _batch_weight_section(rows: pd.DataFrame, effect: str) -> Section:
     title = "Latency against batch weight"
     if rows.empty:
         return part(title, effect)
+
     weight = Axis("Batch weight (tokens)", is_log=True)
     latency = Axis("Median end-to-end latency (ms)", low=0)
     curves = study.curves_of(rows, " ".join(SETTING), "batch_weight_tokens", "median_e2e_ms")
@@ -200,4 +220,5 @@ def _batch_weight_section(rows: pd.DataFrame, effect: str) -> Section:
         "median_ttft_ms median_itl_ms throughput_tok_s",
         level="Users",
     )
+
     return part(title, effect, [Panel("At the most users", weight, latency, curves)], table)

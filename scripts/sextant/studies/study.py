@@ -45,7 +45,7 @@ class StudyData:
     cells: Sequence[MeasuredCell]
     llms: Mapping[str, LLM]
     profiles: Mapping[str, GPUProfile]
-    seed: int = 0  # of whatever an analysis draws
+    seed: int = 0  # of the random numbers of an analysis
 
     def requests_of(self, point: pd.Series, columns: Sequence[str]) -> pd.DataFrame:
         """Return the ok requests of a point."""
@@ -85,17 +85,20 @@ def part(
     """Return a section; `figure` is SVG, or panels that `panels_figure` draws with `layout`."""
     if figure and not isinstance(figure, str):
         figure = panels_figure(figure, title, **({"has_points": True} | layout))
+
     name = Section(title, ()).anchor
     charts: list[Block] = [Chart(str(figure), name=name)] if figure else []
-    notes = [Note(each) for each in text.split("\n\n") if each]
+    notes = [Note(paragraph) for paragraph in text.split("\n\n") if paragraph]
     return Section(title, [*notes, *charts, *([table] if table else [])])
 
 
 def table_of(frame: pd.DataFrame, columns: str, **labels: str) -> Table:
     """Return the table of a frame's columns (spaces between); `labels` go before `LABELS`."""
-    found = {name: name.replace("_", " ").capitalize() for name in columns.split()}
-    found |= {name: label for name, label in {**LABELS, **labels}.items() if name in found}
-    return Table.of_frame(frame, found)
+    labels_by_column = {name: name.replace("_", " ").capitalize() for name in columns.split()}
+    labels_by_column |= {
+        name: label for name, label in {**LABELS, **labels}.items() if name in labels_by_column
+    }
+    return Table.of_frame(frame, labels_by_column)
 
 
 def level_words(level: float | str) -> str:
@@ -112,24 +115,28 @@ def level_axis(label: str, levels: Sequence[float] | pd.Series, *, is_log: bool 
 def curves_of(
     rows: pd.DataFrame, by: str, x: str, y: str, *, has_levels: bool = False
 ) -> list[Curve]:
-    """Return a curve of `y` over `x` for each group of the columns `by` (spaces between), named by
-    the first column and those that vary; with bars (`<y>_low`, `<y>_high`), rings (`is_knee`),
-    hollow points (not `fits`), and levels if it `has_levels`."""
+    """Return a curve of `y` over `x` for each group of the columns `by` (spaces between).
+
+    A curve is named by the first column and the other columns that vary. Other columns of `rows`
+    add bars (`<y>_low`, `<y>_high`), rings (`is_knee`) and hollow points (not `fits`);
+    `has_levels` writes the level at each point.
+    """
     first, *others = columns = by.split()
     named = [first, *(n for n in others if (rows.groupby(first)[n].nunique() > 1).any())]
     curves = []
-    for _, own in rows.groupby(columns, sort=False):
+    for _, group in rows.groupby(columns, sort=False):
         curve = Curve(
-            ", ".join(str(own[name].iloc[0]) for name in named),
-            own[x],
-            own[y],
-            own.get(f"{y}_low"),
-            own.get(f"{y}_high"),
-            labels=[*map(level_words, own["level"])] if has_levels else (),
-            ringed=np.flatnonzero(own.get("is_knee", ())).tolist(),
-            hollow=np.flatnonzero(~own.get("fits", pd.Series(dtype=bool))).tolist(),
+            ", ".join(str(group[name].iloc[0]) for name in named),
+            group[x],
+            group[y],
+            group.get(f"{y}_low"),
+            group.get(f"{y}_high"),
+            labels=[*map(level_words, group["level"])] if has_levels else (),
+            ringed=np.flatnonzero(group.get("is_knee", ())).tolist(),
+            hollow=np.flatnonzero(~group.get("fits", pd.Series(dtype=bool))).tolist(),
         )
         curves.append(curve)
+
     return curves
 
 
@@ -144,8 +151,10 @@ def panels_of(
     """Return a panel for each group of `by` with its curves, by default on log axes."""
     x_axis, y_axis = axes or (Axis(LABELS[x], is_log=True), Axis(LABELS[y], is_log=True))
     return [
-        Panel(", ".join(key), x_axis, y_axis, curves_of(own, curves_by, x, y, has_levels=not axes))
-        for key, own in rows.groupby(by.split(), sort=False)
+        Panel(
+            ", ".join(key), x_axis, y_axis, curves_of(group, curves_by, x, y, has_levels=not axes)
+        )
+        for key, group in rows.groupby(by.split(), sort=False)
     ]
 
 
@@ -158,18 +167,21 @@ def device_section(
     title: str, text: str, rows: pd.DataFrame, columns: str, axis: Axis, x: str
 ) -> Section:
     """Return what devices reported over a column `x`, as panels and a table."""
-    known = [name for name in columns.split() if rows[name].notna().any()]
-    if absent := [LABELS[name] for name in columns.split() if name not in known]:
+    reported = [name for name in columns.split() if rows[name].notna().any()]
+    if absent := [LABELS[name] for name in columns.split() if name not in reported]:
         text += f"\n\nNot reported by the devices: {'; '.join(absent)}."
+
     panels = []
-    for name in known:
+    for name in reported:
         is_share = name.partition("_")[2] in USES
         y = Axis("Fraction" if is_share else "", low=0, high=1.05 if is_share else None)
-        own = rows[rows[name].notna()]
-        lines = curves_of(own, "llm_id gpu_profile_id workload_id", x, name)
+        rows_with_value = rows[rows[name].notna()]
+        lines = curves_of(rows_with_value, "llm_id gpu_profile_id workload_id", x, name)
         panels.append(Panel(LABELS[name], axis, y, lines))
-    table = table_of(rows, f"llm_id gpu_profile_id {x} {' '.join(known)}")
-    return part(title, text, panels, table if known else None)
+
+    table = table_of(rows, f"llm_id gpu_profile_id {x} {' '.join(reported)}")
+
+    return part(title, text, panels, table if reported else None)
 
 
 class Finding(NamedTuple):
@@ -177,22 +189,22 @@ class Finding(NamedTuple):
 
     claim: str
     here: str
-    holds: bool | None  # None where what could tell was not measured, or shows neither
+    holds: bool | None  # None: it was not measured, or the figures show neither
 
 
-def findings_table(found: Sequence[Finding], claim: str) -> Table:
+def findings_table(findings: Sequence[Finding], claim: str) -> Table:
     """Return one row per finding; `claim` is the label of its first column."""
     words = {None: "not known", True: "yes", False: "no"}
-    rows = [(each.claim, each.here, words[each.holds]) for each in found]
+    rows = [(finding.claim, finding.here, words[finding.holds]) for finding in findings]
     return Table((claim, "Here", "Holds"), rows, words=(0, 1, 2))
 
 
-def findings_words(found: Sequence[Finding], whose: str) -> str:
+def findings_words(findings: Sequence[Finding], whose: str) -> str:
     """Count the claims that hold; `whose` is e.g. `the paper's {} findings`."""
-    held = [each.holds for each in found]
+    holds = [finding.holds for finding in findings]
     return (
-        f"of {whose.format(len(found))} {held.count(True)} hold here, {held.count(False)} do not, "
-        f"{held.count(None)} cannot be judged."
+        f"of {whose.format(len(holds))} {holds.count(True)} hold here, "
+        f"{holds.count(False)} do not, {holds.count(None)} cannot be judged."
     )
 
 
@@ -214,11 +226,12 @@ def with_measures(
             for cell in data.cells
         ]
         # Infeasible cells have no rows, which would decide the types of columns.
-        found = pd.concat([part for part in parts if len(part)] or parts[:1])
-        points = points.merge(found.astype({"level": float}), on=LEVEL_KEY, how="left")
+        measured = pd.concat([part for part in parts if len(part)] or parts[:1])
+        points = points.merge(measured.astype({"level": float}), on=LEVEL_KEY, how="left")
+
     statistics = {f"{what}_{name}": what for name in USES for what in STATISTICS}
-    known = data.telemetry.astype(dict.fromkeys(statistics, float)).groupby(LEVEL_KEY)
-    return points.merge(known.agg(statistics).reset_index(), on=LEVEL_KEY, how="left")
+    telemetry = data.telemetry.astype(dict.fromkeys(statistics, float)).groupby(LEVEL_KEY)
+    return points.merge(telemetry.agg(statistics).reset_index(), on=LEVEL_KEY, how="left")
 
 
 def request_times(cell: MeasuredCell) -> pd.DataFrame:
@@ -250,7 +263,7 @@ TITLES = {
     "workload_choice": "Choice of workload",
     "burst": "Bursts",
 }
-"""Of each study's page. The subtitle is what its module says of itself: the question, the paper."""
+"""Title of each study's page. The subtitle is the docstring of its module: question and paper."""
 _OF_RUNS: Mapping[str, tuple[str, Callable[[CellRun], Any]]] = {
     "sources": ("Source", lambda run: run.source),
     "llm_ids": ("LLMs", lambda run: run.key.llm_id),
@@ -260,7 +273,7 @@ _OF_RUNS: Mapping[str, tuple[str, Callable[[CellRun], Any]]] = {
     "engine_versions": ("Engine version", lambda run: run.engine_version),
     "measured_on": ("Measured on", lambda run: run.measured_on),
 }
-"""What pages say of where cells were measured: key, label and a run's own."""
+"""Facts of the runs that a page lists: by key, the label, and the value of one run."""
 
 
 def write_study(
@@ -271,17 +284,21 @@ def write_study(
     outputs: Mapping[str, Path],
     seed: int,
 ) -> None:
-    """Analyse the cells (folders) of a study of `TITLES`; write by name of `outputs` the Parquet
-    `TABLES`, its page (`html`), `json` (null: not known) and `figures`, a folder whose former
-    content goes. The same seed and cells give the same bytes."""
+    """Analyse the cells (folders) of a study of `TITLES`, and write its files.
+
+    `outputs` has their paths by name: the Parquet `TABLES`, the page (`html`), `json` (null: not
+    known), and `figures`, a folder whose former content is deleted. The same seed and cells give
+    the same bytes.
+    """
     tables = {table: outputs[table] for table in TABLES}
     aggregate_points(cells, *tables.values())
     data = read_study_data(cells, tables, llms, profiles, seed)
     origin = provenance(tables, seed=seed)
-    # What only other studies need is not imported.
+    # Only this study's module is imported: some import much.
     study = import_module(f"sextant.studies.{name}")
     document = study_document(name, study.analyse(data), measured_facts(data), origin)
-    subtitle, files = " ".join(str(study.__doc__).split()), ("html", "json", "figures")
+    subtitle = " ".join(str(study.__doc__).split())
+    files = ("html", "json", "figures")
     write_page(replace(document, subtitle=subtitle), *(outputs[name] for name in files))
 
 
@@ -293,16 +310,18 @@ def read_study_data(
     seed: int,
 ) -> StudyData:
     """Read a study's cells, and their `TABLES` in that order; InputError if malformed."""
-    found = [read_cell(Path(folder)) for folder in cells]
-    places = {cell.run.ids: place for place, cell in enumerate(found)}
+    measured_cells = [read_cell(Path(folder)) for folder in cells]
+    places = {cell.run.ids: number for number, cell in enumerate(measured_cells)}
     ordered = []
     for name in TABLES:
         rows = read_parquet(tables[name]).to_pandas()
         keys = rows[[*CELL_KEY]].itertuples(index=False, name=None)
         order = pd.Series([places[key] for key in keys], dtype=int).sort_values(kind="stable")
         ordered.append(rows.iloc[order.index].reset_index(drop=True))
+
     points, feasibility, telemetry = ordered
-    return StudyData(points, feasibility, telemetry, found, llms, profiles, seed)
+
+    return StudyData(points, feasibility, telemetry, measured_cells, llms, profiles, seed)
 
 
 def measured_facts(data: StudyData) -> dict[str, Any]:
@@ -314,7 +333,7 @@ def measured_facts(data: StudyData) -> dict[str, Any]:
         if not run.verdict.is_feasible
     ]
     distinct = {
-        key: sorted({own for run in runs if (own := of_run(run))})
+        key: sorted({fact for run in runs if (fact := of_run(run))})
         for key, (_, of_run) in _OF_RUNS.items()
     }
     return distinct | {
@@ -343,23 +362,25 @@ def study_document(
         count = f"{warning['n_points']} of {facts['n_points']} points"
         places = "; ".join(doubtful_places(warning))
         cautions.append(Note(f"{warning['text']}: {count} ({places}).", "warning"))
+
     size = (
         f"{facts['n_cells']} cells, {facts['n_infeasible_cells']} of them infeasible; "
         f"{facts['n_points']} points; {facts['n_requests']} measured requests"
     )
     rows = [(label, ", ".join(facts[key]) or "not known") for key, (label, _) in _OF_RUNS.items()]
     notes = [Note(f"{line}.") for line in facts["infeasible"]]
-    known = Facts([*rows, ("Size", size)])
-    measured = Section("What was measured", [*notes, known], key="measured")
+    run_facts = Facts([*rows, ("Size", size)])
+    measured = Section("What was measured", [*notes, run_facts], key="measured")
     blocks: list[Block] = [Headline(analysis.summary), *cautions, *analysis.sections, measured]
+
     return Document(TITLES[name], blocks, data, origin=origin)
 
 
 def doubtful_places(warning: Mapping[str, Any]) -> list[str]:
     """Write where a warning (`points.metrics.warnings`) applies, and at which levels."""
     places = []
-    for place in warning["places"]:
-        parts = [place_words(place), place["workload_id"], place["scenario_id"]]
-        parts += [place["variant_id"]] if place["variant_id"] != "default" else []
-        places.append(f"{', '.join(parts)} at {', '.join(map(level_words, place['levels']))}")
+    for affected in warning["places"]:
+        parts = [place_words(affected), affected["workload_id"], affected["scenario_id"]]
+        parts += [affected["variant_id"]] if affected["variant_id"] != "default" else []
+        places.append(f"{', '.join(parts)} at {', '.join(map(level_words, affected['levels']))}")
     return places

@@ -19,7 +19,8 @@ from sextant.points.metrics import N_BLOCKS
 from sextant.studies import study
 from sextant.studies.study import SETTING, Analysis, Finding, StudyData, part, place_words, table_of
 
-CRITICAL, EFFORT = "latency-critical", "best-effort"
+CRITICAL = "latency-critical"
+EFFORT = "best-effort"
 N_RESAMPLES = 2000
 _COMPARED = [*SETTING, "level"]
 _LENGTHS = ["requested_input_tokens", "requested_output_tokens"]
@@ -32,7 +33,7 @@ def analyse(data: StudyData) -> Analysis:
     """Compare cache sizes within each use case and scenario, and use cases with each other."""
     points = _points(data)
     effects = cache_effects(points, data)
-    found = takeaways(points, effects)
+    findings = takeaways(points, effects)
     text = (
         "The cache counts where the 95 % interval of its effect excludes 1, at the heaviest load "
         "measured. The poster gives no numbers to compare with."
@@ -50,7 +51,7 @@ def analyse(data: StudyData) -> Analysis:
         batch_weight_tokens="KV cache (tokens)",
     )
     sections = [
-        part("Takeaways", text, table=study.findings_table(found, "Takeaway of the poster")),
+        part("Takeaways", text, table=study.findings_table(findings, "Takeaway of the poster")),
         part("Use cases", of_points, table=table),
         _effect_section(effects),
         _cache_section(points),
@@ -58,11 +59,12 @@ def analyse(data: StudyData) -> Analysis:
     numbers = {
         "points": points,
         "effects": effects,
-        "takeaways": [each._asdict() for each in found],
+        "takeaways": [finding._asdict() for finding in findings],
         "n_resamples": N_RESAMPLES,
         "n_blocks": N_BLOCKS,
     }
-    return Analysis(_summary(points, effects, found), numbers, sections)
+
+    return Analysis(_summary(points, effects, findings), numbers, sections)
 
 
 def _points(data: StudyData) -> pd.DataFrame:
@@ -89,32 +91,40 @@ def cache_effects(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     `{throughput,latency}_ratio` with 95% bootstrap intervals, `verdict` (by throughput if
     best-effort, else by mean latency), and `is_heaviest`: the largest level of its scenario."""
     rows: list[dict[str, Any]] = []
-    for place, own in points[points["n_ok"] > 0].groupby(_COMPARED):
-        small, large = own.iloc[0], own.iloc[-1]
+    for key, group in points[points["n_ok"] > 0].groupby(_COMPARED):
+        small = group.iloc[0]
+        large = group.iloc[-1]
         if small["batch_weight_tokens"] == large["batch_weight_tokens"]:
             continue
-        row: dict[str, Any] = dict(zip(_COMPARED, place, strict=True))
+        row: dict[str, Any] = dict(zip(_COMPARED, key, strict=True))
         row["inference"] = small["inference"]
         for name, point in (("small", small), ("large", large)):
             row[f"{name}_tokens"] = point["batch_weight_tokens"]
             row[f"{name}_kv_gib"] = point["kv_gib"]
         row |= _ratios(small, large, data, np.random.default_rng([data.seed, len(rows)]))
         name = _JUDGED_BY[row["inference"]]
-        low, high = row[f"{name}_ratio_low"], row[f"{name}_ratio_high"]
+        low = row[f"{name}_ratio_low"]
+        high = row[f"{name}_ratio_high"]
         row["verdict"] = "no clear change"
         if low > 1 or high < 1:
             row["verdict"] = "better" if (low > 1) == (name == "throughput") else "worse"
         rows.append(row)
-    found = pd.DataFrame(rows)
+
+    effects = pd.DataFrame(rows)
     if rows:
-        found["is_heaviest"] = found["level"] == found.groupby(SETTING)["level"].transform("max")
-    return found
+        effects["is_heaviest"] = effects["level"] == effects.groupby(SETTING)["level"].transform(
+            "max"
+        )
+
+    return effects
 
 
 def _ratios(
     small: pd.Series, large: pd.Series, data: StudyData, rng: np.random.Generator
 ) -> dict[str, float]:
-    tokens, latencies, lengths = [], [], []
+    tokens = []
+    latencies = []
+    lengths = []
     for point in (large, small):
         run = data.requests_of(point, [*_COLUMNS, *_LENGTHS]).sort_values(["scheduled_s", "user"])
         # Output tokens in equal parts of the level's time. Offsets are 32-bit: the last token may
@@ -126,16 +136,18 @@ def _ratios(
         tokens.append(counts / point["duration_s"])
         latencies.append(study.mean_blocks(run["last_token_s"] - run["scheduled_s"]))
         lengths.append(run[_LENGTHS].to_numpy())
+
     # The same seed asks for the same requests: what makes one of them slow makes its twin slow.
     is_paired = np.array_equal(lengths[0], lengths[1])
     ratios = {}
-    for name, column, (own, base), paired in (
+    for name, column, (blocks, base), paired in (
         ("throughput", "throughput_tok_s", tokens, False),
         ("latency", "mean_e2e_ms", latencies, is_paired),
     ):
-        low, high = bootstrap_ratio(own, base, rng, is_paired=paired)
+        low, high = bootstrap_ratio(blocks, base, rng, is_paired=paired)
         ratios[f"{name}_ratio"] = large[column] / small[column]
         ratios |= {f"{name}_ratio_low": low, f"{name}_ratio_high": high}
+
     return ratios
 
 
@@ -143,14 +155,17 @@ def bootstrap_ratio(
     blocks: np.ndarray, base_blocks: np.ndarray, rng: np.random.Generator, *, is_paired: bool
 ) -> tuple[float, float]:
     """Return the 95% interval of a ratio of means by drawing blocks; NaN below 2 blocks."""
-    n, n_base = len(blocks), len(base_blocks)
+    n = len(blocks)
+    n_base = len(base_blocks)
     if min(n, n_base) < 2:
         return np.nan, np.nan
+
     drawn = rng.integers(n, size=(N_RESAMPLES, n))
     drawn_base = drawn if is_paired else rng.integers(n_base, size=(N_RESAMPLES, n_base))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = blocks[drawn].mean(axis=1) / base_blocks[drawn_base].mean(axis=1)
         low, high = np.nanquantile(ratios, [0.025, 0.975])
+
     return float(low), float(high)
 
 
@@ -158,7 +173,8 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
     """Return each takeaway, and whether it holds at the heaviest levels."""
     served = points[points["n_ok"] > 0]
     lengths = served.groupby("workload_id")[["mean_input_tokens", "mean_output_tokens"]].mean()
-    here, holds = _FEW_USE_CASES, None
+    here = _FEW_USE_CASES
+    holds = None
     if len(lengths) > 1:
         inputs, outputs = (float(lengths[name].max() / lengths[name].min()) for name in lengths)
         here = (
@@ -166,12 +182,14 @@ def takeaways(points: pd.DataFrame, effects: pd.DataFrame) -> list[Finding]:
             f"{number(outputs)} times."
         )
         holds = inputs > outputs
+
     longest = lengths["mean_input_tokens"].idxmax() if len(lengths) else None
     heaviest = effects[effects["is_heaviest"]] if len(effects) else effects
     first = "The use case decides the length of inputs more than of outputs."
     large = "Use cases with large inputs (summarization, conversation) perform worse."
     critical = "A larger KV cache improves latency-critical inference, except summarization."
     effort = "A larger KV cache always improves best-effort inference."
+
     return [
         Finding(first, here, holds),
         Finding(large, *_large_inputs(served, lengths["mean_input_tokens"])),
@@ -184,22 +202,26 @@ def _large_inputs(served: pd.DataFrame, inputs: pd.Series) -> tuple[str, bool | 
     """Compare use cases above the geometric middle of mean inputs with those below."""
     if len(inputs) < 2:
         return _FEW_USE_CASES, None
+
     large = {*inputs.index[inputs > (inputs.min() * inputs.max()) ** 0.5]}
     n_worse = n_pairs = 0
     same = ["llm_id", "gpu_profile_id", "scenario_id", "level", "batch_weight_tokens"]
-    for _, own in served.groupby(same):
-        is_large = own["workload_id"].isin(large)
-        is_critical = (own["inference"] == CRITICAL).all()
-        merit = -own["token_latency_ms"] if is_critical else own["throughput_tok_s"]
+    for _, group in served.groupby(same):
+        is_large = group["workload_id"].isin(large)
+        is_critical = (group["inference"] == CRITICAL).all()
+        merit = -group["token_latency_ms"] if is_critical else group["throughput_tok_s"]
         for value in merit[is_large]:
             n_worse += (value < merit[~is_large]).sum()
             n_pairs += (~is_large).sum()
+
     if not n_pairs:
         return "No two use cases were measured in the same scenario with the same cache.", None
+
     here = (
         f"Large are the inputs of {joined(sorted(large))}. In {n_worse} of {n_pairs} pairs under "
         "the same load and cache the one with large inputs performs worse."
     )
+
     return here, bool(n_worse == n_pairs)
 
 
@@ -207,37 +229,43 @@ def _larger_cache(
     effects: pd.DataFrame, inference: str, excepted: str | None
 ) -> tuple[str, bool | None]:
     """Judge whether a larger cache helps all use cases but the excepted one, if there are more."""
-    own = effects[effects["inference"] == inference] if len(effects) else effects
-    if own.empty:
+    judged = effects[effects["inference"] == inference] if len(effects) else effects
+    if judged.empty:
         return f"No {inference} use case was measured with two cache sizes.", None
-    verdicts = own.groupby("verdict")["workload_id"].agg(lambda names: sorted({*names}))
+
+    verdicts = judged.groupby("verdict")["workload_id"].agg(lambda names: sorted({*names}))
     here = "; ".join(f"{verdict}: {joined(names)}" for verdict, names in verdicts.items())
-    n_use_cases = own["workload_id"].nunique()
+    n_use_cases = judged["workload_id"].nunique()
     here = f"Of {plural(n_use_cases, 'use case')} {here}"
     if excepted and n_use_cases > 1:
-        own = own[own["workload_id"] != excepted]
+        judged = judged[judged["workload_id"] != excepted]
         here += f" (the longest inputs: {excepted})"
+
     # What is not clear neither confirms nor refutes.
-    holds = None if (own["verdict"] != "worse").all() else False
-    return f"{here}.", True if (own["verdict"] == "better").all() else holds
+    holds = None if (judged["verdict"] != "worse").all() else False
+
+    return f"{here}.", True if (judged["verdict"] == "better").all() else holds
 
 
-def _summary(points: pd.DataFrame, effects: pd.DataFrame, found: Sequence[Finding]) -> str:
+def _summary(points: pd.DataFrame, effects: pd.DataFrame, findings: Sequence[Finding]) -> str:
     if points.empty:
         return "No use case was measured latency-critical or best-effort: nothing can be said."
+
     words = [f"Use cases measured: {points['workload_id'].nunique()}."]
     heaviest = effects[effects["is_heaviest"]] if len(effects) else points[:0]
-    for inference, own in heaviest.groupby("inference", sort=False):
+    for inference, group in heaviest.groupby("inference", sort=False):
         name = _JUDGED_BY[inference]
-        is_one_place = len(own[["llm_id", "gpu_profile_id"]].drop_duplicates()) == 1
+        is_one_place = len(group[["llm_id", "gpu_profile_id"]].drop_duplicates()) == 1
         parts = []
-        for _, row in own.iterrows():
+        for _, row in group.iterrows():
             use_case = row["workload_id"] + ("" if is_one_place else f", {place_words(row)}")
             parts.append(f"{number(row[f'{name}_ratio'])} times for {use_case} ({row['verdict']})")
         words.append(
             f"The largest KV cache brings {inference} inference a {name} of {joined(parts)}."
         )
-    verdicts = study.findings_words(found, "the poster's {} takeaways")
+
+    verdicts = study.findings_words(findings, "the poster's {} takeaways")
+
     return " ".join([*words, verdicts[0].upper() + verdicts[1:]])
 
 
@@ -246,6 +274,7 @@ def _effect_section(effects: pd.DataFrame) -> Section:
     title = "Effect of a larger KV cache"
     if effects.empty:
         return part(title, "No use case was measured with two sizes.")
+
     intervals = {
         f"{name}_interval": effects[[f"{name}_ratio_low", f"{name}_ratio_high"]].agg(
             lambda ends: interval(*ends), axis=1
@@ -268,6 +297,7 @@ def _effect_section(effects: pd.DataFrame) -> Section:
         f"{N_BLOCKS} blocks of either run, the same of both where both served the same requests; "
         "what changes from one start of a server to the next is not in them."
     )
+
     return part(title, text, table=table)
 
 
@@ -276,14 +306,17 @@ def _cache_section(points: pd.DataFrame) -> Section:
     panels = []
     places = ["llm_id", "gpu_profile_id", "inference", "scenario_id"]
     for (*_, inference, _scenario), rows in points.groupby(places, sort=False):
-        own = rows[rows["level"] == rows.groupby("workload_id")["level"].transform("max")]
-        y, label = "mean_e2e_ms", "Mean latency (ms)"
+        at_heaviest = rows[rows["level"] == rows.groupby("workload_id")["level"].transform("max")]
+        y = "mean_e2e_ms"
+        label = "Mean latency (ms)"
         if inference == EFFORT:
-            y, label = "throughput_tok_s", "Output tokens/s"
-        x = "kv_gib" if own["kv_gib"].notna().all() else "batch_weight_tokens"
+            y = "throughput_tok_s"
+            label = "Output tokens/s"
+        x = "kv_gib" if at_heaviest["kv_gib"].notna().all() else "batch_weight_tokens"
         axis = Axis("KV cache (GiB)" if x == "kv_gib" else "KV cache (tokens)", is_log=True)
-        curves = study.curves_of(own, "workload_id", x, y)
-        heading = f"{inference}, {place_words(own.iloc[0])}"
+        curves = study.curves_of(at_heaviest, "workload_id", x, y)
+        heading = f"{inference}, {place_words(at_heaviest.iloc[0])}"
         panels.append(Panel(heading, axis, Axis(label, low=0), curves))
+
     text = "The heaviest load of each scenario; mean latency from when requests were due."
     return part("Performance over the KV cache", text, panels)

@@ -13,7 +13,7 @@ from sextant.base.errors import InputError
 from sextant.trace.trace_format import TIME_UNITS, TraceFormat
 
 NS_PER_S = 10**9
-# Of the years that fit into nanoseconds, the whole centuries: 1700 to 2199.
+# The whole centuries that 64-bit nanoseconds can express: the years 1700 to 2199.
 FIRST_NS = -8_520_336_000 * NS_PER_S
 LAST_NS = 7_258_118_400 * NS_PER_S - 1
 _EPOCH_S = (1e9, 4e9)  # numbers that count from 1970: of the years 2001 to 2096
@@ -52,6 +52,7 @@ def read_date_times(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
             continue
         if ends["min"] >= FIRST_NS and ends["max"] <= LAST_NS:
             return moments, np.where(is_null(moments), UNKNOWN, zone)
+
     read = [(None, UNKNOWN) if text is None else _moment(text) for text in texts.to_pylist()]
     moments, zones = zip(*read, strict=True) if read else ((), ())
     return pa.array(moments, pa.int64()), np.array(zones, int)
@@ -67,20 +68,24 @@ def _moment(text: str) -> tuple[int | None, int]:
     match = _DATETIME.fullmatch(text)
     if match is None:
         return None, UNKNOWN
+
     year, _, month, day, hour, *parts, fraction, utc, sign, hours, minutes = match.groups()
     minute, second = (int(part or 0) for part in parts)
     is_midnight = hour == "24" and not minute and not second  # of the day that follows
     try:
-        own_hour = 0 if is_midnight else int(hour or 0)
-        moment = datetime(int(year), int(month), int(day), own_hour, minute, second)
+        hour_of_day = 0 if is_midnight else int(hour or 0)
+        moment = datetime(int(year), int(month), int(day), hour_of_day, minute, second)
         moment += timedelta(days=is_midnight)
     except ValueError:
         return None, UNKNOWN
+
     if sign:
         offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
         moment += offset if sign == "-" else -offset
+
     seconds = (moment - datetime(1970, 1, 1)) // timedelta(seconds=1)
     ns = seconds * NS_PER_S + int((fraction or "")[:9].ljust(9, "0"))
+
     return ns, ZONED if utc or sign else UNZONED
 
 
@@ -94,8 +99,10 @@ def parse_time(text: str) -> tuple[int, bool]:
 def check_start_time(
     start_time: str, form: TraceFormat, *, file: str | Path | None = None, row: int | None = None
 ) -> None:
-    """Refuse a `start_time` that is no ISO 8601 date-time of the years 1700 to 2199, or for a
-    format that has its own. `file` and `row` are those of a sheet."""
+    """Refuse a `start_time` that is not an ISO 8601 date-time of the years 1700 to 2199.
+
+    Refuse any for a format that has date-times itself. `file` and `row` are those of a sheet.
+    """
     problem = None
     fix = "give an ISO 8601 date-time, e.g. 2023-11-16T00:00:00+08:00"
     if form.is_datetime:
@@ -114,16 +121,20 @@ def check_start_time(
 def check_first_tick(
     source: str | Path, first_tick: float, form: TraceFormat, start_time: str | None
 ) -> None:
-    """Refuse a first arrival that is no plausible time in the unit of its source: a log's numbers
-    that would be a date from 2001 to 2096 in another unit have that unit."""
+    """Refuse a first arrival that is not a plausible time in the unit of its source.
+
+    Numbers of a log that would be a date from 2001 to 2096 in another unit have that unit.
+    """
     if form.is_datetime or start_time is not None:
         return
+
     units = {name: per_s for name, per_s in TIME_UNITS.items() if name != "iso"}
     first_s = first_tick / form.units_per_s
     likely = next((name for name, per_s in units.items() if _is_date(first_tick / per_s)), None)
     is_other = form.is_log and likely not in (None, form.time_unit)
     if first_s < _EPOCH_S[1] and not is_other:
         return
+
     year = 1970 + int(first_s / YEAR_S)
     problem = f"the first arrival, {first_tick:.17g}, read in {form.time_unit}, is of the year "
     problem += f"{year}" if year < 10_000 else f"{year:,}" if year < 1e12 else f"{year:.3g}"
@@ -133,6 +144,7 @@ def check_first_tick(
         fix = f"give --columns with --time-unit {likely} (`time_unit: {likely}` in a mapping "
         fix += f"file): in {likely} it is of {date:%Y-%m-%d}; or --start-time, the date-time at "
         fix += "which the clock shows 0"
+
     raise InputError(problem, file=source, field="arrival_s", fix=fix)
 
 
@@ -143,8 +155,11 @@ def _is_date(since_1970_s: float) -> bool:
 def start_facts(
     first_tick: float, form: TraceFormat, start_time: str | None, is_zoned: bool | None
 ) -> dict[str, Any]:
-    """Return `start_time` and `first_tick_s` (see `job.ingest_trace`); `first_tick` is that of the
-    first row in the source's unit, `start_time` when the clock of the source shows zero."""
+    """Return `start_time` and `first_tick_s` (see `job.ingest_trace`).
+
+    `first_tick` is the first row's arrival in the source's unit. `start_time` is the date-time at
+    which the source's clock shows zero.
+    """
     if form.is_datetime:
         begin_ns = int(first_tick)
         first_tick_s = None
@@ -161,5 +176,6 @@ def start_facts(
             problem = f"the first row is {first_tick_s:g} s later, after the year 2199"
             fix = "give the date-time at which the source's clock shows zero, or correct the "
             raise InputError(problem, field="start_time", fix=fix + "first row")
+
     moment = str(np.datetime64(begin_ns, "ns")).rstrip("0").rstrip(".")
     return {"start_time": moment + "+00:00" * bool(is_zoned), "first_tick_s": first_tick_s}

@@ -33,7 +33,7 @@ _FEW = 10
 _N_SHOWN = 5
 _FAR_AWAY = "arrival: far in time from all other rows"
 _FAR = 10.0
-"""A time is far if it is farther from the middle 98% of all than these last, so many times."""
+"""A time is far if its distance from the middle 98% of all times is above 10 times their span."""
 _LEAST_FAR_S = 86_400.0
 _NUMBERS = ("arrival_s", "input_tokens", "output_tokens", "e2e_ms")
 _NOT_CODED = (*_NUMBERS, "request_id", formats.HASH_IDS)
@@ -97,6 +97,7 @@ def ingest_trace(
     columns = settings.columns
     if columns is not None:
         columns = formats.read_columns(columns)
+
     form = _format_of(source, trace_format, columns, settings)
     _check_outputs(source, paths)
 
@@ -134,6 +135,7 @@ def ingest_trace(
             "provenance": origin,
         }
         write_json(summary, report)
+
     return report
 
 
@@ -146,9 +148,11 @@ def _format_of(
     if not source.is_file():
         problem = "is not a file" if source.exists() else "there is no such file"
         raise InputError(problem, file=source, fix="correct the trace's path")
+
     form = as_written(source, form, has_unit=settings.time_unit is not None)
     if settings.start_time is not None:
         date_times.check_start_time(settings.start_time, form)
+
     return form
 
 
@@ -171,9 +175,11 @@ def _check_counts(
 ) -> None:
     if counts["n_read"] == 0:
         raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
+
     is_tolerated = counts["n_rejected"] <= max_rejected_fraction * counts["n_read"]
     if counts["n_accepted"] and is_tolerated:
         return
+
     where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
     problem = f"{counts['n_rejected']:,} of {counts['n_read']:,} rows are malformed ({where})"
     fix = "correct them, or raise max_rejected_fraction (`--max-rejected-fraction`), "
@@ -184,6 +190,7 @@ def _check_counts(
         fix += "; where failed requests lack tokens, map the column that says so (status=COLUMN)"
     if not counts["n_accepted"] and "not a number" in where:
         fix += "; for arrivals that are date-times give --columns with --time-unit iso"
+
     raise InputError(problem, file=source, fix=fix)
 
 
@@ -219,7 +226,7 @@ class Output:
         self._accepted |= {"most_late_s": 0.0, "duration_s": None}
 
     def counts(self) -> dict[str, Any]:
-        """Return how many rows were read, accepted, set aside and why, and how long they last."""
+        """Return how many rows were read, accepted and set aside, why, and the accepted's span."""
         by_count = sorted(self._n_by_reason.items(), key=lambda item: (-item[1], item[0]))
         n_by_reason = {reason: n for reason, n in by_count if reason != formats.BLANK}
         n_rejected = sum(n_by_reason.values())
@@ -235,12 +242,14 @@ class Output:
         """Append accepted rows to the trace, the others to the lines set aside."""
         if rows.rejected is not None:
             self._set_aside(rows.rejected)
+
         n = len(rows.tick)
         if not n:
             return
         if not self._accepted["n_accepted"]:
             self.first_tick = rows.tick[0].item()
             self.is_zoned = rows.is_zoned
+
         tick = rows.tick
         first = self.first_tick
         elapsed = tick - first
@@ -248,6 +257,7 @@ class Output:
             after = elapsed.view(np.uint64)
             before = (first - tick).view(np.uint64)
             elapsed = np.where(tick >= first, after.astype(float), -before.astype(float))
+
         arrival_s = elapsed / self._form.units_per_s
         before_s = self._accepted["duration_s"] or 0.0
         self._is_sorted &= bool(np.all(np.diff(arrival_s, prepend=before_s) >= 0))
@@ -271,6 +281,7 @@ class Output:
         """Sort the trace by time if it is not; rows whose time is far from all others go aside."""
         if self._is_sorted:
             return
+
         self._trace.close()
         with TemporaryDirectory(dir=self._path.parent) as folder, duckdb.connect() as database:
             unsorted = Path(folder) / self._path.name
@@ -297,12 +308,14 @@ class Output:
                 self._accepted["duration_s"] = batch["arrival_s"][-1].as_py()
             far = f"FROM {rows} WHERE NOT {is_near} ORDER BY file_row_number"
             rest = database.sql(far).to_arrow_table().drop_columns("file_row_number")
+
         if len(rest):
             self._accepted["n_accepted"] -= len(rest)
             self._accepted["n_failed"] -= pc.sum(pc.equal(rest["status"], "failed")).as_py()
             raw = [json.dumps(row, separators=(",", ":")) for row in rest.to_pylist()]
             lines = pa.nulls(len(rest), pa.int64())
             self._set_aside(pa.table([lines, [_FAR_AWAY] * len(rest), raw], schema=REJECTED))
+
         shift = start_s * self._form.units_per_s
         self.first_tick += round(shift) if isinstance(self.first_tick, int) else shift
 

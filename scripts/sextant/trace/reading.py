@@ -43,8 +43,11 @@ _NEXT_CELL = re.compile(f",{_CELL}")
 
 
 def read_rows(source: Path, form: TraceFormat, ignored: list[str]) -> Iterator[TraceRows]:
-    """Yield the rows of a source; names of columns that are left out go into `ignored`. Raises
-    InputError: a file that cannot be read, or columns that are missing, unknown or twice."""
+    """Yield the rows of a source; names of columns that are left out go into `ignored`.
+
+    Raises InputError: a file that cannot be read, or columns that are missing, unknown or there
+    twice.
+    """
     try:
         if source.suffix == ".parquet" and not form.is_jsonl:
             with pq.ParquetFile(source) as stored:
@@ -88,14 +91,14 @@ def _unreadable(source: Path, error: str) -> InputError:
     return InputError(f"cannot be read ({' '.join(error.split())[:300]})", file=source, fix=fix)
 
 
-def _raw_rows(batch: pa.RecordBatch, places: np.ndarray) -> list[str]:
-    rows = batch.take(pa.array(places)).to_pylist()
+def _raw_rows(batch: pa.RecordBatch, indices: np.ndarray) -> list[str]:
+    rows = batch.take(pa.array(indices)).to_pylist()
     return [json.dumps(row, default=str, separators=(",", ":")) for row in rows]
 
 
-def _raw_lines(text: bytes, places: np.ndarray) -> list[str]:
+def _raw_lines(text: bytes, indices: np.ndarray) -> list[str]:
     lines = _lines_of(text)
-    return [lines[index] for index in places]
+    return [lines[index] for index in indices]
 
 
 def _lines_of(text: bytes) -> list[str]:
@@ -103,8 +106,10 @@ def _lines_of(text: bytes) -> list[str]:
 
 
 def read_text_blocks(source: Path) -> Iterator[bytes]:
-    """Yield the text of a file (`.gz` and `.zst` too) in blocks of lines, without its BOM. Raises
-    InputError if a line is too long, OSError if the file is cut short or not what its ending says.
+    """Yield the text of a file (`.gz` and `.zst` too) in blocks of lines, without its BOM.
+
+    Raises InputError if a line is too long, OSError if the file is cut short or is not what its
+    ending says.
     """
     with pa.input_stream(source, compression="detect") as stream:
         block = rest = b""
@@ -138,10 +143,14 @@ def _in_parts(block: bytes) -> Iterator[bytes]:
 
 
 def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
-    """Return a log's format as its first lines show it: CSV or JSON lines, whatever its ending;
-    where no unit is named with date-times, if its first arrival is one."""
+    """Return a log's format as its first lines show it.
+
+    It is CSV or JSON lines, whatever the file's ending. If no unit is stated and the first arrival
+    is a date-time, all are.
+    """
     if not form.is_log or source.suffix == ".parquet":
         return form
+
     name = form.sources(form.required)["arrival_s"]
     try:
         lines = _lines_of(next(read_text_blocks(source), b""))
@@ -152,6 +161,7 @@ def as_written(source: Path, form: TraceFormat, has_unit: bool) -> TraceFormat:
         first = next((cell for cell in cells if cell is not None), None)
     except (OSError, UnicodeDecodeError, csv.Error):
         return form  # an error when the rows are read
+
     is_datetime = not has_unit and isinstance(first, str) and is_date_time(first)
     return replace(form, time_unit="iso") if is_datetime else form
 
@@ -163,12 +173,14 @@ def _columns(
     first = next(blocks, None)
     if first is None:
         raise InputError("the file is empty", file=source, fix="give a trace with rows")
+
     head, _, body = first.partition(b"\n")
     head = head.rstrip(b"\r")
     if b"\r" in head:
         fix = "end each row's line with a line feed, e.g. `tr '\\r' '\\n' < OLD > NEW`"
         problem = "lines end with a carriage return alone"
         raise InputError(problem, file=source, row=1, fix=fix)
+
     try:
         if not form.is_jsonl:
             names = [name.strip() for name in next(csv.reader([head.decode()]), [])]
@@ -181,9 +193,11 @@ def _columns(
     except csv.Error as error:
         fix = "put the names of the columns there"
         raise InputError(f"no header ({error})", file=source, row=1, fix=fix) from None
+
     if not names_by_row:
         fix = "put one JSON object in each line (`jq -c '.[]'` makes lines of an array)"
         raise InputError("no JSON object", file=source, row=1, fix=fix)
+
     return list(dict.fromkeys(chain.from_iterable(names_by_row))), chain([first], blocks)
 
 
@@ -195,17 +209,21 @@ def _check_columns(source: Path, form: TraceFormat, names: list[str]) -> list[st
         fix += f"; --columns names others; the source has {some_of(names)}"
     if len(names) == 1 and (marks := {*names[0]} & {*";\t|"}):
         fix = f"put commas between the cells of a line, in place of {marks.pop()!r}"
+
     for name in form.required:
         if name not in names:
             raise InputError("column missing", file=source, row=1, field=name, fix=fix)
+
     within = "".join(f"\n{name}" for name in form.columns)  # `usage` may be null in some lines
     unknown = [name for name in names if name not in form.columns and f"\n{name}." not in within]
     if unknown and not form.ignores_unknown:
         fix += "; or leave it out with --ignore-unknown (`ignore_unknown` in the sheet)"
         raise InputError("unknown column", file=source, row=1, field=unknown[0], fix=fix)
+
     for name in names:
         if name in form.columns and names.count(name) > 1:
             raise InputError("column twice", file=source, row=1, field=name, fix=fix)
+
     return unknown
 
 
@@ -216,12 +234,13 @@ def some_of(names: list[str]) -> str:
 
 
 def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | None:
-    """Read whole lines of CSV without their header; None if it is unclear where a cell ends."""
+    """Read whole lines of CSV, not their header; None if it is unclear where a cell ends."""
     has_quotes = b'"' in text
     # A carriage return alone ends a line for Arrow.
     is_plain = b"\r" not in text or text.count(b"\r") == text.count(b"\r\n")
     if not is_plain or (has_quotes and not _is_plainly_quoted(text)):
         return None
+
     sources = form.sources(names)
     faults = dict[int, str]()
 
@@ -248,20 +267,23 @@ def _parse_at_once(text: bytes, form: TraceFormat, names: list[str]) -> Cells | 
         )
     except pa.ArrowInvalid:
         return None
+
     if len(table) + len(faults) != np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")):
         return None
+
     line_faults = np.full(len(table) + len(faults), None)
     line_faults[[*faults]] = [*faults.values()]
     columns = {target: table[name].combine_chunks() for target, name in sources.items()}
     if faults:  # a row of nulls for each line that was left out
         is_kept = np.equal(line_faults, np.array(None)).astype(bool)
-        places = pa.array(np.cumsum(is_kept) - 1, mask=~is_kept)
-        columns = {name: column.take(places) for name, column in columns.items()}
+        indices = pa.array(np.cumsum(is_kept) - 1, mask=~is_kept)
+        columns = {name: column.take(indices) for name, column in columns.items()}
     if all(columns[name].null_count > len(faults) for name in trace_format.NEEDED_COLUMNS):
         # Arrow reads a blank line as a row of nulls.
         for index, line in enumerate(_lines_of(text)):
             if not line.strip():
                 line_faults[index] = BLANK
+
     return _typed(columns, form, line_faults)
 
 
@@ -271,12 +293,14 @@ def _is_plainly_quoted(text: bytes) -> bool:
     quotes = np.flatnonzero(characters == ord('"'))
     if len(quotes) % 2:
         return False
+
     opening = quotes[::2]
     closing = quotes[1::2]
     # Before the very first character the index turns to the last one, a newline.
     is_plain = np.isin(characters[opening - 1], list(b",\n")).all()
     is_plain &= np.isin(characters[closing + 1], list(b",\r\n")).all()
     ends = np.flatnonzero(characters == ord("\n"))
+
     return bool(is_plain and (ends.searchsorted(opening) == ends.searchsorted(closing)).all())
 
 
@@ -296,6 +320,7 @@ def _parse_lines(text: bytes, form: TraceFormat, names: list[str], split: Split)
             is_text = (str, type(None))
             texts = [cell if isinstance(cell, is_text) else json.dumps(cell) for cell in values]
             columns[target] = pa.array(texts, pa.string())
+
     return _typed(columns, form, faults)
 
 
@@ -347,7 +372,7 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.ndarray) -> Cells:
-    """Read the cells that are not of the type that the rules judge, trimmed, as texts."""
+    """Bring cells to the types that the rules judge; other types are read as trimmed texts."""
     typed = dict[str, pa.Array]()
     unreadable = {}
     zones = np.full(len(line_faults), UNKNOWN)
@@ -368,6 +393,7 @@ def _typed(columns: Mapping[str, pa.Array], form: TraceFormat, line_faults: np.n
         else:
             typed[name] = column if column.type == wanted else _read_texts(column, wanted)
         unreadable[name] = is_null(typed[name]) & ~is_null(column)
+
     return Cells(typed, unreadable, zones, line_faults)
 
 

@@ -61,32 +61,39 @@ class Judge:
     is_zoned: bool | None = None
 
     def rows(self, cells: Cells, raw: Callable[[np.ndarray], list[str]]) -> TraceRows:
-        """Judge the next lines; `raw` gives the raw text of lines by their places."""
+        """Judge the next lines; `raw` gives the raw text of the lines with these indices."""
         columns, reasons = self._judge(cells)
         tick = cells.columns["arrival_s"].fill_null(0).to_numpy()
         rejected = None
         zones = cells.zones[cells.zones != UNKNOWN]
         if self.is_zoned is None and len(zones):
             self.is_zoned = bool(zones[0] == ZONED)
+
         problem = "has a time zone, the first row's has none"
         unlike = ZONED
         if self.is_zoned:
             problem = "has no time zone, the first row's has one"
             unlike = UNZONED
+
         reasons[cells.zones == unlike] = f"{self.sources['arrival_s']}: {problem}"
         numbers = pa.array(np.arange(self.next_line, self.next_line + len(tick))).cast(pa.string())
         columns["request_id"] = pc.coalesce(columns.get("request_id", numbers), numbers)
         accepted = _has_none(reasons)
         if not accepted.all():
-            places = np.flatnonzero(~accepted)
-            lines = [places + self.next_line, reasons[places], raw(places)]
+            indices = np.flatnonzero(~accepted)
+            lines = [indices + self.next_line, reasons[indices], raw(indices)]
             rejected = pa.table(lines, schema=REJECTED)
             columns = {name: values.filter(accepted) for name, values in columns.items()}
+
         self.next_line += len(tick)
+
         return TraceRows(columns, tick[accepted], self.is_zoned, rejected)
 
     def _judge(self, cells: Cells) -> tuple[dict[str, pa.Array], np.ndarray]:
-        """Return (n,) values by trace column, of lines set aside anything; (n,) why a line is."""
+        """Return (n,) values by trace column, and (n,) why a line is set aside (None: it is not).
+
+        The values of lines that are set aside mean nothing.
+        """
         reasons = cells.line_faults.copy()
         status_codes = _read_statuses(cells.columns.get("status"), len(reasons))
         inputs, outputs = (cells.columns[name].fill_null(0).to_numpy() for name in _TOKENS)
@@ -108,9 +115,11 @@ class Judge:
             faults.append((status_codes == _UNKNOWN, f"{self.sources['status']}: {NO_STATUS}"))
             problem = f"{self.sources['output_tokens']}: zero in a request that is ok"
             faults.append(((status_codes == _OK) & (outputs == 0), problem))
+
         for is_fault, reason in faults:
             if is_fault.any():  # the first reason stays
                 reasons[is_fault & _has_none(reasons)] = reason
+
         status = pa.DictionaryArray.from_arrays(has_failed.astype(np.int32), ["ok", "failed"])
         columns = {}
         for name, column in cells.columns.items():
@@ -120,6 +129,7 @@ class Judge:
             if trace_format.COLUMN_TYPES[name] == pa.int32():
                 column = column.cast(pa.int32(), safe=False)  # lines set aside may hold anything
             columns[name] = column
+
         return columns | {"status": status}, reasons
 
 
@@ -137,8 +147,8 @@ def _read_statuses(column: pa.Array | None, n: int) -> np.ndarray:
             read.append(_OK if code[1] == "2" else _FAILED)
         else:
             read.append(_WORDS.get(text.lower(), _UNKNOWN))
-    places = column.indices.fill_null(len(read)).to_numpy(zero_copy_only=False)
-    return np.array([*read, _NONE], np.int8)[places]
+    indices = column.indices.fill_null(len(read)).to_numpy(zero_copy_only=False)
+    return np.array([*read, _NONE], np.int8)[indices]
 
 
 def _faults(name: str, cells: Cells, has_failed: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
@@ -148,9 +158,11 @@ def _faults(name: str, cells: Cells, has_failed: np.ndarray) -> Iterator[tuple[n
     needs_none = has_failed if name in _TOKENS else np.zeros(len(column), bool)
     if name in trace_format.NEEDED_COLUMNS:
         yield is_null(column) & ~unreadable & ~needs_none, "missing value"
+
     yield unreadable, _WANTED.get(column.type, "not a number")
     if column.type != pa.float64():
         return
+
     minimum = trace_format.MINIMUM.get(name, 0)
     values = column.fill_null(minimum).to_numpy()
     yield ~np.isfinite(values), "not finite"

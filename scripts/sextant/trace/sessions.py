@@ -1,10 +1,10 @@
-"""Sources whose lines are not requests with block ids yet become such requests.
+"""Sources whose lines do not have block ids: their lines become requests that have them.
 
-Sessions of coding agents (kv-cache-tester) are a tree a line: `requests`, some of which are agents
-with requests of their own, and prompts as runs of blocks, whose ids are those of one session. They
-become a line of JSON each.
+A line of kv-cache-tester is a session of a coding agent: a tree of `requests`, in which an agent
+may have requests itself, with prompts as runs of blocks. Block ids count within one session. Each
+request becomes a line of JSON.
 
-Prompts put together from parts (RAGPulse) are a row of CSV each, with the parts' ids by kind.
+A line of RAGPulse is a row of CSV: a prompt put together from parts, with the parts' ids by kind.
 """
 
 import json
@@ -54,8 +54,11 @@ def _requests(
 
 
 def with_blocks(split: Split, kinds: Sequence[str], block_tokens: int) -> Split:
-    """Return what reads a line as `split` does and adds `hash_ids`; `kinds` of parts are in their
-    order, and parts that were read before are known again."""
+    """Return a reader of lines that reads as `split` does and adds `hash_ids`.
+
+    `kinds` of parts are in the order in which a prompt has them. The same parts in different lines
+    get the same ids.
+    """
     id_of_part: dict[tuple[int, str], int] = {}
 
     def read(line: str) -> dict[str, Any] | str:
@@ -78,11 +81,12 @@ def _ids_of_parts(
     block_tokens: int,
     id_of_part: dict[tuple[int, str], int],
 ) -> list[int]:
-    """Return an id for each block: a number of all parts up to the last one that it has tokens of.
+    """Return an id for each block: it stands for all parts up to the block's last token.
 
-    The file has the tokens of a kind, not of each part. Where the kind has as many parts as pieces
-    of 512 tokens, its text was cut into these (the publisher cuts all but retrieved passages so);
-    else parts have equal shares. An input's few tokens beyond all parts, its template, come last.
+    The file has the tokens of each kind, not of each part. If a kind has as many parts as its text
+    has pieces of 512 tokens, the parts are these pieces (the publisher cuts all but retrieved
+    passages in this way). Else the parts have equal shares of the tokens. The few tokens of an
+    input beyond all parts, its template, come last.
     """
     ends = []
     ids = list[int]()
@@ -100,5 +104,7 @@ def _ids_of_parts(
             last = id_of_part.setdefault((last, part), len(id_of_part))
             ids.append(last)
         n_before += n_tokens
+
     starts = range(0, ends[-1] if ends else 0, block_tokens)
+
     return [ids[bisect_left(ends, min(at + block_tokens, ends[-1]))] for at in starts]

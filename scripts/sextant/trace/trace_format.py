@@ -78,7 +78,7 @@ class TraceFormat:
     ignores_unknown: bool = False  #: Whether other columns are left out, in place of being refused.
     is_nested: bool = False  #: Whether a line is a session, with its requests (`sessions`).
     parts: Sequence[str] = ()
-    """Kinds of parts that prompts are put together from, of each `<kind>_ids` and `_tokens`."""
+    """Kinds of parts that prompts are put together from; columns `<kind>_ids`, `<kind>_tokens`."""
     block_tokens: int | None = None
     """Input tokens that one of its `hash_ids` stands for; None: it has none."""
 
@@ -120,17 +120,21 @@ def require_trace(path: str | Path) -> pq.ParquetFile:
     fix = "ingest the trace first (`sextant ingest`); `make demo` makes those of the README"
     if not Path(path).is_file():
         raise InputError("there is no such file", file=path, fix=fix)
+
     with reading(path, fix=MAKE_TRACE_AGAIN):
         with Path(path).open("rb") as file:
             if not b"PAR1".startswith(file.read(4)):
                 fix = "make one of a log with `sextant ingest`"
                 raise InputError("this is no normalised trace", file=path, fix=fix)
         stored = pq.ParquetFile(path, page_checksum_verification=True)
+
     for name in TRACE_COLUMNS:
         if name not in stored.schema_arrow.names:
             raise InputError("column missing", file=path, field=name, fix=fix)
+
     if stored.metadata.num_rows == 0:
         raise InputError("the trace has no rows", file=path, fix="give a trace with rows")
+
     return stored
 
 
@@ -171,12 +175,14 @@ def read_columns(columns: Columns) -> Columns:
     """
     if not isinstance(columns, str) or Path(columns).suffix not in (".yaml", ".yml"):
         return columns
+
     content = read_yaml(columns)
     check_fields(MappingFile, content, columns)
     try:
         _mapped_format(content, None, "")
     except InputError as error:
         raise error.at(file=columns) from None
+
     return content
 
 
@@ -185,22 +191,25 @@ def named_format(
 ) -> TraceFormat:
     """Return the format of a publisher, or for the name `columns` that of a log of your own.
 
-    Of `columns` alone are the other arguments: `source` (JSON lines by its ending, `.gz` and `.zst`
-    too), `columns` (`arrival=ts,input_tokens=usage.prompt_tokens,...`, a column of the trace and
-    the source's name of it, where a dot leads into an object; or a mapping file's content) and
-    `time_unit`, a name in `TIME_UNITS`, `s` by default. Raises InputError: no such format, columns
-    that the format does not need, or no such mapping.
+    The other arguments are for `columns` only: `source` (its ending tells whether it is JSON lines,
+    `.gz` and `.zst` too), `columns` (`arrival=ts,input_tokens=usage.prompt_tokens,...`: a column of
+    the trace and the source's name of it, where a dot leads into an object; or a mapping file's
+    content) and `time_unit`, a name in `TIME_UNITS`, by default `s`. Raises InputError: no such
+    format, columns for a format that has its own, or a malformed mapping.
     """
     if name == MAPPED:
         return _mapped_format(columns or "", time_unit, source)
+
     for field_name, option in (("columns", columns), ("time_unit", time_unit)):
         if option is not None:
             fix = f"leave it out, or give the format {MAPPED}"
             raise InputError(f"the format {name} has its own", field=field_name, fix=fix)
+
     formats = published_formats()
     if name not in formats:
         fix = f"use one of {', '.join(formats)}, {MAPPED}"
         raise InputError(f"unknown trace format {name!r}", field="format", fix=fix)
+
     return formats[name]
 
 
@@ -217,6 +226,7 @@ def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) 
         parts = [(": ".join(pair), *pair) for pair in columns["columns"].items()]
         time_unit = columns.get("time_unit")
         ignores_unknown = columns.get("ignore_unknown", True)
+
     others = ", ".join(name for name in TRACE_COLUMNS if name != "arrival_s")
     fix += f"; trace columns are arrival, {others}"
     names: dict[str, str | None] = {}
@@ -229,13 +239,16 @@ def _mapped_format(columns: Columns, time_unit: str | None, source: str | Path) 
         if target in names.values() or name in names:
             raise InputError(f"{part!r} is there twice", field="columns", fix=fix)
         names[name] = target
+
     for target in NEEDED_COLUMNS:
         if target not in names.values():
             raise InputError(f"{target} is missing", field="columns", fix=fix)
+
     time_unit = time_unit or "s"
     if time_unit not in TIME_UNITS:
         fix = f"use one of {', '.join(TIME_UNITS)}"
         raise InputError(f"unknown unit {time_unit!r}", field="time_unit", fix=fix)
+
     return TraceFormat(
         names,
         time_unit=time_unit,

@@ -77,6 +77,7 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
         return replace(undetermined, reason=reason)
     if duration == 0:
         return replace(undetermined, reason=ALL_AT_ONCE)
+
     tested = gaps[:: -(-n_gaps // _MOST_TESTED)].copy()  # the others' logarithms take their place
     if step is None:
         fits = gamma.fit_gamma(*np.array([[n_gaps], [duration], [np.log(gaps, out=gaps).sum()]]))
@@ -91,13 +92,16 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     if np.isnan(fits.alpha[0]):
         what = f"the shape of {n_gaps} gaps of {duration / n_gaps:.3g} s"
         return replace(undetermined, reason=ALL_EQUAL if step is None else hidden(step, what))
+
     ks = None
     if step is None or gamma.FAR * step <= duration / n_gaps:
         unit_s = 1.0 if step is None else step
         n = np.array([len(tested)])
         ks = float(gamma.ks_distances(tested, n, fits.alpha, fits.beta * unit_s)[0])
+
     names = "alpha", "alpha_lo", "alpha_hi", "cv"
     fitted: dict[str, Any] = {name: float(getattr(fits, name)[0]) for name in names}
+
     # The mean is the trace's own, to the last digit.
     return replace(undetermined, **fitted, beta_s=duration / n_gaps / fitted["alpha"], ks=ks)
 
@@ -129,6 +133,7 @@ def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float 
     is_fine = np.count_nonzero(gaps == 0) < MIN_EQUAL or not gaps.any()
     if is_fine or (step_s := clock_step(gaps, float(times[-1]))) < COARSE_S:
         return times, None
+
     del gaps
     rng = np.random.default_rng(seed)
     spread = times.copy()
@@ -139,6 +144,7 @@ def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float 
         drawn = rng.random(end - begin)
         room_s = np.minimum(step_s, np.diff(different, append=next_s))
         spread[begin:end] += room_s[index] * drawn[np.lexsort((drawn, index))]
+
     return spread, step_s
 
 
@@ -191,11 +197,13 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
     if not len(times):
         fix = "give arrivals with at least one request"
         raise InputError("no request arrives", field="arrival_s", fix=fix)
+
     end_s = float(times[-1]) if duration_s is None else duration_s
     measures: Measures = {"gap_cv": None}
     if (n_gaps := len(times) - 1) >= 2 and times[-1] > times[0]:
         mean_s = _sum_gaps(times) / n_gaps
         measures["gap_cv"] = math.sqrt(_sum_gaps(times, mean_s, 2) / (n_gaps - 1)) / mean_s
+
     binned = _per_second(times)
     binned_s = 1
     for scale_s in SCALES_S:
@@ -210,6 +218,7 @@ def measure_arrivals(times: np.ndarray, duration_s: float | None = None) -> Meas
             mean = float(counts.mean())
             dispersion = float(counts.var(ddof=1)) / mean if mean else None
             measures[f"dispersion_{scale_s}s"] = dispersion
+
     return measures
 
 
@@ -260,14 +269,17 @@ def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -
     if n < 3 or gamma.rate_rps is None:
         few = f"{n} requests are too few for any model"
         return ArrivalChoice("replay", ALL_AT_ONCE if n >= 3 else few, trace)
+
     judge = _Judge(trace, n, float(times[-1]), seed)
     fits = {"gamma": ArrivalFit(None, gamma.reason)}
     one = Gamma(n / float(times[-1]), 1.0)
     if gamma.alpha is not None and gamma.beta_s is not None:
         one = Gamma(1 / (gamma.alpha * gamma.beta_s), gamma.alpha)
+
     steady = judge.learn_chance(one)
     if gamma.alpha is not None:
         fits["gamma"] = judge.fit(one, steady)
+
     for profile in fit_profiles(times, trace):
         fits["rescaled"] = judge.fit(profile)
         if fits["rescaled"].reason is None:
@@ -275,9 +287,11 @@ def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -
     else:
         few = f"the trace is too short, or has fewer than {MIN_PER_BIN:g} requests a bin"
         fits.setdefault("rescaled", ArrivalFit(None, few))
+
     passed = next((name for name, fit in fits.items() if fit.process and not fit.reason), "replay")
     rejected = [f"{MODELS[name]}: {fit.reason}" for name, fit in fits.items() if fit.reason]
     why = "it is the simplest" if passed == "gamma" else "; ".join(rejected)
+
     return ArrivalChoice(passed, why, trace, fits, judge.left_out)
 
 
@@ -324,6 +338,7 @@ class _Judge:
                 low, high = 2 * scipy.special.gammaincinv(n_free / 2, (_TAIL, 1 - _TAIL)) / n_free
                 # A few counts may be nearly equal by chance.
                 self._steady[name] = (mean * low if n_free >= _MANY else 0.0, mean * high)
+
         return samples
 
     def fit(self, process: Arrivals, samples: list[Measures] | None = None) -> ArrivalFit:
@@ -342,6 +357,7 @@ class _Judge:
                 if name == BUSIEST or self._n_bins(name) > _MANY
             )
             samples += [] if is_far_off else self._sample(process, self._n, n_first)
+
         medians = median_measures(samples)
         errors = relative_errors(self._trace, medians)
         failed = {
@@ -358,6 +374,7 @@ class _Judge:
                 for value in (medians.get(worst), self._trace.get(worst))
             )
             reason = f"{measure_words(worst)} is {model}, the trace's is {truth}"
+
         return ArrivalFit(process, reason, medians, errors)
 
     def _is_steady(self, name: str, measures: Measures) -> bool:
@@ -402,7 +419,9 @@ def fit_profiles(times: np.ndarray, trace: Measures) -> list[Rescaled]:
         counts = np.append(counts[: n_counts - 1], counts[n_counts - 1 :].sum())
         alpha, error = _best_shape(counts, bin_s, end_s, scales)
         judged.append((error, Rescaled(float(bin_s), tuple(counts.tolist()), end_s, alpha)))
+
     near = [process for error, process in judged if error < np.log(1.1)]
+
     return near or [process for _, process in sorted(judged, key=itemgetter(0))[:1]]
 
 
@@ -416,6 +435,7 @@ def _best_shape(
     for scale_s, dispersion in scales.items():
         whole = np.diff(np.interp(np.arange(int(end_s // scale_s) + 1) * scale_s, edges, expected))
         parts.append((whole.mean(), whole.var(ddof=1) / whole.mean(), dispersion))
+
     mean, profile, truth = np.array(parts).T
 
     def error(log_alpha: float) -> float:
@@ -428,6 +448,7 @@ def _best_shape(
         return float(np.abs(np.log(model / truth)).max())
 
     best = scipy.optimize.minimize_scalar(error, bounds=np.log(_ALPHAS), method="bounded")
+
     # Without the digits in which machines differ.
     return float(f"{np.exp(best.x):.6g}"), float(best.fun)
 

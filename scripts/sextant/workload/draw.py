@@ -110,6 +110,7 @@ def chosen_arrivals(
     if name not in ARRIVALS:
         fix = f"use one of {', '.join(ARRIVALS)}"
         raise InputError(f"unknown arrivals {name!r}", field="--arrivals", fix=fix)
+
     values = {**vars(parameters), "workload": workload if name == "fitted" else None}
     chosen = {key: value for key, value in values.items() if value is not None}
     wanted = inspect.signature(ARRIVALS[name]).parameters
@@ -125,6 +126,7 @@ def chosen_arrivals(
         if parameter.default is inspect.Parameter.empty and key not in chosen:
             fix = "give it, or choose other --arrivals"
             raise InputError(f"{name} arrivals need it", field=options[key], fix=fix)
+
     try:
         return ARRIVALS[name](**chosen)
     except InputError as error:
@@ -139,15 +141,20 @@ def draw_trace(
     n: int | None = None,
     duration_s: float | None = None,
 ) -> pd.DataFrame:
-    """Draw requests (as `RequestModel.sample` does) and their arrivals, from independent streams of
-    `seed`, in the trace contract's columns. Raises InputError: nothing ends the process."""
+    """Draw requests and their arrivals, in the trace contract's columns.
+
+    `requests` draws as `RequestModel.sample` does. Requests and arrivals have independent streams
+    of `seed`. Raises InputError: the arrivals have no end.
+    """
     request_seed, arrival_seed = np.random.SeedSequence(seed).spawn(2)
     if n is None and duration_s is None and not arrivals.ends_itself:
         raise InputError("the arrivals have no end", field="-n", fix="give -n or --duration")
+
     times = arrivals.times(n=n, duration_s=duration_s, seed=arrival_seed)
     drawn = requests(len(times), seed=request_seed)
     ids = [str(number) for number in range(len(times))]
     drawn = drawn.assign(request_id=ids, arrival_s=times.round(9), status="ok")
+
     return drawn.reindex(columns=list(TRACE_COLUMNS))
 
 
@@ -159,14 +166,18 @@ def is_service(folder: str | Path) -> bool:
 def draw_service(
     folder: str | Path, *, seed: int, n: int | None = None, duration_s: float | None = None
 ) -> pd.DataFrame:
-    """Draw the requests of a service, in the trace contract's columns (`llm` is the folder's name,
-    `service` the client), by each client's own windows: at most `n`, in `duration_s` from the
-    tables' start. InputError: no such files, a malformed one, or no request in that time."""
+    """Draw the requests of a service by each client's windows, in the trace contract's columns.
+
+    `llm` is the folder's name, `service` the client. There are at most `n` requests, in
+    `duration_s` from the tables' start. Raises InputError: no such files, a malformed one, or no
+    request in that time.
+    """
     folder = Path(folder)
     end_s = math.inf if duration_s is None else duration_s
     if not is_service(folder):
         fix = "give the folder of a service of ServeGen, e.g. data/reason/deepseek-r1"
         raise InputError(f"there is no {_SERVICE_FILES}", file=folder, fix=fix)
+
     clients = {
         path.name.removesuffix("-trace.csv"): client
         for path in sorted(folder.glob(_SERVICE_FILES))
@@ -176,7 +187,7 @@ def draw_service(
         problem = f"no client sends a request in the first {end_s:g} s"
         raise InputError(problem, file=folder, fix="give another time")
     if n is not None and duration_s is None:
-        # The window by which more than so many requests are expected; drawing all takes long.
+        # Draw up to the window by which more than `n` requests are expected: all take long.
         starts, counts = (
             np.concatenate([getattr(client, name) for client in clients.values()])
             for name in ("start_s", "n_requests")
@@ -184,17 +195,22 @@ def draw_service(
         order = np.argsort(starts)
         index = np.searchsorted(np.cumsum(counts[order]), 2 * n + 100)
         duration_s = float(starts[order][index]) + _WINDOW_S if index < len(order) else None
+
     parts = []
     for number, (name, client) in enumerate(clients.items()):
-        own_seeds = [generators.child_seed(seed, 2 * number + of) for of in range(2)]
-        arrival_s = client.times(duration_s=duration_s, seed=own_seeds[0])
-        rng = np.random.default_rng(own_seeds[1])
+        arrival_seed, length_seed = (
+            generators.child_seed(seed, 2 * number + stream) for stream in range(2)
+        )
+        arrival_s = client.times(duration_s=duration_s, seed=arrival_seed)
+        rng = np.random.default_rng(length_seed)
         lengths = _draw_lengths(folder / f"{name}-dataset.json", arrival_s, rng)
         parts.append(pd.DataFrame({"arrival_s": arrival_s, "service": name, **lengths}))
+
     drawn = pd.concat(parts).sort_values("arrival_s", kind="stable", ignore_index=True)[:n]
     ids = [str(number) for number in range(len(drawn))]
     status = np.where(drawn["output_tokens"] > 0, "ok", "failed")
     drawn = drawn.assign(request_id=ids, llm=folder.name, status=status)
+
     return drawn.reindex(columns=list(TRACE_COLUMNS))
 
 
@@ -222,6 +238,7 @@ def _read_client(path: Path, end_s: float) -> generators.Mirrored | None:
             is_known = family in _FAMILIES and shape > 0
             kind = (shape, _FAMILIES[family]) if is_known else (1.0, False)
             windows.append((start_s, rate_rps, *kind))
+
     starts, rates, shapes, kinds = zip(*windows, strict=True) if windows else ((),) * 4
     lasting_s = np.diff(starts)
     lasting_s = np.append(lasting_s, lasting_s[-1] if len(lasting_s) else _WINDOW_S)
@@ -229,7 +246,9 @@ def _read_client(path: Path, end_s: float) -> generators.Mirrored | None:
     n_kept = int(np.searchsorted(starts, end_s))
     if not any(n_requests[:n_kept]):
         return None
+
     columns = (starts, lasting_s.tolist(), n_requests, shapes, kinds)
+
     return generators.Mirrored(*(column[:n_kept] for column in columns))
 
 
@@ -239,28 +258,30 @@ def _draw_lengths(
     fix = "give ServeGen's own file: windows with input_tokens and output_tokens, as shares"
     if not path.is_file():
         raise InputError("the client's lengths are missing", file=path, fix=fix)
+
     drawn = {name: np.zeros(len(arrival_s), np.int32) for name in _LENGTHS}
     try:
         tables = {float(start): shares for start, shares in json.loads(path.read_text()).items()}
         starts = np.array(sorted(tables))
         window = np.searchsorted(starts, arrival_s, side="right") - 1
         for number in np.unique(window):
-            is_own = window == number
+            is_in_window = window == number
             start = starts[number] if number >= 0 else None
             for name in _LENGTHS:
                 shares = ast.literal_eval(tables[start][name]) if start is not None else {}
                 if not (shares and min(shares) >= (name == "input_tokens")):
-                    raise ValueError(f"no {name} of a request at {arrival_s[is_own][0]:g} s")
+                    raise ValueError(f"no {name} of a request at {arrival_s[is_in_window][0]:g} s")
                 if not all(isinstance(length, int) and length <= MAX_INT32 for length in shares):
                     raise ValueError(f"{name} are whole numbers, {MAX_INT32:,} at most")
                 weights = np.array([*shares.values()], float)
                 if not (weights.min() >= 0 and 0 < weights.sum() < math.inf):
                     raise ValueError(f"the shares of {name} are below 0, all 0, or not finite")
-                picked = rng.choice([*shares], is_own.sum(), p=weights / weights.sum())
-                drawn[name][is_own] = picked
+                picked = rng.choice([*shares], is_in_window.sum(), p=weights / weights.sum())
+                drawn[name][is_in_window] = picked
     except (ValueError, TypeError, KeyError, SyntaxError, AttributeError) as error:
         problem = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(f"not a table of lengths ({problem})", file=path, fix=fix) from None
+
     return drawn
 
 
@@ -284,6 +305,7 @@ def write_trace(
         table = pa.Table.from_pandas(trace, pa.schema(TRACE_COLUMNS), preserve_index=False)
         write_parquet(out, table.replace_schema_metadata(None), origin or {})
         return
+
     with atomic_path(out) as temporary:
         if form == "csv":
             trace.to_csv(temporary, index=False)

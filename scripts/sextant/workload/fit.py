@@ -97,6 +97,7 @@ def fit_workload(
     chosen = {"model": choice.model, "why": choice.why, "models": models}
     write_json(files.arrivals, arrivals_to_json(arrivals, facts | sha256, chosen))
     write_json(files.validation, validation)
+
     return validation
 
 
@@ -159,6 +160,7 @@ def write_workload(
     sha256 = {"requests_sha256": sha256_file(files.requests)}
     write_json(files.arrivals, arrivals_to_json(unknown, sha256 | facts))
     write_json(files.validation, validation)
+
     return validation
 
 
@@ -195,6 +197,7 @@ def cap_model(
 
     weight = next(name for name in request_model.WEIGHT_COLUMNS if name in frame)
     merged = frame.groupby(model.parameters, dropna=False, sort=False)[weight].sum()
+
     return request_model.RequestModel(merged.reset_index()), clipped_fraction
 
 
@@ -220,6 +223,7 @@ def exact_fidelity(
         mean = _mean(frame[name], weights)
         ratio = mean / truth if truth else np.nan
         mean_ratio[name] = float(ratio) if np.isfinite(ratio) else None
+
     return {
         "ks": ks,
         "mean_ratio": mean_ratio,
@@ -269,6 +273,7 @@ def cumulative(
         kept = np.unique(np.minimum(np.searchsorted(shares, steps), len(distinct) - 1))
         distinct = distinct[kept]
         shares = shares[kept]
+
     return pd.DataFrame({"value": distinct, "fraction": shares})
 
 
@@ -295,6 +300,7 @@ def spearman(frame: pd.DataFrame, weights: np.ndarray | None = None) -> pd.DataF
                 correlation = np.clip(np.sum(pair_weights * a * b) / np.sqrt(spread), -1, 1)
                 correlation = 1.0 if np.array_equal(a, b) else correlation
                 matrix[row, column] = matrix[column, row] = correlation
+
     return pd.DataFrame(matrix, index=names, columns=names)
 
 

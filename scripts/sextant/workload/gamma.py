@@ -81,6 +81,7 @@ def _intervals(
     error = 1 / (centre * np.sqrt(information))
     # Mean and shape are orthogonal, so that their variances add up to the scale's.
     scale_error = np.sqrt(error**2 + 1 / (n_mean * centre))
+
     return GammaFits(
         alpha,
         centre * np.exp(-Z_95 * error),
@@ -129,6 +130,7 @@ def ks_distances(
         rank = np.arange(len(share)) - starts[group]
         distance = np.maximum((rank + 1) / size - share, share - rank / size)
         parts.append(np.maximum.reduceat(distance, starts))
+
     return np.concatenate(parts)
 
 
@@ -172,12 +174,14 @@ def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> n
         # Bounded for shapes so far off that the density climbs by e^700 within a step.
         log_ratio = np.minimum((alpha - 1) * np.log1p(u / centre) - u / beta, 700)
         relative += weight * np.exp(log_ratio)
+
     log_density = (alpha - 1) * np.log(centre) - centre / beta - alpha * np.log(beta)
     log_p = log_density - scipy.special.gammaln(alpha) + np.log(relative)
     # The density is not smooth near 0, nor where a law is so regular that it fits into a step.
     is_sharp = (steps < 2) | ((alpha > 4) & (beta * np.sqrt(alpha) < 0.5))
     sharp = _sharp_probability(steps[is_sharp], alpha[is_sharp], beta[is_sharp])
     log_p[is_sharp] = np.log(np.maximum(sharp, 1e-300))
+
     return log_p
 
 
@@ -199,6 +203,7 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
             for end in (np.maximum(steps[is_part] + shift, 0) for shift in (-1, 0, 1))
         )
         probability[is_part] = before - 2 * at + after
+
     return probability
 
 
@@ -230,6 +235,7 @@ def fit_steps(counts: StepCounts) -> GammaFits:
             for factor in (1.0, DETERMINED**0.5, DETERMINED**-0.5)
         )
         is_hidden = ~(np.maximum(*others) < most - Z_95**2 / 2)
+
     return GammaFits(*(np.where(is_hidden, np.nan, values) for values in vars(fits).values()))
 
 
@@ -246,6 +252,7 @@ def _log_likelihood(
     of_far = (alpha - 1) * log_total - total / beta
     of_far -= n_far * (alpha * np.log(beta) + scipy.special.gammaln(alpha))
     alpha, beta = (np.repeat(values, near.n_distinct) for values in (alpha, beta))
+
     return of_far + near.sums(log_probability(near.steps, alpha, beta))
 
 
@@ -275,5 +282,7 @@ def _likeliest(
         log_alpha[is_open] = moved
         curvature[is_open] = bend
         is_open[is_open] = np.abs(moved - at) > 1e-5
+
     log_alpha[is_open] = np.nan
+
     return np.exp(log_alpha), curvature

@@ -57,6 +57,7 @@ class Arrivals(ABC):
         if not limits and not self.ends_itself:
             fix = "give n, the number of requests, or duration_s"
             raise InputError("the arrivals have no end", field="n", fix=fix)
+
         check_positive(**limits)
         most = MAX_REQUESTS + 1 if n is None else int(n)
         end_s = math.inf if duration_s is None else float(duration_s)
@@ -71,10 +72,12 @@ class Arrivals(ABC):
             _check_size(n_drawn)
             if n_drawn >= most:
                 break
+
         drawn = np.empty(n_drawn)
         while parts:  # from the last on, and freed at once: many are not there twice
             n_drawn -= len(part := parts.pop())
             drawn[n_drawn : n_drawn + len(part)] = part
+
         return drawn[: min(most, int(np.searchsorted(drawn, end_s)))]
 
     def scaled(self, rate_factor: float) -> Arrivals:
@@ -273,6 +276,7 @@ class Rescaled(Arrivals):
         expected = np.concatenate([[0.0], np.cumsum(self.counts, dtype=float)])
         if math.isinf(end_s) and most > MAX_REQUESTS:
             end_s = self.end_s
+
         while begin_s < end_s:
             end = float(np.interp(min(end_s - begin_s, self.end_s), edges, expected))
             points = np.array([_rest_of_gap(rng, self.alpha)])
@@ -325,6 +329,7 @@ def multiplied(
     copies = np.repeat(np.arange(n_copies), [len(kept) for kept in copied])
     together = np.concatenate(times)
     order = np.argsort(together, kind="stable")
+
     return together[order], np.concatenate(copied)[order], copies[order]
 
 

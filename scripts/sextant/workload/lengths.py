@@ -83,7 +83,9 @@ def parse_lengths(
         return None
     if input_tokens is None or output_tokens is None:
         raise InputError("one of two lengths is missing", field=fields, fix=fix)
+
     sides = {"--input-tokens": input_tokens, "--output-tokens": output_tokens}
+
     return RequestLengths(*(parse_length(text, field) for field, text in sides.items()))
 
 
@@ -99,14 +101,17 @@ def parse_length(text: str, field: str) -> Length:
     if two is None:
         mean = _positive(text, field)
         return Length(mean, mean)
+
     low, high = sorted((int(two[i]), _positive(two[i + 1], field)) for i in (1, 3))
     if low[0] == high[0] or low[1] > high[1]:
         problem = f"the percentiles of {text!r} do not rise"
         fix = "give two different percentiles, the higher one with at least as many tokens"
         raise InputError(problem, field=field, fix=fix)
+
     z_low, z_high, z_long = (NormalDist().inv_cdf(p / 100) for p in (low[0], high[0], _LONG))
     sigma = float(np.log(high[1] / low[1]) / (z_high - z_low))
     mu = float(np.log(low[1])) - sigma * z_low
+
     return Length(float(np.exp(mu + sigma**2 / 2)), float(np.exp(mu + sigma * z_long)))
 
 
@@ -137,10 +142,12 @@ def _of_workload(name: str) -> RequestLengths:
     if frame.empty:
         fix = "give another, or --input-tokens and --output-tokens"
         raise InputError("no request has both lengths", file=name, field="--workload", fix=fix)
+
     lengths = []
     for values in frame.to_numpy(float).T:
         order = np.argsort(values)
         reached = np.cumsum(weights[order]) >= _LONG / 100 * weights.sum()
         high = values[order][reached.argmax()]
         lengths.append(Length(float(np.average(values, weights=weights)), float(high)))
+
     return RequestLengths(*lengths)

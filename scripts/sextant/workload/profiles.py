@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from datetime import datetime, time
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import numpy as np
@@ -65,12 +66,14 @@ def traffic_series(
     """
     if not bucket_s > 0:
         raise InputError(f"buckets of {bucket_s} s", field="bucket_s", fix="give more than 0 s")
+
     began = start_time(trace)
     midnight = None
     offset_s = 0.0
     if began is not None:
         midnight = datetime.combine(began.date(), time())
         offset_s = (began - midnight).total_seconds()
+
     measures = ", ".join(f"CAST({sql} AS BIGINT) AS {name}" for name, sql in _MEASURES.items())
     # Bucket 0 begins `offset_s` before the trace.
     bucket = f"floor((arrival_s + {offset_s!r}) / {float(bucket_s)!r})"
@@ -79,8 +82,10 @@ def traffic_series(
     with reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN), duckdb.connect() as database:
         database.execute("SET enable_progress_bar = false")
         counted = database.execute(query).df()
+
     if counted.empty:
         raise InputError("the trace has no request", file=trace, fix="give a trace with rows")
+
     first = int(offset_s // bucket_s)
     last = int(counted["bucket"].max())
     keys = ["all", *by]
@@ -90,6 +95,7 @@ def traffic_series(
     if n_buckets * len(groups) > MAX_BUCKETS:
         problem = f"{n_buckets} buckets for each of {len(groups)} groups"
         raise InputError(problem, file=trace, field="bucket_s", fix="give longer buckets")
+
     every = groups.merge(pd.DataFrame({"bucket": np.arange(first, last + 1)}), how="cross")
     series = every.merge(counted, "left", [*keys, "bucket"])
     series = series.fillna(dict.fromkeys(_MEASURES, 0)).astype(dict.fromkeys(_MEASURES, np.int64))
@@ -98,18 +104,22 @@ def traffic_series(
     start_s = since_midnight_s - offset_s
     end_s = counted["last_s"].max()
     series["start_s"] = start_s
-    # None becomes "not a time", and so does all that is counted from it.
+    # Without a midnight (None) every moment becomes "not a time".
     series["moment"] = np.datetime64(midnight, "us") + since_midnight_us
     series["is_whole"] = (start_s >= 0) & (start_s + bucket_s <= end_s)
+
     return series[[*by, "start_s", "moment", "is_whole", *_MEASURES]]
 
 
 def traffic_profile(trace: str | Path) -> pd.DataFrame:
-    """Describe the traffic of each hour of the day (BurstGPT, III-D, Fig. 10-13) that the trace
-    covers whole. Rows are ordered by `llm`, `service`, `weekday` (0 is Monday; null, the last: all
-    days), `hour`. They have `is_clock_known` (False: hours count from the trace's start, without
-    weekdays), `n_hours` observed, and the `_mean`, `_q1`, `_median` and `_q3` of `requests`,
-    `input_tokens` and `output_tokens` per hour. Raises InputError as `traffic_series`."""
+    """Describe the traffic of each hour of the day (BurstGPT, III-D, Fig. 10-13).
+
+    Only hours that the trace covers whole count. Rows are ordered by `llm`, `service`, `weekday` (0
+    is Monday; null, the last: all days), `hour`. They have `is_clock_known` (False: hours count
+    from the trace's start, without weekdays), `n_hours` observed, and the `_mean`, `_q1`, `_median`
+    and `_q3` of `requests`, `input_tokens` and `output_tokens` per hour. Raises InputError as
+    `traffic_series`.
+    """
     hours = traffic_series(trace, HOUR_S)
     is_known = bool(hours["moment"].notna().any())
     hours = hours[hours["is_whole"]].rename(columns={"n_requests": "requests"})
@@ -120,6 +130,7 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
     keys = [*GROUP, "weekday", "hour"]
     if is_known:
         parts.append(hours.assign(weekday=hours["moment"].dt.day_of_week))
+
     profiles = []
     for part in parts:
         groups = part.groupby(keys, dropna=False)
@@ -129,9 +140,11 @@ def traffic_profile(trace: str | Path) -> pd.DataFrame:
             for short, share in _QUARTILES.items():
                 columns[f"{name}_{short}"] = groups[name].quantile(share)
         profiles.append(pd.DataFrame(columns).reset_index())
+
     profile = pd.concat(profiles).astype({"weekday": "Int8"})
     profile = profile.sort_values(keys, ignore_index=True)
     profile.insert(len(keys), "is_clock_known", is_known)
+
     return profile
 
 
@@ -150,13 +163,16 @@ def failure_series(trace: str | Path, bucket_s: float = HOUR_S) -> pd.DataFrame:
     reach = 1.5 * (high - low)
     share = series["failure_fraction"]
     series["is_outlier"] = (share < low - reach) | (share > high + reach)
+
     return series.drop(columns=["is_whole", "input_tokens", "output_tokens"])
 
 
 def summarize_failures(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the figures of `failure_series`: one row per LLM and service. They are `n_requests`,
-    `n_failed`, `failure_fraction` of all buckets; `n_buckets` judged and `n_too_few`; of the judged
-    shares `mean`, `q1`, `median`, `q3`, and `n_outliers`."""
+    """Return the figures of `failure_series`: one row per LLM and service.
+
+    They are `n_requests`, `n_failed` and `failure_fraction` of all buckets; `n_buckets` judged and
+    `n_too_few`; and of the judged fractions `mean`, `q1`, `median`, `q3` and `n_outliers`.
+    """
     groups = series.groupby(list(GROUP), dropna=False)
     share = groups["failure_fraction"]
     totals = groups[["n_requests", "n_failed"]].sum()
@@ -188,12 +204,15 @@ def count_doublings(trace: str | Path, minutes: float) -> pd.DataFrame:
     is_workday = series["moment"].dt.day_of_week < 5
     for name in ("n_doublings", "observed"):
         series[f"work_{name}"] = series[name].where(is_workday, 0)
+
     names = ["n_doublings", "n_from_zero", "observed", "work_n_doublings", "work_observed"]
     totals = series.groupby(list(GROUP), dropna=False)[names].sum()
     for name, prefix in (("per_day", ""), ("per_workday", "work_")):
         observed = totals[f"{prefix}observed"].where(totals[f"{prefix}observed"] > 0.99)
         totals[name] = totals[f"{prefix}n_doublings"] / observed
+
     totals = totals.astype({"n_doublings": int, "n_from_zero": int})
+
     return totals[["n_doublings", "n_from_zero", "per_day", "per_workday"]].reset_index()
 
 
@@ -206,46 +225,67 @@ def read_arrivals(trace: str | Path) -> np.ndarray:
         for number in range(stored.num_row_groups):  # a long trace is not there twice
             part = stored.read_row_group(number, ["arrival_s"])["arrival_s"].to_numpy()
             times[end : end + len(part)] = part
-            end = end + len(part)
+            end += len(part)
     return times
 
 
 def fit_windows(trace: str | Path, window_s: float = WINDOW_S) -> pd.DataFrame:
-    """Fit a Gamma distribution to the gaps of every window, per LLM and service; gaps of a coarse
-    clock are counted in its steps. One row per group and window, empty ones too: `llm`, `service`
-    (null is a group), `start_s`, `duration_s` (the last ends with the trace), `clock_step_s` (NaN:
-    no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`, `beta_s`, their 95% intervals `_lo` to
-    `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on a coarse clock), and `reason` (null,
-    or why nothing is fitted). InputError: no request or order, too many windows."""
+    """Fit a Gamma distribution to the gaps of every window, per LLM and service.
+
+    Gaps of a coarse clock are counted in its steps. Returns one row per group and window, empty
+    ones too: `llm`, `service` (null is a group), `start_s`, `duration_s` (the last window ends with
+    the trace), `clock_step_s` (NaN: no equal stamps), `n_requests`, `n_zero_gaps`, `alpha`,
+    `beta_s`, their 95% intervals `_lo` to `_hi`, `cv`, the Kolmogorov-Smirnov distance `ks` (NaN on
+    a coarse clock), and `reason` (null, or why nothing is fitted).
+
+    Raises InputError: no request, arrivals out of order, or too many windows.
+    """
     if not window_s > 0:
         raise InputError(f"windows of {window_s} s", field="window_s", fix="give more than 0 s")
+
     parts = []
-    for llm, service, arrival_s, end_s, n_groups in _groups(trace):
-        n_windows = int(np.floor(end_s / window_s)) + 1
-        if n_windows * n_groups > MAX_BUCKETS:
-            problem = f"{n_windows} windows for each of {n_groups} LLMs and services"
+    for group in _groups(trace):
+        arrival_s = group.arrival_s
+        n_windows = int(np.floor(group.end_s / window_s)) + 1
+        if n_windows * group.n_groups > MAX_BUCKETS:
+            problem = f"{n_windows} windows for each of {group.n_groups} LLMs and services"
             raise InputError(problem, file=trace, field="window_s", fix="give longer windows")
         start_s = np.arange(n_windows) * window_s
         gaps = np.diff(arrival_s)
         has_steps = bool(np.any(gaps == 0) and np.any(gaps > 0))
-        step_s = clock_step(gaps, end_s) if has_steps else np.nan
+        step_s = clock_step(gaps, group.end_s) if has_steps else np.nan
         del gaps
+
         begins = np.searchsorted(arrival_s, np.append(start_s, np.inf))
         cuts = np.unique(np.searchsorted(begins, np.arange(0, begins[-1], _AT_ONCE), "right"))
         for first, last in itertools.pairwise([0, *cuts[cuts < n_windows].tolist(), n_windows]):
-            part = slice(first, last)
-            group = {"llm": np.full(last - first, llm, object)}
-            group |= {"service": np.full(last - first, service, object), "start_s": start_s[part]}
-            group["duration_s"] = np.minimum(window_s, end_s - start_s[part])
-            group["clock_step_s"] = np.full(last - first, step_s)
+            n = last - first
+            columns = {
+                "llm": np.full(n, group.llm, object),
+                "service": np.full(n, group.service, object),
+                "start_s": start_s[first:last],
+                "duration_s": np.minimum(window_s, group.end_s - start_s[first:last]),
+                "clock_step_s": np.full(n, step_s),
+            }
             of_windows = arrival_s[begins[first] : begins[last]]
             fitted = _fit(of_windows, np.diff(begins[first : last + 1]), step_s)
-            parts.append(pd.DataFrame(group | fitted))
+            parts.append(pd.DataFrame(columns | fitted))
+
     return pd.concat(parts, ignore_index=True)
 
 
-def _groups(trace: str | Path) -> Iterator[tuple[str | None, str | None, np.ndarray, float, int]]:
-    """Yield each LLM and service in order, their arrivals (s), the trace's end, and how many."""
+class _Group(NamedTuple):
+    """The requests of one LLM and service of a trace."""
+
+    llm: str | None
+    service: str | None
+    arrival_s: np.ndarray
+    end_s: float  # the trace's
+    n_groups: int  # pairs of LLM and service in the trace
+
+
+def _groups(trace: str | Path) -> Iterator[_Group]:
+    """Yield each LLM and service of a trace, in their order."""
     rows = parquet_rows(trace)
     with reading(trace, duckdb.Error, fix=MAKE_TRACE_AGAIN), duckdb.connect() as database:
         database.execute("SET enable_progress_bar = false")
@@ -267,10 +307,11 @@ def _groups(trace: str | Path) -> Iterator[tuple[str | None, str | None, np.ndar
             if not (arrival_s[0] >= 0 and np.all(np.diff(arrival_s) >= 0)):
                 problem = "arrivals are not in ascending order from 0"
                 raise InputError(problem, file=trace, field="arrival_s", fix=MAKE_TRACE_AGAIN)
-            yield llm, service, arrival_s, end_s, len(groups)
+            yield _Group(llm, service, arrival_s, end_s, len(groups))
 
 
 def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
+    """Return the columns of the fits of successive windows with these numbers of requests."""
     n_gaps = n_requests - 1
     window = np.repeat(np.arange(len(n_requests)), n_requests)
     gaps = np.diff(arrival_s, prepend=np.nan)
@@ -284,16 +325,15 @@ def _fit(arrival_s: np.ndarray, n_requests: np.ndarray, step_s: float) -> dict[s
     cells["reason"][is_enough & is_at_once] = ALL_AT_ONCE
     is_used = is_enough & ~is_at_once
     if is_used.any():
-        used_gaps = gaps[is_used[window]]
-        for name, values in _fit_gaps(
-            used_gaps[~np.isnan(used_gaps)], n_gaps[is_used], step_s
-        ).items():
+        used_gaps = gaps[is_used[window] & ~np.isnan(gaps)]
+        for name, values in _fit_gaps(used_gaps, n_gaps[is_used], step_s).items():
             cells[name][is_used] = values
+
     return cells
 
 
 def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: float) -> dict[str, np.ndarray]:
-    """Fit runs of `n` gaps each, exact ones (NaN) or in steps of a clock of `step_s`."""
+    """Fit runs of `n` gaps each: exact gaps if `step_s` is NaN, else gaps in a clock's steps."""
     first = np.cumsum(n) - n
     totals = np.add.reduceat(gaps, first)
     if np.isnan(step_s):
@@ -310,13 +350,16 @@ def _fit_gaps(gaps: np.ndarray, n: np.ndarray, step_s: float) -> dict[str, np.nd
         reason = np.full(len(n), hidden(step_s, "the shape of gaps"), object)
         reason[counts.n_distinct == 1] = ALL_EQUAL
         is_tested = np.isfinite(fits.alpha) & (gamma.FAR * step_s <= totals / n)
+
     reason[np.isfinite(fits.alpha)] = None
     ks = np.full(len(n), np.nan)
     if is_tested.any():
         alpha = fits.alpha[is_tested]
         beta_s = (fits.beta * unit_s)[is_tested]
-        n_own = n[is_tested]
-        ks[is_tested] = gamma.ks_distances(gaps[np.repeat(is_tested, n)], n_own, alpha, beta_s)
+        tested_gaps = gaps[np.repeat(is_tested, n)]
+        ks[is_tested] = gamma.ks_distances(tested_gaps, n[is_tested], alpha, beta_s)
+
     alphas = {name: getattr(fits, name) for name in ("alpha", "alpha_lo", "alpha_hi", "cv")}
     betas = {f"{name}_s": getattr(fits, name) * unit_s for name in ("beta", "beta_lo", "beta_hi")}
+
     return {**alphas, **betas, "ks": ks, "reason": reason}

@@ -64,6 +64,7 @@ class RandomTokens:
             if length < 64 and n_prompts > n_ids ** int(length):
                 problem = f"{n_prompts} different prompts of {length} tokens from {n_ids} token ids"
                 raise InputError(problem, field="input_tokens", fix=fix)
+
         rng = np.random.default_rng(seed)
         prompts = [np.empty(0, np.int32)] * len(lengths)
         drawn = np.arange(len(lengths))
@@ -80,6 +81,7 @@ class RandomTokens:
             if not repeated:
                 return prompts
             drawn = np.array(repeated)
+
         raise InputError(f"{len(drawn)} prompts repeat others", field="input_tokens", fix=fix)
 
 
@@ -108,6 +110,7 @@ class CorpusTokens:
             problem = f"a prompt of {lengths.max()} tokens from a text of {self.n_tokens}"
             fix = "give a longer text, or cap the workload's inputs"
             raise InputError(problem, field="input_tokens", fix=fix)
+
         starts = np.random.default_rng(seed).integers(self.n_tokens, size=len(lengths))
         for length, start in zip(lengths.tolist(), starts.tolist(), strict=True):
             used = short if length < _BLOCK_TOKENS else self._used
@@ -122,6 +125,7 @@ class CorpusTokens:
                 problem = f"no unused prompt of {length} tokens is left in a text of "
                 fix = "give a longer text, or random token ids as prompts"
                 raise InputError(f"{problem}{self.n_tokens}", field="input_tokens", fix=fix)
+
         return prompts
 
 
@@ -143,6 +147,7 @@ def load_prompt_source(
         except (OSError, UnicodeDecodeError) as error:
             fix = "give a file of UTF-8 text"
             raise InputError(f"no text to read: {error}", file=path, fix=fix) from error
+
     ids = [np.array(text_ids, np.int32) for text_ids in _encoded(load_tokenizer(tokenizer), texts)]
     tokens = np.concatenate([np.empty(0, np.int32), *ids])
     if not len(tokens):
@@ -150,6 +155,7 @@ def load_prompt_source(
     if vocab_size is not None and tokens.max() >= vocab_size:
         problem = f"the text has token id {tokens.max()}, the LLM a vocabulary of {vocab_size}"
         raise InputError(problem, file=path, field="vocab_size", fix="use the LLM's own tokenizer")
+
     return CorpusTokens(tokens)
 
 
@@ -178,6 +184,7 @@ def prompt_text(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
             # The end of a token may lie within a character, and the cut text so have more
             # tokens than hoped for: cut a little more each time.
             text = text[: encoding.offsets[max(wanted - 1 - n_spare, 0)][1]]
+
     problem = f"no text of exactly {wanted} tokens was found, but one of {len(encoding)}"
     raise InputError(problem, field="prompts", fix="send token ids, or cut prompts from a text")
 
@@ -194,20 +201,24 @@ def load_tokenizer(tokenizer: "Tokenizer | str | Path") -> "Tokenizer":
     """Return the tokenizer of a `tokenizer.json`; InputError: it cannot be read."""
     if not isinstance(tokenizer, str | Path):
         return tokenizer
+
     path = Path(tokenizer)
     path = path / "tokenizer.json" if path.is_dir() else path
     fix = "give the tokenizer.json of the LLM's repository"
     if not path.is_file():
         raise InputError("there is no tokenizer", file=path, fix=fix)
+
     from tokenizers import Tokenizer
 
     try:
         loaded = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
         raise InputError(f"not a tokenizer: {error}", file=path, fix=fix) from error
+
     # Some repositories ship it with a limit of 512 tokens, which would shorten every count.
     loaded.no_truncation()
     loaded.no_padding()
+
     return loaded
 
 
@@ -249,10 +260,13 @@ def read_conversations(
                 is_asked = True
             n_before += n_tokens
         n_empty["prompts_without_response"] += is_asked
+
     if not rows:
         problem = f"no prompt with a response in {len(items)} items"
         raise InputError(problem, file=path, fix="give items with both")
+
     frame = pd.DataFrame(rows, columns=["input_tokens", "output_tokens"], dtype="int32")
+
     return frame, len(items), n_empty
 
 
@@ -264,6 +278,7 @@ def _read_turns(path: Path) -> Iterator[list[tuple[str, str]]]:
         raise InputError("there is no such file", file=path, fix="check the path") from error
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: {error}", file=path, fix="convert it to UTF-8") from error
+
     # Not splitlines: JSON text may hold line separators that do not end a line of JSON Lines.
     is_list = text.lstrip().startswith("[")
     lines = enumerate(text.split("\n"), start=1)
@@ -288,6 +303,7 @@ def _read_turns(path: Path) -> Iterator[list[tuple[str, str]]]:
 def _turns(item: Any) -> list[tuple[str, str]]:
     if not isinstance(item, dict):
         raise InputError("not an object", fix=f"give {_EXPECTED}")
+
     for key, (speaker, text) in _TURNS.items():
         if key not in item:
             continue
@@ -302,17 +318,21 @@ def _turns(item: Any) -> list[tuple[str, str]]:
                 raise InputError(f"a turn of '{turn.get(speaker)}'", field=speaker, fix=fix)
             turns.append((role, _text(turn, text)))
         return turns
+
     pairs = [pair for pair in _PAIRS if pair[0] in item]
     if not pairs:
         raise InputError("neither turns nor a prompt", fix=f"give {_EXPECTED}")
+
     pair = next((pair for pair in pairs if pair[1] in item), None)
     if pair is None:
         fix = f"give it in addition to '{pairs[0][0]}'"
         raise InputError("missing", field=pairs[0][1], fix=fix)
+
     prompt, response = (_text(item, name) for name in pair)
     extra = _text(item, "input") if pair[0] == "instruction" else ""
     # Alpaca's own template separates them in this way, too.
     prompt = f"{prompt}\n\n{extra}" if prompt and extra else prompt or extra
+
     return [("user", prompt), ("assistant", response)]
 
 

@@ -45,14 +45,17 @@ MAX_TOKENS = 10_000_000  # of a Zipf law, which has a probability for each lengt
 
 
 def load_request_model(path: str | Path) -> RequestModel:
-    """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram
-    with a value of any of `PARAMETERS`, named so or as in `ALIASES`, and `count` or `probability`.
-    InputError: no such file, impossible weights, or a column unknown, twice or of impossible
-    values."""
+    """Read a request model: a workload's folder, its `requests.parquet`, or a published histogram.
+
+    A histogram has columns for some of `PARAMETERS`, under these names or those of `ALIASES`, and
+    `count` or `probability`. Raises InputError: no such file, impossible weights, or a column that
+    is unknown, there twice, or has impossible values.
+    """
     path = Path(path)
     path = path / "requests.parquet" if path.is_dir() else path
     if not path.is_file():
         raise InputError("there is no request model", file=path, fix="fit the workload first")
+
     fix = f"{MAKE_WORKLOAD_AGAIN}; of your own, give a Parquet file with a row for each joint bin"
     stored = read_parquet(path, fix=fix).to_pandas()
     frame = stored.rename(columns=ALIASES)
@@ -64,23 +67,29 @@ def load_request_model(path: str | Path) -> RequestModel:
         if list(frame.columns).count(name) > 1:
             fix = f"leave one column for {name}"
             raise InputError("column twice", file=path, field=source, fix=fix)
+
     names = [name for name in PARAMETERS if name in frame]
     if not names:
         fix = f"add at least one of {', '.join(PARAMETERS)}"
         raise InputError("the joint bins have no parameter", file=path, fix=fix)
+
     weights = [name for name in WEIGHT_COLUMNS if name in frame]
     if len(weights) != 1:
         problem = f"the joint bins have {'two weights' if weights else 'no weight'}"
         fix = f"give one of {', '.join(WEIGHT_COLUMNS)}"
         raise InputError(problem, file=path, field=WEIGHT_COLUMNS[0], fix=fix)
+
     for name in (*names, *weights):
         _check_values(frame[name], path)
+
     total = frame[weights[0]].sum()
     if not 0 < total < np.inf:
         problem = "the weights have no sum" if total else "all weights are zero"
         fix = "give counts or probabilities, at least one of them above 0"
         raise InputError(problem, file=path, field=weights[0], fix=fix)
+
     typed = {name: request_model.typed(frame[name]) for name in names}
+
     return RequestModel(pd.DataFrame(typed | {weights[0]: frame[weights[0]]}))
 
 
@@ -154,10 +163,11 @@ def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         shape = scipy.stats.geom(1 / figures.get("mean", words))
         lengths = np.arange(1, int(shape.isf(_TAIL)) + 1)
         return lengths, shape.pmf(lengths) / shape.cdf(lengths[-1])
+
     median, p90, highest = (figures[name] for name in ("median", "p90", "highest_tokens"))
 
     def misses(parameters: np.ndarray) -> list[float]:
-        """Return how far the quantiles are off once the law is cut off at `highest`."""
+        """Return the error of both quantiles of the law cut off at `highest`."""
         mu, log_sigma = parameters
         below = scipy.stats.norm.cdf((np.log([median, p90, highest]) - mu) / np.exp(log_sigma))
         return [below[0] / below[2] - 0.5, below[1] / below[2] - 0.9]
@@ -169,6 +179,7 @@ def _distribution(figures: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     edges[-1] = highest
     with np.errstate(divide="ignore"):
         below = scipy.stats.norm.cdf((np.log(edges) - mu) / np.exp(log_sigma))
+
     return np.arange(1, highest + 1), np.diff(below) / below[-1]
 
 
@@ -193,10 +204,13 @@ def fit_zipf(
     *,
     counts: Tokens | None = None,
 ) -> ZipfFit:
-    """Fit a bounded Zipf distribution to lengths by maximum likelihood: theta is where the model's
-    mean of ln x is theirs (docs/workloads.md). By default `lowest` (1 or more) and `highest` are
-    those of the lengths; `counts` has the occurrences of each. InputError: a length that is not a
-    whole number, or too few distinct ones within the bounds."""
+    """Fit a bounded Zipf distribution to lengths by maximum likelihood.
+
+    At the likeliest theta the model's mean of ln x is the lengths' mean (docs/workloads.md).
+    `lowest` (1 or more) and `highest` are by default those of the lengths. `counts` has the number
+    of each length. Raises InputError: a length that is not a whole number, or fewer than two
+    distinct lengths within the bounds.
+    """
     import scipy
 
     values, weights = _weighted_lengths(tokens, counts)
@@ -211,6 +225,7 @@ def fit_zipf(
     if len(inside) < 2:
         problem = f"{len(inside)} distinct lengths from {lowest} to {highest}"
         raise InputError(problem, field="tokens", fix="a Zipf fit needs two or more")
+
     wanted = float(weight @ np.log(inside)) / n
 
     def excess(theta: float) -> float:
@@ -224,12 +239,14 @@ def fit_zipf(
         if end > _STEEPEST:
             fix = "a Zipf law cannot be fitted where all lengths but one are alike"
             raise InputError("no exponent fits the lengths", field="tokens", fix=fix)
+
     theta = float(scipy.optimize.brentq(excess, -end, end, xtol=1e-10))
     p = scipy.special.softmax(-theta * logs)
     variance = float(p @ (logs - float(p @ logs)) ** 2)
     half = float(scipy.special.ndtri((1 + CONFIDENCE) / 2) / np.sqrt(n * variance))
     observed = np.bincount(inside - lowest, weight, minlength=len(logs)).cumsum() / weight.sum()
     ks = float(np.abs(observed - p.cumsum()).max())
+
     return ZipfFit(theta, theta - half, theta + half, lowest, highest, n, n_outside, ks)
 
 
@@ -253,23 +270,30 @@ def zipf_probabilities(theta: float, lowest: int, highest: int) -> np.ndarray:
 def zipf_request_model(
     theta: float, lowest: int, highest: int, output_tokens: int | Tokens
 ) -> RequestModel:
-    """Return a request model with Zipf input lengths (BurstGPT, IV-B) and, independent of them,
-    outputs of one length or of the distribution of some. Neighbouring lengths are merged, so that
-    each side has at most 256."""
+    """Return a request model with Zipf input lengths (BurstGPT, IV-B).
+
+    Outputs are independent of the inputs: one length, or the distribution of some lengths.
+    Neighbouring lengths are merged, so that each side has at most 256.
+    """
     outputs, counts = _weighted_lengths(np.atleast_1d(output_tokens), None)
     if outputs[0] < 1:
         fix = "give 1 or more tokens"
         raise InputError(f"an output of {outputs[0]} tokens", field="output_tokens", fix=fix)
+
     probabilities = zipf_probabilities(theta, lowest, highest)
     inputs = in_bins(np.arange(lowest, highest + 1), probabilities, N_ZIPF_BINS)
     drawn = in_bins(outputs, counts / counts.sum(), N_ZIPF_BINS)
+
     return request_model.independent_model(inputs, drawn)
 
 
 def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 20) -> pd.DataFrame:
-    """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8), of
-    about equally many requests, all served: a row a bin, ascending, with `input_lo`, `input_hi`
-    (least and largest input), `n`, and of the outputs `mean` and `_PERCENTILES`, in tokens."""
+    """Return the distribution of output lengths per bin of input lengths (BurstGPT, Fig. 8).
+
+    All requests were served; bins have about equally many. There is one row per bin, ascending:
+    `input_lo`, `input_hi` (least and largest input), `n`, and `mean` and `_PERCENTILES` of the
+    outputs, in tokens.
+    """
     inputs = np.asarray(input_tokens, float)
     outputs = np.asarray(output_tokens, float)
     order = np.argsort(inputs, kind="stable")
@@ -282,6 +306,7 @@ def output_by_input(input_tokens: Tokens, output_tokens: Tokens, n_bins: int = 2
         inside = outputs[(inputs >= low) & (inputs <= high)]
         quantiles = np.percentile(inside, list(_PERCENTILES.values()))
         rows.append((low, high, len(inside), inside.mean(), *quantiles))
+
     return pd.DataFrame(rows, columns=["input_lo", "input_hi", "n", "mean", *_PERCENTILES])
 
 

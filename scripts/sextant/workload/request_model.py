@@ -88,12 +88,14 @@ class RequestModel:
         if sampler != "independent":
             fix = f"use one of {', '.join(SAMPLERS)}"
             raise InputError(f"unknown sampler {sampler!r}", field="sampler", fix=fix)
+
         drawn = {}
         for number, name in enumerate(self.parameters):
             # Values in ascending order, null last.
             index, values = pd.factorize(self.frame[name], sort=True, use_na_sentinel=False)
             weights = np.bincount(index, self.weights)
             drawn[name] = values.array.take(_draw_places(weights, n, child_seed(seed, number)))
+
         return pd.DataFrame(drawn)
 
     def save(self, path: str | Path, origin: Mapping[str, Any]) -> None:
@@ -120,6 +122,7 @@ def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
     """
     if len(counts) <= n_bins:
         return np.arange(len(counts))
+
     cumulative = np.concatenate([[0], np.cumsum(counts)])
     low = 1
     high = int(cumulative[-1])
@@ -129,6 +132,7 @@ def bin_starts(counts: np.ndarray, n_bins: int) -> np.ndarray:
             high = middle
         else:
             low = middle + 1
+
     return np.array(_runs(cumulative, low, n_bins))
 
 
@@ -206,6 +210,7 @@ class ServedRequests:
             )
             query = f"SELECT {columns} count(*) AS n FROM served GROUP BY ALL ORDER BY ALL"
             frame = database.execute(f"{query} NULLS LAST").df()
+
         n_clipped = dict.fromkeys(caps.by_column(), 0) | dict(zip(capped, n_over, strict=True))
         return cls(frame[names], frame["n"].to_numpy(), n_failed, n_clipped)
 
@@ -218,6 +223,7 @@ class ServedRequests:
         """
         if n_bins < 1:
             raise InputError(f"{n_bins} bins", field="n_bins", fix="give 1 or more, as a rule 64")
+
         bins = pd.DataFrame({"count": self.counts})
         means = {}
         for name, column in self.frame.items():
@@ -235,11 +241,13 @@ class ServedRequests:
             means[name] = np.append(bin_means, np.nan)
             bin_index = np.searchsorted(starts, value_index, side="right") - 1
             bins[name] = np.where(is_known, bin_index, len(starts))
+
         joint = bins.groupby(list(means), as_index=False)["count"].sum()
         columns = (
             pd.Series(bin_means[joint[name]], name=name) for name, bin_means in means.items()
         )
         frame = pd.DataFrame({column.name: typed(column) for column in columns})
+
         return RequestModel(frame.assign(count=joint["count"]))
 
 

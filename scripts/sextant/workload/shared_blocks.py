@@ -92,6 +92,7 @@ class TraceBlocks:
         after[before[order]] = following[order]
         while not np.array_equal(after, further := after[after]):
             after = further
+
         has_any = n_shared > 0
         last = self.starts + n_shared - 1
         chain = np.full(len(self.ends), -1)
@@ -109,6 +110,7 @@ class TraceBlocks:
             if block == end[request]:
                 chain[request] = used.get(block, chain[request])
             used[block] = chain[request]
+
         return chain, np.minimum(n_shared * self.block_tokens, self.input_tokens)
 
     def draws(self, request: int, below: int, *seed: int) -> np.ndarray:
@@ -123,6 +125,7 @@ class TraceBlocks:
         if len(block_ids):
             n_shared = min(len(block_ids) * self.block_tokens, len(position))
             key[:n_shared] = block_ids[position[:n_shared] // self.block_tokens]
+
         return mixed(*seed, key, position) % np.uint64(below)
 
 
@@ -137,13 +140,16 @@ def read_shared_blocks(trace: str | Path) -> TraceBlocks:
         no_ids = np.empty(0, np.int64)
         ends = np.zeros(len(table), np.int64)
         return TraceBlocks(arrival_s, inputs, outputs, no_ids, ends, 0)
+
     block_tokens = read_provenance(trace).get("block_tokens")
     if not isinstance(block_tokens, int) or block_tokens < 1:
         problem = "the provenance does not say how many tokens a block has (block_tokens)"
         raise InputError(problem, file=trace, field=HASH_IDS, fix=MAKE_TRACE_AGAIN)
+
     lists = table[HASH_IDS]
     ids = pc.list_flatten(lists).cast(pa.int64()).to_numpy()
     ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy(), dtype=np.int64)
+
     return TraceBlocks(arrival_s, inputs, outputs, ids, ends, block_tokens)
 
 

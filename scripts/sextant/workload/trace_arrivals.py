@@ -66,16 +66,21 @@ class Replay(_OfTrace):
         table = read_parquet(self.trace, ["arrival_s", *self.group()], fix=MAKE_TRACE_AGAIN)
         for name, value in self.group().items():
             table = table.filter(pc.equal(table[name], value))
+
         if not len(table):
             problem = "no request of " + ", ".join(f"{n} {v!r}" for n, v in self.group().items())
             fix = "leave --llm and --service out, or correct them"
             raise InputError(problem, file=self.trace, fix=fix)
+
         arrival_s = _ascending(table, self.trace, "give a normalised trace")
         arrival_s, _ = on_fine_clock(arrival_s, generators.child_seed(seed, 0))
         yield (arrival_s - arrival_s[0]) * self.time_factor
 
     def turns(self, arrival_s: np.ndarray) -> Turns:
-        """Return the turns of the first requests, whose `times` these are; raises `read_turns`'."""
+        """Return the turns of the trace's first requests, whose `times` are `arrival_s`.
+
+        Raises InputError as `read_turns`.
+        """
         turns = read_turns(self.trace, arrival_s / self.time_factor, np.arange(len(arrival_s)))
         return turns._replace(think_s=turns.think_s * self.time_factor)
 
@@ -83,11 +88,12 @@ class Replay(_OfTrace):
 def read_turns(trace: str | Path, arrival_s: np.ndarray, rows: np.ndarray) -> Turns:
     """Return the turns among these rows of a trace, which arrive at `arrival_s`.
 
-    A turn follows the last answer of its session that was there when it arrived, as the trace's
-    `e2e_ms` says; what lies between is think time. Turns that overlap, as of agents at work side by
-    side, follow the same answer: a session is a tree. Nobody follows what failed.
+    A turn waits for the last answer of its session that had ended when it arrived, by the trace's
+    `e2e_ms`. The time between the two is think time. Turns of agents that work side by side may
+    overlap; they wait for the same answer, so a session is a tree. No turn waits for a failed
+    request.
 
-    Raises InputError: the trace has no sessions, or not how long its answers took.
+    Raises InputError: the trace has no sessions, or does not say how long its answers took.
     """
     import pyarrow.compute as pc
 
@@ -102,6 +108,7 @@ def read_turns(trace: str | Path, arrival_s: np.ndarray, rows: np.ndarray) -> Tu
     if table["e2e_ms"].null_count == len(table):
         problem = "without answers' times it is not known how long somebody thought"
         raise InputError(problem, file=trace, field="e2e_ms", fix="leave out --sessions")
+
     end_s = arrival_s + np.nan_to_num(table["e2e_ms"].to_numpy()) / 1e3
     is_ok = pc.equal(table["status"], "ok").to_numpy()
     parent = np.full(len(rows), -1)
@@ -114,6 +121,7 @@ def read_turns(trace: str | Path, arrival_s: np.ndarray, rows: np.ndarray) -> Tu
             think_s[index] = arrival_s[index] - at_s
         if is_ok[index]:
             insort(answers, (float(end_s[index]), index))
+
     return Turns(session, parent, think_s)
 
 
@@ -124,21 +132,23 @@ class Recorded(generators.Arrivals):
     kind = "recorded"
     ends_itself = True
     file: str | Path  # `arrivals.parquet`, with the column `arrival_s`
-    rate_factor: float = 1.0  # so many times the requests (see `multiplied`)
+    rate_factor: float = 1.0  # on the number of requests (see `multiplied`)
 
     def scaled(self, rate_factor: float) -> generators.Arrivals:
-        """Return the trace with so many times its requests."""
+        """Return the trace with `rate_factor` times its requests."""
         return replace(self, rate_factor=self.rate_factor * rate_factor)
 
     def _parts(self, most: int, end_s: float, seed: Seed) -> Iterator[np.ndarray]:
         if not Path(self.file).is_file():
             problem = "the arrivals of the trace are not there to replay"
             raise InputError(problem, file=self.file, fix=MAKE_WORKLOAD_AGAIN)
+
         table = read_parquet(self.file, ["arrival_s"], fix=MAKE_WORKLOAD_AGAIN)
         times = _ascending(table, self.file, MAKE_WORKLOAD_AGAIN)
         begin_s = 0.0
         if self.rate_factor != 1:
             times = generators.multiplied(times, self.rate_factor)[0]
+
         # Again from one mean gap after the last on.
         span_s = float(times[-1]) * (1 + 1 / max(len(times) - 1, 1))
         is_endless = math.isinf(end_s) and most > generators.MAX_REQUESTS
@@ -170,21 +180,25 @@ class Windows(_OfTrace):
         windows = fit_windows(self.trace)
         for name, value in self.group().items():
             windows = windows[windows[name] == value]
+
         pairs = windows[["llm", "service"]].drop_duplicates()
         if len(pairs) != 1:
             listed = "; ".join(f"{row.llm}, {row.service}" for row in pairs.itertuples())
             problem = f"{len(pairs)} pairs of LLM and service"
             fix = f"choose one with --llm and --service: {listed or 'none matches'}"
             raise InputError(problem, file=self.trace, field="--llm", fix=fix)
+
         yield mirrored(windows, beta_factor=self.time_factor, seed=seed)
 
 
 def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0) -> np.ndarray:
-    """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1): each keeps
-    duration and shape and has its counted rate over `beta_factor` (docs/workloads.md says why not
-    the fitted scale). `windows` have `start_s` (ascending; times count from the first),
-    `duration_s`, `n_requests`, `alpha` (null: Poisson), as of `profiles.fit_windows`. InputError:
-    too many requests."""
+    """Mirror the windows of a trace, at its scale or another (BurstGPT, IV-A.1).
+
+    Each window keeps its duration and shape; its rate is the counted one over `beta_factor`
+    (docs/workloads.md says why not the fitted scale). `windows` are those of
+    `profiles.fit_windows`: `start_s` (ascending; times count from the first), `duration_s`,
+    `n_requests`, `alpha` (null: Poisson). Raises InputError: too many requests.
+    """
     start_s, lasting_s, n_requests, alpha = (
         windows[name].to_numpy(float) for name in ("start_s", "duration_s", "n_requests", "alpha")
     )
@@ -192,7 +206,9 @@ def mirrored(windows: pd.DataFrame, *, beta_factor: float = 1.0, seed: Seed = 0)
     expected = n_requests / beta_factor
     if not expected.any():
         return np.zeros(0)
+
     columns = (values.tolist() for values in (start_s - start_s[0], lasting_s, expected, alpha))
+
     return generators.Mirrored(*columns).times(seed=seed)
 
 
@@ -232,6 +248,7 @@ def write_times(arrivals_out: str | Path, times: np.ndarray, origin: Mapping[str
     options["column_encoding"] = {"arrival_s": "BYTE_STREAM_SPLIT"}
     with files.atomic_path(path) as temporary:
         pq.write_table(pa.table([times], schema=schema), temporary, **options)
+
     return path
 
 
@@ -261,29 +278,37 @@ def read_stored(path: str | Path) -> dict[str, Any]:
     path = path / "arrivals.json" if path.is_dir() else path
     if not path.is_file():
         raise InputError("there is no arrival model", file=path, fix="fit the workload first")
+
     fix = MAKE_WORKLOAD_AGAIN
     stored = files.read_object(path, fix=fix)
     facts = stored.setdefault("fit", {})
     if not isinstance(facts, dict):
         raise InputError("is not a JSON object", file=path, field="fit", fix=fix)
+
     names = list(generators.ArrivalModel.__dataclass_fields__)
     missing = [name for name in (*names, "model", "why", "models") if name not in stored]
     if missing:
         raise InputError("the field is missing", file=path, field=missing[0], fix="fit it again")
+
     numbers = {name: stored[name] for name in names if name != "reason"}
     numbers |= {name: cap for name, cap in facts.items() if name.startswith("max_")}
     for name, value in numbers.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and math.isfinite(value)):
             raise InputError(f"{value!r} is not a number", file=path, field=name, fix=fix)
+
     for name in ("alpha_lo", "alpha_hi", "beta_s", "cv"):
         if stored["alpha"] is not None and stored[name] is None:
             raise InputError("the number is missing", file=path, field=name, fix=fix)
+
     return stored
 
 
 def fitted_arrivals(folder: str | Path, name: str = FITTED) -> generators.Arrivals:
-    """Return a workload's arrivals by one of `NAMES`, passed or not; InputError: none, damaged."""
+    """Return a workload's arrivals by one of `NAMES`, whether the model passed or not.
+
+    Raises InputError: the workload has no such arrivals, or its files are damaged.
+    """
     folder = Path(folder)
     stored = read_stored(folder)
     model = stored["model"] if name == FITTED else name
@@ -293,6 +318,7 @@ def fitted_arrivals(folder: str | Path, name: str = FITTED) -> generators.Arriva
         raise _without(folder, name, "its trace's times are not in its folder")
     if model == REPLAY:
         return Recorded(folder / TIMES_FILE)
+
     try:
         stored_model = stored["models"].get(model, {})
         if stored_model.get("process"):
@@ -300,6 +326,7 @@ def fitted_arrivals(folder: str | Path, name: str = FITTED) -> generators.Arriva
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"{model} is not an arrival process ({error!r})"
         raise InputError(problem, file=folder / "arrivals.json", fix=MAKE_WORKLOAD_AGAIN) from None
+
     raise _without(folder, name, stored_model.get("reason") or "its trace has no such model")
 
 
@@ -309,8 +336,11 @@ def _without(folder: Path, name: str, why: str) -> InputError:
 
 
 def arrivals_at_rate(folder: str | Path, name: str, rate_rps: float) -> generators.Arrivals:
-    """Return a workload's arrivals at another mean rate; InputError: none, or all are at once."""
-    own_rps = load_arrivals(folder).rate_rps
-    if not own_rps:
+    """Return a workload's arrivals at another mean rate.
+
+    Raises InputError: the workload has no such arrivals, or all its requests come at once.
+    """
+    fitted_rps = load_arrivals(folder).rate_rps
+    if not fitted_rps:
         raise _without(Path(folder), name, "all at once has no rate to scale")
-    return fitted_arrivals(folder, name).scaled(rate_rps / own_rps)
+    return fitted_arrivals(folder, name).scaled(rate_rps / fitted_rps)
