@@ -20,7 +20,6 @@ from sextant.experiment.experiment import (
 from sextant.experiment.scenarios import scenario_from_row
 from sextant.experiment.servers import (
     ENDPOINT,
-    Endpoint,
     EngineSettings,
     Variant,
     engine_settings,
@@ -28,11 +27,154 @@ from sextant.experiment.servers import (
 )
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.facts.gpu import GPUProfile, load_gpu, profile_from_row
-from sextant.facts.llm import LLM, load_llm
+from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO, slo_of
 from sextant.trace.date_times import check_start_time
 from sextant.trace.trace_format import named_format, read_columns
 from sextant.workload.published import use_case_names
+
+SHEETS: dict[str, tuple[type, str | None]] = {
+    "traces": (sheets.TraceRow, "trace_id"),
+    "workloads": (sheets.WorkloadRow, "workload_id"),
+    "llms": (sheets.LlmRow, "llm_id"),
+    "gpu_profiles": (sheets.GpuProfileRow, "gpu_profile_id"),
+    "scenarios": (sheets.ScenarioRow, "scenario_id"),
+    "benchmarks": (sheets.BenchmarkRow, None),
+    "slos": (SLO, "slo_id"),
+    "variants": (servers.VariantRow, "variant_id"),
+    "supply": (sheets.SupplyRow, "pool_id"),
+    "demands": (sheets.DemandRow, "demand_id"),
+}
+"""What the rows of each sheet may hold, and the column of their ids."""
+_FEATURES = {"llms": (sheets.LlmFeatureRow, "llm_id"), "gpus": (sheets.GpuFeatureRow, "gpu_id")}
+# An archive says in its own files what was measured with what.
+_NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
+CheckEngine = Callable[[EngineSettings, str | Path], list[str]]
+log = logging.getLogger(__name__)
+
+
+def load_experiment(
+    config: Mapping[str, Any],
+    file: str | Path = "config",
+    known_predictors: Collection[str] | None = None,
+    check_engine: CheckEngine | None = None,
+) -> Experiment:
+    """Read and check everything that a configuration names; paths are relative to here.
+
+    `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked.
+    `known_predictors` likewise checks the names of predictors. Raises InputError: it names the
+    first file, line and field that is wrong.
+    """
+    check_config(config, file)
+    _check_predictors(config["predictors"], known_predictors, file)
+    for warning in check_engine(engine_settings(config), file) if check_engine else ():
+        log.warning("%s: %s", file, warning)
+
+    paths = config["sheets"]
+    dtype = config["engine"]["dtype"]
+    rows = _read_sheets(config)
+    by_id = {
+        name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
+    }
+    variants = {DEFAULT_VARIANT: Variant()}
+    variants |= {name: Variant(**row) for name, row in by_id["variants"].items()}
+    ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
+    cells, adaptive, studies = _select_cells(config, rows["benchmarks"], ids)
+
+    experiment = Experiment(
+        traces=by_id["traces"],
+        workloads=by_id["workloads"],
+        llms=by_id["llms"],
+        # Weights and KV cache have the type they are served in, whatever was published.
+        llm_facts={name: load_llm(row["config"], dtype) for name, row in by_id["llms"].items()},
+        profiles=_load_profiles(by_id["gpu_profiles"], config["gpus"]),
+        scenarios={name: scenario_from_row(row) for name, row in by_id["scenarios"].items()},
+        variants=variants,
+        slos=_load_slos(rows["slos"], paths["slos"]),
+        cells=cells,
+        adaptive=adaptive,
+        studies=studies,
+        datasets=load_registry(config["registry"]),
+        features={
+            name: load_sheet(path, *_FEATURES[name])
+            for name, path in config.get("features", {}).items()
+        },
+        endpoints={} if config.get("archive") else load_endpoints(paths.get("endpoints")),
+        fleet=FleetRows(rows["demands"], rows["supply"]),
+    )
+    _check_experiment(experiment, config, file)
+
+    return experiment
+
+
+def _check_predictors(
+    names: Collection[str], known_predictors: Collection[str] | None, file: str | Path
+) -> None:
+    for name in names:
+        if known_predictors is not None and name not in known_predictors:
+            fix = f"use some of {', '.join(known_predictors)}"
+            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
+
+
+def _read_sheets(config: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """Return the rows of each sheet; none of a sheet that the configuration does not name."""
+    paths = config["sheets"]
+    left_out = _NOT_OF_ARCHIVES if config.get("archive") else ()
+    rows = {
+        name: load_sheet(paths[name], *spec) if name in paths and name not in left_out else []
+        for name, spec in SHEETS.items()
+    }
+    for row in rows["traces"]:
+        if "columns" in row:
+            row["columns"] = read_columns(row["columns"])
+    return rows
+
+
+def _select_cells(
+    config: Mapping[str, Any], benchmarks: list[Row], ids: Mapping[str, Collection[str]]
+) -> tuple[tuple[CellKey, ...], AdaptiveCells, dict[str, tuple[CellKey, ...]]]:
+    """Return all cells to measure, the adaptive ones, and the cells of each study."""
+    of_cells.check_adaptive(benchmarks, config["decision"])
+    by_study = of_cells.cells_of_studies(benchmarks, ids)
+    adaptive_cells = by_study.pop(ADAPTIVE, ())
+    cells = dict.fromkeys(cell for of_study in by_study.values() for cell in of_study)
+    candidates = tuple(cell for cell in adaptive_cells if cell not in cells)
+    chosen = of_cells.chosen_cells(config, candidates)
+    cells |= dict.fromkeys(chosen)
+
+    if archive := config.get("archive"):
+        archived = of_cells.archived_cells(archive["cells"], ids, config["decision"])
+        cells = dict.fromkeys(archived)
+
+    studies = {study: of_study for study, of_study in by_study.items() if study}
+
+    return tuple(cells), AdaptiveCells(candidates, chosen), studies
+
+
+def _load_profiles(rows: Mapping[str, Row], gpu_folder: str) -> dict[str, GPUProfile]:
+    profiles = {}
+    for name, row in rows.items():
+        try:
+            profiles[name] = profile_from_row(row, load_gpu(gpu_folder, row["gpu_id"]))
+        except InputError as error:
+            raise row.error(f"profile {name}: {error}", "gpu_id", None) from None
+    return profiles
+
+
+def _load_slos(rows: list[Row], file: str) -> dict[str, SLO]:
+    """Return the SLOs, those for the traffic of a trace last."""
+    slos = [slo_of(row, file, row.line) for row in rows]
+    return {slo.slo_id: slo for slo in sorted(slos, key=lambda slo: slo.trace_id is not None)}
+
+
+def check_config(config: Mapping[str, Any], file: str | Path) -> None:
+    """Raise InputError if a key of a configuration is unknown, missing or wrong."""
+    check_fields(sheets.Configuration, config, file)
+    fleet_sheets = config["sheets"].keys() & {"demands", "supply"}
+    if len(fleet_sheets) == 1:
+        problem = f"{min(fleet_sheets)} alone is given"
+        fix = "give the sheets of demands and of supply"
+        raise InputError(problem, file=file, field="sheets", fix=fix)
 
 
 def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:
@@ -179,154 +321,3 @@ def _check_cells(experiment: Experiment) -> None:
             problem = f"the scenario {cell.scenario_id!r} asks for the workload's arrivals"
             fix = "fit the workload to a trace, or give the scenario a burstiness instead"
             raise workload.error(problem, "trace_id", fix)
-
-
-SHEETS: dict[str, tuple[type, str | None]] = {
-    "traces": (sheets.TraceRow, "trace_id"),
-    "workloads": (sheets.WorkloadRow, "workload_id"),
-    "llms": (sheets.LlmRow, "llm_id"),
-    "gpu_profiles": (sheets.GpuProfileRow, "gpu_profile_id"),
-    "scenarios": (sheets.ScenarioRow, "scenario_id"),
-    "benchmarks": (sheets.BenchmarkRow, None),
-    "slos": (SLO, "slo_id"),
-    "variants": (servers.VariantRow, "variant_id"),
-    "supply": (sheets.SupplyRow, "pool_id"),
-    "demands": (sheets.DemandRow, "demand_id"),
-}
-"""What the rows of each sheet may hold, and the column of their ids."""
-_FEATURES = {"llms": (sheets.LlmFeatureRow, "llm_id"), "gpus": (sheets.GpuFeatureRow, "gpu_id")}
-# An archive says in its own files what was measured with what.
-_NOT_OF_ARCHIVES = ("traces", "workloads", "scenarios", "benchmarks")
-CheckEngine = Callable[[EngineSettings, str | Path], list[str]]
-log = logging.getLogger(__name__)
-
-
-def load_experiment(
-    config: Mapping[str, Any],
-    file: str | Path = "config",
-    known_predictors: Collection[str] | None = None,
-    check_engine: CheckEngine | None = None,
-) -> Experiment:
-    """Read and check everything that a configuration names; paths are relative to here.
-
-    `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked.
-    `known_predictors` likewise checks the names of predictors. Raises InputError: it names the
-    first file, line and field that is wrong.
-    """
-    check_config(config, file)
-    _check_predictors(config["predictors"], known_predictors, file)
-    for warning in check_engine(engine_settings(config), file) if check_engine else ():
-        log.warning("%s: %s", file, warning)
-
-    rows = _read_sheets(config)
-    by_id = {
-        name: {row[key]: row for row in rows[name]} for name, (_, key) in SHEETS.items() if key
-    }
-    variants = {DEFAULT_VARIANT: Variant()}
-    variants |= {name: Variant(**row) for name, row in by_id["variants"].items()}
-    ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
-    cells, adaptive, studies = _select_cells(config, rows["benchmarks"], ids)
-
-    experiment = Experiment(
-        traces=by_id["traces"],
-        workloads=by_id["workloads"],
-        llms=by_id["llms"],
-        llm_facts=_load_llms(by_id["llms"], config["engine"]["dtype"]),
-        profiles=_load_profiles(by_id["gpu_profiles"], config["gpus"]),
-        scenarios={name: scenario_from_row(row) for name, row in by_id["scenarios"].items()},
-        variants=variants,
-        slos=_load_slos(rows["slos"], config["sheets"]["slos"]),
-        cells=cells,
-        adaptive=adaptive,
-        studies=studies,
-        datasets=load_registry(config["registry"]),
-        features={
-            name: load_sheet(path, *_FEATURES[name])
-            for name, path in config.get("features", {}).items()
-        },
-        endpoints=_load_endpoints(config),
-        fleet=FleetRows(rows["demands"], rows["supply"]),
-    )
-    _check_experiment(experiment, config, file)
-
-    return experiment
-
-
-def _check_predictors(
-    names: Collection[str], known_predictors: Collection[str] | None, file: str | Path
-) -> None:
-    for name in names:
-        if known_predictors is not None and name not in known_predictors:
-            fix = f"use some of {', '.join(known_predictors)}"
-            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
-
-
-def _read_sheets(config: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """Return the rows of each sheet; none of a sheet that the configuration does not name."""
-    paths = config["sheets"]
-    left_out = _NOT_OF_ARCHIVES if config.get("archive") else ()
-    rows = {
-        name: load_sheet(paths[name], *spec) if name in paths and name not in left_out else []
-        for name, spec in SHEETS.items()
-    }
-    for row in rows["traces"]:
-        if "columns" in row:
-            row["columns"] = read_columns(row["columns"])
-    return rows
-
-
-def _select_cells(
-    config: Mapping[str, Any], benchmarks: list[Row], ids: Mapping[str, Collection[str]]
-) -> tuple[tuple[CellKey, ...], AdaptiveCells, dict[str, tuple[CellKey, ...]]]:
-    """Return all cells to measure, the adaptive ones, and the cells of each study."""
-    of_cells.check_adaptive(benchmarks, config["decision"])
-    by_study = of_cells.cells_of_studies(benchmarks, ids)
-    adaptive_cells = by_study.pop(ADAPTIVE, ())
-    cells = dict.fromkeys(cell for of_study in by_study.values() for cell in of_study)
-    candidates = tuple(cell for cell in adaptive_cells if cell not in cells)
-    chosen = of_cells.chosen_cells(config, candidates)
-    cells |= dict.fromkeys(chosen)
-
-    if archive := config.get("archive"):
-        archived = of_cells.archived_cells(archive["cells"], ids, config["decision"])
-        cells = dict.fromkeys(archived)
-
-    studies = {study: of_study for study, of_study in by_study.items() if study}
-
-    return tuple(cells), AdaptiveCells(candidates, chosen), studies
-
-
-def _load_llms(rows: Mapping[str, Row], dtype: str) -> dict[str, LLM]:
-    # Weights and KV cache have the type they are served in, whatever was published.
-    return {name: load_llm(row["config"], dtype) for name, row in rows.items()}
-
-
-def _load_profiles(rows: Mapping[str, Row], gpu_folder: str) -> dict[str, GPUProfile]:
-    profiles = {}
-    for name, row in rows.items():
-        try:
-            profiles[name] = profile_from_row(row, load_gpu(gpu_folder, row["gpu_id"]))
-        except InputError as error:
-            raise row.error(f"profile {name}: {error}", "gpu_id", None) from None
-    return profiles
-
-
-def _load_slos(rows: list[Row], file: str) -> dict[str, SLO]:
-    """Return the SLOs, those for the traffic of a trace last."""
-    slos = [slo_of(row, file, row.line) for row in rows]
-    return {slo.slo_id: slo for slo in sorted(slos, key=lambda slo: slo.trace_id is not None)}
-
-
-def _load_endpoints(config: Mapping[str, Any]) -> dict[tuple[str, str], Endpoint]:
-    """Return the servers that run already; nothing is served for an archive."""
-    return {} if config.get("archive") else load_endpoints(config["sheets"].get("endpoints"))
-
-
-def check_config(config: Mapping[str, Any], file: str | Path) -> None:
-    """Raise InputError if a key of a configuration is unknown, missing or wrong."""
-    check_fields(sheets.Configuration, config, file)
-    fleet_sheets = config["sheets"].keys() & {"demands", "supply"}
-    if len(fleet_sheets) == 1:
-        problem = f"{min(fleet_sheets)} alone is given"
-        fix = "give the sheets of demands and of supply"
-        raise InputError(problem, file=file, field="sheets", fix=fix)
