@@ -51,8 +51,11 @@ def load_registry(path: str | Path) -> dict[str, Dataset]:
 
 
 def download(dataset: Dataset, out_path: str | Path, mirror: str | Path | None = None) -> None:
-    """Download a data set's file, or copy it from a `mirror`'s folder; an archive with a manifest
-    is verified when it is read. InputError: no file in the mirror, no download, or other bytes."""
+    """Download a data set's file, or copy it from a `mirror`'s folder.
+
+    An archive with a manifest is verified when it is read. Raises InputError: no file in the
+    mirror, a failed download, or other bytes.
+    """
     source = dataset.url if mirror is None else str(Path(mirror) / dataset.mirror_path)
     with atomic_path(out_path) as temporary:
         try:

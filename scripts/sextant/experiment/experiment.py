@@ -34,8 +34,11 @@ ADAPTIVE = "adaptive"  # what `choose` is in rows whose cells are chosen
 
 
 def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKey, ...]]:
-    """Return the cells of each study; None is that of rows which name none, `ADAPTIVE` of adaptive
-    rows. Raises InputError if an id is unknown, or a cell's name is too long for a file."""
+    """Return the cells of each study.
+
+    The key None has the cells of rows without a study, the key `ADAPTIVE` those of adaptive rows.
+    Raises InputError if an id is unknown, or a cell's name is too long for a file.
+    """
     cells: dict[str | None, dict[CellKey, None]] = {}
     for row in rows:
         for name in ("workload", "scenario"):
@@ -109,7 +112,7 @@ def chosen_path(config: Mapping[str, Any]) -> Path:
 
 
 def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Chosen:
-    """Return which of these candidates were chosen; InputError: the sheet of these is damaged."""
+    """Return the candidates that were chosen, by their sheet; InputError: the sheet is damaged."""
     path = chosen_path(config)
     if not candidates or not path.exists():
         return {}
@@ -128,7 +131,7 @@ def chosen_cells(config: Mapping[str, Any], candidates: Sequence[CellKey]) -> Ch
 
 
 def add_chosen(path: Path, chosen: Chosen, *, is_new: bool) -> int:
-    """Add cells to the sheet, and return their round: 0 are cells measured before."""
+    """Add cells to the sheet, and return the number of their round; 0: measured before."""
     rows = load_sheet(path, ChosenCellRow) if path.exists() else []
     number = 1 + max((row["round"] for row in rows), default=0) if is_new else 0
     head = "\t".join(hints_of(ChosenCellRow)) + "\n"
@@ -226,7 +229,7 @@ def cell_definition(
         made_from |= {
             "format": trace["format"],
             "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
-            # Left out where they are not given: cells from before these columns stay valid.
+            # Left out where the sheet has none: cells from before these columns stay valid.
             **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
             "sha256": trace_sha256(experiment, workload["trace_id"]),
         }
@@ -263,7 +266,7 @@ def trace_sha256(experiment: Experiment, trace_id: str) -> str:
 
 
 def sha256_once(path: str | Path) -> str:
-    """Return a file's SHA-256, read once while nobody changes the file."""
+    """Return a file's SHA-256; the file is read again only after a change."""
     state = Path(path).stat()
     return _sha256_at(Path(path).absolute(), state.st_mtime_ns, state.st_size)
 
@@ -276,8 +279,10 @@ def _sha256_at(path: Path, mtime_ns: int, size_bytes: int) -> str:
 def inputs_sha256(
     definition: Mapping[str, Any], workload: str | Path, config: str | Path
 ) -> tuple[str, ...]:
-    """Return the SHA-256 of a cell's workload (`requests.parquet`), its LLM's config, and, where
-    its scenario asks for the workload's arrivals, of `arrivals.json`."""
+    """Return the SHA-256 of a cell's workload (`requests.parquet`) and of its LLM's config.
+
+    If the scenario asks for the workload's arrivals, that of `arrivals.json` follows.
+    """
     arrivals = Path(workload).with_name("arrivals.json")
     has_arrivals = isinstance(definition["scenario"].get("arrivals"), str)
     return tuple(map(sha256_once, (workload, config, *[arrivals][: int(has_arrivals)])))

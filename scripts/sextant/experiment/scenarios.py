@@ -31,10 +31,11 @@ class Scenario:
     kind: ClassVar[str]
     level_words: ClassVar[str]  # what a level counts
     has_users: ClassVar[bool] = False
-    """Whether users wait: then a latency counts from when a request was sent, else was due."""
+    """Whether users wait for answers. Then a latency counts from when a request was sent, else from
+    when it was due."""
     _has_whole_levels: ClassVar[bool] = True
     _slow_share: ClassVar[float] = 0.0
-    """Of the time limit: what each request that others wait for is allowed to take."""
+    """Share of the time limit that a request may take while other requests wait for it."""
     levels: tuple[float, ...]
     warmup_s: float = 0.0
     timeout_s: float | None = None
@@ -103,7 +104,7 @@ class OpenLoop(Scenario):
     n_requests: int | None = None
     burstiness: float = 1.0  # shape of the Gamma gaps; 1 is Poisson
     arrivals: Arrivals | str | None = None
-    """Another process, or the name of one of the workload's, which `with_arrivals_of` finds."""
+    """Another process, or the name of one of the workload's (see `with_arrivals_of`)."""
     max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
@@ -129,7 +130,10 @@ class OpenLoop(Scenario):
             _refuse("levels", "a workload's arrivals have no rate of inf", fix)
 
     def with_arrivals_of(self, workload: str | Path, level: float) -> OpenLoop:
-        """Return the scenario with a workload's arrivals (its folder) at a level, if it asks so."""
+        """Return the scenario with the arrivals of a workload's folder, at the rate of a level.
+
+        A scenario that does not name a workload's arrivals stays as it is.
+        """
         if not isinstance(self.arrivals, str):
             return self
         arrivals = trace_arrivals.arrivals_at_rate(workload, self.arrivals, level)
@@ -200,7 +204,10 @@ def _refuse(field: str, problem: str, fix: str) -> None:
 
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
-    """Build a scenario; InputError: a field that its kind does not use or lacks, a wrong value."""
+    """Build a scenario of values by field.
+
+    Raises InputError: a field that its kind does not use or that is missing, or a wrong value.
+    """
     chosen = KINDS[values["kind"]]
     settings = {name: value for name, value in values.items() if name != "kind"}
     fields_by_name = {field.name: field for field in fields(chosen)}

@@ -14,7 +14,7 @@ from sextant.experiment.sheets import DEFAULT_VARIANT, EndpointRow, EngineSectio
 from sextant.pages.words import plural
 
 ENDPOINT = "endpoint"  # name of the engine of servers that run already
-# What a measurement of servers that are started here depends on, beside further arguments.
+# Settings that a measurement depends on if its servers are started here.
 _FACTS = ("name", "dtype", "block_size_tokens", "max_num_seqs", "memory_utilization")
 
 
@@ -56,8 +56,10 @@ class VariantRow(Variant):
 
 
 def without_defaults(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults: definitions hold only
-    these, so that a new field makes no measurement stale."""
+    """Return the fields of a dataclass that differ from their defaults.
+
+    Definitions have only these, so that a new field makes no measurement stale.
+    """
     values = {field.name: getattr(value, field.name) for field in fields(value)}
     defaults = {field.name: field.default for field in fields(value)}
     return {name: it for name, it in values.items() if it != defaults[name]}
@@ -75,8 +77,10 @@ class Endpoint:
 
 
 def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
-    """Read the sheet of endpoints by LLM and GPU profile; without a path there are none. Raises
-    InputError: a base URL that is not one, two rows for a pair or a server, no certificates."""
+    """Read the sheet of endpoints by LLM and GPU profile; without a path there are none.
+
+    Raises InputError: a malformed base URL, two rows for a pair or a server, no certificates.
+    """
     endpoints: dict[tuple[str, str], Endpoint] = {}
     served: dict[tuple[str, str], int] = {}
     for row in load_sheet(path, EndpointRow) if path else ():
@@ -99,7 +103,8 @@ def load_endpoints(path: str | None) -> dict[tuple[str, str], Endpoint]:
             served[url, name] = row.line
         ca_file = Path(row["ca_file"]) if "ca_file" in row else None
         try:
-            _ = ca_file and tls_context(ca_file)  # to see that it holds certificates
+            if ca_file:
+                tls_context(ca_file)  # raises unless the file holds certificates
         except InputError as error:
             raise row.error(f"{ca_file}: {error.problem}", "ca_file", error.fix) from None
         endpoints[key] = Endpoint(urls, name, row.get("api_key_env"), ca_file, row.line)

@@ -1,5 +1,5 @@
-"""Studies of the papers: one analysis each of the cells that were measured for it.
+"""Studies of the papers: each module analyses the cells measured for the question of one paper.
 
-The folders of a study's cells become a page, its figures, and its numbers as JSON. Read `study`
-(what an analysis gets and gives, what all share, and the page), then the studies, a module each.
+In: the folders of a study's cells. Out: a page, its figures, and its numbers as JSON. Read `study`
+(what an analysis gets and returns, what all share, and the page), then a module for each study.
 """

@@ -2,5 +2,6 @@
 
 In: a CSV, JSON-lines or Parquet file. Out: the trace as Parquet, the malformed lines, and a report.
 Read `trace_format` (the contract and the formats), `job` (all steps, and the files it writes),
-`reading` (how a source is parsed), `rules` (which lines are requests).
+`reading` (how a source is parsed, with `date_times`, and `sessions` for lines that are no
+requests), `rules` (which lines are requests).
 """

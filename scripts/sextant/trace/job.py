@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -208,6 +208,17 @@ def _check_rate(source: Path, n: int, duration_s: float, max_rate_rps: float) ->
         raise InputError(problem, file=source, field="arrival_s", fix=fix)
 
 
+@dataclass
+class AcceptedRows:
+    """The rows of a trace so far."""
+
+    n_accepted: int = 0
+    n_failed: int = 0
+    n_moved: int = 0  # rows that were late
+    most_late_s: float = 0.0
+    duration_s: float | None = None  # arrival of the last row
+
+
 class Output:
     """Two Parquet files that grow, and what has gone into them."""
 
@@ -222,8 +233,7 @@ class Output:
         self.shown: list[tuple[int, str]] = []
         self._is_sorted = True
         self._n_by_reason: Counter[str] = Counter()
-        self._accepted: dict[str, Any] = dict.fromkeys(("n_accepted", "n_failed", "n_moved"), 0)
-        self._accepted |= {"most_late_s": 0.0, "duration_s": None}
+        self._accepted = AcceptedRows()
 
     def counts(self) -> dict[str, Any]:
         """Return how many rows were read, accepted and set aside, why, and the accepted's span."""
@@ -231,11 +241,11 @@ class Output:
         n_by_reason = {reason: n for reason, n in by_count if reason != formats.BLANK}
         n_rejected = sum(n_by_reason.values())
         return {
-            "n_read": self._accepted["n_accepted"] + n_rejected,
+            "n_read": self._accepted.n_accepted + n_rejected,
             "n_rejected": n_rejected,
             "n_rejected_by_reason": n_by_reason,
             "n_blank_lines": self._n_by_reason[formats.BLANK],
-            **self._accepted,
+            **asdict(self._accepted),
         }
 
     def write(self, rows: TraceRows) -> None:
@@ -246,7 +256,7 @@ class Output:
         n = len(rows.tick)
         if not n:
             return
-        if not self._accepted["n_accepted"]:
+        if not self._accepted.n_accepted:
             self.first_tick = rows.tick[0].item()
             self.is_zoned = rows.is_zoned
 
@@ -259,11 +269,11 @@ class Output:
             elapsed = np.where(tick >= first, after.astype(float), -before.astype(float))
 
         arrival_s = elapsed / self._form.units_per_s
-        before_s = self._accepted["duration_s"] or 0.0
+        before_s = self._accepted.duration_s or 0.0
         self._is_sorted &= bool(np.all(np.diff(arrival_s, prepend=before_s) >= 0))
-        self._accepted["duration_s"] = arrival_s[-1].item()
-        self._accepted["n_accepted"] += n
-        self._accepted["n_failed"] += pc.sum(pc.equal(rows.columns["status"], "failed")).as_py()
+        self._accepted.duration_s = arrival_s[-1].item()
+        self._accepted.n_accepted += n
+        self._accepted.n_failed += pc.sum(pc.equal(rows.columns["status"], "failed")).as_py()
         columns = {**rows.columns, "arrival_s": pa.array(arrival_s)}
         schema = self._form.schema
         arrays = [columns.get(field.name, pa.nulls(n, field.type)) for field in schema]
@@ -290,28 +300,33 @@ class Output:
             database.execute(f"SET memory_limit = '{_MEMORY}'; SET enable_progress_bar = false")
             database.execute(f"SET temp_directory = {formats.sql_text(folder)}")
             rows = formats.parquet_rows(unsorted, has_row_number=True)
+
             ends = f"SELECT quantile_disc(arrival_s, [0.01, 0.99]) FROM {rows}"
             low_s, high_s = database.execute(ends).fetchall()[0][0]
             reach_s = _FAR * (high_s - low_s) + _LEAST_FAR_S
             is_near = f"arrival_s BETWEEN {low_s - reach_s!r} AND {high_s + reach_s!r}"
+
             lateness = f"""SELECT min(arrival_s), count(*) FILTER (late_s > 0), max(late_s) FROM (
                 SELECT arrival_s, max(arrival_s) OVER (ORDER BY file_row_number) - arrival_s
                 AS late_s FROM {rows} WHERE {is_near})"""
-            start_s, *moved = database.execute(lateness).fetchall()[0]
-            self._accepted |= dict(zip(("n_moved", "most_late_s"), moved, strict=True))
+            start_s, n_moved, most_late_s = database.execute(lateness).fetchall()[0]
+            self._accepted.n_moved = n_moved
+            self._accepted.most_late_s = most_late_s
+
             in_order = f"""SELECT * EXCLUDE (file_row_number)
                 REPLACE (arrival_s - {start_s!r} AS arrival_s)
                 FROM {rows} WHERE {is_near} ORDER BY arrival_s, file_row_number"""
             for batch in database.sql(in_order).to_arrow_reader(_BATCH_ROWS):
                 table = pa.Table.from_batches([batch]).cast(self._form.schema)
                 self._trace.write_table(table)
-                self._accepted["duration_s"] = batch["arrival_s"][-1].as_py()
+                self._accepted.duration_s = batch["arrival_s"][-1].as_py()
+
             far = f"FROM {rows} WHERE NOT {is_near} ORDER BY file_row_number"
             rest = database.sql(far).to_arrow_table().drop_columns("file_row_number")
 
         if len(rest):
-            self._accepted["n_accepted"] -= len(rest)
-            self._accepted["n_failed"] -= pc.sum(pc.equal(rest["status"], "failed")).as_py()
+            self._accepted.n_accepted -= len(rest)
+            self._accepted.n_failed -= pc.sum(pc.equal(rest["status"], "failed")).as_py()
             raw = [json.dumps(row, separators=(",", ":")) for row in rest.to_pylist()]
             lines = pa.nulls(len(rest), pa.int64())
             self._set_aside(pa.table([lines, [_FAR_AWAY] * len(rest), raw], schema=REJECTED))
