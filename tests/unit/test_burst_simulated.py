@@ -51,9 +51,10 @@ def rows_of(level, made) -> Iterator[dict]:
 def cells(tmp_path_factory):
     """A sweep of beta and a closed loop, as a server that follows `TRUTH` would answer them."""
     folder = tmp_path_factory.mktemp("cells")
-    users, asked = [].of(np.zeros(2000), *lengths(2000, 1))
+    users = []
+    requests = RequestStream.of(np.zeros(2000), *lengths(2000, 1))
     for n in (1, 2, 4, 8):
-        users += rows_of(n, simulate_closed(n, asked, SCHEDULER, TRUTH, duration_s=20))
+        users += rows_of(n, simulate_closed(n, requests, SCHEDULER, TRUTH, duration_s=20))
     betas = np.repeat(np.linspace(0.5, 0.1, 9), EVERY)
     arrival_s = np.random.default_rng(2).gamma(0.5, betas).cumsum()
     limited = replace(SCHEDULER, timeout_s=TIMEOUT_S)
