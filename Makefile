@@ -14,7 +14,7 @@ QUIET := --quiet --disable-pip-version-check --no-compile
 COMPILE = $(BIN)/pip-compile --quiet --strip-extras --no-header --no-emit-index-url \
 	--no-emit-find-links --no-emit-options $(PIP_COMPILE_ARGS)
 # What pages of the site link to.
-PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE benchmarks docs resources
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE benchmarks docs resources scripts
 
 # Without their byte code each start of a server would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -93,7 +93,7 @@ format: .venv/.ready
 docs: .venv/.docs
 	rm -rf build/pages build/site && mkdir -p build/pages
 	ln -s $(addprefix $(CURDIR)/,$(PAGES)) build/pages
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # What is published: dist/*.whl works outside a checkout.
 wheel: .venv/.ready

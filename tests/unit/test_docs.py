@@ -40,10 +40,9 @@ def page(name: str) -> str:
 
 
 def test_the_documents_stay_short() -> None:
-    # All words together have a ceiling in pyproject.toml.
     assert len(page("docs/results.md").split()) <= 2150
     assert len(page("README.md").splitlines()) <= 110
-    assert len(DOCUMENTS) <= 18
+    assert len(DOCUMENTS) <= 20
 
 
 def _sentences(text: str) -> list[str]:
