@@ -170,9 +170,13 @@ def fleet(*, options: FleetOptions, shown: PrintOptions) -> None:
         demands=options.demands,
         supply=options.supply,
         traces=options.traces,
-        measurements=options.measurements(),
         risk=options.risk,
         time_limit_s=options.time_limit,
+        database=options.database,
+        sources=tuple(options.source or ()),
+        workload_id=options.workload_id,
+        scenario_id=options.scenario_id,
+        seed=options.seed,
     )
     answer = answer_sheets(question)
     shown.print(fleet_document(answer, provenance()))

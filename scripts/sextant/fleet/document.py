@@ -228,13 +228,13 @@ def plan_files(
     """
     traces = [Path(trace) for trace in inputs["traces"]]
     demands = Path(inputs["demands"])
-    characterization = load_run(inputs, experiment, source, decision)
     question = FleetQuestion(
         demands=demands,
         supply=Path(inputs["supply"]),
         traces=traces[0].parent if traces else demands.parent,
-        measurements={"known": characterization, "seed": seed},
         gpus=Path(gpus),
+        characterization=load_run(inputs, experiment, source, decision),
+        seed=seed,
     )
     answer = answer_sheets(question)
 

@@ -25,6 +25,7 @@ from sextant.facts.slo import SLO
 from sextant.fleet.answer import FleetAnswer
 from sextant.fleet.plan import RISK, TIME_LIMIT_S, answer_fleet
 from sextant.fleet.sheets import SheetDemand, candidate_profiles, read_demands, read_supply
+from sextant.points.characterization import Characterization
 from sextant.predict.draws import Draws
 
 LOOSER = (1.25, 1.5, 2.0)  # Factors on the limits of a demand that are tried.
@@ -37,11 +38,28 @@ class FleetQuestion:
     demands: Path  #: Sheet of what teams want served.
     supply: Path  #: Sheet of the nodes.
     traces: Path  #: Folder of the normalised traces that demands name.
-    measurements: Mapping[str, Any]
-    """Where latencies come from: fields of `Question`, e.g. `sources`, `database`, `seed`."""
     risk: float = RISK  #: Largest probability that a served demand misses its limits.
     time_limit_s: float = TIME_LIMIT_S  #: For each solution; then the best plan so far is used.
     gpus: Path = GPUS  #: Folder of the facts of devices.
+    characterization: Characterization | None = None
+    """Points that are read already, in place of `database` and `sources`."""
+    database: Path | None = None
+    sources: tuple[str, ...] = ()  #: As of `Question`.
+    workload_id: str | None = None
+    scenario_id: str | None = None
+    seed: int = 42
+
+    def base(self, slo: SLO) -> Question:
+        """Return a question about an SLO by these measurements; its LLM is still missing."""
+        return Question(
+            slo,
+            characterization=self.characterization,
+            database=self.database,
+            sources=self.sources,
+            workload_id=self.workload_id,
+            scenario_id=self.scenario_id,
+            seed=self.seed,
+        )
 
 
 def answer_sheets(question: FleetQuestion) -> FleetAnswer:
@@ -53,7 +71,7 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
     pools, gpus = read_supply(question.supply, question.gpus)
     sheet_demands = read_demands(question.demands, question.traces)
 
-    base = Question(sheet_demands[0].demand.slo, **question.measurements)
+    base = question.base(sheet_demands[0].demand.slo)
     profiles = candidate_profiles(pools, gpus)
     fleet_options = _find_options(sheet_demands, profiles, base, question.demands)
 

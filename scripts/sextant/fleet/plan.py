@@ -60,7 +60,10 @@ def plan_fleet(
     served = _served_demands(demands, pools, solution, placements)
 
     usd_per_hour = sum(use.usd_per_hour for use in pool_uses)
-    bound = max(solution.bound - _tie_breakers_usd(demands, pools), 0.0)
+    # The program's cost has tie-breakers on top.
+    n_devices = sum(pool.nodes * pool.devices_per_node for pool in pools)
+    ties_usd = fleet_program.TIE_USD * n_devices + fleet_program.TIE_RISK_USD * len(demands)
+    bound = max(solution.bound - ties_usd, 0.0)
 
     is_met = np.array([choice.option.is_met(choice.replicas) for choice in solution.chosen])
     served_ids = {served_demand.demand.demand_id for served_demand in served}
@@ -159,12 +162,6 @@ def _served_demands(
             )
         )
     return served
-
-
-def _tie_breakers_usd(demands: Sequence[FleetDemand], pools: Sequence[GPUPool]) -> float:
-    """Return the most that the program's tie-breakers add to the cost of a plan."""
-    n_devices = sum(pool.nodes * pool.devices_per_node for pool in pools)
-    return fleet_program.TIE_USD * n_devices + fleet_program.TIE_RISK_USD * len(demands)
 
 
 def answer_fleet(

@@ -132,7 +132,10 @@ def _demand_of(row: Row, traces: Path) -> SheetDemand:
     requests = _lengths_of(row)
     notes: list[str] = []
     if "trace_id" in row:
-        trace = _trace_of(row, traces)
+        trace = traces / f"{file_name(row['trace_id'])}.parquet"
+        if not trace.is_file():
+            fix = f"ingest it to {trace} (`sextant ingest`), or name its folder (--traces)"
+            raise InputError(f"{trace} does not exist", field="trace_id", fix=fix)
         requests = requests or parse_lengths(None, None, str(trace))
         if not {"users", "request_rate_rps"} & limits.keys():
             limits["request_rate_rps"], notes = _busiest_hour(trace)
@@ -158,15 +161,6 @@ def _lengths_of(row: Row) -> RequestLengths | None:
         fix = "give both, or neither"
         raise InputError("one length alone is given", field=", ".join(LENGTHS), fix=fix)
     return RequestLengths(*lengths) if lengths else None
-
-
-def _trace_of(row: Row, traces: Path) -> Path:
-    """Return the file of a row's trace. Raises InputError where it does not exist."""
-    trace = traces / f"{file_name(row['trace_id'])}.parquet"
-    if not trace.is_file():
-        fix = f"ingest it to {trace} (`sextant ingest`), or name its folder (--traces)"
-        raise InputError(f"{trace} does not exist", field="trace_id", fix=fix)
-    return trace
 
 
 def _busiest_hour(trace: Path) -> tuple[float, list[str]]:

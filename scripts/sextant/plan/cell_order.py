@@ -40,6 +40,19 @@ class Candidate:
         """Devices times hours with one level."""
         return (self.start_hours + self.level_hours) * self.n_devices
 
+    def at(self, levels: tuple[int, ...]) -> "CellChoice":
+        """Return the cell with its cost at some levels; its gain is not known yet."""
+        hours = self.start_hours + len(levels) * self.level_hours
+        return CellChoice(
+            llm_id=self.llm_id,
+            gpu_profile_id=self.gpu_profile_id,
+            levels=levels,
+            hours=hours,
+            gpu_hours=hours * self.n_devices,
+            usd=hours * self.usd_per_hour,
+            gain=0.0,
+        )
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -130,43 +143,25 @@ def order_cells(
     planner = _Planner(decisions, budget)
     contenders = [of_percentiles.contenders() for of_percentiles in decisions]
     cells_left = [
-        _choice_of(candidate, _unsure_levels(candidate, decisions, contenders))
-        for candidate in candidates
+        candidate.at(_unsure_levels(candidate, decisions, contenders)) for candidate in candidates
     ]
 
     now = planner.expectation()
     rounds: list[Round] = []
-    while True:
+    stopped = None
+    while stopped is None:
         if budget.rounds is not None and len(rounds) >= budget.rounds:
-            return MeasurementPlan(now, tuple(rounds), Stop.ENOUGH_ROUNDS)
-        chosen = planner.take_round(cells_left)
-        if not chosen:
-            return MeasurementPlan(now, tuple(rounds), _why_stopped(planner, cells_left))
-
-        rounds.append(Round(chosen, planner.expectation()))
-        taken = {cell.pair for cell in chosen}
-        cells_left = [cell for cell in cells_left if cell.pair not in taken]
-
-
-def _choice_of(candidate: Candidate, levels: tuple[int, ...]) -> CellChoice:
-    """Return a candidate with its cost at some levels; its gain is not known yet."""
-    hours = candidate.start_hours + len(levels) * candidate.level_hours
-    return CellChoice(
-        llm_id=candidate.llm_id,
-        gpu_profile_id=candidate.gpu_profile_id,
-        levels=levels,
-        hours=hours,
-        gpu_hours=hours * candidate.n_devices,
-        usd=hours * candidate.usd_per_hour,
-        gain=0.0,
-    )
-
-
-def _why_stopped(planner: "_Planner", cells_left: Sequence[CellChoice]) -> Stop:
-    """Return why a round took no cell."""
-    if not cells_left:
-        return Stop.ALL_MEASURED
-    return Stop.NOTHING_GAINED if planner.best(cells_left) is None else Stop.BUDGET
+            stopped = Stop.ENOUGH_ROUNDS
+        elif chosen := planner.take_round(cells_left):
+            rounds.append(Round(chosen, planner.expectation()))
+            taken = {cell.pair for cell in chosen}
+            cells_left = [cell for cell in cells_left if cell.pair not in taken]
+        elif not cells_left:
+            stopped = Stop.ALL_MEASURED
+        else:
+            is_any_worth_it = planner.best(cells_left) is not None
+            stopped = Stop.BUDGET if is_any_worth_it else Stop.NOTHING_GAINED
+    return MeasurementPlan(now, tuple(rounds), stopped)
 
 
 class _Planner:

@@ -69,7 +69,12 @@ def measure_rounds(
 
         workspace = workspace.reloaded()
         next_ = next_round(workspace, budget)
-        say(_progress_words(workspace, next_.now))
+        spent = spent_on_chosen(workspace)
+        say(
+            f"{plural(len(workspace.experiment.adaptive.chosen), 'cell')} chosen so far, "
+            f"{spent.gpu_hours:.2f} GPU-hours, {spent.usd:.2f} USD; "
+            f"expected S/O {next_.now.expected_so:.3f}"
+        )
         if not next_.cells:
             break
         number = add_chosen(sheet_of_chosen, next_.cells, is_new=True)
@@ -78,13 +83,6 @@ def measure_rounds(
     say(f"no further round: {next_.stopped.value}")
     if workspace.experiment.cells:
         make([])
-
-
-def _progress_words(workspace: Workspace, now: Expectation) -> str:
-    spent = spent_on_chosen(workspace)
-    count = plural(len(workspace.experiment.adaptive.chosen), "cell")
-    cost = f"{spent.gpu_hours:.2f} GPU-hours, {spent.usd:.2f} USD"
-    return f"{count} chosen so far, {cost}; expected S/O {now.expected_so:.3f}"
 
 
 def _cells_words(cells: Chosen) -> str:

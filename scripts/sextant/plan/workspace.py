@@ -11,7 +11,7 @@ from sextant.experiment.loading import load_experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 
 
-class Decision(NamedTuple):
+class DecisionLoad(NamedTuple):
     """The workload and the scenario whose points answers use."""
 
     workload_id: str
@@ -51,10 +51,10 @@ class Workspace:
         return int(self.config["engine"]["max_server_starts"])
 
     @cached_property
-    def decision(self) -> Decision:
+    def decision(self) -> DecisionLoad:
         """What answers use."""
         decision = self.config["decision"]
-        return Decision(decision["workload_id"], decision["scenario_id"])
+        return DecisionLoad(decision["workload_id"], decision["scenario_id"])
 
     def is_of_decision(self, key: CellKey) -> bool:
         """Whether answers use the points of a cell."""
