@@ -1,4 +1,4 @@
-"""Small measured cells by the contract's files, with numbers that a test chooses."""
+"""Small measured cells, written as the contract's files, with numbers that a test chooses."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -82,11 +82,11 @@ def write_cell(
     run: Mapping[str, Any] | None = None,
     **key: str,
 ) -> Path:
-    """Write a cell's five files and return its folder; what a row does not name is null.
+    """Write a cell's five files and return its folder; columns that a row does not name are null.
 
-    A level that has requests and no duration takes 10 s; `levels` has further fields of its
-    `LevelRun`, `run` of the `CellRun`, `variant` of the default, and `key` of `KEY`. The last of
-    the server starts passed.
+    A level with requests takes 10 s unless `durations_s` has it. The other arguments replace
+    fields: `levels` those of each `LevelRun`, `run` those of the `CellRun`, `variant` those of the
+    default variant, and `key` those of `KEY`. Of the server starts only the last one passed.
     """
     names, durations_s, levels = KEY | key, durations_s or {}, levels or {}
     batch_weight_tokens = batch_weight_tokens if verdict.is_feasible else None
@@ -150,8 +150,8 @@ def study_data(
 def column(section: Section, label: str) -> list[str]:
     """Return a column of a section's table, as its page shows it."""
     (table,) = blocks_of(section, Table)
-    place = list(table.header).index(label)
-    return [row[place] for row in table.cells]
+    index = list(table.header).index(label)
+    return [row[index] for row in table.cells]
 
 
 def blocks_of(section: Section, kind: type) -> list[Any]:

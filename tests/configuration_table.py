@@ -13,7 +13,7 @@ def computed_cells(name: str, llm: LLM) -> list[str]:
     """Return the cells from `family` to `state MiB`."""
     unsaid = precision_in_name(name, llm)
     precisions = [precision_of(llm), *([unsaid] if unsaid else [])]
-    sizes = [served(llm, each).weight_bytes / GIB for each in precisions]
+    sizes = [served(llm, precision).weight_bytes / GIB for precision in precisions]
     kv, of_windows = llm.kv_bytes_per_token, llm.sliding_kv_bytes_per_token
     return [
         f"`{llm.llm_type}`, {llm.attention}",

@@ -29,7 +29,7 @@ def write(project: Project, name: str, header: str, *rows: tuple[object, ...]) -
 
 
 def write_hostile_sheets(project: Project, gpu_model: str = "") -> None:
-    """Put such an id into every sheet; cells of three LLMs on two profiles, and of one variant."""
+    """Put hostile ids into every sheet; cells of three LLMs on two profiles, and of one variant."""
     sample = "resources/traces/hostile.csv"
     trace = pd.read_csv(project.folder / "resources/traces/azure-2023-conv-sample.csv")
     trace.assign(llm=TRACED[0], service=TRACED[1]).to_csv(project.folder / sample, index=False)

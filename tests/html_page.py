@@ -1,4 +1,4 @@
-"""What a browser makes of a page, and what is written in its figures."""
+"""A page's elements and text as a browser reads them, and the texts in its figures."""
 
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -27,8 +27,13 @@ class Page(HTMLParser):
         return {tag for tag, _ in self.elements}
 
     def values(self, *names: str) -> list[str]:
-        """Return the values of these attributes, of whichever element."""
-        return [each[name] for _, each in self.elements for name in names if each.get(name)]
+        """Return the values of these attributes of all elements."""
+        return [
+            attributes[name]
+            for _, attributes in self.elements
+            for name in names
+            if attributes.get(name)
+        ]
 
     @property
     def links(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs of a project that are killed: what is left of them, and what two runs have in common."""
+"""Runs of a project that are killed: their remains, and what two runs have in common."""
 
 import contextlib
 import json
@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 from project import Project
 
 _MARK = "SEXTANT_TEST_RUN"
-# What a part of a command line tells of a run.
+# Activity of a run -> a part of the command line of a process that does it.
 _DOING = {
     "job": ".snakemake/scripts/",
     "job about to start": "--mode subprocess",
     "server": "vllm.entrypoints",
     "telemetry": "sextant.engine.gauges",
 }
-# Ports, folders and times differ between runs of the same.
+# Options whose values differ between two runs of the same cell.
 _OWN_OPTIONS = ("--port", "--model")
 
 
@@ -77,7 +77,7 @@ class InterruptedRun:
         return "\n".join(f"{path}:\n{path.read_text()[-800:]}" for path in paths)
 
     def activity(self) -> str:
-        """Return what the run is doing, by its processes, and what it has come to."""
+        """Return what the run is doing, by its processes, and how much is measured."""
         doing = set()
         for process in self.processes():
             with contextlib.suppress(psutil.Error):

@@ -44,10 +44,12 @@ class Project:
         return project
 
     def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake in the project's folder."""
         command = [sys.executable, "-m", "snakemake", "--nocolor", *arguments]
         return subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
 
     def set_config(self, **values: object) -> None:
+        """Change the configuration; `engine__python` is the key `python` in `engine`."""
         path = self.folder / "config" / "config.yaml"
         config = yaml.safe_load(path.read_text())
         for name, value in values.items():
@@ -61,19 +63,19 @@ class Project:
     def sextant(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run the command line in the project's folder."""
         command = [sys.executable, "-c", "from sextant.cli.app import main; main()", *arguments]
-        given = os.environ | environment
-        return subprocess.run(command, cwd=self.folder, env=given, capture_output=True, text=True)
+        env = os.environ | environment
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True)
 
     def query(self, sql: str) -> list[tuple]:
-        """Ask the store."""
+        """Return the rows of a query of the store."""
         store = self.folder / "results" / "sextant.duckdb"
         with duckdb.connect(str(store), read_only=True) as database:
             return database.execute(sql).fetchall()
 
     def measure_little(self, *llms: str, **config: object) -> None:
-        """Ask for these LLMs of the demo on the fake engine, with levels of half a second.
+        """Configure these LLMs of the demo on the fake engine, with levels of half a second.
 
-        With no more than 8 requests at once, as corner cases of hundreds take seconds a cell.
+        The server holds at most 8 requests: corner cases of hundreds take seconds per cell.
         """
         self.set_config(engine__python=str(FAKE_PYTHON), engine__max_num_seqs=8, **config)
         rows = [(f"llm-{name}", f"resources/llms/demo-{name}.json", "") for name in llms]
@@ -95,9 +97,11 @@ class Project:
         self.write_sheet("workloads", header, row)
 
     def sheet(self, name: str) -> Path:
+        """Return the path of a sheet."""
         return self.folder / "config" / f"{name}.tsv"
 
     def write_sheet(self, name: str, header: str, *rows: Sequence[object]) -> None:
+        """Write a sheet; `header` has the names of the columns with spaces between."""
         lines = [header.split(), *rows]
         text = "".join("\t".join(map(str, line)) + "\n" for line in lines)
         self.sheet(name).write_text(text)

@@ -42,5 +42,5 @@ def rows_of(sizes: dict[str, float], noise: float = 0.0) -> TrainingRows:
 
 
 def references_of(rows: TrainingRows) -> TrainingRows:
-    """Return those on the weakest and the strongest profile."""
+    """Return the rows on the weakest and the strongest profile."""
     return rows.on([WEAKEST, STRONGEST])

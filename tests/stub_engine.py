@@ -30,7 +30,7 @@ class StubEngineServer(RunningServer):
 
 @dataclass(frozen=True)
 class StubEngine:
-    """An engine whose servers hold at most so many tokens."""
+    """An engine whose servers hold at most `most_tokens`."""
 
     most_tokens: int
     starts_servers: bool = True

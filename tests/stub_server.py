@@ -1,4 +1,4 @@
-"""An HTTP server in a thread whose every byte, and its moment, a test decides."""
+"""An HTTP server in a thread: a test decides each byte that it sends, and when."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass
 class Received:
-    """A request as it came over the wire, and when all of it had come."""
+    """A request as it came over the wire, and the time when it was complete."""
 
     head: str
     body: bytes
@@ -143,7 +143,10 @@ def answer_tokens(ttft_s: float = 0.0, itl_s: float = 0.0) -> Answer:
 
 
 def answer_text(body: str, status: str = "200 OK", length: int | None = None) -> Answer:
-    """Return what answers every request with a text; with `length`, it breaks off before that."""
+    """Return an answer to every request: a text.
+
+    With `length`, the head promises that many bytes, and the connection closes after the text.
+    """
 
     async def answer(_: Received, writer: asyncio.StreamWriter) -> None:
         data = body.encode()

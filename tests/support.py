@@ -1,4 +1,4 @@
-"""Places and files that tests need."""
+"""Paths, waiting and small files that many tests need."""
 
 import contextlib
 import signal
@@ -24,7 +24,7 @@ needs_baselines = pytest.mark.skipif(
 FAKE_PYTHON = ROOT / "tests" / "fake_engine" / "python"
 """Interpreter whose vLLM is a fake that answers in a second."""
 PATIENCE_S = 300.0
-"""How long a test waits for what has to come; only a failure takes that long."""
+"""Longest wait of a test for something that has to happen; only a failure takes that long."""
 Found = TypeVar("Found")
 
 
@@ -51,7 +51,7 @@ def wait_for(
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Fail what waits for ever, e.g. for the other end of a pipe."""
+    """Fail a block that takes longer, e.g. because it waits for the other end of a pipe."""
 
     def fail(*_: object) -> None:
         raise AssertionError(f"still waiting after {seconds} s")
@@ -66,9 +66,9 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def write_trace(folder: Path, frame: pd.DataFrame, start_time: str | None = None) -> Path:
-    """Write a trace; what a test does not name is null, and every request ok."""
-    given = {"llm": None, "service": None, "status": "ok", "input_tokens": 1, "output_tokens": 1}
-    frame = frame.assign(**{name: value for name, value in given.items() if name not in frame})
+    """Write a trace. By default each request is ok, has one token on each side, and no LLM."""
+    defaults = {"llm": None, "service": None, "status": "ok", "input_tokens": 1, "output_tokens": 1}
+    frame = frame.assign(**{name: value for name, value in defaults.items() if name not in frame})
     schema = pa.schema(
         [
             ("arrival_s", pa.float64()),
