@@ -84,8 +84,11 @@ def feasibility(data: StudyData) -> pd.DataFrame:
 
 
 def saturation(points: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per combination that served anything: its highest throughput, the fewest users
-    that reach 90% of it, whether these are the most users, and the growth of medians."""
+    """Return one row per combination that served anything.
+
+    It has the highest throughput, the fewest users that reach 90% of it, whether these are the most
+    users measured, and the growth of the median latencies.
+    """
     rows = []
     for combination, group in points[points["n_ok"] > 0].groupby(_COMBINATION):
         highest = group["throughput_tok_s"].max()

@@ -52,7 +52,10 @@ def gains_per_doubling(sizes: Sequence[float], throughputs: Sequence[float]) -> 
 
 
 def knee(sizes: Sequence[float], throughputs: Sequence[float]) -> int | None:
-    """Return the place of the first size whose every later doubling gains little, or None."""
+    """Return the index of the first size after which no doubling gains much; None: there is none.
+
+    A gain is much from `LEAST_GAIN` on.
+    """
     gains = gains_per_doubling(sizes, throughputs)
     growing = [index for index, gain in enumerate(gains) if gain >= LEAST_GAIN]
     index = growing[-1] + 1 if growing else 0
@@ -112,12 +115,14 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def server_load(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level what the servers held, all replicas together. Columns: `mean_running`,
-    requests in the batch on average, and `n_preemptions`. Servers are asked once a second: of a
-    level of few readings the mean is not known, of a single one the counter's gain neither."""
+    """Return by level what the servers held, all replicas together.
+
+    Columns: `mean_running`, requests in the batch on average, and `n_preemptions`. Servers are read
+    once a second. A level with few readings has no mean, a level with one reading no preemptions.
+    """
     levels = [(level.level, level.started_s, level.ended_s) for level in cell.run.levels]
     windows = pd.DataFrame(levels, columns=["level", "from_s", "to_s"], dtype=float)
-    # What was read before a level began, during its warm-up or a search, is not of it.
+    # Leave out readings from before a level began, during its warm-up or a search.
     rows = cell.server().merge(windows, on="level")
     rows = rows[rows["time_s"].between(rows["from_s"], rows["to_s"])]
     by_replica = rows.groupby(["level", "replica"])
@@ -127,14 +132,17 @@ def server_load(cell: MeasuredCell) -> pd.DataFrame:
     preempted = (counter.max() - counter.min()).where(n_readings > 1)
     load = pd.DataFrame({"mean_running": running, "n_preemptions": preempted})
 
-    # A sum is unknown if one replica's part is.
+    # The sum is unknown if it is unknown for one replica.
     return load.groupby("level").agg(lambda column: column.sum(skipna=False)).reset_index()
 
 
 def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Return the batches that served anything, with `n_gpus, batch_size, fits` (whole requests are
-    within the batch weight) and `is_optimal`: of those that fit, none of the same LLM and workload
-    has at least its throughput at no more latency, and is better in one of both."""
+    """Return the batches that served anything, with `n_gpus, batch_size, fits` and `is_optimal`.
+
+    A batch fits if its whole requests are within the batch weight. A fitting batch is optimal if no
+    other fitting batch of the same LLM and workload is as good in throughput and latency, and
+    better in one of them.
+    """
     batches = points[points["n_ok"] > 0].copy()
     batches["n_gpus"] = [data.profiles[name].n_gpus for name in batches["gpu_profile_id"]]
     batches["batch_size"] = batches["level"].astype(int)
@@ -151,9 +159,12 @@ def batch_points(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
 
 
 def find_knees(batches: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per `CURVE`: sizes that fit, `largest_fitting_size` (a power of two, by the
+    """Return one row per `CURVE`: the sizes that fit, and the knee of throughput over them.
+
+    Columns: `n_sizes` and `largest_size` that fit, `largest_fitting_size` (a power of two, by the
     batch weight), `knee_size` (null while throughput grows), `last_gain` (per doubling), and
-    throughput and processing time at the knee and at the end."""
+    throughput and processing time at the knee and at the largest size.
+    """
     curves = []
     for key, group in batches.groupby(CURVE, sort=False):
         rows = group.sort_values("batch_size")

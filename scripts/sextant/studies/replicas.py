@@ -57,8 +57,11 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def replica_sums(cell: MeasuredCell) -> pd.DataFrame:
-    """Return by level the sum of the replicas' throughputs, each from the level's first send to its
-    own last token, and the largest of their mean processing times (sent to last token)."""
+    """Return sums over the replicas by level.
+
+    They are the sum of the replicas' throughputs, each from the level's first send to the replica's
+    last token, and the largest of the replicas' mean processing times (sent to last token).
+    """
     columns = ["level", "replica", "sent_s", "last_token_s", "output_tokens", "status"]
     rows = cell.requests(columns)
     started_s = rows.groupby("level")["sent_s"].min()
@@ -83,8 +86,8 @@ def add_gains(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
     points["fits"] = study.fits_memory(points)
     points["is_compared"] = False
     for _, rows in points.groupby(SETTING):
-        # The largest level that fits all variants; if there are some that every run filled twice,
-        # the largest of these: of others no noise is known.
+        # The largest level that fits all variants. Levels that every run filled twice come first:
+        # the noise of other levels is not known.
         by_level = rows.assign(is_filled=rows["n_ok"] >= 2 * rows["level"]).groupby("level")
         is_all = by_level[["fits", "is_filled"]].all()
         n_variants = rows["variant_id"].nunique()
@@ -120,8 +123,11 @@ def _blocks(point: pd.Series, data: StudyData) -> tuple[np.ndarray, np.ndarray]:
 
 
 def processing_blocks(requests: pd.DataFrame, in_flight: float) -> np.ndarray:
-    """Return mean processing times (s) of blocks of successive ok requests, each as large as what
-    is in flight, which shares its fate: all at once are one block, which tells no spread."""
+    """Return mean processing times (s) of blocks of successive ok requests.
+
+    A block has as many requests as are in flight together, since these share their fate. If all are
+    in flight at once there is one block, which shows no spread.
+    """
     ordered = requests.sort_values("last_token_s")
     n_rounds = max(1, int(len(ordered) / max(1.0, in_flight)))
     return study.mean_blocks(ordered["last_token_s"] - ordered["sent_s"], min(N_BLOCKS, n_rounds))

@@ -78,10 +78,12 @@ def analyse(data: StudyData) -> Analysis:
 
 
 def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
-    """Return what forests of `N_SEEDS` seeds, the first `seed`, say of a column of `TARGETS`:
-    `factors` (`{mdi,permutation}_{mean,sd}` over seeds), `batch_weight_over` (its MDI over those of
-    cores and memory), R² out of bag, factors `not_varied` or `not_known` (importance null), and
-    `reason`, null unless no forest was grown."""
+    """Return the importance of the factors for a column of `TARGETS`, by `N_SEEDS` forests.
+
+    The seeds begin with `seed`. The result has `factors` (`{mdi,permutation}_{mean,sd}` over
+    seeds), `batch_weight_over` (its MDI over those of cores and memory), R² out of bag, the factors
+    `not_varied` or `not_known` (importance null), and `reason`, null if forests were grown.
+    """
     served = points[points[target].notna()]
     n_values = served[list(FACTORS)].nunique()
     not_known = [name for name in FACTORS if served[name].isna().any() and n_values[name]]
@@ -125,8 +127,11 @@ def importance(points: pd.DataFrame, target: str, seed: int) -> dict[str, Any]:
 
 
 def _grow(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return MDI (in sum 1; it favours columns of many values), permutation importance (loss of R²,
-    mean of five; columns that vary together share it) and R² out of bag of a default forest."""
+    """Return MDI, permutation importance and R² out of bag of a default forest.
+
+    MDI sums to 1 and favours columns with many values. Permutation importance is the loss of R²,
+    the mean of five; columns that vary together share it.
+    """
     # It takes a second to import.
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance

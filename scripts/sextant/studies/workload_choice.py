@@ -87,9 +87,11 @@ def _load_words(point: pd.Series) -> str:
 
 
 def cache_effects(points: pd.DataFrame, data: StudyData) -> pd.DataFrame:
-    """Return what the largest cache brings over the smallest per use case and level:
-    `{throughput,latency}_ratio` with 95% bootstrap intervals, `verdict` (by throughput if
-    best-effort, else by mean latency), and `is_heaviest`: the largest level of its scenario."""
+    """Return the effect of the largest cache against the smallest, per use case and level.
+
+    Columns: `{throughput,latency}_ratio` with 95% bootstrap intervals, `verdict` (by throughput if
+    best-effort, else by mean latency), and `is_heaviest`: the largest level of its scenario.
+    """
     rows: list[dict[str, Any]] = []
     for key, group in points[points["n_ok"] > 0].groupby(_COMPARED):
         small = group.iloc[0]
@@ -137,7 +139,7 @@ def _ratios(
         latencies.append(study.mean_blocks(run["last_token_s"] - run["scheduled_s"]))
         lengths.append(run[_LENGTHS].to_numpy())
 
-    # The same seed asks for the same requests: what makes one of them slow makes its twin slow.
+    # The same seed gives both runs the same requests: a slow one is slow in both.
     is_paired = np.array_equal(lengths[0], lengths[1])
     ratios = {}
     for name, column, (blocks, base), paired in (
@@ -241,7 +243,7 @@ def _larger_cache(
         judged = judged[judged["workload_id"] != excepted]
         here += f" (the longest inputs: {excepted})"
 
-    # What is not clear neither confirms nor refutes.
+    # An unclear change neither confirms nor refutes the claim.
     holds = None if (judged["verdict"] != "worse").all() else False
 
     return f"{here}.", True if (judged["verdict"] == "better").all() else holds
