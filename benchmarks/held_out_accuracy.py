@@ -12,7 +12,6 @@ predict better.
 import argparse
 from unittest import mock
 
-import numpy as np
 import pandas as pd
 from joblib import cpu_count
 
@@ -21,6 +20,7 @@ from sextant.judge.accuracy import METRICS, accuracy, predict_held_out, predicti
 from sextant.judge.task import Task, task_of_characterization
 from sextant.law import roofline
 from sextant.law.terms import LAW
+from sextant.law.trees import Correction
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, TARGETS, at_percentile
 
 SEED = 42
@@ -32,17 +32,6 @@ def general_effects(X: pd.DataFrame):
     return [effect for effect in LAW.effects(X) if effect.name == "all"]
 
 
-class NoCorrection:
-    """In place of the trees."""
-
-    def __init__(self, *_: object) -> None:
-        pass
-
-    def correction(self, X: pd.DataFrame, predicted: np.ndarray) -> np.ndarray:
-        """Return zeros."""
-        return np.zeros_like(predicted)
-
-
 def figures(task: Task, name: str, n_jobs: int) -> dict[str, float | int | None]:
     """Return the accuracy of a predictor."""
     return accuracy(prediction_table(predict_held_out(task, name, SEED, n_jobs=n_jobs)))
@@ -51,7 +40,7 @@ def figures(task: Task, name: str, n_jobs: int) -> dict[str, float | int | None]
 def one_law(task: Task) -> dict[str, float | int | None]:
     """Return the accuracy of the law without effects and trees, in this process."""
     plain = LAW._replace(effects=general_effects)
-    with mock.patch.multiple(roofline, LAW=plain, Residuals=NoCorrection):
+    with mock.patch.multiple(roofline, LAW=plain, learn_correction=lambda *_: Correction([])):
         return figures(task, "roofline", n_jobs=1)
 
 

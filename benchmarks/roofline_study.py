@@ -25,6 +25,7 @@ from sextant.facts.slo import SLO, load_slos
 from sextant.judge.folds import design_rows
 from sextant.judge.score import score_recommendation, so_score
 from sextant.law.roofline import Roofline
+from sextant.law.trees import Correction
 from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables, at_percentile
 from sextant.points.measured import load_characterization
@@ -186,7 +187,7 @@ class NoTrees(Roofline):
 
     def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Roofline:
         super().fit(training, references)
-        self.residuals_ = self.residuals_._replace(trees=[])
+        self.correction_ = Correction([])
         return self
 
 

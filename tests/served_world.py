@@ -5,8 +5,9 @@ import pandas as pd
 
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.llm import LLM
+from sextant.law.fact_rows import fact_rows
 from sextant.law.posterior import columns_of
-from sextant.law.terms import LAW, NAMES, fact_rows
+from sextant.law.terms import LAW, NAMES
 from sextant.points.frame import IDENTIFIERS, FactTables
 from sextant.predict.predictor import TrainingRows
 

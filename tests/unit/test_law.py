@@ -9,9 +9,12 @@ import pytest
 
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, load_gpu
 from sextant.facts.llm import load_llm
-from sextant.law.posterior import columns_of, fit_law
+from sextant.law.effects import deployments
+from sextant.law.fact_rows import fact_rows
+from sextant.law.fit import fit_law
+from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline, pair_misfit
-from sextant.law.terms import LAW, deployments, fact_rows, terms
+from sextant.law.terms import LAW, terms
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables
 from sextant.predict.predictor import TrainingRows
 

@@ -55,7 +55,7 @@ def test_an_answer_does_not_wait_for_libraries_that_it_does_not_use() -> None:
 import sys, numpy as np, sextant.recommend.recommend, sextant.answer.answer
 print(sorted({"sklearn", "xgboost", "scipy", "duckdb", "jinja2"} & sys.modules.keys()))
 import sklearn
-from sextant.law.roofline import load_xgboost
+from sextant.law.trees import load_xgboost
 xgboost = load_xgboost()
 matrix = xgboost.DMatrix(np.eye(2), np.ones(2))
 print(xgboost.train({"base_score": 0.5}, matrix, 1).num_boosted_rounds())"""
@@ -85,7 +85,11 @@ def test_an_edit_of_a_predictor_leaves_the_results_of_the_others() -> None:
     shared = {str(Path(path).relative_to(LIBRARY)) for path in library_files(SCRIPTS, EVALUATE)}
     law = {path for path in files["roofline"] if path.startswith("law/")}
     assert law == {
-        f"law/{name}.py" for name in ("energy", "means", "posterior", "roofline", "terms")
+        f"law/{name}.py"
+        for name in (
+            *("effects", "energy", "fact_rows", "fit", "means", "posterior", "roofline", "terms"),
+            "trees",
+        )
     }
     for name, others in files.items():
         assert bool(others & law) == (name == "roofline"), name

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from served_world import LLMS, PROFILES, USERS, decoder, facts
+from sextant.law.fact_rows import fact_rows
 from sextant.law.posterior import columns_of, prior
-from sextant.law.terms import LAW, NAMES, PARAMETERS, fact_rows, terms
+from sextant.law.terms import LAW, NAMES, PARAMETERS, terms
 from sextant.points.frame import LENGTHS, FactTables, Features, execution_classes
 
 PRIOR = np.array([each.mean for each in PARAMETERS.values()])

@@ -15,8 +15,9 @@ from sextant.facts.gpu import GPUS, GPUProfile, load_gpu, profile_of_id
 from sextant.facts.llm import load_llm, memory_of, served
 from sextant.facts.slo import SLO
 from sextant.facts.speculation import METHODS, speculating
+from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.posterior import columns_of
-from sextant.law.terms import LAW, fact_rows, fill_undrafted, step_law
+from sextant.law.terms import LAW, step_law
 from sextant.points.frame import IDENTIFIERS, LENGTHS, FactTables
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT

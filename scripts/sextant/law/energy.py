@@ -11,8 +11,9 @@ from typing import NamedTuple, Self
 import numpy as np
 import pandas as pd
 
+from sextant.law.fact_rows import fact_rows
 from sextant.law.posterior import Columns, Design, Parameter, columns_of, design_of, levels, normal
-from sextant.law.terms import NAMES, fact_rows, step_law
+from sextant.law.terms import NAMES, step_law
 from sextant.points.frame import FactTables
 from sextant.predict.draws import INTERVAL, JOULES
 

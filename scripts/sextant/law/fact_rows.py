@@ -1,0 +1,225 @@
+"""Facts: what the law takes of an LLM, a GPU profile, a server and its requests, row by row."""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sextant.facts.engine import has_cuda_graphs, scheduler_sheet
+from sextant.facts.gpu import GPU, GPUProfile
+from sextant.facts.llm import LLM, Memory, Speculating, memory_of, precision_of, served
+from sextant.facts.llm_config import DTYPE_BYTES
+from sextant.points import frame
+from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables
+
+_TEXTS = ["engine", "engine_version", "precision", "kv_precision"]
+_STATE_BYTES = 2
+"""Bytes of a number that crosses the interconnect: norms, gates and activations keep 16 bits."""
+_LEAST_FREE = 0.02
+"""Least share of the memory that the law leaves for the KV cache."""
+UNKNOWN_TOKENS = 500.0
+"""Length of requests where a source states none for any point: chats have a few hundred tokens."""
+
+
+class _Configuration(NamedTuple):
+    """An LLM as a GPU profile serves it."""
+
+    llm_id: str
+    gpu_profile_id: str
+    precision: str  #: "": as published.
+    kv_precision: str  #: "": not stated.
+
+
+def fact_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
+    """Return `llm_id, gpu_profile_id, users` of `keys` with the law's facts, indexed as `keys`.
+
+    Bytes and FLOPs are those of the LLM as each row serves it, and of one device.
+
+    Args:
+        keys: identifiers, users and mean `input_tokens, output_tokens`, one row per point. Further
+            columns are optional: those of `SERVING`; `prefix_hit_rate`, the cached share of the
+            input (default 0); `wait_steps`, the steps that a prompt waits by the server's settings
+            (default: the engine's); `source`, who measured (default: no effect).
+        facts: of the LLMs and GPU profiles.
+    """
+    optional = [*SERVING, WAIT, "prefix_hit_rate", "source"]
+    keys = keys.reindex(columns=[*dict.fromkeys([*keys, *optional])])
+    texts = keys[_TEXTS].astype(object).where(keys[_TEXTS].notna(), "")
+
+    names = pd.concat([keys[IDENTIFIERS], texts[["precision", "kv_precision"]]], axis=1)
+    configurations = [*map(_Configuration._make, names.itertuples(index=False, name=None))]
+    llms = {
+        key: served(facts.llms[key.llm_id], key.precision or None, key.kv_precision or None)
+        for key in dict.fromkeys(configurations)
+    }
+    by_configuration = {
+        key: _hardware_facts(llm, facts.profiles[key.gpu_profile_id]) for key, llm in llms.items()
+    }
+    rows = pd.DataFrame([by_configuration[key] for key in configurations], index=keys.index)
+
+    data_parallel = _split(keys["data_parallel"], rows["n_gpus"])
+    expert_parallel = _split(keys["expert_parallel"], rows["n_gpus"])
+    is_eager = ~texts["engine"].map(has_cuda_graphs).astype(bool) | (rows["is_cpu"] > 0)
+    execution = keys["llm_id"].map(frame.execution_classes(facts.llms, facts.published))
+
+    lengths = _mean_lengths(keys)
+    held_tokens = lengths["input_tokens"] + lengths["output_tokens"] / 2
+    # A padded batch holds its activations on each device, a paged one once.
+    copies = rows["n_gpus"].where(execution != frame.PAGED, 1.0)
+    activation_bytes = is_eager * copies * rows["activation_bytes"] * held_tokens
+
+    @cache
+    def memory(key: _Configuration, engine: str, data_parallel: float) -> Memory:
+        devices = facts.profiles[key.gpu_profile_id].devices
+        return memory_of(llms[key], devices, engine=engine, data_parallel=data_parallel)
+
+    memories = map(memory, configurations, texts["engine"], data_parallel)
+    schedulers = [*map(scheduler_sheet, texts["engine"], texts["engine_version"])]
+    gathered = pd.Series([float(it.max_waiting_steps) for it in schedulers], keys.index)
+    return rows.assign(
+        **keys[IDENTIFIERS],
+        users=keys["users"].astype(float),
+        **texts[["engine", "engine_version"]],
+        source=keys["source"].astype(object),
+        is_kv_unstated=(texts["kv_precision"] == "").astype(float),
+        **lengths,
+        kv_tokens=[
+            free_bytes(memory) / (memory.request_bytes(tokens) + activation) * tokens
+            for memory, tokens, activation in zip(
+                memories, held_tokens, activation_bytes, strict=True
+            )
+        ],
+        batched_tokens=[float(it.max_num_batched_tokens) for it in schedulers],
+        is_asynchronous=[float(it.is_asynchronous) for it in schedulers],
+        reserved_share=[it.reserved_share for it in schedulers],
+        prompts_first=[float(it.prompts_first) for it in schedulers],
+        is_eager=is_eager.astype(float),
+        execution=execution,
+        # A prompt comes halfway through the gathering on average.
+        wait_steps=keys[WAIT].astype(float).fillna(gathered / 2),
+        prefill_share=1 - keys["prefix_hit_rate"].astype(float).fillna(0.0),
+        data_parallel=data_parallel,
+        # Attention that is replicated leaves each device whole experts.
+        expert_parallel=expert_parallel.where(data_parallel == 1, rows["n_gpus"]),
+    )
+
+
+def _split(stated: pd.Series, n_gpus: pd.Series) -> pd.Series:
+    """Return over how many devices something is split: 1 unless stated, at most all devices."""
+    return stated.astype("Float64").fillna(1.0).astype(float).clip(1, n_gpus)
+
+
+def _mean_lengths(keys: pd.DataFrame) -> pd.DataFrame:
+    """Return mean input and output tokens; a point without them has its source's median."""
+    lengths = keys[LENGTHS].astype(float)
+    medians = lengths.groupby(keys["source"].astype(object), dropna=False).transform("median")
+    return lengths.fillna(medians).fillna(UNKNOWN_TOKENS)
+
+
+def free_bytes(memory: Memory) -> float:
+    """Return the memory that the law gives the KV cache.
+
+    It is above 0, as a source may have served what does not fit by our facts.
+    """
+    return max(memory.kv_bytes, _LEAST_FREE * memory.device_bytes)
+
+
+def _hardware_facts(llm: LLM, profile: GPUProfile) -> dict[str, float | str]:
+    """Return the facts of an LLM on a GPU profile, and of what drafts for it."""
+    facts = _llm_facts(llm, profile.gpu) | device_facts(profile)
+    return facts | _draft_facts(llm, profile.gpu) if isinstance(llm, Speculating) else facts
+
+
+def device_facts(profile: GPUProfile) -> dict[str, float | str]:
+    """Return the facts of a GPU profile's devices."""
+    gpu = profile.gpu
+    return {
+        "gpu_id": gpu.gpu_id,
+        "architecture": gpu.architecture,
+        "n_gpus": float(profile.n_gpus),
+        "is_cpu": float(gpu.kind == "cpu"),
+        "bytes_per_ms": gpu.memory_bandwidth_gb_s * 1e6,
+        "flop_per_ms": gpu.dense_16bit_tflops * 1e9,
+        "link_bytes_per_ms": gpu.interconnect_gb_s * 1e6,
+    }
+
+
+def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
+    """Return the facts of an LLM; times are those at the peak rates of one device."""
+    attention_share = llm.attention_weight_bytes / llm.step_weight_bytes
+    sliding_share = llm.n_sliding_layers / llm.n_layers
+    n_encoder_parameters = llm.n_encoder_flop_parameters if llm.is_encoder_decoder else 0
+    dense_ms, expert_ms = _product_ms(llm, gpu)
+
+    states = 2 * (llm.hidden_size + llm.ffn_size) * DTYPE_BYTES[llm.dtype]
+    # Decoders compute the 32-bit logits of all input tokens; an encoder has none.
+    logits = 0 if llm.is_encoder_decoder else 4 * llm.vocab_size
+
+    n_queries = (llm.n_attention_layers or llm.n_layers) * llm.n_heads * llm.head_dim
+    return {
+        "served_precision": precision_of(llm),
+        "n_layers": float(llm.n_layers),
+        "is_latent": float(llm.kv_latent_size > 0),
+        "is_moe": float(llm.n_experts > 0),
+        # MLA's latent vector belongs to all heads, so no device holds less than the whole.
+        "kv_parts": 1.0 if llm.kv_latent_size else float(llm.n_kv_heads),
+        "kv_bytes_per_token": float(llm.kv_bytes_per_token),
+        "state_bytes": float(llm.state_bytes_per_request),
+        "attention_bytes": llm.attention_weight_bytes,
+        "dense_bytes": (1 - attention_share) * llm.step_weight_bytes,
+        "expert_bytes": float(llm.expert_weight_bytes),
+        "n_experts": float(llm.n_experts),
+        "experts_per_token": float(llm.n_experts_per_token),
+        "attention_ms": attention_share * dense_ms,
+        "dense_ms": (1 - attention_share) * dense_ms,
+        "expert_ms": expert_ms,
+        # Scores and values of one token and one before it, over all layers with attention.
+        "pair_ms": 4.0 * n_queries / (gpu.dense_16bit_tflops * 1e9),
+        "reduced_bytes": 2.0 * llm.n_layers * llm.hidden_size * _STATE_BYTES,
+        "activation_bytes": float(states + logits),
+        "prompt_products": (
+            n_encoder_parameters / llm.n_flop_parameters if n_encoder_parameters else 1.0
+        ),
+        "encoder_share": llm.n_encoder_layers / llm.n_layers if n_encoder_parameters else 0.0,
+        "sliding_share": sliding_share,
+        "window_tokens": float(llm.sliding_window_tokens) if sliding_share else np.inf,
+    }
+
+
+def _draft_facts(llm: Speculating, gpu: GPU) -> dict[str, float]:
+    """Return how an LLM speculates, and the facts of the draft model, `draft_` before each."""
+    facts = _llm_facts(llm.draft or llm, gpu)
+    numbers = {f"draft_{name}": value for name, value in facts.items() if isinstance(value, float)}
+    if llm.draft is None:  # nothing runs
+        numbers = {name: float(name == "draft_kv_parts") for name in numbers}
+    names = ("draft_tokens", "accepted_length", "accepted_sd")
+    return numbers | {name: float(getattr(llm, name)) for name in names}
+
+
+def fill_undrafted(X: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in which LLMs that do not speculate have the facts of no draft."""
+    drafted = [name for name in X if name.startswith(("draft_", "accepted_"))]
+    ones = ("draft_kv_parts", "accepted_length")
+    return X.fillna({name: float(name in ones) for name in drafted})
+
+
+def _product_ms(llm: LLM, gpu: GPU) -> tuple[float, float]:
+    """Return the time of a token's products at the device's peak: dense ones, routed experts'."""
+    dense_ms = 0.0
+    expert_ms = 0.0
+    expert_parameters = float(llm.n_active_expert_parameters)
+    packed = llm.expert_format or llm.weight_format
+    for precision, n_parameters in llm.flop_parameters.items():
+        flop_per_ms = gpu.dense_tflops(precision) * 1e9
+        # Experts are quantized first, if anything is.
+        is_of_experts = precision == packed or not packed
+        n_of_experts = min(expert_parameters, n_parameters) if is_of_experts else 0.0
+        expert_parameters -= n_of_experts
+        expert_ms += 2 * n_of_experts / flop_per_ms
+        dense_ms += 2 * (n_parameters - n_of_experts) / flop_per_ms
+
+    if expert_parameters:  # weight-only experts are multiplied as 16-bit numbers
+        expert_ms += 2 * expert_parameters / (gpu.dense_16bit_tflops * 1e9)
+        dense_ms -= 2 * expert_parameters / (gpu.dense_16bit_tflops * 1e9)
+    return dense_ms, expert_ms

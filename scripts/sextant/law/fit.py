@@ -1,0 +1,225 @@
+"""Fit a law to points: maximum a posteriori by Gauss-Newton.
+
+The spread of each group of effects is estimated by expectation maximisation. A few errors may be
+large: they are Student's t, by weights that are computed again in each iteration.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+
+from sextant.law.posterior import (
+    FREEDOM,
+    START_NOISE,
+    Design,
+    Law,
+    Posterior,
+    columns_of,
+    error_kinds,
+)
+
+_ITERATIONS = 18
+_FIXED_SPREAD = 3
+"""Iterations before spreads are estimated: from far away they would grow to explain misfit."""
+_HALVINGS = 6
+_DIFFERENCE = 1e-4
+"""Half of the step of central differences, in a parameter as the law takes it."""
+_LEAST_NOISE = 0.02
+_NOISE_WEIGHT = 3.0
+"""Pseudo-observations behind the scale of an engine's errors: with few rows it is that of all."""
+_PRIOR_WEIGHT = {"llm": 3.0, "support": 6.0, "version": 8.0, "pair": 8.0}
+"""Pseudo-observations behind the prior spread of a group."""
+
+
+class LawProblem(NamedTuple):
+    """The points that a law is fitted to."""
+
+    law: Law
+    design: Design
+    facts: dict[str, np.ndarray]
+    observed: np.ndarray  #: Logarithms of the targets, (rows, 2); NaN where one was not measured.
+
+    def residuals(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return log(measured / predicted), (rows, 2); 0 where nothing was measured."""
+        phi = self.design.parameters(coefficients)
+        missed = self.observed - self.law.predict_log(phi, self.facts)
+        return np.where(np.isfinite(self.observed), missed, 0.0)
+
+    def cost(self, coefficients: np.ndarray, variance: np.ndarray, noise: np.ndarray) -> float:
+        """Return the negative logarithm of the posterior, up to a constant."""
+        errors = self.residuals(coefficients) ** 2 / (FREEDOM * noise**2)
+        prior = (coefficients - self.design.mean) ** 2 / variance
+        return float(0.5 * (FREEDOM + 1) * np.log1p(errors).sum() + 0.5 * prior.sum())
+
+    def jacobian(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return derivatives of the targets by coefficient, (2 x rows, effects), nTTFT first."""
+        phi = self.design.parameters(coefficients)
+        by_parameter = np.empty((2, *phi.shape))
+        for index, shift in enumerate(_DIFFERENCE * np.eye(phi.shape[1])):
+            ahead = self.law.predict_log(phi + shift, self.facts)
+            behind = self.law.predict_log(phi - shift, self.facts)
+            by_parameter[:, :, index] = ((ahead - behind) / (2 * _DIFFERENCE)).T
+        by_effect = np.take(by_parameter, self.design.position, axis=2)
+        return (self.design.columns * by_effect).reshape(-1, len(self.design.names))
+
+    def line_search(
+        self, start: np.ndarray, target: np.ndarray, variance: np.ndarray, noise: np.ndarray
+    ) -> np.ndarray:
+        """Return the first coefficients that cost no more: all the way, half of it, a quarter …"""
+        limit = self.cost(start, variance, noise)
+        for halvings in range(_HALVINGS):
+            coefficients = start + (target - start) / 2**halvings
+            if self.cost(coefficients, variance, noise) <= limit:
+                break
+        return coefficients
+
+
+class LawFit(NamedTuple):
+    """A fit and the straight line that it ends on, from which rows can be taken away again."""
+
+    posterior: Posterior
+    problem: LawProblem
+    jacobian: np.ndarray  #: Shape (2 x rows, effects).
+    precision: np.ndarray  #: Weights of the errors, (2 x rows,).
+    variance: np.ndarray  #: Of the effects, before the measurements.
+
+    def unseen(self, llm_ids: pd.Series) -> np.ndarray:
+        """Predict each LLM by a fit without it: log nTTFT and log ITL, shape (rows, 2).
+
+        One Gauss-Newton step from the optimum approximates that fit.
+        """
+        mean = self.posterior.mean
+        design = self.problem.design
+        predicted = np.empty((len(llm_ids), 2))
+        for llm_id in llm_ids.unique():
+            rows = (llm_ids == llm_id).to_numpy()
+            is_kept = np.tile(~rows, 2)
+            jacobian = self.jacobian[is_kept]
+            precision = self.precision[is_kept]
+            residuals = self.problem.residuals(mean).T.ravel()[is_kept]
+
+            shifted = residuals + jacobian @ (mean - design.mean)
+            hessian = _squared(jacobian, precision) + np.diag(1 / self.variance)
+            other = design.mean + np.linalg.solve(hessian, jacobian.T @ (precision * shifted))
+
+            facts = {name: values[rows] for name, values in self.problem.facts.items()}
+            phi = design.parameters(other)[rows]
+            predicted[rows] = self.problem.law.predict_log(phi, facts)
+        return predicted
+
+
+def fit_law(
+    law: Law, X: pd.DataFrame, y_ms: np.ndarray, least: Mapping[str, float] | None = None
+) -> LawFit:
+    """Fit a law to points.
+
+    Args:
+        law: what is fitted.
+        X: fact rows of the points.
+        y_ms: their nTTFT and ITL, (rows, 2); NaN: not measured.
+        least: least scales of groups of effects, by group.
+    """
+    problem = LawProblem(law, law.design(X), columns_of(X), np.log(y_ms))
+    design = problem.design
+    spreads = _Spreads.before(law, design, least or {})
+    kinds = error_kinds(X).to_numpy()
+    is_measured = np.isfinite(problem.observed)
+    noise = np.tile(START_NOISE, (len(X), 1))
+    weights = is_measured.astype(float)
+    coefficients = design.mean.copy()
+    for iteration in range(_ITERATIONS):
+        precision = (weights / noise**2).T.ravel()
+        jacobian = problem.jacobian(coefficients)
+        residuals = problem.residuals(coefficients).T.ravel()
+        hessian = _squared(jacobian, precision) + np.diag(1 / spreads.variance)
+        covariance = np.linalg.inv(hessian)
+        shifted = residuals + jacobian @ (coefficients - design.mean)
+        target = design.mean + covariance @ (jacobian.T @ (precision * shifted))
+        coefficients = problem.line_search(coefficients, target, spreads.variance, noise)
+
+        errors = problem.residuals(coefficients)
+        weights = is_measured * (FREEDOM + 1) / (FREEDOM + (errors / noise) ** 2)
+        if iteration >= _FIXED_SPREAD:
+            doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
+            scales = _error_scales(weights * (errors**2 + doubt), is_measured, kinds)
+            noise = np.stack([scales[kind] for kind in kinds])
+            squares = (coefficients - design.mean) ** 2
+            spreads = spreads.updated(design, squares, np.diag(covariance))
+
+    posterior = Posterior(
+        law, design.names, coefficients, covariance, spreads.by_group(design), scales
+    )
+    return LawFit(posterior, problem, jacobian, precision, spreads.variance)
+
+
+def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Return J' P J; as the square of one matrix it takes half of the work."""
+    rooted = jacobian * np.sqrt(precision)[:, None]
+    return rooted.T @ rooted
+
+
+def _error_scales(
+    squares: np.ndarray, is_measured: np.ndarray, kinds: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the scale of errors of each kind; a kind of few rows has nearly that of all rows."""
+    mean_of_all = squares.sum(axis=0) / is_measured.sum(axis=0).clip(1)
+    scales = {}
+    for kind in np.unique(kinds):
+        rows = kinds == kind
+        total = squares[rows].sum(axis=0) + _NOISE_WEIGHT * mean_of_all
+        mean = total / (is_measured[rows].sum(axis=0) + _NOISE_WEIGHT)
+        scales[kind] = np.sqrt(mean).clip(_LEAST_NOISE)
+    # Last: rows without an engine's name have the scale of all rows, as a new engine has.
+    return scales | {"": np.sqrt(mean_of_all).clip(_LEAST_NOISE)}
+
+
+class _Spreads(NamedTuple):
+    """How far effects may be from their means; each array of shape (effects,)."""
+
+    squared: np.ndarray  #: Squared scales; each group's is estimated.
+    variance: np.ndarray
+    """Variances of normal effects that stand for those of Student's t."""
+    freedom: np.ndarray  #: Degrees of freedom; infinite for normal effects.
+    floor: np.ndarray  #: Least squared scales.
+
+    @classmethod
+    def before(cls, law: Law, design: Design, least: Mapping[str, float]) -> Self:
+        """Return the spreads before any measurement."""
+        freedom = np.array([law.freedom_of(group) for group in design.groups])
+        floor = np.array([least.get(group, 0.0) for group in design.groups]) ** 2
+        squared = np.maximum(design.sd**2, floor)
+        return cls(squared, squared, freedom, floor)
+
+    def updated(self, design: Design, squares: np.ndarray, doubt: np.ndarray) -> Self:
+        """Return the spreads that fit the effects' squares and how uncertain these are."""
+        expected = squares + doubt
+        weight = _weight(self.freedom, expected / self.squared)
+        squared = np.maximum(_estimate_spreads(design, weight * expected), self.floor)
+
+        tails = squared / _weight(self.freedom, squares / squared)
+        variance = np.where(np.isfinite(self.freedom), tails, squared)
+        return self._replace(squared=squared, variance=variance)
+
+    def by_group(self, design: Design) -> dict[str, float]:
+        """Return the scale of each group."""
+        scales = zip(design.groups, self.squared, strict=True)
+        return {group: float(np.sqrt(squared)) for group, squared in scales if group}
+
+
+def _weight(freedom: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    """Return how much an effect of Student's t counts, from its square over its squared scale."""
+    return (1 + 1 / freedom) / (1 + ratio / freedom)
+
+
+def _estimate_spreads(design: Design, expected: np.ndarray) -> np.ndarray:
+    """Return squared scales, those of a group from its effects' squares and its prior scale."""
+    groups = np.array(design.groups)
+    estimated = design.sd**2
+    for group in set(design.groups) - {""}:
+        members = groups == group
+        weight = _PRIOR_WEIGHT[group.split()[0]]
+        total = expected[members].sum() + weight * design.sd[members][0] ** 2
+        estimated[members] = total / (members.sum() + weight)
+    return estimated
