@@ -114,7 +114,7 @@ def test_draws_go_through_what_was_measured_and_spread_away_from_it() -> None:
     assert 20 < middle[0, 1] < 60 and np.array_equal(moved[:, 3], samples_ms[:, 3])
     # Far away nobody knows how much of it holds.
     assert (high / low)[2, 1] > 1.5 * np.divide(*np.quantile(samples_ms[:, 2, 1], [0.95, 0.05]))
-    assert {each["latency"] for each in own.contradictions()} == {"nttft", "itl"}
+    assert {row.latency for row in own.contradictions()} == {"nttft", "itl"}
     capped = own.capped(X, moved, SLO("s", itl_ms=50, percentile=50, users=1))
     assert (capped[:, [1, 2]] > 1e9).all() and np.array_equal(capped[:, [0, 3]], moved[:, [0, 3]])
 

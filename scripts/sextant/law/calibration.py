@@ -1,6 +1,6 @@
 """Calibration: draws of a law, moved by what was measured of the LLM itself."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,41 +20,50 @@ BROKEN_MS = 1e12
 _FAR = np.log(1.2)
 
 
+class Contradiction(NamedTuple):
+    """A measurement outside of the law's 90% interval."""
+
+    gpu_profile_id: str
+    users: int
+    latency: str  #: `nttft` or `itl`.
+    measured_ms: float
+    predicted_ms: float  #: The law's median.
+    low_ms: float
+    high_ms: float
+
+
 class Calibration(NamedTuple):
     """Points of the LLM, and the law's draws at them."""
 
     points: pd.DataFrame
-    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured. With what
-    `points.frame.judged` adds."""
+    """`gpu_profile_id, users, nttft_ms, itl_ms`, at the asked lengths; NaN: not measured. With the
+    columns that `points.frame.judged` adds."""
     samples_ms: np.ndarray  #: Shape (draws, points, 2).
     seed: int
 
     def corrected(self, X: pd.DataFrame, samples_ms: np.ndarray) -> np.ndarray:
-        """Return draws that go through what was measured on the same GPU profile.
+        """Return draws that go through the measurements on the same GPU profile.
 
-        Each draw of the law, (draws, rows of `X`, 2), is moved by what it misses there (kriging
-        over the logarithm of the users). Away from measurements it moves by an unknown share of
-        what they differ from the law: what contradicts the law makes the interval wider.
+        Each draw of the law, (draws, rows of `X`, 2), is moved by its own errors there (kriging
+        over the logarithm of the users). Away from measurements it moves by an unknown share of the
+        median error: measurements that contradict the law make the interval wider.
         """
-        samples_ms, random = samples_ms.copy(), np.random.default_rng(self.seed)
+        samples_ms = samples_ms.copy()
+        random = np.random.default_rng(self.seed)
         missed = np.log(self.points[TARGETS].to_numpy(float)) - np.log(self.samples_ms)
         missed += random.normal(0, MEASUREMENT_NOISE, missed.shape)
         share = random.uniform(0, 1, (len(missed), 1))
-        users = np.log(X["users"].to_numpy(float))
-
-        def nearness(users: np.ndarray, others: np.ndarray) -> np.ndarray:
-            return np.exp(-np.abs(users[:, None] - others[None, :]) / _REACH)
-
+        log_users = np.log(X["users"].to_numpy(float))
         for side, target in enumerate(TARGETS):
-            known = self.points[self.points[target].notna()]
-            for profile_id, part in known.groupby("gpu_profile_id"):
+            measured = self.points[self.points[target].notna()]
+            for profile_id, part in measured.groupby("gpu_profile_id"):
                 rows = np.flatnonzero(X["gpu_profile_id"] == profile_id)
                 at = np.log(part["users"].to_numpy(float))
-                among = nearness(at, at) + _NUGGET * np.eye(len(at))
-                near = np.linalg.solve(among, nearness(users[rows], at).T)
-                unknown = np.clip(1 - near.sum(axis=0), 0, 1)
-                own = missed[:, part.index, side]
-                moved = own @ near + unknown * share * np.median(own)
+                among = _nearness(at, at) + _NUGGET * np.eye(len(at))
+                near = np.linalg.solve(among, _nearness(log_users[rows], at).T)
+                far = np.clip(1 - near.sum(axis=0), 0, 1)
+                errors = missed[:, part.index, side]
+                moved = errors @ near + far * share * np.median(errors)
                 samples_ms[:, rows, side] *= np.exp(moved)
         return samples_ms
 
@@ -63,25 +72,38 @@ class Calibration(NamedTuple):
         of_limits = limited(self.points, slo)
         over = [values > slo.limits[name].limit_ms for name, values in of_limits.items()]
         is_broken = np.logical_or.reduce([is_refused(self.points, slo), *over])
-        broken = self.points[is_broken].groupby("gpu_profile_id")["users"].min()
-        above = (X["users"] >= X["gpu_profile_id"].map(broken).fillna(np.inf)).to_numpy()
-        return np.where(above[:, None], BROKEN_MS, samples_ms)
+        broken_users = self.points[is_broken].groupby("gpu_profile_id")["users"].min()
+        least_broken = X["gpu_profile_id"].map(broken_users).fillna(np.inf)
+        is_above = (X["users"] >= least_broken).to_numpy()
+        return np.where(is_above[:, None], BROKEN_MS, samples_ms)
 
-    def contradictions(self) -> list[dict[str, Any]]:
-        """Return the measurements outside of the law's 90% interval, by more than a fifth from its
-        median, the farthest first.
+    def contradictions(self) -> list[Contradiction]:
+        """Return the measurements outside of the law's 90% interval, the farthest first.
 
-        Each has `gpu_profile_id, users, latency, measured_ms, predicted_ms, low_ms, high_ms`.
+        Measurements within a fifth of the law's median are left out.
         """
-        bounds, found = np.quantile(self.samples_ms, [0.5, *INTERVAL], axis=0), []
-        for place, row in enumerate(self.points.to_dict("records")):
+        bounds = np.quantile(self.samples_ms, [0.5, *INTERVAL], axis=0)
+        ranked = []
+        for number, row in enumerate(self.points.to_dict("records")):
             for side, target in enumerate(TARGETS):
-                middle, low, high = map(float, bounds[:, place, side])
+                median, low, high = map(float, bounds[:, number, side])
                 measured = float(row[target])
-                far = abs(np.log(measured / middle))
-                if not low <= measured <= high and far > _FAR:  # NaN, not measured, is neither
-                    about = {"gpu_profile_id": row["gpu_profile_id"], "users": int(row["users"])}
-                    about |= {"latency": target.removesuffix("_ms"), "measured_ms": measured}
-                    about |= {"predicted_ms": middle, "low_ms": low, "high_ms": high}
-                    found.append((far, about))
-        return [about for _, about in sorted(found, key=lambda each: -each[0])]
+                distance = abs(np.log(measured / median))
+                if low <= measured <= high or not distance > _FAR:  # NaN: not measured
+                    continue
+                contradiction = Contradiction(
+                    gpu_profile_id=row["gpu_profile_id"],
+                    users=int(row["users"]),
+                    latency=target.removesuffix("_ms"),
+                    measured_ms=measured,
+                    predicted_ms=median,
+                    low_ms=low,
+                    high_ms=high,
+                )
+                ranked.append((distance, contradiction))
+        return [it for _, it in sorted(ranked, key=lambda pair: -pair[0])]
+
+
+def _nearness(log_users: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the correlation of errors at two loads, (loads, other loads)."""
+    return np.exp(-np.abs(log_users[:, None] - others[None, :]) / _REACH)

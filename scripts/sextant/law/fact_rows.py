@@ -187,10 +187,12 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
     }
 
 
-def _draft_facts(llm: Speculating, gpu: GPU) -> dict[str, float]:
+def _draft_facts(llm: Speculating, gpu: GPU) -> dict[str, float | str]:
     """Return how an LLM speculates, and the facts of the draft model, `draft_` before each."""
     facts = _llm_facts(llm.draft or llm, gpu)
-    numbers = {f"draft_{name}": value for name, value in facts.items() if isinstance(value, float)}
+    numbers: dict[str, float | str] = {
+        f"draft_{name}": value for name, value in facts.items() if isinstance(value, float)
+    }
     if llm.draft is None:  # nothing runs
         numbers = {name: float(name == "draft_kv_parts") for name in numbers}
     names = ("draft_tokens", "accepted_length", "accepted_sd")

@@ -11,25 +11,27 @@ import numpy as np
 from sextant.law.means import Means, Near
 from sextant.simulate.simulation import NAMES, StepLaw
 
-_ITERATIONS = 8
-_STEP = 1e-3
-_CLOSE = 1e-3
-"""A step of the logarithms after which a law is found."""
-_LARGEST_MOVE = 1.0
-_SHORTER = 5
-_SATURATED = 3.0
-"""Logarithm by which a latency is too long where the server is saturated."""
-
 TermGroup = tuple[str, ...]
+"""Terms of a step law that are scaled together."""
 STEP_TERMS: TermGroup = tuple(n for n in NAMES if n.endswith("_ms") and n != "request_ms")
 """The terms of a step's time, without what a request takes beside the engine."""
 
+_ITERATIONS = 8
+_STEP = 1e-3
+"""Step of the logarithms in finite differences."""
+_CLOSE = 1e-3
+"""A law is found when a step changes no logarithm by more."""
+_LARGEST_MOVE = 1.0
+_HALVINGS = 5
+_SATURATED = 3.0
+"""Logarithm by which a latency is too long where the server is saturated."""
+
 
 class MatchedLaws(NamedTuple):
-    """Laws that give what is known, and how sure their scales are."""
+    """Laws that give the measured means, and how sure their scales are."""
 
     values: np.ndarray  #: Terms of each law, (laws, terms), in the order of `NAMES`.
-    log_scales: np.ndarray  #: By which each group of terms was scaled, (laws, groups).
+    log_scales: np.ndarray  #: Logarithm of the scale of each group of terms, (laws, groups).
     covariance: np.ndarray  #: Of the log scales, (laws, groups, groups).
 
 
@@ -38,67 +40,89 @@ def broadcast_laws(values: np.ndarray) -> StepLaw:
     return StepLaw(*values.T[:, :, None])
 
 
+class _Match(NamedTuple):
+    """Laws, what their means should be, and how likely their scales are."""
+
+    start: np.ndarray
+    members: np.ndarray  #: Whether each group has each term, (groups, terms).
+    precision: np.ndarray  #: Of the prior of each group's log scale, (groups,).
+    predict: Callable[[StepLaw, np.ndarray, Near], Means]
+    measured: np.ndarray
+    noise: np.ndarray
+
+    def scaled(self, laws: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """Return the terms of some laws, by their indices, at their log scales."""
+        return self.start[laws] * np.exp(scales @ self.members)
+
+    def residuals(
+        self, laws: np.ndarray, scales: np.ndarray, near: Near = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the errors over their noise, and the sequences that decode."""
+        means = self.predict(broadcast_laws(self.scaled(laws, scales)), laws, near)
+        measured = self.measured[laws]
+        errors = means.logs() - measured
+        errors = np.where(np.isnan(errors) & ~np.isnan(measured), _SATURATED, errors)
+        return np.nan_to_num(errors) / self.noise[laws], means.decoding
+
+    def cost(self, scales: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """Return the negative logarithm of each law's posterior, times 2."""
+        return (residuals**2).sum(axis=1) + (self.precision * scales**2).sum(axis=1)
+
+
 def match_means(
     start: np.ndarray,
     groups: Sequence[TermGroup],
     prior_sd: Sequence[float],
     predict: Callable[[StepLaw, np.ndarray, Near], Means],
-    known: np.ndarray,
+    measured: np.ndarray,
     noise: np.ndarray | float,
 ) -> MatchedLaws:
-    """Return the most likely laws.
+    """Scale laws to measured means; return the most likely laws.
 
     Args:
-        start: laws from which the scales count, shape (laws, terms).
+        start: laws at scales of 1, shape (laws, terms).
         groups: terms that are scaled together.
         prior_sd: of the logarithm of each group's scale.
-        predict: means of laws as `broadcast` makes them, each (laws, loads), of their places in
-            `start`, and of what decoded at laws close by.
-        known: logarithms of TTFT, then of ITL, (laws, 2 · loads); NaN where not known.
+        predict: returns the means, (laws, loads), of laws as `broadcast_laws` makes them, of their
+            indices in `start`, and of the sequences that decode at laws close by.
+        measured: logarithms of TTFT, then of ITL, (laws, 2 · loads); NaN: not measured.
         noise: their standard deviation, broadcast.
     """
     members = np.array([[float(name in group) for name in NAMES] for group in groups])
     precision = 1 / np.asarray(prior_sd) ** 2
-    noise = np.broadcast_to(noise, known.shape)
+    noise = np.broadcast_to(noise, measured.shape)
+    match = _Match(start, members, precision, predict, measured, noise)
 
-    def scaled(laws: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        return start[laws] * np.exp(scales @ members)
-
-    def residuals(
-        laws: np.ndarray, scales: np.ndarray, near: Near = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        means = predict(broadcast_laws(scaled(laws, scales)), laws, near)
-        errors = means.logs() - known[laws]
-        errors = np.where(np.isnan(errors) & ~np.isnan(known[laws]), _SATURATED, errors)
-        return np.nan_to_num(errors) / noise[laws], means.decoding
-
-    def cost(scales: np.ndarray, errors: np.ndarray) -> np.ndarray:
-        return (errors**2).sum(axis=1) + (precision * scales**2).sum(axis=1)
-
-    every = laws = np.arange(len(start))
-    at, hessians = np.zeros((len(laws), len(groups))), np.empty((len(laws), *[len(groups)] * 2))
-    found, decoding = residuals(laws, at)
+    every = np.arange(len(start))
+    scales = np.zeros((len(every), len(groups)))
+    hessians = np.empty((len(every), len(groups), len(groups)))
+    residuals, decoding = match.residuals(every, scales)
+    laws = every
     for _ in range(_ITERATIONS):
         shifts = _STEP * np.eye(len(groups))
-        ahead = [residuals(laws, at[laws] + shift, decoding[laws])[0] for shift in shifts]
-        jacobian = (np.stack(ahead, axis=-1) - found[laws, :, None]) / _STEP
+        ahead = [match.residuals(laws, scales[laws] + it, decoding[laws])[0] for it in shifts]
+        jacobian = (np.stack(ahead, axis=-1) - residuals[laws, :, None]) / _STEP
         hessians[laws] = np.einsum("ljg,ljh->lgh", jacobian, jacobian) + np.diag(precision)
-        slope = np.einsum("ljg,lj->lg", jacobian, found[laws]) + precision * at[laws]
+        slope = np.einsum("ljg,lj->lg", jacobian, residuals[laws]) + precision * scales[laws]
         move = -np.linalg.solve(hessians[laws], slope[..., None])[..., 0]
         move = np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
-        far = laws[np.abs(move).max(axis=1) >= _CLOSE]
-        # All the way, or half of it, a quarter ...: the first that costs no more.
-        for _ in range(_SHORTER):
-            scales = at[laws] + move
-            errors, there = residuals(laws, scales, decoding[laws])
-            is_better = cost(scales, errors) <= cost(at[laws], found[laws])
-            better = laws[is_better]
-            at[better], found[better] = scales[is_better], errors[is_better]
-            decoding[better] = there[is_better]
-            laws, move = laws[~is_better], move[~is_better] / 2
-            if not len(laws):
+        is_far = np.abs(move).max(axis=1) >= _CLOSE
+
+        # All the way, or half of it, a quarter …: the first that costs no more.
+        stuck = laws
+        for _ in range(_HALVINGS):
+            tried = scales[stuck] + move
+            errors, their_decoding = match.residuals(stuck, tried, decoding[stuck])
+            is_better = match.cost(tried, errors) <= match.cost(scales[stuck], residuals[stuck])
+            better = stuck[is_better]
+            scales[better] = tried[is_better]
+            residuals[better] = errors[is_better]
+            decoding[better] = their_decoding[is_better]
+            stuck = stuck[~is_better]
+            move = move[~is_better] / 2
+            if not len(stuck):
                 break
-        laws = np.setdiff1d(far, laws)
+        laws = np.setdiff1d(laws[is_far], stuck)
         if not len(laws):
             break
-    return MatchedLaws(scaled(every, at), at, np.linalg.inv(hessians))
+    return MatchedLaws(match.scaled(every, scales), scales, np.linalg.inv(hessians))

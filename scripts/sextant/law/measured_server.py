@@ -15,7 +15,13 @@ import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.law.matching import STEP_TERMS, TermGroup, broadcast_laws, match_means
+from sextant.law.matching import (
+    STEP_TERMS,
+    MatchedLaws,
+    TermGroup,
+    broadcast_laws,
+    match_means,
+)
 from sextant.law.means import BatchLimits, MeanLoad, Means, Near, Values, closed_loop, open_loop
 from sextant.law.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.simulation import (
@@ -26,21 +32,30 @@ from sextant.simulate.simulation import (
 )
 from sextant.workload.requests import RequestStream
 
-_ALONE = ("sequence_ms", "kv_token_ms", "prefill_token_ms", "prompt_step_ms", "request_ms")
-_GROUPS: tuple[TermGroup, ...] = (("floor_ms", "dense_ms"), *((name,) for name in _ALONE))
+_LENGTHS = ["input_tokens", "output_tokens"]
+_GROUPS: tuple[TermGroup, ...] = (
+    ("floor_ms", "dense_ms"),
+    ("sequence_ms",),
+    ("kv_token_ms",),
+    ("prefill_token_ms",),
+    ("prompt_step_ms",),
+    ("request_ms",),
+)
 _BROAD_SD = (1.0,) * len(_GROUPS)
 _OF_STEPS_SD = (*(0.05,) * (len(_GROUPS) - 1), 1.0)
-"""Of terms that measured steps determine; they say nothing about `request_ms`."""
+"""Prior of terms that measured steps determine; steps say nothing about `request_ms`."""
 _LEAST_NOISE = 0.02
-"""Of the logarithm of a mean: a level that is measured again differs by a few percent."""
+"""Least noise of a mean's logarithm: a level that is measured again differs by a few percent."""
 _ROUNDS = 3
+"""Rounds of closed form and simulation."""
 _REPEATS = 8
+"""Simulated requests per measured one: users who are answered sooner do not run out."""
 _SPREAD = 0.2
-_OF_POINT = 10
-"""Requests a user that a point counts for: as many as load tests send."""
+"""Lengths of a point's requests differ by up to this share."""
+_REQUESTS_PER_USER = 10
+"""Requests that a point counts for: as many as load tests send."""
 _SIZES = 4
 """Parts into which the requests of one user alone fall, by input tokens."""
-
 
 _PROBED: tuple[TermGroup, ...] = (("request_ms",), STEP_TERMS)
 _PROBED_SD = (1.5, 0.2)
@@ -48,7 +63,7 @@ _PROBED_SD = (1.5, 0.2)
 
 
 class CalibratedLaws(NamedTuple):
-    """The step law of one measured server and what is not known of it."""
+    """The step law of one measured server, and how uncertain it is."""
 
     law: StepLaw
     draws: np.ndarray  #: Laws that the measurements allow, shape (draws, terms).
@@ -78,17 +93,22 @@ def requests_of_points(points: pd.DataFrame) -> pd.DataFrame:
     mean_itl_ms`; InputError where none has all of them.
     """
     names = ["users", "input_tokens", "output_tokens", "mean_ttft_ms", "mean_itl_ms"]
-    known = points[names].astype(float).dropna()
-    if known.empty:
+    complete = points[names].astype(float).dropna()
+    if complete.empty:
         fix = "measure users of a closed loop, or calibrate on its requests"
         raise InputError("no point has users, lengths and both latencies", fix=fix)
-    known = known.loc[known.index.repeat(_OF_POINT * known["users"].astype(int))]
+    n_requests = _REQUESTS_PER_USER * complete["users"].astype(int)
+    rows = complete.loc[complete.index.repeat(n_requests)]
+
     # Equal requests would answer all users at once, and be answered in lockstep ever after.
-    around = np.random.default_rng(0).uniform(1 - _SPREAD, 1 + _SPREAD, (len(known), 2))
-    tokens = (known[["input_tokens", "output_tokens"]] * around).round().clip(lower=1).astype(int)
-    decode_ms = (tokens["output_tokens"] - 1) * known["mean_itl_ms"]
-    latencies = {"ttft_ms": known["mean_ttft_ms"], "e2e_ms": known["mean_ttft_ms"] + decode_ms}
-    return tokens.assign(users=known["users"], **latencies).reset_index(drop=True)
+    around = np.random.default_rng(0).uniform(1 - _SPREAD, 1 + _SPREAD, (len(rows), 2))
+    tokens = (rows[_LENGTHS] * around).round().clip(lower=1).astype(int)
+    decode_ms = (tokens["output_tokens"] - 1) * rows["mean_itl_ms"]
+    return tokens.assign(
+        users=rows["users"],
+        ttft_ms=rows["mean_ttft_ms"],
+        e2e_ms=rows["mean_ttft_ms"] + decode_ms,
+    ).reset_index(drop=True)
 
 
 def calibrate(
@@ -96,51 +116,85 @@ def calibrate(
 ) -> CalibratedLaws:
     """Return the step law that gives the latencies of closed-loop requests.
 
-    They are as `closed_loop_requests` or `requests_of_points` return them; several numbers of
-    users, one of them a single user, separate its terms. InputError where no request has two
-    output tokens.
+    The terms are told apart by several numbers of users, one of them a single user.
+
+    Args:
+        requests: as `closed_loop_requests` or `requests_of_points` returns them.
+        scheduler: the server's settings.
+        n_draws: number of further laws that the measurements allow.
+        seed: of these draws.
+
+    Raises InputError: no request has two output tokens.
     """
     rows = requests[requests["output_tokens"] > 1]
     if rows.empty:
         problem = "no request has two output tokens, so no time between tokens is known"
         raise InputError(problem, fix="measure requests of two output tokens or more")
     parts = _parts(rows)
-    users = np.array([part["users"].iloc[0] for part in parts])
-    known = np.log([_means_ms(part) for part in parts]).T.ravel()
+    measured = np.log([_means_ms(part) for part in parts]).T.ravel()
     noise = np.array([_noise(part) for part in parts]).T.ravel()
-    lengths = ("input_tokens", "output_tokens")
-    load = MeanLoad(*(np.array([part[name].mean() for part in parts]) for name in lengths))
-    limits, law = BatchLimits.of(scheduler), _rough_law(parts[0], parts[-1])
-    prior_sd = _BROAD_SD
-    if "token_offsets_ms" in requests:
-        steps = [measured_steps(level) for _, level in requests.groupby("users")]
-        if of_steps := law_of_steps(pd.concat(steps)):
-            law, prior_sd = replace(of_steps, request_ms=law.request_ms), _OF_STEPS_SD
-    start = law.array()[None]
+
+    users = np.array([part["users"].iloc[0] for part in parts])
+    load = MeanLoad(*(np.array([part[name].mean() for part in parts]) for name in _LENGTHS))
+    limits = BatchLimits.of(scheduler)
 
     def predict(law: StepLaw, *_: object) -> Means:
         return closed_loop(law, limits, load, users)
 
-    bias = np.zeros_like(known)
+    first_law, prior_sd = _first_law(requests, parts)
+    start = first_law.array()[None]
+    bias = np.zeros_like(measured)
     for _ in range(_ROUNDS):
-        found = match_means(start, _GROUPS, prior_sd, predict, (known + bias)[None], noise)
-        law = StepLaw.of(found.values[0])
+        target = (measured + bias)[None]
+        matched = match_means(start, _GROUPS, prior_sd, predict, target, noise)
+        law = StepLaw.of(matched.values[0])
         simulated = _simulated(law, parts, scheduler)
-        bias = np.nan_to_num(predict(broadcast_laws(found.values)).logs()[0] - simulated)
-    errors = simulated - known
-    # Where no law fits, measurements are noisier by a factor of the variance. The prior is not: a
-    # term that no measurement determines keeps its spread, whatever the misfit.
-    misfit = max(float(np.mean((errors / noise) ** 2)), 1.0)
+        bias = np.nan_to_num(predict(broadcast_laws(matched.values)).logs()[0] - simulated)
+
+    errors = simulated - measured
+    draws = _draw_laws(start, matched, prior_sd, errors / noise, n_draws, seed)
+    return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
+
+
+def _first_law(
+    requests: pd.DataFrame, parts: list[pd.DataFrame]
+) -> tuple[StepLaw, tuple[float, ...]]:
+    """Return the law to start from, and the prior of its groups' scales.
+
+    It is the law of the steps that the times of tokens show, else a rough one.
+    """
+    law = _rough_law(parts[0], parts[-1])
+    if "token_offsets_ms" in requests:
+        steps = [measured_steps(level) for _, level in requests.groupby("users")]
+        if of_steps := law_of_steps(pd.concat(steps)):
+            return replace(of_steps, request_ms=law.request_ms), _OF_STEPS_SD
+    return law, _BROAD_SD
+
+
+def _draw_laws(
+    start: np.ndarray,
+    matched: MatchedLaws,
+    prior_sd: tuple[float, ...],
+    errors_in_noise: np.ndarray,
+    n_draws: int,
+    seed: int,
+) -> np.ndarray:
+    """Return draws of the scaled law, shape (draws, terms).
+
+    Where no law fits, measurements are noisier by a factor of the variance. The prior is not: a
+    term that no measurement determines keeps its spread, whatever the misfit.
+    """
+    misfit = max(float(np.mean(errors_in_noise**2)), 1.0)
     prior = np.diag(1 / np.square(prior_sd))
-    data = np.linalg.inv(found.covariance[0]) - prior
+    data = np.linalg.inv(matched.covariance[0]) - prior
     covariance = np.linalg.inv(data / misfit + prior)
-    moved = np.random.default_rng(seed).multivariate_normal(
-        found.log_scales[0], covariance, n_draws, method="eigh"
+    log_scales = np.random.default_rng(seed).multivariate_normal(
+        matched.log_scales[0], covariance, n_draws, method="eigh"
     )
     draws = np.repeat(start, n_draws, axis=0)
     for column, group in enumerate(_GROUPS):
-        draws[:, [NAMES.index(name) for name in group]] *= np.exp(moved[:, [column]])
-    return CalibratedLaws(law, draws, errors.reshape(2, -1).T)
+        draws[:, [NAMES.index(name) for name in group]] *= np.exp(log_scales[:, [column]])
+    return draws
 
 
 @dataclass(frozen=True)
@@ -193,7 +247,7 @@ def fit_laws_to_probe(
 def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the requests of each number of users.
 
-    Those of a user alone are parted by length: they show what a token of a prompt takes.
+    The requests of a user alone are parted by length: they show the time of a prompt's token.
     """
     parts = []
     for users, part in rows.groupby("users"):
@@ -201,7 +255,7 @@ def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
             parts.append(part)
         else:
             sizes = pd.qcut(part["input_tokens"], _SIZES, duplicates="drop")
-            parts += [each for _, each in part.groupby(sizes, observed=True)]
+            parts += [size for _, size in part.groupby(sizes, observed=True)]
     return parts
 
 
@@ -212,16 +266,16 @@ def _means_ms(part: pd.DataFrame) -> tuple[float, float]:
 
 
 def _noise(part: pd.DataFrame) -> list[float]:
-    """Return the standard errors of these means' logarithms, no less than levels differ anyway."""
-    each_ms = (part["e2e_ms"] - part["ttft_ms"]) / (part["output_tokens"] - 1)
+    """Return the standard errors of the logarithms of `_means_ms`, at least `_LEAST_NOISE`."""
+    gaps_ms = (part["e2e_ms"] - part["ttft_ms"]) / (part["output_tokens"] - 1)
     return [
         float(np.hypot(_LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
-        for values in (part["ttft_ms"], each_ms)
+        for values in (part["ttft_ms"], gaps_ms)
     ]
 
 
 def _rough_law(least: pd.DataFrame, most: pd.DataFrame) -> StepLaw:
-    """Return a law of the right order: terms share what the least and the most users waited."""
+    """Return a law of the right order: its terms share the waits of the least and most users."""
     ttft_ms, itl_ms = _means_ms(least)
     context = (least["input_tokens"] + least["output_tokens"] / 2).mean()
     rise_ms = (_means_ms(most)[1] - itl_ms) / max(most["users"].iloc[0] - 1, 1)
@@ -239,16 +293,17 @@ def _rough_law(least: pd.DataFrame, most: pd.DataFrame) -> StepLaw:
 
 def _simulated(law: StepLaw, parts: list[pd.DataFrame], scheduler: Scheduler) -> np.ndarray:
     """Return the logarithms of mean TTFT and ITL of each part, as the simulator has them."""
-    found = np.empty((2, len(parts)))
-    for place, rows in enumerate(parts):
+    means = np.empty((2, len(parts)))
+    for column, rows in enumerate(parts):
         users = int(rows["users"].iloc[0])
         rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
-        # More than were sent, so that users who are answered sooner do not run out.
-        lengths = pd.concat([rows[["input_tokens", "output_tokens"]]] * _REPEATS)
+        lengths = pd.concat([rows[_LENGTHS]] * _REPEATS)
         requests = RequestStream.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
         duration_s = rows["e2e_ms"].sum() / 1e3 / users
         result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
-        made = result.output_tokens - 1
-        gaps_s = np.nansum(result.tpot_s * made) / made[np.isfinite(result.tpot_s)].sum()
-        found[:, place] = np.log(1e3 * np.array([np.nanmean(result.ttft_s), gaps_s]))
-    return found.ravel()
+
+        later_tokens = result.output_tokens - 1
+        n_gaps = later_tokens[np.isfinite(result.tpot_s)].sum()
+        gaps_s = np.nansum(result.tpot_s * later_tokens) / n_gaps
+        means[:, column] = np.log(1e3 * np.array([np.nanmean(result.ttft_s), gaps_s]))
+    return means.ravel()

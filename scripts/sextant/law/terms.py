@@ -73,21 +73,21 @@ def terms(phi: np.ndarray, facts: Columns) -> dict[str, np.ndarray]:
     means = closed_loop(law, limits, load, facts["users"])
     step = {
         "launch_ms": law.floor_ms + np.zeros(len(phi)),
-        "weights_ms": law.weights_ms(means.seen),
-        "kv_ms": law.kv_token_ms * load.context_tokens * means.seen,
-        "sequences_ms": law.sequence_ms * means.seen,
+        "weights_ms": law.weights_ms(means.batch),
+        "kv_ms": law.kv_token_ms * load.context_tokens * means.batch,
+        "sequences_ms": law.sequence_ms * means.batch,
     }
 
     # The median gap has no prompt in it until a step computes several; TPOT is a mean.
-    prompts = (means.seen - 1) / load.later_tokens
+    prompts = (means.batch - 1) / load.later_tokens
     share_in_median = prompts / (prompts + np.exp(phi[:, NAMES.index("median")]))
     share = np.where(facts["is_eager"], share_in_median, 1.0)
     return step | {
         "other_prompts_ms": share * (means.itl_ms - sum(step.values())),
-        "prefill_ms": means.own_ms,
+        "prefill_ms": means.prompt_ms,
         "batching_ms": means.waiting_ms,
-        "queueing_ms": means.ttft_ms - means.own_ms - means.waiting_ms,
-        "itl_batch": means.seen,
+        "queueing_ms": means.ttft_ms - means.prompt_ms - means.waiting_ms,
+        "itl_batch": means.batch,
         "capacity_requests": limits.most_decoding(load),
     }
 

@@ -151,15 +151,16 @@ def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
     for row in answer.contradictions[:_N_CONTRADICTIONS]:
         name = "TPOT" if "tpot" in limits and "itl" not in limits else "ITL"
         times = 1.0
-        if row["latency"] == "nttft" and answer.serving is not None:
+        if row.latency == "nttft" and answer.serving is not None:
             name = "TTFT"
             times = answer.serving.requests.inputs.mean
-        measured, predicted, low, high = (
-            times * row[f"{kind}_ms"] for kind in ("measured", "predicted", "low", "high")
-        )
+        measured = times * row.measured_ms
+        predicted = times * row.predicted_ms
+        low = times * row.low_ms
+        high = times * row.high_ms
         lines.append(
-            f"Measured {name} of {measured:.3g} ms on {row['gpu_profile_id']} with "
-            f"{plural(row['users'], 'user')} is far from the law ({predicted:.3g} ms, 90% interval "
+            f"Measured {name} of {measured:.3g} ms on {row.gpu_profile_id} with "
+            f"{plural(row.users, 'user')} is far from the law ({predicted:.3g} ms, 90% interval "
             f"{low:.3g} to {high:.3g}): it counts there and nearby, and the intervals are wider."
         )
     if (more := len(answer.contradictions) - _N_CONTRADICTIONS) > 0:

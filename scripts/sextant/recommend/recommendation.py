@@ -12,6 +12,7 @@ from sextant.decide.headroom import Headroom, NextBest
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
+from sextant.law.calibration import Contradiction
 from sextant.pages.blocks import Widget
 from sextant.predict.draws import JOULES
 
@@ -408,7 +409,7 @@ class PredictedRecommendation(Recommendation):
     has_probe: bool
     outside: Sequence[str]
     """In what the question lies outside of the measurements, one clause each."""
-    contradictions: Sequence[dict[str, Any]]
+    contradictions: Sequence[Contradiction]
     """Measurements of the LLM far from the law."""
     findings: Findings
 
@@ -436,7 +437,7 @@ class PredictedRecommendation(Recommendation):
             "cost": findings.cost and asdict(findings.cost),
             "api": self.api and self.api.to_dict(),
             "energy": findings.energy and findings.energy.to_dict(),
-            "contradictions": [*self.contradictions],
+            "contradictions": [row._asdict() for row in self.contradictions],
             "outside": [*self.outside],
             "sensitivity": [
                 {"change": change.name, **llm_id, **change.option._asdict()}
