@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from sextant.answer.ways import speculation
 
 from answers import recommended
-from sextant.recommend.ways import Way, can_run, ways_of
-from sextant.answer.ways import speculation
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import GPUS, GPUProfile, load_gpu, profile_of_id
@@ -19,6 +18,7 @@ from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.posterior import columns_of
 from sextant.law.terms import LAW, step_law
 from sextant.points.frame import IDENTIFIERS, LENGTHS, FactTables
+from sextant.recommend.ways import Way, can_run, ways_of
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
