@@ -52,8 +52,8 @@ def test_each_latency_is_judged_by_its_own_column(metric, own) -> None:
     assert status(points(), asked(**{metric: own})) == "meets"
     assert status(points(), asked(**{metric: own * 0.999})) == "too_slow"
     slo = asked(**{metric: own})
-    (limit,) = measure_headroom(judged(points(), slo), slo, 1, 2.0)["limits"]
-    assert limit["latency_ms"] == pytest.approx(own)
+    (limit,) = measure_headroom(judged(points(), slo), slo, 1, 2.0).limits
+    assert limit.latency_ms == pytest.approx(own)
 
 
 @pytest.mark.parametrize(
