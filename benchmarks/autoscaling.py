@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sextant.ask.laws import MEDIANS, Settings
+from sextant.ask.forecast import MEDIANS
+from sextant.ask.laws import Settings
 from sextant.ask.question import Question
 from sextant.capacity.policies import read_policy
-from sextant.capacity.simulation import Sent, simulate_llm
+from sextant.capacity.simulation import Deployment, Sent, simulate_llm
 from sextant.facts.startup import Startup
 from sextant.workload.lengths import Length
 from sextant.workload.lengths import RequestLengths as Lengths
@@ -46,15 +47,10 @@ def simulated(run: Path, replicas: pd.DataFrame, startup: Startup) -> dict[str, 
         replicas.to_csv(path, index=False)
         policy = read_policy(path)
     sent = Sent(run.name, lambda n: requests, end_s)
-    return simulate_llm(
-        question,
-        sent,
-        Settings(),
-        policy=policy,
-        startup=lambda llm: startup,
-        router="least_requests",
-        n_draws=0,
+    deployment = Deployment(
+        policy=policy, startup=lambda llm: startup, router="least_requests", n_draws=0
     )
+    return simulate_llm(question, sent, Settings(), deployment).to_dict()
 
 
 def judged(run: Path) -> tuple[dict[str, Any], pd.DataFrame]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.ask.laws import LLMLaws, ServerLaws, Settings, find_laws
+from sextant.ask.laws import CaseLaws, ServerLaws, Settings, find_laws
 from sextant.ask.question import Question
 from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
@@ -67,7 +67,7 @@ def demands(folder: Path) -> Iterator[tuple[str, RequestStream, Target, SLO]]:
         yield name, demand, Target(slo.limits, window_s=window_s), slo
 
 
-def offer(config: str, demand: RequestStream, slo: SLO, prices: Path, n_draws: int) -> LLMLaws:
+def offer(config: str, demand: RequestStream, slo: SLO, prices: Path, n_draws: int) -> CaseLaws:
     """Return the laws of an LLM on all profiles."""
     path = MIRROR / "hf_configs" / config
     lengths = mean_lengths_of(demand)
@@ -179,7 +179,7 @@ def judged(
 
 def case(
     laws: ServerLaws,
-    offered: LLMLaws,
+    offered: CaseLaws,
     profile_id: str,
     demand: RequestStream,
     target: Target,
@@ -234,7 +234,7 @@ def main() -> None:
                 except InputError as error:  # a context that is too short
                     print(trace, llm_id, error, flush=True)
                     continue
-                for profile_id, laws in offered.laws.items():
+                for profile_id, laws in offered.servers.items():
                     for scale in SCALES:
                         scaled_s = (target.window_s or 0.0) / scale
                         own = replace(target, window_s=max(scaled_s, 1.0))

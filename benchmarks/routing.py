@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.ask.laws import MEDIANS, Settings, find_laws
+from sextant.ask.forecast import MEDIANS
+from sextant.ask.laws import Settings, find_laws
 from sextant.ask.question import Question
 from sextant.simulate.simulation import simulate
 from sextant.workload.lengths import Length
@@ -43,7 +44,7 @@ def main() -> None:
     lengths = Lengths(Length(PREFIX + QUESTION, PREFIX + QUESTION), Length(OUTPUT, OUTPUT))
     question = Question(MEDIANS, hf_config=LLM, gpu_profile_ids=("2xH100-80GB",), requests=lengths)
     offer = find_laws(question, Settings(), 0, need_prices=False)
-    laws, schedulers = offer.laws["2xH100-80GB"]
+    laws, schedulers = offer.servers["2xH100-80GB"]
     rng, arrivals, stages = np.random.default_rng(0), [], []
     for place, (rate, n) in enumerate(STAGES.items()):
         gaps = rng.exponential(1 / rate, n)

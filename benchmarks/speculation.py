@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sextant.ask.candidates import Subject, read_question, subject_of
-from sextant.ask.laws import MEDIANS, Settings, server_laws
-from sextant.ask.forecast import fit_medians
+from sextant.ask.case import Case, read_case
+from sextant.ask.forecast import MEDIANS, fit_medians
+from sextant.ask.laws import Settings, server_laws
 from sextant.ask.question import Question
 from sextant.law.means import BatchLimits, MeanLoad, closed_loop
 from sextant.law.roofline import Roofline
@@ -32,17 +32,16 @@ UNSATURATED = 0.97
 """Share of the rate asked that is completed where the server keeps up."""
 
 
-def subject(inputs: float, outputs: float, gpu_profile_id: str, **how: object) -> Subject:
+def subject(inputs: float, outputs: float, gpu_profile_id: str, **how: object) -> Case:
     """Return an LLM on one GPU profile, for requests of these mean lengths."""
     requests = RequestLengths(Length(inputs, inputs), Length(outputs, outputs))
     question = Question(
         MEDIANS, sources=SOURCES, requests=requests, gpu_profile_ids=(gpu_profile_id,), **how
     )
-    asked = read_question(question, need_prices=False)
-    return subject_of(asked.question, asked.llm_id, asked.llm, asked.source, asked.profiles)
+    return read_case(question, need_prices=False)
 
 
-def likeliest(of: Subject, model: Roofline) -> tuple[StepLaw, Scheduler]:
+def likeliest(of: Case, model: Roofline) -> tuple[StepLaw, Scheduler]:
     """Return the likeliest law of a step, and the scheduler."""
     found, _ = server_laws(of, Settings(), 2, model)
     (own,) = found.values()

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sextant.recommend.document import recommendation_document
 from sextant.ask.question import Question
 from sextant.pages.blocks import as_text
-from sextant.recommend.explain import explain_llm
+from sextant.recommend.document import recommendation_document
+from sextant.recommend.explain import explain_llm, explanation_document
 from sextant.recommend.recommend import recommend_llm
 
 
@@ -17,5 +17,5 @@ def recommended(question: Question) -> dict[str, Any]:
 
 def explained(question: Question, gpu_profile_id: str, users: int) -> dict[str, Any]:
     """Return the JSON of an explanation, with its text."""
-    document = explain_llm(question, gpu_profile_id, users)
+    document = explanation_document(explain_llm(question, gpu_profile_id, users))
     return {**document.data, "text": as_text(document)}

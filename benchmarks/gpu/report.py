@@ -20,7 +20,7 @@ from sextant.ask.laws import Settings
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.base.sheets import load_sheet, read_yaml
-from sextant.capacity.simulation import Sent, simulate_llm
+from sextant.capacity.simulation import Deployment, Sent, simulate_llm
 from sextant.experiment.sheets import LlmRow
 from sextant.facts.slo import SLO
 from sextant.judge.accuracy import accuracy, predict_rows, prediction_table
@@ -168,7 +168,7 @@ def _simulated(
             return RequestStream.of(np.zeros(n), *(np.full(n, tokens) for tokens in lengths))
 
         sent = Sent("equal requests", equal, duration_s[lengths], row.users)
-        found = simulate_llm(question, sent, settings, n_draws=_DRAWS)
+        found = simulate_llm(question, sent, settings, Deployment(n_draws=_DRAWS)).to_dict()
         for metric in ("ttft", "tpot"):
             ends = found["intervals"][f"{metric}_ms"]["p50"]
             table.loc[row.Index, f"{metric}_predicted_ms"] = found[f"{metric}_ms"]["p50"]

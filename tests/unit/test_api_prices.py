@@ -17,6 +17,7 @@ from sextant.ask.api_prices import (
     API_PRICES,
     MEAN_NOTE,
     Billed,
+    OwnDeployment,
     compare_with_api,
     find_api_prices,
     load_api_prices,
@@ -50,10 +51,10 @@ def table(*rows: str) -> str:
     return "mine.csv"
 
 
-def compared(*rows: str, profile=PROFILE, replicas=2, probability=lambda n: 0.5, **how):
+def compared(*rows: str, profile=PROFILE, replicas=2, probability=lambda n: 0.5, saved=0.0):
     """Compare replicas that serve 10 requests/s at most."""
-    own = profile, replicas, 10.0, probability
-    return compare_with_api(table(*rows), "m", TRAFFIC, *own, **how)
+    deployment = OwnDeployment(profile, replicas, 10.0, probability, saved)
+    return compare_with_api(table(*rows), "m", TRAFFIC, deployment).to_dict()
 
 
 def test_costs_and_break_even_are_those_by_hand() -> None:
@@ -102,9 +103,9 @@ def test_twice_the_price_is_twice_the_bill_and_half_the_break_even(
     full, output, cached, share, replicas
 ) -> None:
     rows = [f"m,{n},{n * full!r},{n * output!r},{n * cached * full!r}" for n in (1, 2)]
-    own = PROFILE, replicas, 7.0, lambda n: min(n / 50, 1.0)
-    found = compare_with_api(table(*rows), "m", TRAFFIC._replace(cached_share=share), *own)
-    once, twice = found["providers"]
+    deployment = OwnDeployment(PROFILE, replicas, 7.0, lambda n: min(n / 50, 1.0))
+    billed = TRAFFIC._replace(cached_share=share)
+    once, twice = compare_with_api(table(*rows), "m", billed, deployment).to_dict()["providers"]
     assert twice["usd_per_month"] == pytest.approx(2 * once["usd_per_month"])
     for name in ("break_even_requests_per_day", "break_even_utilisation"):
         assert twice[name] == pytest.approx(once[name] / 2)

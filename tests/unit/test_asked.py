@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,10 +12,12 @@ import pytest
 
 from answers import explained, recommended
 from command import sextant
-from sextant.ask.candidates import find_candidates, subject_of
-from sextant.ask.forecast import find_nearest
-from sextant.ask.question import Question, named_llm
-from sextant.ask.source import find_source, outside_basis
+from sextant.ask.candidates import find_candidates
+from sextant.ask.case import Case
+from sextant.ask.caveats import outside_of_measurements
+from sextant.ask.llm import find_llm
+from sextant.ask.question import Question
+from sextant.ask.source import find_source
 from sextant.base.errors import InputError
 from sextant.decide.decision import loads, weigh
 from sextant.facts.gpu import GPU, GPUProfile
@@ -23,6 +25,7 @@ from sextant.facts.llm import served
 from sextant.facts.slo import SLO
 from sextant.law.calibration import Calibration
 from sextant.predict.draws import Draws
+from sextant.recommend.evidence import nearest_measurements
 from sextant.workload.lengths import Length, RequestLengths, parse_length, parse_lengths
 from support import ROOT
 
@@ -182,9 +185,9 @@ def test_outside_of_the_basis_is_a_warning_or_refused() -> None:
     asked = replace(asked, requests=requests, engine="vllm", gpu_profile_ids=("1xA100-40GB",))
     source = find_source(asked)
     lengths = {"input_tokens": 2000.0, "output_tokens": 20.0}
-    profiles = {name: source.known.profiles[name] for name in asked.gpu_profile_ids}
-    _, llm = named_llm(asked, source.known)
-    far, engine, *_ = outside_basis(asked, source, llm, lengths, profiles)
+    profiles = {name: source.characterization.profiles[name] for name in asked.gpu_profile_ids}
+    llm = find_llm(asked, source.characterization)
+    far, engine, *_ = outside_of_measurements(asked, source, llm, lengths, profiles)
     assert far.startswith("2,000 input tokens, where") and engine.startswith("the engine vllm")
     with pytest.raises(InputError, match=r"'--input-tokens'.*2,000 input tokens.*--strict"):
         recommended(replace(asked, is_strict=True))
@@ -203,10 +206,10 @@ def test_users_and_gpus_beyond_the_measured_ones_are_named_once() -> None:
     assert "100,000 users a replica, where up to" in told
     names = ("1xA100-80GB", "2xA100-80GB")
     source = find_source(asked)
-    profiles = find_candidates(source.known.profiles, names, None, need_prices=False)
-    _, llm = named_llm(asked, source.known)
+    profiles = find_candidates(source.characterization.profiles, names, None, need_prices=False)
+    llm = find_llm(asked, source.characterization)
     lengths = {"input_tokens": 1500.0, "output_tokens": 250.0}
-    (clause,) = outside_basis(asked, source, llm, lengths, profiles)
+    (clause,) = outside_of_measurements(asked, source, llm, lengths, profiles)
     assert clause.startswith("A100-80GB, where B200-180GB, B300-288GB, H100-80GB and H200-")
 
 
@@ -248,12 +251,14 @@ def test_points_without_lengths_are_not_near_what_is_asked() -> None:
 
 def test_evidence_names_the_precision_that_was_served() -> None:
     source = find_source(asked := Question(LIMITS, hf_config=LLAMA, requests=TODAY))
-    subject = subject_of(asked, *named_llm(asked, source.known), source, source.known.profiles)
-    points, row = source.known.points, find_nearest(subject, "1xH100-80GB", LIMITS)[0]
+    llm = find_llm(asked, source.characterization)
+    case = Case(asked, asked, source, llm, source.characterization.profiles)
+    points = source.characterization.points
+    row = asdict(nearest_measurements(case, "1xH100-80GB", LIMITS)[0])
     own = points[(points["llm_id"] == row["llm_id"]) & (points["gpu_profile_id"] == "1xH100-80GB")]
-    (configured,) = {subject.measured[row["llm_id"]].dtype}
+    (configured,) = {case.measured_llms[row["llm_id"]].dtype}
     assert configured == "bfloat16" and set(own["precision"]) == {row["precision"]} == {"fp8"}
-    fp8 = served(subject.measured[row["llm_id"]], "fp8")
+    fp8 = served(case.measured_llms[row["llm_id"]], "fp8")
     assert row["weights_gib"] == pytest.approx(fp8.weight_bytes / 2**30)
 
 

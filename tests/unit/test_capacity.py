@@ -20,10 +20,10 @@ from sextant.ask.traffic import (
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
 from sextant.capacity import capacity
-from sextant.capacity.question import CapacityQuestion, Terms
-from sextant.capacity.failure import after_failure
-from sextant.capacity.schedule import find_schedule
 from sextant.capacity.document import split_line
+from sextant.capacity.failure import after_failure, after_growth, serve_with_failure
+from sextant.capacity.question import CapacityQuestion, Terms
+from sextant.capacity.schedule import find_schedule
 from sextant.capacity.split import size_split
 from sextant.decide import simulated_sizing as sizes
 from sextant.decide.simulated_sizing import (
@@ -314,15 +314,17 @@ def test_what_would_happen_is_simulated_with_law_and_traffic_of_one_draw() -> No
 
     sizing = replace(size_by_simulation(SERVER, Days(), within(1.0), 0.9), needs=[9, 3], replicas=3)
     question = Question(SLO("a", ttft_ms=1, percentile=50, users=1))
-    found = capacity._changes(
-        sizing, CapacityQuestion(question, Days(), within(1.0)), Startup(300.0)
-    )
-    assert [row["n_windows_missed"] for row in found["neighbours"]] == [1, 0, 0]
-    assert found["fixed"]["n_windows_missed"] == 0
+    asked = CapacityQuestion(question, Days(), within(1.0))
+    neighbours = capacity._neighbours(asked, sizing)
+    assert [neighbour.windows.n_windows_missed for neighbour in neighbours] == [1, 0, 0]
+    requests = Days().drawn(sizing.draw)
+    fixed = sizing.server.judge(requests, 3, asked.target, sizing.draw)
+    assert fixed.n_missed == 0
     # What was not simulated is not drawn.
-    timeline = found["timeline"]
-    assert timeline["request_rate_rps"][:80:40] == [5.0, None]
-    assert timeline["fixed"]["failed_fraction"] == [0.0, None]
+    schedule = find_schedule(sizing, requests, asked.target, Terms(), Startup(300.0))
+    timeline = capacity._timeline(asked, sizing, requests, fixed, schedule)
+    assert timeline.request_rate_rps[:80:40] == [5.0, None]
+    assert timeline.fixed.failed_fraction == [0.0, None]
 
 
 def test_the_likeliest_run_has_as_many_requests_as_the_rate_says() -> None:
@@ -375,11 +377,11 @@ def test_a_node_s_highest_rate_is_where_its_queue_stays_finite(kv_tokens, tokens
 def test_what_a_failed_replica_held_is_sent_again() -> None:
     asked = demand([0.0, 0.1, 0.2, 0.3, 5.0, 6.0], 10.0)
     two = sizes.Sizing(SERVER, "meets", {}, 0, needs=[2], replicas=2)
-    found = capacity.serve_with_failure(two, asked, 0.4, 5.5)
+    found = serve_with_failure(two, asked, 0.4, 5.5)
     # Replica 0 held requests 0 and 2: they wait for replica 1 behind what this one has.
     assert found.is_ok.all() and found.arrival_s.tolist() == asked.arrival_s.tolist()
     assert found.ttft_s == pytest.approx([1.6, 0.5, 1.9, 0.8, 0.5, 0.5])
-    alone = capacity.serve_with_failure(replace(two, needs=[1], replicas=1), asked, 0.4, 5.5)
+    alone = serve_with_failure(replace(two, needs=[1], replicas=1), asked, 0.4, 5.5)
     assert alone.ttft_s[0] == pytest.approx(6.0) and alone.ttft_s[4] == pytest.approx(3.0)
 
 
@@ -393,10 +395,10 @@ def test_incidents_of_an_answer() -> None:
     found, asked = sized(np.arange(0, 1200, 0.2), 1200.0)
     assert found.replicas == 3
     lost = after_failure(found, asked, within(1.0), startup_s=600.0)
-    assert lost["n_windows_missed"] >= 2 and lost["worst_limit"] == "ttft"
-    more = capacity.after_growth(found, asked, within(1.0))
-    assert (more["replicas_needed"], more["usd_per_hour"]) == (4, 8.0)
-    assert more["n_windows_missed"] == more["n_windows"]
+    assert lost.windows.n_windows_missed >= 2 and lost.windows.worst_limit == "ttft"
+    more = after_growth(found, asked, within(1.0))
+    assert (more.replicas_needed, more.usd_per_hour) == (4, 8.0)
+    assert more.windows.n_windows_missed == more.windows.n_windows
 
 
 def test_the_busiest_minute_is_that_of_the_measures_of_arrivals() -> None:
@@ -405,18 +407,19 @@ def test_the_busiest_minute_is_that_of_the_measures_of_arrivals() -> None:
     measured = measure_arrivals(asked.arrival_s)
     busiest = asked.facts()["busiest"]
     assert busiest == {f"{s}s": measured[f"busiest_{s}s"] for s in BUSIEST_S}
-    assert after_failure(found, asked, within(1.0), startup_s=9.0)["at_s"] == 30
+    assert after_failure(found, asked, within(1.0), startup_s=9.0).at_s == 30
 
 
 def test_a_schedule_follows_the_hours_and_meets_every_window() -> None:
     hours = [np.arange(0, 3600, 1 / rate) + 3600 * place for place, rate in enumerate((1, 7, 1, 1))]
     found, asked = sized(np.concatenate(hours), 4 * 3600.0)
     assert found.replicas == 4
-    facts, judged = find_schedule(found, asked, within(1.0), Terms(least=2), Startup(360.0))
-    assert facts["replicas"] == [2, 4, 2, 2] and judged.n_missed == 0
-    assert facts["replica_hours"] == pytest.approx(10.2) and facts["fixed_replica_hours"] == 16.0
-    assert facts["saved"] == pytest.approx(1 - 10.2 / 16)
-    assert facts["by_slot"][1] == {"slot": "2024-05-06 01:00:00", "replicas": 4}
+    results = find_schedule(found, asked, within(1.0), Terms(least=2), Startup(360.0))
+    schedule = results.schedule
+    assert schedule.replicas == [2, 4, 2, 2] and results.judged.n_missed == 0
+    assert schedule.replica_hours == pytest.approx(10.2) and schedule.fixed_replica_hours == 16.0
+    assert schedule.saved == pytest.approx(1 - 10.2 / 16)
+    assert schedule.slots[1].to_dict() == {"slot": "2024-05-06 01:00:00", "replicas": 4}
 
 
 def test_over_days_the_same_hours_have_the_same_replicas() -> None:
@@ -424,8 +427,8 @@ def test_over_days_the_same_hours_have_the_same_replicas() -> None:
     hours = [np.arange(0, 3600, 4 / rate) + 3600 * at for at, rate in enumerate(2 * rates)]
     del hours[25]
     found, asked = sized(np.concatenate(hours), 48 * 3600.0, limit_s=0.6)
-    made, _ = find_schedule(found, asked, within(0.6), Terms(), Startup(300.0))
-    assert len(made["by_slot"]) == 24 and made["replicas"][1] == made["replicas"][25]
+    schedule = find_schedule(found, asked, within(0.6), Terms(), Startup(300.0)).schedule
+    assert len(schedule.slots) == 24 and schedule.replicas[1] == schedule.replicas[25]
 
 
 def test_two_pools_take_short_and_long_inputs_apart() -> None:
@@ -440,9 +443,9 @@ def test_two_pools_take_short_and_long_inputs_apart() -> None:
     for is_long in (False, True):
         own = TraceTraffic(both.at(np.flatnonzero((inputs > 1000) == is_long)), None)
         sizes.append(size_profiles({"1xA": server}, own, target, 0.7)["1xA"].count)
-    assert [found[name]["replicas"] for name in ("short", "long")] == sizes
-    assert found["usd_per_hour"] == pytest.approx(sum(sizes) * PROFILE.usd_per_hour)
-    assert found["probability_met"] == pytest.approx(3.5 / 4)
+    assert [found.short.replicas, found.long.replicas] == sizes
+    assert found.usd_per_hour == pytest.approx(sum(sizes) * PROFILE.usd_per_hour)
+    assert found.probability_met == pytest.approx(3.5 / 4)
     line = split_line(found, sum(sizes) * PROFILE.usd_per_hour + 1)
     assert "1.00 USD/h less than one pool" in line
     with pytest.raises(InputError, match="0 of 600 requests have more than 9,000"):

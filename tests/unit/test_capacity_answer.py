@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,8 @@ from command import sextant
 from html_page import Page, figure_texts
 from sextant.ask.traffic import DrawnTraffic
 from sextant.base.errors import InputError
-from sextant.capacity.document import capacity_profile_cells, missed_words
+from sextant.capacity.answer import CapacityOutcome, WindowsSummary
+from sextant.capacity.document import missed_words, outcome_cells
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
 from sextant.facts.slo import SLO
@@ -243,15 +245,18 @@ def test_only_an_slo_with_arrivals_has_windows() -> None:
 
 
 def test_one_window_and_one_request_are_written_as_one() -> None:
-    row = {"n_windows": 1, "n_windows_missed": 0, "failed_fraction": 0.0, "worst_ratio": 0.5}
-    assert missed_words(row) == "the only window met"
-    assert missed_words(row | {"n_windows_missed": 1}) == "the only window missed"
-    assert missed_words(row | {"n_windows": 3, "n_windows_missed": 1}) == "1 of 3 windows missed"
-    refused = {"status": "refused", "n_refused": 1, "refused_share": 0.5, "alone_limit": None}
-    refused |= {"alone_ratio": None, "gpu_profile_id": "1xg", "is_gpu_measured": True}
-    assert (
-        "1 request (up to 50 % of the requests of a window)" in capacity_profile_cells(refused)[-1]
+    assert missed_words(WindowsSummary(1, 0, 0.0, 0.5, None)) == "the only window met"
+    assert missed_words(WindowsSummary(1, 1, 0.0, 0.5, None)) == "the only window missed"
+    assert missed_words(WindowsSummary(3, 1, 0.0, 0.5, None)) == "1 of 3 windows missed"
+    refused = CapacityOutcome(
+        gpu_profile_id="1xg",
+        status="refused",
+        is_gpu_measured=True,
+        n_refused=1,
+        refused_share=0.5,
     )
-    one = refused | {"status": "meets", "replicas": 1, "replicas_lo": 1, "replicas_hi": 1}
-    one |= {"rate_at_slo_rps": None, "binds": None, "usd_per_hour": 1.0, "probability_met": 0.9}
-    assert capacity_profile_cells(one)[-1].endswith("at any rate; 90% interval 1 replica")
+    said = outcome_cells(refused)[-1]
+    assert "1 request (up to 50 % of the requests of a window)" in said
+    one = replace(refused, status="meets", replicas=1, replicas_lo=1, replicas_hi=1)
+    one = replace(one, usd_per_hour=1.0, probability_met=0.9)
+    assert outcome_cells(one)[-1].endswith("at any rate; 90% interval 1 replica")

@@ -7,15 +7,15 @@ import pytest
 
 from answers import recommended
 from command import sextant
-from sextant.recommend.ways import can_run, ways_of
-from sextant.ask.candidates import read_question, subject_of
-from sextant.ask.laws import Settings, server_laws
+from sextant.ask.case import read_case
 from sextant.ask.forecast import fit_medians
+from sextant.ask.laws import Settings, server_laws
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.facts.gpu import profile_of_id
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
+from sextant.recommend.ways import can_run, ways_of
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
@@ -28,8 +28,9 @@ ASKED = Question(CHATS, hf_config=MIXTURE, requests=LENGTHS, gpu_profile_ids=(WI
 
 
 def subject(**layout: float):
-    asked = read_question(replace(ASKED, **layout), need_prices=False)
-    return subject_of(asked.question, asked.llm_id, asked.llm, asked.source, asked.profiles)
+    case = read_case(replace(ASKED, **layout), need_prices=False)
+    assert case.excluded is not None  # an error else
+    return case
 
 
 def test_mixtures_have_layouts_that_a_question_leaves_open():
@@ -47,7 +48,7 @@ def test_two_ways_go_together_if_they_change_other_things():
     ways = {way.name.split()[0]: way for way in ways_of(ASKED, load_llm(MIXTURE))}
     assert not ways["EP"].goes_with(ways["attention"])
     both = ways["INT4"].beside(next(w for w in ways.values() if "kv_dtype" in w.changes))
-    assert both.of(ASKED).dtype == "int4" and both.of(ASKED).kv_dtype == "fp8"
+    assert both.changes == {"dtype": "int4", "kv_dtype": "fp8"}
     # An A100 multiplies 4-bit weights as 16-bit numbers, but has no 8-bit floating point.
     assert can_run(profile_of_id("1xA100-80GB"), ways["INT4"])
     assert not can_run(profile_of_id("1xA100-80GB"), both)
@@ -101,6 +102,6 @@ def test_attention_dp_is_offered_where_it_is_cheaper_and_holds_when_asked(tmp_pa
 
 def test_an_answer_says_that_images_are_not_counted():
     name = "Qwen__Qwen3.5-397B-A17B"
-    notes = read_question(replace(ASKED, hf_config=LLMS / f"{name}.json"), need_prices=False).notes
+    notes = read_case(replace(ASKED, hf_config=LLMS / f"{name}.json"), need_prices=False).notes
     assert any("Not counted: images" in each for each in notes)
-    assert not any("Not counted" in each for each in read_question(ASKED, need_prices=False).notes)
+    assert not any("Not counted" in each for each in read_case(ASKED, need_prices=False).notes)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from answers import recommended
 from command import sextant
 from plain_simulator import LAW, PLAN, run_plainly, sent
-from sextant.capacity.split import _cheapest
-from sextant.answer.apart import apart_note
+from sextant.answer.option import Option
+from sextant.answer.pools import _cheapest_pair, pools_note
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.decide.simulated_sizing import SimulatedReplica, Sizing
@@ -95,19 +95,25 @@ def test_users_send_when_they_are_answered():
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=20, max_size=20))
 def test_the_cheapest_pair_is_that_of_all_pairs(needs):
-    server = SimulatedReplica(profile_of_id("1xH100-80GB"), lambda *_: None, 20)
-    sides = zip(*needs, strict=True)
-    first, second = (Sizing(server, "meets", {}, 0, needs=side) for side in sides)
+    profile = profile_of_id("1xH100-80GB")
+    servers = [
+        SimulatedReplica(replace(profile, usd_per_hour=usd), lambda *_: None, 20)
+        for usd in (3.0, 5.0)
+    ]
+    first, second = (
+        Sizing(server, "meets", {}, 0, needs=side)
+        for server, side in zip(servers, zip(*needs, strict=True), strict=True)
+    )
     hopeless = replace(first, status="too_slow", needs=())
-    assert _cheapest(hopeless, second, [3.0, 5.0], 0.8) is None
-    found = _cheapest(first, second, [3.0, 5.0], 0.8)
+    assert _cheapest_pair(hopeless, second, 0.8, 0.0) is None
+    found = _cheapest_pair(first, second, 0.8, 0.0)
     possible = [
         3.0 * a + 5.0 * b
         for a in range(1, 7)
         for b in range(1, 7)
         if probability_of(sum(x <= a and y <= b for x, y in needs), 20) >= 0.8 - 1e-9
     ]
-    assert found is not None and found[1] == pytest.approx(min(possible))
+    assert found is not None and found.usd_per_hour == pytest.approx(min(possible))
 
 
 ASKED = Question(
@@ -135,7 +141,7 @@ def test_an_answer_compares_both_ways_at_the_same_load(tmp_path, monkeypatch):
     # Little traffic with loose limits needs one replica, not two.
     loose = SLO("asked", ttft_ms=5000, tpot_ms=100, percentile=95, request_rate_rps=0.5)
     assert "that does not pay" in recommended(replace(ASKED, slo=loose))["text"]
-    assert "no numbers" in apart_note(None, {"usd_per_hour": None})
+    assert "no numbers" in pools_note(None, Option())
     for slo, problem in (
         (replace(loose, tpot_ms=None, e2e_ms=9000.0), "a limit on the first token"),
         (SLO("users", ttft_ms=1000, tpot_ms=50, percentile=50, users=8), "requests that arrive"),

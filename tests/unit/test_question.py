@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sextant.ask.candidates import find_candidates, read_question, subject_of
+from sextant.ask.candidates import find_candidates
+from sextant.ask.case import Case, read_case
+from sextant.ask.caveats import note_named_precision
+from sextant.ask.llm import answers_from_points, asked_llm_id, find_llm
 from sextant.ask.probe import read_probe
-from sextant.ask.question import Question, check_question, named_llm
-from sextant.ask.llm import answers_from_points
+from sextant.ask.question import Question, check_question
 from sextant.ask.serving import as_measured
-from sextant.ask.source import find_source, named_otherwise
+from sextant.ask.source import find_source
 from sextant.base.errors import InputError
 from sextant.facts.llm import load_llm
 from sextant.facts.slo import SLO
@@ -50,10 +52,10 @@ def test_an_option_that_makes_no_sense_is_named(change, words) -> None:
 
 
 def test_an_llm_is_served_like_the_measured_ones_unless_asked_otherwise(source) -> None:
-    name, llm = named_llm(ASKED, source.known)
+    name, llm = asked_llm_id(ASKED), find_llm(ASKED, source.characterization)
     assert (name, llm.dtype) == ("mistral-7b", "float16")  # its config says bfloat16
     assert llm.n_parameters == 7_241_732_096
-    _, other = named_llm(replace(ASKED, dtype="float32", kv_dtype="fp8"), source.known)
+    other = find_llm(replace(ASKED, dtype="float32", kv_dtype="fp8"), source.characterization)
     assert other.weight_bytes == 2 * llm.weight_bytes
     assert 2 * other.kv_bytes_per_token == llm.kv_bytes_per_token
 
@@ -62,39 +64,39 @@ def test_of_a_measured_llm_nothing_is_assumed(source) -> None:
     asked = replace(ASKED, hf_config=None, llm_id="llama-7b")
     for change in ({"dtype": "float32"}, {"kv_dtype": "fp8"}, {"probe": MISTRAL}):
         with pytest.raises(InputError, match="was measured as it is"):
-            named_llm(replace(asked, **change), source.known)
+            find_llm(replace(asked, **change), source.characterization)
 
 
 def test_a_config_with_the_name_of_another_measured_llm_is_refused(source, tmp_path) -> None:
     path = tmp_path / "llama-7b.json"
     path.write_bytes(MISTRAL.read_bytes())
     with pytest.raises(InputError, match=r"another LLM .* called 'llama-7b'.*--llm llama-7b"):
-        named_llm(replace(ASKED, hf_config=path), source.known)
+        find_llm(replace(ASKED, hf_config=path), source.characterization)
 
 
 def test_the_config_of_a_measured_llm_asks_about_that_llm(source) -> None:
     config = ROOT / "resources" / "llms" / "llama-7b.json"
     asked = replace(ASKED, hf_config=config)
-    name, llm = named_llm(asked, source.known)
-    assert (name, llm) == ("llama-7b", source.known.llms["llama-7b"])
-    assert answers_from_points(asked, name, source.known)
+    name, llm = asked_llm_id(asked), find_llm(asked, source.characterization)
+    assert (name, llm) == ("llama-7b", source.characterization.llms["llama-7b"])
+    assert answers_from_points(asked, name, source.characterization)
     # Described, it may be asked about as it was not measured.
     other = replace(asked, dtype="fp8")
-    assert not answers_from_points(other, name, source.known)
-    assert named_llm(other, source.known)[1].weight_bytes < 0.6 * llm.weight_bytes
+    assert not answers_from_points(other, name, source.characterization)
+    assert find_llm(other, source.characterization).weight_bytes < 0.6 * llm.weight_bytes
 
 
 def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() -> None:
     requests = RequestLengths(Length(1500, 1500), Length(250, 250))
     asked = replace(ASKED, hf_config=None, requests=requests, sources=("archive:inferencex",))
-    known = find_source(asked).known
+    known = find_source(asked).characterization
     for llm_id, dtype, told in (
         ("meta-llama__Llama-3.1-70B", "fp8", "in fp8 and nvfp4: fp8 is assumed (--dtype chooses)"),
         ("Qwen__Qwen3-32B", "bf16", "in bf16 and fp8: bf16 is assumed (--dtype chooses)"),
     ):
         made, said = as_measured(replace(asked, llm_id=llm_id), known)
         assert made.dtype == dtype and told in said[0]
-        assert read_question(replace(asked, llm_id=llm_id.replace("__", "/"))).llm_id == llm_id
+        assert read_case(replace(asked, llm_id=llm_id.replace("__", "/"))).llm_id == llm_id
     one_way = known.points["precision"].where(known.points["llm_id"] != llm_id, "fp8")
     known = replace(known, points=known.points.assign(precision=one_way))
     made, said = as_measured(replace(asked, llm_id=llm_id), known)
@@ -112,10 +114,10 @@ def test_a_measured_llm_is_served_as_it_was_measured_and_the_answer_says_so() ->
 
 def test_a_name_with_a_precision_that_the_config_lacks_is_said() -> None:
     llm = load_llm(MISTRAL)
-    (line,) = named_otherwise(ASKED, "Mistral-7B-FP8", llm)
+    (line,) = note_named_precision(ASKED, "Mistral-7B-FP8", llm)
     assert "hf_quant_config.json" in line and "--dtype fp8" in line
-    assert named_otherwise(ASKED, "Mistral-7B", llm) == []
-    assert named_otherwise(replace(ASKED, dtype="fp8"), "Mistral-7B-FP8", llm) == []
+    assert note_named_precision(ASKED, "Mistral-7B", llm) == []
+    assert note_named_precision(replace(ASKED, dtype="fp8"), "Mistral-7B-FP8", llm) == []
 
 
 def table(folder: Path, text: str) -> Path:
@@ -129,14 +131,17 @@ def test_prices_replace_the_known_and_bring_new_profiles(source, tmp_path, separ
     rows = [("gpu_profile_id", "usd_per_hour"), ("2xH200-141GB", "9.5"), ("1xT4-16GB", "0.5")]
     path = table(tmp_path, "".join(separator.join(row) + "\n" for row in rows))
     wanted = ("2xH200-141GB", "1xT4-16GB", "1xA10-24GB")
-    profiles = find_candidates(source.known.profiles, wanted, path)
+    profiles = find_candidates(source.characterization.profiles, wanted, path)
     prices = {name: profile.usd_per_hour for name, profile in profiles.items()}
     assert prices == {"1xA10-24GB": 2.448, "1xT4-16GB": 0.5, "2xH200-141GB": 9.5}
     assert profiles["2xH200-141GB"].n_gpus == 2
     # Without names the table says what there is.
-    assert set(find_candidates(source.known.profiles, (), path)) == {"2xH200-141GB", "1xT4-16GB"}
+    assert set(find_candidates(source.characterization.profiles, (), path)) == {
+        "2xH200-141GB",
+        "1xT4-16GB",
+    }
     with pytest.raises(InputError, match="1xB60-24GB has no price"):
-        find_candidates(source.known.profiles, ("1xB60-24GB",), None)
+        find_candidates(source.characterization.profiles, ("1xB60-24GB",), None)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +177,8 @@ def test_a_wrong_price_or_probe_is_said_with_file_line_and_fix(source, tmp_path,
     path = table(tmp_path, f"gpu_profile_id,{columns}\n{row}\n")
     with pytest.raises(InputError) as raised:
         if is_probe:
-            read_probe(path, "new", source.known.profiles, (100.0, 51.0))
-        find_candidates(source.known.profiles, (), path)
+            read_probe(path, "new", source.characterization.profiles, (100.0, 51.0))
+        find_candidates(source.characterization.profiles, (), path)
     assert all(word in str(raised.value) for word in [str(path), *words]), raised.value
 
 
@@ -192,7 +197,9 @@ def test_a_wrong_price_or_probe_is_said_with_file_line_and_fix(source, tmp_path,
 )
 def test_a_probe_takes_any_latency(source, tmp_path, column, value, nttft_ms, itl_ms) -> None:
     path = table(tmp_path, f"gpu_profile_id,users,{column}\n1xT4-16GB,4,{value}\n")
-    (row,) = read_probe(path, "new", source.known.profiles, (100.0, 51.0)).to_dict("records")
+    (row,) = read_probe(path, "new", source.characterization.profiles, (100.0, 51.0)).to_dict(
+        "records"
+    )
     for name, wanted in (("nttft_ms", nttft_ms), ("itl_ms", itl_ms)):
         assert math.isnan(row[name]) if wanted is None else row[name] == pytest.approx(wanted)
 
@@ -208,7 +215,7 @@ def test_without_a_store_the_shipped_characterization_answers(source) -> None:
 
 def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    known = source.known
+    known = source.characterization
     setting = {"source": "measured", "workload_id": "chat", "scenario_id": "users"}
     point = {"llm_id": "mine", "gpu_profile_id": "1xT4-16GB", "variant_id": "default", "level": 1}
     lengths = {"mean_input_tokens": 50.0, "mean_output_tokens": 20.0}
@@ -227,7 +234,7 @@ def test_the_pipelines_own_store_answers_for_the_llms_it_knows(source, tmp_path,
     assert find_source(ASKED).origin == "shipped"
     assert find_source(replace(ASKED, sources=("archive:llm-pilot",))).origin == "shipped"
     # One LLM alone predicts no other: what ships counts beside it.
-    of_store = find_source(replace(ASKED, sources=("measured",))).known
+    of_store = find_source(replace(ASKED, sources=("measured",))).characterization
     assert of_store.source == "measured + archive:inferencex"
 
 
@@ -249,6 +256,7 @@ def test_a_source_that_cannot_answer_is_an_error(tmp_path, monkeypatch, change, 
 
 
 def test_an_llm_that_fits_nowhere_is_an_error_that_names_the_largest_profile(source) -> None:
-    huge = replace(source.known.llms["llama-13b"], n_parameters=10**12)
+    asked = replace(ASKED, hf_config=None, llm_id="huge")
+    huge = replace(source.characterization.llms["llama-13b"], n_parameters=10**12)
     with pytest.raises(InputError, match="no GPU profile can serve huge; 4xH100-80GB: the weights"):
-        subject_of(ASKED, "huge", huge, source, source.known.profiles)
+        Case(asked, asked, source, huge, source.characterization.profiles).excluded  # noqa: B018

@@ -9,7 +9,7 @@ import pytest
 from sextant.answer.words import headroom_lines, loss_words, next_words
 from sextant.ask.caveats import estimates
 from sextant.decide.decision import choose, weigh
-from sextant.decide.headroom import compare_options, measure_headroom
+from sextant.decide.headroom import LostReplica, compare_options, measure_headroom
 from sextant.decide.sizing import candidates, recommend_cheapest, size_replicas, u_max
 from sextant.facts.gpu import GPU, GPUProfile, token_prices
 from sextant.facts.slo import SLO
@@ -139,28 +139,28 @@ LIMITS = SLO("s", ttft_ms=500.0, itl_ms=25.0, percentile=50, users=12)
 
 def test_room_price_and_loss_of_users_by_hand():
     found = measure_headroom(CURVE, LIMITS, replicas=4, usd_per_hour=7.3)
-    assert (found["users_per_replica"], found["level_users"]) == (3, 4)
-    ttft, itl = found["limits"]
-    assert (ttft["metric"], ttft["latency_ms"], ttft["lo_ms"]) == ("ttft", 100.0, 90.0)
-    assert (ttft["headroom"], ttft["load"], ttft["is_most_tried"]) == (0.8, 32.0, True)
-    assert (itl["latency_ms"], itl["hi_ms"]) == (20.0, 21.0)
-    assert itl["headroom"] == pytest.approx(0.2)
-    assert (itl["load"], found["load"], found["is_most_tried"]) == (16.0, 16.0, False)
-    assert found["without_one"] == {"replicas": 3, "load": 12.0, "is_kept": True}
+    assert (found.users_per_replica, found.level_users) == (3, 4)
+    ttft, itl = found.limits
+    assert (ttft.metric, ttft.latency_ms, ttft.lo_ms) == ("ttft", 100.0, 90.0)
+    assert (ttft.headroom, ttft.load, ttft.is_most_tried) == (0.8, 32.0, True)
+    assert (itl.latency_ms, itl.hi_ms) == (20.0, 21.0)
+    assert itl.headroom == pytest.approx(0.2)
+    assert (itl.load, found.load, found.is_most_tried) == (16.0, 16.0, False)
+    assert found.to_dict()["without_one"] == {"replicas": 3, "load": 12.0, "is_kept": True}
     # By Little's law 4 users of 2.1 s: 1.905 requests/s, so 3 of them carry three quarters of it.
-    assert found["requests_per_s"] == pytest.approx(4 * 3 / 2.1)
+    assert found.requests_per_s == pytest.approx(4 * 3 / 2.1)
     # Each serves 4 users within the limits.
-    assert found["most_requests_per_s"] == pytest.approx(4 * 4 / 2.1)
-    assert found["usd_per_month"] == pytest.approx(5329)
+    assert found.most_requests_per_s == pytest.approx(4 * 4 / 2.1)
+    assert found.usd_per_month == pytest.approx(5329)
     by_hand = 7.3 / 3600 / (4 * 3 / 2.1) / 201 * 1e6
-    assert found["usd_per_million_tokens"] == pytest.approx(by_hand)
+    assert found.usd_per_million_tokens == pytest.approx(by_hand)
     ten = measure_headroom(CURVE, replace(LIMITS, users=10), replicas=3, usd_per_hour=7.3)
-    assert ten["users_per_replica"] == 4 and ten["requests_per_s"] == pytest.approx(10 / 2.1)
-    lines = headroom_lines(found, LIMITS.facts())
+    assert ten.users_per_replica == 4 and ten.requests_per_s == pytest.approx(10 / 2.1)
+    lines = headroom_lines(found, LIMITS)
     assert "A replica gets 3 users (judged at 4, the next load tried); 90% intervals" in lines[1]
-    none = {"lo_ms": None, "hi_ms": None}
-    unknown = found | {"limits": [row | none for row in found["limits"]]}
-    assert headroom_lines(unknown, LIMITS.facts())[1].endswith("the next load tried):")
+    rooms = [replace(room, lo_ms=None, hi_ms=None) for room in found.limits]
+    unknown = replace(found, limits=tuple(rooms))
+    assert headroom_lines(unknown, LIMITS)[1].endswith("the next load tried):")
     assert lines[2] == (
         "  TTFT 100 ms (90 to 120), limit 500 ms at p50: 80 % of room; at least 32 users, as no "
         "more than 8 users a replica were tried (20 more than asked)"
@@ -172,17 +172,17 @@ def test_a_rate_is_shared_by_the_replicas_that_are_left():
     slo = SLO("s", itl_ms=25.0, percentile=50, request_rate_rps=3.0)
     found = measure_headroom(CURVE, slo, replicas=2, usd_per_hour=2.0)
     # 1.5 requests/s take the second point, which carries 4 / 2.1.
-    assert (found["users_per_replica"], found["level_users"]) == (4, 4)
-    assert found["load"] == pytest.approx(2 * 4 / 2.1)
-    assert found["without_one"]["is_kept"] is False
-    assert found["requests_per_s"] == 3.0
+    assert (found.users_per_replica, found.level_users) == (4, 4)
+    assert found.load == pytest.approx(2 * 4 / 2.1)
+    assert found.without_one.is_kept is False
+    assert found.requests_per_s == 3.0
     said = "is not kept: the 1 left carries 1.9 requests/s within the limits, 63.5 % of the load"
-    assert loss_words(found, slo.facts()) == f"the SLO {said}"
-    assert measure_headroom(CURVE, slo, 1, 1.0)["without_one"] is None
+    assert loss_words(found, slo) == f"the SLO {said}"
+    assert measure_headroom(CURVE, slo, 1, 1.0).without_one is None
     # Of a simulated rate 134% of the load is not enough: a probability is said, and no share.
-    without = {"replicas": 3, "load": 40.2, "is_kept": False, "probability_met": 0.861}
     for replicas, verb in ((3, "keep"), (1, "keeps")):
-        said = loss_words({"without_one": without | {"replicas": replicas}}, {})
+        left = LostReplica(replicas, load=40.2, is_kept=False, probability_met=0.861)
+        said = loss_words(replace(found, without_one=left), slo)
         assert said == f"the {replicas} left {verb} the SLO with probability 0.86"
 
 
@@ -190,7 +190,7 @@ def test_the_price_at_which_another_option_wins():
     chosen = {"gpu_profile_id": "a", "replicas": 2, "usd_per_hour": 0.2}
     other = {"gpu_profile_id": "b", "replicas": 1, "users_per_replica": 8, "usd_per_hour": 0.3}
     found = compare_options(chosen, other)
-    assert (found["extra_usd_per_hour"], found["wins_below_usd_per_hour"]) == (0.1, 0.2)
+    assert (found.extra_usd_per_hour, found.wins_below_usd_per_hour) == (0.1, 0.2)
     said = "wins below 0.2 USD/h a replica (now 0.3, 33.3 % less)"
     assert next_words(found) == f"1 replica × b, 0.1 USD/h more; {said}"
 

@@ -12,23 +12,33 @@ from hypothesis import strategies as st
 
 from answers import explained, recommended
 from llm_configs import PUBLISHED
-from sextant.answer.answer import caution
-from sextant.recommend.document import headline, recommendation_document
-from sextant.answer.option import split_beaten
-from sextant.ask.candidates import subject_of
-from sextant.ask.forecast import Forecast, cliff, find_nearest, fit_to, forecast_of
-from sextant.recommend.options import choose_option, find_safest, list_changes, list_frontier, list_profiles
-from sextant.ask.question import Question, named_llm
+from sextant.answer.option import Option, split_beaten
+from sextant.ask.case import Case
+from sextant.ask.forecast import fit_predictor
+from sextant.ask.llm import find_llm
+from sextant.ask.question import Question
 from sextant.ask.source import Source, find_source
 from sextant.decide.decision import FAIR, LISTED, SAFE
 from sextant.facts.slo import SLO
 from sextant.law.roofline import Roofline
+from sextant.pages.blocks import as_text
 from sextant.pages.page import as_page
 from sextant.pages.words import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
 from sextant.predict.predictor import JointPredictor
 from sextant.predict.registry import PREDICTORS, Registration
+from sextant.recommend.document import headline, recommendation_document
+from sextant.recommend.evidence import nearest_measurements
+from sextant.recommend.options import (
+    choose_option,
+    cliff_notes,
+    find_safest,
+    list_changes,
+    list_frontier,
+    list_profiles,
+)
 from sextant.recommend.recommend import recommend_llm
+from sextant.recommend.weighing import Weighing, weigh_case
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
@@ -50,11 +60,23 @@ def source() -> Source:
     return find_source(ASKED)
 
 
+def case_of(question: Question, source: Source) -> Case:
+    llm = find_llm(question, source.characterization)
+    return Case(question, question, source, llm, source.characterization.profiles)
+
+
 @pytest.fixture(scope="module")
-def made(source) -> Forecast:
-    subject = subject_of(ASKED, *named_llm(ASKED, source.known), source, source.known.profiles)
-    model = Roofline(LIMITS, source.known.profiles, 42)
-    return forecast_of(model, fit_to(model, subject, LIMITS), subject, LIMITS)
+def weighing(source) -> Weighing:
+    case = case_of(ASKED, source)
+    model = Roofline(LIMITS, source.characterization.profiles, 42)
+    return weigh_case(fit_predictor(model, case, LIMITS).forecast(case, LIMITS))
+
+
+def asked(weighing: Weighing, **changes) -> Weighing:
+    """Return the same draws for a question with other fields; limits and load are its SLO."""
+    case = weighing.case.varied(changes)
+    forecast = replace(weighing.forecast, case=case, slo=case.question.slo)
+    return Weighing(forecast)
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +102,11 @@ def test_steps_that_a_load_test_had_prompts_wait_are_not_taken_for_the_engines()
     profile = "4xH200-141GB"
     asked = replace(ASKED, engine="trtllm", sources=("archive:inferencex-other-engines",))
     asked = replace(asked, requests=RequestLengths(Length(1024, 1024), Length(1024, 1024)))
-    known = find_source(asked).known
+    known = find_source(asked).characterization
     unsaid = replace(known, points=known.points.assign(wait_steps=np.nan))
-    found = [explained(replace(asked, known=each), profile, 32) for each in (known, unsaid)]
+    found = [
+        explained(replace(asked, characterization=each), profile, 32) for each in (known, unsaid)
+    ]
     waits = [{part["name"]: part["ms"] for part in each["nttft"]} for each in found]
     assert waits[0]["batching_ms"] < 0.5 * waits[1]["batching_ms"]
 
@@ -139,18 +163,26 @@ def test_a_prediction_has_all_that_a_person_needs(answer) -> None:
     assert "archive:llm-pilot (ships with Sextant): 10 LLMs × 14 GPU profiles" in text
 
 
-def test_a_doubtful_option_is_said_to_be_one_with_the_price_of_a_safe_one(answer) -> None:
-    safe = {"replicas": 7, "gpu_profile_id": "1xA100-40GB", "usd_per_hour": 28.68}
-    doubtful = answer | {"probability_met": 0.6, "safest": safe}
+def test_a_doubtful_option_is_said_to_be_one_with_the_price_of_a_safe_one() -> None:
+    answer = recommend_llm(ASKED)
+    safe = Option("1xA100-40GB", 7, None, 28.68)
+
+    def cautions(probability: float, safest: Option | None = safe, **changes) -> list[str]:
+        """Return the warnings that begin the text, where the option has this probability."""
+        chosen = answer.chosen._replace(probability_met=probability)
+        findings = replace(answer.findings, safest=safest)
+        doubtful = replace(answer, chosen=chosen, findings=findings, warnings=(), **changes)
+        lines = as_text(recommendation_document(doubtful)).splitlines()[1:]
+        return [line for line in lines if line.startswith("That is ")]
+
     only = "That is more likely than not; "
     safer = "0.9 takes 7 replicas × 1xA100-40GB = 28.68 USD/h"
-    assert caution(doubtful) == [f"{only}{safer} (--risk 0.1)"]
-    by_medians = doubtful | {"decision": "paper"}
-    assert caution(by_medians) == [f"{only}{safer} (--decision utility --risk 0.1)"]
-    (line,) = caution(doubtful | {"probability_met": 0.4, "safest": None})
+    assert cautions(0.6) == [f"{only}{safer} (--risk 0.1)"]
+    assert cautions(0.6, decision="paper") == [f"{only}{safer} (--decision utility --risk 0.1)"]
+    (line,) = cautions(0.4, safest=None)
     assert line.startswith("That is less likely than not; no option reaches 0.9")
-    assert caution(answer | {"probability_met": 0.9}) == []
-    assert caution(recommended(MEASURED)) == []
+    assert cautions(0.9) == []
+    assert "That is " not in recommended(MEASURED)["text"]
 
 
 def test_a_new_gpu_is_predicted_and_flagged(tmp_path) -> None:
@@ -166,26 +198,27 @@ def test_a_new_gpu_is_predicted_and_flagged(tmp_path) -> None:
     assert "1xL40S-48GB (GPU never measured)" in answer["text"]
 
 
-def test_a_probe_moves_the_prediction_towards_it(made, tmp_path) -> None:
+def test_a_probe_moves_the_prediction_towards_it(weighing, tmp_path) -> None:
     path = tmp_path / "probe.csv"
-    rows = [(users, 1.4 * made.at("2xA100-40GB", users)) for users in (1, 8, 32)]
+    rows = [
+        (users, 1.4 * weighing.forecast.latencies_at("2xA100-40GB", users)) for users in (1, 8, 32)
+    ]
     lines = [f"2xA100-40GB,{n},{row['nttft_ms']},{row['itl_ms']}" for n, row in rows]
     path.write_text("\n".join(["gpu_profile_id,users,nttft_ms,itl_ms", *lines]))
     answer = recommended(replace(ASKED, probe=path, gpu_profile_ids=("2xA100-40GB",)))
     load = answer["latency"]["users"]
-    assert answer["latency"]["itl_ms"] > 1.15 * made.at("2xA100-40GB", load)["itl_ms"]
+    predicted = weighing.forecast.latencies_at("2xA100-40GB", load)
+    assert answer["latency"]["itl_ms"] > 1.15 * predicted["itl_ms"]
     assert "another measurement on" in answer["text"]
 
 
-def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, made) -> None:
-    assert "(paged) were omitted by the source" in made.subject.excluded["1xV100-16GB"]
-    named = named_llm(ASKED, source.known)
-    asked = replace(ASKED, gpu_profile_ids=("1xV100-16GB",))
-    wanted = subject_of(asked, *named, source, source.known.profiles)
+def test_gpus_on_which_its_kind_was_left_out_are_offered_only_if_named(source, weighing) -> None:
+    assert "(paged) were omitted by the source" in weighing.case.excluded["1xV100-16GB"]
+    wanted = case_of(replace(ASKED, gpu_profile_ids=("1xV100-16GB",)), source)
     assert "1xV100-16GB" in wanted.candidates and "2xV100-16GB" not in wanted.candidates
     # Of an encoder-decoder some were measured there.
-    t5 = subject_of(
-        ASKED, "t5", source.known.llms["google__flan-t5-xl"], source, source.known.profiles
+    t5 = replace(
+        wanted, question=ASKED, configured_llm=source.characterization.llms["google__flan-t5-xl"]
     )
     assert "1xV100-16GB" in t5.candidates
 
@@ -218,13 +251,13 @@ def test_any_predictor_that_draws_can_be_asked_for_a_risk(monkeypatch) -> None:
     assert bolder["probability_met"] >= 0.1
 
 
-def test_a_smaller_risk_never_costs_less(made) -> None:
-    options = made.options()
+def test_a_smaller_risk_never_costs_less(weighing) -> None:
+    options = weighing.options()
     prices = []
     for risk in (0.5, 0.2, 0.1, 0.01):
-        chosen = choose_option(made, options, LIMITS, "utility", risk)
-        assert chosen["probability_met"] >= 1 - risk
-        prices.append(chosen["usd_per_hour"])
+        chosen = choose_option(asked(weighing, risk=risk), options)
+        assert chosen.probability_met >= 1 - risk
+        prices.append(chosen.usd_per_hour)
     assert prices == sorted(prices)
 
 
@@ -247,40 +280,37 @@ def test_a_probability_is_rounded_down_and_its_words_agree_with_it() -> None:
     )
 )
 def test_what_another_beats_is_not_listed(pairs) -> None:
-    rows = [{"usd_per_hour": usd, "probability_met": chance} for usd, chance in pairs]
+    rows = [Option(None, None, None, usd, chance) for usd, chance in pairs]
     kept, beaten = split_beaten(rows)
     assert sorted(map(id, [*kept, *beaten])) == sorted(map(id, rows))
 
     def beats(one, other) -> bool:
-        keys = [
-            (-each["usd_per_hour"], shown_chance(each["probability_met"])) for each in (one, other)
-        ]
+        keys = [(-each.usd_per_hour, shown_chance(each.probability_met)) for each in (one, other)]
         return keys[0] != keys[1] and all(a >= b for a, b in zip(*keys, strict=True))
 
-    known = [row for row in kept if None not in row.values()]
+    known = [row for row in kept if None not in (row.usd_per_hour, row.probability_met)]
     assert not any(beats(one, other) for one in known for other in known)
-    lowest = min((row["usd_per_hour"] for row in known), default=0)
+    lowest = min((row.usd_per_hour for row in known), default=0)
     for row in beaten:
-        is_far = row["probability_met"] <= FAIR and row["usd_per_hour"] >= 10 * lowest
+        is_far = row.probability_met <= FAIR and row.usd_per_hour >= 10 * lowest
         assert is_far or any(beats(one, row) for one in known)
-    assert all(row["probability_met"] > FAIR or row["usd_per_hour"] < 10 * lowest for row in known)
+    assert all(row.probability_met > FAIR or row.usd_per_hour < 10 * lowest for row in known)
 
 
-def test_no_option_is_an_answer_of_its_own(made) -> None:
-    impossible = replace(LIMITS, itl_ms=0.001)
-    options = made.options(impossible)
-    chosen = choose_option(made, options, impossible, "utility", 0.1)
-    assert chosen["gpu_profile_id"] is None and chosen["probability_met"] is None
-    text = headline(chosen | {"basis": "roofline", "risk": 0.1, "slo": impossible.facts()})
-    assert text == (
+def test_no_option_is_an_answer_of_its_own(weighing) -> None:
+    impossible = asked(weighing, slo=replace(LIMITS, itl_ms=0.001), risk=0.1)
+    options = impossible.options()
+    chosen = choose_option(impossible, options)
+    assert chosen.gpu_profile_id is None and chosen.probability_met is None
+    answer = recommend_llm(impossible.case.question)
+    assert headline(answer) == (
         "mistral-7b: no GPU profile meets both limits with probability 0.9 or more "
         "(predicted by roofline)"
     )
-    made = replace(made, slo=impossible)
-    rows = list_profiles(made, options, None, chosen)
-    assert {row["status"] for row in rows} == {"too_slow", "does_not_fit"}
-    slow = [row for row in rows if row["status"] == "too_slow"]
-    assert all(row["limit_ratio"] == row["itl_ratio"] > 1000 for row in slow)
+    rows = list_profiles(impossible, options, chosen)
+    assert {row.status for row in rows} == {"too_slow", "does_not_fit"}
+    slow = [row.misses for row in rows if row.status == "too_slow"]
+    assert all(misses.limit_ratio == misses.ratios["itl"] > 1000 for misses in slow)
     assert find_safest(options, chosen) is None and list_frontier(options) == []
 
 
@@ -313,75 +343,79 @@ def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -
     assert json.loads(json.dumps(answer, allow_nan=False)) == answer
 
 
-def test_on_the_frontier_more_money_buys_more_probability_and_nothing_is_overloaded(made) -> None:
-    options = made.options()
+def test_on_the_frontier_more_money_buys_more_probability_and_nothing_is_overloaded(
+    weighing,
+) -> None:
+    options = weighing.options()
     rows = list_frontier(options)
     for cheaper, dearer in pairwise(rows):
-        assert cheaper["usd_per_hour"] < dearer["usd_per_hour"]
-        assert cheaper["probability_met"] < dearer["probability_met"]
+        assert cheaper.usd_per_hour < dearer.usd_per_hour
+        assert cheaper.probability_met < dearer.probability_met
     most = dict(zip(options["gpu_profile_id"], options["users_hi"], strict=True))
     for some in (options, options.assign(probability_met=0.9)):
         rows = list_frontier(some)
-        assert rows and all(row["users_per_replica"] <= most[row["gpu_profile_id"]] for row in rows)
+        assert rows and all(row.users_per_replica <= most[row.gpu_profile_id] for row in rows)
 
 
-def test_of_each_profile_the_cheapest_safe_option_is_shown(made) -> None:
-    options = made.options()
-    sure = choose_option(made, options, LIMITS, "utility", 0.1)
-    rows = list_profiles(made, options, 0.1, sure)
-    meeting = [row for row in rows if row["status"] == "meets"]
-    assert [row["usd_per_hour"] for row in meeting] == sorted(r["usd_per_hour"] for r in meeting)
+def test_of_each_profile_the_cheapest_safe_option_is_shown(weighing) -> None:
+    options = weighing.options()
+    careful = asked(weighing, risk=0.1)
+    rows = list_profiles(careful, options, choose_option(careful, options))
+    meeting = [row for row in rows if row.status == "meets"]
+    assert [row.usd_per_hour for row in meeting] == sorted(r.usd_per_hour for r in meeting)
     for row in meeting:
-        own = options[options["gpu_profile_id"] == row["gpu_profile_id"]]
+        own = options[options["gpu_profile_id"] == row.gpu_profile_id]
         safe = own[own["probability_met"] >= 0.9]
-        assert row["usd_per_hour"] == safe["usd_per_hour"].min()
+        assert row.usd_per_hour == safe["usd_per_hour"].min()
     # An answer of less certainty is in the list too, and is not beaten there.
-    chosen = choose_option(made, options, LIMITS, "utility", 0.5)
-    kept, _ = split_beaten(list_profiles(made, options, None, chosen))
-    assert chosen["probability_met"] < 0.9
-    (own,) = (row for row in kept if row["gpu_profile_id"] == chosen["gpu_profile_id"])
-    assert own["replicas"] == chosen["replicas"]
+    chosen = choose_option(asked(weighing, risk=0.5), options)
+    kept, _ = split_beaten(list_profiles(weighing, options, chosen))
+    assert chosen.probability_met < 0.9
+    (own,) = (row for row in kept if row.gpu_profile_id == chosen.gpu_profile_id)
+    assert own.option.replicas == chosen.replicas
 
 
-def test_the_papers_decision_takes_medians_for_the_truth(made) -> None:
-    options = made.options()
-    chosen = choose_option(made, options, LIMITS, "paper", None)
-    X, medians = made.draws.X, made.draws.summary()
-    own = X["gpu_profile_id"] == chosen["gpu_profile_id"]
+def test_the_papers_decision_takes_medians_for_the_truth(weighing) -> None:
+    chosen = choose_option(asked(weighing, decision="paper"), weighing.options())
+    X, medians = weighing.draws.X, weighing.draws.summary()
+    own = X["gpu_profile_id"] == chosen.gpu_profile_id
     meets = (medians["itl_ms"] <= 50) & (medians["nttft_ms"] <= 100) & own
     served = X.loc[meets, "users"].max()
-    assert chosen["replicas"] == -(-200 // served)
-    assert 0 < chosen["probability_met"] <= 1
+    assert chosen.replicas == -(-200 // served)
+    assert 0 < chosen.probability_met <= 1
 
 
-def test_other_promises_are_decided_anew(made) -> None:
-    chosen = choose_option(made, made.options(), LIMITS, "utility", 0.1)
-    rows = {row["change"]: row for row in list_changes(made, "utility", 0.1)}
-    assert len(rows) == 4
-    assert rows["twice the load"]["usd_per_hour"] >= chosen["usd_per_hour"]
-    assert rows["limits × 1.25"]["usd_per_hour"] <= chosen["usd_per_hour"]
+def test_other_limits_and_loads_have_decisions_of_their_own(weighing) -> None:
+    careful = asked(weighing, risk=0.1)
+    chosen = choose_option(careful, careful.options())
+    options = {change.name: change.option for change in list_changes(careful)}
+    assert len(options) == 4
+    assert options["twice the load"].usd_per_hour >= chosen.usd_per_hour
+    assert options["limits × 1.25"].usd_per_hour <= chosen.usd_per_hour
     # What no SLO may ask for is left out.
-    most = replace(made, slo=replace(LIMITS, users=10**8))
-    assert "twice the load" not in {row["change"] for row in list_changes(most, "paper", None)}
+    most = asked(weighing, slo=replace(LIMITS, users=10**8), decision="paper")
+    assert "twice the load" not in {change.name for change in list_changes(most)}
 
 
-def test_an_answer_says_where_looser_limits_halve_the_price(made) -> None:
-    (row,) = [row for row in list_changes(made, "utility", 0.1) if row["change"] == "limits × 1.25"]
-    usd = row["usd_per_hour"]
-    (said,) = cliff([row], row | {"usd_per_hour": 2 * usd})
-    assert said.startswith(f"Limits a quarter looser cost half or less: {row['replicas']} × ")
+def test_an_answer_says_where_looser_limits_halve_the_price(weighing) -> None:
+    changes = list_changes(asked(weighing, risk=0.1))
+    (change,) = [change for change in changes if change.name == "limits × 1.25"]
+    usd = change.option.usd_per_hour
+    (said,) = cliff_notes([change], change.option._replace(usd_per_hour=2 * usd))
+    replicas = change.option.replicas
+    assert said.startswith(f"Limits a quarter looser cost half or less: {replicas} × ")
     assert f" = {usd:.2f} USD/h, with probability " in said
-    assert cliff([row], row | {"usd_per_hour": 1.9 * usd}) == []
-    assert cliff([row], row | {"usd_per_hour": None}) == []
+    assert cliff_notes([change], change.option._replace(usd_per_hour=1.9 * usd)) == []
+    assert cliff_notes([change], Option()) == []
 
 
-def test_the_nearest_measurement_is_of_the_same_kind_and_size(made) -> None:
-    first, second = find_nearest(made.subject, "1xA100-40GB", LIMITS)
-    assert (first["llm_id"], first["users_per_replica"]) == ("llama-7b", 32)
-    assert first["is_executed_alike"] and second["is_executed_alike"]
+def test_the_nearest_measurement_is_of_the_same_kind_and_size(weighing) -> None:
+    first, second = nearest_measurements(weighing.case, "1xA100-40GB", LIMITS)
+    assert (first.llm_id, first.users_per_replica) == ("llama-7b", 32)
+    assert first.is_executed_alike and second.is_executed_alike
     # Of its kind nothing ran there.
-    (only,) = find_nearest(made.subject, "1xV100-16GB", LIMITS)
-    assert only["llm_id"] == "google__flan-t5-xl" and not only["is_executed_alike"]
+    (only,) = nearest_measurements(weighing.case, "1xV100-16GB", LIMITS)
+    assert only.llm_id == "google__flan-t5-xl" and not only.is_executed_alike
 
 
 def test_what_lies_outside_is_named(source, tmp_path) -> None:
@@ -400,7 +434,10 @@ def test_what_lies_outside_is_named(source, tmp_path) -> None:
 def test_the_page_stands_alone_and_escapes_every_name() -> None:
     nasty = "<script>alert(1)</script>"
     answer = recommend_llm(ASKED)
-    rows = [row | {"gpu_profile_id": nasty} for row in answer.alternatives]
+    rows = [
+        replace(row, option=row.option._replace(gpu_profile_id=nasty))
+        for row in answer.alternatives
+    ]
     page = as_page(recommendation_document(replace(answer, llm_id=nasty, alternatives=rows)))
     assert "<script" not in page and "&lt;script&gt;" in page
     # The namespaces of SVG are names, not links.

@@ -18,7 +18,7 @@ from sextant.law.fact_rows import fact_rows, fill_undrafted
 from sextant.law.posterior import columns_of
 from sextant.law.terms import LAW, step_law
 from sextant.points.frame import IDENTIFIERS, LENGTHS, FactTables
-from sextant.recommend.ways import Way, can_run, ways_of
+from sextant.recommend.ways import Way, can_run, speculation_way, ways_of
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
@@ -182,7 +182,7 @@ def test_ways_are_those_that_a_question_leaves_open_and_a_gpu_has():
     nvfp4 = Way("", {"dtype": "nvfp4"}, "")
     assert can_run(profile_of_id("1xB200-180GB"), nvfp4)
     assert not can_run(H200, nvfp4)
-    assert can_run(H200, speculation(2))
+    assert can_run(H200, speculation_way(2))
 
 
 def test_another_way_to_serve_is_offered_where_it_is_cheaper(tmp_path, monkeypatch):

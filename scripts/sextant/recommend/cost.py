@@ -18,8 +18,8 @@ from sextant.points import frame
 from sextant.predict.draws import INTERVAL, JOULES
 from sextant.recommend.recommendation import (
     NO_ENERGY,
-    Energy,
     EnergyAnswer,
+    EnergyPerToken,
     Interval,
     PredictedOutcome,
     ReplicaForecast,
@@ -201,7 +201,7 @@ def fit_energy(forecast: Forecast) -> "EnergyLaw | None":
 
 def energy_by_profile(
     forecast: Forecast, law: "EnergyLaw | None", users_by_profile: dict[str, int]
-) -> dict[str, Energy]:
+) -> dict[str, EnergyPerToken]:
     """Return joules per output token of a replica with these users, by GPU profile.
 
     Nothing where the source has no energy, None where the device has no TDP.
@@ -222,7 +222,7 @@ def energy_by_profile(
     facts = frame.FactTables(case.llms, case.gpu_profiles)
     rows = frame_rows(law.predict(asked, facts, itl_ms, SEED))
     return {
-        profile_id: Energy(*(row[name] for name in JOULES))
+        profile_id: EnergyPerToken(*(row[name] for name in JOULES))
         for profile_id, row in zip(users_by_profile, rows, strict=True)
     }
 

@@ -33,7 +33,7 @@ class UsersServed(NamedTuple):
     hi: int
 
 
-class Energy(NamedTuple):
+class EnergyPerToken(NamedTuple):
     """Joules per output token, of all devices: median and 90% interval."""
 
     j_per_token: float | None = None
@@ -45,14 +45,14 @@ class Energy(NamedTuple):
         return dict(zip(JOULES, self, strict=True))
 
 
-NO_ENERGY = Energy()
+NO_ENERGY = EnergyPerToken()
 
 
 @dataclass(frozen=True)
 class EnergyAnswer:
     """What a replica draws at its load, and what that rests on."""
 
-    energy: Energy
+    energy: EnergyPerToken
     n_llms: int
     """LLMs whose energy was measured."""
     sources: Sequence[str]
@@ -170,7 +170,7 @@ class PredictedOutcome(ProfileOutcome):
     replicas_lo: float | None = None
     """Ends of the 90% interval of the replicas that are needed; None: more than are tried."""
     replicas_hi: float | None = None
-    energy: Energy = NO_ENERGY
+    energy: EnergyPerToken = NO_ENERGY
 
     def to_dict(self) -> dict[str, Any]:
         """Return its row in the JSON."""
