@@ -187,7 +187,7 @@ def case(
     minute_s: float,
 ) -> list[dict]:
     """Return the rows of one LLM, profile and demand."""
-    traffic, profile = TraceTraffic(demand, target.window_s), offered.profiles[profile_id]
+    traffic, profile = TraceTraffic(demand, target.window_s), offered.case.gpu_profiles[profile_id]
     known = slice(0, len(laws.laws) - N_TRUE_DRAWS)
     server = simulated_server(profile, laws.schedulers[known], laws.laws[known])
     rate_rps = closed_rate(laws, demand, slo)
