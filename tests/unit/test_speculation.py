@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from sextant.answer.ways import speculation
 
 from answers import recommended
 from sextant.ask.question import Question
