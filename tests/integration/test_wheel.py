@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,10 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (wheel,) = folder.glob("sextant_llm-*.whl")
     assert wheel.stat().st_size < 2_000_000
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    library = [path for path in (ROOT / "scripts" / "sextant").rglob("*") if path.is_file()]
+    names = {path.relative_to(ROOT / "scripts").as_posix() for path in library}
+    assert {name for name in names if not name.endswith(".pyc")} <= shipped  # templates and SQL too
 
     run(sys.executable, "-m", "venv", folder / "venv", folder=folder)
     lock = ROOT / "requirements.lock"
