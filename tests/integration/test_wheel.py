@@ -35,10 +35,8 @@ def run(*command: object, folder: Path) -> str:
 def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the programs of an environment that has the wheel alone."""
     folder = tmp_path_factory.mktemp("environment")
-    pip = ("pip", "--quiet", "--disable-pip-version-check")
-    run(
-        sys.executable, "-m", *pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT, folder=folder
-    )
+    pip = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+    run(sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT, folder=folder)
     (wheel,) = folder.glob("sextant_llm-*.whl")
     assert wheel.stat().st_size < 2_000_000
     shipped = set(zipfile.ZipFile(wheel).namelist())
