@@ -12,7 +12,7 @@ from command import sextant
 from html_page import Page, figure_texts
 from sextant.ask.traffic import DrawnTraffic
 from sextant.base.errors import InputError
-from sextant.capacity.answer import CapacityOutcome, WindowsSummary
+from sextant.capacity.answer import AloneResults, CapacityOutcome, WindowsSummary
 from sextant.capacity.document import missed_words, outcome_cells
 from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
 from sextant.cli.options import AskedOptions
@@ -252,8 +252,7 @@ def test_one_window_and_one_request_are_written_as_one() -> None:
         gpu_profile_id="1xg",
         status="refused",
         is_gpu_measured=True,
-        n_refused=1,
-        refused_share=0.5,
+        alone=AloneResults(n_refused=1, refused_share=0.5),
     )
     said = outcome_cells(refused)[-1]
     assert "1 request (up to 50 % of the requests of a window)" in said

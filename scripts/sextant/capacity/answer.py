@@ -1,7 +1,7 @@
 """The answer of `sextant capacity`: types, and their JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,20 @@ from sextant.decide.windows import Judged, Target
 from sextant.facts.slo import SLO
 from sextant.facts.startup import Startup
 from sextant.workload.requests import RequestStream
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneResults:
+    """The results if each request were alone on a replica: no number of replicas does better."""
+
+    n_refused: int | None = None
+    """Requests that fail even so."""
+    refused_share: float | None = None
+    """The largest share of them in a window."""
+    alone_limit: str | None = None
+    """The limit that these requests come nearest to, or break."""
+    alone_ratio: float | None = None
+    """Their latency over it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +49,7 @@ class CapacityOutcome:
     """The mean rate of such traffic that each replica serves."""
     binds: str | None = None
     """What keeps a replica from more: `limits`, `compute`, `kv_cache` or `batch`."""
-    n_refused: int | None = None
-    """Requests that fail even alone on a replica."""
-    refused_share: float | None = None
-    """The largest share of them in a window."""
-    alone_limit: str | None = None
-    """The limit that requests alone come nearest to, or break."""
-    alone_ratio: float | None = None
-    """Their latency over it."""
+    alone: AloneResults = field(default_factory=AloneResults)
     kv_tokens: int | None = None
     reason: str | None = None
     """Why the LLM does not fit."""
@@ -50,7 +57,8 @@ class CapacityOutcome:
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> "CapacityOutcome":
         """Return the outcome of a row of table `capacity`, which lacks some columns."""
-        return cls(**{field.name: row[field.name] for field in fields(cls) if field.name in row})
+        alone = AloneResults(**_columns(AloneResults, row))
+        return cls(**_columns(cls, row), alone=alone)
 
     @property
     def option(self) -> Option:
@@ -63,7 +71,14 @@ class CapacityOutcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its row in the JSON."""
-        return asdict(self)
+        facts: dict[str, Any] = asdict(self)
+        alone: dict[str, Any] = facts.pop("alone")
+        return facts | alone
+
+
+def _columns(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row that are fields of a type."""
+    return {column.name: row[column.name] for column in fields(kind) if column.name in row}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from sextant.ask.api_prices import ApiComparison, Billed, OwnDeployment, compare
 from sextant.ask.laws import CaseLaws, find_laws, server_laws
 from sextant.ask.traffic import demand_notes
 from sextant.capacity.answer import (
+    AloneResults,
     CapacityAnswer,
     CapacityFindings,
     CapacityOutcome,
@@ -154,10 +155,12 @@ def _outcome(profile_id: str, sized: _Sized) -> CapacityOutcome:
         replicas_hi=high,
         rate_at_slo_rps=None if sizing.rate_rps == np.inf else sizing.rate_rps,
         binds=sizing.binds,
-        n_refused=sizing.n_failed_alone,
-        refused_share=sizing.failed_share_alone,
-        alone_limit=worst,
-        alone_ratio=sizing.alone.get(worst or ""),
+        alone=AloneResults(
+            n_refused=sizing.n_failed_alone,
+            refused_share=sizing.failed_share_alone,
+            alone_limit=worst,
+            alone_ratio=sizing.alone.get(worst or ""),
+        ),
         kv_tokens=sized.laws.servers[profile_id].schedulers[0].kv_tokens,
         is_gpu_measured=sized.laws.case.is_gpu_measured(profile_id),
     )

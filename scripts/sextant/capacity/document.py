@@ -278,8 +278,8 @@ def _chance(probability: float | None) -> str:
 
 def _why(outcome: CapacityOutcome) -> str:
     """Return why a GPU profile needs these replicas, or is no option."""
-    limit = METRICS.get(outcome.alone_limit or "")
-    ratio = outcome.alone_ratio or 0.0
+    limit = METRICS.get(outcome.alone.alone_limit or "")
+    ratio = outcome.alone.alone_ratio or 0.0
     match outcome.status:
         case "does_not_fit":
             return str(outcome.reason)
@@ -298,7 +298,7 @@ def _why(outcome: CapacityOutcome) -> str:
     if outcome.status == "unsure":
         cause = f"{limit} of requests alone, {number(ratio)} times its limit at the likeliest law, "
         cause += "is above it in more draws than the risk allows: raise it, or --risk"
-        return f"{serves}; {_too_long_words(outcome) if outcome.n_refused else cause}"
+        return f"{serves}; {_too_long_words(outcome) if outcome.alone.n_refused else cause}"
     binds = f" ({_BINDS[outcome.binds]})" if outcome.binds in _BINDS else ""
     low = outcome.replicas_lo
     high = outcome.replicas_hi
@@ -308,9 +308,9 @@ def _why(outcome: CapacityOutcome) -> str:
 
 
 def _too_long_words(outcome: CapacityOutcome) -> str:
-    share = f"up to {percent(outcome.refused_share)} of the requests of a window"
+    share = f"up to {percent(outcome.alone.refused_share)} of the requests of a window"
     return (
-        f"{plural(outcome.n_refused or 0, 'request')} ({share}) beyond its context or KV cache, or "
+        f"{plural(outcome.alone.n_refused or 0, 'request')} ({share}) beyond its context or KV cache, or "
         "timed out even alone: raise --max-failed, --max-model-len, the memory or --timeout-s"
     )
 

@@ -86,69 +86,75 @@ def expect_rate(weighing: Weighing, chosen: Option) -> tuple[ReplicaForecast, He
     profile_id = str(chosen.gpu_profile_id)
     replicas = chosen.replicas or 1
     latencies_ms = sizer.latencies(slo, profile_id, replicas)
-    needs = sizer.needed(slo, [profile_id])[profile_id]
-    users = max(round(float(np.median(latencies_ms["in_flight"]))), 1)
+    needs = sizer.needed(slo, [profile_id])[profile_id].to_numpy()
     most_rps = sizer.most_rps(slo, profile_id, replicas)
-    is_met = (needs <= replicas).to_numpy()
 
     intervals = {}
-    rooms = []
     for metric, limit in slo.limits.items():
         # Where these replicas are enough because a lesser device's are, no latency is above it.
         values = latencies_ms[metric]
-        values = np.where(is_met, np.minimum(values, limit.limit_ms), values)
+        values = np.where(needs <= replicas, np.minimum(values, limit.limit_ms), values)
         low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
         intervals[metric] = Interval(median, low, high)
+    ratios = {
+        metric: interval.median / slo.limits[metric].limit_ms
+        for metric, interval in intervals.items()
+    }
+    forecast = ReplicaForecast(
+        users=max(round(float(np.median(latencies_ms["in_flight"]))), 1),
+        latencies_ms=intervals,
+        ratios=ratios,
+        requests_per_s=slo.load / replicas,
+        binding_limit=worst_metric(ratios),
+        load=slo.load / replicas,
+        load_median=most_rps,
+    )
+    return forecast, _rate_headroom(weighing, chosen, forecast, needs)
+
+
+def _rate_headroom(
+    weighing: Weighing, chosen: Option, forecast: ReplicaForecast, needs: np.ndarray
+) -> Headroom:
+    """Return the headroom of replicas at a simulated rate; `needs` are the replicas by draw."""
+    slo = weighing.slo
+    replicas = chosen.replicas or 1
+    most = replicas * forecast.load_median
+    rooms = []
+    for metric, limit in slo.limits.items():
+        latency_ms = forecast.latencies_ms[metric]
         rooms.append(
             LimitRoom(
                 metric,
                 limit.limit_ms,
                 limit.percentile,
-                median,
-                low,
-                high,
-                headroom=1 - median / limit.limit_ms,
-                load=replicas * most_rps,
+                latency_ms.median,
+                latency_ms.lo,
+                latency_ms.hi,
+                headroom=1 - latency_ms.median / limit.limit_ms,
+                load=most,
                 is_most_tried=False,
             )
         )
-    ratios = {
-        metric: interval.median / slo.limits[metric].limit_ms
-        for metric, interval in intervals.items()
-    }
-    load_each = slo.load / replicas
-    forecast = ReplicaForecast(
-        users=users,
-        latencies_ms=intervals,
-        ratios=ratios,
-        requests_per_s=load_each,
-        binding_limit=worst_metric(ratios),
-        load=load_each,
-        load_median=most_rps,
-    )
     left = replicas - 1
-    probability_left = probability_of((needs <= left).sum(), len(needs))
+    probability_left = float(probability_of((needs <= left).sum(), len(needs)))
+    left_load = left * forecast.load_median
+    without_one = LostReplica(left, left_load, probability_left >= SAFE, probability_left)
     usd = chosen.usd_per_hour or 0.0
     lengths = weighing.case.lengths[0].tolist()
-    headroom = Headroom(
-        users_per_replica=users,
-        level_users=users,
+    return Headroom(
+        users_per_replica=forecast.users,
+        level_users=forecast.users,
         limits=tuple(rooms),
-        load=replicas * most_rps,
+        load=most,
         is_most_tried=False,
         is_open=False,
-        without_one=LostReplica(
-            left, left * most_rps, bool(probability_left >= SAFE), float(probability_left)
-        )
-        if left
-        else None,
+        without_one=without_one if left else None,
         requests_per_s=slo.load,
-        most_requests_per_s=replicas * most_rps,
+        most_requests_per_s=most,
         usd_per_hour=usd,
         usd_per_month=HOURS_PER_MONTH * usd,
         usd_per_million_tokens=token_prices(usd, slo.load, lengths)[0],
     )
-    return forecast, headroom
 
 
 def price_tokens(weighing: Weighing, chosen: Option, replica: ReplicaForecast) -> TokenCost:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -48,6 +49,9 @@ from sextant.recommend.recommendation import (
 )
 from sextant.recommend.ways import Place, as_likely, other_ways, weigh_way
 from sextant.recommend.weighing import Weighing, weigh_case
+
+if TYPE_CHECKING:
+    from sextant.law.energy import Energy as EnergyLaw
 
 _FEW_USERS = 8
 """Users of a replica at which drafts are compared where no replica serves a request rate."""
@@ -141,44 +145,11 @@ def _answer(
         lengths = case.lengths[0]
         api = api_comparison(case, chosen, decision.options, decision.headroom, lengths)
 
-    unmeasured, unmeasured_notes = _on_unmeasured_gpus(decision, fitted)
-    pools = _separate_pools(weighing)
-    changes = list_changes(weighing)
     energy_law = fit_energy(weighing.forecast)
+    unmeasured = _on_unmeasured_gpus(decision, fitted)
+    findings = _findings(decision, fitted, gains, unmeasured.options, energy_law)
     outcomes = list_profiles(weighing, decision.options, chosen)
-    cost = energy = None
-    evidence: list[NearMeasurement] = []
-    if decision.replica is not None:
-        profile_id = str(chosen.gpu_profile_id)
-        cost = price_tokens(weighing, chosen, decision.replica)
-        users = decision.replica.users
-        energy = answer_energy(weighing.forecast, energy_law, profile_id, users)
-        evidence = nearest_measurements(case, profile_id, question.slo)
-    findings = Findings(
-        latency=decision.replica,
-        cost=cost,
-        energy=energy,
-        evidence=evidence,
-        frontier=list_frontier(decision.options, question.risk),
-        unmeasured=unmeasured,
-        ways=other_ways(weighing, fitted, chosen, decision.place),
-        drafting=gains,
-        pools=pools,
-        nearest_miss=decision.nearest_miss,
-        safest=find_safest(decision.options, chosen),
-        sensitivity=changes,
-        best_probe=best_probe(weighing.draws, case.gpu_profiles, [question.slo]),
-    )
     calibration = weighing.forecast.calibration
-    notes = [
-        *_basis_notes(weighing, fitted, clauses),
-        *drafting_notes(question, gains),
-        *unmeasured_notes,
-        *([pools_note(pools, chosen)] if _asks_for_pools(weighing) else []),
-        *_rate_notes(decision),
-        *cliff_notes(changes, chosen),
-        *no_api_note(question, chosen, api),
-    ]
     return PredictedRecommendation(
         llm_id=case.llm_id,
         basis=question.predictor,
@@ -189,7 +160,15 @@ def _answer(
         risk=question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
-        warnings=notes,
+        warnings=[
+            *_basis_notes(weighing, fitted, clauses),
+            *drafting_notes(question, gains),
+            *unmeasured.notes,
+            *([pools_note(findings.pools, chosen)] if _asks_for_pools(weighing) else []),
+            *_rate_notes(decision),
+            *cliff_notes(findings.sensitivity, chosen),
+            *no_api_note(question, chosen, api),
+        ],
         serving=case.serving,
         headroom=decision.headroom,
         api=api,
@@ -202,6 +181,43 @@ def _answer(
         outside=clauses,
         contradictions=calibration.contradictions() if calibration else [],
         findings=findings,
+    )
+
+
+def _findings(
+    decision: _Decision,
+    fitted: Fitted,
+    gains: Sequence[DraftGain],
+    unmeasured: Sequence[Option],
+    energy_law: "EnergyLaw | None",
+) -> Findings:
+    """Return what else can be said of a decision."""
+    weighing = decision.weighing
+    case = weighing.case
+    slo = case.question.slo
+    chosen = decision.chosen
+    cost = energy = None
+    evidence: list[NearMeasurement] = []
+    if decision.replica is not None:
+        profile_id = str(chosen.gpu_profile_id)
+        cost = price_tokens(weighing, chosen, decision.replica)
+        users = decision.replica.users
+        energy = answer_energy(weighing.forecast, energy_law, profile_id, users)
+        evidence = nearest_measurements(case, profile_id, slo)
+    return Findings(
+        latency=decision.replica,
+        cost=cost,
+        energy=energy,
+        evidence=evidence,
+        frontier=list_frontier(decision.options, case.question.risk),
+        unmeasured=unmeasured,
+        ways=other_ways(weighing, fitted, chosen, decision.place),
+        drafting=gains,
+        pools=_separate_pools(weighing),
+        nearest_miss=decision.nearest_miss,
+        safest=find_safest(decision.options, chosen),
+        sensitivity=list_changes(weighing),
+        best_probe=best_probe(weighing.draws, case.gpu_profiles, [slo]),
     )
 
 
@@ -238,7 +254,14 @@ def _rate_notes(decision: _Decision) -> list[str]:
     return rate_notes(sizer, slo, has_no_answer and is_one_draw_away)
 
 
-def _on_unmeasured_gpus(decision: _Decision, fitted: Fitted) -> tuple[list[Option], list[str]]:
+class _Unmeasured(NamedTuple):
+    """Options on GPUs that nobody measured, and what to say of them."""
+
+    options: list[Option]
+    notes: list[str]
+
+
+def _on_unmeasured_gpus(decision: _Decision, fitted: Fitted) -> _Unmeasured:
     """Return options on GPUs that nobody measured, and what to say of them.
 
     They are weighed separately, so that the answer does not depend on them.
@@ -256,19 +279,19 @@ def _on_unmeasured_gpus(decision: _Decision, fitted: Fitted) -> tuple[list[Optio
     }
     options = weigh_way(case.varied({}, gpu_profiles), fitted, weighing.sizer, below_usd)
     if options is None:
-        return [], []
+        return _Unmeasured([], [])
     best = as_likely(options, chosen, case.question.risk)
     listed = options[options["probability_met"] >= FAIR]
     frontier = list_frontier(listed, case.question.risk)
     if best.usd_per_hour is None or (chosen_usd is not None and best.usd_per_hour >= chosen_usd):
-        return frontier, []
+        return _Unmeasured(frontier, [])
     note = (
         f"{'Cheaper' if chosen.gpu_profile_id else 'Likely'} on a GPU that nobody measured: "
         f"{deployment_words(best)}, with probability {chance(best.probability_met or 0.0)}, "
         "predicted from other GPUs. Measure it before you rent it (--probe); --measured-only "
         "leaves such GPUs out."
     )
-    return frontier, [note]
+    return _Unmeasured(frontier, [note])
 
 
 def _asks_for_pools(weighing: Weighing) -> bool:

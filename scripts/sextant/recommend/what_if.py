@@ -29,10 +29,12 @@ from sextant.points.frame import is_refused, limited
 from sextant.predict.draws import Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
-_WIDEST = 4.0  # Limits go from the asked one / 4 to the asked one x 4; loads further.
+_WIDEST = 4.0
+"""Limits go from the asked one / 4 to the asked one × 4; loads go further."""
 _WIDEST_LOAD = 20.0
 _DIGITS = 4
-_TOLD_APART = 5  # hundredths of probability that options have to differ by to be drawn
+_TOLD_APART = 5
+"""Hundredths of probability by which options have to differ to be drawn."""
 
 
 class WhatIfBasis(NamedTuple):
@@ -119,30 +121,25 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
 
 def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
     """Return what the page's controls offer, and what its script decides from; JSON can hold it."""
-    slo, users, needed = basis.slo, basis.users, basis.needed
-    is_rate = slo.users is None
-    loads = [*needed] if needed is not None else _two_digits(slo.load, _WIDEST_LOAD)
-    if not is_rate:
-        loads = sorted({round(load) for load in loads if load >= 1})
-    # The limits of simulated rates stay as they were asked.
-    offered = {
-        name: [limit.limit_ms] if needed is not None else _two_digits(limit.limit_ms, _WIDEST)
-        for name, limit in slo.limits.items()
-    }
+    slo = basis.slo
+    offered_ms = _offered_limits(basis)
     facts = {
-        "is_rate": is_rate,
+        "is_rate": slo.users is None,
         "is_measured": basis.is_measured,
-        "load": {"value": slo.load if slo.load % 1 else int(slo.load), "offered": loads},
+        "load": {
+            "value": slo.load if slo.load % 1 else int(slo.load),
+            "offered": _offered_loads(basis),
+        },
         "risk": risk,
         "limits": [
             {
-                "key": name,
-                "label": METRICS[name],
+                "key": metric,
+                "label": METRICS[metric],
                 "percentile": limit.percentile,
                 "value": limit.limit_ms,
-                "offered": offered[name],
+                "offered": offered_ms[metric],
             }
-            for name, limit in slo.limits.items()
+            for metric, limit in slo.limits.items()
         ],
         "profiles": basis.prices,
         "needed": None,
@@ -153,39 +150,70 @@ def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
         "safe": SAFE,
         "listed": LISTED,
         "told_apart": _TOLD_APART,
-        "users": users.tolist(),
+        "users": basis.users.tolist(),
         "broken": basis.broken,
         "n_draws": len(basis.carried),
         "curves": "",
     }
-    if needed is not None:
-        rows = [
-            [[int(n) if np.isfinite(n) else None for n in own] for own in each]
-            for each in needed.values()
-        ]
-        return facts | {"needed": rows, "users": [[0]], "n_draws": len(rows[0][0])}
-    latencies, steps_from, carried = basis.limited_ms, None, None
+    if basis.needed is not None:
+        return facts | _needed_facts(basis.needed)
+    return facts | _curve_facts(basis, offered_ms)
+
+
+def _offered_loads(basis: WhatIfBasis) -> list[float] | list[int]:
+    """Return the loads to choose from."""
+    slo = basis.slo
+    loads = _two_digits(slo.load, _WIDEST_LOAD) if basis.needed is None else [*basis.needed]
+    if slo.users is None:
+        return loads
+    return sorted({round(load) for load in loads if load >= 1})
+
+
+def _offered_limits(basis: WhatIfBasis) -> dict[str, list[float]]:
+    """Return the limits to choose from, by metric; limits of simulated rates stay as asked."""
+    return {
+        metric: [limit.limit_ms]
+        if basis.needed is not None
+        else _two_digits(limit.limit_ms, _WIDEST)
+        for metric, limit in basis.slo.limits.items()
+    }
+
+
+def _needed_facts(needed: Mapping[float, np.ndarray]) -> dict[str, Any]:
+    """Return the replicas that each profile needs in each draw, by rate; null: none are enough."""
+    rows = [
+        [[int(count) if np.isfinite(count) else None for count in counts] for counts in by_profile]
+        for by_profile in needed.values()
+    ]
+    return {"needed": rows, "users": [[0]], "n_draws": len(rows[0][0])}
+
+
+def _curve_facts(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Return latencies by draw, profile and load, packed, and their medians."""
+    latencies_ms = basis.limited_ms
+    carried = None
+    steps_from = None
     # A load is served if all smaller ones are too, so the worst of these counts.
     packed = [
-        np.searchsorted(offered[name], np.maximum.accumulate(latencies[name], axis=2))
-        for name in slo.limits
+        np.searchsorted(offered_ms[metric], np.maximum.accumulate(latencies_ms[metric], axis=2))
+        for metric in basis.slo.limits
     ]
-    if is_rate:
+    if basis.slo.users is None:
         # What a replica carries: of points as it is, of draws in steps, and at their median.
         carried = np.nan_to_num(np.maximum.accumulate(basis.usual_load, axis=1)).tolist()
         if not basis.is_measured:
             steps = in_steps(np.maximum.accumulate(basis.carried, axis=2)).astype(int)
             steps_from = int(steps.min())
             packed.append(steps - steps_from)
-    medians = {
-        name: [
+    medians_ms = {
+        metric: [
             [float(f"{value:.{_DIGITS}g}") for value in row]
             for row in np.nan_to_num(np.median(values, axis=0))
         ]
-        for name, values in latencies.items()
+        for metric, values in latencies_ms.items()
     }
-    return facts | {
-        "medians_ms": medians,
+    return {
+        "medians_ms": medians_ms,
         "carried": carried,
         "steps_from": steps_from,
         "rate_steps": RATE_STEPS,
