@@ -6,7 +6,7 @@ import pytest
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_json, read_parquet
-from sextant.report.trace_characterize import measure_overview
+from sextant.report.trace_overview import measure_overview
 from sextant.trace.job import ingest_trace
 from sextant.trace.trace_format import require_trace
 from sextant.workload.fit import WorkloadFiles, fit_workload

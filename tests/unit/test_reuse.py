@@ -16,7 +16,8 @@ from test_simulate_command import run
 from sextant.ask.traffic import TraceTraffic, demand_of_trace
 from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
-from sextant.report.trace_characterize import measure_reuse, write_trace_report
+from sextant.report.trace_characterize import write_trace_report
+from sextant.report.trace_reuse import measure_reuse
 from sextant.simulate.tables import cache_depths
 from sextant.trace.job import ingest_trace
 from sextant.trace.trace_format import HASH_IDS

@@ -30,12 +30,16 @@ Piece = tuple[int, bytes]  # when bytes of an answer arrived (ns, monotonic cloc
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request in flight, then its outcome. Times are nanoseconds of the monotonic clock."""
+    """A request in flight, then its outcome. Times are nanoseconds of the monotonic clock.
+
+    The type has more fields than others, in no groups: it is made just before a request is sent and
+    written to for each token. A second object for the answer makes that about a third slower.
+    """
 
     request: PreparedRequest
     user: int
     scheduled_ns: int  # when it was due
-    ready_ns: int  # from when on no limit on those in flight kept it back
+    ready_ns: int  # from when on no limit on requests in flight held it back
     is_measured: bool = True
     is_split: bool = False  # handed over in several parts
     replica: int = 0
@@ -50,7 +54,7 @@ class Exchange:
     input_tokens: int | None = None
     output_tokens: int | None = None
     oddities: list[str] = field(default_factory=list)
-    """What of a good answer makes its figures less than exact (constants of `answer`)."""
+    """Why the figures of a good answer are less than exact (constants of `answer`)."""
     status: str = "ok"
     error: str | None = None
     reading: Any = None  # what has been read of it, until its end (`answer`)

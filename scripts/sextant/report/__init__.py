@@ -2,7 +2,7 @@
 
 A store becomes a page, JSON and a folder of figures (`write`); `answers` reads and arranges its
 rows, also for a terminal. `compare` sets two load runs, or the recommendations of two stores, side
-by side. A trace becomes a page (`trace_characterize`): each section has a `measure_…` (what the
-JSON has) and a `show_…` (what the page says); those of what changes over time are in
-`trace_traffic`; `trace_file` reads the trace.
+by side. A trace becomes a page (`trace_characterize`) of sections, one file each (`trace_overview`,
+`trace_traffic` …), with a `measure_…` (what the JSON has) and a `show_…` (what the page says);
+`trace_file` reads the trace.
 """

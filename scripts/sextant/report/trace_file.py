@@ -35,11 +35,11 @@ def query(trace: Path, sql: str) -> duckdb.DuckDBPyConnection:
         return connection.execute(f"WITH trace AS {rows} {sql}")
 
 
-def groups(trace: Path) -> list[Row]:
+def groups_of(trace: Path) -> list[Row]:
     """Return the LLMs and services of the requests, the most frequent pair first: `name`, `llm`,
     `service` (None: not named), `n_requests`, `n_failed`, and of those that did not fail
     `mean_input_tokens` and `mean_output_tokens` (None: all failed)."""
-    found = query(
+    groups = query(
         trace,
         f"""SELECT llm, service, count(*) AS n_requests,
         count(*) FILTER (status = 'failed') AS n_failed,
@@ -47,7 +47,7 @@ def groups(trace: Path) -> list[Row]:
         avg(output_tokens) FILTER ({_SERVED}) AS mean_output_tokens
         FROM trace GROUP BY ALL ORDER BY n_requests DESC, llm, service""",
     )
-    rows = frame_rows(found.df())
+    rows = frame_rows(groups.df())
     nameless = "all requests" if len(rows) == 1 else "not named"
     for row in rows:
         named = [row[key] for key in ("llm", "service") if row[key] is not None]
@@ -57,11 +57,11 @@ def groups(trace: Path) -> list[Row]:
 
 def rows_of(frame: pd.DataFrame, group: Row) -> pd.DataFrame:
     """Return the rows of an LLM and service, without these columns."""
-    is_own = np.ones(len(frame), bool)
+    is_member = np.ones(len(frame), bool)
     for key in ("llm", "service"):
         column = frame[key]
-        is_own &= (column.isna() if group[key] is None else column == group[key]).to_numpy(bool)
-    return frame[is_own].drop(columns=["llm", "service"])
+        is_member &= (column.isna() if group[key] is None else column == group[key]).to_numpy(bool)
+    return frame[is_member].drop(columns=["llm", "service"])
 
 
 def value_counts(trace: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
