@@ -66,7 +66,7 @@ def compare(made: Simulation, real: Scheduled) -> dict[str, float]:
     exact = (rows[["first_s", "last_s"]].sub(made.arrival_s, axis=0))[both].mean()
     return {
         "steps": n_steps,
-        "more steps": made.n_steps - n_steps,
+        "more steps": made.use.n_steps - n_steps,
         "tokens a step": real.steps.sum() / n_steps,
         "preemptions": rows["preemptions"].sum(),
         "more": made.preemptions.sum() - rows["preemptions"].sum(),

@@ -117,7 +117,7 @@ def closed_rate(laws: ServerLaws, demand: RequestStream, slo: SLO) -> float:
         )
         own = (found.status == OK) & found.is_counted
         ttft_ms = 1e3 * np.quantile(found.ttft_s[own], 0.95) if own.any() else np.inf
-        is_met = ttft_ms <= (slo.ttft_ms or np.inf) and 1e3 * found.gap_s(0.95) <= ITL_MS
+        is_met = ttft_ms <= (slo.ttft_ms or np.inf) and 1e3 * found.gaps.quantile_s(0.95) <= ITL_MS
         if is_met:
             low, best = users, own.sum() / (CLOSED_S - WARMUP_S)
         else:

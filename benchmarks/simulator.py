@@ -54,7 +54,7 @@ def compare(name: str, requests: RequestStream, scheduler: Scheduler) -> None:
     (jobs, _), _, plain_s = timed(lambda: run_plainly(requests, scheduler, LAW))
     n_preempted = sum(job.preemptions for job in jobs)
     print(
-        f"{name}: {requests.n:,} requests, {found.n_steps:,} steps in {seconds:.3f} s: "
+        f"{name}: {requests.n:,} requests, {found.use.n_steps:,} steps in {seconds:.3f} s: "
         f"{requests.n / seconds:,.0f} requests/s; plain {plain_s:.1f} s: "
         f"{plain_s / seconds:,.0f} times; {differences(found, jobs)}; "
         f"preemptions {found.preemptions.sum():,} and {n_preempted:,}"

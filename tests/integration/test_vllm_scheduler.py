@@ -30,7 +30,7 @@ def test_it_plans_the_steps_that_vllm_plans() -> None:
     assert [each.requests["cached"].sum() > 0 for each in real] == [False, True] * 2
     for scheduler, (rows, steps) in zip(settings, real, strict=True):
         made = simulate(requests, scheduler, LAW)
-        assert made.n_steps == len(steps)
+        assert made.use.n_steps == len(steps)
         assert (made.preemptions == rows["preemptions"]).all()
         assert (made.cached_tokens == rows["cached"]).all()
         assert made.arrival_s + made.ttft_s == pytest.approx(rows["first_s"], rel=1e-9)

@@ -65,7 +65,7 @@ def test_prompts_do_not_delay_tokens_and_the_cache_has_to_travel():
     assert np.median(slow.ttft_s - made.ttft_s) == pytest.approx(0.5, abs=0.02)
     # No gap between tokens has a prompt in it.
     most_ms = float(LAW.step_ms(0, 64, 64 * 1700, 0))
-    assert made.gap_s(1.0) * 1e3 < most_ms
+    assert made.gaps.quantile_s(1.0) * 1e3 < most_ms
     few = simulate_apart(requests, *pools(1, 2), HANDOVER)
     assert np.nanmean(few.ttft_s) > np.nanmean(made.ttft_s)
     # A client counts from its request on, whichever pool it waits for.

@@ -18,7 +18,7 @@ from sextant.base.errors import InputError
 from sextant.base.files import read_provenance
 from sextant.report.trace_characterize import write_trace_report
 from sextant.report.trace_reuse import measure_reuse
-from sextant.simulate.tables import cache_depths
+from sextant.simulate.cache_depths import cache_depths
 from sextant.trace.job import ingest_trace
 from sextant.trace.trace_format import HASH_IDS
 from sextant.workload.shared_blocks import TraceBlocks, read_shared_blocks

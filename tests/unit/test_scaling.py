@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from plain_simulator import LAW, PLAN, sent
 from sextant.facts.startup import Startup
-from sextant.simulate.scaling import Direction, Reactive, Step, Timeline, Trigger, simulate_scaled
+from sextant.simulate.scaling import (
+    Autoscaler,
+    Direction,
+    Reactive,
+    Step,
+    Timeline,
+    Trigger,
+    simulate_scaled,
+)
 from sextant.simulate.simulation import OK, TIMEOUT, simulate, summarise
 from sextant.workload.requests import RequestStream
 
@@ -31,7 +39,7 @@ def decide(policy: Reactive, values: list[float], ordered: int = 1) -> list[int]
 @pytest.mark.parametrize("n", [1, 3])
 def test_replicas_that_stay_are_those_of_a_plain_simulation(n, router):
     requests = sent(400, 4.0)
-    stay = Timeline(np.array([0.0]), np.array([n]))
+    stay = Autoscaler(Timeline(np.array([0.0]), np.array([n])))
     made, scaling = simulate_scaled(requests, PLAN, LAW, stay, duration_s=100.0, router=router)
     plain = simulate(requests, PLAN, LAW, n_replicas=n, router=router)
     assert made.e2e_s == pytest.approx(plain.e2e_s)
@@ -43,8 +51,8 @@ def test_replicas_that_stay_are_those_of_a_plain_simulation(n, router):
 def test_every_request_is_answered_and_hours_are_of_what_was_ordered(seed, took_s, least, target):
     requests = sent(200, 4.0, seed)
     policy = Reactive((IN_FLIGHT._replace(target=target),), most=6, least=least)
-    how = {"duration_s": 60.0, "startup": Startup(took_s, 0.0), "seed": seed}
-    made, scaling = simulate_scaled(requests, PLAN, LAW, policy, **how)
+    autoscaler = Autoscaler(policy, Startup(took_s, 0.0), seed=seed)
+    made, scaling = simulate_scaled(requests, PLAN, LAW, autoscaler, duration_s=60.0)
     assert (made.status == OK).all()
     assert (made.ttft_s > 0).all()
     assert (scaling.ordered <= 6).all()
@@ -58,8 +66,8 @@ def test_every_request_is_answered_and_hours_are_of_what_was_ordered(seed, took_
 def test_a_replica_serves_after_its_start_and_not_after_it_is_removed():
     requests = sent(3000, 50.0)
     orders = Timeline(np.array([0.0, 10.0, 30.0]), np.array([1, 2, 1]))
-    how = {"duration_s": 60.0, "startup": Startup(8.0, 0.0)}
-    made, scaling = simulate_scaled(requests, PLAN, LAW, orders, **how)
+    autoscaler = Autoscaler(orders, Startup(8.0, 0.0))
+    made, scaling = simulate_scaled(requests, PLAN, LAW, autoscaler, duration_s=60.0)
     alone = simulate(requests, PLAN, LAW)
     before = requests.arrival_s < 18.0
     assert made.ttft_s[before][:200] == pytest.approx(alone.ttft_s[before][:200])
@@ -71,40 +79,42 @@ def test_a_replica_serves_after_its_start_and_not_after_it_is_removed():
 
 def test_who_is_removed_before_the_end_of_its_start_is_paid_for_until_then():
     orders = Timeline(np.array([0.0, 10.0, 30.0]), np.array([1, 3, 1]))
-    how = {"duration_s": 60.0, "startup": Startup(25.0, 0.0)}
-    _, scaling = simulate_scaled(sent(20, 10.0), PLAN, LAW, orders, **how)
+    autoscaler = Autoscaler(orders, Startup(25.0, 0.0))
+    _, scaling = simulate_scaled(sent(20, 10.0), PLAN, LAW, autoscaler, duration_s=60.0)
     assert scaling.replica_s == pytest.approx(60 + 2 * 20)
 
 
 def test_requests_that_find_no_replica_time_out():
     requests = sent(300, 10.0)
     gone = Timeline(np.array([0.0, 10.0]), np.array([1, 0]), is_ready=True)
-    made, scaling = simulate_scaled(requests, PLAN, LAW, gone, duration_s=40.0)
+    made, scaling = simulate_scaled(requests, PLAN, LAW, Autoscaler(gone), duration_s=40.0)
     is_late = requests.arrival_s >= 10.0
     assert (made.status[~is_late] == OK).all()
     assert (made.status[is_late] == TIMEOUT).all()
     assert made.end_s == 40.0
     assert 10.0 <= scaling.replica_s < 15.0
     never = Reactive((Trigger("requests_running", 1.0),), 2, least=0)  # nothing runs, so none comes
-    made, scaling = simulate_scaled(requests, PLAN, LAW, never, duration_s=40.0, initial=0)
+    made, scaling = simulate_scaled(
+        requests, PLAN, LAW, Autoscaler(never, initial=0), duration_s=40.0
+    )
     assert (made.status == TIMEOUT).all()
     assert summarise(made)["failed_fraction"] == 1.0
 
 
 def test_ready_replicas_need_no_start():
-    steps, how = (np.array([0.0, 10.0]), np.array([1, 3])), {"duration_s": 30.0}
+    steps = (np.array([0.0, 10.0]), np.array([1, 3]))
     ready, at_once = Timeline(*steps, is_ready=True), Timeline(*steps)
     asked = sent(300, 10.0), PLAN, LAW
-    made, _ = simulate_scaled(*asked, ready, **how, startup=Startup(20.0, 0.0))
-    other, _ = simulate_scaled(*asked, at_once, **how, startup=Startup(0.0, 0.0))
+    made, _ = simulate_scaled(*asked, Autoscaler(ready, Startup(20.0, 0.0)), duration_s=30.0)
+    other, _ = simulate_scaled(*asked, Autoscaler(at_once, Startup(0.0, 0.0)), duration_s=30.0)
     assert made.e2e_s == pytest.approx(other.e2e_s)
 
 
 def test_from_zero_requests_wait_for_the_start():
     requests = RequestStream.of(np.array([40.0, 41.0]), np.array([100, 100]), np.array([10, 10]))
     policy = Reactive((IN_FLIGHT,), most=2, least=0, cooldown_s=30.0)
-    how = {"duration_s": 200.0, "startup": Startup(50.0, 0.0), "initial": 0}
-    made, scaling = simulate_scaled(requests, PLAN, LAW, policy, **how)
+    autoscaler = Autoscaler(policy, Startup(50.0, 0.0), initial=0)
+    made, scaling = simulate_scaled(requests, PLAN, LAW, autoscaler, duration_s=200.0)
     # The look at 45 s orders a replica, which serves at 95 s.
     assert made.ttft_s == pytest.approx([55.0, 54.0], abs=0.1)
     assert scaling.ordered[-1] == 0
@@ -118,7 +128,7 @@ def test_a_place_that_is_taken_again_has_an_empty_cache():
         arrival_s, np.full(n, 1000), np.full(n, 5), np.zeros(n), np.full(n, 900)
     )
     orders = Timeline(np.array([0.0, 50.0, 60.0]), np.array([1, 0, 1]))
-    made, _ = simulate_scaled(requests, PLAN, LAW, orders, duration_s=120.0)
+    made, _ = simulate_scaled(requests, PLAN, LAW, Autoscaler(orders), duration_s=120.0)
     assert made.cached_tokens[[0, 20]].tolist() == [0, 0]
     assert made.cached_tokens[[5, 25]].min() > 800
 
@@ -198,7 +208,7 @@ def test_metrics_are_those_of_the_servers():
     names = ("request_rate_rps", "throughput_tok_s", "ttft_s")
     triggers += [Trigger(name, 1.0, window_s=60.0, share=0.5) for name in names]
     policy = Watching(tuple(triggers), 2, period_s=30.0)
-    made, _ = simulate_scaled(requests, PLAN, LAW, policy, duration_s=200.0, initial=2)
+    made, _ = simulate_scaled(requests, PLAN, LAW, Autoscaler(policy, initial=2), duration_s=200.0)
     now_s, place = 150.0, 5
     running, waiting, in_flight, kv, rate, tokens, ttft = seen[place]
     is_there = (made.arrival_s < now_s) & (made.arrival_s + made.e2e_s > now_s)
@@ -214,7 +224,11 @@ def test_metrics_are_those_of_the_servers():
 
 
 def test_the_same_seed_gives_the_same_starts():
-    asked = sent(600, 10.0), PLAN, LAW, Reactive((IN_FLIGHT,), 6)
-    how = {"duration_s": 60.0, "startup": Startup(10.0, 0.3)}
-    first, again, other = (simulate_scaled(*asked, **how, seed=seed)[0].e2e_s for seed in (1, 1, 2))
+    requests, policy = sent(600, 10.0), Reactive((IN_FLIGHT,), 6)
+
+    def e2e_s(seed: int) -> np.ndarray:
+        autoscaler = Autoscaler(policy, Startup(10.0, 0.3), seed=seed)
+        return simulate_scaled(requests, PLAN, LAW, autoscaler, duration_s=60.0)[0].e2e_s
+
+    first, again, other = e2e_s(1), e2e_s(1), e2e_s(2)
     assert (first == again).all() and (first != other).any()

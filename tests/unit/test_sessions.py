@@ -17,7 +17,7 @@ from sextant.ask.traffic import demand_of_trace, multiplied_demand
 from sextant.base.errors import InputError
 from sextant.capacity.sessions import SessionTraffic
 from sextant.facts.startup import Startup
-from sextant.simulate.scaling import Reactive, Trigger, simulate_scaled
+from sextant.simulate.scaling import Autoscaler, Reactive, Trigger, simulate_scaled
 from sextant.simulate.simulation import OK, REFUSED, Scheduler, StepLaw, simulate
 from sextant.workload.requests import RequestStream
 from support import ROOT
@@ -86,15 +86,15 @@ def test_without_room_for_the_prefixes_blocks_are_evicted():
     roomy, small = (
         simulate(requests, Scheduler(tokens, max_num_seqs=16), LAW) for tokens in (200_000, 6_000)
     )
-    assert roomy.n_evicted == 0 < small.n_evicted
+    assert roomy.use.n_evicted == 0 < small.use.n_evicted
     assert small.cached_tokens.sum() < 0.8 * roomy.cached_tokens.sum()
 
 
 def test_a_policy_follows_sessions():
     requests = turns(30, 6, 0)
     policy = Reactive((Trigger("requests_in_flight", 1.0),), 4)
-    how = {"duration_s": 200.0, "startup": Startup(5.0, 0.0)}
-    made, scaling = simulate_scaled(requests, PLAN, LAW, policy, **how)
+    autoscaler = Autoscaler(policy, Startup(5.0, 0.0))
+    made, scaling = simulate_scaled(requests, PLAN, LAW, autoscaler, duration_s=200.0)
     assert (made.status == OK).all()
     assert scaling.ready.max() > 1
 

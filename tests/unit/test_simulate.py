@@ -88,17 +88,17 @@ def test_it_is_the_plain_simulation_where_nothing_is_preempted(seed: int) -> Non
     np.testing.assert_allclose(result.ttft_s, after_s(jobs, 0), rtol=1e-9)
     np.testing.assert_allclose(result.e2e_s, after_s(jobs, -1), rtol=1e-9)
     assert result.cached_tokens.tolist() == [job.cached for job in jobs]
-    assert result.n_steps == sum(len(replica.steps) for replica in replicas)
-    assert result.busy_s == pytest.approx(sum(each.busy_s for each in replicas), rel=1e-9)
+    assert result.use.n_steps == sum(len(replica.steps) for replica in replicas)
+    assert result.use.busy_s == pytest.approx(sum(each.busy_s for each in replicas), rel=1e-9)
     gaps = np.concatenate([replica.gaps for replica in replicas])
-    assert result.gaps.sum() == len(gaps)
+    assert result.gaps.counts.sum() == len(gaps)
     # Of decodes that wait for prompts only the sum is known: an estimate once one gives up.
     is_exact = not scheduler.prompts_first or np.isinf(scheduler.timeout_s)
     if len(gaps) and is_exact:
-        assert result.mean_gap_s == pytest.approx(gaps.mean(), rel=1e-9)
+        assert result.gaps.mean_s == pytest.approx(gaps.mean(), rel=1e-9)
     if len(gaps) and not scheduler.prompts_first:
         exact = np.quantile(gaps, 0.9, method="inverted_cdf")
-        assert result.gap_s(0.9) == pytest.approx(exact, rel=5e-3)
+        assert result.gaps.quantile_s(0.9) == pytest.approx(exact, rel=5e-3)
 
 
 def test_preemption_is_that_of_the_plain_simulation_within_3_percent() -> None:
@@ -126,16 +126,16 @@ def test_tokens_blocks_and_time_add_up(seed: int) -> None:
     assert (np.isfinite(result.e2e_s) == is_ok).all() and (
         np.isfinite(result.ttft_s) == is_ok
     ).all()
-    assert result.most_blocks <= scheduler.n_blocks
+    assert result.use.most_blocks <= scheduler.n_blocks
     assert (result.ttft_s[is_ok] > 0).all()
     assert (result.e2e_s[is_ok] >= result.ttft_s[is_ok]).all()
     assert (result.e2e_s[is_ok] <= scheduler.timeout_s).all()
     if not np.isinf(scheduler.timeout_s):
         return
     # Every token once: as many gaps as tokens of all that were answered, one less for each.
-    assert result.gaps.sum() == (result.output_tokens[is_ok] - 1).sum()
+    assert result.gaps.counts.sum() == (result.output_tokens[is_ok] - 1).sum()
     assert set(result.status.tolist()) <= {1, 3}
-    assert result.busy_s <= result.end_s * result.n_replicas
+    assert result.use.busy_s <= result.end_s * result.use.n_replicas
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])
@@ -175,9 +175,9 @@ def test_what_comes_in_the_warm_up_is_simulated_and_not_counted() -> None:
     requests = RequestStream.of([0.0, 0.01, 10.0], [64, 64, 64], [20, 20, 2])
     result = simulate(requests, Scheduler(100_000), LAW, warmup_s=5.0, window_s=5.0)
     found = summarise(result, {"ttft_ms": 100.0})
-    assert (found["n_requests"], result.gaps.sum()) == (1, 1)
+    assert (found["n_requests"], result.gaps.counts.sum()) == (1, 1)
     assert found["goodput_rps"] == pytest.approx(1 / (result.end_s - 5))
-    assert result.gaps.sum(axis=1).tolist()[:3] == [0, 0, 1]
+    assert result.gaps.counts.sum(axis=1).tolist()[:3] == [0, 0, 1]
     with pytest.raises(InputError, match="warm-up"):
         summarise(simulate(requests, Scheduler(100_000), LAW, warmup_s=50.0))
 
@@ -205,7 +205,7 @@ def test_a_law_of_absurd_times_stays_within_its_windows() -> None:
     slow = replace(LAW, kv_token_ms=4e17, prompt_step_ms=3e11)
     requests = RequestStream.of(np.arange(20.0), np.full(20, 50), np.full(20, 9))
     found = simulate(requests, Scheduler(kv_tokens=4096), slow, window_s=5.0)
-    assert found.gaps[:-1].sum() == 0 and found.gaps[-1].sum() == 20 * 8
+    assert found.gaps.counts[:-1].sum() == 0 and found.gaps.counts[-1].sum() == 20 * 8
 
 
 def test_a_prefix_that_all_have_holds_nobody_on_a_full_replica() -> None:

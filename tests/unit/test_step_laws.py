@@ -122,7 +122,7 @@ def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     duration_s = 9.5 * (ttft_ms + outputs * told["itl_ms"]) / 1e3
     found = simulate_closed(64, requests, scheduler, StepLaw.of(laws[0]), duration_s=duration_s)
     assert 1e3 * found.ttft_s.mean() == pytest.approx(ttft_ms, rel=0.15)
-    assert 1e3 * found.mean_gap_s == pytest.approx(told["itl_ms"], rel=0.05)
+    assert 1e3 * found.gaps.mean_s == pytest.approx(told["itl_ms"], rel=0.05)
 
 
 def test_servers_without_cuda_graphs_have_no_step_law() -> None:

@@ -268,7 +268,7 @@ EDITS: dict[str, Counter[str]] = {
     "report/write.py": Counter(write_report=1),
     "report/trace_traffic.py": TRACE_PAGE,
     # The room has the closed form, too, by which a predictor knows load tests.
-    "simulate/steps.py": TRACE_PAGE + Counter(write_report=1, evaluate_predictor=1, build_store=1),
+    "simulate/cache_depths.py": TRACE_PAGE,
     "studies/pareto.py": Counter(),  # the project has no study
     "trace/rules.py": Counter(),
     "workload/fit.py": TRACE_PAGE,

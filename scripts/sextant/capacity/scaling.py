@@ -24,7 +24,7 @@ from sextant.decide.simulated_sizing import Sizing
 from sextant.decide.windows import WINDOW_S, Judged, ServingResults, are_good, judge_windows
 from sextant.facts.startup import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
-from sextant.simulate.scaling import Reactive, Scaling, ScalingPolicy, Trigger
+from sextant.simulate.scaling import Autoscaler, Reactive, Scaling, ScalingPolicy, Trigger
 from sextant.simulate.simulation import on_threads
 
 N_DRAWS = 8
@@ -181,13 +181,11 @@ class _Follower:
         window_s = self.asked.target.window_s
         follow = self.sizing.server.follow
         assert follow is not None
+        autoscaler = Autoscaler(policy, self.startup, seed=draw)
         if isinstance(policy, Reactive):
             initial = min(max(policy.least, self.initial), policy.most)
-            results, scaling = follow(
-                requests, policy, draw, window_s, startup=self.startup, initial=initial
-            )
-        else:
-            results, scaling = follow(requests, policy, draw, window_s, startup=self.startup)
+            autoscaler = replace(autoscaler, initial=initial)
+        results, scaling = follow(requests, autoscaler, draw, window_s)
         judged = judge_windows(results, self.asked.target, requests.n_windows(window_s))
         return _Followed(results, judged, scaling)
 

@@ -16,7 +16,7 @@ from sextant.facts.startup import Startup, startup_of
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.pages.words import HOUR_S, MINUTE_S, duration_words, number
 from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart
-from sextant.simulate.scaling import Scaling, ScalingPolicy, simulate_scaled
+from sextant.simulate.scaling import Autoscaler, Scaling, ScalingPolicy, simulate_scaled
 from sextant.simulate.simulation import (
     OK,
     Router,
@@ -315,16 +315,19 @@ class _Runner:
         self, policy: ScalingPolicy, scheduler: Scheduler, law: StepLaw, draw: int
     ) -> _Run:
         deployment = self.deployment
+        autoscaler = Autoscaler(
+            policy,
+            deployment.startup(self.laws.case.llm),
+            deployment.replicas,
+            self.laws.case.question.seed + draw,
+        )
         simulation, scaling = simulate_scaled(
             self.sent.requests(0),
             scheduler,
             law,
-            policy,
+            autoscaler,
             duration_s=self.sent.duration_s,
-            startup=deployment.startup(self.laws.case.llm),
-            initial=deployment.replicas,
             router=deployment.router,
-            seed=self.laws.case.question.seed + draw,
         )
         return _Run(simulation, scaling)
 
@@ -417,9 +420,9 @@ def _saturation(simulation: Simulation, servers: ServerLaws, duration_s: float) 
     cached = simulation.cached_tokens[is_ok].mean() if is_ok.any() else 0.0
     load = MeanLoad(inputs[is_taken].mean(), max(outputs[is_taken].mean(), 2.0), cached)
     limits = BatchLimits.of(scheduler)
-    served_rps = simulation.n_replicas * float(saturation_rps(servers.laws[0], limits, load))
+    served_rps = simulation.use.n_replicas * float(saturation_rps(servers.laws[0], limits, load))
     offered_rps = float(is_taken.sum() / duration_s)
     # As many as are served at once never wait, however fast a short burst of them comes.
-    at_once = simulation.n_replicas * float(limits.most_decoding(load))
+    at_once = simulation.use.n_replicas * float(limits.most_decoding(load))
     is_exceeded = (offered_rps - served_rps) * duration_s > at_once
     return Saturation(offered_rps, served_rps, is_exceeded)

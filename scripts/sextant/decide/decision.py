@@ -62,7 +62,9 @@ class MeasuredDraws(NamedTuple):
 
 def sustained(draws: Draws | MeasuredDraws, slo: SLO, *, of_load: bool = False) -> pd.DataFrame:
     """Return the most users, or load, that a replica serves (eq. 3), draws x (LLM, profile)."""
-    users, is_met, columns = draws.X["users"].to_numpy(), draws.is_met(slo), {}
+    users = draws.X["users"].to_numpy()
+    is_met = draws.is_met(slo)
+    columns = {}
     carried = draws.carried(slo) if of_load else users
     for pair, places in draws.X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
         ordered = places[np.argsort(users[places])]
@@ -141,7 +143,8 @@ def _options(
 ) -> pd.DataFrame:
     """Return a row per profile and number of replicas, with `n_met`, the draws that it meets."""
     price = np.array([profiles[name].usd_per_hour for name in needed])
-    ratios, each = price_ratios(needed.to_numpy(float), price, counts), len(counts)
+    ratios = price_ratios(needed.to_numpy(float), price, counts)
+    each = len(counts)
     options = pd.DataFrame(
         {
             "llm_id": llm_id,
@@ -196,7 +199,9 @@ def _users_each(
     rate the fewest users that carry it at median latencies, by Little's law, or the most."""
     if slo.users is not None:
         return np.tile(np.ceil(slo.users / counts).astype(int), len([*names]))
-    users, carried, found = draws.X["users"].to_numpy(), draws.usual_load(slo), []
+    users = draws.X["users"].to_numpy()
+    carried = draws.usual_load(slo)
+    found = []
     places = draws.X.reset_index(drop=True).groupby("gpu_profile_id").indices
     for name in names:
         rows = places[name][np.argsort(users[places[name]])]
@@ -276,13 +281,16 @@ def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraw
     values, low, high = (limited(latencies, slo, end) for end in ("", *ENDS))
     if all(np.isnan(each).all() for ends in (low, high) for each in ends.values()):
         return None
-    keys, limited_ms = latencies[[*IDENTIFIERS, "users"]], {}
+    keys = latencies[[*IDENTIFIERS, "users"]]
+    limited_ms = {}
     for metric, measured_ms in values.items():
         samples_ms = np.empty((N_DRAWS, len(latencies)))
         for row, key in enumerate(keys.itertuples(index=False)):
             name = " ".join(map(str, (*key, f"{metric}_ms"))).encode()
             z = np.random.default_rng([seed, crc32(name)]).standard_normal(N_DRAWS) / _Z
-            middle, bottom, top = measured_ms[row], low[metric][row], high[metric][row]
+            middle = measured_ms[row]
+            bottom = low[metric][row]
+            top = high[metric][row]
             # Without a lower end what was measured is the best that it may be.
             below = np.log(middle / bottom) if bottom > 0 else 0.0
             above = np.log(top / middle) if top > 0 else np.inf

@@ -84,7 +84,9 @@ class Program:
     @cached_property
     def _constraints(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The matrix, and its rows' bounds; the first rows are the demands, in their order."""
-        rows, bounds, pools = [], [], [*enumerate(self.pools)]
+        rows = []
+        bounds = []
+        pools = [*enumerate(self.pools)]
 
         def add(terms: Iterable[tuple[tuple[Any, ...], float]], low: float, high: float) -> None:
             row = np.zeros(len(self._places))
@@ -215,7 +217,8 @@ def usable(pool: GPUPool, n: int) -> int:
 
 def replicas_on_nodes(program: Program, solution: Solution) -> list[Placement]:
     """Return the nodes of replicas: the pools of a profile are filled in turn."""
-    left, found = dict(solution.pooled), []
+    left = dict(solution.pooled)
+    found = []
     shares: list[list[tuple[Choice, int]]] = [[] for _ in program.pools]
     for choice in solution.chosen:
         wanted = choice.replicas
@@ -289,7 +292,8 @@ def pool_uses(
         for each in placements:
             if each.pool_id == pool.pool_id:
                 devices[each.node] += each.replicas * sizes[each.gpu_profile_id]
-        nodes, used = int((devices > 0).sum()), int(devices.sum())
+        nodes = int((devices > 0).sum())
+        used = int(devices.sum())
         idle_devices = 0 if pool.is_owned else nodes * pool.devices_per_node - used
         idle = idle_devices * pool.usd_per_hour
         found.append(PoolUse(pool, nodes, used, used * pool.usd_per_hour + idle, idle))

@@ -18,7 +18,7 @@ from sextant.decide.sizing import (
 from sextant.decide.windows import Judged, ServingResults, Target, judge_windows
 from sextant.facts.gpu import GPUProfile
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
-from sextant.simulate.scaling import Scaling, ScalingPolicy, simulate_scaled
+from sextant.simulate.scaling import Autoscaler, Scaling, simulate_scaled
 from sextant.simulate.simulation import (
     BIN_WIDTH,
     N_BINS,
@@ -44,9 +44,14 @@ _HOPELESS = 1.5
 """Times the replicas that may be paid for: where the likeliest law needs so many, none is tried."""
 _AT_ONCE = 6
 """Draws between which it is checked whether so many failed that further ones are of no use."""
-_ANY, _GAIN = 1e9, 1.1
+_ANY = 1e9
+_GAIN = 1.1
 _ALONE_S = 1e5  # between requests that never meet
 EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
+
+
+Follow = Callable[[RequestStream, Autoscaler, int, float | None], tuple[ServingResults, Scaling]]
+"""Simulates requests while an autoscaler adds and removes replicas; otherwise as `Run`."""
 
 
 class Bound(NamedTuple):
@@ -66,9 +71,7 @@ class SimulatedReplica:
     n_draws: int = 1
     bound: Callable[[RequestStream], Bound | None] = lambda demand: None
     """Returns the bound of such requests by the most likely law; None where it is not known."""
-    follow: Callable[..., tuple[ServingResults, Scaling]] | None = None
-    """Simulates a demand under a policy that adds and removes replicas, with a draw of the law;
-    gaps as in `Run`, more arguments as `simulate_scaled` takes them. None: there is none."""
+    follow: Follow | None = None
 
     def judge(
         self, demand: RequestStream, replicas: Replicas, target: Target, draw: int = 0
@@ -87,18 +90,22 @@ class SimulatedReplica:
         with the same lengths one is simulated, where no limit is on the gaps of all. Those that
         share a prefix follow each other, so that each finds of it what it can.
         """
-        one_by_one, each = demand, np.arange(demand.n)
+        one_by_one = demand
+        each = np.arange(demand.n)
         if demand.prefixes is not None:
             order = np.argsort(demand.prefixes.ids, kind="stable")
-            one_by_one, each = demand.at(order), np.argsort(order, kind="stable")
+            one_by_one = demand.at(order)
+            each = np.argsort(order, kind="stable")
         if demand.prefixes is None and "itl" not in target.limits:
             lengths = np.stack([demand.input_tokens, demand.output_tokens])
             _, first, each = np.unique(lengths, axis=1, return_index=True, return_inverse=True)
-            one_by_one, each = demand.at(first), each.ravel()
+            one_by_one = demand.at(first)
+            each = each.ravel()
         arrival_s = np.arange(one_by_one.n) * _ALONE_S
         span_s = one_by_one.n * _ALONE_S
         apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None, turns=None)
-        found, n_windows = self.run(apart, 1, draw, None), demand.n_windows(target.window_s)
+        found = self.run(apart, 1, draw, None)
+        n_windows = demand.n_windows(target.window_s)
         asked = {name: getattr(demand, name) for name in COLUMNS}
         results = {name: getattr(found, name)[each] for name in ("ttft_s", "e2e_s", "is_ok")}
         outcome = found._replace(**asked, **results)
@@ -128,8 +135,11 @@ def simulated_server(
     ) -> ServingResults:
         if demand.gaps is not None:
             assert isinstance(replicas, int)
-            demand, replicas = demand.for_one_replica(replicas), 1
-        setting, law, width_s = schedulers[draw], laws[draw], window_s or np.inf
+            demand = demand.for_one_replica(replicas)
+            replicas = 1
+        setting = schedulers[draw]
+        law = laws[draw]
+        width_s = window_s or np.inf
         stream = demand.with_common_prefix(prefix_hit_rate)
         one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
         if isinstance(replicas, int):
@@ -140,18 +150,16 @@ def simulated_server(
         return serving_results(demand, parts, window_s)
 
     def follow(
-        demand: RequestStream, policy: ScalingPolicy, draw: int, window_s: float | None, **how: Any
+        demand: RequestStream, autoscaler: Autoscaler, draw: int, window_s: float | None
     ) -> tuple[ServingResults, Scaling]:
         made, scaling = simulate_scaled(
             demand.with_common_prefix(prefix_hit_rate),
             schedulers[draw],
             laws[draw],
-            policy,
+            autoscaler,
             duration_s=demand.duration_s,
             window_s=window_s or np.inf,
             router=router,
-            seed=draw,
-            **how,
         )
         return serving_results(demand, [(slice(None), made)], window_s), scaling
 
@@ -161,10 +169,8 @@ def simulated_server(
             return None
         inputs = float(demand.input_tokens[taken].mean())
         outputs = max(float(demand.output_tokens[taken].mean()), 2.0)
-        load, limits = (
-            MeanLoad(inputs, outputs, prefix_hit_rate * inputs),
-            BatchLimits.of(schedulers[0]),
-        )
+        load = MeanLoad(inputs, outputs, prefix_hit_rate * inputs)
+        limits = BatchLimits.of(schedulers[0])
         rate = float(saturation_rps(laws[0], limits, load))
         # What limits the sequences binds only if more of them would raise the rate.
         free = limits._replace(max_num_seqs=_ANY, max_num_batched_tokens=_ANY, kv_tokens=_ANY)
@@ -185,17 +191,20 @@ def serving_results(
 
     Gaps after the last window count in it.
     """
-    (ttft_s, e2e_s), is_ok = np.full((2, demand.n), np.nan), np.zeros(demand.n, bool)
+    (ttft_s, e2e_s) = np.full((2, demand.n), np.nan)
+    is_ok = np.zeros(demand.n, bool)
     arrival_s = demand.arrival_s.copy()
     n_windows = demand.n_windows(window_s)
     counts = np.zeros((n_windows, N_BINS))
     for here, made in parts:
-        ttft_s[here], e2e_s[here], is_ok[here] = made.ttft_s, made.e2e_s, made.status == OK
+        ttft_s[here] = made.ttft_s
+        e2e_s[here] = made.e2e_s
+        is_ok[here] = made.status == OK
         if demand.turns is not None:  # turns come when they may
             arrival_s[here] = made.arrival_s
-        has_any = np.flatnonzero(made.gaps[:n_windows].any(axis=1))
-        counts[has_any] += made.gaps[has_any]  # few windows of a long trace
-        counts[-1] += made.gaps[n_windows:].sum(axis=0)
+        has_any = np.flatnonzero(made.gaps.counts[:n_windows].any(axis=1))
+        counts[has_any] += made.gaps.counts[has_any]  # few windows of a long trace
+        counts[-1] += made.gaps.counts[n_windows:].sum(axis=0)
     columns = arrival_s, demand.input_tokens, demand.output_tokens, ttft_s, e2e_s, is_ok
     order = np.argsort(arrival_s, kind="stable") if demand.turns is not None else slice(None)
     return ServingResults._make([*(column[order] for column in columns), EDGES_MS, counts])
@@ -277,7 +286,8 @@ def size_profiles(
     most_usd = np.inf
 
     def sized(name: str, n: int, known: Sizing | None = None) -> Sizing:
-        own, below_usd = servers[name].profile, most_usd_per_hour
+        own = servers[name].profile
+        below_usd = most_usd_per_hour
         if is_best_enough:
             below_usd = min(below_usd, most_usd, _last(likeliest, most_drawn) if n == 1 else np.inf)
         worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
@@ -367,7 +377,8 @@ def might(profile: GPUProfile) -> np.ndarray:
 
 def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
     """Return whether a profile has no fewer GPUs, each of no less memory, bandwidth and FLOPS."""
-    n, of_other = profile.n_gpus, other.n_gpus
+    n = profile.n_gpus
+    of_other = other.n_gpus
     is_enough = n >= of_other and bool((might(profile) / n >= might(other) / of_other).all())
     return is_enough and profile.gpu.kind == other.gpu.kind
 
@@ -406,7 +417,8 @@ def size_by_simulation(
     if known is None:
         alone, e2e_s = server.judge_alone(demand, target)
         shares = alone.n_failed / np.maximum(alone.n_requests, 1)
-        n_failed, n_requests = int(alone.n_failed.sum()), int(alone.n_requests.sum())
+        n_failed = int(alone.n_failed.sum())
+        n_requests = int(alone.n_requests.sum())
         ratios = alone.worst_ratio(target)
         sizing = Sizing(server, "meets", ratios, n_failed, float(shares.max()))
         if alone.n_missed or n_failed == n_requests:  # no number of replicas is enough
@@ -420,13 +432,15 @@ def size_by_simulation(
         first = _need(server, traffic, target, start, affordable, np.inf, 0)
         if has_rate and np.isfinite(first):
             found = rate_at_slo(server, demand, target, demand.rate_rps, int(first))
-            rate, binds = (found or demand.rate_rps) / first, "limits"
+            rate = (found or demand.rate_rps) / first
+            binds = "limits"
             if bound is not None and bound.rate_rps < rate:
                 rate, binds = bound
             sizing = replace(sizing, rate_rps=rate, binds=binds)
         done = [first]
     else:
-        sizing, done = known, [*known.needs]
+        sizing = known
+        done = [*known.needs]
         start = int(min(done)) if np.isfinite(done).any() else 1
     most = np.full(n_draws, np.inf)
     for each in worse:
@@ -444,7 +458,8 @@ def size_by_simulation(
         if np.isinf(every).sum() > most_failed:
             return replace(sizing, status="unsure", needs=(), replicas=None)
     needs = [each if np.isinf(each) else int(each) for each in every]
-    sizing, n = replace(sizing, needs=needs), len(needs)
+    sizing = replace(sizing, needs=needs)
+    n = len(needs)
     is_sure = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9 if n > 1 else [True]
     enough = np.where(is_sure, np.sort(needs), np.inf).min()
     if not np.isfinite(enough):

@@ -160,8 +160,10 @@ def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, LoadCurve]:
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
     groups = ordered.groupby(IDENTIFIERS).indices
-    users, of_limits = ordered["users"].to_numpy(), limited(ordered, slo)
-    carried, is_bad = replica_load(ordered, slo), is_refused(ordered, slo)
+    users = ordered["users"].to_numpy()
+    of_limits = limited(ordered, slo)
+    carried = replica_load(ordered, slo)
+    is_bad = is_refused(ordered, slo)
     is_met = slo.are_met(of_limits) & ~is_bad & (np.isfinite(carried) | (slo.users is not None))
     failed = ordered.get("failed_share", pd.Series(np.nan, ordered.index)).to_numpy(float)
     return {
@@ -224,7 +226,9 @@ def best_of_each(
 
 
 MOST_REPLICAS = 4096
-_RATE_STEP, _RATE_PRECISION, _MOST_DOUBLINGS = 2.0, 1.02, 24
+_RATE_STEP = 2.0
+_RATE_PRECISION = 1.02
+_MOST_DOUBLINGS = 24
 
 
 def fewest_replicas(
@@ -255,26 +259,32 @@ def _bracket(
     if meets(start):
         high = start
         while (low := max(high - step, least)) > least and meets(low):
-            high, step = low, 2 * step
+            high = low
+            step = 2 * step
         return low, high
     low = start
     while low < most:
         high = min(low + step, most)
         if meets(high):
             return low, high
-        low, step = high, 2 * step
+        low = high
+        step = 2 * step
     return low, None
 
 
 def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
     """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
     Doubling or halving from `start_rps` brackets it; then geometric means are tried."""
-    low, high, rate = 0.0, math.inf, start_rps
+    low = 0.0
+    high = math.inf
+    rate = start_rps
     for _ in range(_MOST_DOUBLINGS):
         if meets(rate):
-            low, rate = rate, rate * _RATE_STEP
+            low = rate
+            rate = rate * _RATE_STEP
         else:
-            high, rate = rate, rate / _RATE_STEP
+            high = rate
+            rate = rate / _RATE_STEP
         if low and high < math.inf:
             break
     if not low or high == math.inf:

@@ -86,9 +86,11 @@ def judge_windows(outcome: ServingResults, target: Target, n_windows: int) -> Ju
     n_requests = ends - begins
     n_failed = n_requests - count(outcome.is_ok)
     is_met = n_failed <= target.max_failed * n_requests
-    latencies, each_ms = {}, _per_request(outcome, target.limits)
+    latencies = {}
+    each_ms = _per_request(outcome, target.limits)
     for name, limit in target.limits.items():
-        share, found = limit.percentile / 100, np.full(n_windows, np.nan)
+        share = limit.percentile / 100
+        found = np.full(n_windows, np.nan)
         if name == "itl":
             has_any = outcome.itl_counts.any(axis=1)
             own = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts[has_any], share)
@@ -120,7 +122,8 @@ def are_good(outcome: ServingResults, target: Target) -> np.ndarray:
 
 def _per_request(outcome: ServingResults, names: Container[str]) -> dict[str, np.ndarray]:
     """Return those of a request's latencies, in ms; an answer of one token has no TPOT (NaN)."""
-    ttft, e2e = 1e3 * outcome.ttft_s, 1e3 * outcome.e2e_s
+    ttft = 1e3 * outcome.ttft_s
+    e2e = 1e3 * outcome.e2e_s
     later = np.where(outcome.output_tokens > 1, outcome.output_tokens - 1, np.nan)
     known = {
         "ttft": ttft,
@@ -142,5 +145,6 @@ def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> n
     inside = counts[rows, place]
     before = reached[rows, place] - inside
     part = np.divide(wanted - before, inside, out=np.zeros(len(counts)), where=inside > 0)
-    low, high = np.log(edges[place]), np.log(edges[place + 1])
+    low = np.log(edges[place])
+    high = np.log(edges[place + 1])
     return np.where(total > 0, np.exp(low + part * (high - low)), np.nan)

@@ -24,7 +24,7 @@ def measure_reuse(trace: Path) -> dict[str, Any] | None:
     if not len(blocks.ids):
         return None
     # With Numba, which takes a second to load.
-    from sextant.simulate.tables import cache_depths
+    from sextant.simulate.cache_depths import cache_depths
 
     depth, used_by = cache_depths(blocks.prefixes(), blocks.ends)
     is_repeated, tokens, all_tokens = depth >= 0, blocks.tokens, int(blocks.input_tokens.sum())

@@ -47,9 +47,9 @@ class Handover(NamedTuple):
 def prefilled(requests: RequestStream, pool: ReplicaPool, handover: Handover) -> Simulation:
     """Return the first part: E2E and TTFT end when the cache has arrived at the second pool."""
     alone = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
-    made = simulate(alone, pool.scheduler, pool.law, n_replicas=pool.n_replicas)
-    sent_s = made.ttft_s + handover.after_s(made.input_tokens)
-    return replace(made, ttft_s=sent_s, e2e_s=sent_s)
+    prefill = simulate(alone, pool.scheduler, pool.law, n_replicas=pool.n_replicas)
+    sent_s = prefill.ttft_s + handover.after_s(prefill.input_tokens)
+    return replace(prefill, ttft_s=sent_s, e2e_s=sent_s)
 
 
 def decoded(
@@ -90,8 +90,10 @@ def simulate_apart(
     arrival_s = requests.arrival_s + np.nan_to_num(first.ttft_s)
     order = np.flatnonzero(is_ok)[np.argsort(arrival_s[is_ok], kind="stable")]
     is_counted = requests.arrival_s >= warmup_s
-    status, ttft_s = first.status.copy(), np.full(requests.n, np.nan)
-    e2e_s, preemptions = ttft_s.copy(), np.zeros(requests.n, int)
+    status = first.status.copy()
+    ttft_s = np.full(requests.n, np.nan)
+    e2e_s = ttft_s.copy()
+    preemptions = np.zeros(requests.n, int)
     merged = replace(
         first,
         output_tokens=requests.output_tokens,
@@ -103,26 +105,24 @@ def simulate_apart(
     )
     if not len(order):
         return merged
-    inputs, outputs = requests.input_tokens[order], requests.output_tokens[order]
+    inputs = requests.input_tokens[order]
+    outputs = requests.output_tokens[order]
     second = decoded(RequestStream.of(arrival_s[order], inputs, outputs), decode, warmup_s=warmup_s)
     between_s = arrival_s[order] - requests.arrival_s[order]
-    status[order], preemptions[order] = second.status, second.preemptions
-    ttft_s[order], e2e_s[order] = second.ttft_s + between_s, second.e2e_s + between_s
+    status[order] = second.status
+    preemptions[order] = second.preemptions
+    ttft_s[order] = second.ttft_s + between_s
+    e2e_s[order] = second.e2e_s + between_s
     is_late = e2e_s > prefill.scheduler.timeout_s
-    status[is_late], ttft_s[is_late], e2e_s[is_late] = TIMEOUT, np.nan, np.nan
+    status[is_late] = TIMEOUT
+    ttft_s[is_late] = np.nan
+    e2e_s[is_late] = np.nan
     return replace(
         merged,
         preemptions=preemptions,
         gaps=second.gaps,
-        mean_gap_s=second.mean_gap_s,
+        use=second.use._replace(n_steps=first.use.n_steps + second.use.n_steps),
         end_s=max(first.end_s, second.end_s),
-        n_replicas=decode.n_replicas,
-        n_blocks=second.n_blocks,
-        most_blocks=second.most_blocks,
-        busy_s=second.busy_s,
-        kv_block_s=second.kv_block_s,
-        n_steps=first.n_steps + second.n_steps,
-        n_evicted=second.n_evicted,
     )
 
 
@@ -135,21 +135,27 @@ def simulate_users_apart(
 ) -> Simulation:
     """Return the outcome of users who each send their next request when the last is answered.
 
-    User u sends requests u, u + users, u + 2 users ... from 0 on. Arrivals are found by simulating
-    again with the answers of the last round: each round they stay for an answer's time longer.
+    User u sends requests u, u + users, u + 2 users ... from 0 on. When a request is sent depends on
+    the answers before it, so arrivals are found in rounds: each round simulates all requests with
+    the arrivals that follow from the answers of the round before, until arrivals stay the same.
     """
-    n, arrival_s = requests.n, np.zeros(requests.n)
+    n = requests.n
+    arrival_s = np.zeros(n)
     for _ in range(_ROUNDS * -(-n // users)):
         order = np.argsort(arrival_s, kind="stable")
-        parts = (getattr(requests, name)[order] for name in ("input_tokens", "output_tokens"))
-        made = simulate_apart(RequestStream.of(arrival_s[order], *parts), prefill, decode, handover)
+        inputs = requests.input_tokens[order]
+        outputs = requests.output_tokens[order]
+        stream = RequestStream.of(arrival_s[order], inputs, outputs)
+        simulation = simulate_apart(stream, prefill, decode, handover)
+
         e2e_s = np.empty(n)
-        e2e_s[order] = np.nan_to_num(made.e2e_s)
-        before, arrival_s = arrival_s, np.zeros(n)
-        for place in range(users, n, users):
-            of = slice(place, min(place + users, n))
-            last = slice(place - users, place - users + len(arrival_s[of]))
-            arrival_s[of] = arrival_s[last] + e2e_s[last]
-        if np.allclose(arrival_s, before, rtol=1e-3, atol=_CLOSE_S):
+        e2e_s[order] = np.nan_to_num(simulation.e2e_s)
+        before_s = arrival_s
+        arrival_s = np.zeros(n)
+        for first in range(users, n, users):
+            current = slice(first, min(first + users, n))
+            previous = slice(first - users, first - users + len(arrival_s[current]))
+            arrival_s[current] = arrival_s[previous] + e2e_s[previous]
+        if np.allclose(arrival_s, before_s, rtol=1e-3, atol=_CLOSE_S):
             break
-    return made
+    return simulation

@@ -26,7 +26,7 @@ from sextant.simulate.simulation import (
 from sextant.workload.requests import NONE, RequestStream
 
 if TYPE_CHECKING:
-    from sextant.simulate.tables import World
+    from sextant.simulate.world import World
 
 Gauge = Literal["requests_running", "requests_waiting", "requests_in_flight", "kv_used_fraction"]
 Metric = Literal[Gauge, "request_rate_rps", "throughput_tok_s", "ttft_s"]
@@ -112,8 +112,8 @@ class Timeline:
 
     def decide(self, now_s: float, ordered: int, ready: int, read: Read) -> int:
         """Return the number of that time."""
-        place = int(np.searchsorted(self.time_s, now_s, side="right")) - 1
-        return int(self.replicas[max(place, 0)])
+        last = int(np.searchsorted(self.time_s, now_s, side="right")) - 1
+        return int(self.replicas[max(last, 0)])
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,10 @@ class _Reacting:
             return 0
         if ordered == 0:
             return 1
-        each = zip(policy.triggers, values, strict=True)
-        wanted = max(self._by_metric(trigger, value, ordered, ready) for trigger, value in each)
+        wanted = max(
+            self._by_metric(trigger, value, ordered, ready)
+            for trigger, value in zip(policy.triggers, values, strict=True)
+        )
         wanted = min(max(wanted, policy.least, 1), policy.most)
         if not self.wanted:  # as Kubernetes begins: what there is was wanted
             self.wanted.append((now_s - 1e-6, ordered))
@@ -217,45 +219,55 @@ class Scaling:
 
     def at(self, time_s: float) -> dict[str, int]:
         """Return the replicas at a time."""
-        place = max(int(np.searchsorted(self.time_s, time_s, side="right")) - 1, 0)
-        return {"ordered": int(self.ordered[place]), "ready": int(self.ready[place])}
+        last = max(int(np.searchsorted(self.time_s, time_s, side="right")) - 1, 0)
+        return {"ordered": int(self.ordered[last]), "ready": int(self.ready[last])}
+
+
+@dataclass(frozen=True)
+class Autoscaler:
+    """A policy, and how replicas begin under it."""
+
+    policy: ScalingPolicy
+    startup: Startup = _AT_ONCE  # how long a replica takes to start
+    initial: int | None = None
+    """Replicas that serve at the start; None: what the policy says at first."""
+    seed: int = 0  # of the times of starts
 
 
 def simulate_scaled(
     requests: RequestStream,
     scheduler: Scheduler,
     law: StepLaw,
-    policy: ScalingPolicy,
+    autoscaler: Autoscaler,
     *,
     duration_s: float,
-    startup: Startup = _AT_ONCE,
-    initial: int | None = None,
     router: Router = "least_requests",
     window_s: float = float("inf"),
-    seed: int = 0,
 ) -> tuple[Simulation, Scaling]:
     """Return the outcome of requests, and of replicas that a policy orders and removes.
 
-    Removed are those that do not serve yet, then those that serve for the shortest time; they
-    answer what they have. While no replica serves, requests wait for one; those that find none
-    until the end time out.
+    Replicas that do not serve yet are removed first, then those that serve for the shortest time;
+    a removed replica answers the requests that it has. While no replica serves, requests wait for
+    one; requests without a replica at the end time out.
 
     Args:
         requests, scheduler, law, router, window_s: as `simulate` takes them.
-        policy: decides how many replicas there are.
+        autoscaler: decides how many replicas there are.
         duration_s: the policy looks, and replicas are paid for, until then.
-        startup: how long a replica takes to start.
-        initial: replicas that serve at the start; what the policy says at first by default.
-        seed: of the times of starts.
     """
-    from sextant.simulate import steps, tables
+    from sextant.simulate import routing, world
 
-    # As many places again: who was removed may still have requests.
-    how = {"warmup_s": 0.0, "window_s": window_s}
-    world = tables.make_world(requests, scheduler, law, 2 * policy.most, **how)
-    startup = _AT_ONCE if isinstance(policy, Timeline) and policy.is_ready else startup
-    pool = _Pool(world, get_args(Router).index(router), startup, seed)
+    policy = autoscaler.policy
+    # As many places again: a removed replica may still have requests.
+    tables = world.make_world(
+        requests, scheduler, law, 2 * policy.most, warmup_s=0.0, window_s=window_s
+    )
+    is_instant = isinstance(policy, Timeline) and policy.is_ready
+    startup = _AT_ONCE if is_instant else autoscaler.startup
+    pool = _Pool(tables, get_args(Router).index(router), startup, autoscaler.seed)
     controller = policy.controller()
+
+    initial = autoscaler.initial
     if initial is None:
         initial = controller.decide(0.0, 1, 1, lambda trigger: math.nan)
     pool.order(min(initial, policy.most), 0.0, is_start=True)
@@ -269,25 +281,35 @@ def simulate_scaled(
         pool.activate(look_s)
     if pool.ordered:
         pool.serve(np.inf)
-    steps.finish(world)
-    # Who never found a replica waits in vain; so do the turns that would come after the answer.
+    routing.finish(tables)
+
+    _time_out_unsent(tables, duration_s)
+    replica_s = pool.replica_s(duration_s)
+    simulation = simulation_of(tables, 0.0)
+    use = simulation.use._replace(n_replicas=replica_s / duration_s)
+    time_s, ordered_at, ready_at = np.array(pool.states).T
+    scaling = Scaling(time_s, ordered_at, ready_at, replica_s, pool.n_starts)
+    return replace(simulation, use=use), scaling
+
+
+def _time_out_unsent(world: "World", end_s: float) -> None:
+    """Let requests that never found a replica time out, and the turns that wait for them."""
     is_left = world.requests["status"] == PENDING
     left = world.requests[is_left]
-    left["status"], left["arrival_s"] = TIMEOUT, np.minimum(left["arrival_s"], duration_s)
-    left["deadline_s"] = duration_s
+    left["status"] = TIMEOUT
+    left["arrival_s"] = np.minimum(left["arrival_s"], end_s)
+    left["deadline_s"] = end_s
     world.requests[is_left] = left
-    replica_s = pool.replica_s(duration_s)
-    made = replace(simulation_of(world, 0.0), n_replicas=replica_s / duration_s)
-    time_s, ordered_at, ready_at = np.array(pool.states).T
-    return made, Scaling(time_s, ordered_at, ready_at, replica_s, pool.n_starts)
 
 
 class _Pool:
     """Replicas in places of a simulated world; a place is free again when nobody is left there."""
 
     def __init__(self, world: "World", router: int, startup: Startup, seed: int) -> None:
-        self.world, self.router = world, router
-        self.startup, self.rng = startup, np.random.default_rng(seed)
+        self.world = world
+        self.router = router
+        self.startup = startup
+        self.rng = np.random.default_rng(seed)
         self.free = list(range(len(world.replicas)))[::-1]
         self.starting: dict[int, float] = {}  # when each will serve
         self.serving: list[int] = []  # the first to start first
@@ -305,39 +327,41 @@ class _Pool:
 
     def order(self, n: int, now_s: float, *, is_start: bool = False) -> None:
         """Order replicas, as many as there are places for; at the start they serve at once."""
-        from sextant.simulate import tables
+        from sextant.simulate import world
 
         for _ in range(min(n, len(self.free))):
-            place, unit = self.free.pop(), self.rng.standard_normal()
+            index = self.free.pop()
+            unit = self.rng.standard_normal()
             took_s = 0.0 if is_start else self.startup.median_s * math.exp(self.startup.sd * unit)
-            self._ordered_s[place], self.starting[place] = now_s, now_s + took_s
+            self._ordered_s[index] = now_s
+            self.starting[index] = now_s + took_s
             self.n_starts += not is_start
-            tables.renew(self.world, place, now_s + took_s)
+            world.renew(self.world, index, now_s + took_s)
 
     def remove(self, n: int, now_s: float) -> None:
         """Remove replicas: those that do not serve yet first, then the last to start."""
-        for place in [*self.starting, *self.serving[::-1]][: max(n, 0)]:
-            if self.starting.pop(place, None) is None:
-                self.serving.remove(place)
+        for index in [*self.starting, *self.serving[::-1]][: max(n, 0)]:
+            if self.starting.pop(index, None) is None:
+                self.serving.remove(index)
             else:  # it goes at once: nothing was sent to it
-                self.world.replicas["free_s"][place] = now_s
-            self.leaving[place] = now_s
+                self.world.replicas["free_s"][index] = now_s
+            self.leaving[index] = now_s
 
     def serve(self, until_s: float) -> None:
         """Send what arrives before a time. Replicas take requests from the end of their start."""
-        from sextant.simulate import steps
+        from sextant.simulate import routing
 
         for now_s in sorted({until_s, *(s for s in self.starting.values() if s <= until_s)}):
             if self.serving:
                 serving = np.array(self.serving)
-                self._turn = steps.route(self.world, self.router, serving, now_s, self._turn)
+                self._turn = routing.route(self.world, self.router, serving, now_s, self._turn)
             self.activate(now_s)
 
     def activate(self, now_s: float) -> None:
         """Have those serve whose start is over, and keep how many replicas there are."""
-        for place in [place for place, ready_s in self.starting.items() if ready_s <= now_s]:
-            del self.starting[place]
-            self.serving.append(place)
+        for index in [index for index, ready_s in self.starting.items() if ready_s <= now_s]:
+            del self.starting[index]
+            self.serving.append(index)
         state = (now_s, self.ordered, len(self.serving))
         if not self.states or state[1:] != self.states[-1][1:]:
             self.states.append(state)
@@ -347,22 +371,22 @@ class _Pool:
         from sextant.simulate import steps
 
         self.serve(now_s)
-        for place in (*self.serving, *self.leaving):
-            steps.advance(self.world, place, now_s)
+        for index in (*self.serving, *self.leaving):
+            steps.advance(self.world, index, now_s)
         all_ = self.world.replicas
-        for place in [p for p in self.leaving if all_["n_assigned"][p] == all_["n_left"][p]]:
-            self._paid_s.append(self._paid(place))
-            del self.leaving[place]
-            self.free.append(place)
-        own = all_[self.serving]
-        in_flight = own["n_assigned"] - own["n_left"]
-        running = own["n_running"]
+        for index in [p for p in self.leaving if all_["n_assigned"][p] == all_["n_left"][p]]:
+            self._paid_s.append(self._paid(index))
+            del self.leaving[index]
+            self.free.append(index)
+        serving = all_[self.serving]
+        in_flight = serving["n_assigned"] - serving["n_left"]
+        running = serving["n_running"]
         n_held = 0 if self.serving else int(self.is_held(now_s).sum())
         gauges = {
             "requests_running": running,
             "requests_waiting": np.append(in_flight - running, n_held),
             "requests_in_flight": np.append(in_flight, n_held),
-            "kv_used_fraction": own["used"] / self.world.n_blocks,
+            "kv_used_fraction": serving["used"] / self.world.n_blocks,
             "tokens": np.array([all_["n_gaps"].sum()]),
         }
         self._looks.append((now_s, gauges))
@@ -387,22 +411,22 @@ class _Pool:
         if trigger.metric == "throughput_tok_s":
             return float(gauges["tokens"][0] - recent[0]["tokens"][0]) / trigger.window_s
         values = [of[trigger.metric] for of in recent if len(of[trigger.metric])]
-        each = [getattr(np, trigger.aggregate)(value) for value in values]
-        return float(np.mean(each)) if each else math.nan
+        aggregates = [getattr(np, trigger.aggregate)(value) for value in values]
+        return float(np.mean(aggregates)) if aggregates else math.nan
 
     def _first_tokens(self, trigger: Trigger, since_s: float, now_s: float) -> float:
         """Return the quantile of TTFT of the first tokens that came since a time."""
         first_s = self.world.requests["first_s"]
-        own = self.world.requests[(first_s >= since_s) & (first_s < now_s)]
-        if not len(own):
+        begun = self.world.requests[(first_s >= since_s) & (first_s < now_s)]
+        if not len(begun):
             return math.nan
-        return float(np.quantile(own["first_s"] - own["arrival_s"], trigger.share))
+        return float(np.quantile(begun["first_s"] - begun["arrival_s"], trigger.share))
 
-    def _paid(self, place: int) -> tuple[float, float]:
-        end_s = max(self.leaving.get(place, np.inf), self.world.replicas["free_s"][place])
-        return self._ordered_s[place], end_s
+    def _paid(self, index: int) -> tuple[float, float]:
+        end_s = max(self.leaving.get(index, np.inf), self.world.replicas["free_s"][index])
+        return self._ordered_s[index], end_s
 
     def replica_s(self, duration_s: float) -> float:
         """Return the time of all replicas, from order to last answer, up to the end."""
-        rest = [self._paid(place) for place in (*self.starting, *self.serving, *self.leaving)]
+        rest = [self._paid(index) for index in (*self.starting, *self.serving, *self.leaving)]
         return float(np.diff(np.minimum([*self._paid_s, *rest], duration_s)).sum())

@@ -5,18 +5,15 @@ In go a `RequestStream` (when requests arrive, their tokens, what prefix they sh
 several replicas behind a router (each request's latencies and outcome, the gaps between tokens, how
 busy and how full the servers were) and its summary.
 
-Compiled are `steps`, which plan a replica's steps, and `tables`, which keep its requests and its KV
-cache, each in O(1) a step; no other module than `tables` imports Numba. `pools` follows requests
-from servers that compute prompts to others that decode, `scaling` adds and removes replicas by a
-policy. `means` has mean latencies without
-simulation; `calibrated` has the step laws of a server that was measured.
+`world` makes the tables of a simulation. Compiled code changes them: `routing` sends requests to
+replicas, `steps` plans a replica's steps, `tables` keeps its requests and its KV cache.
 """
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -24,7 +21,7 @@ from sextant.base.errors import InputError
 from sextant.workload.requests import RequestStream
 
 if TYPE_CHECKING:
-    from sextant.simulate.tables import World
+    from sextant.simulate.world import World
 
 Result = TypeVar("Result")
 
@@ -54,7 +51,8 @@ class Scheduler:
             if not getattr(self, name) > 0:
                 problem = f"{getattr(self, name)} is not above 0"
                 raise InputError(problem, field=name, fix="give a number above 0")
-        tokens, requests = self.max_num_batched_tokens, self.max_num_seqs
+        tokens = self.max_num_batched_tokens
+        requests = self.max_num_seqs
         if tokens < requests:
             problem = f"{tokens} tokens a step for {requests} requests"
             fix = "give at least max_num_seqs: each of them decodes one token a step"
@@ -163,6 +161,34 @@ class TooFewRequests(InputError):
     """The users of a closed loop send more requests than there are."""
 
 
+class TokenGaps(NamedTuple):
+    """Gaps between tokens of the requests that count, by window and length."""
+
+    counts: np.ndarray
+    """Shape (windows, `N_BINS`). A bin is 0.5% wide; the first begins at `SHORTEST_S`."""
+    mean_s: float
+
+    def quantile_s(self, share: float) -> float:
+        """Return a quantile of all gaps, the middle of its bin; NaN without gaps."""
+        reached = np.cumsum(self.counts.sum(axis=0))
+        if not reached[-1]:
+            return float("nan")
+        position = min(int(np.searchsorted(reached, share * reached[-1])), len(reached) - 1)
+        return float(SHORTEST_S * np.exp((position + 0.5) * BIN_WIDTH))
+
+
+class ReplicaUse(NamedTuple):
+    """How busy and how full the replicas were; times are after the warm-up, of all replicas."""
+
+    n_replicas: float  #: The mean over time where replicas come and go.
+    n_blocks: int  #: Of each replica's KV cache.
+    most_blocks: int  #: In use on one replica at once.
+    busy_s: float  #: Time in which engines ran steps.
+    kv_block_s: float  #: Integral of the blocks in use over that time.
+    n_steps: int
+    n_evicted: int  #: Blocks of the prefix cache that were taken for others.
+
+
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """The outcome of each request. Arrays of shape (n,) in the order of the `RequestStream`."""
@@ -172,37 +198,20 @@ class Simulation:
     output_tokens: np.ndarray
     status: np.ndarray  #: Keys of `STATUS`.
     is_counted: np.ndarray  #: Whether it came after the warm-up.
-    ttft_s: np.ndarray  #: NaN for requests that were not answered in time; so are the others.
+    ttft_s: np.ndarray  #: NaN for requests that were not answered in time; so is `e2e_s`.
     e2e_s: np.ndarray
     preemptions: np.ndarray
-    cached_tokens: np.ndarray  #: Input that each found in the prefix cache.
-    gaps: np.ndarray
-    """Counts of the gaps between tokens of counted requests, by window and length: (windows,
-    `N_BINS`). A bin is 0.5% wide; `gap_s` has their lengths."""
-    mean_gap_s: float
+    cached_tokens: np.ndarray  #: Input tokens that the request found in the prefix cache.
+    gaps: TokenGaps
+    use: ReplicaUse
     warmup_s: float
     end_s: float  #: When the last request was answered or given up, or the last one arrived.
-    n_replicas: float  #: The mean over time where replicas come and go.
-    n_blocks: int  #: Of each replica's KV cache.
-    most_blocks: int  #: In use on one replica at once.
-    busy_s: float  #: Time in which engines ran steps after the warm-up, of all replicas.
-    kv_block_s: float  #: Integral of the blocks in use over that time.
-    n_steps: int
-    n_evicted: int  #: Blocks of the prefix cache that were taken for others.
 
     @property
     def tpot_s(self) -> np.ndarray:
         """Time per output token after the first, (E2E − TTFT) / (output tokens − 1); shape (n,)."""
-        more = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
-        return (self.e2e_s - self.ttft_s) / more
-
-    def gap_s(self, share: float) -> float:
-        """Return a quantile of the gaps between tokens, the middle of its bin; NaN without gaps."""
-        reached = np.cumsum(self.gaps.sum(axis=0))
-        if not reached[-1]:
-            return float("nan")
-        position = min(int(np.searchsorted(reached, share * reached[-1])), len(reached) - 1)
-        return float(SHORTEST_S * np.exp((position + 0.5) * BIN_WIDTH))
+        later_tokens = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        return (self.e2e_s - self.ttft_s) / later_tokens
 
 
 def simulate(
@@ -230,17 +239,17 @@ def simulate(
     Raises:
         InputError: an unknown router, no replica, or a window or warm-up that makes no sense.
     """
-    from sextant.simulate import steps, tables  # with Numba, which takes a second to load
+    from sextant.simulate import routing, world  # with Numba, which takes a second to load
 
     if router not in get_args(Router):
         fix = f"use one of {', '.join(get_args(Router))}"
         raise InputError(f"unknown router {router!r}", field="router", fix=fix)
-    world = tables.make_world(
+    tables = world.make_world(
         requests, scheduler, law, n_replicas, warmup_s=warmup_s, window_s=window_s
     )
-    steps.route(world, get_args(Router).index(router), np.arange(n_replicas), np.inf, 0)
-    steps.finish(world)
-    return simulation_of(world, warmup_s)
+    routing.route(tables, get_args(Router).index(router), np.arange(n_replicas), np.inf, 0)
+    routing.finish(tables)
+    return simulation_of(tables, warmup_s)
 
 
 def simulate_closed(
@@ -262,36 +271,50 @@ def simulate_closed(
         TooFewRequests: users send more.
         InputError: no user, or a request that the server refuses.
     """
-    from sextant.simulate import steps, tables
+    from sextant.simulate import routing, world
 
     for field, value in (("users", users), ("duration_s", duration_s)):
         if not value > 0:
             raise InputError(f"{value} is not above 0", field=field, fix="give more")
-    world = tables.make_world(
+    tables = world.make_world(
         requests, scheduler, law, n_replicas, warmup_s=warmup_s, closed_until_s=duration_s
     )
-    table = world.requests
+    table = tables.requests
     if (table["status"] == REFUSED).any():
         fix = f"leave out requests of more than {scheduler.longest} tokens"
         raise InputError("a request is too long for the server", field="requests", fix=fix)
-    table["arrival_s"], table["deadline_s"] = 0.0, scheduler.timeout_s
+    table["arrival_s"] = 0.0
+    table["deadline_s"] = scheduler.timeout_s
     table["is_counted"] = warmup_s <= 0
     table["status"][users:] = UNSENT
-    steps.run_closed(world, users)
+    routing.run_closed(tables, users)
     if not (table["status"] == UNSENT).any():
         problem = f"{users} users send more than {requests.n} requests in {duration_s:g} s"
         raise TooFewRequests(problem, field="requests", fix="give more requests")
-    return simulation_of(world, warmup_s)
+    return simulation_of(tables, warmup_s)
 
 
 def simulation_of(world: "World", warmup_s: float) -> Simulation:
-    """Return what came of all requests, when they are over."""
+    """Return the outcome of all requests, when they are over."""
     table = world.requests[world.requests["status"] != UNSENT]
-    replicas, is_ok = world.replicas, table["status"] == OK
-    n_gaps = replicas["n_gaps"].sum()
+    is_ok = table["status"] == OK
     e2e_s = np.where(is_ok, table["last_s"] - table["arrival_s"], np.nan)
-    gave_up = table["deadline_s"][table["status"] == TIMEOUT]
-    ends = (table["arrival_s"], gave_up, table["last_s"][is_ok])
+    gave_up_s = table["deadline_s"][table["status"] == TIMEOUT]
+    ends_s = (table["arrival_s"], gave_up_s, table["last_s"][is_ok])
+
+    replicas = world.replicas
+    n_gaps = replicas["n_gaps"].sum()
+    mean_gap_s = float(replicas["gap_sum_s"].sum() / n_gaps) if n_gaps else float("nan")
+    use = ReplicaUse(
+        n_replicas=len(replicas),
+        n_blocks=world.n_blocks,
+        most_blocks=int(replicas["most_blocks"].max()),
+        busy_s=float(replicas["busy_s"].sum()),
+        kv_block_s=float(replicas["kv_block_s"].sum()),
+        n_steps=int(replicas["steps"].sum()),
+        n_evicted=int(replicas["n_evicted"].sum()),
+    )
+
     return Simulation(
         arrival_s=table["arrival_s"],
         input_tokens=table["input"],
@@ -302,22 +325,18 @@ def simulation_of(world: "World", warmup_s: float) -> Simulation:
         e2e_s=e2e_s,
         preemptions=table["preemptions"],
         cached_tokens=table["cached"],
-        gaps=world.gaps,
-        mean_gap_s=float(replicas["gap_sum_s"].sum() / n_gaps) if n_gaps else float("nan"),
+        gaps=TokenGaps(world.gaps, mean_gap_s),
+        use=use,
         warmup_s=warmup_s,
-        end_s=float(max(values.max(initial=0.0) for values in ends)),
-        n_replicas=len(replicas),
-        n_blocks=world.n_blocks,
-        most_blocks=int(replicas["most_blocks"].max()),
-        busy_s=float(replicas["busy_s"].sum()),
-        kv_block_s=float(replicas["kv_block_s"].sum()),
-        n_steps=int(replicas["steps"].sum()),
-        n_evicted=int(replicas["n_evicted"].sum()),
+        end_s=float(max(values.max(initial=0.0) for values in ends_s)),
     )
 
 
 def on_threads(run: Callable[..., Result], *values: Iterable[Any]) -> list[Result]:
-    """Return what `run` makes of each set of values, on all cores (compiled code frees the GIL)."""
+    """Return the results of `run` for each set of values, on all cores.
+
+    Compiled code releases the GIL.
+    """
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(run, *values))
 
@@ -331,54 +350,57 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the numbers of the requests that came after the warm-up.
 
-    Latencies are those of requests that were answered; gaps between tokens (`itl_ms`) are within
-    0.25%, and those of requests that gave up later are among them. Rates are over the time from the
-    end of the warm-up to the last answer or arrival. As goodput counts what keeps all `limits_ms`,
-    of `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of a request's own gaps, which is its TPOT),
-    `tpot_ms` and `e2e_ms`.
+    Latencies are those of requests that were answered. Gaps between tokens (`itl_ms`) are within
+    0.25%, and include the gaps of requests that gave up later. Rates are over the time from the end
+    of the warm-up to the last answer or arrival. Goodput counts the requests within all
+    `limits_ms`, by `ttft_ms`, `nttft_ms`, `itl_ms` (the mean of a request's gaps, which is its
+    TPOT), `tpot_ms` and `e2e_ms`.
 
-    InputError where no request came after the warm-up, or a limit is of another latency.
+    Raises InputError: no request came after the warm-up, or a limit is of another latency.
     """
     from sextant.points.metrics import STATISTICS, meets_limits, statistics
 
-    s, counted = simulation, simulation.is_counted
-    if not counted.any():
+    s = simulation
+    if not s.is_counted.any():
         fix = "shorten the warm-up, or give more requests"
         raise InputError("no request came after the warm-up", field="warmup_s", fix=fix)
-    is_ok = counted & (s.status == OK)
-    ttft_ms, tpot_ms, e2e_ms = (each[is_ok] * 1e3 for each in (s.ttft_s, s.tpot_s, s.e2e_s))
+    is_ok = s.is_counted & (s.status == OK)
+    ttft_ms = s.ttft_s[is_ok] * 1e3
+    tpot_ms = s.tpot_s[is_ok] * 1e3
+    e2e_ms = s.e2e_s[is_ok] * 1e3
     inputs = s.input_tokens[is_ok]
-    of_each = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "e2e_ms": e2e_ms}
-    of_each |= {"nttft_ms": ttft_ms / inputs, "itl_ms": tpot_ms}
+    of_request = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "e2e_ms": e2e_ms}
+    of_request |= {"nttft_ms": ttft_ms / inputs, "itl_ms": tpot_ms}
+
     span_s = max(s.end_s - s.warmup_s, 1e-9)
-    time_s = span_s * max(s.n_replicas, 1e-9)
-    gaps_ms = {name: s.gap_s(share) * 1e3 for name, share in STATISTICS.items()}
+    replica_s = span_s * max(s.use.n_replicas, 1e-9)
+    gaps_ms = {name: s.gaps.quantile_s(share) * 1e3 for name, share in STATISTICS.items()}
     return {
         "ttft_ms": statistics(ttft_ms),
-        "itl_ms": {"mean": s.mean_gap_s * 1e3, **gaps_ms},
+        "itl_ms": {"mean": s.gaps.mean_s * 1e3, **gaps_ms},
         "tpot_ms": statistics(tpot_ms),
         "e2e_ms": statistics(e2e_ms),
         "throughput_tok_s": float(s.output_tokens[is_ok].sum() / span_s),
         "request_rate_rps": float(is_ok.sum() / span_s),
-        "failed_fraction": float(1 - is_ok.sum() / counted.sum()),
-        "goodput_rps": float(meets_limits(of_each, limits_ms or {}).sum() / span_s),
-        "kv_used_fraction": s.kv_block_s / (s.n_blocks * time_s),
-        "kv_used_fraction_max": s.most_blocks / s.n_blocks,
-        "preemptions": int(s.preemptions[counted].sum()),
-        "utilisation": min(s.busy_s / time_s, 1.0),
+        "failed_fraction": float(1 - is_ok.sum() / s.is_counted.sum()),
+        "goodput_rps": float(meets_limits(of_request, limits_ms or {}).sum() / span_s),
+        "kv_used_fraction": s.use.kv_block_s / (s.use.n_blocks * replica_s),
+        "kv_used_fraction_max": s.use.most_blocks / s.use.n_blocks,
+        "preemptions": int(s.preemptions[s.is_counted].sum()),
+        "utilisation": min(s.use.busy_s / replica_s, 1.0),
         "cached_fraction": float(s.cached_tokens[is_ok].sum() / max(inputs.sum(), 1)),
-        "evicted_blocks": s.n_evicted,
-        "n_requests": int(counted.sum()),
+        "evicted_blocks": s.use.n_evicted,
+        "n_requests": int(s.is_counted.sum()),
     }
 
 
 def summary_intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the 90% interval over draws of each number of `summarise`, in the same shape."""
-    found: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
     for name, value in summaries[0].items():
         of_name = [summary[name] for summary in summaries]
         if isinstance(value, Mapping):
-            found[name] = summary_intervals(of_name)
+            intervals[name] = summary_intervals(of_name)
         else:
-            found[name] = np.quantile(np.array(of_name, float), INTERVAL).tolist()
-    return found
+            intervals[name] = np.quantile(np.array(of_name, float), INTERVAL).tolist()
+    return intervals

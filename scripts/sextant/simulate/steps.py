@@ -1,26 +1,18 @@
-"""The simulation, compiled: what a step computes, by vLLM's rules and those by which SGLang and
-TensorRT-LLM differ (`Scheduler`), in O(1) a step.
+"""What a step of a replica computes, compiled: O(1) a step.
 
-`route` and `run_closed` send requests to replicas, `advance` makes a replica's plans, and
-`decode_only` those that only decode: most of all, so they take a loop of their own, with the
-numbers of the other steps. No request joins, ends, is preempted or given up in them.
+The rules are vLLM's; `Scheduler` has the settings by which SGLang and TensorRT-LLM differ.
+
+`advance` makes a replica's plans. Most plans only decode: no request joins, ends, is preempted or
+given up. `decode_only` makes these in a loop of its own, with the same numbers as `_plan`.
 """
 
 import math
 
-import numpy as np
-
 from sextant.simulate import tables
+from sextant.simulate.compiling import compiled
 from sextant.simulate.simulation import BIN_WIDTH, N_BINS, OK, PENDING, SHORTEST_S, TIMEOUT
-from sextant.simulate.tables import World, compiled
+from sextant.simulate.world import World
 from sextant.workload.requests import NONE
-
-ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
-"""In the order of `Router`."""
-_OF_PREFIX, _OF_QUEUE, _OF_CACHE = 3.0, 2.0, 2.0
-"""Weights of llm-d's default profile: the share of the prompt that is cached, the shortest queue,
-and memory that is not in use."""
-_TIE = 1e-9
 
 
 @compiled
@@ -40,32 +32,37 @@ def window_of(w: World, now_s: float) -> int:
 def decode_only(w: World, r: int, until_s: float) -> None:
     """Make the plans of a replica that only decode, up to the first other one or a time."""
     s = w.replicas[r]
-    if (
-        s.partial != NONE
-        or s.n_decodes == 0
-        or s.n_paused > 0
-        or (s.preempted != NONE and not s.is_blocked)
-    ):
+    has_prompt = s.partial != NONE or (s.preempted != NONE and not s.is_blocked)
+    if has_prompt or s.n_decodes == 0 or s.n_paused > 0:
         return
-    # No client gives up before, and nobody joins.
+    # No client gives up before, and no request joins.
     if s.oldest != NONE:
         until_s = min(until_s, w.requests[s.oldest].deadline_s)
     if s.waiting != NONE and not s.is_blocked:
         until_s = min(until_s, w.requests[s.waiting].arrival_s + w.request_s)
-    crossing, ends = w.crossing[r], w.ends[r]
+
+    crossing = w.crossing[r]
+    ends = w.ends[r]
     mask = ends.shape[0] - 1
     counted_from_s = s.counted_from_s
-    n, lag, block_tokens, is_asynchronous = s.n_decodes, w.lag, w.block_tokens, w.lag == 2
-    law = w.law
-    fixed_ms, context_ms = law[0] + w.weights_ms[n] + law[2] * n, law[3]
-    plan, plan_s, free_s, context, used = s.plan, s.plan_s, s.free_s, s.context, s.used
-    busy_s, kv_block_s, steps, gap_sum_s = s.busy_s, s.kv_block_s, s.steps, 0.0
+    n = s.n_decodes
+    fixed_ms = w.law[0] + w.weights_ms[n] + w.law[2] * n
+    context_ms = w.law[3]
+    plan = s.plan
+    plan_s = s.plan_s
+    free_s = s.free_s
+    context = s.context
+    used = s.used
+    busy_s = s.busy_s
+    kv_block_s = s.kv_block_s
+    steps = s.steps
+    gap_sum_s = 0.0
     low_s = high_s = 0.0
     bin_ = 0
     while plan_s < until_s:
-        if ends[plan & mask].first != NONE or ends[(plan - lag) & mask].first != NONE:
+        if ends[plan & mask].first != NONE or ends[(plan - w.lag) & mask].first != NONE:
             break
-        new = crossing[plan % block_tokens]
+        new = crossing[plan % w.block_tokens]
         if new > w.n_blocks - used:
             break
         if new > 0:
@@ -74,14 +71,14 @@ def decode_only(w: World, r: int, until_s: float) -> None:
         context += n
         start_s = max(plan_s, free_s)
         end_s = start_s + 1e-3 * (fixed_ms + context_ms * context)
-        gap_s, took_s = end_s - free_s, end_s - start_s
+        gap_s = end_s - free_s
         free_s = end_s
-        plan_s = start_s if is_asynchronous else end_s
+        plan_s = start_s if w.lag == 2 else end_s
         plan += 1
         steps += 1
         if start_s >= counted_from_s:
-            busy_s += took_s
-            kv_block_s += used * took_s
+            busy_s += end_s - start_s
+            kv_block_s += used * (end_s - start_s)
         if not low_s <= gap_s < high_s:
             bin_ = bin_of(gap_s)
             low_s = SHORTEST_S * math.exp(bin_ * BIN_WIDTH)
@@ -90,6 +87,7 @@ def decode_only(w: World, r: int, until_s: float) -> None:
         gap_sum_s += gap_s
     s.n_gaps += s.n_counted * (steps - s.steps)
     s.gap_sum_s += s.n_counted * gap_sum_s
+    # The loop has these in registers.
     s.plan, s.plan_s, s.free_s, s.context = plan, plan_s, free_s, context
     s.busy_s, s.kv_block_s, s.steps = busy_s, kv_block_s, steps
     s.most_blocks = max(s.most_blocks, used)
@@ -134,9 +132,11 @@ def _plan(w: World, r: int, now_s: float) -> None:
     while w.crossing[r, column] > w.n_blocks - s.used:
         _preempt(w, r)
     tables.take(w, r, w.crossing[r, column])
-    sequences, first = s.n_decodes, NONE
+    sequences = s.n_decodes
+    first = NONE
     budget = w.max_num_batched_tokens - sequences
-    prompt_tokens, pairs = 0, 0.0
+    prompt_tokens = 0
+    pairs = 0.0
     if s.partial != NONE:
         q = w.requests[s.partial]
         after = q.computed + min(q.input + q.generated - q.computed, budget)
@@ -158,9 +158,13 @@ def _plan(w: World, r: int, now_s: float) -> None:
 def _prompts(w: World, r: int, now_s: float) -> bool:
     """Run a step of prompts alone, if any may be computed; decodes wait for it."""
     s = w.replicas[r]
-    budget, first, prompt_tokens, pairs = w.max_num_batched_tokens, NONE, 0, 0.0
+    budget = w.max_num_batched_tokens
+    first = NONE
+    prompt_tokens = 0
+    pairs = 0.0
     if s.partial != NONE:
-        i, q = s.partial, w.requests[s.partial]
+        i = s.partial
+        q = w.requests[s.partial]
         n = min(q.input + q.generated - q.computed, budget)
         needed = tables.blocks_of(w, q.computed + n) - tables.blocks_of(w, q.computed)
         if needed > w.n_blocks - s.used:
@@ -196,7 +200,8 @@ def _join(
         if i == NONE or not _admit(w, r, i, now_s):
             break
         n, of_chunk = _chunk(w, r, i, budget - prompt_tokens)
-        prompt_tokens, pairs = prompt_tokens + n, pairs + of_chunk
+        prompt_tokens = prompt_tokens + n
+        pairs = pairs + of_chunk
         first = i if first == NONE else first
     return first, prompt_tokens, pairs
 
@@ -219,7 +224,8 @@ def _chunk(w: World, r: int, i: int, budget: int) -> tuple[int, float]:
 @compiled
 def _admit(w: World, r: int, i: int, now_s: float) -> bool:
     """Have a waiting request run if it has come and its whole prompt fits into the free blocks."""
-    s, q = w.replicas[r], w.requests[i]
+    s = w.replicas[r]
+    q = w.requests[i]
     if q.arrival_s + w.request_s > now_s:
         return False
     hit, free = tables.cached_of(w, r, i)
@@ -262,7 +268,8 @@ def _leave(w: World, r: int, i: int) -> None:
 @compiled
 def _interrupt(w: World, r: int, i: int, is_over: bool) -> None:
     """Stop a request that runs, and free its blocks."""
-    s, q = w.replicas[r], w.requests[i]
+    s = w.replicas[r]
+    q = w.requests[i]
     tokens = q.computed
     if i == s.partial:
         s.partial = NONE
@@ -300,7 +307,8 @@ def _send_next(w: World, r: int, i: int, now_s: float) -> None:
     following = w.replicas[r].last_arrival + w.replicas.shape[0]
     if now_s < w.closed_until_s and following < w.requests.shape[0]:
         q = w.requests[following]
-        q.arrival_s, q.deadline_s = now_s, now_s + w.timeout_s
+        q.arrival_s = now_s
+        q.deadline_s = now_s + w.timeout_s
         q.is_counted = now_s >= w.replicas[r].counted_from_s
         q.status = PENDING
         tables.assign(w, r, following)
@@ -314,13 +322,15 @@ def _step(w: World, r: int, now_s: float, prompt_tokens: int, pairs: float, firs
     """
     s = w.replicas[r]
     s.context += s.n_decodes
-    start_s, before_s = max(now_s, s.free_s), s.free_s
+    start_s = max(now_s, s.free_s)
+    before_s = s.free_s
     end_s = _run(w, r, start_s, _step_ms(w, prompt_tokens, pairs, s.n_decodes, s.context))
     if s.n_paused > 0:  # counted with their mean gap
         _count_gaps(w, r, end_s, end_s - s.paused_s / s.n_paused, s.n_paused)
     if s.n_counted > s.n_paused:
         _count_gaps(w, r, end_s, end_s - before_s, s.n_counted - s.n_paused)
-    s.n_paused, s.paused_s = 0, 0.0
+    s.n_paused = 0
+    s.paused_s = 0.0
     while first != NONE and first != s.partial:
         _sample_first(w, r, first, end_s, s.plan)
         first = w.requests[first].newer
@@ -379,7 +389,8 @@ def _count_gaps(w: World, r: int, now_s: float, gap_s: float, n: int) -> None:
 @compiled
 def _sample_first(w: World, r: int, i: int, end_s: float, plan: int) -> None:
     """Sample the first token after a prompt; it decodes from the plan after this one on."""
-    s, q = w.replicas[r], w.requests[i]
+    s = w.replicas[r]
+    q = w.requests[i]
     if q.generated == 0:
         q.first_s = end_s
     elif q.is_counted:
@@ -389,7 +400,8 @@ def _sample_first(w: World, r: int, i: int, end_s: float, plan: int) -> None:
     q.end_plan = plan + q.output - q.generated
     slot = q.end_plan & (w.ends.shape[1] - 1)
     last = w.ends[r, slot].last
-    q.end_before, q.end_after = last, NONE
+    q.end_before = last
+    q.end_after = NONE
     if last == NONE:
         w.ends[r, slot].first = i
     else:
@@ -404,7 +416,8 @@ def _sample_first(w: World, r: int, i: int, end_s: float, plan: int) -> None:
 
 @compiled
 def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
-    s, q = w.replicas[r], w.requests[i]
+    s = w.replicas[r]
+    q = w.requests[i]
     s.n_decodes -= 1
     s.n_counted -= q.is_counted
     if s.n_paused > s.n_counted:
@@ -412,104 +425,3 @@ def _leave_decodes(w: World, r: int, i: int, tokens: int) -> None:
         s.n_paused = s.n_counted
     s.context -= tokens
     w.crossing[r, (q.start_plan + 1 - q.computed) % w.block_tokens] -= 1
-
-
-@compiled
-def route(w: World, router: int, serving: np.ndarray, until_s: float, turn: int) -> int:
-    """Send what arrives before a time to the `serving` replicas.
-
-    Takes and returns how many were sent, by which they go in turn.
-    """
-    while True:
-        i = tables.next_due(w)
-        due_s = w.requests[i].arrival_s if i != NONE else math.inf
-        if w.has_turns and _go_on(w, min(due_s, until_s)):
-            continue  # what is answered by then may have others arrive before
-        if i == NONE or due_s >= until_s:
-            return turn
-        tables.take_due(w, i)
-        q = w.requests[i]
-        if q.status != PENDING:
-            tables.over(w, i, due_s)
-            continue
-        if router == ROUND_ROBIN:
-            r = serving[turn % len(serving)]
-        else:
-            for other in serving:
-                advance(w, other, due_s)
-            r = _least_busy(w, serving) if router == LEAST_REQUESTS else _best(w, serving, i, turn)
-        turn += 1
-        tables.assign(w, r, i)
-
-
-@compiled
-def _least_busy(w: World, serving: np.ndarray) -> int:
-    """Return the first replica of those with the fewest requests."""
-    found = serving[0]
-    for r in serving:
-        s, best = w.replicas[r], w.replicas[found]
-        if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
-            found = r
-    return found
-
-
-@compiled
-def _best(w: World, serving: np.ndarray, i: int, turn: int) -> int:
-    """Return the replica of the highest score for a request; in turn where several have it."""
-    q, most, least = w.requests[i], 0, 1 << 60
-    for r in serving:
-        most, least = max(most, _n_waiting(w, r)), min(least, _n_waiting(w, r))
-    found, highest = serving[0], -1e9
-    for k in range(len(serving)):
-        r = serving[(turn + k) % len(serving)]
-        hit = 0
-        if q.group != NONE:
-            hit = min(w.runs[r * w.n_groups + q.group].cached, q.shared)
-        score = _OF_PREFIX * hit / tables.blocks_of(w, q.input)
-        score += _OF_QUEUE * (most - _n_waiting(w, r)) / max(most - least, 1)
-        score -= _OF_CACHE * w.replicas[r].used / w.n_blocks
-        if score > highest + _TIE:
-            found, highest = r, score
-    return found
-
-
-@compiled
-def _n_waiting(w: World, r: int) -> int:
-    s = w.replicas[r]
-    return s.n_assigned - s.n_left - s.n_running
-
-
-@compiled
-def _go_on(w: World, until_s: float) -> bool:
-    """Bring all replicas a little further, to a time at most; return whether any time passed.
-
-    Steps are short, so that a replica is hardly past the arrival of who waits for another's answer.
-    """
-    is_busy = False
-    for r in range(w.replicas.shape[0]):
-        is_busy |= w.replicas[r].n_assigned > w.replicas[r].n_left
-    if is_busy:
-        until_s = min(until_s, w.clock_s[0] + w.quantum_s)
-    if until_s <= w.clock_s[0] or math.isinf(until_s):
-        return False
-    for r in range(w.replicas.shape[0]):
-        advance(w, r, until_s)
-    w.clock_s[0] = until_s
-    return True
-
-
-@compiled
-def finish(w: World) -> None:
-    """Have all replicas answer what they were sent."""
-    for r in range(w.replicas.shape[0]):
-        advance(w, r, float("inf"))
-
-
-@compiled
-def run_closed(w: World, users: int) -> None:
-    """Have users send requests one after another, spread evenly over the replicas."""
-    n_replicas = w.replicas.shape[0]
-    for i in range(min(users, w.requests.shape[0])):
-        w.requests[i].status = PENDING
-        tables.assign(w, i % n_replicas, i)
-    finish(w)

@@ -1,0 +1,129 @@
+"""Requests reach replicas: behind a router, or from users who wait for answers; compiled."""
+
+import math
+
+import numpy as np
+
+from sextant.simulate import tables
+from sextant.simulate.compiling import compiled
+from sextant.simulate.simulation import PENDING
+from sextant.simulate.steps import advance
+from sextant.simulate.world import World
+from sextant.workload.requests import NONE
+
+ROUND_ROBIN, LEAST_REQUESTS, PREFIX = range(3)
+"""In the order of `Router`."""
+_OF_PREFIX = 3.0
+_OF_QUEUE = 2.0
+_OF_CACHE = 2.0
+"""Weights of llm-d's default profile: the share of the prompt that is cached, the shortest queue,
+and memory that is not in use."""
+_TIE = 1e-9
+
+
+@compiled
+def route(w: World, router: int, serving: np.ndarray, until_s: float, turn: int) -> int:
+    """Send what arrives before a time to the `serving` replicas.
+
+    Takes and returns how many were sent, by which they go in turn.
+    """
+    while True:
+        i = tables.next_due(w)
+        due_s = w.requests[i].arrival_s if i != NONE else math.inf
+        if w.has_turns and _go_on(w, min(due_s, until_s)):
+            continue  # what is answered by then may have others arrive before
+        if i == NONE or due_s >= until_s:
+            return turn
+        tables.take_due(w, i)
+        q = w.requests[i]
+        if q.status != PENDING:
+            tables.over(w, i, due_s)
+            continue
+        if router == ROUND_ROBIN:
+            r = serving[turn % len(serving)]
+        else:
+            for other in serving:
+                advance(w, other, due_s)
+            r = _least_busy(w, serving) if router == LEAST_REQUESTS else _best(w, serving, i, turn)
+        turn += 1
+        tables.assign(w, r, i)
+
+
+@compiled
+def _least_busy(w: World, serving: np.ndarray) -> int:
+    """Return the first replica of those with the fewest requests."""
+    chosen = serving[0]
+    for r in serving:
+        s = w.replicas[r]
+        best = w.replicas[chosen]
+        if s.n_assigned - s.n_left < best.n_assigned - best.n_left:
+            chosen = r
+    return chosen
+
+
+@compiled
+def _best(w: World, serving: np.ndarray, i: int, turn: int) -> int:
+    """Return the replica of the highest score for a request; in turn where several have it."""
+    q = w.requests[i]
+    most = 0
+    least = 1 << 60
+    for r in serving:
+        most = max(most, _n_waiting(w, r))
+        least = min(least, _n_waiting(w, r))
+    chosen = serving[0]
+    highest = -1e9
+    for k in range(len(serving)):
+        r = serving[(turn + k) % len(serving)]
+        hit = 0
+        if q.group != NONE:
+            hit = min(w.runs[r * w.n_groups + q.group].cached, q.shared)
+        score = _OF_PREFIX * hit / tables.blocks_of(w, q.input)
+        score += _OF_QUEUE * (most - _n_waiting(w, r)) / max(most - least, 1)
+        score -= _OF_CACHE * w.replicas[r].used / w.n_blocks
+        if score > highest + _TIE:
+            chosen = r
+            highest = score
+    return chosen
+
+
+@compiled
+def _n_waiting(w: World, r: int) -> int:
+    s = w.replicas[r]
+    return s.n_assigned - s.n_left - s.n_running
+
+
+@compiled
+def _go_on(w: World, until_s: float) -> bool:
+    """Advance all replicas by `World.quantum_s`, to a time at most; return whether time passed.
+
+    The quantum is short: an answer of one replica may make a turn arrive at another replica, which
+    must not be past that arrival.
+    """
+    is_busy = False
+    for r in range(w.replicas.shape[0]):
+        is_busy |= w.replicas[r].n_assigned > w.replicas[r].n_left
+    if is_busy:
+        until_s = min(until_s, w.clock_s[0] + w.quantum_s)
+    if until_s <= w.clock_s[0] or math.isinf(until_s):
+        return False
+    for r in range(w.replicas.shape[0]):
+        advance(w, r, until_s)
+    w.clock_s[0] = until_s
+    return True
+
+
+@compiled
+def finish(w: World) -> None:
+    """Have all replicas answer what they were sent."""
+    for r in range(w.replicas.shape[0]):
+        advance(w, r, float("inf"))
+
+
+@compiled
+def run_closed(w: World, users: int) -> None:
+    """Have users send requests one after another, spread evenly over the replicas."""
+    n_replicas = w.replicas.shape[0]
+    for i in range(min(users, w.requests.shape[0])):
+        w.requests[i].status = PENDING
+        tables.assign(w, i % n_replicas, i)
+    finish(w)
