@@ -267,8 +267,8 @@ EDITS: dict[str, Counter[str]] = {
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),
     "report/write.py": Counter(write_report=1),
     "report/trace_traffic.py": TRACE_PAGE,
-    # The room has the closed form, too, by which a predictor knows load tests.
     "simulate/cache_depths.py": TRACE_PAGE,
+    "simulate/steps.py": Counter(write_report=1, evaluate_predictor=1, build_store=1),
     "studies/pareto.py": Counter(),  # the project has no study
     "trace/rules.py": Counter(),
     "workload/fit.py": TRACE_PAGE,

@@ -29,13 +29,16 @@ def window_of(w: World, now_s: float) -> int:
 
 
 @compiled
-def decode_only(w: World, r: int, until_s: float) -> None:
-    """Make the plans of a replica that only decode, up to the first other one or a time."""
+def decode_only(w: World, r: int, until_s: float) -> None:  # noqa: PLR0915
+    """Make the plans of a replica that only decode, up to the first other one or a time.
+
+    It is one function since each call of another would pass all tables.
+    """
     s = w.replicas[r]
     has_prompt = s.partial != NONE or (s.preempted != NONE and not s.is_blocked)
     if has_prompt or s.n_decodes == 0 or s.n_paused > 0:
         return
-    # No client gives up before, and no request joins.
+    # No client gives up before `until_s`, and no request joins.
     if s.oldest != NONE:
         until_s = min(until_s, w.requests[s.oldest].deadline_s)
     if s.waiting != NONE and not s.is_blocked:
