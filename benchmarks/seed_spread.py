@@ -36,11 +36,10 @@ def score(task: Task, predicted: pd.DataFrame) -> dict[str, float]:
         candidates(latencies, llm_ids, task.facts.profiles, PAPER, task.feasible)
         for latencies in (at_percentile(task.points, PAPER.percentiles), predicted)
     )
-    return summarize(
-        score_recommendation(
-            recommend_cheapest(guessed), truth, recommend_cheapest(truth), PAPER.load
-        )
+    judged = score_recommendation(
+        recommend_cheapest(guessed), truth, recommend_cheapest(truth), PAPER.load
     )
+    return summarize(judged)._asdict()
 
 
 def predict(make: type, rows: TrainingRows, profiles, seed: int, settings: dict) -> pd.DataFrame:

@@ -196,10 +196,10 @@ def test_slos_and_accuracy_that_ask_the_same_are_fitted_once(folder, monkeypatch
     fits = []
 
     def counted(*args, **how):
-        fits.append((args[3], how["first_token"]))
+        fits.append((args[3], how["statistic"].first_token))
         return predict_held_out(*args, **how)
 
-    monkeypatch.setattr("sextant.judge.accuracy.predict_held_out", counted)
+    monkeypatch.setattr("sextant.judge.comparison.predict_held_out", counted)
     known = load_folder(folder)
-    (row,) = evaluate_predictors(known, 2, ["roofline"], 42)["predictors"]
+    (row,) = evaluate_predictors(known, 2, ["roofline"], 42).predictors
     assert row["n_scenarios"] == 2 and row["n_tpot"] == 64 and fits == [("llm", "ttft")]

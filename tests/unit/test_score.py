@@ -51,12 +51,12 @@ def test_each_recommendation_is_judged_against_the_truth(judged):
 
 def test_the_summary_counts_failures_and_leaves_out_the_unservable(judged):
     summary = summarize(judged.reset_index())
-    assert summary == pytest.approx(
+    assert summary._asdict() == pytest.approx(
         {"n_llms": 4, "n_left_out": 1, "success_rate": 0.5, "overspend": 0.25, "so_score": 0.6}
     )
     # Without success the overspend is undefined and the score 0.
     summary = summarize(judged.loc[["few", "none"]].reset_index())
-    assert (summary["success_rate"], summary["overspend"], summary["so_score"]) == (0.0, None, 0.0)
+    assert (summary.success_rate, summary.overspend, summary.so_score) == (0.0, None, 0.0)
 
 
 def test_mape_is_a_fraction_over_shared_rows():
@@ -67,8 +67,8 @@ def test_mape_is_a_fraction_over_shared_rows():
     predicted = measured.assign(nttft_ms=[15.0, 20.0], itl_ms=[10.0, 80.0])
     predicted.loc[2] = ["m", "b", 1, 1.0, 1.0]
     errors = mape(predicted, measured)
-    assert errors["mape_nttft"] == pytest.approx(0.25)  # (0.5 + 0) / 2
-    assert errors["mape_itl"] == pytest.approx(0.75)  # (0.5 + 1) / 2
+    assert errors.mape_nttft == pytest.approx(0.25)  # (0.5 + 0) / 2
+    assert errors.mape_itl == pytest.approx(0.75)  # (0.5 + 1) / 2
 
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")

@@ -149,11 +149,11 @@ def evaluate(
         progress=partial(options.say, err=True),
     )
     if printed == "json":
-        options.say(json.dumps(result, indent=2, allow_nan=False))
+        options.say(json.dumps(result.to_dict(), indent=2, allow_nan=False))
         return
-    for part in ("predictors", "scenarios"):
-        if result[part]:
-            options.say(pd.DataFrame(result[part]).to_string(index=False) + "\n")
+    for rows in (result.predictors, result.scenarios):
+        if rows:
+            options.say(pd.DataFrame(rows).to_string(index=False) + "\n")
 
 
 CharacterizationFolder = Annotated[

@@ -1,6 +1,7 @@
-"""How close the predictions of held-out points come, and how many lie inside their intervals."""
+"""Accuracy: how close predictions of held-out points come, and how many intervals hold them."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -25,11 +26,19 @@ _HELD_OUT = {"llm": "LLM", "gpu": "GPU type"}
 _SHAPE = ["llm_type", "n_layers", "hidden_size", "ffn_size", "n_heads", "n_kv_heads", "n_experts"]
 MEDIANS = (50, 50)
 METRICS = {"ttft": "nttft_ms", "tpot": "itl_ms"}
-"""What is judged, and the target that gives it."""
+"""Judged metrics, and the target that gives each."""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """The statistic of the latencies that is predicted."""
+
+    percentiles: tuple[int, int] = MEDIANS  #: Of nTTFT and ITL.
+    first_token: str = "nttft"  #: As `at_percentile` takes it.
 
 
 class HeldOutPredictions(NamedTuple):
-    """The points of one fold, and what was predicted of them by a fit that has not seen them."""
+    """The points of one fold, and their predictions by a fit that has not seen them."""
 
     fold: str
     points: pd.DataFrame
@@ -45,37 +54,69 @@ def predict_held_out(
     seed: int,
     hold_out: HoldOut = "llm",
     *,
-    percentiles: tuple[int, int] = MEDIANS,
-    first_token: str = "nttft",
+    statistic: Statistic = Statistic(),
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> list[HeldOutPredictions]:
     """Predict every point from those of other LLMs, GPU types, engines or versions of them.
 
-    LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, and an LLM in two precisions,
-    say nothing new of each other. Points without any latency, or without users that are stated or
-    follow from their request rate, are left out and counted. `percentiles` are of nTTFT and ITL,
-    `first_token` is as `at_percentile` takes it; the result does not depend on `n_jobs` processes.
+    LLMs of one architecture are one LLM here: DeepSeek-R1 and V3, or one LLM in two precisions, say
+    nothing new of each other. Left out and counted are points without any latency, and points whose
+    users are neither stated nor follow from their request rate. The result does not depend on
+    `n_jobs`, the number of processes.
 
     Raises InputError: there is too little to hold out, or the predictor needs references.
     """
-    make = predictor_class(predictor)
-    if make.uses_references:
+    points = _usable_points(task, predictor, statistic, progress)
+    folds = list(held_out_folds(points, task, hold_out))
+    _check_folds(points, task, folds, predictor, hold_out)
+
+    jobs = (
+        partial(predict_rows, task, points, fold, rows, predictor, seed, statistic.percentiles)
+        for fold, rows in folds
+    )
+    predictions: list[HeldOutPredictions] = []
+    for fold_predictions in results_of(jobs, n_jobs):
+        predictions.append(fold_predictions)
+        if progress:
+            number = f"fold {len(predictions)} of {len(folds)}"
+            progress(f"{predictor}: {number} ({fold_predictions.fold})")
+    return predictions
+
+
+def _usable_points(
+    task: Task, predictor: str, statistic: Statistic, progress: Callable[[str], None] | None
+) -> pd.DataFrame:
+    """Return the points with a latency and users; InputError where the predictor needs more."""
+    if predictor_class(predictor).uses_references:
         fix = "judge it on SLOs (--slos), or use another predictor"
         problem = f"{predictor} needs reference measurements"
         raise InputError(problem, field="--predictor", fix=fix)
-    points = at_percentile(task.points, percentiles, first_token)
-    known = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
-    if progress and not known.all():
-        progress(f"{(~known).sum()} of {len(points)} points have no latency or load: left out")
-    points = points[known].reset_index(drop=True)
+    points = at_percentile(task.points, statistic.percentiles, statistic.first_token)
+    is_usable = (points[TARGETS] > 0).any(axis=1) & points["users"].notna()
+    if progress and not is_usable.all():
+        n_left_out = (~is_usable).sum()
+        progress(f"{n_left_out} of {len(points)} points have no latency or load: left out")
+    points = points[is_usable].reset_index(drop=True)
+
     missing = points[TARGETS].isna().any(axis=1).sum()
     if missing and not draws_samples(predictor):
         problem = f"{predictor} needs TTFT and ITL; {missing} of {len(points)} points lack one"
         fix = "judge roofline, or measure both"
         raise InputError(problem, field="--predictor", fix=fix)
-    folds = list(held_out_folds(points, task, hold_out))
-    architectures, least = _architectures(points, task), make.min_training_llms
+    return points
+
+
+def _check_folds(
+    points: pd.DataFrame,
+    task: Task,
+    folds: Sequence[tuple[str, np.ndarray]],
+    predictor: str,
+    hold_out: HoldOut,
+) -> None:
+    """Raise InputError where too little is left to learn from without one of the folds."""
+    architectures = _architectures(points, task)
+    least = predictor_class(predictor).min_training_llms
     left = min((architectures[~rows].nunique() for _, rows in folds), default=0)
     if len(folds) < 2 or left < least:
         present = plural(len(folds), _HELD_OUT.get(hold_out, hold_out.replace("_", " ")))
@@ -83,13 +124,6 @@ def predict_held_out(
         problem = f"{lack}{predictor} needs {least} LLMs or more to learn from"
         fix = "name another --source beside it, or hold out something else (--hold-out)"
         raise InputError(f"the points are of {present}: {problem}", field="--hold-out", fix=fix)
-    found, given = [], (predictor, seed, percentiles)
-    jobs = (partial(predict_rows, task, points, fold, rows, *given) for fold, rows in folds)
-    for held in results_of(jobs, n_jobs):
-        found.append(held)
-        if progress:
-            progress(f"{predictor}: fold {len(found)} of {len(folds)} ({held.fold})")
-    return found
 
 
 def held_out_folds(
@@ -113,8 +147,11 @@ def held_out_folds(
 def _architectures(points: pd.DataFrame, task: Task) -> pd.Series:
     """Return the name of the first LLM of each row's architecture."""
     first: dict[Hashable, str] = {}
-    shape, ids = attrgetter(*_SHAPE, "vocab_size"), sorted(points["llm_id"].unique())
-    named = {name: first.setdefault(shape(task.facts.llms[name]), name) for name in ids}
+    shape = attrgetter(*_SHAPE, "vocab_size")
+    named = {
+        llm_id: first.setdefault(shape(task.facts.llms[llm_id]), llm_id)
+        for llm_id in sorted(points["llm_id"].unique())
+    }
     return points["llm_id"].map(named)
 
 
@@ -128,29 +165,32 @@ def predict_rows(
     percentiles: tuple[int, int],
 ) -> HeldOutPredictions:
     """Return the rows of a fold, predicted by a fit on all other points (`at_percentile`)."""
-    training, asked = points[~rows], points[rows]
+    training = points[~rows]
+    held_out = points[rows]
     if not task.has_fixed_lengths:
-        training, asked = share_lengths(training, asked)
+        training, held_out = share_lengths(training, held_out)
+
     # No limits are judged; predictors that learn to be accurate near them are so at the medians.
     medians_ms = training[TARGETS].median()
     limits: dict[str, Any] = medians_ms[medians_ms > 0].to_dict()
     limits["nttft_percentile"], limits["itl_percentile"] = percentiles
     slo = SLO("held-out", users=1, **limits)
     model = predictor_class(predictor)(slo, task.facts.profiles, seed)
-    design = model.design(pd.concat([training, asked]), task.facts)
+    design = model.design(pd.concat([training, held_out]), task.facts)
     model.fit(TrainingRows(design.iloc[: len(training)], training[[*TARGETS, "throughput_tok_s"]]))
     X = design.iloc[len(training) :]
     if not isinstance(model, JointPredictor):
-        return HeldOutPredictions(fold, asked, None, model.predict(X))
+        return HeldOutPredictions(fold, held_out, None, model.predict(X))
+
     samples_ms = model.sample(X)
     predicted = Draws(X, samples_ms).summary()
-    joules = model.energy(training, asked, task.facts, samples_ms[..., 1])
+    joules = model.energy(training, held_out, task.facts, samples_ms[..., 1])
     predicted = predicted if joules is None else predicted.join(joules)
-    return HeldOutPredictions(fold, asked, samples_ms, predicted)
+    return HeldOutPredictions(fold, held_out, samples_ms, predicted)
 
 
 def prediction_table(held_out: Sequence[HeldOutPredictions]) -> pd.DataFrame:
-    """Return one row per held-out point: what was measured and what was predicted.
+    """Return one row per held-out point, with its measured and predicted latencies.
 
     Columns are identifiers, `SERVING`, `LENGTHS`, `LOAD`, `fold`; and for each of `METRICS`
     `<metric>_ms` as measured, `<metric>_predicted_ms` and the 90% interval `<metric>_lo_ms,
@@ -186,13 +226,14 @@ def accuracy(predictions: pd.DataFrame) -> dict[str, float | int | None]:
     result: dict[str, float | int | None] = {}
     for metric, unit in units.items():
         both = [f"{metric}_{unit}", f"{metric}_predicted_{unit}"]
-        known = predictions[predictions[both].notna().all(axis=1)]
-        truth = known[f"{metric}_{unit}"]
-        errors = ((known[f"{metric}_predicted_{unit}"] - truth) / truth).abs()
-        low, high = known[f"{metric}_lo_{unit}"], known[f"{metric}_hi_{unit}"]
-        inside = ((low <= truth) & (truth <= high))[low.notna()]
-        result[f"mape_{metric}"] = float(errors.mean()) if len(known) else None
-        result[f"mdape_{metric}"] = float(errors.median()) if len(known) else None
-        result[f"coverage_{metric}"] = float(inside.mean()) if len(inside) else None
-        result[f"n_{metric}"] = len(known)
+        rows = predictions[predictions[both].notna().all(axis=1)]
+        truth = rows[f"{metric}_{unit}"]
+        errors = ((rows[f"{metric}_predicted_{unit}"] - truth) / truth).abs()
+        low = rows[f"{metric}_lo_{unit}"]
+        high = rows[f"{metric}_hi_{unit}"]
+        is_inside = ((low <= truth) & (truth <= high))[low.notna()]
+        result[f"mape_{metric}"] = float(errors.mean()) if len(rows) else None
+        result[f"mdape_{metric}"] = float(errors.median()) if len(rows) else None
+        result[f"coverage_{metric}"] = float(is_inside.mean()) if len(is_inside) else None
+        result[f"n_{metric}"] = len(rows)
     return result

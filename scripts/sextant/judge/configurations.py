@@ -17,13 +17,13 @@ def separate_configurations(task: Task) -> Task:
     points = as_options(task.points.dropna(subset=["users"]))
     numbers = points.select_dtypes("number").columns.difference(["users"])
     others = points.columns.difference([*numbers, *KEYS])
-    how = dict.fromkeys(numbers, "mean") | dict.fromkeys(others, "first")
-    points = points.groupby(KEYS, as_index=False, dropna=False).agg(how)
+    aggregates = dict.fromkeys(numbers, "mean") | dict.fromkeys(others, "first")
+    points = points.groupby(KEYS, as_index=False, dropna=False).agg(aggregates)
     llms = dict(zip(points["llm_id"], points["_llm_id"], strict=True))
     profiles = dict(zip(points["gpu_profile_id"], points["_gpu_profile_id"], strict=True))
     facts = FactTables(
-        {name: task.facts.llms[own] for name, own in llms.items()},
-        {name: task.facts.profiles[own] for name, own in profiles.items()},
+        {option: task.facts.llms[llm_id] for option, llm_id in llms.items()},
+        {option: task.facts.profiles[profile_id] for option, profile_id in profiles.items()},
     )
     served = set(points[IDENTIFIERS].itertuples(index=False, name=None))
     points = points.drop(columns=["_llm_id", "_gpu_profile_id"])
@@ -31,16 +31,17 @@ def separate_configurations(task: Task) -> Task:
 
 
 def fit_result(held_out: Sequence[HeldOutPredictions], seconds: float) -> FitResult:
-    """Return held-out predictions as those of a fit on the task of `separate_configurations`."""
-    parts, draws = [], []
+    """Return held-out predictions as a fit on the task of `separate_configurations` has them."""
+    parts = []
+    draws = []
     for fold, points, samples_ms, predicted in held_out:
         named = as_options(points)
-        # Of a point that was measured again, the prediction is the same.
-        first = (points["users"].notna() & ~named.duplicated(KEYS)).to_numpy()
-        X = named[first].astype({"users": "int64"})[[*KEYS, *LENGTHS]].reset_index(drop=True)
-        parts.append(X.join(predicted[first].reset_index(drop=True)).assign(fold=fold))
+        # A point that was measured again has the same prediction.
+        is_first = (points["users"].notna() & ~named.duplicated(KEYS)).to_numpy()
+        X = named[is_first].astype({"users": "int64"})[[*KEYS, *LENGTHS]].reset_index(drop=True)
+        parts.append(X.join(predicted[is_first].reset_index(drop=True)).assign(fold=fold))
         if samples_ms is not None:
-            draws.append(Draws(X, samples_ms[:, first]))
+            draws.append(Draws(X, samples_ms[:, is_first]))
     latencies = pd.concat(parts, ignore_index=True)
     return FitResult(
         llm_ids=list(dict.fromkeys(latencies["llm_id"])),

@@ -4,8 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -14,10 +13,16 @@ from sextant.base.errors import InputError
 from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
 from sextant.decide.sizing import candidates, check_curves, recommend_cheapest
 from sextant.facts.slo import SLO
-from sextant.judge.accuracy import HeldOutPredictions, predict_held_out
+from sextant.judge.accuracy import HeldOutPredictions, Statistic, predict_held_out
 from sextant.judge.configurations import fit_result, separate_configurations
 from sextant.judge.folds import FitResult, fit_folds
-from sextant.judge.score import best_policy, mape, score_recommendation, summarize
+from sextant.judge.score import (
+    LatencyErrors,
+    best_policy,
+    mape,
+    score_recommendation,
+    summarize,
+)
 from sextant.judge.task import Task
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
@@ -33,7 +38,8 @@ from sextant.predict.registry import (
 logger = logging.getLogger(__name__)
 
 # Names and types of the columns that each frame has after its three leading names.
-_FLOAT, _TEXT = "float64", "str"
+_FLOAT = "float64"
+_TEXT = "str"
 _PREDICTION = {
     **dict.fromkeys(IDENTIFIERS, _TEXT),
     "users": "int64",
@@ -58,17 +64,27 @@ _SCORE = {
 
 
 class Evaluation(NamedTuple):
-    """What one predictor did, one frame each; every frame starts `source, slo_id, predictor`.
-    `predictions` and `recommendations` have the columns of the store's tables, `candidates` those
-    of `decide.sizing.candidates`, measured ones `probability_met` too. `scores` adds to the store's
-    columns `n_left_out` (measured LLMs that no profile truly serves), `mape_nttft` and `mape_itl`
-    (fractions over all held-out points), `n_unused_points` (points without a latency) and `note`
-    (why there is no score). SLOs that share a fit each state its whole `fit_seconds`."""
+    """The results of one predictor; every frame starts `source, slo_id, predictor`."""
 
-    predictions: pd.DataFrame
+    predictions: pd.DataFrame  #: Columns of the store's table `prediction`.
     candidates: pd.DataFrame
-    recommendations: pd.DataFrame
+    """Columns of `decide.sizing.candidates`; of measured ones `probability_met` too."""
+    recommendations: pd.DataFrame  #: Columns of the store's table `recommendation`.
     scores: pd.DataFrame
+    """Columns of the store's table `score`, and `n_left_out` (measured LLMs that no profile truly
+    serves), `mape_nttft` and `mape_itl` (fractions over all held-out points), `n_unused_points`
+    (points without a latency) and `note` (why there is no score). SLOs that share a fit each state
+    its whole `fit_seconds`."""
+
+    def named(self, source: str, slo_id: str, predictor: str) -> Self:
+        """Return the frames with the three leading columns."""
+        names = {"source": source, "slo_id": slo_id, "predictor": predictor}
+        return type(self)(
+            *(
+                pd.concat([pd.DataFrame(names, index=rows.index, dtype=_TEXT), rows], axis=1)
+                for rows in self
+            )
+        )
 
 
 def evaluate_predictor(
@@ -79,7 +95,7 @@ def evaluate_predictor(
     *,
     n_jobs: int = 1,
     progress: Callable[[str], None] | None = None,
-    hold_out: Callable[..., list[HeldOutPredictions]] | None = None,
+    hold_out: Callable[[Statistic], list[HeldOutPredictions]] | None = None,
 ) -> Evaluation:
     """Evaluate a predictor by leave-one-LLM-out and recommend for LLMs without points.
 
@@ -91,72 +107,89 @@ def evaluate_predictor(
     too few measured LLMs frames are empty and `scores` carries a `note`; `measured` needs
     none. `static_policy` is the one exception: it is chosen in hindsight.
 
-    The `predictor` is one of `configurable()`, or `measured`; results do not depend
-    on `n_jobs` processes. `progress` gets a line for each step, in place of the log; `hold_out`
-    takes the place of `predict_held_out` of this task, with the same keywords.
+    Args:
+        task: the points.
+        slos: what is recommended for.
+        predictor: one of `configurable()`, or `measured`.
+        seed: of the predictor.
+        n_jobs: number of processes; the results do not depend on it.
+        progress: gets a line for each step, in place of the log.
+        hold_out: takes the place of `predict_held_out` of this task.
 
     Raises InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
     """
-    if predictor not in (names := [MEASURED, *configurable()]):
-        fix = f"use one of {', '.join(names)}"
-        raise InputError(f"unknown predictor {predictor!r}", field="predictor", fix=fix)
-    check_installed([predictor])
+    _check_predictor(predictor)
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
-    every = separate_configurations(task) if task.has_fixed_lengths else task
-    for column, facts in zip(IDENTIFIERS, (every.facts.llms, every.facts.profiles), strict=True):
-        for name in every.points[column].unique():
-            if name not in facts:
-                fix = f"add {name!r} to its sheet or remove its points"
-                raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
-    check_curves(every.points)
+    options = separate_configurations(task) if task.has_fixed_lengths else task
+    _check_points(options)
+    log = progress or logger.info
+
+    def fit(slo: SLO) -> FitResult:
+        if not task.has_fixed_lengths:
+            return fit_folds(task, slo, predictor, seed, n_jobs, log)
+        start = time.monotonic()
+        statistic = Statistic(slo.percentiles, slo.first_token)
+        if hold_out:
+            held_out = hold_out(statistic)
+        else:
+            held_out = predict_held_out(
+                task, predictor, seed, statistic=statistic, n_jobs=n_jobs, progress=log
+            )
+        return fit_result(held_out, time.monotonic() - start)
+
     fits: dict[tuple[Any, ...], FitResult] = {}
     parts = []
     for slo in slos:
-        asked = _of_its_requests(every, slo)
+        slo_task = _task_of_slo(options, slo)
         if predictor == MEASURED:
-            part = _recommend_measured(asked, slo, seed)
+            part = _recommend_measured(slo_task, slo, seed)
         elif predictor == STATIC_POLICY:
-            part = _recommend_policy(asked, slo)
+            part = _recommend_policy(slo_task, slo)
         else:
             shared = (getattr(slo, name) for name in predictor_class(predictor).depends_on)
             key = (*shared, *slo.lengths.items())
             if key not in fits:
-                log = progress or logger.info
-                if task.has_fixed_lengths:
-                    start = time.monotonic()
-                    how: dict[str, Any] = {"n_jobs": n_jobs, "progress": log}
-                    ask = hold_out or partial(predict_held_out, task, predictor, seed, **how)
-                    found = ask(percentiles=slo.percentiles, first_token=slo.first_token)
-                    fits[key] = fit_result(found, time.monotonic() - start)
-                else:
-                    fits[key] = fit_folds(task, slo, predictor, seed, n_jobs, log)
-            part = _recommend_predicted(asked, slo, predictor, fits[key])
-        named = {"source": task.source, "slo_id": slo.slo_id, "predictor": predictor}
-        parts.append(
-            [
-                pd.concat([pd.DataFrame(named, index=rows.index, dtype="str"), rows], axis=1)
-                for rows in part
-            ]
-        )
-    tables = zip(*parts, strict=True)
-    return Evaluation(*(pd.concat(same, ignore_index=True) for same in tables))
+                fits[key] = fit(slo)
+            part = _recommend_predicted(slo_task, slo, predictor, fits[key])
+        parts.append(part.named(task.source, slo.slo_id, predictor))
+    return Evaluation(*(pd.concat(same, ignore_index=True) for same in zip(*parts, strict=True)))
 
 
-def _of_its_requests(task: Task, slo: SLO) -> Task:
-    """Return the task with those points alone that can judge an SLO: of requests like its own.
-    Raises InputError: there are none, and nothing else is predicted either."""
-    is_own = slo.is_of(task.points[LENGTHS].to_numpy(float)) if slo.lengths else None
-    if is_own is None or is_own.all():
+def _check_predictor(predictor: str) -> None:
+    """Raise InputError where a predictor is unknown or lacks a library."""
+    if predictor not in (names := [MEASURED, *configurable()]):
+        fix = f"use one of {', '.join(names)}"
+        raise InputError(f"unknown predictor {predictor!r}", field="predictor", fix=fix)
+    check_installed([predictor])
+
+
+def _check_points(task: Task) -> None:
+    """Raise InputError where points name what is unknown, or are no curves over users."""
+    for column, facts in zip(IDENTIFIERS, (task.facts.llms, task.facts.profiles), strict=True):
+        for name in task.points[column].unique():
+            if name not in facts:
+                fix = f"add {name!r} to its sheet or remove its points"
+                raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
+    check_curves(task.points)
+
+
+def _task_of_slo(task: Task, slo: SLO) -> Task:
+    """Return the task with the points that can judge an SLO: their requests are like the SLO's.
+
+    Raises InputError: there are none, and nothing else is predicted either.
+    """
+    is_alike = slo.is_of(task.points[LENGTHS].to_numpy(float)) if slo.lengths else None
+    if is_alike is None or is_alike.all():
         return task
-    if task.has_fixed_lengths and not is_own.any():
-        known = task.points[LENGTHS].dropna().drop_duplicates().sort_values(LENGTHS)
-        measured = ", ".join(f"{row[0]:.0f}/{row[1]:.0f}" for row in known.to_numpy())
-        asked = " and ".join(f"{value:g} {name}" for name, value in slo.lengths.items())
-        problem = f"no point of {task.source} has requests like those of {slo.slo_id}: {asked}"
+    if task.has_fixed_lengths and not is_alike.any():
+        lengths = task.points[LENGTHS].dropna().drop_duplicates().sort_values(LENGTHS)
+        measured = ", ".join(f"{row[0]:.0f}/{row[1]:.0f}" for row in lengths.to_numpy())
+        wanted = " and ".join(f"{value:g} {name}" for name, value in slo.lengths.items())
+        problem = f"no point of {task.source} has requests like those of {slo.slo_id}: {wanted}"
         fix = f"use lengths that were measured, or leave them out; input/output: {measured}"
         raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
-    points = task.points[is_own]
+    points = task.points[is_alike]
     if not task.has_fixed_lengths:  # LLMs without such a point are predicted
         return replace(task, points=points)
     llms = {name: task.facts.llms[name] for name in points["llm_id"].unique()}
@@ -167,79 +200,97 @@ class _Truth(NamedTuple):
     """What was measured at one percentile, and what follows from it."""
 
     latencies: pd.DataFrame
-    points: pd.DataFrame  # those with a latency
-    candidates: pd.DataFrame  # of the LLMs that have points
+    points: pd.DataFrame  #: Rows with a latency.
+    candidates: pd.DataFrame  #: Of the LLMs that have points.
     optimum: pd.DataFrame
 
 
 def _truth(
     task: Task, slo: SLO, feasible: Collection[frame.Pair], *, with_failures: bool = False
 ) -> _Truth:
-    """Return the optimum by the measured latencies. Predictors predict latencies and are judged on
-    them, as in LLM-Pilot; what was measured is recommended with its failures counted."""
+    """Return the optimum by the measured latencies.
+
+    Predictors predict latencies and are judged on latencies alone, as in LLM-Pilot; failed requests
+    count (`with_failures`) where the measurements themselves are recommended.
+    """
     latencies = frame.judged(task.points, slo)
     if not with_failures:
         latencies["failed_share"] = np.nan
     # A measured pair runs, whatever memory facts say.
     pairs = {*feasible, *latencies[IDENTIFIERS].itertuples(index=False, name=None)}
     llm_ids = sorted(latencies["llm_id"].unique())
-    found = candidates(latencies, llm_ids, task.facts.profiles, slo, pairs)
-    return _Truth(
-        latencies, latencies[frame.has_latency(latencies)], found, recommend_cheapest(found)
-    )
+    options = candidates(latencies, llm_ids, task.facts.profiles, slo, pairs)
+    points = latencies[frame.has_latency(latencies)]
+    return _Truth(latencies, points, options, recommend_cheapest(options))
 
 
-def _recommend_measured(task: Task, slo: SLO, seed: int) -> tuple[pd.DataFrame, ...]:
+class _FitNotes(NamedTuple):
+    """What a score says of the fit; None: nothing."""
+
+    fit_seconds: float | None = None
+    errors: LatencyErrors | None = None
+    note: str | None = None  #: Why there is no score.
+
+
+def _recommend_measured(task: Task, slo: SLO, seed: int) -> Evaluation:
+    """Recommend straight from the measured latencies."""
     allowed = {*task.feasible, *task.served} - set(task.failed)
     truth = _truth(task, slo, allowed, with_failures=True)
     draws = measured_draws(truth.latencies, slo, seed)
-    found = with_probabilities(truth.candidates, draws, slo)
-    truth = truth._replace(candidates=found)
-    return _judged(truth, slo, None, found, recommend_cheapest(found), {"fit_seconds": 0.0})
+    options = with_probabilities(truth.candidates, draws, slo)
+    truth = truth._replace(candidates=options)
+    return _judged(truth, slo, None, options, recommend_cheapest(options), _FitNotes(0.0))
 
 
-def _recommend_policy(task: Task, slo: SLO) -> tuple[pd.DataFrame, ...]:
+def _recommend_policy(task: Task, slo: SLO) -> Evaluation:
+    """Recommend the same to all LLMs, chosen in hindsight."""
     start = time.monotonic()
     truth = _truth(task, slo, task.feasible)
-    chosen, options = truth.optimum.iloc[:0], truth.candidates.iloc[:0]
+    no_options = truth.candidates.iloc[:0]
     if truth.points.empty:
         note = f"{STATIC_POLICY} is judged from 1 measured LLM on; there are 0"
-        return _judged(truth, slo, None, options, chosen, {"note": note})
+        return _judged(truth, slo, None, no_options, truth.optimum.iloc[:0], _FitNotes(note=note))
+
     policy = best_policy(truth.candidates, truth.optimum, slo.load)
     decided = policy.decide(sorted(task.facts.llms))
     # What memory facts rule out becomes a row without a profile.
     pairs = decided[IDENTIFIERS].itertuples(index=False, name=None)
     fits = decided[[pair in task.feasible for pair in pairs]]
     chosen = decided[["llm_id"]].merge(fits, on="llm_id", how="left")
-    score = {"fit_seconds": time.monotonic() - start}
-    return _judged(truth, slo, None, options, chosen, score)
+    return _judged(truth, slo, None, no_options, chosen, _FitNotes(time.monotonic() - start))
 
 
-def _recommend_predicted(
-    task: Task, slo: SLO, predictor: str, outcome: FitResult
-) -> tuple[pd.DataFrame, ...]:
-    truth, outcome = _truth(task, slo, task.feasible), outcome.of(task.facts.llms)
-    options, chosen = truth.candidates.iloc[:0], truth.optimum.iloc[:0]
-    latencies, profiles, kind = outcome.latencies, task.facts.profiles, predictor_class(predictor)
-    score: dict[str, Any] = {"fit_seconds": outcome.seconds}
+def _recommend_predicted(task: Task, slo: SLO, predictor: str, outcome: FitResult) -> Evaluation:
+    """Recommend by predicted latencies."""
+    truth = _truth(task, slo, task.feasible)
+    outcome = outcome.of(task.facts.llms)
+    kind = predictor_class(predictor)
+    latencies = outcome.latencies
+    options = truth.candidates.iloc[:0]
+    chosen = truth.optimum.iloc[:0]
+    errors = None
     if latencies is not None:
+        profiles = task.facts.profiles
         options = candidates(latencies, outcome.llm_ids, profiles, slo, task.feasible)
         chosen = recommend_cheapest(options)
         if outcome.draws:  # the best option under the draws; none where memory rules out all
             weighed = pd.concat([weigh(draws, profiles, slo) for draws in outcome.draws])
             best = choose(weighed.reset_index(drop=True))
             chosen = pd.DataFrame({"llm_id": outcome.llm_ids}).merge(best, on="llm_id", how="left")
-        if kind.uses_references:  # what it was given is not predicted
-            given = latencies["gpu_profile_id"].isin(reference_profiles(profiles))
-            latencies = latencies[~given]
-        score |= mape(latencies, truth.points)
+        if kind.uses_references:  # the given measurements are no predictions
+            is_reference = latencies["gpu_profile_id"].isin(reference_profiles(profiles))
+            latencies = latencies[~is_reference]
+        errors = mape(latencies, truth.points)
+
+    note = None
     if slo.lengths and truth.points.empty:
-        score["note"] = "no point has requests like those of this SLO"
+        note = "no point has requests like those of this SLO"
     elif not outcome.is_judged:
-        needed, n_present = kind.min_training_llms + 1, truth.points["llm_id"].nunique()
+        needed = kind.min_training_llms + 1
+        n_present = truth.points["llm_id"].nunique()
         note = f"{predictor} is judged from {needed} measured LLMs on; there are {n_present}"
-        score["note"] = note
-    return _judged(truth, slo, outcome.latencies, options, chosen, score)
+    notes = _FitNotes(outcome.seconds, errors, note)
+    return _judged(truth, slo, outcome.latencies, options, chosen, notes)
 
 
 def _judged(
@@ -248,15 +299,28 @@ def _judged(
     predictions: pd.DataFrame | None,
     options: pd.DataFrame,
     chosen: pd.DataFrame,
-    score: Mapping[str, Any],
-) -> tuple[pd.DataFrame, ...]:
-    """Return the four frames of an evaluation, with exactly their columns, or null."""
+    notes: _FitNotes,
+) -> Evaluation:
+    """Return the frames of an evaluation, with exactly their columns, null where there is nothing.
+
+    The three leading columns are missing.
+    """
     results = score_recommendation(chosen, truth.candidates, truth.optimum, slo.load)
     summary = summarize(results[results["llm_id"].isin(truth.candidates["llm_id"])])
-    summary |= {"n_unused_points": len(truth.latencies) - len(truth.points), **score}
+    score = summary._asdict() | (notes.errors._asdict() if notes.errors else {})
+    score |= {"fit_seconds": notes.fit_seconds, "note": notes.note}
+    score["n_unused_points"] = len(truth.latencies) - len(truth.points)
+    stated = {name: value for name, value in score.items() if value is not None}
+    return Evaluation(
+        predictions=_typed(_PREDICTION, predictions),
+        candidates=options,
+        recommendations=_typed(_RECOMMENDATION, results),
+        scores=_typed(_SCORE, [stated]),
+    )
 
-    def typed(types: Mapping[str, str], rows: Any) -> pd.DataFrame:
-        return pd.DataFrame(rows, columns=list(types)).astype(dict(types))
 
-    judged_rows = typed(_RECOMMENDATION, results)
-    return typed(_PREDICTION, predictions), options, judged_rows, typed(_SCORE, [summary])
+def _typed(
+    types: Mapping[str, str], rows: pd.DataFrame | list[dict[str, Any]] | None
+) -> pd.DataFrame:
+    """Return rows with exactly these columns."""
+    return pd.DataFrame(rows, columns=list(types)).astype(dict(types))

@@ -1,4 +1,4 @@
-"""The pipeline's evaluation: read a task from tables, write what came out as tables."""
+"""The pipeline's evaluation: read a task from tables, write the result as tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,14 +24,23 @@ def read_task(
     source: str,
     memory_utilization: float,
 ) -> Task:
-    """Read the points that recommendations rest on. `inputs` are paths of tables `point` and
-    `feasibility` of one source; `decision` has the `workload_id` and `scenario_id` of the points;
-    `memory_utilization` is what servers may use."""
-    own = pd.Series({**decision, "variant_id": DEFAULT_VARIANT})
-    points, tried = (
-        rows[(rows[[*own.index]] == own).all(axis=1)].reset_index(drop=True)
-        for rows in (read_parquet(inputs[name]).to_pandas() for name in ("point", "feasibility"))
-    )
+    """Read the points that recommendations rest on.
+
+    Args:
+        inputs: paths of the tables `point` and `feasibility` of one source.
+        experiment: the sheets.
+        decision: `workload_id` and `scenario_id` of the points.
+        source: name of the characterization.
+        memory_utilization: share of the memory that servers may use.
+    """
+    chosen = pd.Series({**decision, "variant_id": DEFAULT_VARIANT})
+
+    def read(name: str) -> pd.DataFrame:
+        rows = read_parquet(inputs[name]).to_pandas()
+        return rows[(rows[[*chosen.index]] == chosen).all(axis=1)].reset_index(drop=True)
+
+    points = read("point")
+    tried = read("feasibility")
     features = frame.published_features(experiment)
     facts = frame.FactTables(experiment.llm_facts, experiment.profiles, features)
     workload = experiment.workloads.get(decision["workload_id"])
@@ -50,8 +59,10 @@ def evaluate_files(
     n_jobs: int,
     outputs: Mapping[str, str | Path],
 ) -> None:
-    """Evaluate a predictor on a task that was read from files, and write its tables. Arguments are
-    those of `evaluate`; `outputs` are paths of the tables, by their names."""
+    """Evaluate a predictor on a task that was read from files, and write its tables.
+
+    Arguments are those of `evaluate_predictor`; `outputs` are paths of the tables, by their names.
+    """
     result = evaluate_predictor(task, slos, predictor, seed, n_jobs=n_jobs)
     origin = provenance(dict(inputs), seed=seed)
     for name, rows in zip(_TABLES, result, strict=True):

@@ -36,9 +36,9 @@ ALL = "all"
 
 
 class FitResult(NamedTuple):
-    """What came of all folds of one fit."""
+    """The outcome of all folds of one fit."""
 
-    llm_ids: list[str]  #: Those that were predicted.
+    llm_ids: list[str]  #: The predicted LLMs.
     latencies: pd.DataFrame | None
     """`llm_id, gpu_profile_id, users, input_tokens, output_tokens, nttft_ms, itl_ms, fold`; with
     draws the medians, and the bounds of their intervals. None: too few LLMs were measured."""
@@ -51,11 +51,11 @@ class FitResult(NamedTuple):
         """Return the results of these LLMs."""
         if self.latencies is None or all(name in llm_ids for name in self.llm_ids):
             return self
-        own = [each.of(each.X["llm_id"].isin(llm_ids).to_numpy()) for each in self.draws]
+        kept = [draws.of(draws.X["llm_id"].isin(llm_ids).to_numpy()) for draws in self.draws]
         return self._replace(
             llm_ids=[name for name in self.llm_ids if name in llm_ids],
             latencies=self.latencies[self.latencies["llm_id"].isin(llm_ids)],
-            draws=[each for each in own if len(each.X)],
+            draws=[draws for draws in kept if len(draws.X)],
         )
 
 
@@ -68,15 +68,15 @@ def design_rows(
 
 
 def share_lengths(
-    training: pd.DataFrame, asked: pd.DataFrame, lengths: Mapping[str, float] | None = None
+    training: pd.DataFrame, held_out: pd.DataFrame, lengths: Mapping[str, float] | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Give all rows the lengths of the workload: medians over the training rows.
 
-    A point's own mean length depends on which requests it could answer, and is not known of a new
-    LLM. What is asked may be about requests of other `lengths`.
+    The mean length of a single point depends on the requests that it could answer, which are not
+    known for a new LLM. The rows to predict may have other `lengths`.
     """
     shared = training[LENGTHS].median()
-    return training.assign(**shared), asked.assign(**(lengths or shared))
+    return training.assign(**shared), held_out.assign(**(lengths or shared))
 
 
 def fit_folds(
@@ -84,14 +84,15 @@ def fit_folds(
 ) -> FitResult:
     """Fit a predictor for one SLO, once for each LLM held out and for all unseen ones.
 
-    With too few measured LLMs the outcome names none. Arguments are those of `decide.evaluate`.
+    With too few measured LLMs the outcome names none. Arguments are those of `evaluate_predictor`.
     """
     start = time.monotonic()
     make = partial(predictor_class(predictor), slo, task.facts.profiles, seed)
     points = at_percentile(task.points, slo.percentiles, slo.first_token)
     usable = points[has_latency(points)]
-    measured, least = sorted(usable["llm_id"].unique()), make().min_training_llms
-    # Only where enough LLMs remain to train on. By name: those to predict, from all others.
+    measured = sorted(usable["llm_id"].unique())
+    least = make().min_training_llms
+    # The LLMs to predict from all others, by fold; only where enough LLMs remain to train on.
     folds = {llm_id: [llm_id] for llm_id in measured if len(measured) > least}
     unseen = sorted(set(task.facts.llms) - set(measured))
     if unseen and len(measured) >= least:
@@ -108,7 +109,8 @@ def fit_folds(
         partial(_predict, make(), settings.get(name), usable, llm_ids, task, slo)
         for name, llm_ids in folds.items()
     )
-    predicted, draws = [], []
+    predicted = []
+    draws = []
     finished = results_of(jobs, n_jobs)
     for number, (name, (frame, drawn)) in enumerate(zip(folds, finished, strict=True), 1):
         report(f"fold {number} of {len(folds)} ({name})")
@@ -131,26 +133,31 @@ def _predict(
     task: Task,
     slo: SLO,
 ) -> tuple[pd.DataFrame, Draws | None]:
-    """Return `KEYS` and latencies of all that is to predict of a fold's LLMs, and their draws."""
-    is_own = usable["llm_id"].isin(llm_ids)
-    others = usable[~is_own]
-    profile_ids, users = sorted(task.points["gpu_profile_id"].unique()), others["users"].unique()
-    every = product(llm_ids, profile_ids, sorted(users))
-    offered = pd.DataFrame([key for key in every if key[:2] in task.feasible], columns=KEYS)
-    training, asked = share_lengths(others, offered, slo.lengths)
-    keys = asked[[*KEYS, *LENGTHS]]
-    if asked.empty:  # memory facts rule out every profile
+    """Return `KEYS` and latencies of a fold's LLMs on all feasible profiles, and their draws."""
+    is_held_out = usable["llm_id"].isin(llm_ids)
+    others = usable[~is_held_out]
+    profile_ids = sorted(task.points["gpu_profile_id"].unique())
+    every_key = product(llm_ids, profile_ids, sorted(others["users"].unique()))
+    offered = pd.DataFrame([key for key in every_key if key[:2] in task.feasible], columns=KEYS)
+    training, held_out = share_lengths(others, offered, slo.lengths)
+    keys = held_out[[*KEYS, *LENGTHS]]
+    if held_out.empty:  # memory facts rule out every profile
         return keys.assign(**dict.fromkeys(TARGETS, pd.Series(dtype="float64"))), None
-    asked = asked.assign(**served_as_most(training))
-    learned, X = design_rows(model, training, task.facts), model.design(asked, task.facts)
+
+    held_out = held_out.assign(**served_as_most(training))
+    learned = design_rows(model, training, task.facts)
+    X = model.design(held_out, task.facts)
     model.settings = settings
     on_references = usable["gpu_profile_id"].isin(reference_profiles(task.facts.profiles))
-    known = usable[is_own & on_references & slo.is_of(usable[LENGTHS].to_numpy(float))]
-    model.fit(learned, design_rows(model, known, task.facts) if model.uses_references else None)
+    is_of_slo = slo.is_of(usable[LENGTHS].to_numpy(float))
+    references = usable[is_held_out & on_references & is_of_slo]
+    model.fit(
+        learned, design_rows(model, references, task.facts) if model.uses_references else None
+    )
     if isinstance(model, JointPredictor):
         draws = Draws(keys, model.sample(X))
         return keys.join(draws.summary()), draws
     predicted = keys.join(model.predict(X)[TARGETS].astype("float64")).set_index(KEYS)
     if model.uses_references:
-        predicted.update(known[[*KEYS, *TARGETS]].set_index(KEYS))
+        predicted.update(references[[*KEYS, *TARGETS]].set_index(KEYS))
     return predicted.reset_index(), None

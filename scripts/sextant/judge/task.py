@@ -37,32 +37,44 @@ def task_of(
     *,
     has_fixed_lengths: bool = False,
 ) -> Task:
-    """Return what a predictor is judged on, with the pairs that it may recommend. Those are the
-    pairs that memory facts allow, as what a probe has shown of an LLM is not known of one that is
-    held out; for an archive, whose longest request is not known, those that it found feasible, of
-    held-out LLMs too: so did LLM-Pilot. The points are of one workload and scenario, `tried` are
-    rows of table `feasibility`, `facts` of all LLMs and of the candidate GPU profiles; with
-    `has_fixed_lengths` each point has its own lengths."""
+    """Return what a predictor is judged on, with the pairs that it may recommend.
+
+    It may recommend the pairs that memory facts allow: what a probe shows of an LLM is not known
+    while that LLM is held out. The longest request of an archive is not known; its pairs are those
+    that were measured as feasible, of held-out LLMs too, as in LLM-Pilot.
+
+    Args:
+        source: name of the characterization.
+        points: of one workload and scenario.
+        tried: rows of the table `feasibility`.
+        facts: of all LLMs and of the candidate GPU profiles.
+        longest_request_tokens: of the workload; None: not known.
+        memory_utilization: share of the memory that servers may use.
+        has_fixed_lengths: whether each point has its own lengths.
+    """
     pairs = pd.Series([*tried[IDENTIFIERS].itertuples(index=False, name=None)], dtype=object)
     is_feasible = tried["is_feasible"].to_numpy(bool)
-    found, failed = {*pairs[is_feasible]}, {*pairs[~is_feasible]}
-    served = {pair for pair in found if pair[1] in facts.profiles}
+    feasible = {*pairs[is_feasible]}
+    failed = {*pairs[~is_feasible]}
+    served = {pair for pair in feasible if pair[1] in facts.profiles}
     if longest_request_tokens is not None:
-        how = facts.profiles, longest_request_tokens, memory_utilization
-        reasons = {llm_id: ruled_out(llm, *how) for llm_id, llm in facts.llms.items()}
-        every = product(facts.llms, facts.profiles)
-        found = {(llm_id, name) for llm_id, name in every if name not in reasons[llm_id]}
-    return Task(source, points, facts, found, failed, served, has_fixed_lengths)
+        reasons = {
+            llm_id: ruled_out(llm, facts.profiles, longest_request_tokens, memory_utilization)
+            for llm_id, llm in facts.llms.items()
+        }
+        every_pair = product(facts.llms, facts.profiles)
+        feasible = {pair for pair in every_pair if pair[1] not in reasons[pair[0]]}
+    return Task(source, points, facts, feasible, failed, served, has_fixed_lengths)
 
 
-def task_of_characterization(known: Characterization) -> Task:
+def task_of_characterization(characterization: Characterization) -> Task:
     """Return what a predictor is judged on by all points of a characterization."""
     return task_of(
-        known.source,
-        known.points,
-        known.feasibility,
-        FactTables(known.llms, known.profiles, known.features),
-        known.longest_request_tokens,
-        known.memory_utilization,
-        has_fixed_lengths=known.has_fixed_lengths,
+        characterization.source,
+        characterization.points,
+        characterization.feasibility,
+        FactTables(characterization.llms, characterization.profiles, characterization.features),
+        characterization.longest_request_tokens,
+        characterization.memory_utilization,
+        has_fixed_lengths=characterization.has_fixed_lengths,
     )

@@ -1,7 +1,7 @@
 """Energy of an output token, of an LLM that was not measured.
 
-A device draws a share of its TDP in every step, and more for what it reads and multiplies, as the
-law has it at the device's peaks; the step makes one token a user.
+A device draws a share of its TDP in every step, and more while it reads and multiplies. The law at
+the device's peak rates gives the time of both. A step makes one token per user.
 docs/predictor.md has the equations.
 """
 
@@ -24,29 +24,31 @@ PARAMETERS = {
 }
 _ARCHITECTURE = dict.fromkeys(PARAMETERS, 0.2)
 _CAP = 4.0
-"""Exponent of the smooth minimum of what a step asks for and TDP."""
+"""Exponent of the smooth minimum of TDP and the power that a step would need."""
 _NOISE = 0.15
 """Scale of the errors of log energy: weighs points against priors."""
 _FREEDOM = 4.0
 _MIN_LLMS = 2
-# Times at the device's peaks: every share is 1, and nothing takes time that moves nothing.
 _PEAK_SHARES = {
     *("bandwidth", "expert_bandwidth", "kv_bandwidth", "flops", "expert_flops", "attention_flops"),
     *("touch", "link"),
 }
 _AT_PEAK = np.array([0.0 if name in _PEAK_SHARES else -np.inf for name in NAMES])
+"""Log parameters at the device's peak rates: shares are 1, times beside them 0."""
 _SHAPE = ["n_layers", "n_experts", "reduced_bytes"]
 
 
 def energy_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
-    """Return what the energy of each of `keys` (as of `fact_rows`) depends on beside ITL."""
+    """Return what the energy depends on beside the ITL, for `keys` as `fact_rows` takes them."""
     X = fact_rows(keys, facts)
-    of = columns_of(X)
-    law, users = step_law(np.tile(_AT_PEAK, (len(X), 1)), of), of["users"]
-    inputs, outputs = of["input_tokens"], of["output_tokens"]
+    columns = columns_of(X)
+    law = step_law(np.tile(_AT_PEAK, (len(X), 1)), columns)
+    users = columns["users"]
+    inputs = columns["input_tokens"]
+    outputs = columns["output_tokens"]
     context = users * (inputs + outputs / 2)
     prompt_ms = law.prefill_token_ms + law.prefill_pair_ms * inputs / 2
-    prompt_ms = prompt_ms * inputs * of["prefill_share"]
+    prompt_ms = prompt_ms * inputs * columns["prefill_share"]
     tdp_w = [facts.profiles[name].gpu.tdp_w for name in X["gpu_profile_id"]]
     return X[["users", "n_gpus", "architecture"]].assign(
         # LLMs of one shape say nothing new of each other.
@@ -60,20 +62,50 @@ def energy_rows(keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
 def log_energy(phi: np.ndarray, facts: Columns, itl_ms: np.ndarray) -> np.ndarray:
     """Return log joules per output token, of all devices together, shape (..., rows).
 
-    Of logarithms of `PARAMETERS`, (..., rows, 3), columns of `energy_rows` and ITL, (..., rows).
+    Args:
+        phi: logarithms of `PARAMETERS`, (..., rows, 3).
+        facts: columns of `energy_rows`.
+        itl_ms: shape (..., rows).
     """
     idle, memory, compute = np.moveaxis(np.exp(phi), -1, 0)
-    asked = idle * itl_ms + memory * facts["read_ms"] + compute * facts["product_ms"]
-    full_ms = (asked**-_CAP + itl_ms**-_CAP) ** (-1 / _CAP)
+    needed_ms = idle * itl_ms + memory * facts["read_ms"] + compute * facts["product_ms"]
+    full_ms = (needed_ms**-_CAP + itl_ms**-_CAP) ** (-1 / _CAP)
     return np.log(facts["n_gpus"] * facts["tdp_w"] * full_ms / 1000 / facts["users"])
 
 
 def _design(X: pd.DataFrame) -> Design:
-    return design_of(X, PARAMETERS, levels(X["architecture"], "architecture", _ARCHITECTURE, {}))
+    return design_of(X, PARAMETERS, levels(X["architecture"], "architecture", _ARCHITECTURE))
+
+
+class _Problem(NamedTuple):
+    """The points that the energy is fitted to."""
+
+    design: Design
+    facts: Columns
+    itl_ms: np.ndarray
+    observed: np.ndarray  #: Log joules per output token.
+
+    def missed(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return log(measured / predicted) of each point."""
+        phi = self.design.parameters(coefficients)
+        return self.observed - log_energy(phi, self.facts, self.itl_ms)
+
+    def most_likely(self, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
+        """Return the most likely coefficients by some rows."""
+        from scipy.optimize import least_squares  # its import takes longer than the fit
+
+        def cost(coefficients: np.ndarray) -> np.ndarray:
+            scaled = self.missed(coefficients)[rows] / _NOISE
+            # Square roots of the cost of Student-t errors: a few points are far off.
+            tails = np.sqrt((_FREEDOM + 1) * np.log1p(scaled**2 / _FREEDOM))
+            prior = (coefficients - self.design.mean) / self.design.sd
+            return np.append(np.sign(scaled) * tails, prior)
+
+        return least_squares(cost, start, ftol=1e-5, xtol=1e-4).x
 
 
 class Energy(NamedTuple):
-    """What devices draw, as learned from measured points."""
+    """The power that devices draw, as learned from measured points."""
 
     coefficients: dict[tuple[str, str], float]  #: By (parameter, effect).
     spread: float
@@ -84,58 +116,50 @@ class Energy(NamedTuple):
     def fitted(cls, points: pd.DataFrame, facts: FactTables) -> Self | None:
         """Learn from points with `energy_j_per_token, itl_ms` and what `energy_rows` takes.
 
-        None where fewer than two LLMs have them on devices whose TDP is known.
+        None where fewer than two LLMs have both on devices whose TDP is known.
         """
-        known = points[["energy_j_per_token", "itl_ms", "users"]].gt(0).all(axis=1)
+        is_measured = points[["energy_j_per_token", "itl_ms", "users"]].gt(0).all(axis=1)
         has_tdp = [facts.profiles[name].gpu.tdp_w is not None for name in points["gpu_profile_id"]]
-        points = points[known & np.array(has_tdp)]
-        if points["llm_id"].nunique() < _MIN_LLMS:
+        points = points[is_measured & np.array(has_tdp)]
+        n_llms = points["llm_id"].nunique()
+        if n_llms < _MIN_LLMS:
             return None
-        from scipy.optimize import least_squares  # its import takes longer than the fit
-
         X = energy_rows(points, facts)
         itl_ms, joules = points[["itl_ms", "energy_j_per_token"]].to_numpy(float).T
-        design, known_facts, observed = _design(X), columns_of(X), np.log(joules)
+        problem = _Problem(_design(X), columns_of(X), itl_ms, np.log(joules))
+        best = problem.most_likely(np.ones(len(X), bool), problem.design.mean)
 
-        def missed(coefficients: np.ndarray) -> np.ndarray:
-            phi = design.parameters(coefficients)
-            return observed - log_energy(phi, known_facts, itl_ms)
-
-        def most_likely(rows: np.ndarray, start: np.ndarray) -> np.ndarray:
-            def cost(coefficients: np.ndarray) -> np.ndarray:
-                scaled = missed(coefficients)[rows] / _NOISE
-                # Square roots of the cost of Student-t errors: a few points are far off.
-                tails = np.sqrt((_FREEDOM + 1) * np.log1p(scaled**2 / _FREEDOM))
-                return np.append(np.sign(scaled) * tails, (coefficients - design.mean) / design.sd)
-
-            return least_squares(cost, start, ftol=1e-5, xtol=1e-4).x
-
-        best = most_likely(np.ones(len(X), bool), design.mean)
         errors = np.empty(len(X))
         for shape in X["shape"].unique():
-            held_out = (X["shape"] == shape).to_numpy()
-            errors[held_out] = missed(most_likely(~held_out, best))[held_out]
+            is_held_out = (X["shape"] == shape).to_numpy()
+            others = problem.most_likely(~is_held_out, best)
+            errors[is_held_out] = problem.missed(others)[is_held_out]
         low, high = INTERVAL
         spread = np.quantile(np.abs(errors), high - low) / NormalDist().inv_cdf(high)
-        named = dict(zip(design.names, best, strict=True))
-        return cls(named, float(spread), points["llm_id"].nunique())
+        return cls(dict(zip(problem.design.names, best, strict=True)), float(spread), n_llms)
 
     def predict(
         self, keys: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray, seed: int
     ) -> pd.DataFrame:
-        """Return `JOULES` of `keys` as `energy_rows` takes them; null where the TDP is not known.
+        """Return `JOULES` of keys; null where the TDP is not known.
 
-        `itl_ms` are joint draws, (draws, rows), at the percentile of the fit's; `seed` is of the
-        draws of what the fit does not know.
+        Args:
+            keys: as `energy_rows` takes them.
+            facts: of the LLMs and GPU profiles.
+            itl_ms: joint draws, (draws, rows), at the percentile of the fit's points.
+            seed: of the draws of effects that the fit has not seen.
         """
-        X, n = energy_rows(keys, facts), len(itl_ms)
+        X = energy_rows(keys, facts)
+        n_draws = len(itl_ms)
         design = _design(X)
-        drawn = np.empty((n, len(design.names)))
+        drawn = np.empty((n_draws, len(design.names)))
         for column, (name, sd) in enumerate(zip(design.names, design.sd, strict=True)):
-            known = self.coefficients.get(name)
-            drawn[:, column] = sd * normal(seed, " ".join(name), n) if known is None else known
+            fitted = self.coefficients.get(name)
+            is_new = fitted is None
+            drawn[:, column] = sd * normal(seed, " ".join(name), n_draws) if is_new else fitted
+
         # An LLM that takes more than expected does so on all GPU profiles.
-        shift = self.spread * normal(seed, "energy", (n, 1))
+        shift = self.spread * normal(seed, "energy", (n_draws, 1))
         energies = np.exp(log_energy(design.parameters(drawn), columns_of(X), itl_ms) + shift)
         low, high = INTERVAL
         bounds = np.quantile(energies, [0.5, low, high], axis=0)

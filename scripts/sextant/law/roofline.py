@@ -143,13 +143,13 @@ class Roofline(JointPredictor):
         return np.exp(draws + correction)
 
     def energy(
-        self, training: pd.DataFrame, asked: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray
+        self, training: pd.DataFrame, keys: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
-        """Return what output tokens take; see `JointPredictor.energy`."""
+        """Return the joules of output tokens; see `JointPredictor.energy`."""
         from sextant.law.energy import Energy  # few sources have energy
 
         learned = Energy.fitted(training, facts)
-        return learned.predict(asked, facts, itl_ms, self.seed) if learned else None
+        return learned.predict(keys, facts, itl_ms, self.seed) if learned else None
 
     def explain(self, X: pd.DataFrame) -> pd.DataFrame:
         """Return the terms that make up the latencies (`Law.terms`), one row per row of `X`.

@@ -1,4 +1,4 @@
-"""Draws: what the latencies of some rows may be, and what follows from them."""
+"""Draws: latencies that some rows may have, and what follows from them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ JOULES = ["energy_j_per_token", "energy_lo_j_per_token", "energy_hi_j_per_token"
 
 
 class Draws(NamedTuple):
-    """Joint draws of what the latencies of some rows may be."""
+    """Joint draws of the latencies of some rows."""
 
     X: pd.DataFrame  #: `llm_id, gpu_profile_id, users`, and the mean lengths of requests.
     samples_ms: np.ndarray  #: nTTFT and ITL, shape (draws, rows, 2).
@@ -26,7 +26,7 @@ class Draws(NamedTuple):
         return self.X.reindex(columns=LENGTHS).to_numpy(float)
 
     def of(self, rows: np.ndarray) -> "Draws":
-        """Return those of some rows."""
+        """Return the draws of some rows."""
         return Draws(self.X[rows], self.samples_ms[:, rows])
 
     def is_met(self, slo: SLO) -> np.ndarray:

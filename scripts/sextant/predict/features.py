@@ -27,7 +27,7 @@ def design_matrix(rows: pd.DataFrame, features: Features) -> pd.DataFrame:
 
 
 UNKNOWN = -1.0
-"""Stands for what is not known of an LLM or a GPU profile, as in LLM-Pilot's code."""
+"""Stands for an unknown feature of an LLM or a GPU profile, as in LLM-Pilot's code."""
 
 
 def column_kinds(X: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -59,7 +59,8 @@ class FeatureEncoder:
         from sklearn.preprocessing import TargetEncoder
 
         self.numbers_, self.categories_ = column_kinds(X)
-        self.encoders_, parts = [], []
+        self.encoders_ = []
+        parts = []
         # Consecutive fifths, so that most rows of an LLM are encoded by other LLMs' rows; a
         # single row has no others.
         folds = KFold(min(5, len(X))) if len(X) > 1 else [([0], [0])]
@@ -85,20 +86,26 @@ def sample_weights(
 ) -> np.ndarray:
     """Return one weight per row: the mean over both targets of the closeness to their limits.
 
-    Closeness is eq. 4 of LLM-Pilot (arXiv 2410.02425), 1 - |l - L| / max |l - L|, the maximum over
-    all user counts of one LLM on one GPU profile. Where all points of such a group are equally far,
-    be it a single point or points exactly on the limit (0/0), none is farther than another and all
-    get 1: a weight of 0 would throw away the only measurement of a pair. It is divided by its sum
-    over the group, as LLM-Pilot's code does beyond eq. 4: the weights of a group add up to 1. A
-    target without a limit does not count; without any the rows of a group weigh the same. `y` has
-    finite `nttft_ms` and `itl_ms`, aligned with `X`.
+    Closeness is eq. 4 of LLM-Pilot (arXiv 2410.02425), 1 - |l - L| / max |l - L|. The maximum is
+    over a group: all user counts of one LLM on one GPU profile. Where all points of a group are
+    equally far, e.g. a single point, or points exactly on the limit (0/0), all get 1: a weight of 0
+    would throw away the only measurement of a pair. The closeness is divided by its sum over the
+    group, as LLM-Pilot's code does beyond eq. 4, so that the weights of a group add up to 1. A
+    target without a limit does not count; without any limit the rows of a group weigh the same.
+
+    Args:
+        X: design matrix.
+        y: finite `nttft_ms` and `itl_ms`, aligned with `X`.
+        limits_ms: limits on both targets; None: there is none.
     """
-    groups, near = [X[name] for name in IDENTIFIERS], []
+    groups = [X[name] for name in IDENTIFIERS]
+    near = []
     for target, limit_ms in zip(TARGETS, limits_ms, strict=True):
         if limit_ms is not None:
             distance = (y[target] - limit_ms).abs()
             by_group = distance.groupby(groups)
-            farthest, nearest = by_group.transform("max"), by_group.transform("min")
+            farthest = by_group.transform("max")
+            nearest = by_group.transform("min")
             is_ranked = farthest > nearest
             near.append((1 - distance / farthest.where(is_ranked, 1)).where(is_ranked, 1.0))
     near = near or [pd.Series(1.0, X.index)]

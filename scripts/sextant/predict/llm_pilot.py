@@ -59,7 +59,7 @@ class LLMPilot(Tunable):
     ) -> np.ndarray:
         """Return the error of each setting on each LLM held out, (LLMs, settings)."""
         encoder = FeatureEncoder()
-        matrix, fixed = self._prepare(encoder, training)  # which all settings share
+        matrix, fixed = self._prepare(encoder, training)  # the same for all settings
         unseen = encoder.transform(pd.concat([llm.rows.X for llm in held_out]))
 
         def grow(settings: Settings, most: int) -> Callable[[int], np.ndarray]:
@@ -71,8 +71,9 @@ class LLMPilot(Tunable):
     def _prepare(
         self, encoder: FeatureEncoder, training: TrainingRows
     ) -> tuple[xgboost.DMatrix, Settings]:
-        """Return the encoded training rows and the parameters that no setting changes."""
-        encoded, y = encoder.fit_transform(*training), training.y[TARGETS].to_numpy()
+        """Return the encoded training rows, and the parameters that all settings share."""
+        encoded = encoder.fit_transform(*training)
+        y = training.y[TARGETS].to_numpy()
         weights = sample_weights(*training, self.slo.target_limits_ms)
         fixed = {
             "objective": "reg:squarederror",

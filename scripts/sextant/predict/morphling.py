@@ -28,8 +28,8 @@ class Morphling(Tunable):
     error by plain gradient descent, then once more through the new LLM's reference
     measurements. Each target has settings of its own. LLM-Pilot's authors published what
     they had chosen, not what they had chosen from: the values here are those that occur
-    there, except that batches always have 128 rows (theirs: 9 times of 20; 256 rows 8 times,
-    64 rows 3 times), since tuning would take three times as long.
+    there. Batches always have 128 rows, or tuning would take three times as long; the authors
+    chose 128 rows 9 times of 20, 256 rows 8 times and 64 rows 3 times.
     """
 
     uses_references = True
@@ -70,10 +70,12 @@ class Morphling(Tunable):
 
 
 class _Network:
-    """The network of one target, which may be trained again and again from its first weights."""
+    """The network of one target; every training starts from the same first weights."""
 
     def __init__(self, inputs: NetworkInputs, target: str, seed: int) -> None:
-        self.inputs, self.target, self.seed = inputs, target, seed
+        self.inputs = inputs
+        self.target = target
+        self.seed = seed
         keras = keras_on_cpu()
         # Weights and the order of rows are drawn from global generators.
         keras.utils.set_random_seed(seed)
@@ -91,26 +93,29 @@ class _Network:
         self.start = self.keras.get_weights()
 
     def train(self, rows: TrainingRows, alpha: float, lengths: Sequence[int]) -> Iterator[int]:
-        """Train from the start; yield after each number of epochs, as if it were the last.
+        """Train from the first weights; yield after each number of epochs, as if it were the last.
 
-        Between yields only the weights may be changed, and have to be put back.
+        Between yields the caller may change nothing but the weights, and has to put them back.
         """
         keras_on_cpu().utils.set_random_seed(self.seed)
         self.keras.set_weights(self.start)
         done = 0
         for epochs in lengths:
-            self._descend(rows, alpha, batch_size=BATCH_SIZE, initial_epoch=done, epochs=epochs)
-            yield (done := epochs)
+            fitting = {"batch_size": BATCH_SIZE, "initial_epoch": done, "epochs": epochs}
+            self._descend(rows, alpha, fitting)
+            done = epochs
+            yield epochs
 
     def fine_tune(self, references: TrainingRows, beta: float) -> None:
         """Go once through the reference measurements in their order, 8 at a time."""
         if len(references.X):
-            self._descend(references, beta, batch_size=8, epochs=1, shuffle=False)
+            self._descend(references, beta, {"batch_size": 8, "epochs": 1, "shuffle": False})
 
-    def _descend(self, rows: TrainingRows, step: float, **how: Any) -> None:
+    def _descend(self, rows: TrainingRows, step: float, fitting: dict[str, Any]) -> None:
+        """Descend by steps of this size; `fitting` are keywords of Keras' `fit`."""
         self.keras.optimizer.learning_rate = step
         latencies_ms = rows.y[[self.target]].to_numpy(np.float32)
-        self.keras.fit(self.inputs.transform(rows.X), latencies_ms, verbose=0, **how)
+        self.keras.fit(self.inputs.transform(rows.X), latencies_ms, verbose=0, **fitting)
 
     def errors(self, training: TrainingRows, held_out: Sequence[HeldOutRows]) -> np.ndarray:
         """Return the error of each choice on each LLM held out, (LLMs, choices)."""

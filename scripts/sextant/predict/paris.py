@@ -49,5 +49,5 @@ class PARIS(ForestPredictor):
         table = points.pivot(index="llm_id", columns=KEYS[1:], values=list(measured[0].y))
         table = table.reorder_levels([1, 0, 2], axis=1).reindex(columns=columns)
         table.columns = ["_".join(map(str, column)) for column in columns]
-        own = table.reindex(X["llm_id"]).fillna(UNKNOWN).set_axis(X.index)
-        return pd.concat([X, own], axis=1)
+        measurements = table.reindex(X["llm_id"]).fillna(UNKNOWN).set_axis(X.index)
+        return pd.concat([X, measurements], axis=1)

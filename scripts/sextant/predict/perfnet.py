@@ -18,7 +18,7 @@ class PerfNet(PointPredictor):
 
     Layers of 32, 64, 128 and 256 ReLU, dropout of 0.3, one ReLU without bias; the loss is
     MAPLE; Adam takes steps of 0.1, of 0.05 from the 400th and of 0.025 from the 800th. The
-    last unit may die, for so large steps: its network then predicts 0 ms everywhere.
+    last unit may die, as steps are large: the network then predicts 0 ms everywhere.
     """
 
     min_training_llms = 1

@@ -1,12 +1,4 @@
-"""Predictors: latencies of an LLM that was never measured on a GPU profile.
-
-In go the points of a characterization and the facts of LLMs and GPU profiles; out come latencies,
-or joint draws of them, for every held-out and every new LLM. This file says what a predictor is
-given and which there are, and has what is made of draws, the calibration by measurements of the LLM
-itself included. Read then `folds`, which fits predictors; `features` and `tuning` are what they
-share, `accuracy` judges. Then one file per predictor: `llm_pilot`, `rf` and `paris` (over
-`forest`), `selecta`, `perfnet`, `perfnetv2`, `morphling` (over `network`), and `roofline/`.
-"""
+"""The protocol of predictors: what they are fitted on, and what they return."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Self
@@ -57,7 +49,8 @@ def reference_profiles(profiles: Profiles) -> tuple[str, str]:
     """
 
     def strength(name: str) -> tuple[float, float, float]:
-        gpu, n = profiles[name].gpu, profiles[name].n_gpus
+        gpu = profiles[name].gpu
+        n = profiles[name].n_gpus
         return n * gpu.memory_gib, n * gpu.memory_bandwidth_gb_s, n * gpu.dense_16bit_tflops
 
     ordered = sorted(sorted(profiles), key=strength)
@@ -68,7 +61,7 @@ class Predictor:
     """What both kinds share. A predictor is made for one SLO and fitted on measured points."""
 
     depends_on: tuple[str, ...] = ("percentiles", "first_token")
-    """Attributes of the SLO that a fit depends on: SLOs alike in them share one fit."""
+    """Attributes of the SLO that a fit depends on: SLOs with equal ones share one fit."""
     min_training_llms = 2
     """With fewer measured LLMs it cannot be fitted."""
     uses_references = False
@@ -77,7 +70,10 @@ class Predictor:
     def __init__(
         self, slo: SLO, profiles: Profiles, seed: int, settings: Settings | None = None
     ) -> None:
-        self.slo, self.profiles, self.seed, self.settings = slo, profiles, seed, settings
+        self.slo = slo
+        self.profiles = profiles
+        self.seed = seed
+        self.settings = settings
 
     def design(self, keys: pd.DataFrame, facts: FactTables) -> pd.DataFrame:
         """Return what the predictor learns from: `llm_id, gpu_profile_id, users`, then features.
@@ -90,7 +86,7 @@ class Predictor:
         return design_matrix(keys, facts.features)
 
     def fit(self, training: TrainingRows, references: TrainingRows | None = None) -> Self:
-        """Fit on points, and on those few that were measured of the LLM to be predicted."""
+        """Fit on points, and on the few measurements of the LLM that is to be predicted."""
         raise NotImplementedError
 
 
@@ -103,22 +99,27 @@ class PointPredictor(Predictor):
 
 
 class JointPredictor(Predictor):
-    """Draws what the latencies may be: medians, intervals and probabilities follow."""
+    """Draws latencies that the LLM may have: medians, intervals and probabilities follow."""
 
     def sample(self, X: pd.DataFrame) -> np.ndarray:
         """Return joint draws of nTTFT and ITL in ms, shape (draws, rows of `X`, 2).
 
         They are joint over all rows: an LLM that is slower than expected on one GPU profile is
-        so on the others. A row has the same draws whatever other rows are asked for.
+        slower on the others. The draws of a row do not depend on the other rows.
         """
         raise NotImplementedError
 
     def energy(
-        self, training: pd.DataFrame, asked: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray
+        self, training: pd.DataFrame, keys: pd.DataFrame, facts: FactTables, itl_ms: np.ndarray
     ) -> pd.DataFrame | None:
-        """Return `JOULES` of an output token, indexed as `asked`; null where TDP is not known.
+        """Return `JOULES` of an output token, indexed as `keys`; null where TDP is not known.
 
-        `training` are measured points with `itl_ms, energy_j_per_token`, `asked` keys as `design`
-        takes them, `itl_ms` draws of theirs, (draws, rows). None where too few LLMs have energy.
+        None where too few LLMs have energy.
+
+        Args:
+            training: measured points with `itl_ms, energy_j_per_token`.
+            keys: rows to predict, as `design` takes them.
+            facts: of the LLMs and GPU profiles.
+            itl_ms: draws of the rows' ITL, (draws, rows).
         """
         return None

@@ -32,7 +32,7 @@ PREDICTORS = {
     "perfnetv2": Registration("PerfNetV2", "sextant.predict.perfnetv2", _KERAS),
     "morphling": Registration("Morphling", "sextant.predict.morphling", _KERAS),
 }
-"""Those that a configuration may name."""
+"""Predictors that a configuration may name, beside `static_policy`."""
 PREDICTOR = "roofline"
 """The default: it draws, so it states how certain it is."""
 MEASURED = "measured"
@@ -49,8 +49,8 @@ def configurable() -> tuple[str, ...]:
 def predictor_class(name: str) -> type[PointPredictor] | type[JointPredictor]:
     """Return the class of a predictor; InputError where a library that it needs is missing."""
     check_installed([name])
-    place = PREDICTORS[name]
-    return getattr(import_module(place.module), place.class_name)
+    registered = PREDICTORS[name]
+    return getattr(import_module(registered.module), registered.class_name)
 
 
 def check_installed(names: Collection[str], field: str = "predictor") -> None:

@@ -64,7 +64,8 @@ class Selecta(Tunable):
         """
         errors = np.empty((len(held_out), len(self.GRID)))
         for row, (rows, references) in enumerate(held_out):
-            matrices, truth = _matrices([training, references]), rows.y[TARGETS].to_numpy()
+            matrices = _matrices([training, references])
+            truth = rows.y[TARGETS].to_numpy()
             for position, settings in enumerate(self.GRID):
                 predicted = _estimate(self._factorise(matrices, settings), rows.X)
                 predicted.loc[references.X.index] = references.y[TARGETS]
@@ -90,8 +91,8 @@ def _matrices(parts: Sequence[TrainingRows]) -> "dict[Key, Trainset]":
         for target in TARGETS:
             # Estimates are clipped to the scale.
             reader = Reader(rating_scale=(FLOOR_MS, same[target].max()))
-            known = Dataset.load_from_df(same[[*IDENTIFIERS, target]], reader)
-            matrices[users, target] = known.build_full_trainset()
+            entries = Dataset.load_from_df(same[[*IDENTIFIERS, target]], reader)
+            matrices[users, target] = entries.build_full_trainset()
     return matrices
 
 

@@ -26,13 +26,12 @@ class HeldOutRows(NamedTuple):
     """One LLM that is not among the training rows."""
 
     rows: TrainingRows
-    references: (
-        TrainingRows  #: Those of its rows that lie on the reference profiles; there may be none.
-    )
+    references: TrainingRows
+    """Its rows on the reference profiles; there may be none."""
 
 
 class Tunable(PointPredictor):
-    """A predictor with hyperparameters: fitted with `settings`, or with those that it chooses."""
+    """A predictor with hyperparameters: `settings`, or else it chooses them."""
 
     GRID: Sequence[Settings]  #: What settings are chosen from.
 
@@ -50,11 +49,16 @@ def errors_of_trees(
 ) -> np.ndarray:
     """Return the error of each setting of trees on each LLM held out, (LLMs, settings).
 
-    `grow` trains one model with settings and a number of trees, and returns what predicts all rows
-    held out, in their order, by so many of its first trees: those are the smaller models.
+    The first trees of a model are the smaller model, so the largest one is trained alone.
+
+    Args:
+        grid: the settings.
+        held_out: the LLMs.
+        grow: trains one model with settings and a number of trees. It returns a function that
+            predicts all rows held out, in their order, by a number of the model's first trees.
     """
     truth = [llm.rows.y[TARGETS].to_numpy() for llm in held_out]
-    ends = np.cumsum([len(own) for own in truth])[:-1]
+    ends = np.cumsum([len(latencies) for latencies in truth])[:-1]
     errors = np.empty((len(held_out), len(grid)))
     groups: dict[tuple[tuple[str, Any], ...], dict[int, int]] = {}
     for position, settings in enumerate(grid):
@@ -85,19 +89,19 @@ def choose_settings(model: Tunable, training: TrainingRows) -> Settings:
 def choose_nested(
     model: Tunable, rows: TrainingRows, n_jobs: int, progress: Callable[[str], None]
 ) -> dict[str, Settings]:
-    """Return what `choose` would return for the rows without each LLM, by that LLM.
+    """Return, by LLM, what `choose_settings` would return for the rows without that LLM.
 
-    To judge LLM a, settings are chosen on the others, each of which, b, is left out in
-    turn: a training without a and b. To judge b the same training serves, validated on a.
-    So each pair of the 3 LLMs or more is trained on once. LLM a's rows are never part of what
-    chooses for a. The result does not depend on the number of processes.
+    To judge LLM a, settings are chosen on the other LLMs. Each of them, b, is left out in turn: a
+    training without a and b. The same training, validated on a, serves to judge b. So each pair of
+    the 3 LLMs or more is left out once. LLM a's rows never take part in choosing for a. The result
+    does not depend on the number of processes.
     """
     llm_ids = _llm_ids(rows)
     pairs = list(combinations(llm_ids, 2))
     progress(f"tuning: {len(pairs)} pairs of LLMs, {len(model.GRID)} settings")
-    found = results_of((partial(_errors, model, rows, pair) for pair in pairs), n_jobs)
+    jobs = (partial(_errors, model, rows, pair) for pair in pairs)
     errors: dict[str, list[np.ndarray]] = {llm_id: [] for llm_id in llm_ids}
-    for (first, second), (on_first, on_second) in zip(pairs, found, strict=True):
+    for (first, second), (on_first, on_second) in zip(pairs, results_of(jobs, n_jobs), strict=True):
         errors[first].append(on_second)
         errors[second].append(on_first)
     return {judged: _best(model, others) for judged, others in errors.items()}
@@ -106,7 +110,7 @@ def choose_nested(
 def _errors(model: Tunable, rows: TrainingRows, llm_ids: Sequence[str]) -> np.ndarray:
     measured = reference_profiles(model.profiles) if model.uses_references else ()
     parts = [rows.of([llm_id]) for llm_id in llm_ids]
-    held_out = [HeldOutRows(own, own.on(measured)) for own in parts]
+    held_out = [HeldOutRows(part, part.on(measured)) for part in parts]
     return model.validation_errors(rows.without(llm_ids), held_out)
 
 
