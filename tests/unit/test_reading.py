@@ -23,7 +23,6 @@ WIDE_FUNCTIONS = {
     "cli/capacity.py print_capacity",
     "decide/simulated_sizing.py size_by_simulation",
     "decide/simulated_sizing.py size_profiles",
-    "judge/accuracy.py predict_held_out",
     "simulate/scaling.py simulate_scaled",
 }
 LONG_MODULES = {
