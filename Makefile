@@ -75,14 +75,14 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
-	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/pytest --quiet tests/unit/test_docs.py tests/unit/test_environment.py
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/snakefmt Snakefile workflow
+	$(BIN)/snakefmt workflow
 
 # The site: README.md and docs/ with the library's reference. Links lead from page to page as they
 # do in the repository, so the site is built from the same layout.

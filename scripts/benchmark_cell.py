@@ -1,6 +1,6 @@
-"""Measure one cell. Kept tiny: an edit here makes measurements stale.
+"""Measure one cell, unless its results are whole and current.
 
-Inputs: workload, LLM config. Outputs: the benchmark contract's files.
+Inputs: workload, LLM config. Output: the receipt; the results lie beside it.
 """
 
 from sextant.bench.cell import run_job
@@ -9,6 +9,6 @@ run_job(
     snakemake.params.definition,
     snakemake.config,
     snakemake.input.workload,
-    dict(snakemake.output.items()),
+    snakemake.output.receipt,
     dict(snakemake.log.items()),
 )

@@ -1,16 +1,18 @@
-"""Analyse the cells of a study, of which `runs` are `run.json`: tables, a page, JSON, figures."""
+"""Analyse the cells of a study: tables, a page, JSON, figures."""
 
 from pathlib import Path
 
 from sextant.base.job_log import job_log
+from sextant.experiment.current import require_current
 from sextant.experiment.loading import load_experiment
 from sextant.studies.study import write_study
 
 with job_log(snakemake.log[0]):
-    experiment = load_experiment(snakemake.config)
+    study, experiment = snakemake.wildcards.study, load_experiment(snakemake.config)
+    require_current(experiment, experiment.studies[study], snakemake.config)
     write_study(
-        snakemake.wildcards.study,
-        [Path(run).parent for run in snakemake.input.runs],
+        study,
+        [Path(file).parent for file in snakemake.input.cells],
         experiment.llm_facts,
         experiment.profiles,
         {name: Path(path) for name, path in snakemake.output.items()},

@@ -15,7 +15,7 @@ import yaml
 
 from support import FAKE_PYTHON, ROOT
 
-COPIED = ("Snakefile", "environment.yml", "workflow", "scripts", "config", "resources")
+COPIED = ("environment.yml", "workflow", "scripts", "config", "resources")
 
 
 class Project:

@@ -124,7 +124,7 @@ class Run:
 
     def start(self) -> None:
         """Start Snakemake: the same command each time."""
-        targets = [f"{self.place(llm)}/run.json" for llm in self.cells]
+        targets = [f"{self.place(llm)}/measured.json" for llm in self.cells]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self._command(), "--", *targets],

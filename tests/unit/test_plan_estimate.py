@@ -71,7 +71,7 @@ def test_what_does_not_fit_costs_nothing(project: Project) -> None:
     asked = {"gpu": 1, "gpu_model": "t4", "mem_mb": 250_000, "runtime": 177}
     for llm, profile in product(("llama-7b", "llama-13b"), ("1xT4-16GB", "4xT4-16GB")):
         folder = CellKey(llm, profile, "conversation", "users-1-128").folder
-        run = f"results/cluster/benchmarks/measured/{folder}/run.json"
+        run = f"results/cluster/benchmarks/measured/{folder}/measured.json"
         jobs.append(Job("benchmark_cell", {}, (run,), 3, asked, False))
     plan = make_plan(Workspace(experiment, config), DryRun(jobs, 4, config))
     seconds = {(it.key.llm_id, it.key.gpu_profile_id): it.seconds for it in plan.cells}
@@ -102,7 +102,7 @@ def test_replicas_need_their_devices_as_often(project: Project) -> None:
     config = read_configuration(Path(), [Path("config/studies.yaml")])
     experiment = load_experiment(config)
     four = CellKey("llama-13b", "1xA100-80GB", "conversation", "pods-1-128", "4-pods")
-    run = f"results/studies-gpu/benchmarks/measured/{four.folder}/run.json"
+    run = f"results/studies-gpu/benchmarks/measured/{four.folder}/measured.json"
     jobs = (Job("benchmark_cell", {}, (run,), 9, {"gpu": 4}, False),)
     plan = make_plan(Workspace(experiment, config), DryRun(jobs, 1, config))
     assert plan.cells[0].n_devices == 4

@@ -10,7 +10,7 @@ from support import ROOT
 
 PROGRAMS = [ROOT / "tests" / "slurm" / "cluster", ROOT / "tests" / "fake_engine" / "python"]
 CODE = [*(ROOT / "scripts").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *PROGRAMS]
-RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow").rglob("*.smk"))]
+RULES = [ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow").rglob("*.smk"))]
 
 # What unpickles runs whatever the pickle says; joblib's own processes exchange pickles that
 # this program made (`Parallel`), which is something else.

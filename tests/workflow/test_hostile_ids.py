@@ -83,9 +83,7 @@ def test_every_file_lies_where_results_lie_and_has_a_plain_name(hostile) -> None
     assert not [path for path in hostile.folder.rglob("*") if path.name == "owned"]
     assert not Path("owned").exists()
     top = {path.name for path in hostile.folder.iterdir()}
-    assert top - MADE == {
-        *("Snakefile", "environment.yml", "workflow", "scripts", "config", "resources")
-    }
+    assert top - MADE == {*("environment.yml", "workflow", "scripts", "config", "resources")}
     cell = f"benchmarks/measured/~2E./{file_name(PROFILES[0])}/{file_name(WORKLOAD)}"
     folders = {path.name for path in (hostile.folder / "results" / cell).iterdir()}
     assert folders == {file_name(SCENARIO), f"{file_name(SCENARIO)}@{file_name(VARIANT)}"}

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from forked_snakemake import Jobs, dry_run
 from interrupted import InterruptedRun, scratch_place
 from project import COPIED, Project
+from sextant.points.cell_files import RECEIPT
 from support import FAKE_PYTHON, ROOT, wait_for
 
 Change = Callable[[Project], None]
@@ -220,12 +221,12 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         set(),
     ),
     "an edit of a page's script": (
-        edit("sextant/answer/what_if.js"),
+        edit("sextant/recommend/what_if.js"),
         Counter(write_report=1),
         set(),
     ),
     "an edit of the law of roofline": (
-        edit("sextant/law/terms.py"),
+        edit("sextant/law/roofline.py"),
         AFTER_POINTS - Counter(evaluate_predictor=3),
         set(),
     ),
@@ -245,28 +246,30 @@ def test_a_change_runs_just_what_it_must(project, name: str) -> None:
 # measurements nor what they are made from.
 EDITS: dict[str, Counter[str]] = {
     "answer/answer.py": Counter(write_report=1),
-    "answer/sizing.py": Counter(write_report=1),
-    "answer/fleet_plan.py": Counter(),
-    "answer/run_plan.py": Counter(),
+    "ask/question.py": Counter(write_report=1),
     "base/files.py": AGGREGATED + TRACE_PAGE,
     "base/job_log.py": AGGREGATED + TRACE_PAGE,
     "bench/tuning.py": Counter(),
+    "capacity/capacity.py": Counter(),
     "cli/app.py": Counter(),
-    "decide/sizing.py": AFTER_POINTS,
+    "decide/sizing.py": Counter(write_report=1),
     "engine/vllm_command.py": Counter(),
     "experiment/loading.py": AFTER_POINTS,
     "facts/slo.py": AGGREGATED + TRACE_PAGE,
     "facts/gpu.py": AGGREGATED + TRACE_PAGE,
     "facts/llm_families.py": AGGREGATED,
-    "judge/score.py": AFTER_POINTS,
-    "law/terms.py": AFTER_POINTS - Counter(evaluate_predictor=3),
+    "fleet/plan.py": Counter(),
+    "judge/scores.py": AFTER_POINTS,
+    "law/roofline.py": AFTER_POINTS - Counter(evaluate_predictor=3),
     "load/client.py": Counter(),
     "pages/charts.py": TRACE_PAGE + Counter(write_report=1),
+    "plan/run_plan.py": Counter(),
     "points/metrics.py": AGGREGATED + TRACE_PAGE,
     "points/frame.py": AFTER_POINTS,
     "points/summarize.py": AGGREGATED,
     # Read by the other three by its name alone.
     "predict/llm_pilot.py": AFTER_POINTS - Counter(evaluate_predictor=3),
+    "recommend/recommend.py": Counter(write_report=1),
     "report/write.py": Counter(write_report=1),
     "report/trace_traffic.py": TRACE_PAGE,
     "simulate/cache_depths.py": TRACE_PAGE,
@@ -359,20 +362,46 @@ def checkout(finished: Project, tmp_path: Path) -> Project:
     return project
 
 
-def test_contents_decide_in_a_fresh_checkout(checkout: Project) -> None:
+def test_a_fresh_checkout_measures_nothing(checkout: Project) -> None:
     assert not MEASURES & set(jobs(checkout).by_rule)
-    for name in ("another config of an LLM", "another level", "another cap of the workload"):
-        change, rules, cells = CHANGES[name]
-        kept = {path: path.read_bytes() for path in _files(checkout.folder / "resources")}
-        kept |= {path: path.read_bytes() for path in _files(checkout.folder / "config")}
-        change(checkout)
-        planned = jobs(checkout)
-        assert planned.cells() == cells, name
-        assert planned.by_rule["fit_workload"] == rules["fit_workload"], name
-        for path, content in kept.items():
-            path.write_bytes(content)
-    replace("resources/traces/azure-2023-conv-sample.csv", ",ok", ",ok ")(checkout)
-    assert set(jobs(checkout).by_rule) >= MEASURES
+
+
+@pytest.mark.parametrize("name", ["another config of an LLM", "another LLM"])
+def test_a_fresh_checkout_measures_what_is_new(checkout: Project, name: str) -> None:
+    change, cells = ADDITIONS["LLM"], expected_cells(("LLM",))
+    if name != "another LLM":
+        change, _, cells = CHANGES[name]
+    change(checkout)
+    assert jobs(checkout).cells() == cells
+
+
+@pytest.mark.slow
+def test_a_fresh_checkout_tells_which_cells_are_stale(checkout: Project) -> None:
+    """Without records Snakemake cannot tell that a sheet has changed; the jobs compare contents."""
+    place = checkout.folder / "results" / "benchmarks" / "measured"
+    target = "results/points/measured/point.parquet"
+    forced = ("--forcerun", "ingest_trace", "fit_workload", "benchmark_cell", "--", target)
+
+    def measured() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in place.rglob("run.json")}
+
+    before = measured()
+    done = checkout.snakemake("--cores", "2", *forced)
+    assert done.returncode == 0, done.stderr
+    assert measured() == before
+
+    shutil.rmtree(checkout.folder / ".snakemake")
+    CHANGES["another level"][0](checkout)
+    (checkout.folder / target).unlink()
+    done = checkout.snakemake("--cores", "2", target)
+    assert done.returncode == 1
+    assert "8 cells were measured by another definition" in done.stderr
+    assert " ".join(forced[:4]) in done.stderr
+    assert measured() == before
+
+    done = checkout.snakemake("--cores", "2", *forced)
+    assert done.returncode == 0, done.stderr
+    assert not set(measured().values()) & set(before.values())
 
 
 @pytest.mark.slow
@@ -383,9 +412,8 @@ def test_results_stay_until_their_successors_are_whole(checkout: Project) -> Non
     target = "results/points/measured/point.parquet"
 
     def measured() -> dict[Path, bytes]:
-        return {
-            path: path.read_bytes() for path in place.rglob("*.*") if "partial" not in str(path)
-        }
+        files = [path for path in place.rglob("*.*") if "partial" not in str(path)]
+        return {path: path.read_bytes() for path in files if path.name != RECEIPT}
 
     before = measured()
     with scratch_place() as scratch:

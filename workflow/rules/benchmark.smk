@@ -3,21 +3,19 @@
 #   the tuning of the batch weight, the exact command. An infeasible cell is a result.
 # Steps: benchmark_cell.
 #
-# Measurements cost hours of GPU time: they grow stale when `definition` changes (see
-# sextant.experiment.experiment.cell_definition), the LLM's config, or the workload, by their
-# contents (see `by_content`), never by an edit of code, a copy or a checkout. Fitting a workload
-# again may measure its cells again, so ingest and fit do not list library files either.
+# Measurements cost hours of GPU time, so the results are no outputs: Snakemake would delete them
+# before a job and after a failed one. The output is a receipt, which the job writes last; until
+# then the former results stay. A job whose cell is measured already writes the receipt and ends.
+# A cell is measured again when `definition` changes (sextant.experiment.experiment.cell_definition)
+# or `contents`, the SHA-256 of the LLM's config and of the workload. Fitting a workload again may
+# measure its cells again, so ingest and fit do not list library files either.
 
 
 rule benchmark_cell:
     input:
         unpack(cell_inputs),
     output:
-        requests=f"{CELL_FOLDER}/requests.parquet",
-        server=f"{CELL_FOLDER}/server.parquet",
-        telemetry=f"{CELL_FOLDER}/telemetry.parquet",
-        tuning=f"{CELL_FOLDER}/tuning.json",
-        run=f"{CELL_FOLDER}/run.json",
+        receipt=f"<results>/benchmarks/{CELL}/{RECEIPT}",
     log:
         job=f"<logs>/benchmark_cell/{CELL}.log",
         server=f"<logs>/benchmark_cell/{CELL}.server.log",
@@ -29,25 +27,23 @@ rule benchmark_cell:
         "../../environment.yml"
     threads: cell_threads
     resources:
-        mem_mb=cell_memory_mb,
-        runtime=cell_minutes,
-        cpus_per_task=cell_cores,
-        gpu=cell_gpus,
-        gpu_model=cell_gpu_model,
+        mem_mb=lambda wildcards, attempt: cell_request(wildcards, attempt).memory_mb,
+        runtime=lambda wildcards, attempt: cell_request(wildcards, attempt).minutes,
+        cpus_per_task=lambda wildcards: cell_request(wildcards).cores,
+        gpu=lambda wildcards: cell_request(wildcards).gpus,
+        gpu_model=lambda wildcards: cell_request(wildcards).gpu_model,
         # SLURM would spread a server's devices over nodes.
         nodes=1,
     params:
         definition=definition,
+        contents=cell_contents,
     script:
         "../../scripts/benchmark_cell.py"
 
 
 rule aggregate_points:
     input:
-        runs=cell_files("run.json"),
-        tunings=cell_files("tuning.json"),
-        requests=cell_files("requests.parquet"),
-        telemetry=cell_files("telemetry.parquet"),
+        cells=finished_cells(),
         library=library("aggregate_points"),
     output:
         point="<results>/points/{source}/point.parquet",
@@ -63,5 +59,7 @@ rule aggregate_points:
     resources:
         mem_mb=4000,
         runtime=60,
+    params:
+        state=lambda wildcards: state_of(),
     script:
         "../../scripts/aggregate_points.py"

@@ -3,24 +3,23 @@
 import os
 import re
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-from snakemake.io import apply_wildcards
-from snakemake.jobs import Job
-
 from sextant.base.errors import InputError, require_docstrings
-from sextant.engine.registry import check_settings
-from sextant.experiment.experiment import cell_definition, trace_sha256
-from sextant.experiment.experiment import is_cell_of, is_trace_of, is_workload_of
-from sextant.experiment.loading import load_experiment
-from sextant.base.sheets import by_file_name, file_name
 from sextant.base.files import library_files
-from sextant.base.job_log import end_with_parent, announce_to_jobs
-from sextant.predict.registry import configurable
-from sextant.predict.registry import PREDICTORS, check_installed
+from sextant.base.job_log import announce_to_jobs, end_with_parent
+from sextant.base.sheets import by_file_name, file_name
+from sextant.engine.registry import check_settings
+from sextant.experiment.current import contents_sha256, is_cell_of, is_workload_of
+from sextant.experiment.experiment import cell_definition, trace_sha256, workload_definition
+from sextant.experiment.job_request import job_request
+from sextant.experiment.loading import load_experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
+from sextant.points.cell_files import RECEIPT, cells_state
+from sextant.predict.registry import PREDICTORS, check_installed, configurable
 from sextant.workload.published import use_case_sha256
+
+ROOT = Path(workflow.basedir).parent  # of this file's project, wherever Snakemake runs
 
 try:
     require_docstrings()
@@ -39,28 +38,6 @@ if workflow.remote_exec:
 if plugin := sys.modules.get("snakemake_logger_plugin_sextant_plan"):
     plugin.workflow = workflow
 
-# Snakemake measures again what is older than its script, and a copy, a checkout or a comment
-# gives a script a new date. These three only call the library.
-for name in ("ingest_trace", "fit_workload", "benchmark_cell"):
-    with suppress(OSError):  # another user's file, or a read-only disk
-        os.utime(Path(workflow.basedir) / "scripts" / f"{name}.py", (0, 0))
-
-
-def spare_cells(remove):
-    """Return Snakemake's removal of a job's files, which it does before and after a failure, for
-    all rules but one: a cell's results stay until those that replace them are whole.
-    """
-
-    async def removed(job, *arguments, **options):
-        if job.rule.name != "benchmark_cell":
-            await remove(job, *arguments, **options)
-
-    return removed
-
-
-Job.remove_existing_output = spare_cells(Job.remove_existing_output)
-Job.cleanup = spare_cells(Job.cleanup)
-
 # Wildcards hold file names, the experiment's tables ids: ids of each wildcard by file name.
 IDS = {
     "dataset": by_file_name(EXPERIMENT.datasets),
@@ -74,7 +51,6 @@ IDS = {
 }
 # `{variant}` is empty for the default variant, else @ and its name.
 CELL = "{source}/{llm}/{gpu_profile}/{workload}/{scenario}{variant}"
-CELL_FOLDER = f"<results>/benchmarks/{CELL}"
 
 
 def one_of(names):
@@ -121,7 +97,7 @@ def library(script, *modules):
 
     `modules` are those that it imports by name at run time.
     """
-    scripts = Path(workflow.basedir) / "scripts"
+    scripts = ROOT / "scripts"
     files = library_files(scripts, scripts / f"{script}.py", *modules)
     return list(map(os.path.relpath, files))
 
@@ -132,41 +108,17 @@ def predictor_library(wildcards):
     return library("evaluate_predictor", *([own.module] if own else []))
 
 
-def by_content(rule, wildcards, is_current, inputs):
-    """Return a rule's inputs, so that contents decide whether it runs again.
+def unless_current(is_current, path):
+    """Return an input whose date counts, unless files were made from its very content.
 
-    A copy or a checkout gives files new dates: an input that is newer than files which were made
-    from its content does not count as newer. Files that were made from other contents are made
-    again, also where Snakemake has no record of them.
+    A copy or a checkout gives files new dates, and Snakemake's own checksums do not travel along.
     """
-    # As with --rerun-incomplete: a killed run leaves a cell's former results, which are whole.
-    workflow.dag_settings.force_incomplete = True
-    outputs = [apply_wildcards(pattern, wildcards) for pattern in rule.output]
-    if is_current is None or not all(map(os.path.exists, outputs)):
-        return inputs
-    if not is_current:
-        workflow.dag.forcefiles.update(outputs)
-        return inputs
-    oldest = min(map(os.path.getmtime, outputs))
-    return {
-        name: ancient(path) if os.path.getmtime(placed(path)) >= oldest else path
-        for name, path in inputs.items()
-    }
+    return ancient(path) if is_current else path
 
 
 def placed(path):
     """Return where a path of a rule lies."""
-    return path.replace("<results>", config["pathvars"]["results"])
-
-
-def trace_source(wildcards):
-    """Return what a trace is made from; `params` have its checksum, so its date does not count."""
-    trace = named("trace", wildcards)
-    source = download_or_path(EXPERIMENT.traces[trace]["dataset"])
-    recorded = Path(placed(f"<results>/traces/{wildcards.trace}.report.json"))
-    is_current = is_trace_of(recorded, EXPERIMENT, trace)
-    by_content(rules.ingest_trace, wildcards, is_current, {})
-    return ancient(source)
+    return Path(path.replace("<results>", config["pathvars"]["results"]))
 
 
 def archive_data():
@@ -182,6 +134,11 @@ def download_or_path(name):
     return f"<results>/downloads/{place}" if dataset else name
 
 
+def trace_source(wildcards):
+    """Return what a trace is made from; `params` have its checksum, so its date does not count."""
+    return ancient(download_or_path(EXPERIMENT.traces[named("trace", wildcards)]["dataset"]))
+
+
 def fitted_trace(wildcards):
     """Return the trace that a workload is fitted to, if any, and the trace's report.
 
@@ -191,11 +148,13 @@ def fitted_trace(wildcards):
     row = EXPERIMENT.workloads[workload]
     if "trace_id" not in row:
         return {}
+    definition = workload_definition(EXPERIMENT, workload, config["seed"])
+    is_current = is_workload_of(placed(f"<results>/workloads/{wildcards.workload}"), definition)
     trace = f"<results>/traces/{file_name(row['trace_id'])}"
-    inputs = {"trace": ancient(f"{trace}.parquet"), "report": f"{trace}.report.json"}
-    folder = Path(placed(f"<results>/workloads/{wildcards.workload}"))
-    is_current = is_workload_of(folder, EXPERIMENT, workload, config["seed"])
-    return by_content(rules.fit_workload, wildcards, is_current, inputs)
+    return {
+        "trace": ancient(f"{trace}.parquet"),
+        "report": unless_current(is_current, f"{trace}.report.json"),
+    }
 
 
 def cell_inputs(wildcards):
@@ -204,16 +163,22 @@ def cell_inputs(wildcards):
     `arrivals.json` stands for the workload: it has the SHA-256 of the two tables beside it.
     """
     workload = f"<results>/workloads/{wildcards.workload}"
-    inputs = {
-        "workload": ancient(f"{workload}/requests.parquet"),
-        "arrivals": f"{workload}/arrivals.json",
-        "times": ancient(f"{workload}/arrivals.parquet"),
-        "config": EXPERIMENT.llms[named("llm", wildcards)]["config"],
-    }
-    folder = Path(apply_wildcards(rules.benchmark_cell.output.run, wildcards)).parent
-    requests = Path(placed(inputs["workload"]))
+    folder = placed(f"<results>/benchmarks/{config['source']}") / cell_key(wildcards).folder
+    requests = placed(f"{workload}/requests.parquet")
     is_current = is_cell_of(folder, definition(wildcards), requests)
-    return by_content(rules.benchmark_cell, wildcards, is_current, inputs)
+    config_path = EXPERIMENT.llms[named("llm", wildcards)]["config"]
+    return {
+        "workload": ancient(f"{workload}/requests.parquet"),
+        "arrivals": unless_current(is_current, f"{workload}/arrivals.json"),
+        "times": ancient(f"{workload}/arrivals.parquet"),
+        "config": unless_current(is_current, config_path),
+    }
+
+
+def cell_contents(wildcards):
+    """Return the SHA-256 of the files that a cell is measured with; None before they are made."""
+    workload = placed(f"<results>/workloads/{wildcards.workload}/requests.parquet")
+    return contents_sha256(definition(wildcards), workload)
 
 
 def origin_sha256(wildcards):
@@ -249,6 +214,11 @@ def definition(wildcards):
     return cell_definition(EXPERIMENT, cell_key(wildcards), config)
 
 
+def cell_request(wildcards, attempt=1):
+    """Return what a cell's job asks a scheduler for."""
+    return job_request(EXPERIMENT, cell_key(wildcards), config["engine"], attempt)
+
+
 def cell_threads(wildcards):
     """A cell takes a whole workstation, so that no other job disturbs it or takes its GPUs.
 
@@ -256,74 +226,21 @@ def cell_threads(wildcards):
     (The cores do not tell a cluster: a dry run for one has a single core.)
     """
     settings = workflow.resource_settings
-    return settings.cores if settings.nodes is None else cell_cores(wildcards)
-
-
-def cell_cores(wildcards):
-    """Cores to ask a scheduler for: LLM-Pilot's two per GPU (its section III-C1), or what the
-    variant asks for, and one for the load client, which LLM-Pilot ran elsewhere.
-    """
-    if is_endpoint(wildcards):
-        return 1
-    n_gpus = EXPERIMENT.profiles[named("gpu_profile", wildcards)].n_gpus
-    variant = cell_variant(wildcards)
-    return max(2 * n_gpus, variant.cpu_cores or 0) * variant.n_device_sets + 1
-
-
-def cell_memory_mb(wildcards, attempt):
-    """Host memory: each server's limit, or room for its weights while they load; twice that in
-    a second attempt, since the first may have been killed for memory.
-
-    Beside GPUs at least LLM-Pilot's 250 GB (its section III-C1), so that host memory, which it
-    found not to matter, is the same for all.
-    """
-    variant, llm = cell_variant(wildcards), EXPERIMENT.llm_facts[named("llm", wildcards)]
-    if is_endpoint(wildcards):
-        return attempt * 8000
-    server_gib = variant.memory_limit_gib or llm.weight_bytes / 2**30
-    needed_mb = 8000 + int(1024 * server_gib * variant.replicas)
-    least_mb = 0 if cell_devices(wildcards).kind == "cpu" else 250_000
-    return attempt * max(least_mb, needed_mb)
-
-
-def cell_variant(wildcards):
-    return EXPERIMENT.variants[cell_key(wildcards).variant_id]
-
-
-def cell_devices(wildcards):
-    return EXPERIMENT.profiles[named("gpu_profile", wildcards)].devices
-
-
-def is_endpoint(wildcards):
-    """Whether a cell's server runs already: then its job is the load client alone."""
-    return EXPERIMENT.endpoint(cell_key(wildcards)) is not None
-
-
-def cell_gpu_model(wildcards):
-    """The device type to ask a scheduler for; None lets it choose."""
-    if is_endpoint(wildcards):
-        return None
-    return EXPERIMENT.profiles[named("gpu_profile", wildcards)].gpu_model
-
-
-def cell_gpus(wildcards):
-    """Devices to ask a scheduler for; 0 for cores, unless the scheduler's devices are cores."""
-    devices = cell_devices(wildcards)
-    if is_endpoint(wildcards) or (devices.kind == "cpu" and not cell_gpu_model(wildcards)):
-        return 0
-    return devices.n_gpus * cell_variant(wildcards).n_device_sets
-
-
-def cell_minutes(wildcards, attempt):
-    """Time for the server starts and the levels, with room for slow last requests."""
-    scenario, engine = EXPERIMENT.scenario(cell_key(wildcards)), config["engine"]
-    n_starts = 0 if is_endpoint(wildcards) else engine["max_server_starts"]
-    starts_s = n_starts * engine["start_timeout_s"]
-    return attempt * (int(starts_s + scenario.longest_s(engine["request_timeout_s"])) // 60 + 5)
+    return settings.cores if settings.nodes is None else cell_request(wildcards).cores
 
 
 def cell_files(name, cells=EXPERIMENT.cells):
     return [f"<results>/benchmarks/{config['source']}/{cell.folder}/{name}" for cell in cells]
+
+
+def finished_cells(cells=EXPERIMENT.cells):
+    """Return the file of each cell that says that the files beside it are whole."""
+    return cell_files("run.json" if "archive" in config else RECEIPT, cells)
+
+
+def state_of(cells=EXPERIMENT.cells):
+    """Return what changes when somebody changes a file of these cells."""
+    return cells_state(placed(file).parent for file in finished_cells(cells))
 
 
 def intermediate_results():
@@ -332,17 +249,8 @@ def intermediate_results():
     Snakemake does not notice a missing file while the files made from it exist: what a failed job
     or a damaged cell left undone would never be done, and old results would look new.
     """
-    first_and_last = cell_files("requests.parquet") + cell_files("run.json")
     points = f"<results>/points/{config['source']}/point.parquet"
-    return [*first_and_last, points, *evaluated("score")]
-
-
-def study_cells(wildcards):
-    """Return the files of the cells that feed a study."""
-    cells = EXPERIMENT.studies[wildcards.study]
-    files = {"runs": "run.json", "tunings": "tuning.json"}
-    files |= {name: f"{name}.parquet" for name in ("requests", "server", "telemetry")}
-    return {key: cell_files(name, cells) for key, name in files.items()}
+    return [*finished_cells(), points, *evaluated("score")]
 
 
 def capacity_files(name):

@@ -22,7 +22,7 @@ rule build_store:
         score=evaluated("score"),
         capacity=capacity_files("capacity.parquet"),
         fleet=fleet_files("fleet.parquet"),
-        schema=os.path.relpath(f"{workflow.basedir}/resources/sql/schema.sql"),
+        schema=os.path.relpath(ROOT / "resources" / "sql" / "schema.sql"),
         library=library("build_store"),
     output:
         "<results>/sextant.duckdb",

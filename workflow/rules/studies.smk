@@ -8,7 +8,7 @@
 
 rule write_study:
     input:
-        unpack(study_cells),
+        cells=lambda wildcards: finished_cells(EXPERIMENT.studies[wildcards.study]),
         library=lambda wildcards: library("write_study", f"sextant.studies.{wildcards.study}"),
     output:
         html=report(
@@ -32,6 +32,8 @@ rule write_study:
     resources:
         mem_mb=4000,
         runtime=60,
+    params:
+        state=lambda wildcards: state_of(EXPERIMENT.studies[wildcards.study]),
     script:
         "../../scripts/write_study.py"
 
@@ -43,7 +45,7 @@ for study in EXPERIMENT.studies:
             study
         input:
             f"<results>/studies/{study}/index.html",
-            cell_files("run.json", EXPERIMENT.studies[study]),
+            finished_cells(EXPERIMENT.studies[study]),
 
 
 rule:
@@ -51,4 +53,4 @@ rule:
         "studies"
     input:
         [f"<results>/studies/{study}/index.html" for study in EXPERIMENT.studies],
-        [run for cells in EXPERIMENT.studies.values() for run in cell_files("run.json", cells)],
+        [file for cells in EXPERIMENT.studies.values() for file in finished_cells(cells)],

@@ -7,7 +7,7 @@ from sextant.base.errors import InputError
 PACKAGE = Path(__file__).parents[1]
 """The folder of the library's modules."""
 _ROOT = PACKAGE.parents[1]
-CHECKOUT = _ROOT if (_ROOT / "Snakefile").is_file() else None
+CHECKOUT = _ROOT if (_ROOT / "workflow" / "Snakefile").is_file() else None
 """The folder of the repository, also of an editable install; None for an installed wheel."""
 
 

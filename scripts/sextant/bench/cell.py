@@ -19,9 +19,10 @@ from sextant.bench.tuning import ProbeRecord, WeightRange, possible_gain, tune_a
 from sextant.engine.devices import hardware, pick_cores, pick_devices
 from sextant.engine.protocol import RunningServer, ServerSpec
 from sextant.engine.registry import ENGINES
+from sextant.experiment.current import MEASURE_STALE_CELLS, is_workload_of
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
 from sextant.facts.llm import LLM, load_llm, memory_of
-from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run
+from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run, write_receipt
 from sextant.points.verdict import Feasibility, assess_variant
 from sextant.workload.prompts import RandomTokens
 
@@ -167,19 +168,27 @@ def run_job(
     definition: Mapping[str, Any],
     config: Mapping[str, Any],
     workload: str,
-    outputs: Mapping[str, str],
+    receipt: str,
     logs: Mapping[str, str],
 ) -> None:
-    """Measure the cell that `definition` describes, logging to `logs`."""
+    """Measure the cell that `definition` describes into the folder of its receipt.
+
+    Results that are whole and of this definition are taken over. InputError: the workload was made
+    by another definition.
+    """
     with job_log(logs["job"]):
+        if is_workload_of(Path(workload).parent, definition) is False:
+            problem = "was made by other settings than the sheets give"
+            raise InputError(problem, file=workload, fix=MEASURE_STALE_CELLS)
         cell = cell_from_definition(definition, workload)
-        folder = Path(outputs["run"]).parent
+
         # Not by the definition, which holds no name of a key.
         llm_id, gpu_profile_id = cell.key.llm_id, cell.key.gpu_profile_id
         endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
         settings = engine_settings(config, endpoints.get((llm_id, gpu_profile_id)))
         progress = Progress(f"{llm_id} on {gpu_profile_id}", len(cell.scenario.levels))
         try:
-            measure_cell(cell, settings, folder, Path(logs["server"]), progress)
+            measure_cell(cell, settings, Path(receipt).parent, Path(logs["server"]), progress)
         finally:
             progress.close()
+        write_receipt(Path(receipt), cell.definition_sha256)

@@ -1,8 +1,4 @@
-"""An experiment: what a configuration and its sheets ask for, its cells and their definitions.
-
-The last functions say by contents whether files were made from what the sheets ask for: a copy has
-new dates, and Snakemake's records do not travel along.
-"""
+"""An experiment: what a configuration and its sheets ask for, its cells and their definitions."""
 
 import hashlib
 import itertools
@@ -13,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sextant.base.errors import InputError
-from sextant.base.files import read_object, sha256_file, write_text
+from sextant.base.files import sha256_file, write_text
 from sextant.base.sheets import Row, file_name, hints_of, load_sheet
 from sextant.experiment import servers
 from sextant.experiment.downloads import Dataset
@@ -29,7 +24,7 @@ from sextant.workload.request_model import N_BINS
 # SLURM's executor makes one folder of a job's wildcards; file systems allow it 255 bytes.
 _MAX_CELL_NAME_CHARACTERS = 230
 Ids = Mapping[str, Collection[str]]  # the ids that each sheet defines, by the name of the sheet
-_ORIGIN = ("use_case", "input_tokens", "output_tokens")
+ORIGINS = ("use_case", "input_tokens", "output_tokens")
 ADAPTIVE = "adaptive"  # what `choose` is in rows whose cells are chosen
 
 
@@ -221,20 +216,6 @@ def cell_definition(
     workload = experiment.workloads[key.workload_id]
     scenario = experiment.scenario(key)
     devices = experiment.profiles[key.gpu_profile_id].devices
-    made_from: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
-    if "prompts" in workload:
-        made_from["prompts_sha256"] = sha256_once(workload["prompts"])
-    if "trace_id" in workload:
-        trace = experiment.traces[workload["trace_id"]]
-        made_from |= {
-            "format": trace["format"],
-            "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
-            # Left out where the sheet has none: cells from before these columns stay valid.
-            **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
-            "sha256": trace_sha256(experiment, workload["trace_id"]),
-        }
-    else:
-        made_from |= {name: workload[name] for name in _ORIGIN if name in workload}
 
     definition = {
         "source": config["source"],
@@ -249,13 +230,39 @@ def cell_definition(
         "seed": config["seed"],
         "sampler": workload.get("sampler", "joint"),
         "prompts": workload.get("prompts"),
-        "workload": made_from,
+        "workload": _made_from(experiment, workload),
         "engine": servers.engine_facts(servers.engine_settings(config, experiment.endpoint(key))),
     }
     if isinstance(scenario, Burst):
         definition["windows_sha256"] = sha256_once(WINDOWS_FILE)
 
     return definition
+
+
+def workload_definition(experiment: Experiment, workload_id: str, seed: int) -> dict[str, Any]:
+    """Return the part of a cell's definition that says how its workload is made."""
+    workload = experiment.workloads[workload_id]
+    caps = {name: workload[name] for name in ("max_input_tokens", "max_output_tokens")}
+    return {**caps, "seed": seed, "workload": _made_from(experiment, workload)}
+
+
+def _made_from(experiment: Experiment, workload: Row) -> dict[str, Any]:
+    """Return what a workload is made from: a trace, a use case, or two lengths."""
+    made_from: dict[str, Any] = {"n_bins": workload.get("n_bins", N_BINS)}
+    if "prompts" in workload:
+        made_from["prompts_sha256"] = sha256_once(workload["prompts"])
+    if "trace_id" in workload:
+        trace = experiment.traces[workload["trace_id"]]
+        made_from |= {
+            "format": trace["format"],
+            "max_rejected_fraction": trace.get("max_rejected_fraction", 0.01),
+            # Left out where they are not given: cells from before these columns stay valid.
+            **{name: trace[name] for name in ("columns", "time_unit") if name in trace},
+            "sha256": trace_sha256(experiment, workload["trace_id"]),
+        }
+    else:
+        made_from |= {name: workload[name] for name in ORIGINS if name in workload}
+    return made_from
 
 
 def trace_sha256(experiment: Experiment, trace_id: str) -> str:
@@ -292,44 +299,3 @@ def definition_sha256(definition: Mapping[str, Any], *inputs: str) -> str:
     """Return the SHA-256 of a definition and of the SHA-256 of its inputs (`inputs_sha256`)."""
     facts = [definition, *inputs]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def is_cell_of(folder: Path, definition: Mapping[str, Any], workload: Path) -> bool | None:
-    """Return whether a cell's results were measured by a definition; None if that is not known."""
-    recorded = _facts(folder / "run.json").get("definition_sha256")
-    try:
-        contents = inputs_sha256(definition, workload, definition["config_path"])
-    except OSError:  # the workload is made again first
-        return None
-    return None if recorded is None else recorded == definition_sha256(definition, *contents)
-
-
-def is_workload_of(
-    folder: Path, experiment: Experiment, workload_id: str, seed: int
-) -> bool | None:
-    """Return whether a workload was made by its row of the sheet; None if that is not known."""
-    row = experiment.workloads[workload_id]
-    recorded = _facts(folder / "arrivals.json").get("fit", {})
-    names = (*_ORIGIN, "max_input_tokens", "max_output_tokens")
-    wanted = {name: row[name] for name in names if name in row}
-    if "trace_id" in row:
-        source = {"source": trace_sha256(experiment, row["trace_id"])}
-        wanted |= {"n_bins": row.get("n_bins", N_BINS), "seed": seed, "inputs_sha256": source}
-    if wanted.keys() - recorded.keys():
-        return None
-
-    return all(recorded[name] == value for name, value in wanted.items())
-
-
-def is_trace_of(report: Path, experiment: Experiment, trace_id: str) -> bool | None:
-    """Return whether a trace was normalised from the source in the sheet, by ingest's report."""
-    recorded = _facts(report).get("source_sha256")
-    return None if recorded is None else recorded == trace_sha256(experiment, trace_id)
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    """Return what a file of JSON says; nothing where it is missing or damaged."""
-    try:
-        return read_object(path)
-    except (OSError, InputError):
-        return {}

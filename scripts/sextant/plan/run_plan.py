@@ -11,6 +11,7 @@ from typing import Any
 from sextant.plan.dry_run import DryRun, Job
 from sextant.plan.estimate import CellPlan, SchedulerRequest, finished_cells, plan_cell
 from sextant.plan.workspace import Workspace
+from sextant.points.cell_files import RECEIPT
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,13 @@ def _planned_cells(workspace: Workspace, jobs: Sequence[Job]) -> list[CellPlan]:
     """Return the cells that the jobs would measure."""
     finished = finished_cells(workspace)
     key_by_file = {
-        f"benchmarks/{workspace.source}/{key.folder}/run.json": key
+        f"benchmarks/{workspace.source}/{key.folder}/{RECEIPT}": key
         for key in workspace.experiment.cells
     }
     cells = []
     for job in jobs:
         if job.rule == "benchmark_cell":
-            (file,) = (Path(file) for file in job.outputs if file.endswith("/run.json"))
+            file = Path(job.outputs[0])
             key = key_by_file["/".join(file.parts[-7:])]  # below the folder of results, wherever
             cells.append(plan_cell(workspace, key, finished, _request_of(job)))
     return cells

@@ -34,6 +34,11 @@ SEAL = "content_sha256"  # the key of a `run.json` that has the checksum of all 
 
 CELL_FILES = ("requests.parquet", "server.parquet", "telemetry.parquet", "tuning.json")
 """The files of a cell besides `run.json`."""
+RECEIPT = "measured.json"
+"""The file by which Snakemake knows that a cell is measured.
+
+Snakemake deletes the outputs of a rule before its job starts, and again when the job fails. So the
+rule's only output is this receipt, and the results beside it stay until others replace them."""
 CHECKPOINT = "partial"  # folder in the cell's own for the levels that are finished
 DAMAGED = "damaged-"  # prefix of the folders that hold damaged files, inside the cell's folder
 
@@ -227,6 +232,25 @@ def sealed(run: Mapping[str, Any]) -> dict[str, Any]:
     return content | {SEAL: hashlib.sha256(json.dumps(content).encode()).hexdigest()}
 
 
+def write_receipt(path: Path, definition_sha256: str) -> None:
+    """Write the receipt of a cell whose results are whole, last of all."""
+    files.write_json(path, {"definition_sha256": definition_sha256})
+
+
+def cells_state(cells: Iterable[Path]) -> str:
+    """Return a SHA-256 of the sizes and dates of all cells' files, by which Snakemake knows that
+    somebody changed one."""
+    state = hashlib.sha256()
+    for path in (folder / name for folder in cells for name in (*CELL_FILES, "run.json")):
+        try:
+            facts = path.stat()
+        except OSError:
+            state.update(f"{path}: missing\n".encode())
+        else:
+            state.update(f"{path}: {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return state.hexdigest()
+
+
 def require_whole(cells: Sequence[Path]) -> None:
     """Check all cells; move damaged files aside. The InputError names them: they are made again."""
     try:
@@ -246,6 +270,7 @@ def require_whole(cells: Sequence[Path]) -> None:
             # Another rule that reads the cell may have moved it in the same moment.
             with contextlib.suppress(FileNotFoundError):
                 (folder / name).rename(aside / name)
+        (folder / RECEIPT).unlink(missing_ok=True)
         words = ", ".join(f"{name} {problem}" for name, problem in problems.items())
         lines.append(f"\n  {folder}: {words}; set aside in {aside.name}")
     if damage:
