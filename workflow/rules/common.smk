@@ -93,13 +93,13 @@ def fleet_facts():
 
 
 def library(script, *modules):
-    """Return the library files that a CPU rule's script imports: an edit makes its results stale.
-
-    `modules` are those that it imports by name at run time.
+    """Return a CPU rule's script and the library files that it imports: an edit makes its results
+    stale. `modules` are those that it imports by name at run time.
     """
-    scripts = ROOT / "scripts"
-    files = library_files(scripts, scripts / f"{script}.py", *modules)
-    return list(map(os.path.relpath, files))
+    file = ROOT / "scripts" / f"{script}.py"
+    return [
+        os.path.relpath(path) for path in (file, *library_files(ROOT / "scripts", file, *modules))
+    ]
 
 
 def predictor_library(wildcards):

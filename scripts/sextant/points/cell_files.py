@@ -241,7 +241,8 @@ def cells_state(cells: Iterable[Path]) -> str:
     """Return a SHA-256 of the sizes and dates of all cells' files, by which Snakemake knows that
     somebody changed one."""
     state = hashlib.sha256()
-    for path in (folder / name for folder in cells for name in (*CELL_FILES, "run.json")):
+    names = (*CELL_FILES, "run.json")
+    for path in sorted(folder / name for folder in cells for name in names):
         try:
             facts = path.stat()
         except OSError:
