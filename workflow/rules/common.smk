@@ -276,7 +276,9 @@ def fleet_files(name):
 
 def fleet_traces():
     """Return the traces that demands name, by their file names."""
-    return sorted({file_name(row["trace_id"]) for row in EXPERIMENT.fleet.demands if "trace_id" in row})
+    return sorted(
+        {file_name(row["trace_id"]) for row in EXPERIMENT.fleet.demands if "trace_id" in row}
+    )
 
 
 def evaluated(table):
