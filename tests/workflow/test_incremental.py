@@ -250,7 +250,7 @@ EDITS: dict[str, Counter[str]] = {
     "base/files.py": AGGREGATED + TRACE_PAGE,
     "base/job_log.py": AGGREGATED + TRACE_PAGE,
     "bench/tuning.py": Counter(),
-    "capacity/capacity.py": Counter(write_report=1),
+    "capacity/capacity.py": Counter(),
     "cli/app.py": Counter(),
     "decide/sizing.py": AFTER_POINTS,
     "engine/vllm_command.py": Counter(),
