@@ -60,6 +60,6 @@ rule aggregate_points:
         mem_mb=4000,
         runtime=60,
     params:
-        state=lambda wildcards: state_of(),
+        changed=lambda wildcards: changed(),
     script:
         "../../scripts/aggregate_points.py"

@@ -15,7 +15,7 @@ from sextant.experiment.experiment import cell_definition, trace_sha256, workloa
 from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
-from sextant.points.cell_files import RECEIPT, cells_state
+from sextant.points.cell_files import RECEIPT, changed_cells
 from sextant.predict.registry import PREDICTORS, check_installed, configurable
 from sextant.workload.published import use_case_sha256
 
@@ -238,9 +238,9 @@ def finished_cells(cells=EXPERIMENT.cells):
     return cell_files("run.json" if "archive" in config else RECEIPT, cells)
 
 
-def state_of(cells=EXPERIMENT.cells):
-    """Return what changes when somebody changes a file of these cells."""
-    return cells_state(placed(file).parent for file in finished_cells(cells))
+def changed(cells=EXPERIMENT.cells):
+    """Return the cells of which somebody changed or removed a file since they were measured."""
+    return changed_cells(map(placed, finished_cells(cells)))
 
 
 def intermediate_results():

@@ -33,7 +33,7 @@ rule write_study:
         mem_mb=4000,
         runtime=60,
     params:
-        state=lambda wildcards: state_of(EXPERIMENT.studies[wildcards.study]),
+        changed=lambda wildcards: changed(EXPERIMENT.studies[wildcards.study]),
     script:
         "../../scripts/write_study.py"
 
