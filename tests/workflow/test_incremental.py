@@ -226,7 +226,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         set(),
     ),
     "an edit of the law of roofline": (
-        edit("sextant/law/roofline.py"),
+        edit("sextant/law/terms.py"),
         AFTER_POINTS - Counter(evaluate_predictor=3),
         set(),
     ),
@@ -260,7 +260,7 @@ EDITS: dict[str, Counter[str]] = {
     "facts/llm_families.py": AGGREGATED,
     "fleet/plan.py": Counter(),
     "judge/score.py": AFTER_POINTS,
-    "law/roofline.py": AFTER_POINTS - Counter(evaluate_predictor=3),
+    "law/terms.py": AFTER_POINTS - Counter(evaluate_predictor=3),
     "load/client.py": Counter(),
     "pages/charts.py": TRACE_PAGE + Counter(write_report=1),
     "plan/run_plan.py": Counter(),
