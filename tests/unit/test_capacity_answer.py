@@ -10,12 +10,13 @@ import pytest
 
 from command import sextant
 from html_page import Page, figure_texts
+from sextant.api.capacity import SearchOptions
+from sextant.api.question_options import CaseOptions, LengthOptions
+from sextant.api.traffic import TrafficOptions, traffic_of
 from sextant.ask.traffic import DrawnTraffic
 from sextant.base.errors import InputError
 from sextant.capacity.answer import AloneResults, CapacityOutcome, WindowsSummary
 from sextant.capacity.document import missed_words, outcome_cells
-from sextant.cli.capacity import SearchOptions, TrafficOptions, traffic_of
-from sextant.cli.options import AskedOptions
 from sextant.facts.slo import SLO
 from sextant.pages.words import chance
 from sextant.workload.requests import RequestStream
@@ -84,7 +85,7 @@ def test_the_answer_says_what_would_change_it(answer) -> None:
 
 
 def test_recommend_with_a_trace_is_answered_by_capacity(trace, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("sextant.cli.capacity.SearchOptions", partial(SearchOptions, draws=4))
+    monkeypatch.setattr("sextant.api.capacity.SearchOptions", partial(SearchOptions, draws=4))
     offer = ASKED[:-2]
     page = tmp_path / "page.html"
     how = ("--format", "html", "--out", page)
@@ -175,7 +176,9 @@ def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:
 
     def drawn(workload: object, **given: float) -> RequestStream:
         options = TrafficOptions(request_rate=20.0, duration="5min", **given)
-        return traffic_of(options, AskedOptions(workload=str(workload)), None).drawn(1)
+        return traffic_of(
+            options, CaseOptions(requests=LengthOptions(workload=str(workload))), None
+        ).drawn(1)
 
     own, gamma = drawn(folder), drawn(folder, burstiness=0.5)
     model = json.loads((folder / "arrivals.json").read_text())["model"]
@@ -193,7 +196,7 @@ def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:
     ("rate_rps", "given", "lasts_s"), [(5.0, None, 3600), (1000.0, None, 200), (100.0, "1h", 3600)]
 )
 def test_a_high_rate_lasts_for_200_000_requests_by_default(rate_rps, given, lasts_s) -> None:
-    asked = AskedOptions(input_tokens="9", output_tokens="9")
+    asked = CaseOptions(requests=LengthOptions(input_tokens="9", output_tokens="9"))
     traffic = traffic_of(TrafficOptions(request_rate=rate_rps, duration=given), asked, None)
     assert isinstance(traffic, DrawnTraffic) and traffic.duration_s == lasts_s
 

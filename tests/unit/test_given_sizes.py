@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from sextant.api.groups import group_of
+from sextant.api.question_options import CaseOptions
 from sextant.base.errors import InputError
-from sextant.cli.options import AskedOptions
 from sextant.facts.llm import GivenSizes, load_llm, precision_of
 from sextant.facts.slo import SLO
 from support import ROOT
@@ -56,8 +57,8 @@ def test_sizes_that_no_llm_has_are_refused(sizes: tuple, field: str) -> None:
 def test_the_options_need_each_other() -> None:
     slo = SLO("asked", percentile=50, itl_ms=40, users=8)
     given = {"parameters": 8e9, "layers": 32, "kv_bytes_per_token": 131_072}
-    assert AskedOptions(**given).question(slo).sizes == GivenSizes(8e9, 32, 131_072)
+    assert group_of(CaseOptions, given).question(slo).sizes == GivenSizes(8e9, 32, 131_072)
     with pytest.raises(InputError, match="--layers"):
-        AskedOptions(parameters=8e9).question(slo)
+        group_of(CaseOptions, {"parameters": 8e9}).question(slo)
     with pytest.raises(InputError, match="--weight-gib"):
-        AskedOptions(**given, weight_gib=0.0).question(slo)
+        group_of(CaseOptions, given | {"weight_gib": 0.0}).question(slo)

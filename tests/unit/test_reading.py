@@ -9,8 +9,6 @@ FIGURES = reading.measure(ROOT / "scripts" / "sextant", set())
 
 # Each list is exact: what has become shorter leaves it, and nothing is added.
 LONG_FUNCTIONS = {
-    "cli/capacity.py print_capacity",
-    "cli/capacity.py simulate",
     "cli/workload.py sample",
     "decide/simulated_sizing.py size_by_simulation",
     "decide/simulated_sizing.py size_profiles",
@@ -20,7 +18,6 @@ LONG_FUNCTIONS = {
     "report/trace_characterize.py write_trace_report",
 }
 WIDE_FUNCTIONS = {
-    "cli/capacity.py print_capacity",
     "decide/simulated_sizing.py size_by_simulation",
     "decide/simulated_sizing.py size_profiles",
     "simulate/scaling.py simulate_scaled",
@@ -35,7 +32,6 @@ LONG_MODULES = {
 WIDE_TYPES = {
     "ask/question.py Question": "to be split",
     "capacity/answer.py CapacityOutcome": "to be split",
-    "cli/options.py AskedOptions": "to be split",
     "experiment/sheets.py GpuFeatureRow": "the published sheet has 23 columns",
     "facts/llm.py LLM": "columns of table llm, keys of run.json; used together",
     "load/client.py Exchange": "to be split",

@@ -8,6 +8,7 @@ from test_capacity import trace_file
 
 from command import sextant
 from sextant.base.errors import InputError
+from sextant.capacity import simulation
 from support import ROOT
 
 MISTRAL = ROOT / "tests" / "hf_configs" / "mistral-7b" / "config.json"
@@ -78,7 +79,7 @@ def test_arrivals_beyond_what_is_served_are_said_first_with_the_rate_served() ->
 
 
 def test_users_who_send_too_many_requests_are_named_by_their_options(monkeypatch) -> None:
-    monkeypatch.setattr("sextant.capacity.simulation._MOST_REQUESTS", 100)
+    monkeypatch.setattr(simulation, "_MOST_REQUESTS", 100)
     with pytest.raises(InputError, match="4 users send more than 100 requests") as error:
         run(*LENGTHS, "--users", "4", "--duration", "1h", "--draws", "0")
     assert error.value.field == "--duration" and "--users" in str(error.value.fix)

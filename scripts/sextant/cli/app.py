@@ -2,19 +2,19 @@
 
 import signal
 import sys
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from sextant import __version__
+from sextant.api.groups import Database
+from sextant.api.traces import ingest
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli.options import Database, grouped, print_document, say
+from sextant.cli.printing import only_text, print_document, say
 
 _MODULES = {
     "load": ("load", "compare"),
@@ -59,67 +59,7 @@ app = typer.Typer(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class IngestOptions:
-    """How the rows of a log are read."""
-
-    trace_format: Annotated[str | None, typer.Option("--format")] = None
-    """azure, burstgpt, mooncake, qwen-bailian, openai, litellm, kv-cache-tester, ragpulse or
-    sextant; or give --columns."""
-    columns: str | None = None
-    """Your own columns in place of a format, e.g.
-    arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; or a mapping
-    file in YAML."""
-    time_unit: str | None = None
-    """Unit of the arrivals of --columns: s (default), ms, us, ns; or iso."""
-    ignore_unknown: Annotated[bool, typer.Option("--ignore-unknown")] = False
-    """Leave out columns the format does not know."""
-    max_rate_rps: Annotated[float, typer.Option(min=0)] = 1000.0
-    """Highest mean rate that is believed, requests per second."""
-    max_rejected_fraction: float = 0.01
-    """Fraction of malformed rows that may be set aside, 0 to 1."""
-    start_time: str | None = None
-    """ISO 8601 date-time of the file's time zero, where arrivals are plain numbers; daily and
-    weekly profiles need it."""
-
-
-@app.command()
-@grouped
-def ingest(
-    *,
-    source: Annotated[Path, typer.Argument(help="Trace as its publisher wrote it.")],
-    out: Annotated[Path, typer.Option(dir_okay=False, help="Normalised trace, Parquet.")],
-    given: IngestOptions,
-) -> None:
-    """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
-    from sextant.pages.words import duration_words, joined, percent
-    from sextant.trace.job import IngestSettings, ingest_trace
-    from sextant.trace.reading import some_of
-    from sextant.trace.trace_format import MAPPED
-
-    how = asdict(given)
-    if ((trace_format := how.pop("trace_format")) is None) == (given.columns is None):
-        fix = "give --format for a published trace, or --columns for a log of your own"
-        raise InputError("give one of the two", field="--format, --columns", fix=fix)
-    rejected, about = (out.with_suffix(f".{end}") for end in ("rejected.parquet", "report.json"))
-    settings = IngestSettings(**how)
-    report = ingest_trace(source, trace_format or MAPPED, out, rejected, about, settings)
-    say(
-        f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
-        f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests "
-        f"({percent(report['n_failed'] / report['n_accepted'])})"
-    )
-    if duration_s := report["duration_s"]:
-        rate_rps = (report["n_accepted"] - 1) / duration_s
-        since = f" from {report['start_time']}" if report["start_time"] else ""
-        say(f"{duration_words(duration_s)}{since}, {rate_rps:,.3g} requests/s on average")
-    if reasons := report["n_rejected_by_reason"]:
-        say(f"set aside in {rejected}: {joined([f'{n:,} × {why}' for why, n in reasons.items()])}")
-    if report["n_moved"]:
-        late_s = report["most_late_s"]
-        say(f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s")
-    if ignored := report["ignored_columns"]:
-        say(f"columns left out ({len(ignored)}): {some_of(ignored)}")
+app.command()(only_text(ingest))
 
 
 @app.command()

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sextant.api.compare import compare as compare_answer
+from sextant.api.groups import (
+    WORKLOAD_HELP,
+    MaxInput,
+    MaxOutput,
+    Seed,
+    naming_options,
+    numbers,
+    option_of,
+    refuse,
+)
+from sextant.api.question_options import LimitOptions
 from sextant.base.errors import InputError
-from sextant.cli import options
+from sextant.cli.printing import grouped, print_document, printing, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +73,7 @@ class EndpointOptions:
         how = {"path": "/v1/chat/completions"} if self.chat else {}
         urls = map(without_v1, self.base_url)
         targets = [ServerAddress(url, self.model, key, self.ca_file, **how) for url in urls]
-        with options.naming_options({}):
+        with naming_options({}):
             for target in targets:
                 target.address()
         return targets
@@ -101,7 +113,7 @@ class LevelOptions:
 
             parameters = ArrivalParameters(trace=replay, time_factor=self.time_factor)
             arrivals = chosen_arrivals("replay", None, parameters)
-            with options.naming_options({"levels": "--replay"}):
+            with naming_options({"levels": "--replay"}):
                 given = self._given(_COOLDOWN_S, ends_itself=True)
                 scenario = OpenLoop(levels=(1.0,), arrivals=arrivals, **given)
                 # The mean rate of the requests that the schedule will send.
@@ -114,11 +126,11 @@ class LevelOptions:
         if len(chosen) != 1:
             fix = "give one of --users, --request-rate and --batch"
             raise InputError("how to load the server is not clear", field="--users", fix=fix)
-        kind, option = _WAYS[chosen[0]], options.option_of(chosen[0])
-        with options.naming_options({"levels": option}):
+        kind, option = _WAYS[chosen[0]], option_of(chosen[0])
+        with naming_options({"levels": option}):
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
             given = self._given(cooldown_s, ends_itself=kind == "batch")
-            given["levels"] = options.numbers(getattr(self, chosen[0]), option)
+            given["levels"] = numbers(getattr(self, chosen[0]), option)
             return scenario_of({"kind": kind, **given})
 
     def _given(self, cooldown_s: float, *, ends_itself: bool) -> dict[str, Any]:
@@ -138,7 +150,7 @@ class LevelOptions:
 class RequestOptions:
     """What is sent: requests drawn from a workload, those of a trace, or all of one length."""
 
-    workload: Annotated[str | None, typer.Option(help=options.WORKLOAD_HELP)] = None
+    workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None
     replay: Path | None = None
     """Normalised trace, in place of a workload: its requests in their order, whose prompts begin
     alike as far as its hash_ids do. At its own times, turns of sessions when they were answered
@@ -147,8 +159,8 @@ class RequestOptions:
     """Input of every request, in place of a workload."""
     output_tokens: Annotated[int | None, typer.Option(min=1)] = None
     """Output of every request, in place of a workload."""
-    max_input_tokens: options.MaxInput = None
-    max_output_tokens: options.MaxOutput = None
+    max_input_tokens: MaxInput = None
+    max_output_tokens: MaxOutput = None
     vocab_size: Annotated[int, typer.Option(max=2**31 - 1)] = 32000
     """Prompts are token ids below this."""
     prompts: Path | None = None  #: Text to cut prompts from, in place of random token ids.
@@ -197,7 +209,7 @@ class RequestOptions:
         if len(lengths) < 2:
             fix = "give both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
-        options.refuse(self, "requests of given lengths do not use it", *_OF_A_WORKLOAD)
+        refuse(self, "requests of given lengths do not use it", *_OF_A_WORKLOAD)
         prompts = self._texts(is_text) or RandomTokens(self.vocab_size)
         inputs, outputs = lengths
         facts = {"max_input_tokens": inputs, "max_output_tokens": outputs}
@@ -209,7 +221,7 @@ class RequestOptions:
         from sextant.workload.prompts import FIRST_TOKEN_ID, RandomTokens
         from sextant.workload.shared_blocks import read_shared_blocks
 
-        options.refuse(self, "requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
+        refuse(self, "requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
         blocks, texts = read_shared_blocks(trace), self._texts(is_text)
         # The input of a failed request may not be known.
         blocks = replace(blocks, input_tokens=blocks.input_tokens.clip(1))
@@ -280,7 +292,7 @@ class SubjectOptions:
         config = config_file(self.hf_config) if self.hf_config else shipped_config(llm_id)
         profile = None
         if self.gpu_profile is not None:
-            with options.naming_options({None: "--gpu-profile"}):
+            with naming_options({None: "--gpu-profile"}):
                 profile = asdict(profile_of_id(self.gpu_profile))
                 profile["usd_per_hour"] = self.usd_per_hour  # no nan in JSON
         llm = asdict(load_llm(config, self.dtype)) if config else None
@@ -289,7 +301,7 @@ class SubjectOptions:
         return {"llm_id": llm_id, "gpu_profile_id": profile_id, "definition": definition}
 
 
-@options.grouped
+@grouped
 def load(
     *,
     server: EndpointOptions,
@@ -300,8 +312,8 @@ def load(
     what: SubjectOptions,
     requests: RequestOptions,
     way: LevelOptions,
-    limits: options.LimitOptions,
-    seed: options.Seed = 0,
+    limits: LimitOptions,
+    seed: Seed = 0,
 ) -> None:
     """Load a running server and write every request.
 
@@ -323,35 +335,18 @@ def load(
         document, interruption = load_server(
             targets, plan, scenario, out, subject, timeout_s=way.timeout, limits_ms=limits_ms
         )
-    options.print_document(document)
-    options.say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
+    print_document(document)
+    say(f"\nRequests: {out / 'requests.parquet'}\nPage: {out / 'summary.html'}")
     if interruption is not None:
         why = f"Stopped by {interruption}; " if isinstance(interruption, Stopped) else ""
-        options.say(f"{why}what had ended is in {out}, not complete", err=True)
+        say(f"{why}what had ended is in {out}, not complete", err=True)
         if isinstance(interruption, Stopped):
             raise typer.Exit(interruption.exit_status)
         raise interruption
     if failed := [f"{float(x['level']):g}" for x in document.data["levels"] if not x["n_ok"]]:
         why = f"no request that is measured succeeded at level {', '.join(failed)}"
-        options.say(f"Error: {why} (see --warmup and --duration)", err=True)
+        say(f"Error: {why} (see --warmup and --duration)", err=True)
         raise typer.Exit(1)
 
 
-_WHAT = "Folder of a load run, or a store (.duckdb), a report (recommendations.json) or its folder."
-
-
-@options.grouped
-def compare(
-    *,
-    a: Annotated[Path, typer.Argument(help=_WHAT)],
-    b: Annotated[Path, typer.Argument(help="What to compare it with, of the same kind.")],
-    shown: options.PrintOptions,
-) -> None:
-    """Say what differs: figures of two load runs beyond chance, or recommendations and why."""
-    are_runs = [(path / "run.json").is_file() for path in (a, b)]
-    if any(are_runs) and not all(are_runs):
-        fix = "compare two load runs, two stores or two reports"
-        raise InputError("only one of them is a load run", file=b, fix=fix)
-    from sextant.report.compare import compare_answers, compare_runs
-
-    shown.print(compare_runs(a, b) if all(are_runs) else compare_answers(a, b))
+compare = printing(compare_answer)

@@ -7,115 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sextant.api.groups import WORKLOAD_HELP, Seed, numbers, option_of
+from sextant.api.traces import fit as fit_answer
 from sextant.base.errors import InputError
-from sextant.cli import options
+from sextant.cli.printing import grouped, only_text, say
 
 if TYPE_CHECKING:
-    from sextant.workload.fit import WorkloadFiles
-    from sextant.workload.request_model import LengthCaps
+    from collections.abc import Callable
 
-_TEXT_ENDINGS = (".json", ".jsonl")
+    import pandas as pd
+
+    from sextant.workload.arrivals import Arrivals
+
 _LONG = 200  # Letters of an arrival process's parameter from which on the provenance leaves it out.
 
 
-def fit(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="Normalised trace (see `sextant ingest`), a published histogram (Parquet), a "
-            "file of prompts and responses (.json, .jsonl; needs --tokenizer), or the name of a "
-            "use case that ships."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the workload.")],
-    max_input_tokens: options.MaxInput = None,
-    max_output_tokens: options.MaxOutput = None,
-    n_bins: Annotated[
-        int | None, typer.Option(help="Most bins per request parameter; 64 by default.")
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="The LLM's tokenizer.json, to count tokens of texts.")
-    ] = None,
-    seed: options.Seed = 0,
-) -> None:
-    """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
-    from sextant.base.files import atomic_folder, sha256_file
-    from sextant.pages.words import joined, percent
-    from sextant.workload import published
-    from sextant.workload.fit import WorkloadFiles, fit_workload, write_use_case, write_workload
-    from sextant.workload.request_model import N_BINS, LengthCaps
-
-    caps = LengthCaps(max_input_tokens=max_input_tokens, max_output_tokens=max_output_tokens)
-    path = Path(source)
-    is_use_case = source in published.use_case_names() and not path.exists()
-    is_text = path.suffix in _TEXT_ENDINGS
-    is_histogram = not is_use_case and not is_text and _is_histogram(path)
-    if n_bins is not None and (is_use_case or is_histogram):
-        fix = "leave it out: the bins are there already"
-        raise InputError("nothing is binned", field="--n-bins", fix=fix)
-    with atomic_folder(out, last="arrivals.json") as new:
-        files = WorkloadFiles.in_folder(new)
-        if is_use_case:
-            figures = write_use_case(source, files, caps=caps)
-        elif is_histogram:
-            model = published.require_lengths(published.load_request_model(path), path)
-            origin = {"inputs_sha256": {"source": sha256_file(path)}}
-            figures = write_workload(model, files, origin=origin, caps=caps)
-        elif is_text:
-            figures = _fit_texts(path, files, tokenizer, n_bins or N_BINS, caps)
-        else:
-            n_bins = n_bins or N_BINS
-            figures = fit_workload(path, files, caps=caps, n_bins=n_bins, seed=seed)
-    bins, n_requests = f"{figures['n_joint_bins']:,} joint bins", figures["n_requests"]
-    if "clipped_fraction" in figures:
-        shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
-        options.say(f"{out}: {bins}; caps shortened {shares}")
-        return
-    distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
-    options.say(f"{out}: {n_requests:,} requests in {bins}; KS distances: {distances}")
-    cut = {side: figures[f"n_clipped_{side}"] for side in ("input", "output")}
-    if any(cut.values()):
-        cuts = [f"{n:,} {side}s ({percent(n / n_requests)})" for side, n in cut.items() if n]
-        options.say(f"caps shortened {joined(cuts)}: the distances are to the trace as capped")
-
-
-def _is_histogram(source: Path) -> bool:
-    import pyarrow.parquet as pq
-
-    from sextant.base.files import reading
-    from sextant.workload.published import use_case_names
-
-    if not source.is_file():
-        fix = f"correct its path, or give a use case: {', '.join(use_case_names())}"
-        raise InputError("there is no such file", file=source, fix=fix)
-    fix = "give a normalised trace (`sextant ingest` makes one) or a published histogram"
-    with reading(source, fix=fix):
-        return "arrival_s" not in pq.read_schema(source).names
-
-
-def _fit_texts(
-    source: Path,
-    files: "WorkloadFiles",
-    tokenizer: Path | None,
-    n_bins: int,
-    caps: "LengthCaps",
-) -> dict[str, Any]:
-    """Write the workload of a file of prompts and responses, and return its figures."""
-    from sextant.base.files import sha256_file
-    from sextant.workload.fit import write_workload
-    from sextant.workload.prompts import read_conversations
-    from sextant.workload.request_model import fit_request_model
-
-    if tokenizer is None:
-        fix = "give the tokenizer.json of the LLM whose tokens count; if this is a trace, "
-        fix += "normalise it first: sextant ingest"
-        raise InputError("texts have no token counts", file=source, field="--tokenizer", fix=fix)
-    requests, n_items, n_empty = read_conversations(source, tokenizer)
-    left_out = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in n_empty.items())
-    options.say(f"{source}: {len(requests):,} requests of {n_items:,} items; {left_out}")
-    inputs = {"source": sha256_file(source), "tokenizer": sha256_file(tokenizer)}
-    origin = {"inputs_sha256": inputs, "n_bins": n_bins}
-    return write_workload(fit_request_model(requests, n_bins), files, origin=origin, caps=caps)
+fit = only_text(fit_answer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,80 +61,105 @@ class ArrivalOptions:
     every: int | None = None  #: varying: requests from one change to the next.
 
 
-@options.grouped
+@grouped
 def sample(
     *,
     workload: Annotated[
         str,
         typer.Option(
-            help=f"{options.WORKLOAD_HELP} Or the folder of a service of ServeGen, for its clients'"
+            help=f"{WORKLOAD_HELP} Or the folder of a service of ServeGen, for its clients'"
             " own requests and times."
         ),
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="File to write.")],
-    given: SampleOptions,
+    chosen: SampleOptions,
     process: ArrivalOptions,
-    seed: options.Seed = 0,
+    seed: Seed = 0,
 ) -> None:
     """Draw a trace from a workload, in Sextant's format or another tool's."""
-    from sextant.trace.trace_format import require_trace
     from sextant.workload import draw
-    from sextant.workload.request_model import resample_trace
     from sextant.workload.trace_arrivals import arrivals_to_plain
 
-    form = given.form or out.suffix.removeprefix(".")
+    form = chosen.form or out.suffix.removeprefix(".")
     draw.check_format(form, out)
+    extent: dict[str, Any] = {"seed": seed, "n": chosen.n, "duration_s": chosen.duration}
     facts: dict[str, Any] = {"workload": workload, "seed": seed}
-    extent: dict[str, Any] = {"seed": seed, "n": given.n, "duration_s": given.duration}
-    of = asdict(process)
     if draw.is_service(workload):
-        of |= {"zipf_theta": given.zipf_theta, "arrivals": given.arrivals}
-        of |= {"sampler": None if given.sampler == "joint" else given.sampler}
-        for name in (name for name, value in of.items() if value is not None):
-            problem, fix = (
-                "ServeGen's tables have their own requests and times",
-                "leave it out, or name a workload",
-            )
-            raise InputError(problem, field=options.option_of(name), fix=fix)
+        _refuse_for_services(chosen, process)
         drawn = draw.draw_service(workload, **extent)
     else:
-        rate_rps, burstiness = of.pop("request_rate"), of.pop("burstiness")
-        default = "fitted" if rate_rps is None else "poisson"
-        kind = given.arrivals or (default if burstiness is None else "gamma")
-        if given.sampler == "raw":
-            require_trace(workload)
-            if given.zipf_theta is not None:
-                problem, fix = "raw requests have the lengths they have", "leave it out"
-                raise InputError(problem, field="--zipf-theta", fix=f"{fix}, or draw from a model")
-            requests = partial(resample_trace, workload)
-        else:
-            model = draw.open_workload(workload)
-            if given.zipf_theta is not None:
-                model = draw.with_zipf_inputs(model, given.zipf_theta)
-            requests = partial(model.sample, sampler=given.sampler)
-        alpha, beta_s = of.pop("alpha"), of.pop("beta_s")
-        if (burstiness if kind == "varying" else alpha) is not None:
-            fix = "--alpha is for varying arrivals, --burstiness for all others"
-            raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
-        parameters = draw.ArrivalParameters(
-            rate_rps=rate_rps,
-            alpha=options.numbers(alpha, "--alpha") if alpha else burstiness,
-            beta_s=options.numbers(beta_s, "--beta-s") if beta_s else None,
-            trace=of.pop("arrivals_from"),
-            **of,
-        )
-        chosen = draw.chosen_arrivals(kind, workload, parameters)
-        drawn = draw.draw_trace(requests, chosen, **extent)
+        requests = _request_draw(workload, chosen)
+        kind, arrivals = _arrivals(workload, chosen, process)
+        drawn = draw.draw_trace(requests, arrivals, **extent)
         # Of a process with many numbers (a profile) the name is enough.
         facts |= {
             name: value
-            for name, value in arrivals_to_plain(chosen).items()
+            for name, value in arrivals_to_plain(arrivals).items()
             if name not in ("kind", "trace") and value is not None and len(str(value)) < _LONG
         }
-        facts |= {"sampler": given.sampler, "arrivals": kind}
+        facts |= {"sampler": chosen.sampler, "arrivals": kind}
     draw.write_trace(drawn, out, form, facts)
+
     last_s = drawn["arrival_s"].max() if len(drawn) else 0.0
-    options.say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+    say(f"{out}: {len(drawn):,} requests in {last_s:,.1f} s")
+
+
+def _refuse_for_services(chosen: SampleOptions, process: ArrivalOptions) -> None:
+    """Raise InputError for an option that the tables of a service of ServeGen do not use."""
+    options = asdict(process)
+    options |= {"zipf_theta": chosen.zipf_theta, "arrivals": chosen.arrivals}
+    options |= {"sampler": None if chosen.sampler == "joint" else chosen.sampler}
+    for name in (name for name, value in options.items() if value is not None):
+        problem = "ServeGen's tables have their own requests and times"
+        fix = "leave it out, or name a workload"
+        raise InputError(problem, field=option_of(name), fix=fix)
+
+
+def _request_draw(workload: str, chosen: SampleOptions) -> "Callable[..., pd.DataFrame]":
+    """Return what draws requests."""
+    from sextant.trace.trace_format import require_trace
+    from sextant.workload import draw
+    from sextant.workload.request_model import resample_trace
+
+    if chosen.sampler == "raw":
+        require_trace(workload)
+        if chosen.zipf_theta is not None:
+            problem = "raw requests have the lengths they have"
+            fix = "leave it out, or draw from a model"
+            raise InputError(problem, field="--zipf-theta", fix=fix)
+        return partial(resample_trace, workload)
+
+    model = draw.open_workload(workload)
+    if chosen.zipf_theta is not None:
+        model = draw.with_zipf_inputs(model, chosen.zipf_theta)
+    return partial(model.sample, sampler=chosen.sampler)
+
+
+def _arrivals(
+    workload: str, chosen: SampleOptions, process: ArrivalOptions
+) -> "tuple[str, Arrivals]":
+    """Return the kind of the arrival process, and the process."""
+    from sextant.workload import draw
+
+    burstiness = process.burstiness
+    default = "fitted" if process.request_rate is None else "poisson"
+    kind = chosen.arrivals or (default if burstiness is None else "gamma")
+    if (burstiness if kind == "varying" else process.alpha) is not None:
+        fix = "--alpha is for varying arrivals, --burstiness for all others"
+        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
+
+    parameters = draw.ArrivalParameters(
+        rate_rps=process.request_rate,
+        alpha=numbers(process.alpha, "--alpha") if process.alpha else burstiness,
+        beta_s=numbers(process.beta_s, "--beta-s") if process.beta_s else None,
+        trace=process.arrivals_from,
+        llm=process.llm,
+        service=process.service,
+        time_factor=process.time_factor,
+        over=process.over,
+        every=process.every,
+    )
+    return kind, draw.chosen_arrivals(kind, workload, parameters)
 
 
 def trace_report(
@@ -239,7 +171,7 @@ def trace_report(
         list[Path] | None,
         typer.Option(help="Folder of a workload fitted to it, to judge the fit; may be repeated."),
     ] = None,
-    seed: options.Seed = 0,
+    seed: Seed = 0,
 ) -> None:
     """Report on a trace: traffic, burstiness, failures, lengths, and how faithful models are."""
     from sextant.pages.page import json_path
@@ -247,5 +179,5 @@ def trace_report(
 
     report = write_trace_report(trace, workload or [], out, json_path(out), seed=seed)
     for sentence in report["takeaways"].values():
-        options.say(f"- {sentence}")
-    options.say(f"\nPage: {out}")
+        say(f"- {sentence}")
+    say(f"\nPage: {out}")

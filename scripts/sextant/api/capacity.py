@@ -1,0 +1,186 @@
+"""Replicas of which GPU profile meet an SLO under given traffic."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sextant.api.groups import naming_options, refuse, seconds_of
+from sextant.api.keywords import with_keywords
+from sextant.api.question_options import CandidateOptions, CaseOptions, LimitOptions
+from sextant.api.shown import ShownAnswer
+from sextant.api.traffic import (
+    ROUTERS,
+    SchedulerOptions,
+    TrafficOptions,
+    startup_time_of,
+    traffic_of,
+)
+from sextant.base.errors import InputError
+
+if TYPE_CHECKING:
+    from sextant.capacity.question import CapacityQuestion
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepOptions:
+    """What has to hold besides the limits, and in which windows."""
+
+    goodput: float | None = None  #: Least share of requests that are answered within all limits.
+    max_failed: float = 0.01  #: Largest share of requests that are refused or time out.
+    window: str | None = None
+    """Windows in which the SLO holds, e.g. 60s, or whole: that of a rate without --duration by
+    default, 5min of others."""
+    risk: float = 0.1  #: Largest probability that a window is missed.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseOptions:
+    """What has to hold: the limits, and the shares and windows in which they do."""
+
+    limits: LimitOptions
+    keep: KeepOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How replicas come and go, and how their number is searched for."""
+
+    slot: str = "1h"  #: How long a number of replicas stays, e.g. 1h.
+    startup: str | None = None
+    """From the order of a replica until it serves: 5min, or phases of the measured start,
+    image=0s,weights=60s; by the LLM's size by default."""
+    least_replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas at any time.
+    router: ROUTERS = "round_robin"
+    """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
+    split_tokens: Annotated[int | None, typer.Option(min=1)] = None
+    """Compare with two pools: inputs of up to so many tokens, and longer ones."""
+    disaggregated: Annotated[bool, typer.Option("--disaggregated")] = False
+    """Compare with prefill and decode on replicas of their own, of one type of GPU."""
+    policy: Path | None = None
+    """Autoscaling policy to compare: a KEDA ScaledObject, a HorizontalPodAutoscaler, a Ray Serve
+    config, or a .csv of t_s and ready or replicas."""
+    tune_policy: Path | None = None
+    """File to write: a KEDA ScaledObject with the target that costs least, of --policy's metric or
+    of requests in flight; beside it .values.yaml for vLLM's production stack."""
+    attainment: float | None = None
+    """Share of windows that a tuned policy has to meet; 0.99 by default."""
+    draws: Annotated[int, typer.Option(min=0)] = 32
+    """Draws of the law and the traffic; 0: the likeliest alone."""
+
+
+@with_keywords
+def capacity(
+    *,
+    traffic: TrafficOptions,
+    promise: PromiseOptions,
+    case: CaseOptions,
+    candidates: CandidateOptions,
+    server: SchedulerOptions,
+    search: SearchOptions,
+) -> ShownAnswer:
+    """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic."""
+    question = capacity_question(traffic, promise, case, candidates, server, search)
+    return answer_traffic(question, search.tune_policy)
+
+
+def answer_traffic(
+    question: "CapacityQuestion", tune_policy: Path | None = None, notes: tuple[str, ...] = ()
+) -> ShownAnswer:
+    """Return the answer, with these warnings first; write a tuned policy, if it is asked for."""
+    from sextant.base.files import provenance
+    from sextant.base.sheets import write_yaml
+    from sextant.capacity import policies
+    from sextant.capacity.capacity import answer_capacity
+    from sextant.capacity.document import capacity_document
+
+    answer = answer_capacity(question, notes)
+
+    scaling = answer.findings.scaling if answer.findings else None
+    if tune_policy is not None and scaling is not None and scaling.manifest is not None:
+        write_yaml(tune_policy, scaling.manifest)
+        values = policies.stack_values(scaling.manifest)
+        write_yaml(tune_policy.with_suffix(".values.yaml"), values)
+
+    return ShownAnswer(
+        result=answer,
+        document=lambda _: capacity_document(answer, provenance()),
+        rows=[outcome.to_dict() for outcome in answer.alternatives],
+        has_solution=answer.has_option,
+    )
+
+
+def capacity_question(
+    traffic: TrafficOptions,
+    promise: PromiseOptions,
+    case: CaseOptions,
+    candidates: CandidateOptions,
+    server: SchedulerOptions,
+    search: SearchOptions,
+) -> "CapacityQuestion":
+    """Return what is asked. Raises InputError for a wrong option."""
+    from sextant.ask.traffic import DrawnTraffic
+    from sextant.capacity import policies
+    from sextant.capacity.question import CapacityQuestion, Terms
+    from sextant.decide.windows import WINDOW_S, Target
+    from sextant.facts.slo import SLO
+    from sextant.workload.requests import mean_lengths_of
+
+    keep = promise.keep
+    if not 0 < keep.risk < 1:
+        fix = "give a probability between 0 and 1, e.g. 0.1"
+        raise InputError(f"{keep.risk:g} is not a risk", field="--risk", fix=fix)
+    window_s: float | None = WINDOW_S
+    if keep.window is not None:
+        window_s = None if keep.window == "whole" else seconds_of(keep.window, "--window")
+
+    arriving = traffic_of(traffic, case, window_s)
+    steady = None
+    is_plain = keep.window is None and traffic.duration is None
+    if isinstance(arriving, DrawnTraffic) and is_plain:
+        steady = arriving.steady()
+    demand = arriving.drawn(0)
+
+    with naming_options({"request_rate_rps": "--traffic"}):
+        load: dict[str, Any] = {"percentile": case.percentile, "request_rate_rps": demand.rate_rps}
+        slo = SLO("asked", **promise.limits.of(), **load)
+    with naming_options({}):
+        target = Target(slo.limits, keep.goodput, keep.max_failed, None if steady else window_s)
+    question = case.question(slo, **candidates.of())
+    if steady is None:
+        question = replace(question, requests=mean_lengths_of(demand))
+
+    slot_s = seconds_of(search.slot, "--slot")
+    terms = Terms(slot_s, startup_time_of(search.startup), search.least_replicas)
+    policy = policies.read_policy(search.policy) if search.policy is not None else None
+    return CapacityQuestion(
+        question,
+        arriving,
+        target,
+        terms=terms,
+        attainment=_attainment(search),
+        settings=server.of(),
+        risk=keep.risk,
+        n_draws=search.draws,
+        router=search.router,
+        split_tokens=search.split_tokens,
+        is_disaggregated=search.disaggregated,
+        policy=policy,
+        steady=steady,
+    )
+
+
+def _attainment(search: SearchOptions) -> float | None:
+    """Return the share of windows that a tuned policy has to meet, None where none is tuned."""
+    if search.tune_policy is None:
+        refuse(search, "no policy is tuned", "attainment")
+        return None
+    if search.tune_policy == search.policy:
+        fix = "give another file"
+        raise InputError("it would replace --policy", field="--tune-policy", fix=fix)
+    attainment = search.attainment or 0.99
+    if not 0 < attainment <= 1:
+        fix = "give a share of the windows, e.g. 0.99"
+        raise InputError(f"{attainment:g} is not a share", field="--attainment", fix=fix)
+    return attainment

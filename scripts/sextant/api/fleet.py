@@ -1,0 +1,72 @@
+"""Which GPUs of a cluster serve which team's LLMs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sextant.api.keywords import with_keywords
+from sextant.api.question_options import StoreOptions
+from sextant.api.shown import ShownAnswer
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions(StoreOptions):
+    """What is wanted, what there is, and how to plan."""
+
+    demands: Path  #: Sheet of what teams want served, TSV.
+    supply: Path  #: Sheet of the available nodes, TSV.
+    traces: Path = Path("results/traces")  #: Folder of the normalised traces that demands name.
+    risk: float = 0.1  #: Largest probability that a served demand misses its limits.
+    time_limit: Annotated[float, typer.Option(min=1)] = 120
+    """Seconds for each solution; then the best one is used."""
+
+
+@with_keywords
+def fleet(*, options: FleetOptions) -> ShownAnswer:
+    """Print which GPUs of a cluster serve which team's LLMs, at the lowest cost.
+
+    Keywords are the options of `sextant fleet`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        A row of its frame per served demand.
+
+    Raises
+    ------
+    InputError
+        A keyword or a sheet is wrong.
+
+    Examples
+    --------
+    >>> import sextant
+    >>> sextant.fleet(demands="demands.tsv")
+    Traceback (most recent call last):
+    sextant.base.errors.InputError: field 'supply': fleet needs it. Fix: give supply=...
+    """
+    from sextant.base.files import provenance
+    from sextant.fleet.document import fleet_document
+    from sextant.fleet.fleet import FleetQuestion, answer_sheets
+
+    question = FleetQuestion(
+        demands=options.demands,
+        supply=options.supply,
+        traces=options.traces,
+        risk=options.risk,
+        time_limit_s=options.time_limit,
+        database=options.database,
+        sources=tuple(options.source or ()),
+        workload_id=options.workload_id,
+        scenario_id=options.scenario_id,
+        seed=options.seed,
+    )
+    answer = answer_sheets(question)
+    facts = answer.to_dict()
+    return ShownAnswer(
+        result=answer,
+        document=lambda _: fleet_document(answer, provenance()),
+        rows=facts["plan"]["served"],
+        has_solution=answer.is_everyone_served,
+    )

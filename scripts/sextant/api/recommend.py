@@ -1,0 +1,128 @@
+"""Which GPU profile, and how many replicas, serve an LLM at the lowest cost."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from sextant.api.keywords import with_keywords
+from sextant.api.question_options import (
+    CandidateOptions,
+    CaseOptions,
+    LimitOptions,
+    LoadOptions,
+    slo_of_options,
+)
+from sextant.api.shown import ShownAnswer
+from sextant.base.errors import InputError
+
+_SIMULATED = (
+    "With --trace the answer is that of `sextant capacity`: replicas for this traffic, simulated."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendOptions:
+    """How a recommendation is made."""
+
+    max_failed: Annotated[float | None, typer.Option(min=0, max=1)] = None
+    """Largest share of failed requests; 0.01 by default."""
+    predictor: str = "roofline"  #: Predictor for an unmeasured LLM.
+    trace: Path | None = None
+    """In place of a load, the traffic of this normalised trace: the answer is that of `sextant
+    capacity`."""
+    decision: Literal["utility", "paper"] = "utility"
+    """utility: price against probability; paper: LLM-Pilot's eq. 1-3."""
+    disaggregated: Annotated[bool, typer.Option("--disaggregated")] = False
+    """Compare with prefill and decode on replicas of their own, at a request rate."""
+    risk: float | None = None
+    """Take the cheapest option that breaks a limit at most this likely; predicted ones need a
+    predictor that draws samples: roofline."""
+
+
+@with_keywords
+def recommend(
+    *,
+    load: LoadOptions,
+    limits: LimitOptions,
+    decision: RecommendOptions,
+    case: CaseOptions,
+    candidates: CandidateOptions,
+) -> ShownAnswer:
+    """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost.
+
+    Keywords are the options of `sextant recommend`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        A row of its frame per GPU profile.
+
+    Raises
+    ------
+    InputError
+        A keyword is wrong, or the measurements cannot answer.
+
+    Examples
+    --------
+    >>> import sextant
+    >>> answer = sextant.recommend(
+    ...     llm="google__flan-ul2", source="llm-pilot", users=50, nttft_ms=100, itl_ms=50
+    ... )
+    >>> answer.to_dict()["basis"]
+    'measured'
+    """
+    if decision.trace is not None:
+        return _recommend_for_trace(decision, load, limits, case, candidates)
+
+    from sextant.recommend.document import recommendation_document
+    from sextant.recommend.recommend import recommend_llm
+
+    slo = slo_of_options(case, load, limits, decision.max_failed)
+    question = case.question(
+        slo,
+        predictor=decision.predictor,
+        decision=decision.decision,
+        risk=decision.risk,
+        is_disaggregated=decision.disaggregated,
+        **candidates.of(),
+    )
+    answer = recommend_llm(question)
+    return ShownAnswer(
+        result=answer,
+        document=lambda is_page: recommendation_document(answer, has_widget=is_page),
+        rows=[outcome.to_dict() for outcome in answer.alternatives],
+        has_solution=answer.has_option,
+    )
+
+
+def _recommend_for_trace(
+    decision: RecommendOptions,
+    load: LoadOptions,
+    limits: LimitOptions,
+    case: CaseOptions,
+    candidates: CandidateOptions,
+) -> ShownAnswer:
+    """Return the answer of `capacity` to the traffic of a trace."""
+    from sextant.api import capacity, traffic
+
+    if decision.disaggregated:
+        fix = "give --request-rate in place of the trace"
+        problem = "pools are sized at a steady rate"
+        raise InputError(problem, field="--disaggregated", fix=fix)
+    if load != LoadOptions():
+        loads = "--trace, --users, --request-rate, --tokens-per-day"
+        raise InputError("two loads are given", field=loads, fix="give exactly one of them")
+
+    shares: dict[str, Any] = {"max_failed": decision.max_failed, "risk": decision.risk}
+    shares = {name: value for name, value in shares.items() if value is not None}
+    question = capacity.capacity_question(
+        traffic.TrafficOptions(trace=decision.trace),
+        capacity.PromiseOptions(limits=limits, keep=capacity.KeepOptions(**shares)),
+        case,
+        candidates,
+        traffic.SchedulerOptions(),
+        capacity.SearchOptions(),
+    )
+    return capacity.answer_traffic(question, notes=(_SIMULATED,))

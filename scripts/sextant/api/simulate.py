@@ -1,0 +1,202 @@
+"""Latencies of a deployment under given traffic."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sextant.api.groups import naming_options, refuse, seconds_of
+from sextant.api.keywords import with_keywords
+from sextant.api.question_options import CaseOptions, LimitOptions
+from sextant.api.shown import ShownAnswer
+from sextant.api.traffic import (
+    ROUTERS,
+    SchedulerOptions,
+    TrafficOptions,
+    startup_time_of,
+    traffic_of,
+)
+from sextant.base.errors import InputError
+
+if TYPE_CHECKING:
+    from sextant.capacity.simulation import Deployment, Sent
+    from sextant.simulate.scaling import ScalingPolicy
+    from sextant.workload.lengths import RequestLengths
+    from sextant.workload.requests import RequestStream
+
+_FIELDS: dict[str | None, str] = {
+    "kv_tokens": "--kv-dtype",
+    "timeout_s": "--timeout-s",
+    "requests": "--max-model-len",
+    "--gpu-profiles": "--gpu-profile",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """The deployment, who sends requests, and how it is simulated."""
+
+    gpu_profile: str  #: GPU profile of a replica, e.g. 1xH100-80GB.
+    replicas: Annotated[int, typer.Option(min=1)] = 1  #: Replicas behind a router.
+    decode_replicas: Annotated[int | None, typer.Option(min=1)] = None
+    """Replicas that decode, while --replicas compute the prompts; all do both by default."""
+    decode_gpu_profile: str | None = None  #: GPU profile of those; that of the others by default.
+    policy: Path | None = None
+    """Autoscaling policy, as `capacity` takes it; --replicas are there at the start."""
+    startup: str | None = None
+    """From the order of a replica until it serves, as `capacity` takes it."""
+    router: ROUTERS = "round_robin"
+    """Where a request goes: in turn, to the fewest requests, by cached prefix and load."""
+    users: Annotated[int | None, typer.Option(min=1)] = None
+    """Instead of arrivals: users who each wait for their answer."""
+    unique_prompts: Annotated[int | None, typer.Option(min=1)] = None
+    """Whole prompts that repeat; all differ by default."""
+    warmup: str = "0s"  #: Requests that arrive before are simulated and not counted.
+    draws: Annotated[int, typer.Option(min=0)] = 100
+    """Draws of the law for the intervals; 0: none."""
+
+
+@with_keywords
+def simulate(
+    *,
+    servers: SimulateOptions,
+    traffic: TrafficOptions,
+    limits: LimitOptions,
+    case: CaseOptions,
+    scheduler: SchedulerOptions,
+) -> ShownAnswer:
+    """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
+    from sextant.ask.forecast import MEDIANS
+    from sextant.base.files import provenance
+    from sextant.capacity.simulation import simulate_llm
+    from sextant.capacity.simulation_document import simulation_document
+
+    if case.serving.prefix_hit_rate:
+        fix = "give --unique-prompts: prompts that repeat hit the simulated cache"
+        raise InputError("cache hits are simulated", field="--prefix-hit-rate", fix=fix)
+
+    sent, lengths = _sent(servers, traffic, case, scheduler)
+    any_limit = replace(MEDIANS, itl_ms=None)  # outputs of one token have no ITL
+    profiles = _gpu_profiles(servers, traffic)
+    policy = _policy(servers)
+    question = case.question(any_limit, gpu_profile_ids=profiles)
+    question = replace(question, requests=lengths)
+    settings = scheduler.of()
+    deployment = _deployment(servers, policy)
+    with naming_options(_FIELDS):
+        deployment = replace(deployment, limits_ms=limits.of_each())
+        answer = simulate_llm(question, sent, settings, deployment)
+
+    facts = answer.to_dict()
+    columns = ("llm_id", "gpu_profile_id", "replicas", "router", *answer.numbers)
+    return ShownAnswer(
+        result=answer,
+        document=lambda _: simulation_document(answer, provenance()),
+        rows=[{name: facts[name] for name in columns}],
+    )
+
+
+def _sent(
+    servers: SimulateOptions,
+    traffic: TrafficOptions,
+    case: CaseOptions,
+    scheduler: SchedulerOptions,
+) -> "tuple[Sent, RequestLengths]":
+    """Return what is sent, and its lengths."""
+    from sextant.ask.traffic import demand_notes
+    from sextant.capacity.simulation import Sent
+    from sextant.workload.requests import mean_lengths_of
+
+    def repeating(requests: "RequestStream") -> "RequestStream":
+        n = servers.unique_prompts
+        return requests.repeating(n, case.seed) if n else requests
+
+    if servers.users is not None:
+        sent = _users(servers.users, traffic, case)
+        draw: Callable[[int], RequestStream] = sent.requests
+        lengths = case.requests.needed_lengths("--users")
+        return replace(sent, requests=lambda n: repeating(draw(n))), lengths
+
+    demand: RequestStream = traffic_of(traffic, case, None).drawn(0)
+    requests = repeating(demand)
+    notes = demand_notes(demand, None if servers.unique_prompts else scheduler.prefix_caching)
+    sent = Sent(demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes))
+    return sent, mean_lengths_of(demand)
+
+
+def _gpu_profiles(servers: SimulateOptions, traffic: TrafficOptions) -> tuple[str, ...]:
+    """Return where the replicas run, and those that decode, if they are separate."""
+    if servers.decode_replicas is None:
+        if servers.decode_gpu_profile:
+            field, fix = "--decode-gpu-profile", "give --decode-replicas"
+            raise InputError("the number of its replicas is missing", field=field, fix=fix)
+        return (servers.gpu_profile,)
+
+    problem = "two pools take requests in turn, share no prefixes, and users send ten each"
+    ignored = {
+        "--router": servers.router != "round_robin",
+        "--unique-prompts": servers.unique_prompts is not None,
+        "--warmup": servers.users is not None and servers.warmup != "0s",
+        "--duration": servers.users is not None and traffic.duration is not None,
+    }
+    for option in (name for name, is_stated in ignored.items() if is_stated):
+        raise InputError(problem, field=option, fix="leave it out with --decode-replicas")
+    return servers.gpu_profile, servers.decode_gpu_profile or servers.gpu_profile
+
+
+def _deployment(servers: SimulateOptions, policy: "ScalingPolicy | None") -> "Deployment":
+    from sextant.capacity.simulation import Deployment
+
+    has_no_warmup = servers.warmup.strip() in ("0", "0s")
+    return Deployment(
+        replicas=servers.replicas,
+        router=servers.router,
+        decode_replicas=servers.decode_replicas,
+        policy=policy,
+        warmup_s=0.0 if has_no_warmup else seconds_of(servers.warmup, "--warmup"),
+        startup=startup_time_of(servers.startup),
+        n_draws=servers.draws,
+    )
+
+
+def _policy(servers: SimulateOptions) -> "ScalingPolicy | None":
+    from sextant.capacity.policies import read_policy
+
+    if servers.policy is None:
+        refuse(servers, "there is no --policy", "startup")
+        return None
+    problem = "a policy follows requests that arrive"
+    refuse(servers, problem, "users", "decode_replicas")
+    if servers.warmup != "0s":
+        raise InputError(problem, field="--warmup", fix="leave it out")
+    return read_policy(servers.policy)
+
+
+def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":
+    import numpy as np
+
+    from sextant.capacity.simulation import Sent
+    from sextant.workload.draw import open_workload
+    from sextant.workload.lengths import length_sampler
+    from sextant.workload.requests import RequestStream
+
+    problem = "users send when their last request is answered"
+    refuse(traffic, problem, "trace", "request_rate", "burstiness")
+    sample, name = length_sampler(case.requests.needed_lengths("--users")), "given lengths"
+    if case.requests.workload is not None:
+        sample, name = (
+            open_workload(case.requests.workload).sample,
+            Path(case.requests.workload).name,
+        )
+
+    def draw(n: int) -> RequestStream:
+        frame = sample(n, seed=case.seed)
+        inputs, outputs = (frame[name].to_numpy() for name in ("input_tokens", "output_tokens"))
+        # Users are met amid their first answers: else those of equal requests stay in step.
+        left = np.ones(n)
+        left[:users] = np.random.default_rng(case.seed).random(min(users, n))
+        return RequestStream.of(np.zeros(n), inputs, np.ceil(left * np.maximum(outputs, 1)))
+
+    return Sent(name, draw, seconds_of(traffic.duration or "1h", "--duration"), users)

@@ -1,0 +1,199 @@
+"""Traces and workloads: normalise a log, fit a workload."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sextant.api.groups import MaxInput, MaxOutput, Seed
+from sextant.api.keywords import with_keywords
+from sextant.api.shown import ShownAnswer
+from sextant.base.errors import InputError
+from sextant.pages.blocks import Document, Note
+
+if TYPE_CHECKING:
+    from sextant.workload.fit import WorkloadFiles
+    from sextant.workload.request_model import LengthCaps
+
+_TEXT_ENDINGS = (".json", ".jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestOptions:
+    """How the rows of a log are read."""
+
+    trace_format: Annotated[str | None, typer.Option("--format")] = None
+    """azure, burstgpt, mooncake, qwen-bailian, openai, litellm, kv-cache-tester, ragpulse or
+    sextant; or give --columns."""
+    columns: str | None = None
+    """Your own columns in place of a format, e.g.
+    arrival=ts,input_tokens=usage.prompt_tokens,output_tokens=usage.completion_tokens; or a mapping
+    file in YAML."""
+    time_unit: str | None = None
+    """Unit of the arrivals of --columns: s (default), ms, us, ns; or iso."""
+    ignore_unknown: Annotated[bool, typer.Option("--ignore-unknown")] = False
+    """Leave out columns the format does not know."""
+    max_rate_rps: Annotated[float, typer.Option(min=0)] = 1000.0
+    """Highest mean rate that is believed, requests per second."""
+    max_rejected_fraction: float = 0.01
+    """Fraction of malformed rows that may be set aside, 0 to 1."""
+    start_time: str | None = None
+    """ISO 8601 date-time of the file's time zero, where arrivals are plain numbers; daily and
+    weekly profiles need it."""
+
+
+@with_keywords
+def ingest(
+    *,
+    source: Annotated[Path, typer.Argument(help="Trace as its publisher wrote it.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="Normalised trace, Parquet.")],
+    reading: IngestOptions,
+) -> ShownAnswer:
+    """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
+    from sextant.pages.words import duration_words, joined, percent
+    from sextant.trace.job import IngestSettings, ingest_trace
+    from sextant.trace.reading import some_of
+    from sextant.trace.trace_format import MAPPED
+
+    how = asdict(reading)
+    if ((trace_format := how.pop("trace_format")) is None) == (reading.columns is None):
+        fix = "give --format for a published trace, or --columns for a log of your own"
+        raise InputError("give one of the two", field="--format, --columns", fix=fix)
+    rejected, about = (out.with_suffix(f".{end}") for end in ("rejected.parquet", "report.json"))
+    lines: list[str] = []
+    settings = IngestSettings(**how)
+    report = ingest_trace(source, trace_format or MAPPED, out, rejected, about, settings)
+    lines.append(
+        f"{out}: {report['n_accepted']:,} of {report['n_read']:,} rows, "
+        f"{report['n_rejected']:,} set aside, {report['n_failed']:,} failed requests "
+        f"({percent(report['n_failed'] / report['n_accepted'])})"
+    )
+    if duration_s := report["duration_s"]:
+        rate_rps = (report["n_accepted"] - 1) / duration_s
+        since = f" from {report['start_time']}" if report["start_time"] else ""
+        lines.append(f"{duration_words(duration_s)}{since}, {rate_rps:,.3g} requests/s on average")
+    if reasons := report["n_rejected_by_reason"]:
+        lines.append(
+            f"set aside in {rejected}: {joined([f'{n:,} × {why}' for why, n in reasons.items()])}"
+        )
+    if report["n_moved"]:
+        late_s = report["most_late_s"]
+        lines.append(
+            f"sorted by time: {report['n_moved']:,} rows were late, by up to {late_s:,.3g} s"
+        )
+    if ignored := report["ignored_columns"]:
+        lines.append(f"columns left out ({len(ignored)}): {some_of(ignored)}")
+    return _written(f"{out}: ingested", lines, report)
+
+
+def _written(title: str, lines: list[str], facts: dict[str, Any]) -> ShownAnswer:
+    """Return what was written, as lines and figures."""
+    document = Document(title, [Note(line) for line in lines], facts)
+    return ShownAnswer(result=facts, document=lambda _: document, rows=[facts])
+
+
+@with_keywords
+def fit(
+    *,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Normalised trace (see `sextant ingest`), a published histogram (Parquet), a "
+            "file of prompts and responses (.json, .jsonl; needs --tokenizer), or the name of a "
+            "use case that ships."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the workload.")],
+    max_input_tokens: MaxInput = None,
+    max_output_tokens: MaxOutput = None,
+    n_bins: Annotated[
+        int | None, typer.Option(help="Most bins per request parameter; 64 by default.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The LLM's tokenizer.json, to count tokens of texts.")
+    ] = None,
+    seed: Seed = 0,
+) -> ShownAnswer:
+    """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
+    from sextant.base.files import atomic_folder, sha256_file
+    from sextant.pages.words import joined, percent
+    from sextant.workload import published
+    from sextant.workload.fit import WorkloadFiles, fit_workload, write_use_case, write_workload
+    from sextant.workload.request_model import N_BINS, LengthCaps
+
+    lines: list[str] = []
+    title = f"{out}: fitted"
+    caps = LengthCaps(max_input_tokens=max_input_tokens, max_output_tokens=max_output_tokens)
+    path = Path(source)
+    is_use_case = source in published.use_case_names() and not path.exists()
+    is_text = path.suffix in _TEXT_ENDINGS
+    is_histogram = not is_use_case and not is_text and _is_histogram(path)
+    if n_bins is not None and (is_use_case or is_histogram):
+        fix = "leave it out: the bins are there already"
+        raise InputError("nothing is binned", field="--n-bins", fix=fix)
+    with atomic_folder(out, last="arrivals.json") as new:
+        files = WorkloadFiles.in_folder(new)
+        if is_use_case:
+            figures = write_use_case(source, files, caps=caps)
+        elif is_histogram:
+            model = published.require_lengths(published.load_request_model(path), path)
+            origin = {"inputs_sha256": {"source": sha256_file(path)}}
+            figures = write_workload(model, files, origin=origin, caps=caps)
+        elif is_text:
+            figures = _fit_texts(path, files, tokenizer, n_bins or N_BINS, caps, lines)
+        else:
+            n_bins = n_bins or N_BINS
+            figures = fit_workload(path, files, caps=caps, n_bins=n_bins, seed=seed)
+    bins, n_requests = f"{figures['n_joint_bins']:,} joint bins", figures["n_requests"]
+    if "clipped_fraction" in figures:
+        shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
+        lines.append(f"{out}: {bins}; caps shortened {shares}")
+        return _written(title, lines, figures)
+    distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
+    lines.append(f"{out}: {n_requests:,} requests in {bins}; KS distances: {distances}")
+    cut = {side: figures[f"n_clipped_{side}"] for side in ("input", "output")}
+    if any(cut.values()):
+        cuts = [f"{n:,} {side}s ({percent(n / n_requests)})" for side, n in cut.items() if n]
+        lines.append(f"caps shortened {joined(cuts)}: the distances are to the trace as capped")
+    return _written(title, lines, figures)
+
+
+def _is_histogram(source: Path) -> bool:
+    import pyarrow.parquet as pq
+
+    from sextant.base.files import reading
+    from sextant.workload.published import use_case_names
+
+    if not source.is_file():
+        fix = f"correct its path, or give a use case: {', '.join(use_case_names())}"
+        raise InputError("there is no such file", file=source, fix=fix)
+    fix = "give a normalised trace (`sextant ingest` makes one) or a published histogram"
+    with reading(source, fix=fix):
+        return "arrival_s" not in pq.read_schema(source).names
+
+
+def _fit_texts(
+    source: Path,
+    files: "WorkloadFiles",
+    tokenizer: Path | None,
+    n_bins: int,
+    caps: "LengthCaps",
+    lines: list[str],
+) -> dict[str, Any]:
+    """Write the workload of a file of prompts and responses, and return its figures."""
+    from sextant.base.files import sha256_file
+    from sextant.workload.fit import write_workload
+    from sextant.workload.prompts import read_conversations
+    from sextant.workload.request_model import fit_request_model
+
+    if tokenizer is None:
+        fix = "give the tokenizer.json of the LLM whose tokens count; if this is a trace, "
+        fix += "normalise it first: sextant ingest"
+        raise InputError("texts have no token counts", file=source, field="--tokenizer", fix=fix)
+    requests, n_items, n_empty = read_conversations(source, tokenizer)
+    left_out = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in n_empty.items())
+    lines.append(f"{source}: {len(requests):,} requests of {n_items:,} items; {left_out}")
+    inputs = {"source": sha256_file(source), "tokenizer": sha256_file(tokenizer)}
+    origin = {"inputs_sha256": inputs, "n_bins": n_bins}
+    return write_workload(fit_request_model(requests, n_bins), files, origin=origin, caps=caps)

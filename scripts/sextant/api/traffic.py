@@ -1,0 +1,175 @@
+"""Groups of options of simulated answers: what arrives, the scheduler, how a replica starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sextant.api.groups import naming_options, refuse, seconds_of
+from sextant.api.question_options import CaseOptions
+from sextant.base.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sextant.ask.laws import Settings
+    from sextant.facts.llm import LLM
+    from sextant.facts.startup import Startup
+    from sextant.workload.requests import Traffic
+
+ROUTERS = Literal["round_robin", "least_requests", "prefix"]
+_ANY_TOKENS = 1_000_000
+_RATE_FIELDS: dict[str | None, str] = {
+    "rate_rps": "--request-rate",
+    "alpha": "--burstiness",
+    "arrivals": "--burstiness",
+}
+_MOST_SESSIONS = 100_000
+_MOST_DRAWN = 1_000_000
+"""Requests of one simulation: an answer takes many of them, each seconds to minutes then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficOptions:
+    """What arrives: a trace, or requests of a workload or of given lengths at a rate."""
+
+    trace: Path | None = None  #: Normalised trace (see `sextant ingest`): its own arrivals.
+    trace_llm: str | None = None  #: Only this LLM of the trace.
+    trace_service: str | None = None  #: Only this service of the trace.
+    request_rate: float | None = None  #: Requests a second, without a trace.
+    burstiness: float | None = None
+    """Shape of Gamma gaps: 1 Poisson, less is burstier; without it the arrivals of --workload's
+    trace, or Poisson."""
+    duration: str | None = None  #: How long requests of a rate arrive; 1h, or 200,000, by default.
+    sessions: str | None = None
+    """`trace`: turns of a session arrive after the last answer and the trace's think time; or
+    so many sessions of the trace an hour, at random, for --duration."""
+    traffic: float = 1.0  #: Factor on the requests: 2 sends a trace's twice, on the same clock.
+    speed: float = 1.0  #: Factor on the trace's clock: 2 halves all gaps and the day.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerOptions:
+    """The engine's settings, under vLLM's names."""
+
+    max_num_seqs: int | None = None
+    """vLLM's max_num_seqs; the engine's default otherwise (vLLM: 256)."""
+    max_num_batched_tokens: int | None = None
+    """vLLM's max_num_batched_tokens; the engine's default otherwise (8,192)."""
+    timeout_s: float = float("inf")  #: Seconds after which a client gives up; never by default.
+    prefix_caching: bool = True  #: vLLM's enable_prefix_caching: what repeats is computed once.
+
+    def of(self) -> "Settings":
+        """Return the settings. Raises InputError where vLLM would not start with them."""
+        from sextant.ask.laws import Settings
+
+        sizes = (self.max_num_seqs, self.max_num_batched_tokens)
+        settings = Settings(*sizes, self.timeout_s, self.prefix_caching)
+        with naming_options({"timeout_s": "--timeout-s"}):
+            settings.scheduler(_ANY_TOKENS, _ANY_TOKENS)
+        return settings
+
+
+def traffic_of(options: TrafficOptions, case: CaseOptions, window_s: float | None) -> "Traffic":
+    """Return the traffic. Raises InputError for a wrong option."""
+    for option, factor in (("--traffic", options.traffic), ("--speed", options.speed)):
+        if not 0 < factor < float("inf"):
+            fix = "give a number above 0, e.g. 1.5"
+            raise InputError(f"{factor:g} is not a factor", field=option, fix=fix)
+    if options.trace is not None:
+        return _traffic_of_trace(options, options.trace, case, window_s)
+    return _traffic_at_rate(options, case)
+
+
+def _traffic_of_trace(
+    options: TrafficOptions, trace: Path, case: CaseOptions, window_s: float | None
+) -> "Traffic":
+    from sextant.ask.traffic import TraceTraffic, demand_of_trace
+    from sextant.capacity.sessions import SessionTraffic
+
+    sends_requests = options.sessions in (None, "trace")
+    refuse(options, "the trace has its own", "request_rate", "burstiness")
+    if sends_requests:
+        refuse(options, "the trace has its own", "duration")
+    refuse(case.requests, "the trace has its own", "workload", "input_tokens", "output_tokens")
+    if options.sessions == "trace" and options.traffic != 1:
+        fix = "give so many sessions an hour to --sessions"
+        raise InputError("copies of sessions are drawn", field="--traffic", fix=fix)
+
+    demand = demand_of_trace(
+        trace,
+        window_s=window_s or 300.0,
+        llm=options.trace_llm,
+        service=options.trace_service,
+        has_prefixes=True,
+        has_turns=options.sessions is not None,
+        factor=options.traffic if sends_requests else 1.0,
+    )
+    if not sends_requests:
+        return SessionTraffic(demand, *_sessions(options), case.seed)
+    return TraceTraffic(demand.at_speed(options.speed), window_s)
+
+
+def _traffic_at_rate(options: TrafficOptions, case: CaseOptions) -> "Traffic":
+    from sextant.ask.traffic import traffic_at_rate
+
+    refuse(options, "there is no trace", "sessions")
+    if options.speed != 1:
+        raise InputError("there is no trace", field="--speed", fix="give --trace, or --traffic")
+    if options.request_rate is None:
+        fix = "give --trace FILE, or --request-rate with --workload or lengths"
+        raise InputError("there is no traffic", field="--trace, --request-rate", fix=fix)
+
+    lengths = case.requests.needed_lengths("--request-rate")
+    rate_rps = options.request_rate * options.traffic
+    duration_s = None
+    if options.duration is not None:
+        duration_s = seconds_of(options.duration, "--duration")
+        if (n := rate_rps * duration_s) > _MOST_DRAWN:
+            problem = f"about {n:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
+            fix = "give a shorter --duration, or a lower --request-rate"
+            raise InputError(problem, field="--duration", fix=fix)
+
+    workload = case.requests.workload
+    with naming_options(_RATE_FIELDS):
+        return traffic_at_rate(
+            rate_rps,
+            workload,
+            lengths if workload is None else None,
+            alpha=options.burstiness,
+            duration_s=duration_s,
+            first_seed=case.seed,
+        )
+
+
+def _sessions(options: TrafficOptions) -> tuple[float, float]:
+    """Return sessions an hour, and for how long they arrive, in seconds."""
+    try:
+        per_hour = float(options.sessions or "") * options.traffic
+    except ValueError:
+        per_hour = 0.0
+    if not 0 < per_hour < float("inf"):
+        fix = "give trace, or sessions an hour, e.g. 200"
+        raise InputError(f"{options.sessions!r} is neither", field="--sessions", fix=fix)
+    duration_s = seconds_of(options.duration or "1h", "--duration")
+    if (n := per_hour * duration_s / 3600) > _MOST_SESSIONS:
+        fix = f"give fewer: a simulation takes {_MOST_SESSIONS:,}"
+        raise InputError(f"{n:,.0f} sessions", field="--sessions", fix=fix)
+    return per_hour, duration_s
+
+
+def startup_time_of(text: str | None) -> "Callable[[LLM], Startup]":
+    """Return how long an LLM takes to start, of an option's time or phases."""
+    from sextant.facts.startup import PHASES, Startup, startup_of
+
+    if text is not None and "=" not in text:
+        startup_s = seconds_of(text, "--startup")
+        return lambda llm: Startup(startup_s)
+    phases = [part.partition("=")[::2] for part in text.split(",")] if text else []
+    names = [name for name, _ in phases]
+    if wrong := [name for name in names if name not in PHASES or names.count(name) > 1]:
+        fix = f"use each of {', '.join(PHASES)} once"
+        raise InputError(f"{wrong[0]!r} is no phase, or there twice", field="--startup", fix=fix)
+    times_s = {
+        name: 0.0 if t.strip() in ("0", "0s") else seconds_of(t, "--startup") for name, t in phases
+    }
+    return lambda llm: startup_of(llm, times_s)
