@@ -118,14 +118,14 @@ def _converted(option: OptionField, value: Any, files: PassedFiles) -> Any:
         path.write_text(json.dumps(value), encoding="utf-8")
         return path
 
-    for kind in _kinds(option.kind):
+    for kind in kinds:
         converted = _as_kind(kind, value)
         if converted is not None:
             _check_range(option, converted)
             return converted
-    kinds = " or ".join(str(getattr(kind, "__name__", kind)) for kind in _kinds(option.kind))
+    names = [str(getattr(kind, "__name__", kind)) for kind in kinds]
     problem = f"{value!r} is not of a type that it takes"
-    raise InputError(problem, field=option.keyword, fix=f"give {kinds}")
+    raise InputError(problem, field=option.keyword, fix=f"give {' or '.join(names)}")
 
 
 def _kinds(kind: Any) -> list[Any]:

@@ -117,13 +117,11 @@ def fit(
 ) -> ShownAnswer:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
     from sextant.base.files import atomic_folder, sha256_file
-    from sextant.pages.words import joined, percent
     from sextant.workload import published
     from sextant.workload.fit import WorkloadFiles, fit_workload, write_use_case, write_workload
     from sextant.workload.request_model import N_BINS, LengthCaps
 
     lines: list[str] = []
-    title = f"{out}: fitted"
     caps = LengthCaps(max_input_tokens=max_input_tokens, max_output_tokens=max_output_tokens)
     path = Path(source)
     is_use_case = source in published.use_case_names() and not path.exists()
@@ -145,18 +143,27 @@ def fit(
         else:
             n_bins = n_bins or N_BINS
             figures = fit_workload(path, files, caps=caps, n_bins=n_bins, seed=seed)
-    bins, n_requests = f"{figures['n_joint_bins']:,} joint bins", figures["n_requests"]
+    return _written(f"{out}: fitted", [*lines, *_fit_lines(out, figures)], figures)
+
+
+def _fit_lines(out: Path, figures: dict[str, Any]) -> list[str]:
+    """Return what a fitted workload has, and how near it is to the trace."""
+    from sextant.pages.words import joined, percent
+
+    bins = f"{figures['n_joint_bins']:,} joint bins"
+    n_requests = figures["n_requests"]
+    lines = []
     if "clipped_fraction" in figures:
         shares = ", ".join(f"{100 * s:.1f}% of {n}" for n, s in figures["clipped_fraction"].items())
         lines.append(f"{out}: {bins}; caps shortened {shares}")
-        return _written(title, lines, figures)
+        return lines
     distances = ", ".join(f"{name} {value:.3f}" for name, value in figures["ks"].items())
     lines.append(f"{out}: {n_requests:,} requests in {bins}; KS distances: {distances}")
     cut = {side: figures[f"n_clipped_{side}"] for side in ("input", "output")}
     if any(cut.values()):
         cuts = [f"{n:,} {side}s ({percent(n / n_requests)})" for side, n in cut.items() if n]
         lines.append(f"caps shortened {joined(cuts)}: the distances are to the trace as capped")
-    return _written(title, lines, figures)
+    return lines
 
 
 def _is_histogram(source: Path) -> bool:
