@@ -11,31 +11,20 @@ FIGURES = reading.measure(ROOT / "scripts" / "sextant", set())
 LONG_FUNCTIONS = {
     "decide/simulated_sizing.py size_by_simulation",
     "decide/simulated_sizing.py size_profiles",
-    "recommend/cost.py expect_rate",
-    "recommend/predicted.py _answer",
-    "recommend/what_if.py what_if",
-    "report/trace_characterize.py write_trace_report",
 }
 WIDE_FUNCTIONS = {
     "decide/simulated_sizing.py size_by_simulation",
     "decide/simulated_sizing.py size_profiles",
-    "simulate/scaling.py simulate_scaled",
 }
 LONG_MODULES = {
     "decide/simulated_sizing.py",
-    "report/trace_characterize.py",
-    "report/trace_traffic.py",
-    "simulate/steps.py",
-    "simulate/tables.py",
 }
 WIDE_TYPES = {
     "ask/question.py Question": "to be split",
-    "capacity/answer.py CapacityOutcome": "to be split",
     "experiment/sheets.py GpuFeatureRow": "the published sheet has 23 columns",
     "facts/llm.py LLM": "columns of table llm, keys of run.json; used together",
     "load/client.py Exchange": "to be split",
-    "simulate/simulation.py Simulation": "to be split",
-    "simulate/tables.py World": "to be split",
+    "simulate/world.py World": "to be split",
 }
 """Each with its reason."""
 

@@ -310,8 +310,9 @@ def _why(outcome: CapacityOutcome) -> str:
 def _too_long_words(outcome: CapacityOutcome) -> str:
     share = f"up to {percent(outcome.alone.refused_share)} of the requests of a window"
     return (
-        f"{plural(outcome.alone.n_refused or 0, 'request')} ({share}) beyond its context or KV cache, or "
-        "timed out even alone: raise --max-failed, --max-model-len, the memory or --timeout-s"
+        f"{plural(outcome.alone.n_refused or 0, 'request')} ({share}) beyond its context or "
+        "KV cache, or timed out even alone: raise --max-failed, --max-model-len, the memory or "
+        "--timeout-s"
     )
 
 
