@@ -2,7 +2,7 @@
 
     import sextant
 
-    answer = sextant.recommend(llm="google__flan-ul2", users=50, nttft_ms=100, itl_ms=50)
+    answer = sextant.recommend(llm="Qwen__Qwen3-32B", users=50, ttft_ms="p95:1000", itl_ms=50)
 
 The functions of `api` are loaded when they are first asked for. Some rooms have the name of a
 function: as an attribute of this package the name is the function, in an import it is the room.

@@ -80,7 +80,31 @@ def capacity(
     server: SchedulerOptions,
     search: SearchOptions,
 ) -> ShownAnswer:
-    """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic."""
+    """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic.
+
+    Keywords are the options of `sextant capacity`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        A row of its frame per GPU profile, the cheapest option first.
+
+    Raises
+    ------
+    InputError
+        A keyword is wrong, or the measurements cannot answer.
+
+    Examples
+    --------
+    >>> import sextant
+    >>> answer = sextant.capacity(
+    ...     hf_config="resources/llms/meta-llama__Llama-3.1-8B-Instruct.json",
+    ...     request_rate=20, duration="1min", input_tokens=500, output_tokens=100,
+    ...     ttft_ms="p95:1000", gpu_profiles=["1xH100-80GB"], draws=0,
+    ... )
+    >>> answer.to_frame()["gpu_profile_id"].tolist()
+    ['1xH100-80GB']
+    """
     question = capacity_question(traffic, promise, case, candidates, server, search)
     return answer_traffic(question, search.tune_policy)
 

@@ -18,7 +18,27 @@ def compare(
     a: Annotated[Path, typer.Argument(help=_WHAT)],
     b: Annotated[Path, typer.Argument(help="What to compare it with, of the same kind.")],
 ) -> ShownAnswer:
-    """Say what differs: figures of two load runs beyond chance, or recommendations and why."""
+    """Say what differs: figures of two load runs beyond chance, or recommendations and why.
+
+    Keywords are the options of `sextant compare`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        Its dictionary has the differences.
+
+    Raises
+    ------
+    InputError
+        One is a load run and the other is not, or a file is damaged.
+
+    Examples
+    --------
+    >>> import sextant
+    >>> sextant.compare("before.duckdb")
+    Traceback (most recent call last):
+    sextant.base.errors.InputError: field 'b': compare needs it. Fix: give b=...
+    """
     are_runs = [(path / "run.json").is_file() for path in (a, b)]
     if any(are_runs) and not all(are_runs):
         fix = "compare two load runs, two stores or two reports"

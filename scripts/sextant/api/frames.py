@@ -1,16 +1,13 @@
 """A normalised trace that is passed as a frame."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pandas as pd
 import pyarrow as pa
 
 from sextant.base.errors import InputError
 from sextant.base.files import write_parquet
 from sextant.trace.trace_format import COLUMN_TYPES, HASH_IDS, NEEDED_COLUMNS, TRACE_COLUMNS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def write_frame(frame: "pd.DataFrame", path: Path, keyword: str) -> None:
@@ -48,11 +45,10 @@ def write_frame(frame: "pd.DataFrame", path: Path, keyword: str) -> None:
         fix = f"give the columns of a normalised trace (docs/workloads.md): {names}"
         raise InputError(problem, field=keyword, fix=fix)
 
-    columns = {
-        "request_id": [str(number) for number in range(len(frame))],
-        "status": ["ok"] * len(frame),
-    }
-    whole = frame.assign(**{name: value for name, value in columns.items() if name not in frame})
+    ids = frame["request_id"] if "request_id" in frame else pd.RangeIndex(len(frame))
+    status = frame.get("status", "ok")
+    # Ids of a file without types are numbers.
+    whole = frame.assign(request_id=[str(request_id) for request_id in ids], status=status)
     types = {name: kind for name, kind in COLUMN_TYPES.items() if name != HASH_IDS or name in frame}
     whole = whole.reindex(columns=[*types])
     try:

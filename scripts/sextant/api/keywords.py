@@ -3,7 +3,7 @@
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
@@ -58,7 +58,17 @@ def with_keywords(function: Callable[..., ShownAnswer]) -> Callable[..., ShownAn
         return answer.with_files(files.folder)
 
     call.__signature__ = _signature(function)  # type: ignore[attr-defined]
+    call.__doc__ = _with_parameters(inspect.getdoc(function) or "", options_of(function))
     return call
+
+
+def _with_parameters(description: str, options: Iterable[OptionField]) -> str:
+    """Return a docstring with a list of the parameters, whose descriptions are the options'."""
+    lines = ["Parameters", "----------"]
+    for option in options:
+        lines += [option.keyword, f"    {option.info.help}"]
+    start, returns, rest = description.partition("Returns\n-------")
+    return start + "\n".join(lines) + "\n\n" + returns + rest
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

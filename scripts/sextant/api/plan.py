@@ -56,6 +56,25 @@ def plan(
     """Print what a run would do, before it is submitted: jobs, requests, hours, cost.
 
     With a budget, print which cells to measure first for the SLOs.
+
+    Keywords are the options of `sextant plan`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        A row of its frame per cell; with a budget, per round.
+
+    Raises
+    ------
+    InputError
+        The configuration is wrong, or Snakemake refuses it.
+
+    Examples
+    --------
+    >>> import sextant
+    >>> sextant.plan(nodes=0)
+    Traceback (most recent call last):
+    sextant.base.errors.InputError: field 'nodes': 0 is below 1. Fix: raise it
     """
     from sextant.base.sheets import read_configuration
     from sextant.experiment.loading import load_experiment

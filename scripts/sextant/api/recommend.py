@@ -68,7 +68,7 @@ def recommend(
     --------
     >>> import sextant
     >>> answer = sextant.recommend(
-    ...     llm="google__flan-ul2", source="llm-pilot", users=50, nttft_ms=100, itl_ms=50
+    ...     llm="google__flan-ul2", source="archive:llm-pilot", users=50, nttft_ms=100, itl_ms=50
     ... )
     >>> answer.to_dict()["basis"]
     'measured'

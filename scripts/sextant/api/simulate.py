@@ -67,7 +67,31 @@ def simulate(
     case: CaseOptions,
     scheduler: SchedulerOptions,
 ) -> ShownAnswer:
-    """Simulate an LLM's servers under given traffic: latencies, throughput, failures."""
+    """Simulate an LLM's servers under given traffic: latencies, throughput, failures.
+
+    Keywords are the options of `sextant simulate`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        One row in its frame: the figures of the deployment.
+
+    Raises
+    ------
+    InputError
+        A keyword is wrong, or the LLM does not fit.
+
+    Examples
+    --------
+    >>> import sextant
+    >>> answer = sextant.simulate(
+    ...     hf_config="resources/llms/meta-llama__Llama-3.1-8B-Instruct.json",
+    ...     gpu_profile="1xH100-80GB", users=8, duration="1min",
+    ...     input_tokens=500, output_tokens=100, draws=0,
+    ... )
+    >>> answer.to_dict()["load"]["users"]
+    8
+    """
     from sextant.ask.forecast import MEDIANS
     from sextant.base.files import provenance
     from sextant.capacity.simulation import simulate_llm

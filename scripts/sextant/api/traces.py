@@ -50,7 +50,31 @@ def ingest(
     out: Annotated[Path, typer.Option(dir_okay=False, help="Normalised trace, Parquet.")],
     reading: IngestOptions,
 ) -> ShownAnswer:
-    """Normalise a production trace; malformed rows go to OUT.rejected.parquet."""
+    """Normalise a production trace; malformed rows go to OUT.rejected.parquet.
+
+    Keywords are the options of `sextant ingest`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        Its dictionary is the report.
+
+    Raises
+    ------
+    InputError
+        The file is not in this format, or too many rows are malformed.
+
+    Examples
+    --------
+    >>> import sextant
+    >>> from tempfile import mkdtemp
+    >>> answer = sextant.ingest(
+    ...     "resources/traces/gateway-sample.jsonl", out=f"{mkdtemp()}/gateway.parquet",
+    ...     format="litellm",
+    ... )
+    >>> answer.to_dict()["n_accepted"]
+    599
+    """
     from sextant.pages.words import duration_words, joined, percent
     from sextant.trace.job import IngestSettings, ingest_trace
     from sextant.trace.reading import some_of
@@ -115,7 +139,30 @@ def fit(
     ] = None,
     seed: Seed = 0,
 ) -> ShownAnswer:
-    """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere."""
+    """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere.
+
+    Keywords are the options of `sextant fit`, with underscores.
+
+    Returns
+    -------
+    ShownAnswer
+        Its dictionary has the figures of the fit.
+
+    Raises
+    ------
+    InputError
+        The source is neither a trace nor a histogram, texts or a use case.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import sextant
+    >>> from tempfile import mkdtemp
+    >>> trace = pd.read_csv("resources/traces/azure-2023-conv-sample.csv")
+    >>> answer = sextant.fit(trace, out=mkdtemp())
+    >>> answer.to_dict()["n_requests"] == len(trace)
+    True
+    """
     from sextant.base.files import atomic_folder, sha256_file
     from sextant.workload import published
     from sextant.workload.fit import WorkloadFiles, fit_workload, write_use_case, write_workload
