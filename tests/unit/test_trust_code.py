@@ -125,7 +125,7 @@ def test_only_figures_of_our_own_stand_in_pages_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "places"), [("yaml", {"base/sheets.py"}), ("typer.echo", {"cli/options.py"})]
+    ("library", "places"), [("yaml", {"base/sheets.py"}), ("typer.echo", {"cli/printing.py"})]
 )
 def test_what_strangers_wrote_is_read_and_printed_in_one_place(
     library: str, places: set[str]

@@ -34,8 +34,8 @@ class _Commands(TyperGroup):
     """The commands below, and those of `_COMMANDS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = super().list_commands(ctx)
-        return [*own[:1], *_COMMANDS, *own[1:]]
+        names = super().list_commands(ctx)
+        return [*names[:1], *_COMMANDS, *names[1:]]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.list_commands(ctx):
@@ -101,8 +101,8 @@ def main() -> None:
         say(f"Error: {error.at(field=option) if is_option else error}", err=True)
         sys.exit(2)
     except OSError as error:  # a file is missing, or a folder cannot be written
-        place = error.filename2 or error.filename
-        say(f"Error: {place}: {error.strerror}" if place else f"Error: {error}", err=True)
+        path = error.filename2 or error.filename
+        say(f"Error: {path}: {error.strerror}" if path else f"Error: {error}", err=True)
         sys.exit(2)
     except RuntimeError as error:  # a server failed; the message has the last lines of its log
         say(f"Error: {error}", err=True)

@@ -114,8 +114,8 @@ class LevelOptions:
             parameters = ArrivalParameters(trace=replay, time_factor=self.time_factor)
             arrivals = chosen_arrivals("replay", None, parameters)
             with naming_options({"levels": "--replay"}):
-                given = self._given(_COOLDOWN_S, ends_itself=True)
-                scenario = OpenLoop(levels=(1.0,), arrivals=arrivals, **given)
+                fields = self._stated(_COOLDOWN_S, ends_itself=True)
+                scenario = OpenLoop(levels=(1.0,), arrivals=arrivals, **fields)
                 # The mean rate of the requests that the schedule will send.
                 times = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s)
                 lasting_s = scenario.extent_s or (float(times[-1]) if len(times) else 0.0)
@@ -129,21 +129,21 @@ class LevelOptions:
         kind, option = _WAYS[chosen[0]], option_of(chosen[0])
         with naming_options({"levels": option}):
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
-            given = self._given(cooldown_s, ends_itself=kind == "batch")
-            given["levels"] = numbers(getattr(self, chosen[0]), option)
-            return scenario_of({"kind": kind, **given})
+            fields = self._stated(cooldown_s, ends_itself=kind == "batch")
+            fields["levels"] = numbers(getattr(self, chosen[0]), option)
+            return scenario_of({"kind": kind, **fields})
 
-    def _given(self, cooldown_s: float, *, ends_itself: bool) -> dict[str, Any]:
-        """Return the fields of a scenario that were given, and the command's defaults."""
+    def _stated(self, cooldown_s: float, *, ends_itself: bool) -> dict[str, Any]:
+        """Return the fields of a scenario that are stated, and the command's defaults."""
         times = {"duration": _DURATION_S, "warmup": _WARMUP_S, "cooldown": cooldown_s}
         has_defaults = not ends_itself and self.n_requests is None
-        given: dict[str, Any] = {"timeout_s": self.timeout}
+        fields: dict[str, Any] = {"timeout_s": self.timeout}
         for name, default in times.items():
             value = getattr(self, name)
-            given[f"{name}_s"] = default if value is None and has_defaults else value
+            fields[f"{name}_s"] = default if value is None and has_defaults else value
         for name in ("burstiness", "n_requests", "max_in_flight"):
-            given[name] = getattr(self, name)
-        return {name: value for name, value in given.items() if value is not None}
+            fields[name] = getattr(self, name)
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class RequestOptions:
         """Return what draws requests, and the fields of `CellRun` that say which these are, with
         `max_input_tokens` and `max_output_tokens` in its definition. Raises InputError for options
         that do not go together."""
-        lengths = [each for each in (self.input_tokens, self.output_tokens) if each is not None]
+        lengths = [n for n in (self.input_tokens, self.output_tokens) if n is not None]
         if (self.workload is not None) + (self.replay is not None) + bool(lengths) != 1:
             fix = "give --workload, --replay, or both --input-tokens and --output-tokens"
             raise InputError("what to send is not clear", field="--workload", fix=fix)
