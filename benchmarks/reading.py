@@ -19,10 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-ANSWERING = {
-    *("answer", "ask", "recommend", "capacity", "fleet", "plan"),
-    *("decide", "judge", "law", "predict", "simulate"),
-}
+ANSWERING = {"answer", "ask", "recommend", "capacity", "fleet", "plan"}
 VAGUE = {"each", "own", "known", "found", "place", "given", "made", "asked"}
 README_QUESTION = (
     "recommend --hf-config resources/llms/meta-llama__Llama-3.1-8B-Instruct.json --request-rate 8 "
