@@ -26,11 +26,12 @@ from sextant.capacity.question import CapacityQuestion, Terms
 from sextant.capacity.schedule import find_schedule
 from sextant.capacity.split import size_split
 from sextant.decide import simulated_sizing as sizes
+from sextant.decide.profile_sizing import size_profiles
 from sextant.decide.simulated_sizing import (
     SimulatedReplica,
+    SizingSettings,
     simulated_server,
     size_by_simulation,
-    size_profiles,
 )
 from sextant.decide.sizing import fewest_replicas, largest_rate
 from sextant.decide.windows import ServingResults, Target, judge_windows
@@ -300,9 +301,9 @@ def test_an_answer_takes_every_draw() -> None:
 
     steady = TraceTraffic(demand(np.arange(400) * 0.25, 100.0), 300.0)
     servers = {"a": SimulatedReplica(PROFILE, run, n_draws=33)}
-    found = sizes.size_profiles(servers, steady, within(1.3), 0.9)["a"]
+    found = size_profiles(servers, steady, within(1.3), 0.9)["a"]
     assert found.needs == [2] * 17 + [4] * 16 and found.replicas == 4
-    brief = sizes.size_profiles(servers, steady, within(1.3), 0.9, brief_draws=17)["a"]
+    brief = size_profiles(servers, steady, within(1.3), 0.9, SizingSettings(brief_draws=17))["a"]
     assert brief.needs == [2] * 17 and brief.replicas == 2
 
 
@@ -343,7 +344,8 @@ def test_the_likeliest_run_has_as_many_requests_as_the_rate_says() -> None:
 
 def test_no_fewer_replicas_are_answered_than_are_asked_for() -> None:
     steady = TraceTraffic(demand(np.arange(400.0), 400.0), 300.0)
-    assert size_by_simulation(SERVER, steady, within(1.0), 0.9, least=100).replicas == 100
+    at_least = SizingSettings(least=100)
+    assert size_by_simulation(SERVER, steady, within(1.0), 0.9, at_least).replicas == 100
     assert size_by_simulation(SERVER, steady, within(1.0), 0.9).probability(1) is None
 
 

@@ -1,17 +1,20 @@
 """What holds of any sizing: of more load, stricter limits, better devices, and probabilities."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sextant.decide.profile_sizing import size_profiles
 from sextant.decide.simulated_sizing import (
     SimulatedReplica,
     Sizing,
+    SizingSettings,
     simulated_server,
-    size_profiles,
 )
 from sextant.decide.windows import Target
 from sextant.facts.gpu import GPU, GPUProfile
@@ -57,11 +60,14 @@ def sized(
     rate_rps: float,
     limits: dict[str, Limit],
     seed: int,
-    **how,
+    harder: Mapping[str, Sizing] = MappingProxyType({}),
+    easier: Mapping[str, Sizing] = MappingProxyType({}),
+    **settings,
 ):
     traffic = SteadyTraffic("lengths", length_sampler(LENGTHS), rate_rps, 1.0, seed)
     target = Target(limits, window_s=None)
-    return size_profiles(servers, traffic, target, 0.9, has_rate=False, **how)
+    settings = SizingSettings(has_rate=False, **settings)
+    return size_profiles(servers, traffic, target, 0.9, settings, harder, easier)
 
 
 def price_of(found: dict[str, Sizing]) -> float:

@@ -16,12 +16,13 @@ from sextant.answer.option import Option
 from sextant.ask.case import Case
 from sextant.ask.laws import ServerLaws
 from sextant.base.errors import InputError
+from sextant.decide.profile_sizing import size_profiles
 from sextant.decide.simulated_sizing import (
     Replicas,
     SimulatedReplica,
     Sizing,
+    SizingSettings,
     serving_results,
-    size_profiles,
 )
 from sextant.decide.sizing import probability_of
 from sextant.decide.windows import ServingResults, Target
@@ -105,7 +106,8 @@ def size_pools(
             for profile_id, server_laws in servers_laws.items()
         }
         pool_target = replace(target, limits=limits[pool])
-        sizings[pool] = size_profiles(servers, traffic, pool_target, confidence, has_rate=False)
+        settings = SizingSettings(has_rate=False)
+        sizings[pool] = size_profiles(servers, traffic, pool_target, confidence, settings)
 
     options = []
     pairs = product(sizings["prefill"].items(), sizings["decode"].items())

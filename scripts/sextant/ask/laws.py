@@ -12,7 +12,7 @@ from sextant.ask.case import Case, read_case
 from sextant.ask.caveats import outside_warning
 from sextant.ask.forecast import fit_medians
 from sextant.ask.question import Question
-from sextant.decide.simulated_sizing import is_as_good, might
+from sextant.decide.profile_sizing import is_as_good, might
 from sextant.decide.sizing import ruled_out
 from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import GPUProfile

@@ -25,12 +25,13 @@ from sextant.capacity.answer import (
 from sextant.capacity.failure import after_failure, after_growth
 from sextant.capacity.question import CapacityQuestion, check_capacity
 from sextant.capacity.schedule import ScheduleResults, find_schedule
+from sextant.decide.profile_sizing import size_profiles
 from sextant.decide.simulated_sizing import (
     SimulatedReplica,
     Sizing,
+    SizingSettings,
     neighbours,
     simulated_server,
-    size_profiles,
 )
 from sextant.decide.windows import Judged
 from sextant.facts.startup import Startup
@@ -104,9 +105,8 @@ def _size(asked: CapacityQuestion) -> _Sized:
         )
         for profile_id, server in laws.servers.items()
     }
-    sizings = size_profiles(
-        servers, asked.sizing_traffic, asked.target, 1 - asked.risk, least=asked.terms.least
-    )
+    settings = SizingSettings(least=asked.terms.least)
+    sizings = size_profiles(servers, asked.sizing_traffic, asked.target, 1 - asked.risk, settings)
     return _Sized(asked, laws, servers, sizings)
 
 

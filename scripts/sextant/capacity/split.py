@@ -7,7 +7,8 @@ import numpy as np
 
 from sextant.base.errors import InputError
 from sextant.capacity.answer import Split, SplitPool
-from sextant.decide.simulated_sizing import SimulatedReplica, Sizing, size_profiles
+from sextant.decide.profile_sizing import size_profiles
+from sextant.decide.simulated_sizing import SimulatedReplica, Sizing, SizingSettings
 from sextant.decide.sizing import probability_of
 from sextant.decide.windows import Target
 from sextant.workload.requests import RequestStream, Traffic
@@ -66,8 +67,9 @@ def _cheapest(
     servers: Mapping[str, SimulatedReplica], traffic: Traffic, target: Target, confidence: float
 ) -> Sizing | None:
     """Return the cheapest sizing; None: no number of replicas is likely enough."""
-    sizings = size_profiles(servers, traffic, target, confidence, has_rate=False).values()
-    enough = [sizing for sizing in sizings if sizing.replicas]
+    settings = SizingSettings(has_rate=False)
+    sizings = size_profiles(servers, traffic, target, confidence, settings)
+    enough = [sizing for sizing in sizings.values() if sizing.replicas]
     return min(enough, key=lambda sizing: sizing.usd_per_hour or np.inf, default=None)
 
 

@@ -1,16 +1,14 @@
 """How many replicas a GPU profile needs, by simulation, and how certain that is."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sextant.decide.sizing import (
     MOST_REPLICAS,
-    draws_needed,
     fewest_replicas,
     largest_rate,
     probability_of,
@@ -255,132 +253,42 @@ class Sizing:
         return None if self.replicas is None else self.server.usd_per_hour(self.replicas)
 
 
-def size_profiles(
-    servers: Mapping[str, SimulatedReplica],
-    traffic: Traffic,
-    target: Target,
-    confidence: float,
-    harder: Mapping[str, Sizing] = MappingProxyType({}),
-    easier: Mapping[str, Sizing] = MappingProxyType({}),
-    *,
-    brief_draws: int = 0,
-    most_drawn: int | None = None,
-    is_best_enough: bool = False,
-    most_usd_per_hour: float = np.inf,
-    **how: Any,
-) -> dict[str, Sizing]:
-    """Return what each GPU profile needs (`size_by_simulation`, which takes `how` too).
+@dataclass(frozen=True)
+class SizingSettings:
+    """What a sizing finds, and where it stops."""
 
-    All see the same draws of law and traffic, the likeliest law first. In each of them a profile
-    needs no more replicas than one that it is at least as good as (`is_as_good`), nor than for a
-    `harder` question of no less load and no looser limits.
-
-    With `brief_draws` no more than these are taken, or as many as the confidence needs. Profiles
-    are left out of which one replica costs more than an answer of this confidence, and are without
-    `needs` where they miss the target by the likeliest law or cost more by it than such an answer,
-    or where `most_drawn` others cost less by it. Where the best answer `is_best_enough`, no more is
-    tried of a profile than may be better: no numbers that cost more, and no draws once too many
-    have failed; nor a profile that costs more than that for an `easier` question.
-    """
-    found: dict[str, Sizing] = {}
-    most_usd = np.inf
-
-    def sized(name: str, n: int, known: Sizing | None = None) -> Sizing:
-        own = servers[name].profile
-        below_usd = most_usd_per_hour
-        if is_best_enough:
-            below_usd = min(below_usd, most_usd, _last(likeliest, most_drawn) if n == 1 else np.inf)
-        worse = [each for each in found.values() if is_as_good(own, each.server.profile)]
-        worse += [harder[name]] if name in harder else []
-        asked = servers[name], traffic, target, confidence, worse
-        limits: dict[str, Any] = {**how, "most_usd_per_hour": below_usd}
-        if n > 1 and is_best_enough and min(most_usd, most_usd_per_hour) < np.inf:
-            # A draw is hard for all GPU profiles.
-            others = [*found.values(), *harder.values(), *easier.values()]
-            needs = next((each.needs for each in others if len(each.needs) == n), [0] * n)
-            limits["hardest"] = np.argsort(-np.array(needs), kind="stable").tolist()
-        return size_by_simulation(*asked, known=known, n_draws=n, **limits)
-
-    n_draws = max(each.n_draws for each in servers.values())
-    if not brief_draws:
-        for name in sorted(servers, key=lambda name: float(np.prod(might(servers[name].profile)))):
-            found[name] = sized(name, n_draws)
-        return {name: found[name] for name in servers}
-    n_few = min(max(brief_draws, draws_needed(confidence)), n_draws)
-    likeliest: dict[str, Sizing] = {}
-    least_usd = {name: each.profile.usd_per_hour for name, each in servers.items()}
-    if is_best_enough:
-        most_usd = min(filter(None, map(_drawn_usd, harder.values())), default=np.inf)
-        known_usd = {
-            name: _drawn_usd(each) or np.inf for name, each in easier.items() if each.needs
-        }
-        least_usd |= {name: usd for name, usd in known_usd.items() if name in servers}
-
-    def take_draws(below_usd: float) -> None:
-        """Take those of the profiles that cost no more than this by the likeliest law."""
-        nonlocal most_usd
-        usd = {n: of.usd_per_hour for n, of in likeliest.items() if n not in found}
-        for usd_per_hour, name in sorted((cost, name) for name, cost in usd.items() if cost):
-            if usd_per_hour <= min(below_usd, most_usd) and len(found) < (most_drawn or np.inf):
-                found[name] = sized(name, n_few, likeliest[name])
-                most_usd = min(most_usd, found[name].usd_per_hour or np.inf)
-
-    demand = traffic.drawn(0)
-
-    def about_usd(name: str) -> float:
-        bound = servers[name].bound(demand)
-        return least_usd[name] * max(demand.rate_rps / bound.rate_rps if bound else 1.0, 1.0)
-
-    for name in sorted(servers, key=about_usd if most_drawn else least_usd.__getitem__):
-        if most_drawn is None:
-            take_draws(least_usd[name])
-        if least_usd[name] <= min(most_usd, _last(likeliest, most_drawn)):
-            likeliest[name] = sized(name, 1)
-    take_draws(np.inf)
-    return {name: found.get(name, replace(each, needs=())) for name, each in likeliest.items()}
+    least: int = 1
+    """Replicas that there are in any case."""
+    has_rate: bool = True
+    """Whether the rate that each replica serves is found."""
+    most_usd_per_hour: float = np.inf
+    """The most that all replicas may cost, in USD/h: more of them are not tried."""
+    brief_draws: int = 0
+    """Draws per GPU profile, or as many as the confidence needs; 0: all draws of all profiles."""
+    most_drawn: int | None = None
+    """Of a brief sizing, how many GPU profiles are drawn, the cheapest by the likeliest law first.
+    None: any number."""
+    is_best_enough: bool = False
+    """Whether nothing is tried of a GPU profile that cannot be cheaper than the best one."""
 
 
-def _drawn_usd(sizing: Sizing) -> float | None:
-    """Return the price of what draws show to be enough."""
-    return sizing.usd_per_hour if len(sizing.needs) > 1 else None
+DEFAULT_SIZING = SizingSettings()
 
 
-def _last(likeliest: Mapping[str, Sizing], n: int | None) -> float:
-    """Return what the n-th cheapest costs, infinite where there are fewer."""
-    usd = sorted(each.usd_per_hour or np.inf for each in likeliest.values())
-    return usd[n - 1] if n is not None and len(usd) >= n else np.inf
+@dataclass(frozen=True)
+class Draws:
+    """The draws of law and traffic that a sizing takes, and what is known before they are taken."""
 
-
-def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
-    """Return whether one draw more or less that meets the target could change the cheapest answer.
-
-    That is where a profile has a number of replicas which one draw keeps from the confidence, or
-    holds there, at no more than the price of the cheapest that is surer than that.
-    """
-    ends = []
-    for sizing in sizings:
-        if (n := len(sizing.needs)) > 1:
-            needs = np.sort([*sizing.needs, np.inf])
-            is_enough = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9
-            place = int(is_enough.argmax())
-            ends.append(sizing.server.profile.usd_per_hour * needs[[max(place - 1, 0), place + 1]])
-    surest = min((high for _, high in ends), default=np.inf)
-    return any(low < high and low <= surest for low, high in ends)
-
-
-def might(profile: GPUProfile) -> np.ndarray:
-    """Return memory (GiB), bandwidth (GB/s) and TFLOPS (16 bits) of all GPUs together."""
-    gpu = profile.gpu
-    each = [gpu.memory_gib, gpu.memory_bandwidth_gb_s, gpu.dense_16bit_tflops]
-    return profile.n_gpus * np.array(each)
-
-
-def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
-    """Return whether a profile has no fewer GPUs, each of no less memory, bandwidth and FLOPS."""
-    n = profile.n_gpus
-    of_other = other.n_gpus
-    is_enough = n >= of_other and bool((might(profile) / n >= might(other) / of_other).all())
-    return is_enough and profile.gpu.kind == other.gpu.kind
+    n: int | None = None
+    """How many draws; None: all that the server has."""
+    earlier: Sizing | None = None
+    """What fewer draws gave."""
+    worse: Sequence[Sizing] = ()
+    """Sizings of profiles that this one is at least as good as. They count where the most likely
+    law of this one needs no more than theirs: a small LLM may be slower on more GPUs."""
+    hardest: Sequence[int] = ()
+    """The order of the draws, the hardest first. With an order, drawing stops once too many have
+    no number of replicas for the confidence."""
 
 
 def size_by_simulation(
@@ -388,83 +296,108 @@ def size_by_simulation(
     traffic: Traffic,
     target: Target,
     confidence: float,
-    worse: Sequence[Sizing] = (),
-    *,
-    least: int = 1,
-    most_usd_per_hour: float = np.inf,
-    has_rate: bool = True,
-    n_draws: int | None = None,
-    known: Sizing | None = None,
-    hardest: Sequence[int] = (),
+    settings: SizingSettings = DEFAULT_SIZING,
+    draws: Draws = Draws(),
 ) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
 
     Each draw of the law has its own day of the traffic (`Traffic.drawn`). Bisection finds its
-    fewest replicas; the draws that need no more give the probability (`probability_of`).
-
-    `worse` are profiles that this one is at least as good as; they count where its most likely law
-    needs no more than theirs: a small LLM may be slower on more GPUs. There are `least` replicas in
-    any case; more than `most_usd_per_hour` pays for are not tried, and count as none. With
-    `has_rate` the rate that each replica serves is found. `n_draws` are taken, all that the server
-    has by default; `known` is what fewer draws gave. With an order of draws, the `hardest` first,
-    drawing stops once too many have no number for this probability; then `needs` is empty.
+    fewest replicas; the draws that need no more give the probability (`probability_of`). Where
+    `Draws.hardest` stops the drawing, `needs` is empty.
     """
-    n_draws = n_draws or server.n_draws
-    if known is not None and not known.needs:
-        return known
-    demand = traffic.drawn(0)
-    affordable = int(min(most_usd_per_hour / server.profile.usd_per_hour + 1e-9, MOST_REPLICAS))
-    if known is None:
-        alone, e2e_s = server.judge_alone(demand, target)
-        shares = alone.n_failed / np.maximum(alone.n_requests, 1)
-        n_failed = int(alone.n_failed.sum())
-        n_requests = int(alone.n_requests.sum())
-        ratios = alone.worst_ratio(target)
-        sizing = Sizing(server, "meets", ratios, n_failed, float(shares.max()))
-        if alone.n_missed or n_failed == n_requests:  # no number of replicas is enough
-            is_refused = n_failed == n_requests or n_failed > target.max_failed * n_requests
-            return replace(sizing, status="refused" if is_refused else "too_slow")
-        bound = server.bound(demand)
-        served_rps = bound.rate_rps if bound else 1 / e2e_s
-        start = max(int(np.ceil(demand.rate_rps / served_rps)), 1)
-        if start > min(MOST_REPLICAS, _HOPELESS * affordable):
-            return replace(sizing, status="too_many", rate_rps=served_rps, binds="limits")
-        first = _need(server, traffic, target, start, affordable, np.inf, 0)
-        if has_rate and np.isfinite(first):
-            found = rate_at_slo(server, demand, target, demand.rate_rps, int(first))
-            rate = (found or demand.rate_rps) / first
-            binds = "limits"
-            if bound is not None and bound.rate_rps < rate:
-                rate, binds = bound
-            sizing = replace(sizing, rate_rps=rate, binds=binds)
-        done = [first]
+    if draws.earlier is None:
+        sizing, start = _size_likeliest(server, traffic, target, settings)
     else:
-        sizing = known
-        done = [*known.needs]
-        start = int(min(done)) if np.isfinite(done).any() else 1
-    most = np.full(n_draws, np.inf)
-    for each in worse:
-        if each.needs and done[0] <= each.needs[0]:
-            own = np.array(each.needs[:n_draws])
-            most[: len(own)] = np.minimum(most[: len(own)], own)
-    start = int(done[0]) if np.isfinite(done[0]) else start
-    need = partial(_need, server, traffic, target, start, affordable)
-    rest = [draw for draw in hardest or range(n_draws) if draw >= len(done)]
-    most_failed = n_draws - np.ceil(confidence * (n_draws + 1) - 0.5 - 1e-9) if hardest else n_draws
-    every = np.concatenate([done, np.full(len(rest), np.nan)])
-    while rest:
-        ahead, rest = (rest[:_AT_ONCE], rest[_AT_ONCE:]) if hardest else (rest, [])
-        every[ahead] = on_threads(need, most[ahead].tolist(), ahead)
-        if np.isinf(every).sum() > most_failed:
-            return replace(sizing, status="unsure", needs=(), replicas=None)
-    needs = [each if np.isinf(each) else int(each) for each in every]
+        sizing = draws.earlier
+        start = int(min(sizing.needs)) if np.isfinite(sizing.needs).any() else 1
+    if not sizing.needs:
+        return sizing
+
+    start = int(sizing.needs[0]) if np.isfinite(sizing.needs[0]) else start
+    need = partial(_need, server, traffic, target, start, _affordable(server, settings))
+    needs = _take_draws(need, sizing.needs, draws.n or server.n_draws, confidence, draws)
+    if needs is None:
+        return replace(sizing, status="unsure", needs=(), replicas=None)
+
     sizing = replace(sizing, needs=needs)
     n = len(needs)
     is_sure = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9 if n > 1 else [True]
     enough = np.where(is_sure, np.sort(needs), np.inf).min()
     if not np.isfinite(enough):
         return replace(sizing, status="unsure", replicas=None)
-    return replace(sizing, status="meets", replicas=max(int(enough), least))
+    return replace(sizing, status="meets", replicas=max(int(enough), settings.least))
+
+
+def _affordable(server: SimulatedReplica, settings: SizingSettings) -> int:
+    """Return the most replicas that are tried."""
+    most = settings.most_usd_per_hour / server.profile.usd_per_hour + 1e-9
+    return int(min(most, MOST_REPLICAS))
+
+
+def _size_likeliest(
+    server: SimulatedReplica, traffic: Traffic, target: Target, settings: SizingSettings
+) -> tuple[Sizing, int]:
+    """Return what the most likely law needs, and the first guess of the replicas.
+
+    `needs` of the sizing is empty where no number of replicas is enough, or too many would be.
+    """
+    demand = traffic.drawn(0)
+    affordable = _affordable(server, settings)
+    alone, e2e_s = server.judge_alone(demand, target)
+    shares = alone.n_failed / np.maximum(alone.n_requests, 1)
+    n_failed = int(alone.n_failed.sum())
+    n_requests = int(alone.n_requests.sum())
+    ratios = alone.worst_ratio(target)
+    sizing = Sizing(server, "meets", ratios, n_failed, float(shares.max()))
+    if alone.n_missed or n_failed == n_requests:  # no number of replicas is enough
+        is_refused = n_failed == n_requests or n_failed > target.max_failed * n_requests
+        return replace(sizing, status="refused" if is_refused else "too_slow"), 1
+
+    bound = server.bound(demand)
+    served_rps = bound.rate_rps if bound else 1 / e2e_s
+    start = max(int(np.ceil(demand.rate_rps / served_rps)), 1)
+    if start > min(MOST_REPLICAS, _HOPELESS * affordable):
+        return replace(sizing, status="too_many", rate_rps=served_rps, binds="limits"), start
+
+    first = _need(server, traffic, target, start, affordable, np.inf, 0)
+    if settings.has_rate and np.isfinite(first):
+        total_rps = rate_at_slo(server, demand, target, demand.rate_rps, int(first))
+        rate = (total_rps or demand.rate_rps) / first
+        binds = "limits"
+        if bound is not None and bound.rate_rps < rate:
+            rate, binds = bound
+        sizing = replace(sizing, rate_rps=rate, binds=binds)
+    return replace(sizing, needs=[first]), start
+
+
+def _take_draws(
+    need: Callable[[float, int], float],
+    taken: Sequence[float],
+    n_draws: int,
+    confidence: float,
+    draws: Draws,
+) -> list[float] | None:
+    """Return the fewest replicas in each draw; None where too many draws have no number.
+
+    `need` returns them for a number that is enough and a draw; `taken` are those of the first
+    draws.
+    """
+    most = np.full(n_draws, np.inf)
+    for worse in draws.worse:
+        if worse.needs and taken[0] <= worse.needs[0]:
+            enough = np.array(worse.needs[:n_draws])
+            most[: len(enough)] = np.minimum(most[: len(enough)], enough)
+
+    hardest = draws.hardest
+    rest = [draw for draw in hardest or range(n_draws) if draw >= len(taken)]
+    most_failed = n_draws - np.ceil(confidence * (n_draws + 1) - 0.5 - 1e-9) if hardest else n_draws
+    needs = np.concatenate([taken, np.full(len(rest), np.nan)])
+    while rest:
+        ahead, rest = (rest[:_AT_ONCE], rest[_AT_ONCE:]) if hardest else (rest, [])
+        needs[ahead] = on_threads(need, most[ahead].tolist(), ahead)
+        if np.isinf(needs).sum() > most_failed:
+            return None
+    return [replicas if np.isinf(replicas) else int(replicas) for replicas in needs]
 
 
 def _need(

@@ -11,13 +11,13 @@ from sextant.ask.forecast import fit_medians
 from sextant.ask.laws import Settings, server_laws
 from sextant.base.errors import InputError
 from sextant.decide.decision import SAFE
+from sextant.decide.profile_sizing import is_near, size_profiles
 from sextant.decide.simulated_sizing import (
     SimulatedReplica,
     Sizing,
-    is_near,
+    SizingSettings,
     rate_at_slo,
     simulated_server,
-    size_profiles,
 )
 from sextant.decide.sizing import draws_needed
 from sextant.decide.windows import Target, judge_windows
@@ -118,18 +118,21 @@ class RateSizer:
         earlier = reversed(self.sizings.items()) if is_brief else ()
         harder = (sizings for (other, _), sizings in earlier if is_harder(other, slo))
         easier = (sizings for (other, _), sizings in self.sizings.items() if is_harder(slo, other))
+        settings = SizingSettings(
+            has_rate=False,
+            most_usd_per_hour=self.most_usd_per_hour or np.inf,
+            brief_draws=1 + N_DRAWS if is_brief or self.most_usd_per_hour is not None else 0,
+            most_drawn=self.most_drawn,
+            is_best_enough=is_best_enough or self.most_drawn is not None,
+        )
         self.sizings[slo, is_brief] = size_profiles(
             self.servers,
             self.traffic_of(slo),
             target_of(slo),
             self.confidence,
+            settings,
             next(harder, {}),
             next(easier, {}) if is_brief else {},
-            is_best_enough=is_best_enough or self.most_drawn is not None,
-            brief_draws=1 + N_DRAWS if is_brief or self.most_usd_per_hour is not None else 0,
-            most_drawn=self.most_drawn,
-            most_usd_per_hour=self.most_usd_per_hour or np.inf,
-            has_rate=False,
         )
         return self.sizings[slo, is_brief]
 
@@ -165,7 +168,7 @@ class RateSizer:
         return replace(self.traffic, rate_rps=slo.load, _streams={})
 
     def is_near(self, slo: SLO) -> bool:
-        """Return whether further draws could change the answer (`simulated_sizing.is_near`)."""
+        """Return whether further draws could change the answer (`profile_sizing.is_near`)."""
         return is_near([*self.sizings[slo, False].values()], self.confidence)
 
     @property
