@@ -77,7 +77,7 @@ lint: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
-	$(BIN)/pytest --quiet tests/unit/test_docs.py tests/unit/test_environment.py
+	$(BIN)/pytest --quiet tests/unit/project/test_docs.py tests/unit/project/test_environment.py
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .

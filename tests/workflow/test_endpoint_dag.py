@@ -8,7 +8,7 @@ import pytest
 from project import Project
 from stub_server import StubServer, answer_endpoint
 
-# At full size what tests/unit/test_endpoint.py shows.
+# At full size what tests/unit/bench/test_endpoint.py shows.
 pytestmark = pytest.mark.slow
 KEY = "sk-0123456789abcdefghij"
 

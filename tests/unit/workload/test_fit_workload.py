@@ -18,7 +18,7 @@ from sextant.workload.published import load_request_model
 from sextant.workload.request_model import LengthCaps
 from sextant.workload.trace_arrivals import fitted_arrivals, load_arrivals
 
-RESOURCES = Path(__file__).parents[2] / "resources"
+RESOURCES = Path(__file__).parents[3] / "resources"
 SHIPPED = RESOURCES / "workloads" / "azure-2023-conv"
 SAMPLE = RESOURCES / "traces" / "azure-2023-conv-sample.csv"
 FILES = ("requests.parquet", "arrivals.json", "validation.json")

@@ -55,7 +55,7 @@ def place(monkeypatch) -> Iterator[Path]:
 
 
 def start_job(folder: Path, **changes: object) -> subprocess.Popen:
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     given = json.dumps({"levels": [1, 2, 3], "duration_s": 1.0} | changes)
     return subprocess.Popen(
         [sys.executable, "-c", JOB, str(Path(__file__).parent), str(folder), given],

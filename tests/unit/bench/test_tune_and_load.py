@@ -162,7 +162,7 @@ JOB = """
 import sys
 from pathlib import Path
 tests = Path(sys.argv[1])
-sys.path[:0] = [str(tests), str(tests / "unit")]
+sys.path[:0] = [str(tests), str(tests / "unit" / "bench")]
 from test_tune_and_load import tune_with_a_real_limit
 print(tune_with_a_real_limit(Path(sys.argv[2])), flush=True)
 """
@@ -170,7 +170,7 @@ print(tune_with_a_real_limit(Path(sys.argv[2])), flush=True)
 
 def test_a_job_that_is_killed_after_two_probes_goes_on_with_the_third(path, monkeypatch):
     monkeypatch.setenv("FAKE_KV_BYTES", str(TOKEN_BYTES))
-    command = [sys.executable, "-c", JOB, str(Path(__file__).parents[1]), str(path)]
+    command = [sys.executable, "-c", JOB, str(Path(__file__).parents[2]), str(path)]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not path.exists() or len(path.read_text().splitlines()) < 2:

@@ -268,7 +268,7 @@ with VLLMServer(GPU, SETTINGS, Path(sys.argv[2])) as server:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_its_owner(tmp_path, number):
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, __file__, str(tmp_path / "server.log")],
         stdout=subprocess.PIPE,

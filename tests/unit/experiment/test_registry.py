@@ -12,7 +12,7 @@ import pytest
 from sextant.base.errors import InputError
 from sextant.experiment.downloads import Dataset, download, load_registry
 
-SHIPPED = Path(__file__).parents[2] / "resources" / "registry.csv"
+SHIPPED = Path(__file__).parents[3] / "resources" / "registry.csv"
 HEADER = "dataset_id,version,url,sha256,licence,mirror_path,citation"
 CONTENT = b"a,b\n1,2\n"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
