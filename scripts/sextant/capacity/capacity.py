@@ -63,18 +63,20 @@ class _Sized:
         return self.asked.terms.startup(self.laws.case.llm)
 
 
-def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> CapacityAnswer:
+def answer_capacity(
+    capacity_question: CapacityQuestion, notes: Sequence[str] = ()
+) -> CapacityAnswer:
     """Return the fewest replicas on each GPU profile that meet an SLO under this traffic.
 
     Args:
-        asked: the question.
+        capacity_question: the question.
         notes: come before the answer's own warnings.
 
     Raises:
         InputError: an option is wrong, or the measurements cannot answer.
     """
-    check_capacity(asked)
-    sized = _size(asked)
+    check_capacity(capacity_question)
+    sized = _size(capacity_question)
     outcomes = _ranked_outcomes(sized)
     best = outcomes[0]
     if not best.replicas:
@@ -82,32 +84,40 @@ def answer_capacity(asked: CapacityQuestion, notes: Sequence[str] = ()) -> Capac
 
     sizing = sized.sizings[best.gpu_profile_id]
     findings = _findings(sized, sizing)
-    if asked.question.speculative:
+    if capacity_question.question.speculative:
         schedule = _with_drafts(sized, sizing, findings.schedule)
         best_draft = schedule.busiest_draft.draft_tokens if schedule.busiest_draft else 0
-        if asked.question.draft_tokens is None and best_draft not in (0, 1):
-            longer = replace(asked.question, draft_tokens=best_draft)
-            return answer_capacity(replace(asked, question=longer), notes)
+        if capacity_question.question.draft_tokens is None and best_draft not in (0, 1):
+            longer = replace(capacity_question.question, draft_tokens=best_draft)
+            return answer_capacity(replace(capacity_question, question=longer), notes)
         findings = replace(findings, schedule=schedule)
     return _answer(sized, outcomes, findings, notes)
 
 
-def _size(asked: CapacityQuestion) -> _Sized:
+def _size(capacity_question: CapacityQuestion) -> _Sized:
     """Size each GPU profile that can serve the LLM."""
-    laws = find_laws(asked.question, asked.settings, asked.n_draws)
+    laws = find_laws(
+        capacity_question.question, capacity_question.settings, capacity_question.n_draws
+    )
     servers = {
         profile_id: simulated_server(
             laws.case.gpu_profiles[profile_id],
             server.schedulers,
             server.laws,
-            asked.question.prefix_hit_rate,
-            asked.router,
+            capacity_question.question.prefix_hit_rate,
+            capacity_question.router,
         )
         for profile_id, server in laws.servers.items()
     }
-    settings = SizingSettings(least=asked.terms.least)
-    sizings = size_profiles(servers, asked.sizing_traffic, asked.target, 1 - asked.risk, settings)
-    return _Sized(asked, laws, servers, sizings)
+    settings = SizingSettings(least=capacity_question.terms.least)
+    sizings = size_profiles(
+        servers,
+        capacity_question.sizing_traffic,
+        capacity_question.target,
+        1 - capacity_question.risk,
+        settings,
+    )
+    return _Sized(capacity_question, laws, servers, sizings)
 
 
 def _ranked_outcomes(sized: _Sized) -> list[CapacityOutcome]:
@@ -171,40 +181,46 @@ def _findings(sized: _Sized, sizing: Sizing) -> CapacityFindings:
 
     Law and traffic are those of one draw: the one that needs these replicas.
     """
-    asked = sized.asked
-    target = asked.target
-    requests = asked.traffic.drawn(sizing.draw)
+    capacity_question = sized.asked
+    target = capacity_question.target
+    requests = capacity_question.traffic.drawn(sizing.draw)
     fixed = sizing.server.judge(requests, sizing.count, target, sizing.draw)
-    scheduled = find_schedule(sizing, requests, target, asked.terms, sized.startup)
+    scheduled = find_schedule(sizing, requests, target, capacity_question.terms, sized.startup)
     findings = CapacityFindings(
         fixed=WindowsSummary.of(fixed, target),
-        neighbours=_neighbours(asked, sizing),
+        neighbours=_neighbours(capacity_question, sizing),
         failure=after_failure(sizing, requests, target, sized.startup.median_s),
         growth=after_growth(sizing, requests, target),
         schedule=scheduled.schedule,
-        timeline=_timeline(asked, sizing, requests, fixed, scheduled),
+        timeline=_timeline(capacity_question, sizing, requests, fixed, scheduled),
         pools=_separate_pools(sized),
-        are_pools_asked=asked.is_disaggregated,
+        are_pools_asked=capacity_question.is_disaggregated,
     )
-    if asked.has_policy:
+    if capacity_question.has_policy:
         from sextant.capacity.scaling import compare_policies  # few questions have one
 
         llm_id = sized.laws.case.llm_id
-        comparison = compare_policies(llm_id, sizing, asked, sized.startup, findings)
+        comparison = compare_policies(llm_id, sizing, capacity_question, sized.startup, findings)
         findings = replace(findings, scaling=comparison)
-    if asked.split_tokens is not None:
+    if capacity_question.split_tokens is not None:
         from sextant.capacity.split import size_split  # few questions split
 
-        split = size_split(sized.servers, asked.traffic, asked.split_tokens, target, 1 - asked.risk)
+        split = size_split(
+            sized.servers,
+            capacity_question.traffic,
+            capacity_question.split_tokens,
+            target,
+            1 - capacity_question.risk,
+        )
         findings = replace(findings, split=split)
     return findings
 
 
-def _neighbours(asked: CapacityQuestion, sizing: Sizing) -> list[Neighbour]:
+def _neighbours(capacity_question: CapacityQuestion, sizing: Sizing) -> list[Neighbour]:
     """Return the results of one replica fewer, the answer's number, and one more."""
-    requests = asked.sizing_traffic.drawn(sizing.draw)
+    requests = capacity_question.sizing_traffic.drawn(sizing.draw)
     rows = []
-    for row in neighbours(sizing, requests, asked.target):
+    for row in neighbours(sizing, requests, capacity_question.target):
         names = ("replicas", "usd_per_hour", "probability_met")
         windows = WindowsSummary(
             **{name: value for name, value in row.items() if name not in names}
@@ -216,7 +232,7 @@ def _neighbours(asked: CapacityQuestion, sizing: Sizing) -> list[Neighbour]:
 
 
 def _timeline(
-    asked: CapacityQuestion,
+    capacity_question: CapacityQuestion,
     sizing: Sizing,
     requests: RequestStream,
     fixed: Judged,
@@ -234,9 +250,9 @@ def _timeline(
     return Timeline(
         bucket_s=bucket_s,
         request_rate_rps=rates,
-        window_s=asked.target.window_s or duration_s,
+        window_s=capacity_question.target.window_s or duration_s,
         replicas=sizing.count,
-        slot_s=asked.terms.slot_s,
+        slot_s=capacity_question.terms.slot_s,
         scheduled_replicas=scheduled.schedule.replicas,
         fixed=WindowCurves.of(fixed),
         scheduled=WindowCurves.of(scheduled.judged),
@@ -245,15 +261,17 @@ def _timeline(
 
 def _separate_pools(sized: _Sized) -> PoolsOption | None:
     """Return prefill and decode on separate replicas, where they are asked for."""
-    asked = sized.asked
-    if not asked.is_disaggregated:
+    capacity_question = sized.asked
+    if not capacity_question.is_disaggregated:
         return None
     return size_pools(
         sized.laws.case,
-        lambda case: server_laws(case, asked.settings, asked.n_draws, sized.laws.model)[0],
-        asked.sizing_traffic,
-        asked.target,
-        1 - asked.risk,
+        lambda case: server_laws(
+            case, capacity_question.settings, capacity_question.n_draws, sized.laws.model
+        )[0],
+        capacity_question.sizing_traffic,
+        capacity_question.target,
+        1 - capacity_question.risk,
     )
 
 
@@ -283,20 +301,20 @@ def _answer(
     findings: CapacityFindings | None,
     notes: Sequence[str],
 ) -> CapacityAnswer:
-    asked = sized.asked
+    capacity_question = sized.asked
     case = sized.laws.case
     chosen = outcomes[0].option
-    if findings is not None and asked.is_disaggregated:
+    if findings is not None and capacity_question.is_disaggregated:
         notes = [pools_note(findings.pools, chosen), *notes]
     return CapacityAnswer(
         llm_id=case.llm_id,
         basis="simulated",
         chosen=chosen,
         alternatives=outcomes,
-        slo=asked.question.slo,
-        target=asked.target,
+        slo=capacity_question.question.slo,
+        target=capacity_question.target,
         requests=sized.requests,
-        risk=asked.risk,
+        risk=capacity_question.risk,
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
         warnings=[*notes, *sized.laws.warnings, *_warnings(sized)],
@@ -330,9 +348,13 @@ def _api_comparison(
 
 def _warnings(sized: _Sized) -> list[str]:
     """Return what to know of the traffic, and of what was not simulated."""
-    asked = sized.asked
+    capacity_question = sized.asked
     requests = sized.requests
-    has_caching = None if asked.question.prefix_hit_rate else asked.settings.has_prefix_caching
+    has_caching = (
+        None
+        if capacity_question.question.prefix_hit_rate
+        else capacity_question.settings.has_prefix_caching
+    )
     warnings = demand_notes(requests, has_caching)
     if requests.origin.n_requests is not None:
         warnings.append(
@@ -347,12 +369,15 @@ def _warnings(sized: _Sized) -> list[str]:
             "are left out: their lengths are not known. "
             f"`--traffic {requests.origin.factor * (1 + n_failed / n_ok):.4g}` counts them."
         )
-    if asked.target.window_s and requests.duration_s < 2 * asked.target.window_s:
+    if (
+        capacity_question.target.window_s
+        and requests.duration_s < 2 * capacity_question.target.window_s
+    ):
         warnings.append(
             f"The traffic lasts {requests.duration_s:.0f} s, which is one window: the answer does "
             "not hold for other hours."
         )
-    if not asked.n_draws:
+    if not capacity_question.n_draws:
         warnings.append(
             "The answer is that of the likeliest law of a step alone (--draws 0): it has no "
             "probability."

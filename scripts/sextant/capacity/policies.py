@@ -73,8 +73,8 @@ def read_policy(path: Path) -> ScalingPolicy:
 def _sections(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield all keys that have keys below them, at any depth."""
     if isinstance(content, list):
-        for each in content:
-            yield from _sections(each)
+        for item in content:
+            yield from _sections(item)
     elif isinstance(content, dict):
         for key, value in content.items():
             if isinstance(value, dict):
@@ -122,12 +122,12 @@ class _Manifest:
         """Return a number, which may be a quantity of Kubernetes, e.g. 500m."""
         value = self.fields.get(name, default)
         match = _QUANTITY.fullmatch(str(value))
-        found = float(match[1]) * {"m": 1e-3, "k": 1e3, "": 1.0}[match[2]] if match else -1.0
-        if found < least or (is_whole and found % 1):
+        number = float(match[1]) * {"m": 1e-3, "k": 1e3, "": 1.0}[match[2]] if match else -1.0
+        if number < least or (is_whole and number % 1):
             wanted = f"a {'whole ' * is_whole}number from {least:g} on"
             problem = "missing" if value is None else f"{value} is not {wanted}"
             raise self.wrong(problem, name, f"give {wanted}")
-        return found
+        return number
 
     def replicas(
         self, least: str, most: str, usual: tuple[int, int | None], fewest: int = 0
@@ -229,30 +229,31 @@ class _Manifest:
             if kind not in ("Pods", "Percent"):
                 raise self.wrong(f"{kind} is unknown", f"{name}.policies", "use Pods or Percent")
             sizes = (
-                row.number(each, None, 1, is_whole=True) for each in ("value", "periodSeconds")
+                row.number(field_name, None, 1, is_whole=True)
+                for field_name in ("value", "periodSeconds")
             )
             steps.append(Step(kind, *sizes))
         select = of.fields.get("selectPolicy", "Max")
         if select not in ("Max", "Min", "Disabled"):
             raise self.wrong(f"{select} is unknown", "selectPolicy", "use Max, Min or Disabled")
-        name, usual_s = "stabilizationWindowSeconds", usual.stabilization_s
-        stabilization_s = of.number(name, usual_s, is_whole=True)
+        usual_s = usual.stabilization_s
+        stabilization_s = of.number("stabilizationWindowSeconds", usual_s, is_whole=True)
         return Direction(stabilization_s, tuple(steps) or usual.steps, select)
 
     def _trigger(self, query: Any, target: float, is_average: bool) -> Trigger:
         """Return what a query of Prometheus, or a metric's name, reads of vLLM."""
         text = re.sub(r"\{[^}]*\}", "", str(query))
-        found = [metric for name, (metric, _) in METRICS.items() if name in text]
-        is_sum = "requests_waiting" in found and "requests_running" in found
+        metrics = [metric for name, (metric, _) in METRICS.items() if name in text]
+        is_sum = "requests_waiting" in metrics and "requests_running" in metrics
         # What is neither a metric, a function that is followed, nor a group, changes the value.
         rest = re.sub(r"\[[0-9]+[smh]\]|\b(by|without)\s*\([^)]*\)|vllm[:_]\w+", " ", text)
         rest = re.sub(r"histogram_quantile\(\s*[0-9.]+\s*,", " ", rest)
         rest = re.sub(r"\b(sum|avg|max|rate)\b|[\s(),]", "", rest)
-        if (len(found) != 1 and not is_sum) or rest != "+" * is_sum:
+        if (len(metrics) != 1 and not is_sum) or rest != "+" * is_sum:
             names = ", ".join(f"vllm:{name}" for name in METRICS)
             fix = f"use one of {names}, or running + waiting; or give replicas over time as .csv"
             raise self.wrong(f"{query!r} is not simulated", "query, metric", fix)
-        metric: Metric = "requests_in_flight" if is_sum else found[0]
+        metric: Metric = "requests_in_flight" if is_sum else metrics[0]
         window = re.search(r"\[([0-9]+)([smh])\]", text)
         window_s = float(window[1]) * _UNITS_S[window[2]] if window else 0.0
         if metric in ("ttft_s", "throughput_tok_s", "request_rate_rps"):
@@ -271,14 +272,14 @@ def manifest(policy: Reactive, llm_id: str) -> dict[str, Any]:
     triggers = [
         {
             "type": "prometheus",
-            "metricType": "AverageValue" if each.is_average else "Value",
+            "metricType": "AverageValue" if trigger.is_average else "Value",
             "metadata": {
                 "serverAddress": _PROMETHEUS,
-                "query": queries[each.metric],
-                "threshold": f"{each.target:.4g}",
+                "query": queries[trigger.metric],
+                "threshold": f"{trigger.target:.4g}",
             },
         }
-        for each in policy.triggers
+        for trigger in policy.triggers
     ]
     name = re.sub(r"[^a-z0-9]+", "-", llm_id.lower()).strip("-")
     spec = {

@@ -67,14 +67,20 @@ class CapacityQuestion:
         return self.policy is not None or self.attainment is not None
 
 
-def check_capacity(asked: CapacityQuestion) -> None:
+def check_capacity(capacity_question: CapacityQuestion) -> None:
     """Raise InputError where the draws cannot show the risk, or the traffic is too long."""
-    least_draws = draws_needed(1 - asked.risk) - 1  # the likeliest law is one more
-    if 0 < asked.n_draws < least_draws:
-        problem = f"{asked.n_draws} draws cannot show a risk of {asked.risk:g}"
+    least_draws = draws_needed(1 - capacity_question.risk) - 1  # the likeliest law is one more
+    if 0 < capacity_question.n_draws < least_draws:
+        problem = (
+            f"{capacity_question.n_draws} draws cannot show a risk of {capacity_question.risk:g}"
+        )
         raise InputError(problem, field="--draws", fix=f"give --draws {least_draws} or more")
-    requests = asked.traffic.drawn(0)
-    needs_all = asked.has_policy or asked.split_tokens is not None or asked.is_disaggregated
+    requests = capacity_question.traffic.drawn(0)
+    needs_all = (
+        capacity_question.has_policy
+        or capacity_question.split_tokens is not None
+        or capacity_question.is_disaggregated
+    )
     if needs_all and requests.origin.n_requests is not None:
         problem = f"only {requests.n:,} of {requests.origin.n_requests:,} requests are simulated"
         fix = "give a shorter trace: policies and two pools are followed from request to request"

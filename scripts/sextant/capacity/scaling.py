@@ -38,7 +38,7 @@ _N_WORST = 5
 def compare_policies(
     llm_id: str,
     sizing: Sizing,
-    asked: CapacityQuestion,
+    capacity_question: CapacityQuestion,
     startup: Startup,
     findings: CapacityFindings,
 ) -> ScalingComparison:
@@ -47,19 +47,23 @@ def compare_policies(
     Args:
         llm_id: the LLM's name.
         sizing: the answer.
-        asked: its question, with a policy or an attainment to tune one for.
+        capacity_question: its question, with a policy or an attainment to tune one for.
         startup: how long a replica takes to start.
         findings: the answer's results of replicas that stay, and its schedule.
     """
-    requests = asked.traffic.drawn(sizing.draw)
-    window_terms = asked.terms._replace(slot_s=asked.target.window_s or WINDOW_S)
+    requests = capacity_question.traffic.drawn(sizing.draw)
+    window_terms = capacity_question.terms._replace(
+        slot_s=capacity_question.target.window_s or WINDOW_S
+    )
     foresight = find_schedule(
-        sizing, requests, asked.target, window_terms, startup, has_labels=False
+        sizing, requests, capacity_question.target, window_terms, startup, has_labels=False
     ).schedule
-    follower = _Follower(sizing, asked, startup, foresight.replicas[0])
-    policies = [("policy", asked.policy)] if asked.policy is not None else []
+    follower = _Follower(sizing, capacity_question, startup, foresight.replicas[0])
+    policies = (
+        [("policy", capacity_question.policy)] if capacity_question.policy is not None else []
+    )
     tuned_manifest = None
-    if asked.attainment is not None:
+    if capacity_question.attainment is not None:
         tuned = follower.tune(foresight)
         policies.append(("tuned", tuned.policy))
         if tuned.is_enough:
@@ -76,7 +80,7 @@ def compare_policies(
     for name, policy in policies:
         followed, *others = follower.in_draws(policy)
         costs.append(costing.cost(name, followed.replica_hours, followed.judged.n_missed, others))
-        worst = _worst_minutes(followed, asked, policy)
+        worst = _worst_minutes(followed, capacity_question, policy)
         timeline = _policy_timeline(followed)
     costs.append(costing.cost("foresight", foresight.replica_hours, foresight.n_windows_missed))
     return ScalingComparison(
@@ -84,7 +88,7 @@ def compare_policies(
         n_windows=n_windows,
         initial=foresight.replicas[0],
         manifest=tuned_manifest,
-        asked_attainment=asked.attainment,
+        asked_attainment=capacity_question.attainment,
         worst=worst,
         timeline=timeline,
         n_gpus=sizing.server.profile.n_gpus,
@@ -173,7 +177,9 @@ class _Follower:
         """Return the policy in the draw of the answer, then in others."""
         draw = self.sizing.draw
         others = [other for other in range(self.sizing.server.n_draws) if other != draw]
-        return on_threads(lambda each: self.follow(policy, each), [draw, *others[:N_DRAWS]])
+        return on_threads(
+            lambda followed_draw: self.follow(policy, followed_draw), [draw, *others[:N_DRAWS]]
+        )
 
     def follow(self, policy: ScalingPolicy, draw: int) -> _Followed:
         """Simulate a policy in one draw of law and traffic."""
@@ -246,10 +252,10 @@ def _policy_timeline(followed: _Followed) -> PolicyTimeline:
 
 
 def _worst_minutes(
-    followed: _Followed, asked: CapacityQuestion, policy: ScalingPolicy
+    followed: _Followed, capacity_question: CapacityQuestion, policy: ScalingPolicy
 ) -> list[WorstMinute]:
     """Return the minutes with the most requests beyond a limit, in the order of time."""
-    is_bad = ~are_good(followed.results, asked.target)
+    is_bad = ~are_good(followed.results, capacity_question.target)
     minutes = (followed.results.arrival_s // MINUTE_S).astype(int)
     n_bad = np.bincount(minutes, is_bad)
     n_requests = np.bincount(minutes)

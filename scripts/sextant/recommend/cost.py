@@ -224,9 +224,9 @@ def energy_by_profile(
     )[["gpu_profile_id", "users", "llm_id"]]
     X = case.asked_rows(forecast.model, keys, case.gpu_profiles)
     itl_ms = forecast.draw(X).samples_ms[..., 1]
-    asked = keys.assign(**case.serving.columns())
+    replicas = keys.assign(**case.serving.columns())
     facts = frame.FactTables(case.llms, case.gpu_profiles)
-    rows = frame_rows(law.predict(asked, facts, itl_ms, SEED))
+    rows = frame_rows(law.predict(replicas, facts, itl_ms, SEED))
     return {
         profile_id: EnergyPerToken(*(row[name] for name in JOULES))
         for profile_id, row in zip(users_by_profile, rows, strict=True)

@@ -128,8 +128,8 @@ def _drafting_gains(decision: _Decision, fitted: Fitted) -> list[DraftGain]:
     case = decision.weighing.case
     if not case.question.speculative:
         return []
-    place = decision.place
-    return drafting_gains(case, fitted.model, place.gpu_profile_id, place.users)
+    operating_point = decision.place
+    return drafting_gains(case, fitted.model, operating_point.gpu_profile_id, operating_point.users)
 
 
 def _answer(

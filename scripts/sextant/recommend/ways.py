@@ -112,7 +112,9 @@ def can_run(gpu_profile: GPUProfile, way: Way) -> bool:
     return all(needed.get(way.changes.get(name, ""), 1) for name in ("dtype", "kv_dtype"))
 
 
-def other_ways(weighing: Weighing, fitted: Fitted, chosen: Option, place: Place) -> list[WayOption]:
+def other_ways(
+    weighing: Weighing, fitted: Fitted, chosen: Option, operating_point: Place
+) -> list[WayOption]:
     """Return the ways to serve that are cheaper than the answer, or likelier where it is unsure.
 
     Cheapest first. Two ways together only where they are cheaper than the cheapest alone.
@@ -121,7 +123,7 @@ def other_ways(weighing: Weighing, fitted: Fitted, chosen: Option, place: Place)
         weighing: what the answer was weighed by.
         fitted: its predictor.
         chosen: the recommended option.
-        place: where drafts are compared.
+        operating_point: where drafts are compared.
     """
     case = weighing.case
     search = _WaySearch(weighing, fitted, chosen)
@@ -132,7 +134,9 @@ def other_ways(weighing: Weighing, fitted: Fitted, chosen: Option, place: Place)
 
     ways = ways_of(case.stated, case.configured_llm)
     if case.question.speculative is None:
-        gains = drafting_gains(case, fitted.model, place.gpu_profile_id, place.users)
+        gains = drafting_gains(
+            case, fitted.model, operating_point.gpu_profile_id, operating_point.users
+        )
         if gains and gains[0].probability_gain > FAIR:
             ways.append(speculation_way(gains[0].draft_tokens))
 

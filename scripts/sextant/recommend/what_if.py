@@ -57,19 +57,22 @@ class WhatIfBasis(NamedTuple):
 
 
 def of_draws(
-    draws: Draws, prices: Mapping[str, float], slo: SLO, own: pd.DataFrame | None
+    draws: Draws, prices: Mapping[str, float], slo: SLO, measured_points: pd.DataFrame | None
 ) -> WhatIfBasis:
     """Return what a predicted answer rests on: draws of one LLM, each profile at the same loads.
-    `prices` are USD per hour of the profiles; `own` are points that were measured of the LLM."""
+    `prices` are USD per hour of the profiles; `measured_points` are those of the LLM."""
     names, users = (np.unique(draws.X[of]) for of in ("gpu_profile_id", "users"))
     shape = len(names), len(users)
     limited_ms = slo.latencies(draws.samples_ms, draws.lengths)
     broken = []
-    if own is not None:
-        is_bad = is_refused(own, slo)
-        own_ms = {n: np.where(is_bad, BROKEN_MS, each) for n, each in limited(own, slo).items()}
-        for place, row in enumerate(own.to_dict("records")):
-            ms = [jsonable(values[place]) for values in own_ms.values()]
+    if measured_points is not None:
+        is_bad = is_refused(measured_points, slo)
+        measured_ms = {
+            n: np.where(is_bad, BROKEN_MS, values_ms)
+            for n, values_ms in limited(measured_points, slo).items()
+        }
+        for index, row in enumerate(measured_points.to_dict("records")):
+            ms = [jsonable(values[index]) for values in measured_ms.values()]
             broken.append({"profile": row["gpu_profile_id"], "users": int(row["users"]), "ms": ms})
     return WhatIfBasis(
         slo,
@@ -89,19 +92,19 @@ def of_arrivals(
     `needed` returns the replicas that each profile needs for an SLO, by draw."""
     rates = {float(f"{slo.load * 2 ** (step / 2):.3g}") for step in range(-4, 5) if step}
     frames = {rate: needed(replace(slo, request_rate_rps=rate)) for rate in {*rates, slo.load}}
-    found = {rate: frames[rate].to_numpy(float).T for rate in sorted(frames)}
+    needed_replicas = {rate: frames[rate].to_numpy(float).T for rate in sorted(frames)}
     names = {name: prices[name] for name in frames[slo.load]}
     none = np.empty(0)
-    return WhatIfBasis(slo, names, none, {}, none, none, needed=found)
+    return WhatIfBasis(slo, names, none, {}, none, none, needed=needed_replicas)
 
 
 def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) -> WhatIfBasis | None:
     """Return what an answer from an LLM's points (`judged`) rests on, None without candidates."""
     latencies = latencies[latencies["gpu_profile_id"].isin(prices)]
-    found = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
-    if not found:
+    profile_curves = {name: curve for (_, name), curve in sorted(curves(latencies, slo).items())}
+    if not profile_curves:
         return None
-    n_loads = max(len(curve.users) for curve in found.values())
+    n_loads = max(len(curve.users) for curve in profile_curves.values())
 
     def padded(rows: Iterable[np.ndarray], **how: Any) -> np.ndarray:
         return np.stack([np.pad(row, (0, n_loads - len(row)), **how) for row in rows])
@@ -109,14 +112,16 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
     limited_ms = {}
     for name in slo.limits:  # a load that fails keeps no limit, however loose
         rows = [
-            np.where(each.failed_share > slo.allowed_failures, np.nan, each.latencies_ms[name])
-            for each in found.values()
+            np.where(curve.failed_share > slo.allowed_failures, np.nan, curve.latencies_ms[name])
+            for curve in profile_curves.values()
         ]
         limited_ms[name] = padded(rows, constant_values=np.nan)[None]
-    users = padded([each.users for each in found.values()], mode="edge").astype(int)
-    carried = padded([each.carried for each in found.values()], mode="edge")
-    own = {name: prices[name] for name in found}
-    return WhatIfBasis(slo, own, users, limited_ms, carried[None], carried, is_measured=True)
+    users = padded([curve.users for curve in profile_curves.values()], mode="edge").astype(int)
+    carried = padded([curve.carried for curve in profile_curves.values()], mode="edge")
+    profile_prices = {name: prices[name] for name in profile_curves}
+    return WhatIfBasis(
+        slo, profile_prices, users, limited_ms, carried[None], carried, is_measured=True
+    )
 
 
 def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
@@ -222,22 +227,24 @@ def _curve_facts(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> d
 
 
 def what_if_widget(
-    basis: WhatIfBasis, risk: float | None = None, place: str = "what-if", fold: str = ""
+    basis: WhatIfBasis, risk: float | None = None, id_prefix: str = "what-if", fold: str = ""
 ) -> Widget:
-    """Return the part of a page in which a question is changed. Ids in it begin with `place`; where
-    it is folded at first, `fold` says whose answer it is."""
-    facts = {"what_if": what_if(basis, risk), "place": place, "fold": fold}
+    """Return the part of a page in which a question is changed. Ids in it begin with
+    `id_prefix`; where it is folded at first, `fold` says whose answer it is."""
+    facts = {"what_if": what_if(basis, risk), "place": id_prefix, "fold": fold}
     html = render(_TEMPLATE, facts | {"as_script_data": as_script_data})
     files = (_TEMPLATE.with_name(name).read_text() for name in ("what_if.css", "what_if.js"))
     return Widget(html, *files)
 
 
-def _two_digits(asked: float, widest: float) -> list[float]:
+def _two_digits(centre: float, widest: float) -> list[float]:
     """Return the numbers of two digits around the asked one, and the asked one."""
-    low, high = np.log10([asked / widest, asked * widest])
+    low, high = np.log10([centre / widest, centre * widest])
     decades = range(int(np.floor(low)), int(np.floor(high)) + 1)
-    found = {float(f"{digits}e{decade - 1}") for decade in decades for digits in range(10, 100)}
-    return sorted({each for each in found if asked / widest <= each <= asked * widest} | {asked})
+    numbers = {float(f"{digits}e{decade - 1}") for decade in decades for digits in range(10, 100)}
+    return sorted(
+        {number for number in numbers if centre / widest <= number <= centre * widest} | {centre}
+    )
 
 
 def _packed(rising: Iterable[np.ndarray]) -> str:

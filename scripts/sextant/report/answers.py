@@ -105,8 +105,8 @@ def detailed_slos(tables: Tables) -> Sequence[Row]:
 
 def sources(tables: Tables) -> list[str]:
     """Return the characterizations in the store, `measured` if there is none yet."""
-    found = {row["source"] for name in ("point", "score") for row in tables[name]}
-    return sorted(found) or [MEASURED]
+    names = {row["source"] for name in ("point", "score") for row in tables[name]}
+    return sorted(names) or [MEASURED]
 
 
 def prices(tables: Tables) -> list[PriceOrigin]:
@@ -116,8 +116,8 @@ def prices(tables: Tables) -> list[PriceOrigin]:
 
 def price_lines(tables: Tables) -> list[str]:
     """Return the same as lines for a person, old prices last."""
-    found = prices(tables)
-    return [origin_line(found), *old_price_lines(found)] if found else []
+    price_rows = prices(tables)
+    return [origin_line(price_rows), *old_price_lines(price_rows)] if price_rows else []
 
 
 def recommendations(tables: Tables) -> list[Row]:
@@ -125,9 +125,11 @@ def recommendations(tables: Tables) -> list[Row]:
     none meets the SLO) and its size, `alternatives` (`headroom.compare_options`, the cheapest
     first), `nearest_miss` (the profile whose worst latency at its fewest users is least above its
     limit), and profiles that are not judged, by the reason: `does_not_fit, not_measured, fails`."""
-    candidates, found = group_by(tables["candidate"], *_KEY), []
+    candidates = group_by(tables["candidate"], *_KEY)
+    answers = []
     for row in tables["answer"]:
-        options, miss = candidates.get(tuple(row[name] for name in _KEY), []), None
+        options = candidates.get(tuple(row[name] for name in _KEY), [])
+        miss = None
         others = [
             asdict(compare_options(row, option))
             for option in options
@@ -151,27 +153,28 @@ def recommendations(tables: Tables) -> list[Row]:
         }
         for status in ("does_not_fit", "not_measured", "fails"):
             answer[status] = [c["gpu_profile_id"] for c in options if c["status"] == status]
-        found.append(answer)
-    return found
+        answers.append(answer)
+    return answers
 
 
 def prediction_pairs(tables: Tables, slo: Row, source: str, predictor: str) -> list[Row]:
     """Return held-out predictions with the latencies measured at the SLO's percentile and lengths:
     `llm_id, gpu_profile_id, users, {nttft,itl}_ms, true_{nttft,itl}_ms`."""
-    wanted, place = SLO(**slo), ("llm_id", "gpu_profile_id", "users")
+    wanted = SLO(**slo)
+    key = ("llm_id", "gpu_profile_id", "users")
     columns = {
         f"true_{target}_ms": f"{PERCENTILE_PREFIX[percentile]}_{target}_ms"
         for target, percentile in zip(TARGET_NAMES, wanted.percentiles, strict=True)
     }
-    own = [point for point in tables["deciding"] if point["source"] == source]
+    points = [point for point in tables["deciding"] if point["source"] == source]
     if wanted.lengths:
-        own = [p for p in own if wanted.is_of(np.array([p[name] for name in LENGTHS], float))]
-    truth = {tuple(point[name] for name in place): point for point in own}
-    asked = (source, slo["slo_id"], predictor)
+        points = [p for p in points if wanted.is_of(np.array([p[name] for name in LENGTHS], float))]
+    truth = {tuple(point[name] for name in key): point for point in points}
+    answer_key = (source, slo["slo_id"], predictor)
     pairs = []
     for row in tables["prediction"]:
-        point = truth.get(tuple(row[name] for name in place))
-        if point and (row["source"], row["slo_id"], row["predictor"]) == asked:
+        point = truth.get(tuple(row[name] for name in key))
+        if point and (row["source"], row["slo_id"], row["predictor"]) == answer_key:
             pairs.append({**row, **{true: point.get(name) for true, name in columns.items()}})
     return pairs
 
@@ -186,11 +189,12 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
     if points:
         measured = judged(points_of_store(measured), slo)
         parts.append(measured[measured["users"].notna()].assign(predictor=MEASURED))
-    known = {row["llm_id"] for row in points}
+    measured_llms = {row["llm_id"] for row in points}
     rows = [
         row
         for row in tables["prediction"]
-        if (row["source"], row["slo_id"]) == (source, slo.slo_id) and row["llm_id"] not in known
+        if (row["source"], row["slo_id"]) == (source, slo.slo_id)
+        and row["llm_id"] not in measured_llms
     ]
     if rows:
         # As the predictor was asked: the workload's lengths are medians over the points' means.
@@ -199,8 +203,10 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
     keys = ["predictor", "llm_id", "gpu_profile_id", "users"]
     if not parts:
         return pd.DataFrame(columns=[*keys, *_NUMBERS])
-    own = [name for name in measured if name.startswith("own_") or name.endswith("_is_derived")]
-    numbers = [*_NUMBERS, *own, "served_rps", "failed_share"]
+    own_columns = [
+        name for name in measured if name.startswith("own_") or name.endswith("_is_derived")
+    ]
+    numbers = [*_NUMBERS, *own_columns, "served_rps", "failed_share"]
     frame = pd.concat([part.reindex(columns=[*keys, *numbers]) for part in parts])
     frame[numbers] = frame[numbers].astype(float)
     # As eq. 3 takes them: where nothing succeeded, no limit is met.
@@ -211,7 +217,9 @@ def load_curves(tables: Tables, source: str, slo: SLO) -> pd.DataFrame:
 def slo_answers(tables: Tables) -> list[Row]:
     """Return by source and SLO shown in full `source, slo, heading, answers, scores` (predictors')
     and `held_out_by` (recommendations for hidden LLMs by predictor and LLM)."""
-    names, key, found = sources(tables), ("source", "slo_id"), []
+    names = sources(tables)
+    key = ("source", "slo_id")
+    all_answers = []
     parts = recommendations(tables), tables["score"], tables["held_out"]
     by_slo = [group_by(rows, *key) for rows in parts]
     for source in names:
@@ -229,8 +237,8 @@ def slo_answers(tables: Tables) -> list[Row]:
                 held_out_by.setdefault(row["predictor"], {})[row["llm_id"]] = row
             heading = slo["slo_id"] if len(names) < 2 else f"{slo['slo_id']} · {source}"
             answer = {"source": source, "slo": slo, "heading": heading, "answers": answers}
-            found.append(answer | {"scores": scores, "held_out_by": held_out_by})
-    return found
+            all_answers.append(answer | {"scores": scores, "held_out_by": held_out_by})
+    return all_answers
 
 
 def deployment_cell(row: Row) -> str:
@@ -256,20 +264,20 @@ def miss_words(row: Row) -> str:
 
 def slo_words(slo: Row) -> str:
     """Write an SLO's limits and load as a sentence would."""
-    asked = SLO(**slo)
+    wanted = SLO(**slo)
     limits = [
         f"{PERCENTILE_PREFIX[limit.percentile]} {METRICS[name]} ≤ {number(limit.limit_ms)} ms"
         f"{' per input token' if name == 'nttft' else ''}"
-        for name, limit in asked.limits.items()
+        for name, limit in wanted.limits.items()
     ]
-    load = f"the traffic of {asked.trace_id}"
-    if asked.trace_id is None:
-        unit = "users" if asked.users is not None else "requests a second"
-        load = f"{number(asked.load)} {unit}"
+    load = f"the traffic of {wanted.trace_id}"
+    if wanted.trace_id is None:
+        unit = "users" if wanted.users is not None else "requests a second"
+        load = f"{number(wanted.load)} {unit}"
     words = f"{' and '.join(limits)}, for {load}"
-    if not asked.lengths:
+    if not wanted.lengths:
         return words
-    inputs, outputs = (number(value) for value in asked.lengths.values())
+    inputs, outputs = (number(value) for value in wanted.lengths.values())
     return f"{words} of {inputs} input and {outputs} output tokens"
 
 
@@ -281,8 +289,8 @@ def store_summary(database: Path) -> Document:
         if not (parts := answer_blocks(tables, source)):
             return []
         if points := [point for point in tables["deciding"] if point["source"] == source]:
-            n_ok, n_failed = (sum(each[name] or 0 for each in points) for name in _COUNTS)
-            llms, profiles = ({each[name] for each in points} for name in _PLACE)
+            n_ok, n_failed = (sum(point[name] or 0 for point in points) for name in _COUNTS)
+            llms, profiles = ({point[name] for point in points} for name in _PLACE)
             text = (
                 f"{plural(len(llms), 'LLM')} on {plural(len(profiles), 'GPU profile')}: "
                 f"{plural(len(points), 'point')}, {plural(n_ok + n_failed, 'request')}, "
@@ -388,13 +396,13 @@ def predictor_means(scores: Sequence[Row]) -> list[Row]:
     """Return a row per predictor, the best S/O first: means over the SLOs with a value."""
 
     def mean(values: Iterable[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known else None
+        numbers = [value for value in values if value is not None]
+        return sum(numbers) / len(numbers) if numbers else None
 
     rows = [
         {"predictor": predictor}
-        | {name: mean(row[name] for row in own) for name in _SCORES.values()}
-        for (predictor,), own in group_by(scores, "predictor").items()
+        | {name: mean(row[name] for row in predictor_scores) for name in _SCORES.values()}
+        for (predictor,), predictor_scores in group_by(scores, "predictor").items()
         if predictor != MEASURED
     ]
     return sorted(rows, key=lambda row: (-(row["so_score"] or 0), row["predictor"]))

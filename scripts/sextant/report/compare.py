@@ -116,7 +116,8 @@ def _levels(cell: MeasuredCell) -> dict[float, Level]:
 
 def compare_levels(a: Level, b: Level) -> list[Row]:
     """Return a row per figure of a level (`compare_runs`), that of failures first."""
-    failures, figures = [], []
+    failures = []
+    figures = []
     answers = [rows[rows["status"] == "ok"] for rows, _ in (a, b)]
     n_sent, n_answered = min(len(a[0]), len(b[0])), min(map(len, answers))
     for (rows, duration_s), ok in zip((a, b), answers, strict=True):
@@ -124,13 +125,14 @@ def compare_levels(a: Level, b: Level) -> list[Row]:
         failed = rows.sort_values("sent_s")["status"].ne("ok")
         parts = [failed, *(failed.iloc[places] for places in _blocks(len(rows), n_sent))]
         failures.append(pd.DataFrame({_FAILED: [part.mean() for part in parts]}))
-        found, start_s = [_figures(ok, duration_s)], ok["sent_s"].min()
+        block_figures = [_figures(ok, duration_s)]
+        start_s = ok["sent_s"].min()
         for places in _blocks(len(ok), n_answered):
             part = ok.iloc[places]
             end_s = part["last_token_s"].max()
-            found.append(_figures(part, max(end_s - start_s, 1e-9)))
+            block_figures.append(_figures(part, max(end_s - start_s, 1e-9)))
             start_s = end_s
-        figures.append(pd.DataFrame(found))
+        figures.append(pd.DataFrame(block_figures))
     return [*_judge(failures, n_sent, _OF_FAILURES), *_judge(figures, n_answered, _OF_FIGURES)]
 
 
@@ -141,7 +143,7 @@ def _blocks(n: int, n_least: int) -> list[np.ndarray]:
 
 def _figures(ok: pd.DataFrame, duration_s: float | None) -> dict[str, float]:
     """Return the statistics of each latency in ms (ITL is that of all gaps), and the rates."""
-    found = {}
+    statistics = {}
     for name, label in SHOWN.items():
         values = ok[name].dropna().to_numpy()
         if name == "itl_ms":
@@ -149,16 +151,17 @@ def _figures(ok: pd.DataFrame, duration_s: float | None) -> dict[str, float]:
         values = values.astype(float) if len(values) else np.array([np.nan])
         middle, high = np.quantile(values, [0.5, 0.95])
         for statistic, value in (("mean", np.mean(values)), ("p50", middle), ("p95", high)):
-            found[f"{label.replace(', ms', '')} {statistic}, ms"] = float(value)
+            statistics[f"{label.replace(', ms', '')} {statistic}, ms"] = float(value)
     span_s = duration_s if len(ok) and duration_s else np.nan
-    found["output tokens a second"] = ok["output_tokens"].sum() / span_s
-    found["requests a second"] = len(ok) / span_s
-    return found
+    statistics["output tokens a second"] = ok["output_tokens"].sum() / span_s
+    statistics["requests a second"] = len(ok) / span_s
+    return statistics
 
 
 def _judge(sides: Sequence[pd.DataFrame], n_least: int, chance: float) -> list[Row]:
     """Return a row per figure of two runs: the whole level first, then blocks."""
-    (a, b), is_enough = sides, n_least >= _LEAST_REQUESTS
+    a, b = sides
+    is_enough = n_least >= _LEAST_REQUESTS
     if is_enough:
         values = np.vstack([a.iloc[1:].to_numpy(float), b.iloc[1:].to_numpy(float)])
         is_of_b = np.arange(len(values)) >= len(a) - 1
@@ -167,16 +170,16 @@ def _judge(sides: Sequence[pd.DataFrame], n_least: int, chance: float) -> list[R
         most = np.quantile([np.max(np.abs(deal), initial=0) for deal in deals], 1 - chance)
         distance, error, base = _distances(values, is_of_b)
     rows = []
-    for place, figure in enumerate(a):
+    for index, figure in enumerate(a):
         old, new = (jsonable(side[figure].iloc[0]) for side in (a, b))
         row: Row = {"figure": figure, "a": old, "b": new, "low": None, "high": None}
         row |= {"ratio": None, "is_real": None}
         if old is not None and new is not None:
             row["ratio"] = new / old if old else None
             if is_enough:
-                row["is_real"] = bool(abs(distance[place]) > most)
-            if is_enough and row["ratio"] and base[place]:
-                wide = most * error[place] / base[place]
+                row["is_real"] = bool(abs(distance[index]) > most)
+            if is_enough and row["ratio"] and base[index]:
+                wide = most * error[index] / base[index]
                 row |= {"low": row["ratio"] - wide, "high": row["ratio"] + wide}
         rows.append(row)
     return rows
@@ -202,17 +205,17 @@ def _run_cells(row: Row) -> list[str]:
 
 def compare_answers(first: Path, second: Path) -> Document:
     """Return which recommendations changed, and why; InputError for other files."""
-    found = [_read_answers(path) for path in (first, second)]
-    slos = [{slo["slo_id"]: slo for slo in each["slos"]} for each in found]
+    reports = [_read_answers(path) for path in (first, second)]
+    slos = [{slo["slo_id"]: slo for slo in report["slos"]} for report in reports]
     a, b = (
-        {tuple(row[name] for name in _KEY): row for row in each["recommendations"]}
-        for each in found
+        {tuple(row[name] for name in _KEY): row for row in report["recommendations"]}
+        for report in reports
     )
     names = ("gpu_profile_id", "replicas", "usd_per_hour")
     common = [key for key in a if key in b]
     changes = [
         dict(zip(_KEY, key, strict=True))
-        | _change(a[key], b[key], *(each[key[1]] for each in slos))
+        | _change(a[key], b[key], *(slo_by_id[key[1]] for slo_by_id in slos))
         for key in common
         if any(a[key][name] != b[key][name] for name in names)
     ]
@@ -249,11 +252,11 @@ def _read_answers(path: Path) -> Mapping[str, Any]:
     if path.suffix == ".duckdb":
         tables = read_tables(path)
         return {"slos": tables["slo"], "recommendations": recommendations(tables)}
-    found = read_json(path)
-    if not (isinstance(found, dict) and {"slos", "recommendations"} <= {*found}):
+    content = read_json(path)
+    if not (isinstance(content, dict) and {"slos", "recommendations"} <= {*content}):
         fix = "give a store (.duckdb), a report (its recommendations.json), or load runs"
         raise InputError("is not a report", file=path, fix=fix)
-    return found
+    return content
 
 
 def _change(was: Row, now: Row, slo_before: Row, slo_after: Row) -> Row:
@@ -284,18 +287,18 @@ def _fate(here: Row, there: Row, other: str) -> str:
     """Return how one side's choice does on the other side, or why it is no option."""
     name = here["gpu_profile_id"]
     options = [there, *there["alternatives"]]
-    found = next((row for row in options if row["gpu_profile_id"] == name), None)
-    if found is None:
+    option = next((row for row in options if row["gpu_profile_id"] == name), None)
+    if option is None:
         for status, words in (("does_not_fit", "does not fit"), ("not_measured", "has no points")):
             if name in there[status]:
                 return f"{words} in {other}"
         return f"does not meet the SLO in {other}, or is not on offer"
-    prices = [round(row["usd_per_hour"] / row["replicas"], 9) for row in (here, found)]
+    prices = [round(row["usd_per_hour"] / row["replicas"], 9) for row in (here, option)]
     pairs = {
-        "users a replica": (here["users_per_replica"], found["users_per_replica"]),
+        "users a replica": (here["users_per_replica"], option["users_per_replica"]),
         "USD/h a replica": (prices[0], prices[1]),
-        "replicas": (here["replicas"], found["replicas"]),
-        "USD/h in all": (here["usd_per_hour"], found["usd_per_hour"]),
+        "replicas": (here["replicas"], option["replicas"]),
+        "USD/h in all": (here["usd_per_hour"], option["usd_per_hour"]),
     }
     moved = [
         f"{number(new)} {what} in place of {number(old)}"

@@ -51,9 +51,10 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
     """Write the report of a store for every SLO: a page, JSON by the store's column names, a folder
     of figures, whose former content goes; the same store gives the same bytes."""
     tables = stored.read_tables(database)
-    known = {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}
-    origin = provenance({"store": database}) | {"store": known}
-    answers, decisions = stored.slo_answers(tables), list[Row]()
+    store_provenance = {row["key"]: json.loads(row["value"]) for row in tables["provenance"]}
+    origin = provenance({"store": database}) | {"store": store_provenance}
+    answers = stored.slo_answers(tables)
+    decisions = list[Row]()
     of_slos = [_slo_section(tables, answer, decisions) for answer in answers]
     words = (
         "Below, for each SLO and LLM: the price, the headroom to each limit (in percent, and as "
@@ -92,7 +93,7 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
             "scores": tables["score"],
             "capacity": tables["capacity"],
             "feasibility": tables["feasibility"],
-            "prices": [each._asdict() for each in stored.prices(tables)],
+            "prices": [price._asdict() for price in stored.prices(tables)],
             "warnings": warnings(tables["point"]),
             "provenance": origin,
         },
@@ -105,13 +106,17 @@ def write_report(database: Path, html_out: Path, json_out: Path, figures_out: Pa
 
 def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
     """Return a part per LLM, of its measured or best answer; add these to `decisions`."""
-    slo, heading = SLO(**answer["slo"]), answer["heading"]
+    slo = SLO(**answer["slo"])
+    heading = answer["heading"]
     curves = stored.load_curves(tables, answer["source"], slo)
     usd = {row["gpu_profile_id"]: row["usd_per_hour"] for row in tables["gpu_profile"]}
     parts: list[Block] = [Note(f"Limits: {slo_words(answer['slo'])}.")]
     for (llm_id,), (first, *others) in group_by(answer["answers"], "llm_id").items():
-        own = curves[(curves["llm_id"] == llm_id) & (curves["predictor"] == first["predictor"])]
-        there, about = own[own["gpu_profile_id"] == first["gpu_profile_id"]], None
+        llm_curves = curves[
+            (curves["llm_id"] == llm_id) & (curves["predictor"] == first["predictor"])
+        ]
+        there = llm_curves[llm_curves["gpu_profile_id"] == first["gpu_profile_id"]]
+        about = None
         if len(there):
             about = measure_headroom(there, slo, first["replicas"], first["usd_per_hour"])
         card = {**first, "slo_id": slo.slo_id, "headroom": about}
@@ -121,16 +126,16 @@ def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
         is_measured = first["basis"] == MEASURED
         how = MEASURED if is_measured else f"predicted by {first['predictor']}"
         shown = _card_blocks(card, others, slo)
-        if own[TARGETS].notna().any(axis=None):
-            panels = [_load_panel(metric, own, slo, card) for metric in slo.limits]
+        if llm_curves[TARGETS].notna().any(axis=None):
+            panels = [_load_panel(metric, llm_curves, slo, card) for metric in slo.limits]
             whose = llm_id if is_measured else f"{llm_id}, {how}"
             title = f"Latency over load, {heading}, {whose}"
             svg = panels_figure(panels, title, has_points=True)
             shown.append(Chart(svg, name=f"load {heading} {llm_id}"))
         # With limits on lengths the answers rest on some of the points alone.
-        if is_measured and not slo.lengths and (basis := of_points(own, usd, slo)):
-            place = f"what-if-{len(decisions)}"
-            shown.append(what_if_widget(basis, place=place, fold=llm_id))
+        if is_measured and not slo.lengths and (basis := of_points(llm_curves, usd, slo)):
+            id_prefix = f"what-if-{len(decisions)}"
+            shown.append(what_if_widget(basis, id_prefix=id_prefix, fold=llm_id))
         parts.append(Section(f"{llm_id} ({how}): {deployment_cell(first)}", shown, is_detail=True))
     return Section(heading, parts)
 
@@ -184,22 +189,22 @@ def _other_answers(tables: Tables) -> list[Block]:
             Note("Timeline, and what would change it: its page in the folder capacity.", link=page),
         ]
         sections.append(Section(slo_id, blocks))
-    found: list[Block] = []
+    parts: list[Block] = []
     if sections:
         note = (
             "The fewest replicas that meet an SLO in every window of time while requests arrive at "
             "their own times, simulated step by step. The answer above takes a rate as a steady "
             "load, which may need fewer."
         )
-        found.append(Section("Capacity", [Note(note), *sections]))
+        parts.append(Section("Capacity", [Note(note), *sections]))
     if demands := tables["fleet"]:
         others = [row["demand_id"] for row in demands if row["status"] != "served"]
         words = f"{len(demands) - len(others)} of {plural(len(demands), 'demand')} served"
         words += f"; not served: {', '.join(others)}." if others else "."
         page = f"fleet/{file_name(demands[0]['source'])}/index.html"
         note = f"Which demand gets which GPUs, and what binds: {page} of the results."
-        found.append(Section("Fleet", [Headline(words), Note(note)]))
-    return found
+        parts.append(Section("Fleet", [Headline(words), Note(note)]))
+    return parts
 
 
 def _capacity_cells(rows: Sequence[Row]) -> list[str]:
@@ -220,17 +225,20 @@ def _feasibility_blocks(tables: Tables) -> list[Block]:
         "✓ with the batch weight, the most tokens (input and output of all requests in flight) "
         "that the server may hold; or why the LLM cannot be served there."
     )
-    listed, blocks = tables["gpu_profile"], list[Block]()
+    listed = tables["gpu_profile"]
+    blocks = list[Block]()
     types = [*dict.fromkeys(row["gpu_id"] for row in listed)]  # the cheapest first
     listed = sorted(listed, key=lambda row: (types.index(row["gpu_id"]), row["n_gpus"]))
-    known = [row["gpu_profile_id"] for row in listed]
+    profile_ids = [row["gpu_profile_id"] for row in listed]
     tried = group_by(tables["feasibility"], "source", "workload_id", "scenario_id")
     for key, rows in tried.items():
-        profiles = [*known, *sorted({row["gpu_profile_id"] for row in rows} - {*known})]
+        profiles = [*profile_ids, *sorted({row["gpu_profile_id"] for row in rows} - {*profile_ids})]
         reasons = {row["reason"] for row in rows if not row["is_feasible"]}
-        cells, counts = {}, Counter[tuple[str, str]]()
+        cells = {}
+        counts = Counter[tuple[str, str]]()
         for row in rows:
-            kind, weight = ProbeOutcome(row["verdict"]).kind, row["batch_weight_tokens"]
+            kind = ProbeOutcome(row["verdict"]).kind
+            weight = row["batch_weight_tokens"]
             mark = _MARKS.get(kind, "–")
             size = f" {number(weight)}" if row["is_feasible"] and weight is not None else ""
             cells[row["llm_id"], row["gpu_profile_id"]] = mark + size
@@ -281,7 +289,9 @@ def _trust_blocks(tables: Tables, answers: Sequence[Row]) -> list[Block]:
     notes = {f"{row['predictor']}: {row['note']}." for row in tables["score"] if row["note"]}
     blocks: list[Block] = [Note(words), *scores, Facts(sorted(notes))]
     shown = {a["heading"]: [s for s in a["scores"] if s["overspend"] is not None] for a in answers}
-    if charts := [_score_chart(*each) for each in shown.items() if each[1]]:
+    if charts := [
+        _score_chart(*heading_scores) for heading_scores in shown.items() if heading_scores[1]
+    ]:
         words = "Each mark is a predictor: the farther up and left, the better it recommends."
         blocks += [Note(f"{words} Lines join equal S/O."), *charts]
     for answer in answers:
@@ -391,17 +401,18 @@ def prediction_figure(pairs: Sequence[Row], title: str) -> str:
     """Draw `prediction_pairs`, a panel per LLM and latency, with its MAPE."""
     panels = []
     for name, words in stored.TARGET_NAMES.items():
-        true, predicted = f"true_{name}_ms", f"{name}_ms"
-        known = [pair for pair in pairs if pair[true] and pair[predicted] is not None]
-        values = [pair[column] for pair in known for column in (true, predicted)]
+        true = f"true_{name}_ms"
+        predicted = f"{name}_ms"
+        known_pairs = [pair for pair in pairs if pair[true] and pair[predicted] is not None]
+        values = [pair[column] for pair in known_pairs for column in (true, predicted)]
         shown = [value for value in values if value > FLOOR_MS] or [0.5, 2.0]
         ends = [min(shown) / 1.3, max(shown) * 1.3]
         axis = Axis("", is_log=True, low=ends[0], high=ends[1])
         labels = (f"Measured {words} (ms)", f"Predicted {words}")
         x, y = (axis._replace(label=label) for label in labels)
-        for (llm_id,), own in group_by(known, "llm_id").items():
-            errors = [abs(pair[predicted] - pair[true]) / pair[true] for pair in own]
-            drawn = [pair for pair in own if pair[predicted] > FLOOR_MS]
+        for (llm_id,), llm_pairs in group_by(known_pairs, "llm_id").items():
+            errors = [abs(pair[predicted] - pair[true]) / pair[true] for pair in llm_pairs]
+            drawn = [pair for pair in llm_pairs if pair[predicted] > FLOOR_MS]
             across, up = ([pair[column] for pair in drawn] for column in (true, predicted))
             points = Curve("a GPU profile and load", across, up, is_marks=True)
             lines = [points, Curve("", ends, ends, is_reference=True)]
