@@ -119,7 +119,8 @@ def compare_levels(a: Level, b: Level) -> list[Row]:
     failures = []
     figures = []
     answers = [rows[rows["status"] == "ok"] for rows, _ in (a, b)]
-    n_sent, n_answered = min(len(a[0]), len(b[0])), min(map(len, answers))
+    n_sent = min(len(a[0]), len(b[0]))
+    n_answered = min(map(len, answers))
     for (rows, duration_s), ok in zip((a, b), answers, strict=True):
         # In the order in which they were sent: one that failed has no last token.
         failed = rows.sort_values("sent_s")["status"].ne("ok")
