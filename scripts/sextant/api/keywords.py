@@ -87,7 +87,10 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _values(
-    name: str, options: Mapping[str, OptionField], arguments: tuple[Any, ...], keywords: dict
+    name: str,
+    options: Mapping[str, OptionField],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the values by keyword. Raises InputError for a wrong or missing keyword."""
     positional = [keyword for keyword, option in options.items() if option.is_argument]

@@ -293,9 +293,9 @@ def _class_bodies(module: str) -> tuple[list[str], dict[str, list[ast.stmt]]]:
     return text.split("\n"), {node.name: node.body for node in classes}
 
 
-def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple, list[Row]]:
+def group_by(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows by their values in `columns`, groups in the order of first appearance."""
-    groups: dict[tuple, list[Row]] = {}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in columns), []).append(row)
     return groups

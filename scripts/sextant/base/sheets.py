@@ -321,7 +321,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.YAMLError(f"line {mark.line + 1}: aliases such as *name are not allowed")
         return super().compose_node(parent, index)
 

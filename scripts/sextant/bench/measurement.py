@@ -330,7 +330,11 @@ class Measurement:
         self._before = self._metrics(level)
 
     def _keep(
-        self, level: float, result: LevelResult, watched: Watched, phase: dict | None = None
+        self,
+        level: float,
+        result: LevelResult,
+        watched: Watched,
+        phase: dict[str, Any] | None = None,
     ) -> None:
         """Keep a level that is whole: its entry in `run.json`, and its rows."""
         after, medians = self._metrics(level), None

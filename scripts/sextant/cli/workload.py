@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from sextant.workload.arrivals import Arrivals
+    from sextant.workload.generators import Arrivals
 
 _LONG = 200  # Letters of an arrival process's parameter from which on the provenance leaves it out.
 

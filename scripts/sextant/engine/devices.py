@@ -220,7 +220,7 @@ def _is_mig_enabled(handle: object) -> bool | None:
         return False if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED else None
 
 
-def _or_none(get: Callable, *arguments: object) -> Any:
+def _or_none(get: Callable[..., Any], *arguments: object) -> Any:
     try:
         return get(*arguments)
     except pynvml.NVMLError:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
+from typing import Any
 
 import psutil
 import pynvml
@@ -51,7 +52,7 @@ _LOST = {
 _DCGM = {"sm_active": "DCGM_FI_PROF_SM_ACTIVE", "sm_occupancy": "DCGM_FI_PROF_SM_OCCUPANCY"}
 
 Row = dict[str, str | float]
-Rows = Callable[[], list[dict]]
+Rows = Callable[[], list[dict[str, Any]]]
 Warn = Callable[[str], None]
 
 
@@ -84,19 +85,19 @@ class Series:
             self.begun.set()
 
 
-def _write_rows(file: int, rows: Sequence[dict]) -> None:
+def _write_rows(file: int, rows: Sequence[dict[str, Any]]) -> None:
     lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
     os.write(file, lines.encode())  # one call, so that lines of several threads do not mix
 
 
-def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict]:
+def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict[str, Any]]:
     """Return a reader of the CPU time and memory that processes and all below them use.
     `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
     the first and where that is less than 0.1 s ago. SeriesEndedError: no process is left."""
     known_s: dict[tuple[int, float], float] | None = None
     known_at_s = 0.0
 
-    def read() -> dict:
+    def read() -> dict[str, Any]:
         nonlocal known_s, known_at_s
         now_s, memory, processes = time.monotonic(), 0, list[psutil.Process]()
         for pid in pids:
@@ -233,7 +234,7 @@ def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
             warned.add(kind)
             warn(f"dcgm-exporter at {url} {message}")
 
-    def read() -> list[dict]:
+    def read() -> list[dict[str, Any]]:
         try:
             text = fetch_response(base_url)
         except OSError as error:
@@ -252,14 +253,14 @@ def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
     return read
 
 
-def all_series(plan: dict, clock: Callable[[], float], warn: Warn) -> list[Series]:
+def all_series(plan: dict[str, Any], clock: Callable[[], float], warn: Warn) -> list[Series]:
     """Return the series of everything that the plan names; `clock` gives the rows their times."""
     file, known = plan["telemetry_file"], [MetricNames(**each) for each in plan["metric_names"]]
 
-    def timed(read: Callable[[], dict], period_s: float) -> Series:
+    def timed(read: Callable[[], dict[str, Any]], period_s: float) -> Series:
         return Series(lambda: [{"time_s": clock(), **read()}], period_s, file, is_read_at_end=True)
 
-    def server_rows(replica: int, url: str) -> list[dict]:
+    def server_rows(replica: int, url: str) -> list[dict[str, Any]]:
         try:
             text = fetch_response(url)
         except OSError:  # an unanswered request gives no row

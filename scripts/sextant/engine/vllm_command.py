@@ -205,6 +205,6 @@ def profiled_blocks(text: str) -> int | None:
     return min((int(own) for own, given in found if int(own) != int(given)), default=None)
 
 
-def _bytes(match: re.Match) -> int:
+def _bytes(match: re.Match[str]) -> int:
     amount, unit = (part for part in match.groups() if part is not None)
     return round(float(amount) * _BYTES[unit])

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sextant.experiment.experiment import CellKey, Experiment
+from sextant.experiment.experiment import Experiment
+from sextant.experiment.sheets import CellKey
 
 # What LLM-Pilot gave each server (Lazuka et al., SC 2024, section III-C1). It found that neither
 # moves latencies; beside GPUs all cells get the same.

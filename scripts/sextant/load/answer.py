@@ -72,10 +72,10 @@ class _Reading:
     held: list[bytes] = field(default_factory=list)  # data lines of an event that goes on
     held_bytes: int = 0
     held_ns: int = 0
-    times_ns: array = field(default_factory=lambda: array("q"))
+    times_ns: "array[int]" = field(default_factory=lambda: array("q"))
     """Of each event of an answer's text: when it came, the tokens so far (-1: not reported), and
     whether the text is more than empty."""
-    counts: array = field(default_factory=lambda: array("q"))
+    counts: "array[int]" = field(default_factory=lambda: array("q"))
     have_text: bytearray = field(default_factory=bytearray)
     has_end: bool = False
     excerpt: bytes = b""

@@ -49,7 +49,7 @@ class Exchange:
     first_token_ns: int = 0
     last_token_ns: int = 0
     http_status: int = 0
-    token_offsets_ms: array = field(default_factory=lambda: array("f"))
+    token_offsets_ms: "array[float]" = field(default_factory=lambda: array("f"))
     """Arrival of each output token since the request was sent; 4 bytes a token."""
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._keep, self._on_end = keep, on_end
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
-        self._opening: asyncio.Task | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._pieces, self._whole = list[Piece](), list[Piece]()
         self._now_ns = self._most_bytes = self._n_dropped = 0
         self._was_answered = self._is_complete = self._is_second = False

@@ -342,7 +342,7 @@ class LoadRun(ABC):
         return result
 
 
-def _quantiles(lags_ms: array) -> Quantiles:
+def _quantiles(lags_ms: "array[float]") -> Quantiles:
     if not len(lags_ms):
         return Quantiles()
     return Quantiles(*np.quantile(np.asarray(lags_ms, float), (0.5, 0.99, 1)).tolist())

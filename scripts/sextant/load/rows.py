@@ -64,11 +64,11 @@ class RequestLog:
         with _naming_place():
             self._file.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
 
-    def _pieces(self) -> Iterator[list[tuple]]:
+    def _pieces(self) -> Iterator[list[tuple[Any, ...]]]:
         """Yield rows, some thousands at once; times in ns, the tokens' times as bytes last."""
         with _naming_place():
             self._file.seek(0)
-        rows, n_tokens = list[tuple](), 0
+        rows, n_tokens = list[tuple[Any, ...]](), 0
         while length := self._file.read(_LENGTH_BYTES):
             data = self._file.read(int.from_bytes(length, "little"))
             rows.append(msgspec.msgpack.decode(data, type=tuple))

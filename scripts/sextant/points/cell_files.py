@@ -99,7 +99,7 @@ def to_json(value: Any) -> dict[str, Any]:
 
 def from_json(kind: type[_T], value: object) -> _T:
     """Read what `to_json` returned; ValueError if a field is missing, unknown or malformed."""
-    return _adapter(kind).validate_json(json.dumps(_grouped(kind, value)))  # type: ignore[no-any-return]
+    return _adapter(kind).validate_json(json.dumps(_grouped(kind, value)))
 
 
 def _flat(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:

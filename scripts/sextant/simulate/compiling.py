@@ -9,11 +9,11 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from sextant.base.files import import_without
 
-Function = TypeVar("Function", bound=Callable)
+Function = TypeVar("Function", bound=Callable[..., Any])
 # Numba would load SciPy's linear algebra and a tool for coverage on the first call.
 numba = import_without("numba", "coverage")
 import_without("numba.np.arraymath", "scipy.linalg")

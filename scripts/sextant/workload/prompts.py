@@ -336,7 +336,7 @@ def _turns(item: Any) -> list[tuple[str, str]]:
     return [("user", prompt), ("assistant", response)]
 
 
-def _text(item: dict, key: str) -> str:
+def _text(item: dict[str, Any], key: str) -> str:
     value = item.get(key)
     if value is not None and not isinstance(value, str):
         raise InputError(f"{type(value).__name__} instead of text", field=key, fix="give a string")
