@@ -38,6 +38,7 @@ definition = {
     "gpu_profile_id": "1xcpu",
     "gpu_profile": None,
     "workload_id": "workload",
+    "workload": {},
     "scenario_id": "closed_loop",
     "config_path": str(config),
     "model": None,
@@ -48,10 +49,9 @@ definition = {
     "seed": 0,
     "engine": settings["engine"],
 }
-tables = {name: str(out / f"{name}.parquet") for name in ("requests", "server", "telemetry")}
-tables |= {name: str(out / f"{name}.json") for name in ("tuning", "run")}
 logs = {"job": str(out / "job.log"), "server": str(out / "server.log")}
-run_job(definition, settings, str(out.parent / "workload" / "requests.parquet"), tables, logs)
+workload = out.parent / "workload" / "requests.parquet"
+run_job(definition, settings, str(workload), str(out / "measured.json"), logs)
 """
 
 

@@ -246,6 +246,7 @@ def test_a_change_runs_just_what_it_must(project, name: str) -> None:
 # measurements nor what they are made from.
 EDITS: dict[str, Counter[str]] = {
     "answer/answer.py": Counter(write_report=1),
+    "api/recommend.py": Counter(),
     "ask/question.py": Counter(write_report=1),
     "base/files.py": AGGREGATED + TRACE_PAGE,
     "base/job_log.py": AGGREGATED + TRACE_PAGE,
@@ -255,8 +256,8 @@ EDITS: dict[str, Counter[str]] = {
     "decide/sizing.py": AFTER_POINTS,
     "engine/vllm_command.py": Counter(),
     "experiment/loading.py": AGGREGATED,
-    "facts/slo.py": AGGREGATED + TRACE_PAGE,
-    "facts/gpu.py": AGGREGATED + TRACE_PAGE,
+    "facts/slo.py": AGGREGATED,
+    "facts/gpu.py": AGGREGATED,
     "facts/llm_families.py": AGGREGATED,
     "fleet/plan.py": Counter(),
     "judge/score.py": AFTER_POINTS,
@@ -264,7 +265,7 @@ EDITS: dict[str, Counter[str]] = {
     "load/client.py": Counter(),
     "pages/charts.py": TRACE_PAGE + Counter(write_report=1),
     "plan/run_plan.py": Counter(),
-    "points/metrics.py": AGGREGATED + TRACE_PAGE,
+    "points/metrics.py": AGGREGATED,
     "points/frame.py": AFTER_POINTS,
     "points/summarize.py": AGGREGATED,
     # Read by the other three by its name alone.

@@ -196,12 +196,15 @@ def test_a_job_takes_the_key_from_the_sheet(config, tmp_path, monkeypatch) -> No
     """It is not in the definition, which results repeat."""
     monkeypatch.setenv("KEY", KEY)
     cell, outputs = prepare_cell(tmp_path)
-    definition = dict(cell.definition) | {"llm_id": "demo-opt-6m", "gpu_profile_id": "1xcpu-core"}
-    names = ("requests", "server", "telemetry", "run", "tuning")
-    files = {name: str(getattr(outputs, name)) for name in names}
+    definition = dict(cell.definition) | {
+        "llm_id": "demo-opt-6m",
+        "gpu_profile_id": "1xcpu-core",
+        "workload": {},
+    }
+    receipt = str(outputs.run.with_name("measured.json"))
     logs = {"job": str(tmp_path / "job.log"), "server": str(tmp_path / "server.log")}
     with StubServer(answer_endpoint("m", key=KEY)) as server:
         load(config, ROW.replace("http://h:1", server.url))
-        run_job(definition, config, str(cell.workload_path), files, logs)
+        run_job(definition, config, str(cell.workload_path), receipt, logs)
     assert read(outputs.run)["verdict"]["outcome"] == "feasible"
     assert engine_settings(config).name == "vllm"
