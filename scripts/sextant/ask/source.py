@@ -164,26 +164,28 @@ def load_sources(
     Raises:
         InputError: a source cannot be read, or two contradict each other.
     """
-    places = [_find_place(name, database) for name in dict.fromkeys(names)]
-    if not names or (database is not None and all(place.store_source is None for place in places)):
-        places.insert(0, _store_place(database))
+    locations = [_find_place(name, database) for name in dict.fromkeys(names)]
+    if not names or (
+        database is not None and all(location.store_source is None for location in locations)
+    ):
+        locations.insert(0, _store_place(database))
     for field, value in (("--workload-id", workload_id), ("--scenario-id", scenario_id)):
-        if value is not None and all(place.store_source is None for place in places):
+        if value is not None and all(location.store_source is None for location in locations):
             fix = "leave it out, or name your own points (--source, --database)"
             problem = f"{', '.join(names)} has one workload and one scenario"
             raise InputError(problem, field=field, fix=fix)
 
     parts = []
     origins = []
-    for place in places:
-        is_shipped = place.store_source is None and place.path in shipped_sources().values()
-        origins.append("shipped" if is_shipped else str(place.path))
-        parts.append(_load_part(place, workload_id, scenario_id))
+    for location in locations:
+        is_shipped = location.store_source is None and location.path in shipped_sources().values()
+        origins.append("shipped" if is_shipped else str(location.path))
+        parts.append(_load_part(location, workload_id, scenario_id))
     return combined(parts), " + ".join(dict.fromkeys(origins))
 
 
 def _store_place(database: Path | None) -> _Place:
-    """Return the place of a store's own source. Raises InputError: there is no store."""
+    """Return the location of a store's own source. Raises InputError: there is no store."""
     if database is None and not PIPELINE_STORE.is_file():
         ships = ", ".join(shipped_sources())
         fix = f"run the pipeline first (`make demo`), or give --database, or --source: {ships}"
@@ -191,16 +193,18 @@ def _store_place(database: Path | None) -> _Place:
     return _Place(database or PIPELINE_STORE, "")
 
 
-def _load_part(place: _Place, workload_id: str | None, scenario_id: str | None) -> Characterization:
+def _load_part(
+    location: _Place, workload_id: str | None, scenario_id: str | None
+) -> Characterization:
     shipped = shipped_sources()
-    if place.store_source is None:
-        is_shipped = place.path in shipped.values()
-        return load_folder(place.path) if is_shipped else _load_own(place.path)
+    if location.store_source is None:
+        is_shipped = location.path in shipped.values()
+        return load_folder(location.path) if is_shipped else _load_own(location.path)
     # With the cells' definitions, which a folder of points lacks.
     from sextant.points.measured import load_characterization
 
     characterization = load_characterization(
-        place.path, place.store_source or None, workload_id, scenario_id
+        location.path, location.store_source or None, workload_id, scenario_id
     )
     if characterization.source not in shipped:
         return characterization
@@ -243,7 +247,7 @@ def _store_has(name: str, database: Path | None) -> bool:
 def known_sources(
     folders: Iterable[Path], database: Path | None = None
 ) -> list[tuple[Characterization, str]]:
-    """Return all sources of answers, each with its place: shipped ones, the store, folders.
+    """Return all sources of answers, each with its location: shipped ones, the store, folders.
 
     Raises:
         InputError: a folder or the given store cannot be read.

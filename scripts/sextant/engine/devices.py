@@ -108,8 +108,8 @@ class FreeMemory(threading.Thread):
     def look(self) -> int | None:
         """Return what is left at this moment, in bytes; None if that is unknown."""
         now_bytes = self._read()
-        known = [n for n in (now_bytes, self.least_bytes) if n is not None]
-        self.least_bytes = min(known, default=None)
+        readings = [n for n in (now_bytes, self.least_bytes) if n is not None]
+        self.least_bytes = min(readings, default=None)
         return now_bytes
 
     def stop(self) -> None:

@@ -130,9 +130,9 @@ def _throttling(handle: object) -> Row:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except pynvml.NVMLError_FunctionNotFound:  # a driver before 535 knows the older name
         bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    places = [place for place in range(bits.bit_length()) if bits >> place & 1]
-    known = dict(enumerate(_REASONS))
-    return {"throttle_reasons": ",".join(known.get(place, hex(1 << place)) for place in places)}
+    bits_set = [bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+    reasons = dict(enumerate(_REASONS))
+    return {"throttle_reasons": ",".join(reasons.get(bit, hex(1 << bit)) for bit in bits_set)}
 
 
 def _utilization(handle: object) -> Row:
@@ -255,7 +255,8 @@ def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:
 
 def all_series(plan: dict[str, Any], clock: Callable[[], float], warn: Warn) -> list[Series]:
     """Return the series of everything that the plan names; `clock` gives the rows their times."""
-    file, known = plan["telemetry_file"], [MetricNames(**each) for each in plan["metric_names"]]
+    file = plan["telemetry_file"]
+    metric_names = [MetricNames(**names) for names in plan["metric_names"]]
 
     def timed(read: Callable[[], dict[str, Any]], period_s: float) -> Series:
         return Series(lambda: [{"time_s": clock(), **read()}], period_s, file, is_read_at_end=True)
@@ -265,7 +266,7 @@ def all_series(plan: dict[str, Any], clock: Callable[[], float], warn: Warn) -> 
             text = fetch_response(url)
         except OSError:  # an unanswered request gives no row
             return []
-        return [{"replica": replica, "time_s": clock(), **server_gauges(text, known)}]
+        return [{"replica": replica, "time_s": clock(), **server_gauges(text, metric_names)}]
 
     series = [
         Series(partial(server_rows, *server), HTTP_PERIOD_S, plan["server_file"])
@@ -312,7 +313,7 @@ def main() -> None:
         print("watching", flush=True)
 
     every = all_series(plan, clock, warn)
-    threads = [threading.Thread(target=follow, args=(each,), daemon=True) for each in every]
+    threads = [threading.Thread(target=follow, args=(series,), daemon=True) for series in every]
     for thread in (*threads, threading.Thread(target=announce, daemon=True)):
         thread.start()
     sys.stdin.buffer.read()

@@ -48,9 +48,9 @@ class ServerAddress:
     def request(self, method: str, path: str, header: str) -> bytes:
         """Return the head of a request with one more header, but for the line that ends it."""
         parts = urlsplit(self.base_url)
-        place = f"{method} {parts.path.rstrip('/')}{path} HTTP/1.1"
+        request_line = f"{method} {parts.path.rstrip('/')}{path} HTTP/1.1"
         key = [f"Authorization: Bearer {self.api_key}"] if self.api_key else []
-        return "\r\n".join([place, f"Host: {parts.netloc}", header, *key, ""]).encode()
+        return "\r\n".join([request_line, f"Host: {parts.netloc}", header, *key, ""]).encode()
 
 
 def api_key_of(variable: str, field: str) -> str | None:
@@ -161,8 +161,8 @@ def samples(text: str, name: str | None) -> list[tuple[dict[str, str], float]]:
     if name is None:
         return []
     pattern = rf"^{re.escape(name)}(?:{_LABELS})? +({_NUMBER})(?!\S)"
-    found = re.findall(pattern, text, flags=re.MULTILINE)
-    values = [(dict(_LABEL.findall(labels)), float(value)) for labels, value in found]
+    matches = re.findall(pattern, text, flags=re.MULTILINE)
+    values = [(dict(_LABEL.findall(labels)), float(value)) for labels, value in matches]
     return [(labels, value) for labels, value in values if math.isfinite(value)]
 
 
@@ -172,10 +172,10 @@ def total(text: str, name: str | None) -> float | None:
     return sum(values) if values else None
 
 
-def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | None]:
+def server_gauges(text: str, metric_names: Sequence[MetricNames]) -> dict[str, float | None]:
     """Return a server's queue and KV cache use: `kv_cache_usage`, a fraction, is the mean of its
-    engines, the others are their sum. Of the `known` names the first that the text has count."""
-    names = _names_in(text, known)
+    engines, the others are their sum. The first of `metric_names` that the text has count."""
+    names = _names_in(text, metric_names)
     usage = [value for _, value in samples(text, names.kv_cache_usage)]
     return {
         "n_running": total(text, names.n_running),
@@ -185,34 +185,36 @@ def server_gauges(text: str, known: Sequence[MetricNames]) -> dict[str, float | 
     }
 
 
-def mean_itl_ms(before: str, after: str, known: Sequence[MetricNames]) -> float | None:
+def mean_itl_ms(before: str, after: str, metric_names: Sequence[MetricNames]) -> float | None:
     """Return the server's own mean inter-token latency between two readings of its metrics."""
-    name = _names_in(after, known).itl_s
+    name = _names_in(after, metric_names).itl_s
     mean_s = _ratio(before, after, *(name and f"{name}_{part}" for part in ("sum", "count")))
     return None if mean_s is None else 1e3 * mean_s
 
 
-def accepted_length(before: str, after: str, known: Sequence[MetricNames]) -> float | None:
+def accepted_length(before: str, after: str, metric_names: Sequence[MetricNames]) -> float | None:
     """Return the mean tokens of a step with a draft, the LLM's own included, between two readings
     of a server's metrics; None where it does not speculate."""
-    names = _names_in(after, known)
+    names = _names_in(after, metric_names)
     accepted = _ratio(before, after, names.n_accepted_tokens, names.n_drafts)
     return None if accepted is None else 1 + accepted
 
 
 def _ratio(before: str, after: str, upper: str | None, lower: str | None) -> float | None:
     """Return by what one metric grew over by what another did; None where one is not known."""
-    found = []
+    growths = []
     for name in (upper, lower):
         first, last = (total(text, name) for text in (before, after))
         if first is None or last is None:
             return None
-        found.append(last - first)
-    return found[0] / found[1] if found[1] > 0 else None
+        growths.append(last - first)
+    return growths[0] / growths[1] if growths[1] > 0 else None
 
 
-def _names_in(text: str, known: Sequence[MetricNames]) -> MetricNames:
-    return next((names for names in known if samples(text, names.n_running)), known[0])
+def _names_in(text: str, metric_names: Sequence[MetricNames]) -> MetricNames:
+    return next(
+        (names for names in metric_names if samples(text, names.n_running)), metric_names[0]
+    )
 
 
 def fetch_response(base_url: str) -> str:
