@@ -213,7 +213,8 @@ class CandidateOptions:
         names = () if self.gpu_profiles is None else tuple(self.gpu_profiles.split(","))
         ids = tuple(name.strip() for name in names)
         if not all(ids):
-            problem, fix = f"{self.gpu_profiles!r} has an empty name", "separate names by commas"
+            problem = f"{self.gpu_profiles!r} has an empty name"
+            fix = "separate names by commas"
             raise InputError(problem, field="--gpu-profiles", fix=fix)
         names = ("prices", "api_prices", "measured_only")
         return {"gpu_profile_ids": ids, **{name: getattr(self, name) for name in names}}
@@ -240,7 +241,8 @@ class LoadOptions:
             problem = "tokens a day do not say how many requests: their lengths are unknown"
             raise InputError(problem, field="--tokens-per-day", fix=fix)
         if not self.tokens_per_day > 0:
-            problem, fix = f"{self.tokens_per_day:g} is not a load", "give tokens a day, above 0"
+            problem = f"{self.tokens_per_day:g} is not a load"
+            fix = "give tokens a day, above 0"
             raise InputError(problem, field="--tokens-per-day", fix=fix)
         return {"request_rate_rps": requests.per_second(self.tokens_per_day)}
 

@@ -154,7 +154,8 @@ def _gpu_profiles(servers: SimulateOptions, traffic: TrafficOptions) -> tuple[st
     """Return where the replicas run, and those that decode, if they are separate."""
     if servers.decode_replicas is None:
         if servers.decode_gpu_profile:
-            field, fix = "--decode-gpu-profile", "give --decode-replicas"
+            field = "--decode-gpu-profile"
+            fix = "give --decode-replicas"
             raise InputError("the number of its replicas is missing", field=field, fix=fix)
         return (servers.gpu_profile,)
 
@@ -208,12 +209,11 @@ def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":
 
     problem = "users send when their last request is answered"
     refuse(traffic, problem, "trace", "request_rate", "burstiness")
-    sample, name = length_sampler(case.requests.needed_lengths("--users")), "given lengths"
+    sample = length_sampler(case.requests.needed_lengths("--users"))
+    name = "given lengths"
     if case.requests.workload is not None:
-        sample, name = (
-            open_workload(case.requests.workload).sample,
-            Path(case.requests.workload).name,
-        )
+        sample = open_workload(case.requests.workload).sample
+        name = Path(case.requests.workload).name
 
     def draw(n: int) -> RequestStream:
         frame = sample(n, seed=case.seed)

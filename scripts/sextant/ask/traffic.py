@@ -83,7 +83,8 @@ class DrawnTraffic(NamedTuple):
         """Return the requests of one replica, None where they do not arrive at a steady rate."""
         if not isinstance(self.arrivals, Gamma):
             return None
-        rate_rps, alpha = self.arrivals.mean_rate_rps, self.arrivals.alpha
+        rate_rps = self.arrivals.mean_rate_rps
+        alpha = self.arrivals.alpha
         return SteadyTraffic(self.name, self.requests, rate_rps, alpha, self.first_seed)
 
 
@@ -110,12 +111,11 @@ def traffic_at_rate(
         arrivals = Gamma(rate_rps, 1.0 if alpha is None else alpha)
         manner = "Poisson arrivals" if arrivals.alpha == 1 else f"Gamma gaps of shape {alpha:g}"
     if lengths is not None:
-        sample, name = length_sampler(lengths), "given lengths"
+        sample = length_sampler(lengths)
+        name = "given lengths"
     else:
-        sample, name = (
-            open_workload(workload or "").sample,
-            id_of_file_name(Path(workload or "").name),
-        )
+        sample = open_workload(workload or "").sample
+        name = id_of_file_name(Path(workload or "").name)
     duration_s = duration_s or min(3600.0, MOST_REQUESTS / rate_rps)
     return DrawnTraffic(f"{name} with {manner}", sample, arrivals, duration_s, first_seed)
 
@@ -232,7 +232,8 @@ def demand_notes(demand: RequestStream, has_prefix_caching: bool | None) -> list
             f"of {whose}, are computed again."
         )
     if demand.turns is not None:
-        n, n_turns = len(np.unique(demand.turns.session)), int((demand.turns.parent >= 0).sum())
+        n = len(np.unique(demand.turns.session))
+        n_turns = int((demand.turns.parent >= 0).sum())
         notes.append(
             f"{n_turns:,} of {demand.n:,} requests are turns of {plural(n, 'session')} that wait "
             "for an answer and think as long as in the trace, so faster servers get more at once."

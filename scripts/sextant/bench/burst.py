@@ -105,7 +105,8 @@ def find_rate(
         log.info("%.3g requests/s use %.0f%% of the KV cache", rate_rps, 100 * trials[-1].kv_usage)
         if _CLOSE_ENOUGH[0] <= trials[-1].kv_usage <= _CLOSE_ENOUGH[1]:
             break
-        tried_rps, rate_rps = rate_rps, min(next_rate(trials), max_rate_rps)
+        tried_rps = rate_rps
+        rate_rps = min(next_rate(trials), max_rate_rps)
         if tried_rps == rate_rps == max_rate_rps:
             break
     within = [it for it in trials if KV_USAGE_LIMITS[0] <= it.kv_usage <= KV_USAGE_LIMITS[1]]
@@ -143,7 +144,8 @@ def next_rate(trials: Sequence[Trial]) -> float:
 @contextlib.contextmanager
 def watched_usage(read: KVUsage, period_s: float, epoch_ns: int) -> Iterator[Readings]:
     """Read the use of the KV cache in a thread while the block runs; a failed reading is a gap."""
-    readings, stopped = Readings(), threading.Event()
+    readings = Readings()
+    stopped = threading.Event()
 
     def run() -> None:
         while not stopped.wait(period_s):
@@ -265,9 +267,13 @@ def phase_load(
 ) -> BurstLoad:
     """Return the load of a phase, a number in `PHASES`, for the warm-up's mean rate. `model` gives
     the outputs' distribution, and the inputs' bounds. Each phase has its own stream of the seed."""
-    own_seed, alpha = child_seed(seed, phase), scenario.burstiness
-    beta_s, last = 1 / (alpha * rate_rps), N_SETTINGS - 1
-    alphas, betas_s, thetas = (alpha, 0.0, 0.0), (beta_s, 0.0), [THETA]
+    own_seed = child_seed(seed, phase)
+    alpha = scenario.burstiness
+    beta_s = 1 / (alpha * rate_rps)
+    last = N_SETTINGS - 1
+    alphas = (alpha, 0.0, 0.0)
+    betas_s = (beta_s, 0.0)
+    thetas = [THETA]
     match PHASES[phase]:
         case "warm-up":
             return steady_load(scenario, rate_rps, model, scenario.warmup_s, own_seed)
@@ -312,7 +318,8 @@ def _mirrored(
     seed: np.random.SeedSequence,
 ) -> BurstLoad:
     """Mirror a trace's windows (IV-A.1): their shapes, their rates up to one common factor."""
-    windows, rate_factor = read_windows(service), RATE_FACTORS[service]
+    windows = read_windows(service)
+    rate_factor = RATE_FACTORS[service]
     first_s = windows["start_s"].min()
     lasting_s = (windows["start_s"] + windows["duration_s"]).max() - first_s
     time_factor = float(scenario.duration_s / lasting_s)

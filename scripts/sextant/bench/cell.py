@@ -55,7 +55,9 @@ def measure_cell(
             return
         for path in folder.rglob(".*.partial*"):  # what a job left that was killed with its node
             remove(path)
-        engine, feasibility, specs = ENGINES[settings.name], None, list[ServerSpec]()
+        engine = ENGINES[settings.name]
+        feasibility = None
+        specs = list[ServerSpec]()
         if engine.starts_servers:
             share = settings.memory_utilization
             feasibility = assess_variant(llm, cell.devices, cell.variant, share, longest_tokens)
@@ -93,7 +95,8 @@ def _tune_and_load(
     feasibility: Feasibility,
 ) -> None:
     """Search the batch weight; measure on the servers that passed the last probe."""
-    cell, settings = measurement.cell, measurement.settings
+    cell = measurement.cell
+    settings = measurement.settings
     caps = {"input_tokens": cell.max_input_tokens, "output_tokens": cell.max_output_tokens}
     inputs, outputs = (tuning.probe_lengths(measurement.model, *cap) for cap in caps.items())
 
@@ -105,10 +108,12 @@ def _tune_and_load(
 
     def check(servers: Sequence[RunningServer], weight: int) -> None:
         cases = tuning.corner_cases(weight, inputs, outputs, settings.max_num_seqs)
-        prompts, timeout_s = RandomTokens(llm.vocab_size), settings.request_timeout_s
+        prompts = RandomTokens(llm.vocab_size)
+        timeout_s = settings.request_timeout_s
         tuning.check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)
 
-    variant, given = cell.variant, cell.variant.batch_weight_tokens
+    variant = cell.variant
+    given = cell.variant.batch_weight_tokens
     # Replicas that share a device fill it together.
     n_sharing = variant.replicas if variant.placement == "shared" else 1
     n_devices = 1 if cell.devices.kind == "cpu" else cell.devices.n_gpus
@@ -134,7 +139,8 @@ def server_specs(
     cell: Cell, llm: LLM, model: Path, scratch: Path, batch_weight_tokens: int
 ) -> list[ServerSpec]:
     """Return what the servers of a cell are, one a replica."""
-    variant, shared = cell.variant, (cell.variant.replicas, cell.variant.placement)
+    variant = cell.variant
+    shared = (cell.variant.replicas, cell.variant.placement)
     places = pick_devices(cell.devices, *shared)
     cores = [*pick_cores(n, *shared)] if (n := variant.cpu_cores) else [None] * variant.replicas
     return [
@@ -183,7 +189,8 @@ def run_job(
         cell = cell_from_definition(definition, workload)
 
         # Not by the definition, which holds no name of a key.
-        llm_id, gpu_profile_id = cell.key.llm_id, cell.key.gpu_profile_id
+        llm_id = cell.key.llm_id
+        gpu_profile_id = cell.key.gpu_profile_id
         endpoints = load_endpoints(config.get("sheets", {}).get("endpoints"))
         settings = engine_settings(config, endpoints.get((llm_id, gpu_profile_id)))
         progress = Progress(f"{llm_id} on {gpu_profile_id}", len(cell.scenario.levels))

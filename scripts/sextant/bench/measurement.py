@@ -175,8 +175,10 @@ def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> EarlyS
     A level with fewer than 10 served requests, or without one of the medians, decides nothing."""
     if not isinstance(scenario, ClosedLoop) or not levels:
         return None
-    last, factor = levels[-1], scenario.stop_factor
-    nttft_limit_ms, itl_limit_ms = scenario.stop_nttft_ms, scenario.stop_itl_ms
+    last = levels[-1]
+    factor = scenario.stop_factor
+    nttft_limit_ms = scenario.stop_nttft_ms
+    itl_limit_ms = scenario.stop_itl_ms
     if nttft_limit_ms is None or itl_limit_ms is None or last.n_ok < _MIN_REQUESTS:
         return None
     is_far_beyond = (last.nttft_ms or 0.0) > factor * nttft_limit_ms
@@ -225,7 +227,8 @@ class Measurement:
         self._unsent_parameters = unsent_parameters(self.model)
         if self._unsent_parameters:
             log.warning("requests do not carry: %s", ", ".join(self._unsent_parameters))
-        first, is_ours = servers[0], ENGINES[self.settings.name].starts_servers
+        first = servers[0]
+        is_ours = ENGINES[self.settings.name].starts_servers
         self.server = ServerFacts(
             engine=self.settings.name,
             version=first.version(),
@@ -262,7 +265,8 @@ class Measurement:
             self._measure_levels(prompts)
 
     def _measure_levels(self, prompts: Prompts) -> None:
-        cell, known = self.cell, {run.level for run in self.levels}
+        cell = self.cell
+        known = {run.level for run in self.levels}
         for number, level in enumerate(cell.scenario.levels):
             if level in known:
                 continue
@@ -307,7 +311,8 @@ class Measurement:
         return statistics.fmean(usages) if len(usages) == len(metrics) else None
 
     def _watch(self, level: float) -> Watcher:
-        servers, kind = self._servers, self.cell.devices.kind
+        servers = self._servers
+        kind = self.cell.devices.kind
         devices = tuple(dict.fromkeys(i for s in servers for i in s.device_indices))
         pids = tuple(pid for s in servers for pid in s.pids) if kind == "cpu" else ()
         urls = tuple(target.base_url for target in self._targets.addresses)
@@ -337,7 +342,8 @@ class Measurement:
         phase: dict[str, Any] | None = None,
     ) -> None:
         """Keep a level that is whole: its entry in `run.json`, and its rows."""
-        after, medians = self._metrics(level), None
+        after = self._metrics(level)
+        medians = None
         for warning in result.warnings:
             # On a CPU the client shares the server's cores: the report says so, once.
             is_usual = warning == result.run.client.lag_warning and self.cell.devices.kind == "cpu"
@@ -368,7 +374,8 @@ class Measurement:
 
     def write_results(self, folder: Path, feasibility: Feasibility | None) -> None:
         """Write the cell's files to its folder; `feasibility` is None of others' servers."""
-        cell, server = self.cell, self.server
+        cell = self.cell
+        server = self.server
         verdict = feasibility.verdict if feasibility else FEASIBLE
         if verdict.is_feasible and server is None:
             n_starts = {"n_server_starts": len(self.probes)}

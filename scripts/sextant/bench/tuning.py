@@ -302,7 +302,8 @@ def tune_and_load(
             with start(weight) as servers:
                 if untried is not None:
                     check(servers, weight)
-                    detail, duration_s = "all corner cases passed", time.monotonic() - started_s
+                    detail = "all corner cases passed"
+                    duration_s = time.monotonic() - started_s
                     record.add(Probe(weight, "ok", detail, duration_s, _least_memory(servers)))
                 for server in servers:
                     server.stop_watching_memory()

@@ -150,7 +150,8 @@ def _ranked_outcomes(sized: _Sized) -> list[CapacityOutcome]:
 def _outcome(profile_id: str, sized: _Sized) -> CapacityOutcome:
     """Return what a GPU profile needs; the interval of its replicas holds 90% of the draws."""
     sizing = sized.sizings[profile_id]
-    low, high = None, None
+    low = None
+    high = None
     if len(sizing.needs):
         ends = np.quantile(sizing.needs, [0.05, 0.95], method="inverted_cdf")
         low, high = (int(end) if np.isfinite(end) else None for end in ends)

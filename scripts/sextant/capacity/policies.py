@@ -98,10 +98,12 @@ def _timeline(path: Path) -> Timeline:
             problem = f"{table[column].iloc[row]} is wrong"
             raise InputError(problem, file=path, row=row + 2, field=column, fix=fix)
     if not 0 < table[name].max() <= MOST_REPLICAS:
-        problem, fix = "never a replica, or too many", f"give 1 to {MOST_REPLICAS:,} at most"
+        problem = "never a replica, or too many"
+        fix = f"give 1 to {MOST_REPLICAS:,} at most"
         raise InputError(problem, file=path, field=name, fix=fix)
     if table["t_s"].iloc[0] > _LATE_S:
-        problem, fix = f"the first time is {table['t_s'].iloc[0]:g} s", "begin with a row of 0 s"
+        problem = f"the first time is {table['t_s'].iloc[0]:g} s"
+        fix = "begin with a row of 0 s"
         raise InputError(problem, file=path, row=2, field="t_s", fix=fix)
     times = np.append(0.0, table["t_s"].to_numpy(float)[1:])
     return Timeline(times, table[name].to_numpy(int), is_ready=name == "ready")
@@ -160,7 +162,8 @@ class _Manifest:
     def keda(self) -> Reactive:
         """Return the policy of a ScaledObject's spec (keda.sh/docs, scaledobject-spec)."""
         if self.below("advanced", "scalingModifiers").fields:
-            problem, fix = "formulas are not simulated", "leave it out"
+            problem = "formulas are not simulated"
+            fix = "leave it out"
             raise self.wrong(problem, "scalingModifiers", fix)
         triggers = []
         for row in self.items("triggers"):
@@ -218,7 +221,8 @@ class _Manifest:
         if not triggers:
             raise self.wrong("no triggers", "triggers, metrics", "give one or more")
         usual = Reactive((), 1)
-        up, down = self._direction("scaleUp", usual.up), self._direction("scaleDown", usual.down)
+        up = self._direction("scaleUp", usual.up)
+        down = self._direction("scaleDown", usual.down)
         return Reactive(tuple(triggers), **replicas, up=up, down=down, cooldown_s=cooldown_s)
 
     def _direction(self, name: str, usual: Direction) -> Direction:

@@ -73,7 +73,8 @@ def evaluate(
     from sextant.judge.comparison import evaluate_predictors
 
     if tasks.slos and tasks.random_slos:
-        field, fix = "--slos, --random-slos", "give one of them"
+        field = "--slos, --random-slos"
+        fix = "give one of them"
         raise InputError("a sheet and random SLOs are given", field=field, fix=fix)
     source, _ = load_sources(
         tasks.source or (), tasks.database, tasks.workload_id, tasks.scenario_id

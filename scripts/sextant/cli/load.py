@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     Content = tuple[Draw, dict[str, Any]]
 
 _KEY_VARIABLE = "OPENAI_API_KEY"
-_DURATION_S, _WARMUP_S, _COOLDOWN_S = 120.0, 10.0, 5.0
+_DURATION_S = 120.0
+_WARMUP_S = 10.0
+_COOLDOWN_S = 5.0
 _WAYS = {"users": "closed_loop", "request_rate": "open_loop", "batch": "batch"}
 _OF_A_WORKLOAD = ("max_input_tokens", "max_output_tokens")
 
@@ -126,7 +128,8 @@ class LevelOptions:
         if len(chosen) != 1:
             fix = "give one of --users, --request-rate and --batch"
             raise InputError("how to load the server is not clear", field="--users", fix=fix)
-        kind, option = _WAYS[chosen[0]], option_of(chosen[0])
+        kind = _WAYS[chosen[0]]
+        option = option_of(chosen[0])
         with naming_options({"levels": option}):
             cooldown_s = 0.0 if kind == "closed_loop" else _COOLDOWN_S
             fields = self._stated(cooldown_s, ends_itself=kind == "batch")
@@ -222,7 +225,8 @@ class RequestOptions:
         from sextant.workload.shared_blocks import read_shared_blocks
 
         refuse(self, "requests of a trace are as they are", *_OF_A_WORKLOAD, "prompts")
-        blocks, texts = read_shared_blocks(trace), self._texts(is_text)
+        blocks = read_shared_blocks(trace)
+        texts = self._texts(is_text)
         # The input of a failed request may not be known.
         blocks = replace(blocks, input_tokens=blocks.input_tokens.clip(1))
         below = N_WORDS if is_text else RandomTokens(self.vocab_size).n_ids
@@ -324,10 +328,12 @@ def load(
     from sextant.load.run import LoadSubject, RequestPlan, Stopped, load_server, stoppable
     from sextant.load.source import Form
 
-    targets, limits_ms = server.targets(), limits.of_each()
+    targets = server.targets()
+    limits_ms = limits.of_each()
     form = Form(server.chat, requests.allow_eos)
     draw, content = requests.content(form)
-    scenario, facts = way.scenario(requests.replay), what.subject(server.model)
+    scenario = way.scenario(requests.replay)
+    facts = what.subject(server.model)
     facts |= {**content, "definition": facts["definition"] | content["definition"]}
     subject = LoadSubject(engine=what.engine, **facts)
     plan = RequestPlan(draw, form, seed)

@@ -48,7 +48,8 @@ def endpoint_servers(endpoint: Endpoint) -> list[RunningServer]:
         problem = f"the environment has no {endpoint.api_key_env}"
         fix = "export it where the job runs, or leave api_key_env empty if no key is needed"
         raise InputError(problem, field="api_key_env", fix=fix)
-    name, ca_file = endpoint.served_model_name, endpoint.ca_file
+    name = endpoint.served_model_name
+    ca_file = endpoint.ca_file
     return [
         RunningServer(http.ServerAddress(url, name, key, ca_file)) for url in endpoint.base_urls
     ]

@@ -99,7 +99,9 @@ def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict[str, Any]
 
     def read() -> dict[str, Any]:
         nonlocal known_s, known_at_s
-        now_s, memory, processes = time.monotonic(), 0, list[psutil.Process]()
+        now_s = time.monotonic()
+        memory = 0
+        processes = list[psutil.Process]()
         for pid in pids:
             with contextlib.suppress(psutil.Error):
                 parent = psutil.Process(pid)
@@ -112,14 +114,16 @@ def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict[str, Any]
                 used_s[process.pid, process.create_time()] = times.user + times.system
         if not used_s:
             raise SeriesEndedError("the server's processes have ended")
-        row, elapsed_s = {"device": "cpu", "memory_used_gib": memory / GIB}, now_s - known_at_s
+        row = {"device": "cpu", "memory_used_gib": memory / GIB}
+        elapsed_s = now_s - known_at_s
         if known_s is not None:
             if elapsed_s < _SHORTEST_INTERVAL_S:
                 return row
             # What started since the last reading has used all its time since then.
             busy_s = sum(seconds - known_s.get(key, 0.0) for key, seconds in used_s.items())
             row["utilization"] = busy_s / elapsed_s / n_cores
-        known_s, known_at_s = used_s, now_s
+        known_s = used_s
+        known_at_s = now_s
         return row
 
     return read
@@ -192,7 +196,8 @@ class Gpu:
 def open_gpus(selectors: Sequence[int | str], warn: Warn) -> tuple[list[Gpu], list[Gpu]]:
     """Return the devices of these NVML indices, GPU UUIDs and MIG UUIDs, and those that NVML does
     not know. A MIG instance brings the GPU it is a part of along, once."""
-    gpus, unknown = dict[str, Gpu](), dict[int | str, Gpu]()
+    gpus = dict[str, Gpu]()
+    unknown = dict[int | str, Gpu]()
     for selector in selectors:
         uuid = None if isinstance(selector, int) else selector
         unknown[selector] = Gpu(uuid or f"gpu{selector}", None, [], uuid)

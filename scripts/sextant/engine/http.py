@@ -93,7 +93,9 @@ def get(
 ) -> tuple[int | None, str]:
     """Return status and body of `path` below a server's base URL, without its API key; None without
     a whole answer in these limits. No proxy and no redirect: an API key goes nowhere else."""
-    end_s, answer, n_bytes = time.monotonic() + timeout_s, _Answer(), 0
+    end_s = time.monotonic() + timeout_s
+    answer = _Answer()
+    n_bytes = 0
     host, port, tls = target.address()
     request = target.request("GET", path, "Connection: close") + b"\r\n"
     try:

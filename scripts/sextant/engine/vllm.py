@@ -130,7 +130,8 @@ class VLLMServer(RunningServer):
         """Return what is known of memory since this start."""
         text = self._log_text()
         free_bytes = self._free.least_bytes if self._free else None
-        blocks, lacking_bytes = vllm_command.profiled_blocks(text), None
+        blocks = vllm_command.profiled_blocks(text)
+        lacking_bytes = None
         if allocation := vllm_command.failed_allocation(text):
             tried_bytes, left = allocation
             # A host's allocator does not say what was left: take what was seen last.
@@ -192,7 +193,8 @@ class VLLMServer(RunningServer):
             killed = "the server was killed (SIGKILL)"
         if sign is None and killed:
             # For want of memory, if the kernel says so or does not count.
-            before, now = self._n_oom_kills, n_oom_kills()
+            before = self._n_oom_kills
+            now = n_oom_kills()
             sign = killed if now is None or before is None or now > before else None
             message += f": {killed}" if sign is None else ""
         if vllm_command.is_disk_full(text) and self.spec.scratch:

@@ -31,7 +31,8 @@ def n_blocks(spec: ServerSpec, settings: EngineSettings) -> int:
 def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
     """Return the server's command line. The batch weight becomes `--num-gpu-blocks-override`: vLLM
     admits requests until its KV blocks, each of some tokens, are used up."""
-    blocks, switches = n_blocks(spec, settings), ["skip-tokenizer-init"]
+    blocks = n_blocks(spec, settings)
+    switches = ["skip-tokenizer-init"]
     arguments = {
         "model": str(spec.model),
         "served-model-name": MODEL_NAME,
@@ -112,9 +113,11 @@ def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[st
         for name in _names(argument, _INSTEAD):
             given = argument.partition("=")[0]  # a value may be a key
             problem = f"{given!r} sets {name}, which is the pipeline's to set"
-            field, fix = "engine.extra_arguments", _INSTEAD[name]
+            field = "engine.extra_arguments"
+            fix = _INSTEAD[name]
             raise InputError(problem, file=file, field=field, fix=fix)
-    pairs, code = zip_longest(arguments, arguments[1:], fillvalue=""), DATA_SHEET["code_options"]
+    pairs = zip_longest(arguments, arguments[1:], fillvalue="")
+    code = DATA_SHEET["code_options"]
     return [each for each, next_ in pairs if _names(each, code) or _loads_code(each, next_)]
 
 

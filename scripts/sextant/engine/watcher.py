@@ -105,7 +105,8 @@ class Watcher:
             self.process.kill()
             self.process.wait()
         self._stdout.close()
-        files, contents = (self._telemetry, self._server, self._errors), []
+        files = (self._telemetry, self._server, self._errors)
+        contents = []
         for file in files:
             contents.append(os.pread(file, os.fstat(file).st_size, 0))
             os.close(file)

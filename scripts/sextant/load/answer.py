@@ -239,7 +239,8 @@ def _usage_times_ns(reading: _Reading, n_tokens: int) -> list[int]:
     """Return when each token was counted, nothing unless usage rises with each event."""
     if len(reading.times_ns) == 1 < n_tokens:
         return []
-    times_ns, before = list[int](), 0
+    times_ns = list[int]()
+    before = 0
     events = zip(reading.times_ns, reading.counts, reading.have_text, strict=True)
     for at_ns, count, has_text in events:
         if count < before + has_text:
@@ -275,7 +276,8 @@ def _judge(exchange: Exchange, reading: _Reading) -> None:
     if exchange.error is not None:
         return
     exchange.status = "ok"
-    wanted, counted = request.output_tokens, exchange.output_tokens
+    wanted = request.output_tokens
+    counted = exchange.output_tokens
     if exchange.http_status != 200:
         said = _excerpt(reading.excerpt)
         exchange.fail("http_error", f"HTTP {exchange.http_status}: {said}")

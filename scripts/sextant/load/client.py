@@ -23,7 +23,8 @@ from sextant.load.source import PreparedRequest
 _PIECES_AT_ONCE = 256
 _OPENED_AT_ONCE = 32
 # No answer is longer: far above the events of a token, and what comes before and after them.
-_MOST_BYTES, _MOST_BYTES_A_TOKEN = 1 << 20, 4096
+_MOST_BYTES = 1 << 20
+_MOST_BYTES_A_TOKEN = 4096
 
 Piece = tuple[int, bytes]  # when bytes of an answer arrived (ns, monotonic clock), and the bytes
 

@@ -64,7 +64,8 @@ class Alarm:
 
     def set(self, at_ns: int, period_ns: int = 0) -> None:
         """Ring at this moment, soon if it has passed, and each period after it if there is one."""
-        first, period = divmod(max(at_ns, 1), _NS_PER_S), divmod(period_ns, _NS_PER_S)
+        first = divmod(max(at_ns, 1), _NS_PER_S)
+        period = divmod(period_ns, _NS_PER_S)
         spec = _Timerspec(*period, *first)
         if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None):
             raise OSError(ctypes.get_errno(), "the timer cannot be set")
@@ -315,7 +316,8 @@ class LoadRun(ABC):
 
     def _result(self, level: float, warmup_s: float) -> LevelResult:
         measured_ns = (self._started_ns or time.monotonic_ns()) + int(warmup_s * 1e9)
-        lag, send_lag = _quantiles(self._lags_ms), _quantiles(self._send_lags_ms)
+        lag = _quantiles(self._lags_ms)
+        send_lag = _quantiles(self._send_lags_ms)
         oddities = self.log.oddities.items()
         run = LevelRun(
             level=float(level),

@@ -105,7 +105,8 @@ def _rate_rows(level: Mapping[str, Any], limits_ms: Mapping[str, float]) -> list
 
 
 def _notes(level: Mapping[str, Any]) -> list[str]:
-    n_failed, n_all = level["n_failed"], level["n_ok"] + level["n_failed"]
+    n_failed = level["n_failed"]
+    n_all = level["n_ok"] + level["n_failed"]
     notes: list[str] = level["warnings"]
     if found := level.get("sessions"):
         n, n_turns, gone = map(plural, found.values(), ("session", "turn", "turn"))

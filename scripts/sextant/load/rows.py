@@ -68,14 +68,16 @@ class RequestLog:
         """Yield rows, some thousands at once; times in ns, the tokens' times as bytes last."""
         with _naming_place():
             self._file.seek(0)
-        rows, n_tokens = list[tuple[Any, ...]](), 0
+        rows = list[tuple[Any, ...]]()
+        n_tokens = 0
         while length := self._file.read(_LENGTH_BYTES):
             data = self._file.read(int.from_bytes(length, "little"))
             rows.append(msgspec.msgpack.decode(data, type=tuple))
             n_tokens += len(rows[-1][-1]) // 4
             if n_tokens >= _MOST_TOKENS or len(rows) >= _MOST_ROWS:
                 yield rows
-                rows, n_tokens = [], 0
+                rows = []
+                n_tokens = 0
         if rows:
             yield rows
 
@@ -121,11 +123,15 @@ class RequestLog:
     ) -> dict[str, float | None]:
         """Return the mean and the named quantiles of one of the `latencies`, None without any; of
         more than two million tokens those of a random sample of so many."""
-        rng, kept, total, n = np.random.default_rng(0), list[np.ndarray](), 0.0, 0
+        rng = np.random.default_rng(0)
+        kept = list[np.ndarray]()
+        total = 0.0
+        n = 0
         share = min(1.0, _MOST_SORTED / max(1, self.n_tokens))
         for values in self.latencies(is_due=is_due):
             known = values[name][~np.isnan(values[name])]
-            total, n = total + float(np.sum(known)), n + len(known)
+            total = total + float(np.sum(known))
+            n = n + len(known)
             kept.append(known[rng.random(len(known)) < share] if share < 1 else known)
         if n == 0:
             return dict.fromkeys(("mean", *fractions))

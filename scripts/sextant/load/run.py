@@ -120,7 +120,8 @@ def _warm_up(scenario: Scenario, level: float, targets: LoadTargets, source: Req
 
 def _schedule(scenario: OpenLoop, level: float, seed: int) -> ArrivalSchedule:
     """Return an open loop's schedule, in one piece: the load is steady when measuring begins."""
-    arrivals, n_requests = scenario.arrivals_at(level), scenario.n_requests
+    arrivals = scenario.arrivals_at(level)
+    n_requests = scenario.n_requests
     arrival_s = arrivals.times(n=n_requests, duration_s=scenario.extent_s, seed=seed)
     is_timed = n_requests is None
     return ArrivalSchedule(
@@ -206,7 +207,8 @@ def load_server(
         # Not before the last level has ended: pyarrow would double the memory of the client.
         from sextant.load.results import write_load
 
-        first, seed = addresses[0], requests.seed
+        first = addresses[0]
+        seed = requests.seed
         levels = [_with_conditions(it.run, version, scenario, started_at) for it in results]
         run = CellRun(
             source="measured",

@@ -261,7 +261,8 @@ class _Sessions(_OpenLoop):
     turns: Turns
 
     async def open(self) -> None:
-        parent, session = self.turns.parent, self.turns.session
+        parent = self.turns.parent
+        session = self.turns.session
         roots = np.flatnonzero(parent < 0)
         self._after_start_ns = self._after_start_ns[roots]
         self._indices = self._order = roots.tolist()

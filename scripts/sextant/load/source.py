@@ -152,11 +152,15 @@ class RequestSource:
 
     def _requests(self, n_first: int) -> Iterator[PreparedRequest]:
         """Yield requests without end; a block's seed depends on its place alone."""
-        block, number, n = 0, 0, max(1, n_first)
+        block = 0
+        number = 0
+        n = max(1, n_first)
         while True:
             seed = np.random.SeedSequence(self._seed, spawn_key=(self._n_calls, block))
             yield from self._encoded(number, n, seed)
-            block, number, n = block + 1, number + n, _BLOCK
+            block = block + 1
+            number = number + n
+            n = _BLOCK
 
     def _encoded(
         self, first: int, n: int, seed: np.random.SeedSequence
@@ -189,7 +193,8 @@ def draw_in_order(
     prompts: Prompts,
 ) -> Draw:
     """Return what gives requests of these lengths in this order, then from the first again."""
-    inputs, outputs = np.asarray(input_tokens), np.asarray(output_tokens)
+    inputs = np.asarray(input_tokens)
+    outputs = np.asarray(output_tokens)
 
     def draw(first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         places = np.arange(first, first + n) % len(inputs)
@@ -241,7 +246,8 @@ class Texts:
 
     def of_words(self, words: np.ndarray) -> Text:
         """Return a prompt of as many tokens as `words`, numbers below `N_WORDS`."""
-        text, length = " ".join(np.array(_WORDS.split())[words]), len(words)
+        text = " ".join(np.array(_WORDS.split())[words])
+        length = len(words)
         if self._tokenizer is not None:
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids[:length]
             text = prompt_text(self._tokenizer, np.array(ids))

@@ -305,7 +305,8 @@ def store_summary(database: Path) -> Document:
     return Document("Sextant report", [*blocks, Facts(price_lines(tables))])
 
 
-_COUNTS, _PLACE = ("n_ok", "n_failed"), ("llm_id", "gpu_profile_id")
+_COUNTS = ("n_ok", "n_failed")
+_PLACE = ("llm_id", "gpu_profile_id")
 
 
 def by_source(tables: Tables, blocks_of: Callable[[Tables, str], list[Block]]) -> list[Block]:
@@ -364,14 +365,16 @@ def _cell(row: Row) -> str:
 def score_blocks(tables: Tables, source: str) -> list[Block]:
     """Return how predictors were judged on LLMs they had not seen."""
     scores = [row for row in tables["score"] if row["source"] == source]
-    means, n_slos = predictor_means(scores), len(tables["slo"])
+    means = predictor_means(scores)
+    n_slos = len(tables["slo"])
     if not means:
         return []
 
     def cells(row: Row) -> list[str]:
         return [marked(row["predictor"]), *(percent(row[name]) for name in _SCORES.values())]
 
-    judged, blocks = "Predictors, judged on each LLM without having seen it", list[Block]()
+    judged = "Predictors, judged on each LLM without having seen it"
+    blocks = list[Block]()
     if len(detailed_slos(tables)) < n_slos:
         first = tables["slo"][0]["slo_id"]
         of_first = [row for row in scores if row["slo_id"] == first]

@@ -78,9 +78,11 @@ def compare_runs(first: Path, second: Path) -> Document:
     notes = [f"{name}: {old} in A, {new} in B" for name, (old, new) in facts["differs"].items()]
     if facts["only_in_one"]:
         notes.append(f"levels of one run only: {', '.join(facts['only_in_one'])}")
-    warnings, sections = [], []
+    warnings = []
+    sections = []
     for level in levels:
-        failed, title = level["rows"][0], f"level {float(level['level']):g}"
+        failed = level["rows"][0]
+        title = f"level {float(level['level']):g}"
         if failed["a"] or failed["b"]:
             text = (
                 f"{title}: {percent(failed['a'])} of the requests failed in A, "
@@ -188,7 +190,8 @@ def _judge(sides: Sequence[pd.DataFrame], n_least: int, chance: float) -> list[R
 
 def _distances(values: np.ndarray, is_of_b: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return B's distance from A in standard errors, the standard error, and A's mean."""
-    a, b = values[~is_of_b], values[is_of_b]
+    a = values[~is_of_b]
+    b = values[is_of_b]
     error = np.sqrt(a.var(axis=0, ddof=1) / len(a) + b.var(axis=0, ddof=1) / len(b))
     apart = b.mean(axis=0) - a.mean(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -70,7 +70,8 @@ def _model_words(judged: Mapping[str, Any]) -> str:
     """Return whether a workload's arrivals are as bursty as the trace."""
     if judged["model"] == REPLAY:
         return "no model of the arrivals passes, so that the trace's own times are replayed"
-    one, errors = judged["models"]["gamma"]["reason"], judged["models"][judged["model"]]["errors"]
+    one = judged["models"]["gamma"]["reason"]
+    errors = judged["models"][judged["model"]]["errors"]
     known_errors = {name: error for name, error in errors.items() if error is not None}
     off = max(abs(known_errors[name]) for name in arrivals.JUDGED if name in known_errors)
     reach = f"what is more than {percent(REACH)} off the trace's lies within chance"
@@ -82,12 +83,14 @@ def _model_words(judged: Mapping[str, Any]) -> str:
 
 
 def _arrivals_table(names: Sequence[str], judged: Mapping[str, Any]) -> Table:
-    trace, kinds = judged["trace"], dict.fromkeys(("gamma", judged["model"]))
+    trace = judged["trace"]
+    kinds = dict.fromkeys(("gamma", judged["model"]))
     models = {arrivals.MODELS[kind]: judged["models"].get(kind) for kind in kinds}
     columns = {name: model for name, model in models.items() if model and model["measures"]}
     header = [f"Arrivals of {joined(list(names))}" if names else "Arrivals", "trace"]
     header += [cell for name in columns for cell in (name, "off by")]
-    rows, order = [], ("gap", "busiest", "dispersion")
+    rows = []
+    order = ("gap", "busiest", "dispersion")
     for measure in sorted(trace, key=lambda name: order.index(name.partition("_")[0])):
         row = [measure_words(measure).removeprefix("the "), number(trace[measure])]
         for model in columns.values():

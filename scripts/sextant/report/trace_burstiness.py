@@ -32,7 +32,8 @@ def measure_burstiness(
     """Return the Gamma fits of 20-minute windows (`groups`, the most frequent LLMs and services:
     counts of windows by what became of them, fits, quartiles; `n_hidden`: the clock hides their
     shape), `doublings` by duration and group, and `whole`: distinct arrival models of workloads."""
-    windows, shown = fit_windows(trace), facts["groups"][:MAX_SHOWN]
+    windows = fit_windows(trace)
+    shown = facts["groups"][:MAX_SHOWN]
     names: dict[ArrivalModel, list[str]] = {}
     for workload in workloads:
         names.setdefault(workload.arrivals, []).append(workload.name)
@@ -58,7 +59,8 @@ def measure_burstiness(
 def _count_windows(windows: pd.DataFrame) -> dict[str, Any]:
     fitted = windows[windows["alpha"].notna()]
     left = windows.loc[windows["alpha"].isna() & (windows["n_requests"] > 0), "reason"]
-    n_gaps, step_s = int((fitted["n_requests"] - 1).sum()), windows["clock_step_s"].iloc[0]
+    n_gaps = int((fitted["n_requests"] - 1).sum())
+    step_s = windows["clock_step_s"].iloc[0]
     spreads: dict[str, dict[str, float] | None] = dict.fromkeys(("alpha", "cv", "ks"))
     for name in spreads:
         if len(values := fitted[name].dropna()):
@@ -105,7 +107,8 @@ def show_burstiness(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Se
                 "clock hides makes the intervals wider, and the fit is not tested."
             )
             blocks.append(Note(text))
-    rows, reasons = [], Counter[str]()
+    rows = []
+    reasons = Counter[str]()
     for group in groups:
         reasons.update(group["not_fitted"])
         counts = (group["n_windows"], group["n_empty"], sum(group["not_fitted"].values()))
@@ -146,7 +149,8 @@ def _burstiness_takeaway(measured: Mapping[str, Any]) -> str:
             "the shape of the gaps in most windows."
         )
     ranked = sorted(clear, key=lambda group: group["cv"]["median"])
-    least, most = ranked[0]["cv"]["median"], ranked[-1]["cv"]["median"]
+    least = ranked[0]["cv"]["median"]
+    most = ranked[-1]["cv"]["median"]
     than = "close to a Poisson process"
     if not 0.9 <= most <= 1.1:
         than = f"{'burstier' if most > 1 else 'steadier'} than a Poisson process"

@@ -88,7 +88,8 @@ def explained(values: np.ndarray, groups: np.ndarray) -> tuple[float, float] | N
     """Return what groups, labels of values of shape (n,), explain (one-way analysis of variance):
     the adjusted R², 0 if below, and the p-value of the F test; None where values are equal or few.
     """
-    n, n_groups = len(values), len(np.unique(groups))
+    n = len(values)
+    n_groups = len(np.unique(groups))
     if n <= n_groups or np.ptp(values) == 0:
         return None
     means = pd.Series(values).groupby(np.asarray(groups)).transform("mean").to_numpy()
@@ -123,7 +124,8 @@ def open_workloads(folders: Sequence[str | Path]) -> list[FittedWorkload]:
         if name in workloads:
             fix = "give folders with names of their own"
             raise InputError(f"there are two workloads '{name}'", file=folder, fix=fix)
-        arrivals, stored = load_arrivals(folder), read_stored(folder)
+        arrivals = load_arrivals(folder)
+        stored = read_stored(folder)
         file = folder / "validation.json"
         validation = files.read_json(file, fix=files.MAKE_WORKLOAD_AGAIN) if file.is_file() else {}
         if not (isinstance(validation, dict) and "arrivals" in validation):

@@ -82,9 +82,12 @@ def show_lengths(measured: Mapping[str, Any]) -> Section:
             f"All requests are alike: {number(inputs['median'])} tokens in, "
             f"{number(outputs['median'])} out."
         )
-    rows, notes, panels = [], [], []
+    rows = []
+    notes = []
+    panels = []
     for name in SIDES:
-        side, fit = measured[name], measured[name]["zipf"]
+        side = measured[name]
+        fit = measured[name]["zipf"]
         rows.append([f"{name.capitalize()}s", side["mean"], *side["quantiles"].values()])
         notes.append(Note(_zipf_words(name, side)))
         curves = [cumulative_curve("trace", side["cdf"])]

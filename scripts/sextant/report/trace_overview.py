@@ -69,7 +69,8 @@ def show_overview(facts: Mapping[str, Any]) -> Section:
             f"Ingest sorted the source by time: {plural(facts['n_moved'], 'row')} stood after one "
             f"that arrived later, by up to {duration_words(facts['most_late_s'])}."
         )
-    n_groups, lengths = len(facts["groups"]), ("mean_input_tokens", "mean_output_tokens")
+    n_groups = len(facts["groups"])
+    lengths = ("mean_input_tokens", "mean_output_tokens")
     if n_groups > MAX_SHOWN:
         which = f"the {MAX_SHOWN} most frequent of {n_groups} LLMs and services"
         notes.append(f"Traffic, burstiness and reliability are of {which}.")

@@ -53,7 +53,8 @@ def correlation_table(
 
 
 def _parameters_takeaway(measured: Mapping[str, Any]) -> str:
-    names, coefficients = measured["parameters"], measured["spearman"]
+    names = measured["parameters"]
+    coefficients = measured["spearman"]
     n_requests = measured["n_sampled"]
     pairs = [
         (coefficients[a][b], f"{b} and {a}")

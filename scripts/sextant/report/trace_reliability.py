@@ -14,7 +14,8 @@ from sextant.report.trace_file import MAX_SHOWN, rows_of
 from sextant.report.trace_traffic import bucket_s
 from sextant.workload import profiles
 
-_N_SPANS, _REQUESTS_PER_SPAN = 300, 30
+_N_SPANS = 300
+_REQUESTS_PER_SPAN = 30
 
 
 def measure_reliability(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,8 +69,10 @@ def show_reliability(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> S
         takeaway += f"; in no {every} are there enough requests to follow it over time."
     (unit_s, since), panels, rows = time_unit(facts["duration_s"], facts["start_time"]), [], []
     for group in groups:
-        series, summary = pd.DataFrame(group["series"]), group["summary"]
-        across, share = series["start_s"] / unit_s, 100 * series["failure_fraction"].astype(float)
+        series = pd.DataFrame(group["series"])
+        summary = group["summary"]
+        across = series["start_s"] / unit_s
+        share = 100 * series["failure_fraction"].astype(float)
         y = Axis("Failed (%)", low=0)
         curves = [
             Curve("failed", across, share),

@@ -27,8 +27,11 @@ def measure_reuse(trace: Path) -> dict[str, Any] | None:
     from sextant.simulate.cache_depths import cache_depths
 
     depth, used_by = cache_depths(blocks.prefixes(), blocks.ends)
-    is_repeated, tokens, all_tokens = depth >= 0, blocks.tokens, int(blocks.input_tokens.sum())
-    arrival_s, last_s = blocks.arrival_s[blocks.request], float(blocks.arrival_s[-1])
+    is_repeated = depth >= 0
+    tokens = blocks.tokens
+    all_tokens = int(blocks.input_tokens.sum())
+    arrival_s = blocks.arrival_s[blocks.request]
+    last_s = float(blocks.arrival_s[-1])
     age_s = arrival_s[is_repeated] - blocks.arrival_s[used_by[is_repeated]]
     n_distinct = int(len(depth) - is_repeated.sum())
     held = 2 ** np.arange(np.ceil(np.log2(n_distinct)) + 1).astype(int)
@@ -59,12 +62,15 @@ def measure_reuse(trace: Path) -> dict[str, Any] | None:
 
 def show_reuse(measured: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_reuse` returns."""
-    most, saved = measured["repeated_fraction"], percent(measured["repeated_token_fraction"])
+    most = measured["repeated_fraction"]
+    saved = percent(measured["repeated_token_fraction"])
     takeaway = (
         f"{percent(most)} of the {number(measured['n_blocks'])} blocks of "
         f"{measured['block_tokens']} input tokens repeat the beginning of an earlier request"
     )
-    rows, shown, enough = [], 0.0, ""
+    rows = []
+    shown = 0.0
+    enough = ""
     for cache_tokens, fraction, of_tokens in zip(*measured["by_cache"].values(), strict=True):
         is_large = cache_tokens >= _MILLION
         size = f"{number(cache_tokens / _MILLION)} million" if is_large else number(cache_tokens)

@@ -15,9 +15,11 @@ from sextant.report.trace_file import MAX_SHOWN, explained, rows_of
 from sextant.workload import profiles
 
 _BUCKETS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200, 86400)
-_N_BUCKETS, _REQUESTS_PER_BUCKET = 100, 10
+_N_BUCKETS = 100
+_REQUESTS_PER_BUCKET = 10
 _SIGNIFICANCE = 0.01
-_MIN_DAYS, _MIN_WEEKS = 2, 2
+_MIN_DAYS = 2
+_MIN_WEEKS = 2
 _COUNTED = ("n_requests", "input_tokens", "output_tokens")
 _SPREAD = [f"requests_{name}" for name in ("mean", "q1", "median", "q3")]
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -37,9 +39,12 @@ def measure_traffic(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     duration_s = facts["duration_s"]
     n_buckets = min(max(facts["n_requests"] // _REQUESTS_PER_BUCKET, 10), _N_BUCKETS)
     size = bucket_s(duration_s, n_buckets)
-    series, why, has_clock = profiles.traffic_series(trace, size), None, False
+    series = profiles.traffic_series(trace, size)
+    why = None
+    has_clock = False
     if duration_s >= _MIN_DAYS * DAY_S:
-        hourly, profile = profiles.traffic_series(trace, HOUR_S), profiles.traffic_profile(trace)
+        hourly = profiles.traffic_series(trace, HOUR_S)
+        profile = profiles.traffic_profile(trace)
         has_clock = bool(profile["is_clock_known"].all())
     else:
         why = _why_no_profile(trace, duration_s)
@@ -51,7 +56,8 @@ def measure_traffic(trace: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         regular = None
         if why is None:
             cycles = rows_of(profile, group)
-            days, weeks = cycles[cycles["weekday"].isna()], cycles[cycles["weekday"].notna()]
+            days = cycles[cycles["weekday"].isna()]
+            weeks = cycles[cycles["weekday"].notna()]
             entry["daily"] = jsonable(days[["hour", *_SPREAD]].to_dict("series"))
             if has_clock and duration_s >= _MIN_WEEKS * 7 * DAY_S:
                 weeks = weeks.assign(hour_of_week=24 * weeks["weekday"].astype(int) + weeks["hour"])
@@ -83,9 +89,11 @@ def _why_no_profile(trace: Path, duration_s: float) -> str:
     whole = hourly[hourly["is_whole"]].reset_index(drop=True)
     if len(whole) < 2:
         return f"No daily profile can be seen in {lasts}: it takes {_MIN_DAYS} days or more."
-    counts, has_clock = whole["n_requests"], bool(whole["moment"].notna().all())
+    counts = whole["n_requests"]
+    has_clock = bool(whole["moment"].notna().all())
     hours = whole["moment"].dt.hour if has_clock else whole["start_s"] // HOUR_S
-    top, low = int(counts.argmax()), int(counts.argmin())
+    top = int(counts.argmax())
+    low = int(counts.argmin())
     busiest, quietest = (_hour_words(int(hours[index]), has_clock) for index in (top, low))
     than = f"{number(counts[top] / counts[low])} times the requests of the quietest, {quietest}"
     if not counts[low]:
@@ -100,17 +108,21 @@ def _hour_words(hour: int, has_clock: bool) -> str:
 
 def _end_hours(group: Mapping[str, Any], has_clock: bool) -> list[str]:
     """Return the busiest and the quietest hour of the day."""
-    means, hours = group["daily"]["requests_mean"], group["daily"]["hour"]
+    means = group["daily"]["requests_mean"]
+    hours = group["daily"]["hour"]
     return [_hour_words(hours[int(pick(means))], has_clock) for pick in (np.argmax, np.argmin)]
 
 
 def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Section:
     """Return the section of what `measure_traffic` returns."""
     blocks: list[Block] = [Headline(_traffic_takeaway(measured))]
-    groups, has_clock = measured["groups"], measured["has_clock"]
+    groups = measured["groups"]
+    has_clock = measured["has_clock"]
     unit_s, since = time_unit(facts["duration_s"], facts["start_time"])
-    size, has_whole = measured["bucket_s"], measured["n_requests_per_bucket"] is not None
-    every, panels = duration_words(size).removeprefix("1 "), []
+    size = measured["bucket_s"]
+    has_whole = measured["n_requests_per_bucket"] is not None
+    every = duration_words(size).removeprefix("1 ")
+    panels = []
     for group in groups:
         series = pd.DataFrame(group["series"])
         series = series[series["is_whole"]] if has_whole else series
@@ -140,7 +152,8 @@ def show_traffic(measured: Mapping[str, Any], facts: Mapping[str, Any]) -> Secti
 
 
 def _traffic_takeaway(measured: Mapping[str, Any]) -> str:
-    spread, in_range = measured["n_requests_per_bucket"], ""
+    spread = measured["n_requests_per_bucket"]
+    in_range = ""
     every = duration_words(measured["bucket_s"]).removeprefix("1 ")
     if spread and spread["min"] == spread["max"]:
         in_range = f" In each {every} came {number(spread['min'])} requests."
@@ -161,8 +174,10 @@ def _traffic_takeaway(measured: Mapping[str, Any]) -> str:
     ):
         return f"No hour of the day has more requests than chance gives it.{in_range}"
     regular_groups.sort(key=lambda group: group["hour_of_day_fraction"])
-    least, most = regular_groups[0], regular_groups[-1]
-    share, whose = percent(most["hour_of_day_fraction"]), "the busiest hour"
+    least = regular_groups[0]
+    most = regular_groups[-1]
+    share = percent(most["hour_of_day_fraction"])
+    whose = "the busiest hour"
     explains = f"The hour of the day explains {share} of how requests per hour vary"
     if len(regular_groups) > 1:
         explains += f" in {most['name']}, but {percent(least['hour_of_day_fraction'])}"
@@ -181,7 +196,8 @@ def _traffic_takeaway(measured: Mapping[str, Any]) -> str:
 def _profile_figure(
     groups: Sequence[Mapping[str, Any]], key: str, hour: str, across: Axis
 ) -> Chart:
-    panels, cycle = [], {"daily": "day", "weekly": "week"}[key]
+    panels = []
+    cycle = {"daily": "day", "weekly": "week"}[key]
     for group in groups:
         spread = (group[key][f"requests_{statistic}"] for statistic in ("median", "q1", "q3"))
         curve = Curve("median", group[key][hour], *spread)

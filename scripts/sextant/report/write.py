@@ -142,7 +142,8 @@ def _slo_section(tables: Tables, answer: Row, decisions: list[Row]) -> Section:
 
 def _card_blocks(card: Row, others: Sequence[Row], slo: SLO) -> list[Block]:
     """Return a deployment's cost, its room to the limits, and other predictors' answers."""
-    names, missing = card["not_measured"], []
+    names = card["not_measured"]
+    missing = []
     if card["basis"] == MEASURED and names:
         few = ", ".join(names) if len(names) <= 4 else f"{len(names)} other GPU profiles"
         missing = [Note(f"Not measured on {few}.", "soft")]
@@ -320,7 +321,8 @@ def _held_out_table(answer: Row) -> Table:
             continue
         rows.append([row["llm_id"], priced(row)])
         for guesses in answer["held_out_by"].values():
-            guess, cell = guesses.get(row["llm_id"]), "–"
+            guess = guesses.get(row["llm_id"])
+            cell = "–"
             if guess is not None:
                 cell = "✗" if guess["is_success"] is not None else "(not judged)"
                 cell = f"✓ +{percent(guess['overspend'])}" if guess["is_success"] else cell
@@ -336,7 +338,9 @@ def _held_out_table(answer: Row) -> Table:
 
 def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel:
     limit_ms, percentile = slo.limits[metric]
-    lines, drawn, loads = [], [limit_ms], []
+    lines = []
+    drawn = [limit_ms]
+    loads = []
     for profile_id, curve in curves.groupby("gpu_profile_id"):
         y, low, high = (limited(curve, slo, end)[metric] for end in ("", *ENDS))
         x = replica_load(curve, slo)
@@ -353,8 +357,10 @@ def _load_panel(metric: str, curves: pd.DataFrame, slo: SLO, card: Row) -> Panel
     sides = [0.9 * min(loads, default=1), 1.1 * max(loads, default=1)]
     label = f"limit {number(limit_ms)} ms"
     lines.append(Curve(label, sides, [limit_ms, limit_ms], is_reference=True))
-    name, unit = METRICS[metric], "ms/token" if metric == "nttft" else "ms"
-    low_ms, high_ms = np.nanmin(drawn) / 1.3, np.nanmax(drawn) * 1.4
+    name = METRICS[metric]
+    unit = "ms/token" if metric == "nttft" else "ms"
+    low_ms = np.nanmin(drawn) / 1.3
+    high_ms = np.nanmax(drawn) * 1.4
     levels = sorted(set(curves["users"])) if slo.users is not None else []
     ticks = levels if 0 < len(levels) <= _MAX_TICKS else None
     load = "Users" if slo.users is not None else "Requests a second"
@@ -379,7 +385,8 @@ def _score_chart(heading: str, scores: Sequence[Row]) -> Chart:
         success = so_score * thrift / (2 * thrift - so_score)
         name = f"S/O {100 * so_score:.0f} %"
         lines.append(Curve(name, 100 * (1 - thrift), 100 * success, is_reference=True))
-    x, y = Axis("Relative overspend O (%)"), Axis("Success rate S (%)", low=-4, high=106)
+    x = Axis("Relative overspend O (%)")
+    y = Axis("Success rate S (%)", low=-4, high=106)
     title = f"Success against overspend, {heading}"
     svg = panels_figure([Panel("", x, y, lines)], title, height_in=3.6, has_points=True)
     return Chart(svg, title=heading, name=f"so_scores {heading}")

@@ -107,7 +107,8 @@ class RequestStream:
     ) -> Self:
         """Return a checked stream of any numeric arrays, without prefixes and turns by default."""
         arrival_s = np.asarray(arrival_s, np.float64)
-        inputs, outputs = _whole(input_tokens), _whole(output_tokens)
+        inputs = _whole(input_tokens)
+        outputs = _whole(output_tokens)
         prefixes = turns = None
         if prefix_id is not None and prefix_tokens is not None:
             prefixes = Prefixes(_whole(prefix_id), _whole(prefix_tokens))
