@@ -244,7 +244,7 @@ def _none_for_nan(values: np.ndarray) -> list[float | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timeline:
+class TrafficTimeline:
     """Traffic, replicas and results over time."""
 
     bucket_s: int
@@ -376,7 +376,7 @@ class CapacityFindings:
     failure: ReplicaFailure
     growth: Growth
     schedule: Schedule
-    timeline: Timeline
+    timeline: TrafficTimeline
     scaling: ScalingComparison | None = None
     """None: no policy is asked about; so are the next two."""
     split: Split | None = None

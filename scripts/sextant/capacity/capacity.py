@@ -18,7 +18,7 @@ from sextant.capacity.answer import (
     Neighbour,
     Schedule,
     Slot,
-    Timeline,
+    TrafficTimeline,
     WindowCurves,
     WindowsSummary,
 )
@@ -238,7 +238,7 @@ def _timeline(
     requests: RequestStream,
     fixed: Judged,
     scheduled: ScheduleResults,
-) -> Timeline:
+) -> TrafficTimeline:
     """Return traffic, replicas and results over time."""
     duration_s = requests.duration_s
     fitting = [bucket_s for bucket_s in _BUCKETS_S if bucket_s * _N_BUCKETS >= duration_s]
@@ -248,7 +248,7 @@ def _timeline(
     rates: list[float | None] = (counts / bucket_s).tolist()
     if requests.origin.n_requests is not None:  # only the busiest windows are simulated
         rates = [rate or None for rate in rates]
-    return Timeline(
+    return TrafficTimeline(
         bucket_s=bucket_s,
         request_rate_rps=rates,
         window_s=capacity_question.target.window_s or duration_s,

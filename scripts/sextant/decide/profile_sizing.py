@@ -14,9 +14,9 @@ import numpy as np
 
 from sextant.decide.simulated_sizing import (
     DEFAULT_SIZING,
-    Draws,
     SimulatedReplica,
     Sizing,
+    SizingDraws,
     SizingSettings,
     size_by_simulation,
 )
@@ -152,7 +152,7 @@ class _Search:
             self.target,
             self.confidence,
             replace(self.settings, most_usd_per_hour=most_usd),
-            Draws(n_draws, earlier, worse, hardest),
+            SizingDraws(n_draws, earlier, worse, hardest),
         )
 
     def _hardest(self, n_draws: int) -> list[int]:

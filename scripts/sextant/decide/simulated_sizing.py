@@ -276,7 +276,7 @@ DEFAULT_SIZING = SizingSettings()
 
 
 @dataclass(frozen=True)
-class Draws:
+class SizingDraws:
     """The draws of law and traffic that a sizing takes, and what is known before they are taken."""
 
     n: int | None = None
@@ -297,13 +297,13 @@ def size_by_simulation(
     target: Target,
     confidence: float,
     settings: SizingSettings = DEFAULT_SIZING,
-    draws: Draws = Draws(),
+    draws: SizingDraws = SizingDraws(),
 ) -> Sizing:
     """Return the fewest replicas that meet a target with this probability.
 
     Each draw of the law has its own day of the traffic (`Traffic.drawn`). Bisection finds its
     fewest replicas; the draws that need no more give the probability (`probability_of`). Where
-    `Draws.hardest` stops the drawing, `needs` is empty.
+    `SizingDraws.hardest` stops the drawing, `needs` is empty.
     """
     if draws.earlier is None:
         sizing, start = _size_likeliest(server, traffic, target, settings)
@@ -375,7 +375,7 @@ def _take_draws(
     taken: Sequence[float],
     n_draws: int,
     confidence: float,
-    draws: Draws,
+    draws: SizingDraws,
 ) -> list[float] | None:
     """Return the fewest replicas in each draw; None where too many draws have no number.
 
