@@ -10,7 +10,7 @@ that is left: feasibility, the batch weight, the law, simulations and answers us
 
 import math
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -204,11 +204,6 @@ class Speculating(LLM):
     accepted_length: float  # mean tokens that a step emits, the LLM's own included
     accepted_sd: float  # standard deviation of the logarithm of the accepted draft tokens
     draft: LLM | None  # what runs on the GPUs to draft; None: nothing does
-
-    @property
-    def undrafted(self) -> LLM:
-        """The LLM without speculation."""
-        return LLM(**{field.name: getattr(self, field.name) for field in fields(LLM)})
 
 
 def load_llm(path: str | Path, dtype: str | None = None) -> LLM:

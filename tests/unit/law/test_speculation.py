@@ -92,7 +92,7 @@ def test_what_drafts_takes_memory_beside_the_llm():
     assert memory_of(speculating(llm, DENSE, "ngram", 2, 1.5), devices, engine="vllm") == plain
     # Served in another precision it still speculates; the LLM alone is as it was.
     assert served(drafted, "fp8").draft_tokens == 2
-    assert drafted.undrafted == llm
+    assert all(getattr(drafted, name) == value for name, value in vars(llm).items())
 
 
 def test_accepted_lengths_are_the_tables_the_users_or_refused():
