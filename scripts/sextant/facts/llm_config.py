@@ -326,7 +326,8 @@ def _block_scale_bits(inner: Config, name: str) -> float:
     if len(block) != 2 or min(block) < 1:
         fix = "give [rows, columns], each 1 or more"
         raise inner.error(f"{block!r} is not a block", name, fix)
-    return 32 / float(block[0] * block[1])
+    rows, columns = block
+    return 32 / (rows * columns)
 
 
 def _compressed_tensors(inner: Config) -> Scheme:
