@@ -9,7 +9,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-import yaml
 
 # Before a library is loaded that reads it. Workers share the cores: threads of one that wait for
 # each other in a spin would take them from the others.
@@ -22,6 +21,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 from project import Project  # noqa: E402
+from sextant.base.sheets import read_configuration  # noqa: E402
 from support import ROOT  # noqa: E402
 
 # A busy machine is no defect of the code.
@@ -97,4 +97,4 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     shutil.copytree(ROOT / "config", tmp_path / "config")
     (tmp_path / "resources").symlink_to(ROOT / "resources")
     monkeypatch.chdir(tmp_path)
-    return yaml.safe_load((tmp_path / "config" / "config.yaml").read_text())
+    return read_configuration(tmp_path)

@@ -50,13 +50,13 @@ class Project:
 
     def set_config(self, **values: object) -> None:
         """Change the configuration; `engine__python` is the key `python` in `engine`."""
-        path = self.folder / "config" / "config.yaml"
+        path = self.folder / "config" / "config.yaml"  # which wins over demo.yaml
         config = yaml.safe_load(path.read_text())
         for name, value in values.items():
             part = config
             *parents, last = name.split("__")
             for parent in parents:
-                part = part[parent]
+                part = part.setdefault(parent, {})
             part[last] = value
         path.write_text(yaml.safe_dump(config))
 

@@ -119,7 +119,7 @@ def test_the_report_has_a_line_for_each_llm_and_leads_to_the_pages(sized) -> Non
 
 
 def test_an_edit_of_its_library_sizes_again_and_measures_nothing(sized) -> None:
-    file = sized.folder / "scripts/sextant/capacity/simulation.py"
+    file = sized.folder / "scripts/sextant/capacity/capacity.py"
     text = file.read_text()
     file.write_text(f"{text}\n# an edit\n")
     planned = dry_run(sized.folder).by_rule

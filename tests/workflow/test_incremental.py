@@ -210,7 +210,7 @@ CHANGES: dict[str, tuple[Change, Counter[str], set[str]]] = {
         together(
             replace("config/workloads.tsv", "conversation\tazure", "talk\tazure"),
             replace("config/benchmarks.tsv", "conversation", "talk"),
-            replace("config/config.yaml", "workload_id: conversation", "workload_id: talk"),
+            replace("config/demo.yaml", "workload_id: conversation", "workload_id: talk"),
         ),
         Counter(fit_workload=1) + MEASURED_AGAIN + TRACE_PAGE,
         {name.replace("conversation", "talk") for name in ALL_CELLS},
@@ -328,7 +328,7 @@ def test_the_order_of_rows_and_the_names_of_sheets_measure_nothing(project) -> N
     assert jobs(project).by_rule == AFTER_POINTS
     for name in ("llms", "benchmarks", "scenarios", "workloads"):
         project.sheet(name).rename(project.sheet(f"our-{name}"))
-        replace("config/config.yaml", f"config/{name}.tsv", f"config/our-{name}.tsv")(project)
+        replace("config/demo.yaml", f"config/{name}.tsv", f"config/our-{name}.tsv")(project)
     assert jobs(project).by_rule == AFTER_POINTS
 
 

@@ -27,8 +27,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, ...]:
     project.write_sheet("benchmarks", header, *cells)
     header = "variant_id replicas placement cpu_cores"
     project.write_sheet("variants", header, ("two", 2, "own", 6))
-    config = yaml.safe_load((project.folder / "config" / "config.yaml").read_text())
-    project.set_config(sheets=config["sheets"] | {"variants": "config/variants.tsv"})
+    project.set_config(sheets__variants="config/variants.tsv")
     return dry_run(project.folder, ["all", "studies"], workflow_profile=PROFILE).jobs
 
 

@@ -99,7 +99,8 @@ _STRICT = pydantic.ConfigDict(
 )
 _MAX_YAML_BYTES = 2**18
 _MAX_SHEET_BYTES = 2**26
-DEFAULT_FILE = "config/config.yaml"  # the file that the Snakefile names; others are merged into it
+# As in the Snakefile: the last wins.
+DEFAULT_FILES = ("config/demo.yaml", "config/config.yaml")
 
 
 def _accepted(problem_of: Callable[[str], str | None]) -> pydantic.AfterValidator:
@@ -358,11 +359,12 @@ def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[str, Any]:
-    """Read the Snakefile's configuration in a folder and merge others into it; the last wins."""
-    if not (folder / DEFAULT_FILE).is_file():
-        fix = "run this in the project's folder"
-        raise InputError("there is no such file here", file=DEFAULT_FILE, fix=fix)
-    return merged(read_yaml(folder / file) for file in [Path(DEFAULT_FILE), *config_files])
+    """Read the Snakefile's configuration in a folder and merge others into it."""
+    for file in DEFAULT_FILES:
+        if not (folder / file).is_file():
+            fix = "run this in the project's folder"
+            raise InputError("there is no such file here", file=file, fix=fix)
+    return merged(read_yaml(folder / file) for file in [*DEFAULT_FILES, *config_files])
 
 
 def merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -387,7 +387,7 @@ def _once_each(names: list[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """config/config.yaml: how Sextant runs; the sheets say what it runs."""
+    """What Sextant runs (sheets) and how: the files config/*.yaml, merged."""
 
     sheets: SheetPaths  #: path of each sheet
     registry: str  #: path of the registry of downloads
