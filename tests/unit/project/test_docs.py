@@ -197,6 +197,8 @@ def test_the_architecture_names_every_room_and_no_other() -> None:
     named = re.findall(r"^\| `(\w+)/` \|", rooms, re.M)
     assert set(named) == packages and len(named) == len(packages)
     assert f"has {len(packages)} rooms" in rooms
+    library = page("docs/architecture.svg").partition("The library:")[2]
+    assert set(re.findall(r">([a-z]+)</text>", library)) == packages
 
 
 @pytest.mark.parametrize("name", PAGES)
