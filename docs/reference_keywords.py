@@ -20,14 +20,15 @@ class Keywords(griffe.Extension):
         function = getattr(import_module(func.module.path), func.name)
         docstring = inspect.getdoc(function) or ""
         func.docstring = griffe.Docstring(docstring, parent=func, parser=griffe.Parser.numpy)
-        func.parameters = griffe.Parameters(
-            *(
-                griffe.Parameter(
-                    parameter.name,
-                    annotation=inspect.formatannotation(parameter.annotation),
-                    kind=griffe.ParameterKind(parameter.kind.description),
-                    default=None if parameter.default is parameter.empty else repr(parameter.default),
-                )
-                for parameter in inspect.signature(function).parameters.values()
-            )
-        )
+        parameters = inspect.signature(function).parameters.values()
+        func.parameters = griffe.Parameters(*map(_parameter, parameters))
+
+
+def _parameter(parameter: inspect.Parameter) -> griffe.Parameter:
+    has_default = parameter.default is not parameter.empty
+    return griffe.Parameter(
+        parameter.name,
+        annotation=inspect.formatannotation(parameter.annotation),
+        kind=griffe.ParameterKind(parameter.kind.description),
+        default=repr(parameter.default) if has_default else None,
+    )
