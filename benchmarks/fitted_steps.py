@@ -15,7 +15,6 @@ import pandas as pd
 from sextant.ask.source import load_sources
 from sextant.base.errors import InputError
 from sextant.law.roofline import Roofline
-from sextant.law.step_laws import step_laws
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate_closed
@@ -63,7 +62,7 @@ def main() -> None:
     for number, (_, rows) in enumerate(X.groupby(keys)):
         if number % options.every:
             continue
-        (laws,) = step_laws(model, rows.iloc[:1], 2, 1)
+        (laws,) = model.step_laws(rows.iloc[:1], 2, 1)
         told = model.explain(rows)
         for place, row in rows.iterrows():
             tokens = row["input_tokens"]

@@ -40,7 +40,7 @@ from sextant.judge.task import Task, task_of_characterization
 from sextant.pages.charts import MARKERS
 from sextant.points.folder import SHIPPED, load_folder
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, at_percentile
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 SEED = 42
 NTTFT_MS, ITL_MS, USERS = (10, 25, 100), (30, 40, 50, 75), (20, 50, 100, 200)

@@ -47,8 +47,7 @@ from sextant.points.frame import (
     at_percentile,
     has_latency,
 )
-from sextant.predict.draws import Draws
-from sextant.predict.predictor import TrainingRows, reference_profiles
+from sextant.predict.predictor import Draws, TrainingRows, reference_profiles
 
 SEED = 42
 RANDOM_SEEDS = 3

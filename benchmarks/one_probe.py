@@ -29,8 +29,7 @@ from sextant.judge.task import Task, task_of_characterization
 from sextant.law.calibration import Calibration
 from sextant.law.roofline import Roofline
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, at_percentile
-from sextant.predict.draws import Draws
-from sextant.predict.predictor import TrainingRows
+from sextant.predict.predictor import Draws, TrainingRows
 from sextant.predict.tuning import results_of
 
 SEED = 42

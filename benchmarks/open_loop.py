@@ -29,7 +29,6 @@ from sextant.law.means import BatchLimits, MeanLoad, open_loop, saturation_rps
 from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
-from sextant.law.step_laws import step_laws
 from sextant.law.terms import NAMES, PARAMETERS, batch_limits, step_law
 from sextant.points.frame import TARGETS, FactTables, at_percentile, has_latency
 from sextant.predict.predictor import TrainingRows
@@ -227,7 +226,7 @@ def held_out(study: Study, llm_id: str) -> dict[str, list[StepLaw]]:
     facts = {name: values[rows] for name, values in study.facts.items()}
     fitted = laws(fit(study, study.rows_of(llm_id, is_held_out=False)), facts)
     known = [one(fitted, place) for place in range(len(rows))]
-    shipped = [StepLaw.of(each[0]) for each in step_laws(study.model, study.X.iloc[rows], 2, 0)]
+    shipped = [StepLaw.of(each[0]) for each in study.model.step_laws(study.X.iloc[rows], 2, 0)]
     return {"fitted": known, "probe": told(study, rows, known), "zero-shot": shipped}
 
 

@@ -29,9 +29,7 @@ from sextant.law.trees import Correction
 from sextant.points.characterization import Characterization
 from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS, FactTables, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict.draws import Draws
-from sextant.predict.predictor import Settings, TrainingRows
-from sextant.predict.registry import predictor_class
+from sextant.predict.predictor import Draws, Settings, TrainingRows, predictor_class
 
 KEYS = [*IDENTIFIERS, "users"]
 SEED = 42

@@ -21,8 +21,7 @@ from sextant.judge.score import score_recommendation, summarize
 from sextant.judge.task import Task, task_of_characterization
 from sextant.points.frame import IDENTIFIERS, TARGETS, at_percentile
 from sextant.points.measured import load_characterization
-from sextant.predict.predictor import TrainingRows, reference_profiles
-from sextant.predict.registry import PREDICTORS, predictor_class
+from sextant.predict.predictor import PREDICTORS, TrainingRows, predictor_class, reference_profiles
 from sextant.predict.tuning import Tunable, choose_nested
 
 PAPER = SLO("paper", nttft_ms=100.0, itl_ms=50.0, percentile=50, users=200)

@@ -16,7 +16,7 @@ from sextant.experiment.job_request import job_request
 from sextant.experiment.loading import load_experiment
 from sextant.experiment.sheets import DEFAULT_VARIANT, CellKey
 from sextant.points.cell_files import RECEIPT, changed_cells
-from sextant.predict.registry import PREDICTORS, check_installed, configurable
+from sextant.predict.predictor import PREDICTORS, check_installed, configurable
 from sextant.workload.published import use_case_sha256
 
 ROOT = Path(workflow.basedir).parent  # of this file's project, wherever Snakemake runs

@@ -15,8 +15,7 @@ from sextant.ask.question import SPECULATION, Question
 from sextant.base.errors import InputError
 from sextant.decide.decision import FAIR
 from sextant.pages.words import chance, percent, plural
-from sextant.predict.draws import INTERVAL
-from sextant.predict.predictor import JointPredictor
+from sextant.predict.predictor import INTERVAL, JointPredictor
 
 _DRAFT_LENGTHS = (1, 2, 3, 5)
 """Draft tokens that are compared."""

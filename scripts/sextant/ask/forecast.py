@@ -19,9 +19,15 @@ from sextant.law.calibration import Calibration
 from sextant.law.roofline import Roofline, fit_or_restore
 from sextant.points import frame
 from sextant.points.frame import KEYS, LENGTHS, TARGETS, WAIT, judged
-from sextant.predict.draws import INTERVAL, Draws
-from sextant.predict.predictor import JointPredictor, TrainingRows
-from sextant.predict.registry import PREDICTOR, PREDICTORS, predictor_class
+from sextant.predict.predictor import (
+    INTERVAL,
+    PREDICTOR,
+    PREDICTORS,
+    Draws,
+    JointPredictor,
+    TrainingRows,
+    predictor_class,
+)
 
 SEED = 42
 

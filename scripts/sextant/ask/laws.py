@@ -18,7 +18,6 @@ from sextant.facts.engine import DEFAULT_ENGINE, scheduler_sheet
 from sextant.facts.gpu import GPUProfile
 from sextant.law.means import MeanLoad
 from sextant.law.roofline import Roofline
-from sextant.law.step_laws import step_laws
 from sextant.points.frame import KEYS, LENGTHS, TARGETS
 from sextant.simulate.simulation import Scheduler, StepLaw
 
@@ -231,7 +230,7 @@ class _GPULaws(NamedTuple):
         # The cache saves prompt tokens of a simulation; the law is that of the tokens computed.
         uncached = case.varied({"prefix_hit_rate": 0.0})
         rows = uncached.asked_rows(self.model, keys, gpu_profiles)
-        drawn = dict(zip(drawn_ids, step_laws(self.model, rows, n_draws, seed), strict=True))
+        drawn = dict(zip(drawn_ids, self.model.step_laws(rows, n_draws, seed), strict=True))
         coupled = _coupled(drawn, gpu_profiles, case.lengths[0])
         return {
             name: [*map(StepLaw.of, self._calibrated(name, coupled[name], seed))]

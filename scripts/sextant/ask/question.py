@@ -9,7 +9,7 @@ from sextant.base.errors import InputError
 from sextant.facts.llm import DTYPE_PRECISION, KV_PRECISIONS, PRECISIONS, GivenSizes
 from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
-from sextant.predict.registry import PREDICTOR, configurable
+from sextant.predict.predictor import PREDICTOR, configurable
 from sextant.workload.lengths import RequestLengths
 
 PIPELINE_STORE = Path("results") / "sextant.duckdb"

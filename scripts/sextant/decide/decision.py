@@ -16,18 +16,23 @@ from sextant.decide.sizing import size_replicas
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.slo import ENDS, SLO
 from sextant.points.frame import IDENTIFIERS, is_refused, limited, replica_load
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 REWARD = 1.0
 """Worth of an SLO met, in units of the cheapest deployment's price: S/O is highest where a success
 is worth S + O (the derivative of eq. 7 with S = 1 - O), about 1 for any good predictor."""
-SAFE = 0.9  # the probability at which a GPU profile's price is stated, unless a risk is given
-FAIR = 0.5  # an option of less is not recommended: it is likelier to break a limit than to meet all
-LISTED = 0.2  # an option of less is not listed as one, unless the risk that is asked for allows it
+SAFE = 0.9
+"""Probability at which a GPU profile's price is stated, unless a risk is given."""
+FAIR = 0.5
+"""Least probability of a recommended option: below it a broken limit is likelier than none."""
+LISTED = 0.2
+"""Least probability of a listed option, unless the risk that is asked for allows less."""
 _RATE_LOADS = 40
-_LOADS_PER_DOUBLING = 10  # Of users: 1, 2, 4 and so on, which are measured, are then among them.
+_LOADS_PER_DOUBLING = 10
+"""Numbers of users; 1, 2, 4 and so on, which are measured, are then among them."""
 _PROBED_LOADS = 8
-MOST_COUNTS = 96  # where more numbers of replicas compete, they rise by a constant factor
+MOST_COUNTS = 96
+"""Where more numbers of replicas compete, they rise by a constant factor."""
 RATE_STEPS = 128
 """Steps per octave of the request rate that a replica carries: a page holds it in few bits."""
 
@@ -35,14 +40,14 @@ RATE_STEPS = 128
 class MeasuredDraws(NamedTuple):
     """Draws of what the measured latencies of some points may be, for one SLO."""
 
-    X: pd.DataFrame  # `llm_id, gpu_profile_id, users`
+    X: pd.DataFrame  #: `llm_id, gpu_profile_id, users`.
     limited_ms: Mapping[str, np.ndarray]
     """What each limit is compared with, by metric, shape (draws, points)."""
-    is_refused: np.ndarray  # points where too many requests failed, shape (points,)
-    load: np.ndarray  # what a replica carries, in the SLO's unit, shape (points,)
+    is_refused: np.ndarray  #: Whether too many requests failed, shape (points,).
+    load: np.ndarray  #: What a replica carries, in the SLO's unit, shape (points,).
 
     def of(self, rows: np.ndarray) -> "MeasuredDraws":
-        """Return those of some rows."""
+        """Return the draws of some rows."""
         limited_ms = {name: values[:, rows] for name, values in self.limited_ms.items()}
         return MeasuredDraws(self.X[rows], limited_ms, self.is_refused[rows], self.load[rows])
 
@@ -52,11 +57,11 @@ class MeasuredDraws(NamedTuple):
         return met
 
     def carried(self, slo: SLO) -> np.ndarray:
-        """Return the load of each point: it was measured, so that it does not vary."""
+        """Return the load of each point, the same in all draws: it was measured."""
         return self.load
 
     def usual_load(self, slo: SLO) -> np.ndarray:
-        """Return the same."""
+        """Return the load of each point, as `carried`."""
         return self.load
 
 
@@ -66,65 +71,76 @@ def sustained(draws: Draws | MeasuredDraws, slo: SLO, *, of_load: bool = False) 
     is_met = draws.is_met(slo)
     columns = {}
     carried = draws.carried(slo) if of_load else users
-    for pair, places in draws.X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
-        ordered = places[np.argsort(users[places])]
-        serve = sizing.load_served if of_load else sizing.users_served
-        columns[pair] = serve(carried[..., ordered], is_met[:, ordered])
+    serve = sizing.load_served if of_load else sizing.users_served
+    for pair, rows in draws.X.reset_index(drop=True).groupby(IDENTIFIERS).indices.items():
+        rising = rows[np.argsort(users[rows])]
+        columns[pair] = serve(carried[..., rising], is_met[:, rising])
     return pd.DataFrame(columns).rename_axis(columns=IDENTIFIERS)
 
 
 def loads(slo: SLO, most_users: int) -> list[int]:
-    """Return the numbers of users in flight at a replica that a decision has to know of. They rise
-    by a constant factor, whatever the load is: answers to several loads rest on the same draws.
-    Users between two of them are judged as the higher one; a request rate needs fewer."""
+    """Return the numbers of users in flight at a replica that a decision has to know of.
+
+    They rise by a constant factor, whatever the load is: answers to several loads rest on the same
+    draws. Users between two of these numbers are judged as the higher one. A request rate needs
+    fewer numbers than a number of users.
+    """
     if slo.users is None:
-        found = np.geomspace(1, most_users, _RATE_LOADS)
+        users = np.geomspace(1, most_users, _RATE_LOADS)
     else:
         n_steps = int(_LOADS_PER_DOUBLING * np.log2(most_users))
-        found = np.append(np.exp2(np.arange(n_steps + 1) / _LOADS_PER_DOUBLING), most_users)
-    return [*map(int, np.unique(found.round()))]
+        users = np.append(np.exp2(np.arange(n_steps + 1) / _LOADS_PER_DOUBLING), most_users)
+    return [*map(int, np.unique(users.round()))]
 
 
 def in_steps(rates: np.ndarray) -> np.ndarray:
-    """Return for rates above 0 the number of the step, in `RATE_STEPS`, that each one reaches."""
+    """Return the number of the step (`RATE_STEPS`) that each rate above 0 reaches."""
     return np.asarray(np.floor(RATE_STEPS * np.log2(rates)))
 
 
 def weigh(
     draws: Draws | MeasuredDraws, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
-    """Return every option of each LLM: a profile with a number of replicas, and its worth. Columns:
-    `llm_id, gpu_profile_id, replicas, devices, users_per_replica` (that each one gets),
-    `usd_per_hour, probability_met, expected_utility`, and of the profile the 5%, 50% and 95%
-    quantiles of the most users a replica serves, `users_lo, users_median, users_hi`, and the median
-    of the most load, in the SLO's unit, `load_median`. Replica counts are those that some number of
-    users per replica in `draws` asks for; with a request rate those that some draw needs."""
+    """Return every option of each LLM: a profile with a number of replicas, and its worth.
+
+    Columns: `llm_id, gpu_profile_id, replicas, devices, users_per_replica` (in flight at each
+    replica), `usd_per_hour, probability_met, expected_utility`; and of the profile the 5%, 50% and
+    95% quantiles of the most users that a replica serves, `users_lo, users_median, users_hi`, and
+    the median of the most load, in the SLO's unit, `load_median`.
+
+    Numbers of replicas are those that some number of users per replica in `draws` asks for; with a
+    request rate those that some draw needs.
+    """
     parts = []
     for llm_id in dict.fromkeys(draws.X["llm_id"]):
-        is_own = (draws.X["llm_id"] == llm_id).to_numpy()
-        own = draws if is_own.all() else draws.of(is_own)
-        users = load = sustained(own, slo)[llm_id]
+        is_of_llm = (draws.X["llm_id"] == llm_id).to_numpy()
+        llm_draws = draws if is_of_llm.all() else draws.of(is_of_llm)
+        users = load = sustained(llm_draws, slo)[llm_id]
         if slo.users is None:
-            carried = sustained(own, slo, of_load=True)[llm_id]
+            carried = sustained(llm_draws, slo, of_load=True)[llm_id]
             with np.errstate(divide="ignore"):
                 load = np.exp2(in_steps(carried) / RATE_STEPS)
         needed = pd.DataFrame(size_replicas(slo.load, load), columns=users.columns)
-        counts = numbers_of_replicas(own.X["users"].unique(), needed.to_numpy(), slo)
+        counts = numbers_of_replicas(llm_draws.X["users"].unique(), needed.to_numpy(), slo)
+
         ends = np.quantile(users, (0.05, 0.5, 0.95), axis=0, method="inverted_cdf")
-        named = dict(zip(("users_lo", "users_median", "users_hi"), ends, strict=True))
-        named["load_median"] = np.median(load, axis=0)
-        options = _options(llm_id, needed, counts, profiles, named)
-        each = _users_each(own, needed.columns, counts, slo)
+        of_profile = dict(zip(("users_lo", "users_median", "users_hi"), ends, strict=True))
+        of_profile["load_median"] = np.median(load, axis=0)
+        options = _options(llm_id, needed, counts, profiles, of_profile)
+        in_flight = _users_in_flight(llm_draws, needed.columns, counts, slo)
         probability = options["n_met"] / len(needed)
-        parts.append(options.assign(users_per_replica=each, probability_met=probability))
+        parts.append(options.assign(users_per_replica=in_flight, probability_met=probability))
     return pd.concat(parts, ignore_index=True)
 
 
 def weigh_needed(
     llm_id: str, needed: pd.DataFrame, profiles: Mapping[str, GPUProfile], slo: SLO
 ) -> pd.DataFrame:
-    """Return what `weigh` does of an LLM whose replicas were simulated. `needed` has those that
-    meet the SLO in each draw, infinite where none do, by profile. Users are NaN."""
+    """Return what `weigh` returns, of one LLM whose replicas were simulated; users are NaN.
+
+    `needed` has the replicas that meet the SLO in each draw, a column per profile; infinite where
+    no number does.
+    """
     counts = numbers_of_replicas(np.empty(0), needed.to_numpy(float), slo)
     ends = np.quantile(needed.to_numpy(float), (0.05, 0.95), axis=0, method="inverted_cdf")
     low, high = np.where(np.isfinite(ends), ends, np.nan)
@@ -141,19 +157,22 @@ def _options(
     profiles: Mapping[str, GPUProfile],
     of_profile: Mapping[str, np.ndarray],
 ) -> pd.DataFrame:
-    """Return a row per profile and number of replicas, with `n_met`, the draws that it meets."""
+    """Return a row per profile and number of replicas.
+
+    `n_met` is the number of draws in which the option meets the SLO.
+    """
     price = np.array([profiles[name].usd_per_hour for name in needed])
     ratios = price_ratios(needed.to_numpy(float), price, counts)
-    each = len(counts)
+    n_counts = len(counts)
     options = pd.DataFrame(
         {
             "llm_id": llm_id,
-            "gpu_profile_id": np.repeat(needed.columns.to_numpy(str), each),
+            "gpu_profile_id": np.repeat(needed.columns.to_numpy(str), n_counts),
             "replicas": np.tile(counts, len(price)),
             "usd_per_hour": np.round(price[:, None] * counts, 9).ravel(),
             "n_met": np.isfinite(ratios).sum(axis=0).ravel(),
             "expected_utility": worth_of(ratios).mean(axis=0).ravel(),
-            **{name: np.repeat(values, each) for name, values in of_profile.items()},
+            **{name: np.repeat(values, n_counts) for name, values in of_profile.items()},
         }
     )
     return with_devices(options, profiles)
@@ -161,14 +180,21 @@ def _options(
 
 def with_devices(options: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> pd.DataFrame:
     """Return options with `devices`, the number of GPUs of all their replicas."""
-    n_gpus = options["gpu_profile_id"].map({name: each.n_gpus for name, each in profiles.items()})
-    return options.assign(devices=n_gpus * options["replicas"])
+    n_gpus = {name: profile.n_gpus for name, profile in profiles.items()}
+    return options.assign(devices=options["gpu_profile_id"].map(n_gpus) * options["replicas"])
 
 
 def price_ratios(needed: np.ndarray, price: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the price of each option over that of the cheapest that meets the SLO. Infinite where
-    the option does not meet it; shape (draws, profiles, counts). `needed` replicas meet it,
-    infinite where none do, (draws, profiles); `price` is USD per hour of one, (profiles,)."""
+    """Return the price of each option over the price of the cheapest one that meets the SLO.
+
+    The result has shape (draws, profiles, counts); it is infinite where the option does not meet
+    the SLO.
+
+    Args:
+        needed: fewest replicas that meet the SLO, (draws, profiles); infinite where none do.
+        price: of one replica, in USD per hour, (profiles,).
+        counts: numbers of replicas, (counts,).
+    """
     cheapest = (needed * price).min(axis=1)
     # A draw in which no profile serves anybody cannot be won, nor judged.
     possible = np.where(np.isfinite(cheapest), cheapest, 1.0)[:, None, None]
@@ -182,8 +208,11 @@ def worth_of(ratios: np.ndarray) -> np.ndarray:
 
 
 def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.ndarray:
-    """Return the numbers of replicas that compete; `needed` are those of draws and profiles. To
-    serve users they are what each number of `users` at a replica asks for."""
+    """Return the numbers of replicas that compete.
+
+    With a load in users they are the replicas for each number of `users` at a replica. With a
+    request rate they are the replicas that some draw and profile needs (`needed`).
+    """
     if slo.users is not None:
         return np.unique(size_replicas(slo.users, users)).astype(int)
     tried = np.unique(needed[np.isfinite(needed)]).astype(int)
@@ -192,28 +221,34 @@ def numbers_of_replicas(users: np.ndarray, needed: np.ndarray, slo: SLO) -> np.n
     return tried if len(tried) else np.ones(1, dtype=int)
 
 
-def _users_each(
+def _users_in_flight(
     draws: Draws | MeasuredDraws, names: Iterable[str], counts: np.ndarray, slo: SLO
 ) -> np.ndarray:
-    """Return the users in flight at each replica, by profile and number of replicas. With a request
-    rate the fewest users that carry it at median latencies, by Little's law, or the most."""
+    """Return the users in flight at each replica, by profile and number of replicas.
+
+    With a request rate they are the fewest users that carry it at median latencies, by Little's
+    law; the most users where none do.
+    """
     if slo.users is not None:
         return np.tile(np.ceil(slo.users / counts).astype(int), len([*names]))
     users = draws.X["users"].to_numpy()
     carried = draws.usual_load(slo)
-    found = []
-    places = draws.X.reset_index(drop=True).groupby("gpu_profile_id").indices
+    rows_of = draws.X.reset_index(drop=True).groupby("gpu_profile_id").indices
+    parts = []
     for name in names:
-        rows = places[name][np.argsort(users[places[name]])]
-        place = np.searchsorted(np.maximum.accumulate(carried[rows]), slo.load / counts)
-        found.append(users[rows[np.minimum(place, len(rows) - 1)]])
-    return np.concatenate(found)
+        rising = rows_of[name][np.argsort(users[rows_of[name]])]
+        level = np.searchsorted(np.maximum.accumulate(carried[rising]), slo.load / counts)
+        parts.append(users[rising[np.minimum(level, len(rising) - 1)]])
+    return np.concatenate(parts)
 
 
 def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
-    """Return one row per LLM: the option of the highest expected utility (`weigh`). With a risk,
-    the cheapest option that meets the SLO with probability 1 - risk or more instead; an LLM without
-    one has its name alone. Ties go to the cheaper option, then the likelier, then fewer devices."""
+    """Return one row per LLM: the option of the highest expected utility (`weigh`).
+
+    With a risk it is the cheapest option that meets the SLO with probability 1 - risk or more; an
+    LLM without such an option has its name alone. Ties go to the cheaper option, then to the
+    likelier one, then to fewer devices.
+    """
     met = options["probability_met"]
     order = {name: name == "usd_per_hour" for name in ("usd_per_hour", "probability_met")}
     if risk is None:
@@ -222,8 +257,10 @@ def choose(options: pd.DataFrame, risk: float | None = None) -> pd.DataFrame:
 
 
 def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:
-    """Return one row per GPU profile of one LLM, with `is_wanted`: its cheapest option of the
-    wanted probability or more, else its most likely one."""
+    """Return one row per GPU profile of one LLM: its best option.
+
+    It is the cheapest one of the wanted probability or more (`is_wanted`), else the most likely.
+    """
     options = options.assign(is_wanted=options["probability_met"] >= wanted)
     likely = options["probability_met"].where(~options["is_wanted"], wanted)
     ordered = options.assign(likely=-likely).sort_values(["likely", "usd_per_hour"], kind="stable")
@@ -232,10 +269,12 @@ def best_by_profile(options: pd.DataFrame, wanted: float) -> pd.DataFrame:
 
 
 def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[SLO] = ()) -> str:
-    """Return the GPU profile of one LLM whose measurement is expected to tell most. That is the one
-    whose log-latencies explain, by linear regression over the draws, the largest part of the
-    variance of all log-latencies, its own included. With the SLOs of the answer, those of a profile
-    count as often as it is the cheapest one that meets them in a draw."""
+    """Return the GPU profile of one LLM whose measurement is expected to tell most.
+
+    Its log-latencies explain, by linear regression over the draws, the largest part of the variance
+    of all log-latencies, its own included. With the SLOs of the answer, a profile's log-latencies
+    count as often as the profile is the cheapest one that meets an SLO in a draw.
+    """
     names = sorted(draws.X["gpu_profile_id"].unique())
     weights = pd.Series(0.0 if slos else 1.0, names)
     for slo in slos:
@@ -264,8 +303,8 @@ def best_probe(draws: Draws, profiles: Mapping[str, GPUProfile], slos: Sequence[
 def probed(users: Sequence[int]) -> list[int]:
     """Return a few of these loads: they tell as much as all, and the regressions stay small."""
     levels = np.unique(users)
-    places = np.linspace(0, len(levels) - 1, min(_PROBED_LOADS, len(levels))).round().astype(int)
-    return [*map(int, levels[places])]
+    spread = np.linspace(0, len(levels) - 1, min(_PROBED_LOADS, len(levels))).round().astype(int)
+    return [*map(int, levels[spread])]
 
 
 N_DRAWS = 1000
@@ -273,13 +312,15 @@ _Z = 1.6448536269514722  # Half the width of a normal's 90% interval, in standar
 
 
 def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraws | None:
-    """Return draws of what measured latencies (`judged`) may be; None if no interval is known. A
-    latency's logarithm is normal below and above what was measured, each side as wide as the
+    """Return draws of what measured latencies (`judged`) may be; None if no interval is known.
+
+    A latency's logarithm is normal below and above what was measured, each side as wide as the
     interval says. Where few requests leave the upper end open, a point is taken to be no slower
-    than the next larger load on the same GPU profile; where there is none, it may be anything. Each
-    point has its own random stream, seeded by its name."""
+    than the next larger load on the same GPU profile; without a larger load it may be anything.
+    Each point has its own random stream, seeded by its name.
+    """
     values, low, high = (limited(latencies, slo, end) for end in ("", *ENDS))
-    if all(np.isnan(each).all() for ends in (low, high) for each in ends.values()):
+    if all(np.isnan(ends).all() for ends in (*low.values(), *high.values())):
         return None
     keys = latencies[[*IDENTIFIERS, "users"]]
     limited_ms = {}
@@ -297,10 +338,10 @@ def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraw
             samples_ms[:, row] = middle * np.exp(np.where(z < 0, z * below, z * above))
         pairs = latencies.reset_index(drop=True).groupby(IDENTIFIERS).indices.values()
         for rows in pairs:  # in rising order of users
-            for place, larger in zip(rows[-2::-1], rows[:0:-1], strict=True):
-                bound = np.maximum(samples_ms[:, larger], measured_ms[place])
-                own = samples_ms[:, place]
-                samples_ms[:, place] = np.where(np.isinf(own), bound, own)
+            for row, larger in zip(rows[-2::-1], rows[:0:-1], strict=True):
+                bound = np.maximum(samples_ms[:, larger], measured_ms[row])
+                drawn_ms = samples_ms[:, row]
+                samples_ms[:, row] = np.where(np.isinf(drawn_ms), bound, drawn_ms)
         limited_ms[metric] = samples_ms
     return MeasuredDraws(keys, limited_ms, is_refused(latencies, slo), replica_load(latencies, slo))
 
@@ -308,12 +349,14 @@ def measured_draws(latencies: pd.DataFrame, slo: SLO, seed: int) -> MeasuredDraw
 def with_probabilities(
     candidates: pd.DataFrame, draws: MeasuredDraws | None, slo: SLO
 ) -> pd.DataFrame:
-    """Return candidates with `probability_met`: that their replicas carry the load in truth. It is
-    NaN of a candidate without replicas, and without draws."""
-    found = pd.Series(np.nan, candidates.index, dtype=float)
+    """Return candidates with `probability_met`: that their replicas carry the load in truth.
+
+    It is NaN without draws, and for a candidate without replicas.
+    """
+    probability = pd.Series(np.nan, candidates.index, dtype=float)
     if draws is not None and candidates["replicas"].notna().any():
         served = sustained(draws, slo, of_load=True)
-        for place, row in candidates[candidates["replicas"].notna()].iterrows():
+        for label, row in candidates[candidates["replicas"].notna()].iterrows():
             needed = size_replicas(slo.load, served[row["llm_id"], row["gpu_profile_id"]])
-            found[place] = (needed <= row["replicas"]).mean()
-    return candidates.assign(probability_met=found)
+            probability[label] = (needed <= row["replicas"]).mean()
+    return candidates.assign(probability_met=probability)

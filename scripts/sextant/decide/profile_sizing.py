@@ -177,16 +177,16 @@ def _last(likeliest: Mapping[str, Sizing], n: int | None) -> float:
 def is_near(sizings: Sequence[Sizing], confidence: float) -> bool:
     """Return whether one draw more or less that meets the target could change the cheapest answer.
 
-    That is where a profile has a number of replicas which one draw keeps from the confidence, or
-    holds there, at no more than the price of the cheapest that is surer than that.
+    With one draw more a profile's answer would cost `low` USD/h, with one draw less `high`. The
+    answer may change if these differ and `low` is not above the least `high` of all profiles.
     """
     ends = []
     for sizing in sizings:
         if (n := len(sizing.needs)) > 1:
             needs = np.sort([*sizing.needs, np.inf])
             is_enough = probability_of(np.arange(1, n + 1), n) >= confidence - 1e-9
-            place = int(is_enough.argmax())
-            ends.append(sizing.server.profile.usd_per_hour * needs[[max(place - 1, 0), place + 1]])
+            first = int(is_enough.argmax())
+            ends.append(sizing.server.profile.usd_per_hour * needs[[max(first - 1, 0), first + 1]])
     surest = min((high for _, high in ends), default=np.inf)
     return any(low < high and low <= surest for low, high in ends)
 
@@ -199,7 +199,10 @@ def might(profile: GPUProfile) -> np.ndarray:
 
 
 def is_as_good(profile: GPUProfile, other: GPUProfile) -> bool:
-    """Return whether a profile has no fewer GPUs, each of no less memory, bandwidth and FLOPS."""
+    """Return whether a profile is of the same kind and has no less than another of anything.
+
+    Compared are the number of GPUs, and memory, bandwidth and FLOPS of one GPU.
+    """
     n = profile.n_gpus
     of_other = other.n_gpus
     is_enough = n >= of_other and bool((might(profile) / n >= might(other) / of_other).all())

@@ -37,14 +37,16 @@ Run = Callable[[RequestStream, Replicas, int, float | None], ServingResults]
 """Simulates a demand on replicas, with a draw of the law (0: the most likely one); gaps between
 tokens are counted in windows of this length (None: all together)."""
 _FAR = 8
-"""Times the first guess of the replicas: beyond it, it is checked whether any number can do."""
+"""After 8 times the first guess, check whether any number of replicas is enough."""
 _HOPELESS = 1.5
-"""Times the replicas that may be paid for: where the likeliest law needs so many, none is tried."""
+"""Skip a GPU profile whose first guess is above 1.5 times the affordable replicas."""
 _AT_ONCE = 6
-"""Draws between which it is checked whether so many failed that further ones are of no use."""
-_ANY = 1e9
+"""Check for an early stop every 6 draws."""
+_UNLIMITED = 1e9
 _GAIN = 1.1
-_ALONE_S = 1e5  # between requests that never meet
+"""A limit of the batch binds where the rate without it is 1.1 times as high, or more."""
+_ALONE_S = 1e5
+"""Time between requests that never meet."""
 EDGES_MS = 1e3 * SHORTEST_S * np.exp(np.arange(N_BINS + 1) * BIN_WIDTH)
 
 
@@ -68,7 +70,7 @@ class SimulatedReplica:
     run: Run
     n_draws: int = 1
     bound: Callable[[RequestStream], Bound | None] = lambda demand: None
-    """Returns the bound of such requests by the most likely law; None where it is not known."""
+    """Returns the bound of a demand by the most likely law; None where it is not known."""
     follow: Follow | None = None
 
     def judge(
@@ -84,34 +86,38 @@ class SimulatedReplica:
     ) -> tuple[Judged, float]:
         """Return the results if each request were alone on a replica, and its mean E2E in s.
 
-        No number of replicas does better. The gaps of all windows are taken together. Of requests
-        with the same lengths one is simulated, where no limit is on the gaps of all. Those that
-        share a prefix follow each other, so that each finds of it what it can.
+        No number of replicas does better. The gaps of all windows are taken together. Requests of
+        equal lengths are simulated once, unless a limit is on the gaps between all tokens. Requests
+        that share a prefix follow each other, so that each one finds it in the cache.
         """
         one_by_one = demand
-        each = np.arange(demand.n)
+        position = np.arange(demand.n)  # of each request of the demand in `one_by_one`
         if demand.prefixes is not None:
             order = np.argsort(demand.prefixes.ids, kind="stable")
             one_by_one = demand.at(order)
-            each = np.argsort(order, kind="stable")
+            position = np.argsort(order, kind="stable")
         if demand.prefixes is None and "itl" not in target.limits:
             lengths = np.stack([demand.input_tokens, demand.output_tokens])
-            _, first, each = np.unique(lengths, axis=1, return_index=True, return_inverse=True)
+            _, first, position = np.unique(lengths, axis=1, return_index=True, return_inverse=True)
             one_by_one = demand.at(first)
-            each = each.ravel()
+            position = position.ravel()
+
         arrival_s = np.arange(one_by_one.n) * _ALONE_S
         span_s = one_by_one.n * _ALONE_S
         apart = replace(one_by_one, arrival_s=arrival_s, duration_s=span_s, gaps=None, turns=None)
-        found = self.run(apart, 1, draw, None)
-        n_windows = demand.n_windows(target.window_s)
-        asked = {name: getattr(demand, name) for name in COLUMNS}
-        results = {name: getattr(found, name)[each] for name in ("ttft_s", "e2e_s", "is_ok")}
-        outcome = found._replace(**asked, **results)
+        simulated = self.run(apart, 1, draw, None)
+
+        outcome = simulated._replace(
+            **{name: getattr(demand, name) for name in COLUMNS},
+            ttft_s=simulated.ttft_s[position],
+            e2e_s=simulated.e2e_s[position],
+            is_ok=simulated.is_ok[position],
+        )
         mean_s = float(outcome.e2e_s[outcome.is_ok].mean()) if outcome.is_ok.any() else np.nan
-        return judge_windows(outcome, target, n_windows), mean_s
+        return judge_windows(outcome, target, demand.n_windows(target.window_s)), mean_s
 
     def usd_per_hour(self, n_replicas: int) -> float:
-        """Return the price of so many replicas."""
+        """Return the price of this many replicas, in USD/h."""
         return round(n_replicas * self.profile.usd_per_hour, 9)
 
 
@@ -124,8 +130,12 @@ def simulated_server(
 ) -> SimulatedReplica:
     """Return a server that is simulated step by step, each draw with its own law and KV cache.
 
-    The most likely of `schedulers` and `laws` comes first, then draws. `prefix_hit_rate` is the
-    share of each request's input that all have in common; `router` is what replicas are behind.
+    Args:
+        profile: of each replica.
+        schedulers: the most likely one first, then draws.
+        laws: likewise.
+        prefix_hit_rate: share of a request's input that all requests have in common.
+        router: in front of the replicas.
     """
 
     def run(
@@ -135,22 +145,21 @@ def simulated_server(
             assert isinstance(replicas, int)
             demand = demand.for_one_replica(replicas)
             replicas = 1
-        setting = schedulers[draw]
-        law = laws[draw]
-        width_s = window_s or np.inf
         stream = demand.with_common_prefix(prefix_hit_rate)
-        one = partial(simulate, scheduler=setting, law=law, window_s=width_s)
+        simulated = partial(
+            simulate, scheduler=schedulers[draw], law=laws[draw], window_s=window_s or np.inf
+        )
         if isinstance(replicas, int):
-            made = one(stream, n_replicas=replicas, router=router)
-            return serving_results(demand, [(slice(None), made)], window_s)
-        each = [np.flatnonzero(replicas == replica) for replica in np.unique(replicas)]
-        parts = ((places, one(stream.at(places))) for places in each)
+            simulation = simulated(stream, n_replicas=replicas, router=router)
+            return serving_results(demand, [(slice(None), simulation)], window_s)
+        by_replica = (np.flatnonzero(replicas == replica) for replica in np.unique(replicas))
+        parts = ((rows, simulated(stream.at(rows))) for rows in by_replica)
         return serving_results(demand, parts, window_s)
 
     def follow(
         demand: RequestStream, autoscaler: Autoscaler, draw: int, window_s: float | None
     ) -> tuple[ServingResults, Scaling]:
-        made, scaling = simulate_scaled(
+        simulation, scaling = simulate_scaled(
             demand.with_common_prefix(prefix_hit_rate),
             schedulers[draw],
             laws[draw],
@@ -159,7 +168,7 @@ def simulated_server(
             window_s=window_s or np.inf,
             router=router,
         )
-        return serving_results(demand, [(slice(None), made)], window_s), scaling
+        return serving_results(demand, [(slice(None), simulation)], window_s), scaling
 
     def bound(demand: RequestStream) -> Bound | None:
         taken = demand.input_tokens + demand.output_tokens <= schedulers[0].longest
@@ -171,10 +180,11 @@ def simulated_server(
         limits = BatchLimits.of(schedulers[0])
         rate = float(saturation_rps(laws[0], limits, load))
         # What limits the sequences binds only if more of them would raise the rate.
-        free = limits._replace(max_num_seqs=_ANY, max_num_batched_tokens=_ANY, kv_tokens=_ANY)
+        names = ("max_num_seqs", "max_num_batched_tokens", "kv_tokens")
+        free = limits._replace(**dict.fromkeys(names, _UNLIMITED))
         if float(saturation_rps(laws[0], free, load)) < _GAIN * rate:
             return Bound(rate, "compute")
-        roomy = float(saturation_rps(laws[0], limits._replace(kv_tokens=_ANY), load))
+        roomy = float(saturation_rps(laws[0], limits._replace(kv_tokens=_UNLIMITED), load))
         return Bound(rate, "kv_cache" if roomy > rate else "batch")
 
     return SimulatedReplica(profile, run, len(laws), bound, follow)
@@ -185,24 +195,26 @@ def serving_results(
     parts: Iterable[tuple[np.ndarray | slice, Simulation]],
     window_s: float | None,
 ) -> ServingResults:
-    """Return the outcome of a demand from simulations, each of the requests at some places.
+    """Return the outcome of a demand from simulations of parts of its requests.
 
-    Gaps after the last window count in it.
+    `parts` are the rows of these requests in the demand, and their simulation. Gaps after the last
+    window count in it.
     """
-    (ttft_s, e2e_s) = np.full((2, demand.n), np.nan)
+    ttft_s, e2e_s = np.full((2, demand.n), np.nan)
     is_ok = np.zeros(demand.n, bool)
     arrival_s = demand.arrival_s.copy()
     n_windows = demand.n_windows(window_s)
     counts = np.zeros((n_windows, N_BINS))
-    for here, made in parts:
-        ttft_s[here] = made.ttft_s
-        e2e_s[here] = made.e2e_s
-        is_ok[here] = made.status == OK
-        if demand.turns is not None:  # turns come when they may
-            arrival_s[here] = made.arrival_s
-        has_any = np.flatnonzero(made.gaps.counts[:n_windows].any(axis=1))
-        counts[has_any] += made.gaps.counts[has_any]  # few windows of a long trace
-        counts[-1] += made.gaps.counts[n_windows:].sum(axis=0)
+    for rows, simulation in parts:
+        ttft_s[rows] = simulation.ttft_s
+        e2e_s[rows] = simulation.e2e_s
+        is_ok[rows] = simulation.status == OK
+        if demand.turns is not None:  # when a turn arrives follows from the answers before it
+            arrival_s[rows] = simulation.arrival_s
+        gaps = simulation.gaps.counts
+        has_any = np.flatnonzero(gaps[:n_windows].any(axis=1))  # few windows of a long trace
+        counts[has_any] += gaps[has_any]
+        counts[-1] += gaps[n_windows:].sum(axis=0)
     columns = arrival_s, demand.input_tokens, demand.output_tokens, ttft_s, e2e_s, is_ok
     order = np.argsort(arrival_s, kind="stable") if demand.turns is not None else slice(None)
     return ServingResults._make([*(column[order] for column in columns), EDGES_MS, counts])
@@ -219,17 +231,21 @@ class Sizing:
     alone: dict[str, float]
     """Largest latency over its limit in any window, by metric, if each request were alone."""
     n_failed_alone: int
-    failed_share_alone: float = 0.0  # of these, the largest share of any window's requests
+    """Requests that fail even if each is alone."""
+    failed_share_alone: float = 0.0
+    """Their largest share of the requests of a window."""
     rate_rps: float | None = None
-    """The mean rate of such traffic that each of the replicas serves, with as many of them as the
-    likeliest law needs; None where it is not asked for."""
-    binds: str | None = None  # what keeps a replica from more: `limits`, or as `Bound` says
+    """Mean rate that one of the replicas serves if there are as many as the likeliest law needs;
+    None where it was not computed."""
+    binds: str | None = None
+    """What keeps a replica from a higher rate: `limits`, or as `Bound.binds`."""
     needs: Sequence[float] = field(default_factory=tuple)
     """Fewest replicas in each draw of law and traffic; infinite where no number is enough."""
-    replicas: int | None = None  # the fewest that meet the target with the asked probability
+    replicas: int | None = None
+    """The fewest that meet the target with the asked probability."""
 
     def probability(self, replicas: int) -> float | None:
-        """Return the probability that so many replicas meet the target; None of one draw."""
+        """Return the probability that this many replicas meet the target; None with one draw."""
         n = len(self.needs)
         n_met = np.sum(np.array(self.needs) <= replicas)
         return float(probability_of(n_met, n)) if n > 1 else None
@@ -242,7 +258,7 @@ class Sizing:
 
     @property
     def count(self) -> int:
-        """The replicas, where there are any. Raises ValueError else."""
+        """The replicas. Raises ValueError where no number is enough."""
         if self.replicas is None:
             raise ValueError(f"{self.server.profile.gpu_profile_id} has no number of replicas")
         return self.replicas
@@ -439,8 +455,8 @@ def _need(
         return np.inf  # one request shows it
     if peak is not demand:
         start = fewest_replicas(meets_peak, start, far) or start
-    if (found := fewest(start, far)) is not None:
-        return found
+    if (replicas := fewest(start, far)) is not None:
+        return replicas
     if far == affordable:
         return np.inf
     if np.isfinite(most):

@@ -20,18 +20,26 @@ RATIOS = [f"{name}_ratio" for name in METRICS]  # Latency over limit, by metric:
 
 
 def users_served(users: np.ndarray, is_met: np.ndarray) -> np.ndarray:
-    """Return the most users a replica serves within all limits, 0 if not the fewest. Eq. 3 of
-    LLM-Pilot: the limits have to hold at every smaller user count that was tried, too. `users`
-    rise, shape (points,); `is_met`, whether all limits hold there, has shape (..., points), the
-    result (...)."""
+    """Return the most users that a replica serves within all limits (LLM-Pilot, eq. 3).
+
+    The limits have to hold at every smaller number of users that was tried, too. The result is 0
+    where they do not hold at the fewest users.
+
+    Args:
+        users: rising, (points,).
+        is_met: whether all limits hold at these users, (..., points); the result has shape (...).
+    """
     n_met = np.logical_and.accumulate(is_met, axis=-1).sum(axis=-1)
     return np.asarray(np.concatenate([[0], users])[n_met])
 
 
 def load_served(carried: np.ndarray, is_met: np.ndarray) -> np.ndarray:
-    """Return the most load, users or requests a second, one replica serves within all limits. With
-    fewer users in flight than `users_served` a replica may carry a higher request rate. A point
-    whose rate, `carried`, is not known (NaN) counts as none. Shapes as in `users_served`."""
+    """Return the most load, users or requests a second, that a replica serves within all limits.
+
+    A replica may carry a higher request rate with fewer users in flight than `users_served`. A
+    point whose load is not known (NaN in `carried`) does not count. Shapes are those of
+    `users_served`.
+    """
     met = np.logical_and.accumulate(is_met, axis=-1)
     return np.asarray(np.where(met, np.nan_to_num(carried), 0).max(axis=-1))
 
@@ -46,31 +54,61 @@ class LoadCurve(NamedTuple):
     """What is known of one LLM on one GPU profile, by rising users; each of shape (points,)."""
 
     users: np.ndarray
-    latencies_ms: Mapping[str, np.ndarray]  # What each limit is compared with; NaN: unknown.
-    carried: np.ndarray  # the load, in the SLO's unit
-    is_met: np.ndarray  # whether all limits hold, and few enough requests failed
+    latencies_ms: Mapping[str, np.ndarray]  #: What each limit is compared with; NaN: unknown.
+    carried: np.ndarray  #: The load, in the SLO's unit.
+    is_met: np.ndarray  #: Whether all limits hold, and few enough requests failed.
     failed_share: np.ndarray
+
+    def candidate(self, slo: SLO, usd_per_hour: float) -> dict[str, Any]:
+        """Return the columns of `candidates` from `status` on; a replica costs `usd_per_hour`."""
+        load = float(load_served(self.carried, self.is_met))
+        # By how much a point without latencies (NaN) misses the limits is not known.
+        ratios = {
+            name: float(values[0]) / slo.limits[name].limit_ms
+            for name, values in self.latencies_ms.items()
+        }
+        is_refused_at_once = bool(self.failed_share[0] > slo.allowed_failures)
+        row = {
+            "status": "meets" if load else "fails" if is_refused_at_once else "too_slow",
+            "users_per_replica": int(users_served(self.users, self.is_met)),
+            "fewest_users": int(self.users[0]),
+            "failed_share": float(self.failed_share[0]),
+            **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
+            # A missing latency is not a small one: np.max keeps NaN.
+            "limit_ratio": float(np.max([*ratios.values()])),
+        }
+        if load:
+            replicas = int(size_replicas(slo.load, load))
+            # Rounded, or 3 x 0.1 would not tie with 1 x 0.3.
+            row |= {"replicas": replicas, "usd_per_hour": round(replicas * usd_per_hour, 9)}
+            row["load_per_replica"] = load
+        return row
 
 
 def size_replicas(
     load: npt.ArrayLike, load_per_replica: npt.ArrayLike, slack: float = 0.0
 ) -> np.ndarray:
-    """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2). Whole
-    numbers in the shape of `load_per_replica`, which one serves within the limits; infinite where
-    that is 0 or NaN. A quotient may lie `slack` above a whole number and count as that."""
+    """Return how many replicas serve a load: users, or requests a second (LLM-Pilot, eq. 2).
+
+    The result has whole numbers in the shape of `load_per_replica`, the load that one replica
+    serves within the limits; infinite where that is 0 or NaN. A quotient counts as the whole number
+    that it exceeds by `slack` or less.
+    """
     served = np.asarray(load_per_replica, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(served > 0, np.ceil(np.asarray(load) / served - slack), np.inf)
 
 
 def probability_of(n_met: npt.ArrayLike, n_draws: int) -> np.ndarray:
-    """Return the probability that a few simulated draws give, `n_met` of which meet the SLO: the
-    mean of Jeffreys' posterior, (n_met + 1/2) / (n_draws + 1); 17 of 17 are 0.97, not 1."""
+    """Return the probability of meeting the SLO if `n_met` of a few simulated draws meet it.
+
+    It is the mean of Jeffreys' posterior, (n_met + 1/2) / (n_draws + 1): 17 of 17 are 0.97, not 1.
+    """
     return (np.asarray(n_met, float) + 0.5) / (n_draws + 1)
 
 
 def draws_needed(probability: float) -> int:
-    """Return the fewest draws that can show this probability, all of which meet the SLO."""
+    """Return the fewest draws that show this probability if all of them meet the SLO."""
     return int(np.ceil(0.5 / (1 - probability) - 1 - 1e-9))
 
 
@@ -102,12 +140,14 @@ def ruled_out(
         limit = f"the longest request's {longest_request_tokens}"
         reason = f"the LLM's context of {llm.context_tokens} tokens is below {limit}"
         return dict.fromkeys(profiles, reason)
-    asked = memory_utilization, longest_request_tokens, engine
-    verdicts = {
-        name: assess(llm, each.devices, *asked, min(data_parallel, each.n_gpus)).verdict
-        for name, each in profiles.items()
-    }
-    return {name: verdict.why for name, verdict in verdicts.items() if verdict.why}
+    reasons = {}
+    for name, profile in profiles.items():
+        copies = min(data_parallel, profile.n_gpus)
+        tokens = longest_request_tokens
+        memory = assess(llm, profile.devices, memory_utilization, tokens, engine, copies)
+        if why := memory.verdict.why:
+            reasons[name] = why
+    return reasons
 
 
 def candidates(
@@ -120,18 +160,23 @@ def candidates(
     """Return one row per LLM and GPU profile: what it would take, or why it is not an option.
 
     Columns: `llm_id, gpu_profile_id, status, users_per_replica, replicas, usd_per_hour` (of all
-    replicas), `load_per_replica` (users, or requests a second), `fewest_users`, `<metric>_ratio`
-    (latency over limit at the fewest users; null without a limit), `limit_ratio`, the largest of
-    these: what exceeds 1 is by how much the profile misses, and `failed_share` of the requests
-    there. `status` is `meets`, `too_slow`, `fails` (more requests failed at the fewest users than
-    may), `does_not_fit` (memory facts rule it out) or `not_measured` (no latencies); only `meets`
-    has replicas and a price.
+    replicas), `load_per_replica` (users, or requests a second), `fewest_users`; and at the fewest
+    users `<metric>_ratio` (latency over limit; null without a limit), `limit_ratio` (the largest of
+    the ratios; above 1 the profile misses the SLO) and `failed_share` of the requests. `status` is
+    `meets`, `too_slow`, `fails` (more requests failed at the fewest users than may), `does_not_fit`
+    (memory facts rule it out) or `not_measured` (no latencies). Only `meets` has replicas and a
+    price.
 
-    `latencies` are measured ones (`points.frame.judged`), or predicted ones: `llm_id,
-    gpu_profile_id, users, nttft_ms, itl_ms`, and the mean `input_tokens, output_tokens` if a limit
-    or the load needs them; `feasible` are the pairs that memory facts allow, None allows all.
+    Args:
+        latencies: measured ones (`points.frame.judged`), or predicted ones: `llm_id,
+            gpu_profile_id, users, nttft_ms, itl_ms`, and the mean `input_tokens, output_tokens` if
+            a limit or the load needs them.
+        llm_ids: the LLMs.
+        profiles: on offer.
+        slo: limits and load.
+        feasible: pairs that memory facts allow; None: all.
     """
-    known = curves(latencies, slo)
+    curve_of = curves(latencies, slo)
     rows = []
     for llm_id in llm_ids:
         for profile_id in sorted(profiles):
@@ -139,10 +184,10 @@ def candidates(
             row: dict[str, Any] = dict(zip(IDENTIFIERS, pair, strict=True))
             if feasible is not None and pair not in feasible:
                 row["status"] = "does_not_fit"
-            elif pair not in known:
+            elif pair not in curve_of:
                 row["status"] = "not_measured"
             else:
-                row |= _assess(known[pair], profiles[profile_id].usd_per_hour, slo)
+                row |= curve_of[pair].candidate(slo, profiles[profile_id].usd_per_hour)
             rows.append(row)
     types = {
         **dict.fromkeys([*IDENTIFIERS, "status"], "str"),
@@ -155,8 +200,10 @@ def candidates(
 
 
 def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, LoadCurve]:
-    """Return what was measured or predicted of each LLM on each GPU profile, users rising. A
-    latency that is missing or 0 (nothing succeeded, or no time passed) breaks its limit."""
+    """Return what was measured or predicted of each LLM on each GPU profile, users rising.
+
+    A latency that is missing or 0 (nothing succeeded, or no time passed) breaks its limit.
+    """
     # Plain arrays: a frame per pair would take most of the time.
     ordered = latencies.sort_values([*IDENTIFIERS, "users"], ignore_index=True)
     groups = ordered.groupby(IDENTIFIERS).indices
@@ -168,44 +215,23 @@ def curves(latencies: pd.DataFrame, slo: SLO) -> dict[Pair, LoadCurve]:
     failed = ordered.get("failed_share", pd.Series(np.nan, ordered.index)).to_numpy(float)
     return {
         pair: LoadCurve(
-            users[places],
-            {name: values[places] for name, values in of_limits.items()},
-            *(each[places] for each in (carried, is_met, failed)),
+            users[rows],
+            {name: values[rows] for name, values in of_limits.items()},
+            carried[rows],
+            is_met[rows],
+            failed[rows],
         )
-        for pair, places in groups.items()
+        for pair, rows in groups.items()
     }
-
-
-def _assess(curve: LoadCurve, usd_per_hour: float, slo: SLO) -> dict[str, Any]:
-    load = float(load_served(curve.carried, curve.is_met))
-    # By how much a point without latencies (NaN) misses the limits is not known.
-    ratios = {
-        name: float(values[0]) / slo.limits[name].limit_ms
-        for name, values in curve.latencies_ms.items()
-    }
-    is_refused_at_once = bool(curve.failed_share[0] > slo.allowed_failures)
-    row = {
-        "status": "meets" if load else "fails" if is_refused_at_once else "too_slow",
-        "users_per_replica": int(users_served(curve.users, curve.is_met)),
-        "fewest_users": int(curve.users[0]),
-        "failed_share": float(curve.failed_share[0]),
-        **{f"{name}_ratio": ratio for name, ratio in ratios.items()},
-        # A missing latency is not a small one: np.max keeps NaN.
-        "limit_ratio": float(np.max([*ratios.values()])),
-    }
-    if load:
-        replicas = int(size_replicas(slo.load, load))
-        # Rounded, or 3 x 0.1 would not tie with 1 x 0.3.
-        row |= {"replicas": replicas, "usd_per_hour": round(replicas * usd_per_hour, 9)}
-        row["load_per_replica"] = load
-    return row
 
 
 def recommend_cheapest(candidate_rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per LLM: its cheapest candidate that meets the SLO (LLM-Pilot, eq. 1).
+
     Columns: `llm_id, gpu_profile_id, replicas, users_per_replica, usd_per_hour`. Of equally cheap
-    profiles the likelier one is taken, where that is known, then that of fewer `devices`, then the
-    first by identifier. An LLM whose every candidate fails has a row with its name alone."""
+    profiles the likelier one is taken, where probabilities are known, then the one of fewer
+    `devices`, then the first by identifier. An LLM without such a candidate has its name alone.
+    """
     order = {"usd_per_hour": True, "probability_met": False}
     return best_of_each(candidate_rows, candidate_rows["status"] == "meets", order)
 
@@ -213,9 +239,13 @@ def recommend_cheapest(candidate_rows: pd.DataFrame) -> pd.DataFrame:
 def best_of_each(
     options: pd.DataFrame, is_kept: pd.Series, order: Mapping[str, bool]
 ) -> pd.DataFrame:
-    """Return one row per LLM: the first kept option; nothing but the LLM's name without one.
-    `order` has columns to sort by, and whether the least comes first; devices and identifier are
-    last. `is_kept` says which rows may be chosen."""
+    """Return one row per LLM: the first kept option; the LLM's name alone if none is kept.
+
+    Args:
+        options: of all LLMs.
+        is_kept: which rows may be chosen.
+        order: columns to sort by, and whether the least comes first. Devices and identifier follow.
+    """
     order = {name: up for name, up in order.items() if name in options}
     order |= {name: True for name in ("devices", "gpu_profile_id") if name in options}
     columns = [*IDENTIFIERS, "replicas", "users_per_replica", "usd_per_hour", "probability_met"]
@@ -234,27 +264,29 @@ _MOST_DOUBLINGS = 24
 def fewest_replicas(
     meets: Callable[[int], bool], start: int, most: int = MOST_REPLICAS, *, is_steady: bool = False
 ) -> int | None:
-    """Return the fewest replicas that meet a target by simulation, None if `most` do not. More
-    replicas meet a target better in the mean. A count may meet it by luck where a larger one misses
-    it: it is taken if the next larger one meets it too, unless the simulations are steady. From
-    `start` the steps double until the answer lies between a count that misses and one that meets;
-    bisection finds it."""
-    known = cache(meets)
-    low, high = _bracket(known, min(max(start, 1), most), most)
+    """Return the fewest replicas that meet a target by simulation, None if `most` do not.
+
+    More replicas meet a target better in the mean. A number may meet it by luck where a larger one
+    misses it: it is taken if the next larger one meets it too, unless the simulations are steady.
+    From `start` the steps double until the answer lies between a number that misses and one that
+    meets; bisection finds it.
+    """
+    meets = cache(meets)
+    low, high = _bracket(meets, min(max(start, 1), most), most)
     while high is not None:
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if known(middle) else (middle, high)
-        if is_steady or high == most or known(high + 1):
+            low, high = (low, middle) if meets(middle) else (middle, high)
+        if is_steady or high == most or meets(high + 1):
             return high
-        low, high = _bracket(known, min(high + 2, most), most, least=high + 1)
+        low, high = _bracket(meets, min(high + 2, most), most, least=high + 1)
     return None
 
 
 def _bracket(
     meets: Callable[[int], bool], start: int, most: int, least: int = 0
 ) -> tuple[int, int | None]:
-    """Return a count that misses, or `least`, and a larger one that meets; None if none does."""
+    """Return a number of replicas that misses, or `least`, and a larger one that meets, or None."""
     step = 1
     if meets(start):
         high = start
@@ -274,7 +306,9 @@ def _bracket(
 
 def largest_rate(meets: Callable[[float], bool], start_rps: float) -> float | None:
     """Return the largest rate that meets a target, to 2%; None if no rate does, infinite if all do.
-    Doubling or halving from `start_rps` brackets it; then geometric means are tried."""
+
+    Doubling or halving from `start_rps` brackets it; then geometric means are tried.
+    """
     low = 0.0
     high = math.inf
     rate = start_rps

@@ -16,9 +16,11 @@ WINDOW_S = 300.0
 class Target:
     """What replicas have to meet. Raises InputError for a wrong share or window."""
 
-    limits: Mapping[str, Limit]  # by metric, as `SLO.limits`
-    goodput: float | None = None  # least share of the requests that are answered within all limits
-    max_failed: float = MAX_FAILED  # largest share of requests that are refused or time out
+    limits: Mapping[str, Limit]  #: By metric, as `SLO.limits`.
+    goodput: float | None = None
+    """Least share of the requests that are answered within all limits."""
+    max_failed: float = MAX_FAILED
+    """Largest share of the requests that are refused or time out."""
     window_s: float | None = WINDOW_S
     """Each window of this length is judged by itself; None judges the whole time at once."""
 
@@ -34,7 +36,7 @@ class Target:
 
     def facts(self) -> dict[str, Any]:
         """Return everything but the limits, for an answer."""
-        return {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+        return {field.name: getattr(self, field.name) for field in fields(self)[1:]}
 
 
 class ServingResults(NamedTuple):
@@ -46,17 +48,18 @@ class ServingResults(NamedTuple):
     ttft_s: np.ndarray
     e2e_s: np.ndarray
     is_ok: np.ndarray
-    itl_edges_ms: np.ndarray  # ends of the bins of the gaps between tokens, shape (bins + 1,)
-    itl_counts: np.ndarray  # gaps in each window of time, shape (windows or 1, bins)
+    itl_edges_ms: np.ndarray  #: Ends of the bins of the gaps between tokens, shape (bins + 1,).
+    itl_counts: np.ndarray  #: Gaps in each window of time, shape (windows or 1, bins).
 
 
 class Judged(NamedTuple):
-    """Results by window. One without requests is met; its values are NaN."""
+    """Results by window. A window without requests is met; its latencies are NaN."""
 
     start_s: np.ndarray
     n_requests: np.ndarray
     n_failed: np.ndarray
-    latencies_ms: dict[str, np.ndarray]  # Of each limit, at its percentile, of answered requests.
+    latencies_ms: dict[str, np.ndarray]
+    """Of answered requests, by metric, at the percentile of its limit."""
     is_met: np.ndarray
 
     @property
@@ -86,31 +89,32 @@ def judge_windows(outcome: ServingResults, target: Target, n_windows: int) -> Ju
     n_requests = ends - begins
     n_failed = n_requests - count(outcome.is_ok)
     is_met = n_failed <= target.max_failed * n_requests
-    latencies = {}
-    each_ms = _per_request(outcome, target.limits)
+    latencies_ms = {}
+    requests_ms = _per_request(outcome, target.limits)
     for name, limit in target.limits.items():
         share = limit.percentile / 100
-        found = np.full(n_windows, np.nan)
+        windows_ms = np.full(n_windows, np.nan)
         if name == "itl":
             has_any = outcome.itl_counts.any(axis=1)
-            own = histogram_quantile(outcome.itl_edges_ms, outcome.itl_counts[has_any], share)
-            found[np.broadcast_to(has_any, n_windows)] = own
+            counts = outcome.itl_counts[has_any]
+            quantiles_ms = histogram_quantile(outcome.itl_edges_ms, counts, share)
+            windows_ms[np.broadcast_to(has_any, n_windows)] = quantiles_ms
         else:
-            values = np.where(outcome.is_ok, each_ms[name], np.nan)
-            for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-                own = values[begin:end]
-                if (own := own[~np.isnan(own)]).size:
-                    found[place] = np.quantile(own, share, method="inverted_cdf")
-        latencies[name] = found
-        is_met &= ~(found > limit.limit_ms)
+            answered_ms = np.where(outcome.is_ok, requests_ms[name], np.nan)
+            for window, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+                values = answered_ms[begin:end]
+                if (values := values[~np.isnan(values)]).size:
+                    windows_ms[window] = np.quantile(values, share, method="inverted_cdf")
+        latencies_ms[name] = windows_ms
+        is_met &= ~(windows_ms > limit.limit_ms)
     if target.goodput is not None:
         share_good = count(are_good(outcome, target)) / np.maximum(n_requests, 1)
         is_met &= (share_good >= target.goodput) | (n_requests == 0)
-    return Judged(starts, n_requests, n_failed, latencies, is_met)
+    return Judged(starts, n_requests, n_failed, latencies_ms, is_met)
 
 
 def are_good(outcome: ServingResults, target: Target) -> np.ndarray:
-    """Return which requests were answered within all limits; ITL is the mean of their own gaps."""
+    """Return which requests were answered within all limits; ITL is a request's mean gap."""
     limits_ms = {name: limit.limit_ms for name, limit in target.limits.items()}
     if "itl" in limits_ms:
         limits_ms["tpot"] = min(limits_ms.pop("itl"), limits_ms.get("tpot", np.inf))
@@ -121,30 +125,32 @@ def are_good(outcome: ServingResults, target: Target) -> np.ndarray:
 
 
 def _per_request(outcome: ServingResults, names: Container[str]) -> dict[str, np.ndarray]:
-    """Return those of a request's latencies, in ms; an answer of one token has no TPOT (NaN)."""
+    """Return each request's latencies of these names, in ms; NaN: one token has no TPOT."""
     ttft = 1e3 * outcome.ttft_s
     e2e = 1e3 * outcome.e2e_s
     later = np.where(outcome.output_tokens > 1, outcome.output_tokens - 1, np.nan)
-    known = {
+    latencies_ms = {
         "ttft": ttft,
         "nttft": ttft / outcome.input_tokens,
         "tpot": (e2e - ttft) / later,
         "e2e": e2e,
     }
-    return {name: values for name, values in known.items() if name in names}
+    return {name: values for name, values in latencies_ms.items() if name in names}
 
 
 def histogram_quantile(edges: np.ndarray, counts: np.ndarray, share: float) -> np.ndarray:
-    """Return a quantile of each row of counts, NaN for an empty one. Within its bin the quantile is
-    interpolated on the logarithm: bins are narrow and positive."""
+    """Return a quantile of each row of counts, NaN for an empty row.
+
+    Within its bin the quantile is interpolated on the logarithm: bins are narrow and positive.
+    """
     reached = np.cumsum(counts, axis=1)
     total = reached[:, -1]
     wanted = share * total
-    place = np.minimum((reached < wanted[:, None]).sum(axis=1), counts.shape[1] - 1)
+    bins = np.minimum((reached < wanted[:, None]).sum(axis=1), counts.shape[1] - 1)
     rows = np.arange(len(counts))
-    inside = counts[rows, place]
-    before = reached[rows, place] - inside
+    inside = counts[rows, bins]
+    before = reached[rows, bins] - inside
     part = np.divide(wanted - before, inside, out=np.zeros(len(counts)), where=inside > 0)
-    low = np.log(edges[place])
-    high = np.log(edges[place + 1])
+    low = np.log(edges[bins])
+    high = np.log(edges[bins + 1])
     return np.where(total > 0, np.exp(low + part * (high - low)), np.nan)

@@ -26,7 +26,7 @@ from sextant.fleet.answer import FleetAnswer
 from sextant.fleet.plan import RISK, TIME_LIMIT_S, answer_fleet
 from sextant.fleet.sheets import SheetDemand, candidate_profiles, read_demands, read_supply
 from sextant.points.characterization import Characterization
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 LOOSER = (1.25, 1.5, 2.0)  # Factors on the limits of a demand that are tried.
 

@@ -15,9 +15,14 @@ from sextant.judge.folds import share_lengths
 from sextant.judge.task import Task
 from sextant.pages.words import plural
 from sextant.points.frame import IDENTIFIERS, LENGTHS, LOAD, SERVING, TARGETS, at_percentile
-from sextant.predict.draws import JOULES, Draws
-from sextant.predict.predictor import JointPredictor, TrainingRows
-from sextant.predict.registry import draws_samples, predictor_class
+from sextant.predict.predictor import (
+    JOULES,
+    Draws,
+    JointPredictor,
+    TrainingRows,
+    draws_samples,
+    predictor_class,
+)
 from sextant.predict.tuning import results_of
 
 HoldOut = Literal["llm", "gpu", "engine", "engine_version"]
@@ -69,7 +74,16 @@ def predict_held_out(
     """
     points = _usable_points(task, predictor, statistic, progress)
     folds = list(held_out_folds(points, task, hold_out))
-    _check_folds(points, task, folds, predictor, hold_out)
+
+    architectures = _architectures(points, task)
+    least = predictor_class(predictor).min_training_llms
+    left = min((architectures[~rows].nunique() for _, rows in folds), default=0)
+    if len(folds) < 2 or left < least:
+        present = plural(len(folds), _HELD_OUT.get(hold_out, hold_out.replace("_", " ")))
+        lack = f"{left} LLMs are left without one of them; " if len(folds) > 1 else ""
+        problem = f"{lack}{predictor} needs {least} LLMs or more to learn from"
+        fix = "name another --source beside it, or hold out something else (--hold-out)"
+        raise InputError(f"the points are of {present}: {problem}", field="--hold-out", fix=fix)
 
     jobs = (
         partial(predict_rows, task, points, fold, rows, predictor, seed, statistic.percentiles)
@@ -105,25 +119,6 @@ def _usable_points(
         fix = "judge roofline, or measure both"
         raise InputError(problem, field="--predictor", fix=fix)
     return points
-
-
-def _check_folds(
-    points: pd.DataFrame,
-    task: Task,
-    folds: Sequence[tuple[str, np.ndarray]],
-    predictor: str,
-    hold_out: HoldOut,
-) -> None:
-    """Raise InputError where too little is left to learn from without one of the folds."""
-    architectures = _architectures(points, task)
-    least = predictor_class(predictor).min_training_llms
-    left = min((architectures[~rows].nunique() for _, rows in folds), default=0)
-    if len(folds) < 2 or left < least:
-        present = plural(len(folds), _HELD_OUT.get(hold_out, hold_out.replace("_", " ")))
-        lack = f"{left} LLMs are left without one of them; " if len(folds) > 1 else ""
-        problem = f"{lack}{predictor} needs {least} LLMs or more to learn from"
-        fix = "name another --source beside it, or hold out something else (--hold-out)"
-        raise InputError(f"the points are of {present}: {problem}", field="--hold-out", fix=fix)
 
 
 def held_out_folds(

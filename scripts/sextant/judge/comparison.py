@@ -10,7 +10,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
-from sextant.facts.slo import SLO, load_slos
+from sextant.facts.slo import load_slos
 from sextant.judge.accuracy import (
     HeldOutPredictions,
     HoldOut,
@@ -21,18 +21,17 @@ from sextant.judge.accuracy import (
 )
 from sextant.judge.evaluate import evaluate_predictor
 from sextant.judge.random_slos import random_slos
-from sextant.judge.task import Task, task_of_characterization
+from sextant.judge.score import mean_scores
+from sextant.judge.task import task_of_characterization
 from sextant.points.characterization import Characterization
-from sextant.predict.registry import (
+from sextant.predict.predictor import (
     PREDICTOR,
     STATIC_POLICY,
-    check_installed,
+    check_predictors,
     configurable,
     draws_samples,
 )
 from sextant.predict.tuning import ALL_CPUS
-
-_MEANS = ("so_score", "success_rate", "overspend", "mape_nttft", "mape_itl")
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,10 @@ def evaluate_predictors(
     names = list(dict.fromkeys(predictors or ())) or [
         name for name in configurable() if name in (characterization.predictors or [PREDICTOR])
     ]
-    _check_names(names, has_slos=slos is not None)
+    check_predictors(names, configurable(), "--predictor")
+    if slos is None and STATIC_POLICY in names:
+        problem = f"{STATIC_POLICY} predicts no latencies"
+        raise InputError(problem, field="--predictor", fix="judge it on SLOs (--slos)")
     task = task_of_characterization(characterization)
 
     @cache  # SLOs and accuracy may ask the same
@@ -90,11 +92,14 @@ def evaluate_predictors(
     rows: list[dict[str, Any]] = [{"predictor": name} for name in names]
     scenarios: list[dict[str, Any]] = []
     if slos is not None:
-        targets = _slos(slos, task, seed)
+        if isinstance(slos, int):
+            judged_slos = random_slos(task, slos, seed)
+        else:  # for the traffic of a trace predictors say nothing that could be judged
+            judged_slos = [slo for slo in load_slos(slos).values() if slo.trace_id is None]
         evaluations = (
             evaluate_predictor(
                 task,
-                targets,
+                judged_slos,
                 name,
                 seed,
                 n_jobs=ALL_CPUS,
@@ -104,7 +109,7 @@ def evaluate_predictors(
             for name in names
         )
         scores = pd.concat(evaluation.scores for evaluation in evaluations)
-        rows = frame_rows(_means(scores).reset_index())
+        rows = frame_rows(mean_scores(scores).reset_index())
         scenarios = frame_rows(scores)
 
     # Where all requests of a point are alike, TTFT is what a limit on TTFT is compared with.
@@ -113,33 +118,3 @@ def evaluate_predictors(
         if slos is None or draws_samples(row["predictor"]):
             row |= accuracy(prediction_table(held_out(row["predictor"], hold_out, medians)))
     return Comparison(rows, scenarios, list(characterization.left_out))
-
-
-def _check_names(names: Sequence[str], *, has_slos: bool) -> None:
-    """Raise InputError where a predictor is unknown, cannot be judged so, or lacks a library."""
-    for name in names:
-        if name not in configurable():
-            fix = f"use one of {', '.join(configurable())}"
-            raise InputError(f"unknown predictor {name!r}", field="--predictor", fix=fix)
-        if name == STATIC_POLICY and not has_slos:
-            problem = f"{name} predicts no latencies"
-            raise InputError(problem, field="--predictor", fix="judge it on SLOs (--slos)")
-    check_installed(names, "--predictor")
-
-
-def _slos(slos: Path | int, task: Task, seed: int) -> list[SLO]:
-    """Return the SLOs of a sheet, or random ones."""
-    if isinstance(slos, int):
-        return random_slos(task, slos, seed)
-    # For the traffic of a trace predictors say nothing that could be judged.
-    return [slo for slo in load_slos(slos).values() if slo.trace_id is None]
-
-
-def _means(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the means of scores over the SLOs, by predictor."""
-    return scores.groupby("predictor", sort=False).agg(
-        **{name: (name, "mean") for name in _MEANS},
-        n_scenarios=("slo_id", "size"),
-        # SLOs that share a fit state the same number: it was spent once.
-        fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
-    )

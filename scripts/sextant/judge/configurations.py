@@ -9,7 +9,7 @@ from sextant.judge.accuracy import HeldOutPredictions
 from sextant.judge.folds import FitResult
 from sextant.judge.task import Task
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, FactTables
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 
 def separate_configurations(task: Task) -> Task:

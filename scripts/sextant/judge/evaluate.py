@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 
 from sextant.base.errors import InputError
 from sextant.decide.decision import choose, measured_draws, weigh, with_probabilities
-from sextant.decide.sizing import candidates, check_curves, recommend_cheapest
+from sextant.decide.sizing import candidates, recommend_cheapest
 from sextant.facts.slo import SLO
 from sextant.judge.accuracy import HeldOutPredictions, Statistic, predict_held_out
 from sextant.judge.configurations import fit_result, separate_configurations
@@ -25,14 +24,14 @@ from sextant.judge.score import (
 )
 from sextant.judge.task import Task
 from sextant.points import frame
-from sextant.points.frame import IDENTIFIERS, LENGTHS, TARGETS
-from sextant.predict.predictor import reference_profiles
-from sextant.predict.registry import (
+from sextant.points.frame import IDENTIFIERS, TARGETS
+from sextant.predict.predictor import (
     MEASURED,
     STATIC_POLICY,
-    check_installed,
+    check_predictors,
     configurable,
     predictor_class,
+    reference_profiles,
 )
 
 logger = logging.getLogger(__name__)
@@ -118,11 +117,11 @@ def evaluate_predictor(
 
     Raises InputError: unknown predictor, LLM or profile, or ambiguous points; a library is missing.
     """
-    _check_predictor(predictor)
+    check_predictors([predictor], [MEASURED, *configurable()])
     if not slos:
         raise InputError("there is no SLO", fix="add a row to the sheet of SLOs")
     options = separate_configurations(task) if task.has_fixed_lengths else task
-    _check_points(options)
+    options.check_points()
     log = progress or logger.info
 
     def fit(slo: SLO) -> FitResult:
@@ -141,7 +140,7 @@ def evaluate_predictor(
     fits: dict[tuple[Any, ...], FitResult] = {}
     parts = []
     for slo in slos:
-        slo_task = _task_of_slo(options, slo)
+        slo_task = options.for_slo(slo)
         if predictor == MEASURED:
             part = _recommend_measured(slo_task, slo, seed)
         elif predictor == STATIC_POLICY:
@@ -154,46 +153,6 @@ def evaluate_predictor(
             part = _recommend_predicted(slo_task, slo, predictor, fits[key])
         parts.append(part.named(task.source, slo.slo_id, predictor))
     return Evaluation(*(pd.concat(same, ignore_index=True) for same in zip(*parts, strict=True)))
-
-
-def _check_predictor(predictor: str) -> None:
-    """Raise InputError where a predictor is unknown or lacks a library."""
-    if predictor not in (names := [MEASURED, *configurable()]):
-        fix = f"use one of {', '.join(names)}"
-        raise InputError(f"unknown predictor {predictor!r}", field="predictor", fix=fix)
-    check_installed([predictor])
-
-
-def _check_points(task: Task) -> None:
-    """Raise InputError where points name what is unknown, or are no curves over users."""
-    for column, facts in zip(IDENTIFIERS, (task.facts.llms, task.facts.profiles), strict=True):
-        for name in task.points[column].unique():
-            if name not in facts:
-                fix = f"add {name!r} to its sheet or remove its points"
-                raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
-    check_curves(task.points)
-
-
-def _task_of_slo(task: Task, slo: SLO) -> Task:
-    """Return the task with the points that can judge an SLO: their requests are like the SLO's.
-
-    Raises InputError: there are none, and nothing else is predicted either.
-    """
-    is_alike = slo.is_of(task.points[LENGTHS].to_numpy(float)) if slo.lengths else None
-    if is_alike is None or is_alike.all():
-        return task
-    if task.has_fixed_lengths and not is_alike.any():
-        lengths = task.points[LENGTHS].dropna().drop_duplicates().sort_values(LENGTHS)
-        measured = ", ".join(f"{row[0]:.0f}/{row[1]:.0f}" for row in lengths.to_numpy())
-        wanted = " and ".join(f"{value:g} {name}" for name, value in slo.lengths.items())
-        problem = f"no point of {task.source} has requests like those of {slo.slo_id}: {wanted}"
-        fix = f"use lengths that were measured, or leave them out; input/output: {measured}"
-        raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
-    points = task.points[is_alike]
-    if not task.has_fixed_lengths:  # LLMs without such a point are predicted
-        return replace(task, points=points)
-    llms = {name: task.facts.llms[name] for name in points["llm_id"].unique()}
-    return replace(task, points=points, facts=task.facts._replace(llms=llms))
 
 
 class _Truth(NamedTuple):

@@ -20,15 +20,15 @@ from sextant.points.frame import (
     has_latency,
     served_as_most,
 )
-from sextant.predict.draws import Draws
 from sextant.predict.predictor import (
+    Draws,
     JointPredictor,
     PointPredictor,
     Settings,
     TrainingRows,
+    predictor_class,
     reference_profiles,
 )
-from sextant.predict.registry import predictor_class
 from sextant.predict.tuning import Tunable, choose_nested, results_of
 
 ALL = "all"

@@ -73,6 +73,17 @@ def summarize(judged: pd.DataFrame) -> ScoreSummary:
     return ScoreSummary(len(counted), n_left_out, success_rate, overspend, score)
 
 
+def mean_scores(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the means of scores over the SLOs, by predictor; `scores` is `Evaluation.scores`."""
+    names = ("so_score", "success_rate", "overspend", "mape_nttft", "mape_itl")
+    return scores.groupby("predictor", sort=False).agg(
+        **{name: (name, "mean") for name in names},
+        n_scenarios=("slo_id", "size"),
+        # SLOs that share a fit state the same number: it was spent once.
+        fit_seconds=("fit_seconds", lambda seconds: seconds.drop_duplicates().sum()),
+    )
+
+
 class LatencyErrors(NamedTuple):
     """Means of |predicted - measured| / measured, fractions; NaN: there are no such rows."""
 

@@ -1,14 +1,16 @@
 """A task: the points that predictors are judged on, and the pairs that they may recommend."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pandas as pd
 
-from sextant.decide.sizing import ruled_out
+from sextant.base.errors import InputError
+from sextant.decide.sizing import check_curves, ruled_out
+from sextant.facts.slo import SLO
 from sextant.points.characterization import Characterization
-from sextant.points.frame import IDENTIFIERS, FactTables, Pair
+from sextant.points.frame import IDENTIFIERS, LENGTHS, FactTables, Pair
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,36 @@ class Task:
     """Pairs that were measured, whatever memory facts say; no predictor knows of them."""
     has_fixed_lengths: bool = False
     """Whether each point has requests of its own lengths, not one workload's for all."""
+
+    def check_points(self) -> None:
+        """Raise InputError where points name what is unknown, or are no curves over users."""
+        for column, facts in zip(IDENTIFIERS, (self.facts.llms, self.facts.profiles), strict=True):
+            for name in self.points[column].unique():
+                if name not in facts:
+                    fix = f"add {name!r} to its sheet or remove its points"
+                    raise InputError(f"points name the unknown {name!r}", field=column, fix=fix)
+        check_curves(self.points)
+
+    def for_slo(self, slo: SLO) -> "Task":
+        """Return the task with the points that can judge an SLO: their requests are like the SLO's.
+
+        Raises InputError: there are none, and nothing else is predicted either.
+        """
+        is_alike = slo.is_of(self.points[LENGTHS].to_numpy(float)) if slo.lengths else None
+        if is_alike is None or is_alike.all():
+            return self
+        if self.has_fixed_lengths and not is_alike.any():
+            lengths = self.points[LENGTHS].dropna().drop_duplicates().sort_values(LENGTHS)
+            measured = ", ".join(f"{row[0]:.0f}/{row[1]:.0f}" for row in lengths.to_numpy())
+            wanted = " and ".join(f"{value:g} {name}" for name, value in slo.lengths.items())
+            problem = f"no point of {self.source} has requests like those of {slo.slo_id}: {wanted}"
+            fix = f"use lengths that were measured, or leave them out; input/output: {measured}"
+            raise InputError(problem, field="input_tokens, output_tokens", fix=fix)
+        points = self.points[is_alike]
+        if not self.has_fixed_lengths:  # LLMs without such a point are predicted
+            return replace(self, points=points)
+        llms = {name: self.facts.llms[name] for name in points["llm_id"].unique()}
+        return replace(self, points=points, facts=self.facts._replace(llms=llms))
 
 
 def task_of(

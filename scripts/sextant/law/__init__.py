@@ -4,7 +4,6 @@ In go the points of a characterization and the facts of LLMs and GPU profiles; o
 of latencies, step laws for the simulator, joules of an output token, and mean latencies of a steady
 load. Read `posterior` (the parts of a law), `terms` (its equations), `effects` (what moves their
 parameters) and `fact_rows` (what they take), then `fit`, `trees` and `roofline`. `means` is the
-closed form of a load test and `matching` its inverse; `step_laws` uses both. `calibration` has the
-measurements of the LLM itself, `measured_server` and `measured_steps` step laws of a server that
-was measured, `energy` the joules.
+closed form of a load test and its inverse. `calibration` has the measurements of the LLM itself,
+`measured_server` and `measured_steps` step laws of a server that was measured, `energy` the joules.
 """

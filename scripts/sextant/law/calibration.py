@@ -7,7 +7,7 @@ import pandas as pd
 
 from sextant.facts.slo import SLO
 from sextant.points.frame import TARGETS, is_refused, limited
-from sextant.predict.draws import INTERVAL
+from sextant.predict.predictor import INTERVAL
 
 _REACH = np.log(4.0)
 """A measurement counts for 1/e as much at a fourth, or at four times, of its users."""

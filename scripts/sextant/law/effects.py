@@ -98,7 +98,15 @@ _LLM: Spread = {
 def effects(X: pd.DataFrame) -> Iterator[Effect]:
     """Yield the effects on the rows of a fact frame."""
     yield from _eager_effects(X)
-    yield from _effects_of_llms(X)
+
+    kinds = {"kv unstated": _KV_UNSTATED, "moe": _MOE, "latent": _LATENT}
+    for name, spread in kinds.items():
+        column = X[f"is_{name.replace(' ', '_')}"].to_numpy(float)
+        for parameter, sd in spread.items():
+            yield Effect(parameter, name, column, sd)
+    if "accepted_sd" in X:  # some LLMs speculate
+        yield Effect("acceptance", "drafts", X["accepted_sd"].to_numpy(float), 1.0)
+        yield Effect("draft", "drafts", (X["draft_tokens"] > 0).to_numpy(float), _DRAFT_SD)
 
     n_doublings = np.log2(X["n_gpus"].to_numpy(float))
     yield Effect("sync", "replicated", (X["data_parallel"] > 1).to_numpy(float), 0.2)
@@ -120,19 +128,6 @@ def effects(X: pd.DataFrame) -> Iterator[Effect]:
     yield from levels(support, "support", _SUPPORT, dict.fromkeys(support, "support"))
     deployment = deployments(X)
     yield from levels(deployment, "pair", _DEPLOYMENT, dict.fromkeys(deployment, "pair"))
-
-
-def _effects_of_llms(X: pd.DataFrame) -> Iterator[Effect]:
-    """Yield the effects of what an LLM is, and of how it speculates."""
-    kinds = {"kv unstated": _KV_UNSTATED, "moe": _MOE, "latent": _LATENT}
-    for name, spread in kinds.items():
-        column = X[f"is_{name.replace(' ', '_')}"].to_numpy(float)
-        for parameter, sd in spread.items():
-            yield Effect(parameter, name, column, sd)
-
-    if "accepted_sd" in X:
-        yield Effect("acceptance", "drafts", X["accepted_sd"].to_numpy(float), 1.0)
-        yield Effect("draft", "drafts", (X["draft_tokens"] > 0).to_numpy(float), _DRAFT_SD)
 
 
 def _eager_effects(X: pd.DataFrame) -> Iterator[Effect]:

@@ -15,7 +15,7 @@ from sextant.law.fact_rows import fact_rows
 from sextant.law.posterior import Columns, Design, Parameter, columns_of, design_of, levels, normal
 from sextant.law.terms import NAMES, step_law
 from sextant.points.frame import FactTables
-from sextant.predict.draws import INTERVAL, JOULES
+from sextant.predict.predictor import INTERVAL, JOULES
 
 PARAMETERS = {
     "idle": Parameter("share of TDP that a device draws in a step, whatever it does", 0.5, 0.3),

@@ -126,9 +126,22 @@ def free_bytes(memory: Memory) -> float:
 
 
 def _hardware_facts(llm: LLM, profile: GPUProfile) -> dict[str, float | str]:
-    """Return the facts of an LLM on a GPU profile, and of what drafts for it."""
+    """Return the facts of an LLM on a GPU profile.
+
+    An LLM that speculates also has its draft's facts, with `draft_` before their names.
+    """
     facts = _llm_facts(llm, profile.gpu) | device_facts(profile)
-    return facts | _draft_facts(llm, profile.gpu) if isinstance(llm, Speculating) else facts
+    if not isinstance(llm, Speculating):
+        return facts
+
+    draft_facts = _llm_facts(llm.draft or llm, profile.gpu)
+    numbers: dict[str, float | str] = {
+        f"draft_{name}": value for name, value in draft_facts.items() if isinstance(value, float)
+    }
+    if llm.draft is None:  # nothing runs
+        numbers = {name: float(name == "draft_kv_parts") for name in numbers}
+    names = ("draft_tokens", "accepted_length", "accepted_sd")
+    return facts | numbers | {name: float(getattr(llm, name)) for name in names}
 
 
 def device_facts(profile: GPUProfile) -> dict[str, float | str]:
@@ -185,18 +198,6 @@ def _llm_facts(llm: LLM, gpu: GPU) -> dict[str, float | str]:
         "sliding_share": sliding_share,
         "window_tokens": float(llm.sliding_window_tokens) if sliding_share else np.inf,
     }
-
-
-def _draft_facts(llm: Speculating, gpu: GPU) -> dict[str, float | str]:
-    """Return how an LLM speculates, and the facts of the draft model, `draft_` before each."""
-    facts = _llm_facts(llm.draft or llm, gpu)
-    numbers: dict[str, float | str] = {
-        f"draft_{name}": value for name, value in facts.items() if isinstance(value, float)
-    }
-    if llm.draft is None:  # nothing runs
-        numbers = {name: float(name == "draft_kv_parts") for name in numbers}
-    names = ("draft_tokens", "accepted_length", "accepted_sd")
-    return numbers | {name: float(getattr(llm, name)) for name in names}
 
 
 def fill_undrafted(X: pd.DataFrame) -> pd.DataFrame:

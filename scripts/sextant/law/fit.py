@@ -40,6 +40,7 @@ class LawProblem(NamedTuple):
     design: Design
     facts: dict[str, np.ndarray]
     observed: np.ndarray  #: Logarithms of the targets, (rows, 2); NaN where one was not measured.
+    kinds: np.ndarray  #: Kind of each row's errors (`error_kinds`), (rows,).
 
     def residuals(self, coefficients: np.ndarray) -> np.ndarray:
         """Return log(measured / predicted), (rows, 2); 0 where nothing was measured."""
@@ -63,6 +64,22 @@ class LawProblem(NamedTuple):
             by_parameter[:, :, index] = ((ahead - behind) / (2 * _DIFFERENCE)).T
         by_effect = np.take(by_parameter, self.design.position, axis=2)
         return (self.design.columns * by_effect).reshape(-1, len(self.design.names))
+
+    def error_scales(self, squares: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the scales of errors by kind, of nTTFT and ITL, from squared errors (rows, 2).
+
+        A kind of few rows has nearly the scale of all rows. Rows without an engine's name (kind "")
+        have exactly that, as a new engine has.
+        """
+        is_measured = np.isfinite(self.observed)
+        mean_of_all = squares.sum(axis=0) / is_measured.sum(axis=0).clip(1)
+        scales = {}
+        for kind in np.unique(self.kinds):
+            rows = self.kinds == kind
+            total = squares[rows].sum(axis=0) + _NOISE_WEIGHT * mean_of_all
+            mean = total / (is_measured[rows].sum(axis=0) + _NOISE_WEIGHT)
+            scales[kind] = np.sqrt(mean).clip(_LEAST_NOISE)
+        return scales | {"": np.sqrt(mean_of_all).clip(_LEAST_NOISE)}
 
     def line_search(
         self, start: np.ndarray, target: np.ndarray, variance: np.ndarray, noise: np.ndarray
@@ -121,10 +138,10 @@ def fit_law(
         y_ms: their nTTFT and ITL, (rows, 2); NaN: not measured.
         least: least scales of groups of effects, by group.
     """
-    problem = LawProblem(law, law.design(X), columns_of(X), np.log(y_ms))
+    kinds = error_kinds(X).to_numpy()
+    problem = LawProblem(law, law.design(X), columns_of(X), np.log(y_ms), kinds)
     design = problem.design
     spreads = _Spreads.before(law, design, least or {})
-    kinds = error_kinds(X).to_numpy()
     is_measured = np.isfinite(problem.observed)
     noise = np.tile(START_NOISE, (len(X), 1))
     weights = is_measured.astype(float)
@@ -143,7 +160,7 @@ def fit_law(
         weights = is_measured * (FREEDOM + 1) / (FREEDOM + (errors / noise) ** 2)
         if iteration >= _FIXED_SPREAD:
             doubt = ((jacobian @ covariance) * jacobian).sum(axis=1).reshape(2, -1).T
-            scales = _error_scales(weights * (errors**2 + doubt), is_measured, kinds)
+            scales = problem.error_scales(weights * (errors**2 + doubt))
             noise = np.stack([scales[kind] for kind in kinds])
             squares = (coefficients - design.mean) ** 2
             spreads = spreads.updated(design, squares, np.diag(covariance))
@@ -158,21 +175,6 @@ def _squared(jacobian: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Return J' P J; as the square of one matrix it takes half of the work."""
     rooted = jacobian * np.sqrt(precision)[:, None]
     return rooted.T @ rooted
-
-
-def _error_scales(
-    squares: np.ndarray, is_measured: np.ndarray, kinds: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return the scale of errors of each kind; a kind of few rows has nearly that of all rows."""
-    mean_of_all = squares.sum(axis=0) / is_measured.sum(axis=0).clip(1)
-    scales = {}
-    for kind in np.unique(kinds):
-        rows = kinds == kind
-        total = squares[rows].sum(axis=0) + _NOISE_WEIGHT * mean_of_all
-        mean = total / (is_measured[rows].sum(axis=0) + _NOISE_WEIGHT)
-        scales[kind] = np.sqrt(mean).clip(_LEAST_NOISE)
-    # Last: rows without an engine's name have the scale of all rows, as a new engine has.
-    return scales | {"": np.sqrt(mean_of_all).clip(_LEAST_NOISE)}
 
 
 class _Spreads(NamedTuple):
@@ -195,8 +197,17 @@ class _Spreads(NamedTuple):
     def updated(self, design: Design, squares: np.ndarray, doubt: np.ndarray) -> Self:
         """Return the spreads that fit the effects' squares and how uncertain these are."""
         expected = squares + doubt
-        weight = _weight(self.freedom, expected / self.squared)
-        squared = np.maximum(_estimate_spreads(design, weight * expected), self.floor)
+        weighted = _weight(self.freedom, expected / self.squared) * expected
+
+        # A group's scale is the mean of its effects' squares and of its prior scale.
+        effect_groups = np.array(design.groups)
+        squared = design.sd**2
+        for group in set(design.groups) - {""}:
+            members = effect_groups == group
+            prior_weight = _PRIOR_WEIGHT[group.split()[0]]
+            total = weighted[members].sum() + prior_weight * design.sd[members][0] ** 2
+            squared[members] = total / (members.sum() + prior_weight)
+        squared = np.maximum(squared, self.floor)
 
         tails = squared / _weight(self.freedom, squares / squared)
         variance = np.where(np.isfinite(self.freedom), tails, squared)
@@ -211,15 +222,3 @@ class _Spreads(NamedTuple):
 def _weight(freedom: np.ndarray, ratio: np.ndarray) -> np.ndarray:
     """Return how much an effect of Student's t counts, from its square over its squared scale."""
     return (1 + 1 / freedom) / (1 + ratio / freedom)
-
-
-def _estimate_spreads(design: Design, expected: np.ndarray) -> np.ndarray:
-    """Return squared scales, those of a group from its effects' squares and its prior scale."""
-    groups = np.array(design.groups)
-    estimated = design.sd**2
-    for group in set(design.groups) - {""}:
-        members = groups == group
-        weight = _PRIOR_WEIGHT[group.split()[0]]
-        total = expected[members].sum() + weight * design.sd[members][0] ** 2
-        estimated[members] = total / (members.sum() + weight)
-    return estimated

@@ -1,18 +1,21 @@
-"""Mean latencies at a steady load without simulation: the same plan of steps as the simulator's.
+"""Mean latencies at a steady load without simulation, and the laws that give measured means.
 
-Little's law and the step law together say how many requests decode. A new request waits for the
-steps under way and shares its own with others: requests at random times wait as in M/G/1, users of
-a closed loop as they follow on each other. docs/planning.md derives it. All functions broadcast:
-laws, loads and rates may be arrays.
+`open_loop` and `closed_loop` plan steps as the simulator does. Little's law and the step law
+together say how many requests decode. A new request waits for the steps under way and shares its
+own with others: requests at random times wait as in M/G/1, users of a closed loop as they follow on
+each other. docs/planning.md derives it. All functions broadcast: laws, loads and rates may be
+arrays.
+
+`match_means` is the inverse: it scales step laws until their means are those that were measured, by
+Gauss-Newton on logarithms, for any number of laws at once, with normal priors on the scales.
 """
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from sextant.simulate.simulation import Scheduler, StepLaw
+from sextant.simulate.simulation import NAMES, Scheduler, StepLaw
 
 Values = np.ndarray | float
 
@@ -109,17 +112,51 @@ Near = np.ndarray | None
 """Sequences that decode at laws close by, from where a search may start."""
 
 
+_SECANTS = 40
+_ROOT_CLOSE = 1e-12
+
+
 def open_loop(
     law: StepLaw, limits: BatchLimits, load: MeanLoad, request_rate_rps: Values, near: Near = None
 ) -> Means:
-    """Return the means of requests that come at a rate, however long the answers take."""
+    """Return the means of requests that come at a rate, however long the answers take.
 
-    def means(decoding: np.ndarray) -> Means:
-        return _open_loop_at(law, limits, load, decoding)
-
+    They are NaN at a rate that saturates the server. The rate rises with the sequences that decode.
+    Secants find their number; the interval is halved where a secant leaves it.
+    """
     rates_rps = np.asarray(request_rate_rps, float)
-    carried = attrgetter("request_rate_rps")
-    return _balance(means, carried, rates_rps, limits.most_decoding(load), near)
+    most = np.asarray(limits.most_decoding(load), float)
+    means = _open_loop_at(law, limits, load, most)
+    over = means.request_rate_rps - rates_rps
+    is_stable = over > 0
+    is_open = is_stable
+    low = np.zeros(over.shape)
+    high = np.broadcast_to(most, over.shape)
+    before = low
+    over_before = -rates_rps
+    at = high
+    if near is not None:
+        at = np.where(np.isfinite(near) & is_stable, near, high)
+        means = _open_loop_at(law, limits, load, at)
+        over = means.request_rate_rps - rates_rps
+
+    for _ in range(_SECANTS):
+        is_over = over > 0
+        low = np.where(is_over, low, at)
+        high = np.where(is_over, at, high)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            after = at - over * (at - before) / (over - over_before)
+        is_inside = (low <= after) & (after <= high)
+        after = np.where(is_inside, after, (low + high) / 2)
+        is_open = is_open & (np.abs(after - at) > _ROOT_CLOSE * most)
+        if not is_open.any():
+            break
+        before = at
+        over_before = over
+        at = np.where(is_open, after, at)
+        means = _open_loop_at(law, limits, load, at)
+        over = means.request_rate_rps - rates_rps
+    return Means(*(np.where(is_stable, value, np.nan) for value in means))
 
 
 def _open_loop_at(law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np.ndarray) -> Means:
@@ -127,7 +164,8 @@ def _open_loop_at(law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: n
     # An arriving request sees the others at random times: it counts itself on top of the mean.
     batch = np.maximum(decoding + load.gap_cv2, 1.0)
     parts = _step_parts(law, limits, load, batch)
-    prompt_ms, decode_ms, n_steps = parts
+    prompt_ms = parts.prompt_ms
+    decode_ms = parts.decode_ms
     later = load.later_tokens
 
     # decoding = rate (output - 1) itl and itl = decode / (1 - rate prompt).
@@ -139,8 +177,8 @@ def _open_loop_at(law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: n
     # Steps are longer where a request falls into them: E[s^2] / E[s].
     gathered_ms = itl_ms + rate * prompt_ms**2
     beside = np.maximum(rate * gathered_ms + (load.gap_cv2 - 1) / 2, 0)
-    step_ms = decode_ms + prompt_ms / np.maximum(n_steps, 1)
-    full = np.minimum(rate * n_steps * step_ms, 0.999)
+    step_ms = decode_ms + prompt_ms / np.maximum(parts.n_steps, 1)
+    full = np.minimum(rate * parts.n_steps * step_ms, 0.999)
     queue_ms = full**2 / (2 * (1 - full)) * (1 + load.gap_cv2) / 2 / np.maximum(rate, 1e-12)
     under_way_ms = gathered_ms / 2 + limits.is_asynchronous * itl_ms + beside * prompt_ms
     waiting_ms = (1 - np.exp(-decoding)) * (under_way_ms + queue_ms)
@@ -182,7 +220,14 @@ def closed_loop(law: StepLaw, limits: BatchLimits, load: MeanLoad, users: Values
         gathered = limits.wait_steps * (crowd / (crowd + limits.gathering**_CROWDING))
         waited_steps = limits.wait * (0.5 + limits.is_asynchronous) + gathered
         waiting_ms = (n > 1) * waited_steps * itl_ms
-        wave_ms = limits.wave * decoding * others * _backlog_ms(law, limits, load, batch)
+
+        # While so many prompts wait that steps are full of them, each takes this time.
+        budget = np.maximum(np.asarray(limits.max_num_batched_tokens) - parts.beside, 1.0)
+        n_steps = load.new_tokens / budget
+        beside_tokens = parts.beside * load.context_tokens
+        full_ms = law.step_ms(budget, parts.beside, beside_tokens, load.pairs / n_steps)
+        backlog_ms = n_steps * full_ms
+        wave_ms = limits.wave * decoding * others * backlog_ms
 
         ttft_ms = idle_ms + waiting_ms + wave_ms
         answer_ms = ttft_ms + later * itl_ms
@@ -215,6 +260,7 @@ class _StepParts(NamedTuple):
     prompt_ms: np.ndarray  #: Time that a prompt adds to its steps.
     decode_ms: np.ndarray  #: Time of a step without prompts.
     n_steps: np.ndarray  #: Steps of a prompt; below 1 where several prompts fit into one step.
+    beside: np.ndarray  #: Sequences that decode in a step with prompts.
 
 
 def _step_parts(
@@ -224,29 +270,13 @@ def _step_parts(
     new = load.new_tokens
     n_steps = new / np.maximum(np.asarray(limits.max_num_batched_tokens) - decoding, 1.0)
     n_chunks = np.maximum(n_steps, 1.0)
-    beside = _beside(limits, decoding)
+    beside = np.where(limits.prompts_first, 0.0, decoding)
     decode_ms = law.step_ms(0, decoding, decoding * load.context_tokens, 0)
     chunk_ms = law.step_ms(
         new / n_chunks, beside, beside * load.context_tokens, load.pairs / n_chunks
     )
     prompt_ms = n_chunks * (chunk_ms - np.where(limits.prompts_first, 0.0, decode_ms))
-    return _StepParts(prompt_ms, decode_ms, n_steps)
-
-
-def _beside(limits: BatchLimits, decoding: np.ndarray) -> np.ndarray:
-    """Return the sequences that decode in a step with prompts."""
-    return np.where(limits.prompts_first, 0.0, decoding)
-
-
-def _backlog_ms(
-    law: StepLaw, limits: BatchLimits, load: MeanLoad, decoding: np.ndarray
-) -> np.ndarray:
-    """Return the time of each prompt while so many wait that the steps are full of prompts."""
-    beside = _beside(limits, decoding)
-    budget = np.maximum(np.asarray(limits.max_num_batched_tokens) - beside, 1.0)
-    n_steps = load.new_tokens / budget
-    step_ms = law.step_ms(budget, beside, beside * load.context_tokens, load.pairs / n_steps)
-    return n_steps * step_ms
+    return _StepParts(prompt_ms, decode_ms, n_steps, beside)
 
 
 def _alone_ms(law: StepLaw, limits: BatchLimits, load: MeanLoad, parts: _StepParts) -> np.ndarray:
@@ -257,50 +287,118 @@ def _alone_ms(law: StepLaw, limits: BatchLimits, load: MeanLoad, parts: _StepPar
     return law.request_ms + beside_ms + parts.prompt_ms
 
 
-_SECANTS = 40
-_ROOT_CLOSE = 1e-12
+TermGroup = tuple[str, ...]
+"""Terms of a step law that are scaled together."""
+STEP_TERMS: TermGroup = tuple(n for n in NAMES if n.endswith("_ms") and n != "request_ms")
+"""The terms of a step's time, without what a request takes beside the engine."""
+
+_ITERATIONS = 8
+_STEP = 1e-3
+"""Step of the logarithms in finite differences."""
+_CLOSE = 1e-3
+"""A law is found when a step changes no logarithm by more."""
+_LARGEST_MOVE = 1.0
+_HALVINGS = 5
+_SATURATED = 3.0
+"""Logarithm by which a latency is too long where the server is saturated."""
 
 
-def _balance(
-    means: Callable[[np.ndarray], Means],
-    load_of: Callable[[Means], np.ndarray],
-    load: np.ndarray,
-    most: np.ndarray,
-    near: Near,
-) -> Means:
-    """Return the means at which `load_of` gives this load; NaN where `most` sequences carry less.
+class MatchedLaws(NamedTuple):
+    """Laws that give the measured means, and how sure their scales are."""
 
-    The load rises with the sequences that decode. Secants find them; the interval is halved where a
-    secant leaves it.
+    values: np.ndarray  #: Terms of each law, (laws, terms), in the order of `NAMES`.
+    log_scales: np.ndarray  #: Logarithm of the scale of each group of terms, (laws, groups).
+    covariance: np.ndarray  #: Of the log scales, (laws, groups, groups).
+
+
+def broadcast_laws(values: np.ndarray) -> StepLaw:
+    """Return laws, (laws, terms), as one whose terms are columns, (laws, 1)."""
+    return StepLaw(*values.T[:, :, None])
+
+
+class _Match(NamedTuple):
+    """Laws, what their means should be, and how likely their scales are."""
+
+    start: np.ndarray
+    members: np.ndarray  #: Whether each group has each term, (groups, terms).
+    precision: np.ndarray  #: Of the prior of each group's log scale, (groups,).
+    predict: Callable[[StepLaw, np.ndarray, Near], Means]
+    measured: np.ndarray
+    noise: np.ndarray
+
+    def scaled(self, laws: np.ndarray, scales: np.ndarray) -> np.ndarray:
+        """Return the terms of some laws, by their indices, at their log scales."""
+        return self.start[laws] * np.exp(scales @ self.members)
+
+    def residuals(
+        self, laws: np.ndarray, scales: np.ndarray, near: Near = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the errors over their noise, and the sequences that decode."""
+        means = self.predict(broadcast_laws(self.scaled(laws, scales)), laws, near)
+        measured = self.measured[laws]
+        errors = means.logs() - measured
+        errors = np.where(np.isnan(errors) & ~np.isnan(measured), _SATURATED, errors)
+        return np.nan_to_num(errors) / self.noise[laws], means.decoding
+
+    def cost(self, scales: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """Return the negative logarithm of each law's posterior, times 2."""
+        return (residuals**2).sum(axis=1) + (self.precision * scales**2).sum(axis=1)
+
+
+def match_means(
+    start: np.ndarray,
+    groups: Sequence[TermGroup],
+    prior_sd: Sequence[float],
+    predict: Callable[[StepLaw, np.ndarray, Near], Means],
+    measured: np.ndarray,
+    noise: np.ndarray | float,
+) -> MatchedLaws:
+    """Scale laws to measured means; return the most likely laws.
+
+    Args:
+        start: laws at scales of 1, shape (laws, terms).
+        groups: terms that are scaled together.
+        prior_sd: of the logarithm of each group's scale.
+        predict: returns the means, (laws, loads), of laws as `broadcast_laws` makes them, of their
+            indices in `start`, and of the sequences that decode at laws close by.
+        measured: logarithms of TTFT, then of ITL, (laws, 2 · loads); NaN: not measured.
+        noise: their standard deviation, broadcast.
     """
-    result = means(np.asarray(most, float))
-    over = load_of(result) - load
-    is_stable = over > 0
-    is_open = is_stable
-    low = np.zeros(over.shape)
-    high = np.broadcast_to(np.asarray(most, float), over.shape)
-    before = low
-    over_before = -load
-    at = high
-    if near is not None:
-        at = np.where(np.isfinite(near) & is_stable, near, high)
-        result = means(at)
-        over = load_of(result) - load
+    members = np.array([[float(name in group) for name in NAMES] for group in groups])
+    precision = 1 / np.asarray(prior_sd) ** 2
+    noise = np.broadcast_to(noise, measured.shape)
+    match = _Match(start, members, precision, predict, measured, noise)
 
-    for _ in range(_SECANTS):
-        is_over = over > 0
-        low = np.where(is_over, low, at)
-        high = np.where(is_over, at, high)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            after = at - over * (at - before) / (over - over_before)
-        is_inside = (low <= after) & (after <= high)
-        after = np.where(is_inside, after, (low + high) / 2)
-        is_open = is_open & (np.abs(after - at) > _ROOT_CLOSE * most)
-        if not is_open.any():
+    every = np.arange(len(start))
+    scales = np.zeros((len(every), len(groups)))
+    hessians = np.empty((len(every), len(groups), len(groups)))
+    residuals, decoding = match.residuals(every, scales)
+    laws = every
+    for _ in range(_ITERATIONS):
+        shifts = _STEP * np.eye(len(groups))
+        ahead = [match.residuals(laws, scales[laws] + it, decoding[laws])[0] for it in shifts]
+        jacobian = (np.stack(ahead, axis=-1) - residuals[laws, :, None]) / _STEP
+        hessians[laws] = np.einsum("ljg,ljh->lgh", jacobian, jacobian) + np.diag(precision)
+        slope = np.einsum("ljg,lj->lg", jacobian, residuals[laws]) + precision * scales[laws]
+        move = -np.linalg.solve(hessians[laws], slope[..., None])[..., 0]
+        move = np.clip(move, -_LARGEST_MOVE, _LARGEST_MOVE)
+        is_far = np.abs(move).max(axis=1) >= _CLOSE
+
+        # All the way, or half of it, a quarter …: the first that costs no more.
+        stuck = laws
+        for _ in range(_HALVINGS):
+            tried = scales[stuck] + move
+            errors, their_decoding = match.residuals(stuck, tried, decoding[stuck])
+            is_better = match.cost(tried, errors) <= match.cost(scales[stuck], residuals[stuck])
+            better = stuck[is_better]
+            scales[better] = tried[is_better]
+            residuals[better] = errors[is_better]
+            decoding[better] = their_decoding[is_better]
+            stuck = stuck[~is_better]
+            move = move[~is_better] / 2
+            if not len(stuck):
+                break
+        laws = np.setdiff1d(laws[is_far], stuck)
+        if not len(laws):
             break
-        before = at
-        over_before = over
-        at = np.where(is_open, after, at)
-        result = means(at)
-        over = load_of(result) - load
-    return Means(*(np.where(is_stable, value, np.nan) for value in result))
+    return MatchedLaws(match.scaled(every, scales), scales, np.linalg.inv(hessians))

@@ -7,22 +7,29 @@ simulator then runs the measured requests, with their lengths and first wave; th
 between both corrects the closed form.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
 from sextant.base.errors import InputError
-from sextant.law.matching import (
+from sextant.law.means import (
     STEP_TERMS,
+    BatchLimits,
     MatchedLaws,
+    MeanLoad,
+    Means,
+    Near,
     TermGroup,
+    Values,
     broadcast_laws,
+    closed_loop,
     match_means,
+    open_loop,
 )
-from sextant.law.means import BatchLimits, MeanLoad, Means, Near, Values, closed_loop, open_loop
 from sextant.law.measured_steps import law_of_steps, measured_steps
 from sextant.simulate.simulation import (
     NAMES,
@@ -111,6 +118,63 @@ def requests_of_points(points: pd.DataFrame) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """Requests of one number of users; of a single user, requests of about one input length."""
+
+    requests: pd.DataFrame
+
+    @classmethod
+    def levels_of(cls, requests: pd.DataFrame) -> list[Self]:
+        """Return the levels of requests, users rising.
+
+        A single user's requests are parted by length: they show the time of a prompt's token.
+        """
+        levels = []
+        for users, rows in requests.groupby("users"):
+            if users > 1 or rows["input_tokens"].nunique() < _SIZES:
+                levels.append(cls(rows))
+            else:
+                sizes = pd.qcut(rows["input_tokens"], _SIZES, duplicates="drop")
+                levels += [cls(alike) for _, alike in rows.groupby(sizes, observed=True)]
+        return levels
+
+    @property
+    def users(self) -> float:
+        """The number of users."""
+        return float(self.requests["users"].iloc[0])
+
+    def means_ms(self) -> tuple[float, float]:
+        """Return mean TTFT, and mean gap between tokens over all tokens."""
+        rows = self.requests
+        gaps_ms = (rows["e2e_ms"] - rows["ttft_ms"]).sum() / (rows["output_tokens"] - 1).sum()
+        return float(rows["ttft_ms"].mean()), float(gaps_ms)
+
+    def noise(self) -> list[float]:
+        """Return the standard errors of the logarithms of `means_ms`, at least `_LEAST_NOISE`."""
+        rows = self.requests
+        gaps_ms = (rows["e2e_ms"] - rows["ttft_ms"]) / (rows["output_tokens"] - 1)
+        return [
+            float(np.hypot(_LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
+            for values in (rows["ttft_ms"], gaps_ms)
+        ]
+
+    def simulated_ms(self, law: StepLaw, scheduler: Scheduler) -> np.ndarray:
+        """Return `means_ms` as the simulator has them, shape (2,)."""
+        rows = self.requests
+        rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
+        lengths = pd.concat([rows[_LENGTHS]] * _REPEATS)
+        stream = RequestStream.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
+        users = int(self.users)
+        duration_s = rows["e2e_ms"].sum() / 1e3 / users
+        result = simulate_closed(users, stream, scheduler, law, duration_s=duration_s)
+
+        later_tokens = result.output_tokens - 1
+        n_gaps = later_tokens[np.isfinite(result.tpot_s)].sum()
+        gaps_s = np.nansum(result.tpot_s * later_tokens) / n_gaps
+        return 1e3 * np.array([np.nanmean(result.ttft_s), gaps_s])
+
+
 def calibrate(
     requests: pd.DataFrame, scheduler: Scheduler, n_draws: int, seed: int
 ) -> CalibratedLaws:
@@ -130,25 +194,27 @@ def calibrate(
     if rows.empty:
         problem = "no request has two output tokens, so no time between tokens is known"
         raise InputError(problem, fix="measure requests of two output tokens or more")
-    parts = _parts(rows)
-    measured = np.log([_means_ms(part) for part in parts]).T.ravel()
-    noise = np.array([_noise(part) for part in parts]).T.ravel()
+    levels = _Level.levels_of(rows)
+    measured = np.log([level.means_ms() for level in levels]).T.ravel()
+    noise = np.array([level.noise() for level in levels]).T.ravel()
 
-    users = np.array([part["users"].iloc[0] for part in parts])
-    load = MeanLoad(*(np.array([part[name].mean() for part in parts]) for name in _LENGTHS))
+    users = np.array([level.users for level in levels])
+    lengths = [[level.requests[name].mean() for level in levels] for name in _LENGTHS]
+    load = MeanLoad(*np.array(lengths))
     limits = BatchLimits.of(scheduler)
 
     def predict(law: StepLaw, *_: object) -> Means:
         return closed_loop(law, limits, load, users)
 
-    first_law, prior_sd = _first_law(requests, parts)
+    first_law, prior_sd = _first_law(requests, levels)
     start = first_law.array()[None]
     bias = np.zeros_like(measured)
     for _ in range(_ROUNDS):
         target = (measured + bias)[None]
         matched = match_means(start, _GROUPS, prior_sd, predict, target, noise)
         law = StepLaw.of(matched.values[0])
-        simulated = _simulated(law, parts, scheduler)
+        simulated_ms = [level.simulated_ms(law, scheduler) for level in levels]
+        simulated = np.log(simulated_ms).T.ravel()
         bias = np.nan_to_num(predict(broadcast_laws(matched.values)).logs()[0] - simulated)
 
     errors = simulated - measured
@@ -157,18 +223,34 @@ def calibrate(
 
 
 def _first_law(
-    requests: pd.DataFrame, parts: list[pd.DataFrame]
+    requests: pd.DataFrame, levels: Sequence[_Level]
 ) -> tuple[StepLaw, tuple[float, ...]]:
     """Return the law to start from, and the prior of its groups' scales.
 
-    It is the law of the steps that the times of tokens show, else a rough one.
+    It is the law of the steps that the times of tokens show. Without these it is a law of the right
+    order: its terms share the waits of the least and of the most users.
     """
-    law = _rough_law(parts[0], parts[-1])
+    least = levels[0]
+    ttft_ms, itl_ms = least.means_ms()
+    input_tokens = least.requests["input_tokens"]
+    context_tokens = input_tokens + least.requests["output_tokens"] / 2
+    most = levels[-1]
+    rise_ms = (most.means_ms()[1] - itl_ms) / max(most.users - 1, 1)
+    slope_ms = max(rise_ms, 0.02 * itl_ms)
+    rough = StepLaw(
+        floor_ms=0.4 * itl_ms,
+        dense_ms=0.4 * itl_ms,
+        sequence_ms=0.3 * slope_ms,
+        kv_token_ms=0.2 * slope_ms / context_tokens.mean(),
+        prefill_token_ms=0.3 * ttft_ms / input_tokens.mean(),
+        prompt_step_ms=0.1 * itl_ms,
+        request_ms=0.3 * ttft_ms,
+    )
     if "token_offsets_ms" in requests:
         steps = [measured_steps(level) for _, level in requests.groupby("users")]
         if of_steps := law_of_steps(pd.concat(steps)):
-            return replace(of_steps, request_ms=law.request_ms), _OF_STEPS_SD
-    return law, _BROAD_SD
+            return replace(of_steps, request_ms=rough.request_ms), _OF_STEPS_SD
+    return rough, _BROAD_SD
 
 
 def _draw_laws(
@@ -242,68 +324,3 @@ def fit_laws_to_probe(
 
     matched = match_means(laws, _PROBED, _PROBED_SD, predict, measured + errors, _LEAST_NOISE)
     return matched.values
-
-
-def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the requests of each number of users.
-
-    The requests of a user alone are parted by length: they show the time of a prompt's token.
-    """
-    parts = []
-    for users, part in rows.groupby("users"):
-        if users > 1 or part["input_tokens"].nunique() < _SIZES:
-            parts.append(part)
-        else:
-            sizes = pd.qcut(part["input_tokens"], _SIZES, duplicates="drop")
-            parts += [size for _, size in part.groupby(sizes, observed=True)]
-    return parts
-
-
-def _means_ms(part: pd.DataFrame) -> tuple[float, float]:
-    """Return mean TTFT, and mean gap between tokens over all tokens."""
-    gaps_ms = (part["e2e_ms"] - part["ttft_ms"]).sum() / (part["output_tokens"] - 1).sum()
-    return float(part["ttft_ms"].mean()), float(gaps_ms)
-
-
-def _noise(part: pd.DataFrame) -> list[float]:
-    """Return the standard errors of the logarithms of `_means_ms`, at least `_LEAST_NOISE`."""
-    gaps_ms = (part["e2e_ms"] - part["ttft_ms"]) / (part["output_tokens"] - 1)
-    return [
-        float(np.hypot(_LEAST_NOISE, values.std(ddof=0) / values.mean() / np.sqrt(len(values))))
-        for values in (part["ttft_ms"], gaps_ms)
-    ]
-
-
-def _rough_law(least: pd.DataFrame, most: pd.DataFrame) -> StepLaw:
-    """Return a law of the right order: its terms share the waits of the least and most users."""
-    ttft_ms, itl_ms = _means_ms(least)
-    context = (least["input_tokens"] + least["output_tokens"] / 2).mean()
-    rise_ms = (_means_ms(most)[1] - itl_ms) / max(most["users"].iloc[0] - 1, 1)
-    slope_ms = max(rise_ms, 0.02 * itl_ms)
-    return StepLaw(
-        floor_ms=0.4 * itl_ms,
-        dense_ms=0.4 * itl_ms,
-        sequence_ms=0.3 * slope_ms,
-        kv_token_ms=0.2 * slope_ms / context,
-        prefill_token_ms=0.3 * ttft_ms / least["input_tokens"].mean(),
-        prompt_step_ms=0.1 * itl_ms,
-        request_ms=0.3 * ttft_ms,
-    )
-
-
-def _simulated(law: StepLaw, parts: list[pd.DataFrame], scheduler: Scheduler) -> np.ndarray:
-    """Return the logarithms of mean TTFT and ITL of each part, as the simulator has them."""
-    means = np.empty((2, len(parts)))
-    for column, rows in enumerate(parts):
-        users = int(rows["users"].iloc[0])
-        rows = rows.sort_values("sent_s") if "sent_s" in rows else rows
-        lengths = pd.concat([rows[_LENGTHS]] * _REPEATS)
-        requests = RequestStream.of(np.zeros(len(lengths)), *lengths.to_numpy().T)
-        duration_s = rows["e2e_ms"].sum() / 1e3 / users
-        result = simulate_closed(users, requests, scheduler, law, duration_s=duration_s)
-
-        later_tokens = result.output_tokens - 1
-        n_gaps = later_tokens[np.isfinite(result.tpot_s)].sum()
-        gaps_s = np.nansum(result.tpot_s * later_tokens) / n_gaps
-        means[:, column] = np.log(1e3 * np.array([np.nanmean(result.ttft_s), gaps_s]))
-    return means.ravel()

@@ -207,7 +207,15 @@ class Posterior(NamedTuple):
             if name in column_of:
                 drawn[:, column] = fitted[:, column_of[name]]
                 continue
-            stream = _stream_of(*name)
+
+            # The name of the LLM is not in that of the stream: draws for a new LLM must not depend
+            # on what it is called.
+            parameter, effect = name
+            kind, _, rest = effect.partition(" ")
+            rest = rest.rpartition("|")[2]
+            without_llm = {"llm": "llm ", "pair": f"pair {rest}", "support": f"support {rest}"}
+            stream = f"{parameter} {without_llm.get(kind, effect)}"
+
             group = design.groups[column]
             unit = normal(seed, stream, n)
             freedom = self.law.freedom_of(group)
@@ -244,17 +252,6 @@ def error_kinds(X: pd.DataFrame) -> pd.Series:
 def prior(law: Law) -> Posterior:
     """Return what is known before any measurement."""
     return Posterior(law, [], np.empty(0), np.empty((0, 0)), {}, {"": np.array(START_NOISE)})
-
-
-def _stream_of(parameter: str, effect: str) -> str:
-    """Return the name of a new effect's random stream.
-
-    The name of the LLM is left out: draws for a new LLM must not depend on what it is called.
-    """
-    kind, _, rest = effect.partition(" ")
-    rest = rest.rpartition("|")[2]
-    without_llm = {"llm": "llm ", "pair": f"pair {rest}", "support": f"support {rest}"}
-    return f"{parameter} {without_llm.get(kind, effect)}"
 
 
 def normal(seed: int, name: str, shape: int | tuple[int, ...]) -> np.ndarray:

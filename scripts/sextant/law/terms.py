@@ -181,7 +181,12 @@ def _step_terms(
     routing = facts["experts_per_token"] / _EXPERTS_AT_REFERENCE * value["routing"]
     sync_ms = np.where(n_gpus > 1, 2 * layers * value["sync"], 0.0)
     floor_ms = layers * (value["launch"] + routing) + sync_ms
-    weights_ms = _weights_ms(value, facts, floor_ms)
+
+    dense_bytes = facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]
+    weights_ms = dense_bytes / n_gpus / value["bandwidth"] / facts["bytes_per_ms"]
+    # Without CUDA graphs kernels are launched while those before them run.
+    overlapped_ms = (floor_ms**_ROOF + weights_ms**_ROOF) ** (1 / _ROOF) - floor_ms
+    weights_ms = np.where(facts["is_eager"], overlapped_ms, weights_ms)
 
     # Replicas of attention have a host, products and sums of their own for their share of requests.
     copies = facts["data_parallel"]
@@ -217,17 +222,6 @@ def _step_terms(
         touch=value["touch"],
         request_ms=prompt_launch_ms + facts["encoder_share"] * (floor_ms + weights_ms),
     )
-
-
-def _weights_ms(
-    value: Mapping[str, np.ndarray], facts: Columns, floor_ms: np.ndarray
-) -> np.ndarray:
-    """Return the time to read the dense weights."""
-    dense_bytes = facts["attention_bytes"] * facts["data_parallel"] + facts["dense_bytes"]
-    weights_ms = dense_bytes / facts["n_gpus"] / value["bandwidth"] / facts["bytes_per_ms"]
-    # Without CUDA graphs kernels are launched while those before them run.
-    overlapped_ms = (floor_ms**_ROOF + weights_ms**_ROOF) ** (1 / _ROOF) - floor_ms
-    return np.where(facts["is_eager"], overlapped_ms, weights_ms)
 
 
 def _kept_tokens(tokens: np.ndarray, facts: Columns) -> np.ndarray:

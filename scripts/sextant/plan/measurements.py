@@ -28,8 +28,7 @@ from sextant.plan.workspace import Workspace
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, KEYS, LENGTHS, SERVING, TARGETS
 from sextant.points.summarize import aggregate_points
-from sextant.predict.draws import Draws
-from sextant.predict.predictor import TrainingRows
+from sextant.predict.predictor import Draws, TrainingRows
 
 _NO_LENGTHS = "nothing says how long the workload's requests are"
 _UNSERVED_MS = 1e12  # Where a level was measured and nothing succeeded.

@@ -20,7 +20,7 @@ from sextant.facts.slo import SLO
 from sextant.judge.score import so_score
 from sextant.law.calibration import MEASUREMENT_NOISE
 from sextant.points.frame import IDENTIFIERS
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 _OPTIONS = 24
 """Options of a decision that are compared: the options of the highest worth and those that are the

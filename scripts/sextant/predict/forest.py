@@ -8,9 +8,8 @@ import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 
 from sextant.points.frame import TARGETS
-from sextant.predict.draws import latency_frame
 from sextant.predict.features import FeatureEncoder
-from sextant.predict.predictor import Settings, TrainingRows
+from sextant.predict.predictor import Settings, TrainingRows, latency_frame
 from sextant.predict.tuning import HeldOutRows, Tunable, choose_settings, errors_of_trees
 
 _FRIEDMAN = "friedman_mse"

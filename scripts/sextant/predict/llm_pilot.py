@@ -9,9 +9,8 @@ import xgboost
 from sklearn.model_selection import ParameterGrid
 
 from sextant.points.frame import TARGETS
-from sextant.predict.draws import latency_frame
 from sextant.predict.features import FeatureEncoder, sample_weights
-from sextant.predict.predictor import Settings, TrainingRows
+from sextant.predict.predictor import Settings, TrainingRows, latency_frame
 from sextant.predict.tuning import HeldOutRows, Tunable, choose_settings, errors_of_trees
 
 

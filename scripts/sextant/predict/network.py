@@ -14,8 +14,8 @@ import pandas as pd
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from sextant.points.frame import TARGETS
-from sextant.predict.draws import latency_frame
 from sextant.predict.features import column_kinds, numbers_of
+from sextant.predict.predictor import latency_frame
 
 
 def keras_on_cpu() -> ModuleType:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sextant.points.frame import FLOOR_MS, IDENTIFIERS, KEYS, TARGETS
-from sextant.predict.draws import latency_frame
-from sextant.predict.predictor import Settings, TrainingRows
+from sextant.predict.predictor import Settings, TrainingRows, latency_frame
 from sextant.predict.tuning import HeldOutRows, Tunable, choose_settings, mape_error
 
 if TYPE_CHECKING:  # of the extra `baselines`, which may not be installed

@@ -15,7 +15,7 @@ from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_he
 from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
 from sextant.points import frame
-from sextant.predict.draws import INTERVAL, JOULES
+from sextant.predict.predictor import INTERVAL, JOULES
 from sextant.recommend.recommendation import (
     NO_ENERGY,
     EnergyAnswer,

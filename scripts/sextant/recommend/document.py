@@ -21,7 +21,7 @@ from sextant.facts.gpu import GIB
 from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Block, Document, Facts, Headline, Note, Section, Table
 from sextant.pages.words import chance, number, odds, per_second, percent, plural
-from sextant.predict.registry import MEASURED
+from sextant.predict.predictor import MEASURED
 from sextant.recommend.recommendation import (
     EnergyAnswer,
     Findings,

@@ -27,7 +27,7 @@ from sextant.facts.slo import METRICS
 from sextant.pages.blocks import Widget
 from sextant.pages.words import percent, plural
 from sextant.points.frame import LENGTHS, judged
-from sextant.predict.registry import MEASURED
+from sextant.predict.predictor import MEASURED
 from sextant.recommend.own_or_api import api_comparison, no_api_note, steady_note
 from sextant.recommend.recommendation import MeasuredOutcome, MeasuredRecommendation, Misses
 

@@ -14,7 +14,7 @@ from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import Contradiction
 from sextant.pages.blocks import Widget
-from sextant.predict.draws import JOULES
+from sextant.predict.predictor import JOULES
 
 
 class Interval(NamedTuple):

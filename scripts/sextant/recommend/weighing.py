@@ -13,7 +13,7 @@ from sextant.decide.decision import FAIR, SAFE, choose, probed, weigh, weigh_nee
 from sextant.decide.sizing import MOST_REPLICAS, candidates, recommend_cheapest
 from sextant.facts.slo import SLO
 from sextant.law.roofline import Roofline
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 from sextant.recommend.rate import RateSizer
 
 _NEVER_MS = 1e9

@@ -26,7 +26,7 @@ from sextant.law.calibration import BROKEN_MS
 from sextant.pages.blocks import Widget
 from sextant.pages.page import render
 from sextant.points.frame import is_refused, limited
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 _TEMPLATE = Path(__file__).with_name("what_if.html.j2")
 _WIDEST = 4.0

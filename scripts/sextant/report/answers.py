@@ -21,7 +21,7 @@ from sextant.pages.blocks import Block, Document, Facts, Note, Section, Table
 from sextant.pages.words import number, percent, plural
 from sextant.points.frame import BOUNDS, LENGTHS, TARGETS, judged, points_of_store
 from sextant.points.store import open_store
-from sextant.predict.registry import MEASURED
+from sextant.predict.predictor import MEASURED
 
 Tables = Mapping[str, Sequence[Row]]  # rows by table; None is not known, the store's NaN too
 

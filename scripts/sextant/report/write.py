@@ -24,7 +24,7 @@ from sextant.pages.words import chance, number, percent, plural
 from sextant.points.frame import FLOOR_MS, TARGETS, limited, replica_load
 from sextant.points.metrics import POINT_LABELS, SETTING, warnings
 from sextant.points.verdict import Kind, ProbeOutcome
-from sextant.predict.registry import MEASURED
+from sextant.predict.predictor import MEASURED
 from sextant.recommend.what_if import of_points, what_if_widget
 from sextant.report import answers as stored
 from sextant.report.answers import Tables, by_source, deployment_cell, marked, slo_words

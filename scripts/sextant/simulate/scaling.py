@@ -255,7 +255,7 @@ def simulate_scaled(
         autoscaler: decides how many replicas there are.
         duration_s: the policy looks, and replicas are paid for, until then.
     """
-    from sextant.simulate import routing, world
+    from sextant.simulate import world
 
     policy = autoscaler.policy
     # As many places again: a removed replica may still have requests.
@@ -279,27 +279,14 @@ def simulate_scaled(
         pool.order(wanted - ordered, look_s)
         pool.remove(ordered - wanted, look_s)
         pool.activate(look_s)
-    if pool.ordered:
-        pool.serve(np.inf)
-    routing.finish(tables)
+    pool.finish(duration_s)
 
-    _time_out_unsent(tables, duration_s)
     replica_s = pool.replica_s(duration_s)
     simulation = simulation_of(tables, 0.0)
     use = simulation.use._replace(n_replicas=replica_s / duration_s)
     time_s, ordered_at, ready_at = np.array(pool.states).T
     scaling = Scaling(time_s, ordered_at, ready_at, replica_s, pool.n_starts)
     return replace(simulation, use=use), scaling
-
-
-def _time_out_unsent(world: "World", end_s: float) -> None:
-    """Let requests that never found a replica time out, and the turns that wait for them."""
-    is_left = world.requests["status"] == PENDING
-    left = world.requests[is_left]
-    left["status"] = TIMEOUT
-    left["arrival_s"] = np.minimum(left["arrival_s"], end_s)
-    left["deadline_s"] = end_s
-    world.requests[is_left] = left
 
 
 class _Pool:
@@ -356,6 +343,23 @@ class _Pool:
                 serving = np.array(self.serving)
                 self._turn = routing.route(self.world, self.router, serving, now_s, self._turn)
             self.activate(now_s)
+
+    def finish(self, end_s: float) -> None:
+        """Have all requests answered. Those that never found a replica time out.
+
+        So do the turns that wait for their answers.
+        """
+        from sextant.simulate import routing
+
+        if self.ordered:
+            self.serve(np.inf)
+        routing.finish(self.world)
+        is_left = self.world.requests["status"] == PENDING
+        left = self.world.requests[is_left]
+        left["status"] = TIMEOUT
+        left["arrival_s"] = np.minimum(left["arrival_s"], end_s)
+        left["deadline_s"] = end_s
+        self.world.requests[is_left] = left
 
     def activate(self, now_s: float) -> None:
         """Have those serve whose start is over, and keep how many replicas there are."""

@@ -12,7 +12,7 @@ from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO
 from sextant.points.frame import IDENTIFIERS, complete, judged
 from sextant.points.metrics import PERCENTILES, metric_intervals
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 LIMITS = SLO("s", nttft_ms=10.0, itl_ms=10.0, percentile=50, users=8)
 DEVICE = GPU("g", "gpu", "a", 16.0, 300.0, 60.0, 16.0, "invented")

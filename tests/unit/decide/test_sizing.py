@@ -14,7 +14,7 @@ from sextant.decide.sizing import candidates, recommend_cheapest, size_replicas,
 from sextant.facts.gpu import GPU, GPUProfile, token_prices
 from sextant.facts.slo import SLO
 from sextant.points.frame import at_percentile, estimated, has_latency
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 GPU_X = GPU("x", "gpu", "x", 16.0, 300.0, 60.0, 32.0, "invented")
 PROFILES = {

@@ -13,7 +13,7 @@ from sextant.facts.slo import SLO
 from sextant.law.energy import Energy, energy_rows, log_energy
 from sextant.law.posterior import columns_of
 from sextant.points.frame import FactTables
-from sextant.predict.draws import JOULES
+from sextant.predict.predictor import JOULES
 from sextant.workload.lengths import Length, RequestLengths
 
 FACTS = FactTables(LLMS, PROFILES)

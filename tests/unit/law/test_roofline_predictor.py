@@ -15,7 +15,7 @@ from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline, fit_or_restore
 from sextant.law.terms import LAW
 from sextant.points.frame import TARGETS, FactTables
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 LIMITS = SLO("s", nttft_ms=20.0, itl_ms=40.0, percentile=50, users=100)
 WORLD = draw(facts())

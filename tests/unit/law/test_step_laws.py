@@ -7,12 +7,17 @@ from test_law import DENSE, LAW, MOE, PROFILES, rows
 
 from sextant.ask.laws import _coupled
 from sextant.base.errors import InputError
-from sextant.law.matching import broadcast_laws
-from sextant.law.means import BatchLimits, MeanLoad, closed_loop, open_loop, saturation_rps
+from sextant.law.means import (
+    BatchLimits,
+    MeanLoad,
+    broadcast_laws,
+    closed_loop,
+    open_loop,
+    saturation_rps,
+)
 from sextant.law.measured_server import ProbeResult, fit_laws_to_probe
 from sextant.law.posterior import columns_of
 from sextant.law.roofline import Roofline
-from sextant.law.step_laws import step_laws
 from sextant.predict.predictor import TrainingRows
 from sextant.simulate.simulation import (
     NAMES,
@@ -93,7 +98,7 @@ def fitted() -> tuple[Roofline, pd.DataFrame]:
 def test_fitted_laws_give_the_predictors_latencies() -> None:
     model, X = fitted()
     asked = X[(X["llm_id"] == DENSE) & (X["gpu_profile_id"] == "8xH100-80GB")]
-    (laws,) = step_laws(model, asked.iloc[:1], 50, 1)
+    (laws,) = model.step_laws(asked.iloc[:1], 50, 1)
     told = model.explain(asked)
     load = MeanLoad(*asked.iloc[0][["input_tokens", "output_tokens"]])
     limits = BatchLimits(1e4, 8192, 1e9)
@@ -112,7 +117,7 @@ def test_fitted_laws_give_the_predictors_latencies() -> None:
 def test_a_simulated_load_test_waits_as_the_predictor_says() -> None:
     model, X = fitted()
     asked = X[(X["llm_id"] == MOE) & (X["gpu_profile_id"] == "8xH100-80GB") & (X["users"] == 64)]
-    (laws,), told = step_laws(model, asked, 2, 1), model.explain(asked).iloc[0]
+    (laws,), told = model.step_laws(asked, 2, 1), model.explain(asked).iloc[0]
     inputs, outputs = asked.iloc[0][["input_tokens", "output_tokens"]]
     ttft_ms = told["nttft_ms"] * inputs
     # All users start at once and send ten requests.
@@ -131,7 +136,7 @@ def test_servers_without_cuda_graphs_have_no_step_law() -> None:
     model.fit(TrainingRows(X, y[["nttft_ms", "itl_ms"]]))
     for known in (model, fitted()[0]):  # also beside others
         with pytest.raises(InputError, match="without CUDA graphs"):
-            step_laws(known, X.iloc[:1], 2, 1)
+            known.step_laws(X.iloc[:1], 2, 1)
 
 
 def test_a_probe_tells_what_the_deployment_adds() -> None:

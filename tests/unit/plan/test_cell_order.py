@@ -30,7 +30,7 @@ from sextant.plan.measurements import (
 from sextant.plan.value import Decisions, weigh_decisions
 from sextant.plan.workspace import Workspace
 from sextant.points.frame import COLUMNS, FactTables, complete
-from sextant.predict.draws import Draws
+from sextant.predict.predictor import Draws
 
 SLOW, FAST = 100.0, 10.0
 # One T4 may be too slow; one A10 is never, and costs half as much again.

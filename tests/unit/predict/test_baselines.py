@@ -8,11 +8,10 @@ from sklearn.model_selection import ParameterGrid
 from roofline import LIMITS, PROFILES, SIZES, STRONGEST, USERS, WEAKEST, references_of, rows_of
 from sextant.facts.slo import SLO
 from sextant.points.frame import FLOOR_MS, TARGETS, has_latency
-from sextant.predict.draws import latency_frame
 from sextant.predict.features import UNKNOWN
 from sextant.predict.llm_pilot import LLMPilot
 from sextant.predict.paris import PARIS
-from sextant.predict.predictor import TrainingRows
+from sextant.predict.predictor import TrainingRows, latency_frame
 from sextant.predict.rf import RandomForest
 from sextant.predict.selecta import Selecta
 from sextant.predict.tuning import HeldOutRows, Tunable, mape_error

@@ -9,8 +9,14 @@ import pytest
 from roofline import LIMITS, PROFILES
 from sextant.base.errors import InputError
 from sextant.base.files import library_files
-from sextant.predict.predictor import JointPredictor, PointPredictor
-from sextant.predict.registry import PREDICTORS, Registration, check_installed, predictor_class
+from sextant.predict.predictor import (
+    PREDICTORS,
+    JointPredictor,
+    PointPredictor,
+    Registration,
+    check_installed,
+    predictor_class,
+)
 from sextant.predict.tuning import Tunable
 from support import ROOT, needs_baselines
 
@@ -38,7 +44,7 @@ def test_every_predictor_implements_one_protocol(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("experiment.loading, sextant.predict.registry", {"scipy", "joblib", "matplotlib"}),
+        ("experiment.loading, sextant.predict.predictor", {"scipy", "joblib", "matplotlib"}),
         *((name, set()) for name in ("bench.cell", "workload.fit", "judge.evaluate")),
         ("report.trace_file", set()),
     ],

@@ -25,8 +25,7 @@ from sextant.pages.blocks import as_text
 from sextant.pages.page import as_page
 from sextant.pages.words import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
-from sextant.predict.predictor import JointPredictor
-from sextant.predict.registry import PREDICTORS, Registration
+from sextant.predict.predictor import PREDICTORS, JointPredictor, Registration
 from sextant.recommend.document import headline, recommendation_document
 from sextant.recommend.evidence import nearest_measurements
 from sextant.recommend.options import (

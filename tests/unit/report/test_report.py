@@ -477,7 +477,7 @@ def test_a_long_sheet_is_summed_up_and_only_its_first_slo_shown_in_full(tmp_path
 
 @needs_baselines
 def test_predictors_that_use_references_are_those_of_the_registry():
-    from sextant.predict.registry import PREDICTORS, predictor_class
+    from sextant.predict.predictor import PREDICTORS, predictor_class
 
     made = {name: predictor_class(name) for name in PREDICTORS}
     assert {name for name, make in made.items() if make.uses_references} == REFERENCE_PREDICTORS
