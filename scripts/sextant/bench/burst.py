@@ -235,7 +235,7 @@ def _find_rate(run: Run, scenario: Burst, model: RequestModel, seed: int) -> Rat
 
     sample = steady_load(scenario, 100.0, model, 10.0, child_seed(seed, 0))
     lengths = sample.input_tokens, sample.output_tokens
-    inputs, outputs = (np.rint([each.mean()]).astype(int) for each in lengths)
+    inputs, outputs = (np.rint([tokens.mean()]).astype(int) for tokens in lengths)
     alone = BurstLoad(np.zeros(1), inputs, outputs, [])
     run(alone)  # a server's first request is slower than all that follow
     result, usages = run(alone, readings_per_s=20.0)

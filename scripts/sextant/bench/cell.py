@@ -62,8 +62,10 @@ def measure_cell(
             share = settings.memory_utilization
             feasibility = assess_variant(llm, cell.devices, cell.variant, share, longest_tokens)
         if feasibility and feasibility.is_feasible:
-            made = None if cell.model else model_folder(cell.config_path, scratch)
-            model = stack.enter_context(made) if made else Path(cell.model or "")
+            if cell.model:
+                model = Path(cell.model)
+            else:
+                model = stack.enter_context(model_folder(cell.config_path, scratch))
             specs = server_specs(cell, llm, model, scratch, longest_tokens)
         devices = sorted({device for spec in specs for device in spec.device_indices}, key=str)
         machine = hardware(cell.devices.kind if specs else "cpu", devices)
@@ -113,13 +115,13 @@ def _tune_and_load(
         tuning.check_corner_cases(servers, cases, prompts, cell.seed, timeout_s)
 
     variant = cell.variant
-    given = cell.variant.batch_weight_tokens
+    stated_tokens = variant.batch_weight_tokens
     # Replicas that share a device fill it together.
     n_sharing = variant.replicas if variant.placement == "shared" else 1
     n_devices = 1 if cell.devices.kind == "cpu" else cell.devices.n_gpus
     limits = WeightRange(
-        lowest_tokens=given or cell.longest_request_tokens,
-        highest_tokens=given or feasibility.max_batch_weight_tokens,
+        lowest_tokens=stated_tokens or cell.longest_request_tokens,
+        highest_tokens=stated_tokens or feasibility.max_batch_weight_tokens,
         kv_bytes_per_token=n_sharing * _kv_bytes_per_token(cell, llm) / n_devices,
         max_starts=settings.max_server_starts,
     )
@@ -140,9 +142,11 @@ def server_specs(
 ) -> list[ServerSpec]:
     """Return what the servers of a cell are, one a replica."""
     variant = cell.variant
-    shared = (cell.variant.replicas, cell.variant.placement)
-    places = pick_devices(cell.devices, *shared)
-    cores = [*pick_cores(n, *shared)] if (n := variant.cpu_cores) else [None] * variant.replicas
+    replicas = variant.replicas
+    devices = pick_devices(cell.devices, replicas, variant.placement)
+    cores: list[tuple[int, ...] | None] = [None] * replicas
+    if variant.cpu_cores:
+        cores = [*pick_cores(variant.cpu_cores, replicas, variant.placement)]
     return [
         ServerSpec(
             model=model,
@@ -151,14 +155,14 @@ def server_specs(
             batch_weight_tokens=batch_weight_tokens,
             kv_bytes_per_token=round(_kv_bytes_per_token(cell, llm)),
             max_request_tokens=cell.longest_request_tokens,
-            device_indices=place,
-            cpu_indices=own_cores,
+            device_indices=indices,
+            cpu_indices=cpu_indices,
             memory_share=variant.memory_share,
             memory_limit_gib=variant.memory_limit_gib,
             seed=cell.seed,
             scratch=scratch,
         )
-        for place, own_cores in zip(places, cores, strict=True)
+        for indices, cpu_indices in zip(devices, cores, strict=True)
     ]
 
 

@@ -76,6 +76,16 @@ class Cell:
         """Input and output tokens of the workload's longest request."""
         return self.max_input_tokens + self.max_output_tokens
 
+    def prompt_source(self, vocab_size: int) -> tuple[Prompts, str]:
+        """Return what makes the prompts, and its name; without a tokenizer they are random."""
+        tokenizer = Path(self.model or "") / "tokenizer.json"
+        if self.prompts and self.model and tokenizer.is_file():
+            return load_prompt_source(self.prompts, tokenizer, vocab_size=vocab_size), self.prompts
+        if self.prompts:
+            llm_id = self.key.llm_id
+            log.warning("%s has no tokenizer.json: its prompts are random token ids", llm_id)
+        return RandomTokens(vocab_size), "random token ids"
+
 
 def cell_from_definition(definition: Mapping[str, Any], workload_path: str | Path) -> Cell:
     """Build a cell from its definition (see `sextant.experiment.experiment.cell_definition`)."""
@@ -151,9 +161,12 @@ class Checkpoint:
     def levels(self, batch_weight_tokens: int | None) -> list[LevelRun]:
         """Return the levels that were measured at this batch weight, in order."""
         entries = [read_json(path) for path in self.folder.glob("level-*/level.json")]
-        own = [it["level"] for it in entries if it["batch_weight_tokens"] == batch_weight_tokens]
-        found = [cell_files.from_json(LevelRun, level) for level in own]
-        return sorted(found, key=lambda run: run.level)
+        levels = [
+            cell_files.from_json(LevelRun, entry["level"])
+            for entry in entries
+            if entry["batch_weight_tokens"] == batch_weight_tokens
+        ]
+        return sorted(levels, key=lambda run: run.level)
 
     def table(self, name: str, levels: Sequence[LevelRun]) -> pa.Table:
         """Return the rows of a table (`cell_files.TABLES`), of these levels."""
@@ -170,9 +183,12 @@ class Checkpoint:
 
 
 def reason_to_stop(levels: Sequence[LevelMedians], scenario: Scenario) -> EarlyStop | None:
-    """Return why more users need not be measured, None as long as they must: both medians at the
-    last level exceed the limits of a closed loop by its `stop_factor`, and more users wait longer.
-    A level with fewer than 10 served requests, or without one of the medians, decides nothing."""
+    """Return why more users need not be measured; None as long as they must be.
+
+    Both medians at the last level exceed the limits of a closed loop by its `stop_factor`, and more
+    users wait longer. A level with fewer than 10 served requests, or without one of the medians,
+    decides nothing.
+    """
     if not isinstance(scenario, ClosedLoop) or not levels:
         return None
     last = levels[-1]
@@ -218,8 +234,9 @@ class Measurement:
         self._scenarios: dict[float, Scenario] = dict.fromkeys(cell.scenario.levels, cell.scenario)
         if isinstance(scenario := cell.scenario, OpenLoop) and isinstance(scenario.arrivals, str):
             for level in scenario.levels:
-                own = scenario.with_arrivals_of(cell.workload_path.parent, level)
-                self._scenarios[level], kind = own, getattr(own.arrivals, "kind", None)
+                fitted = scenario.with_arrivals_of(cell.workload_path.parent, level)
+                self._scenarios[level] = fitted
+                kind = getattr(fitted.arrivals, "kind", None)
                 log.info("level %g: %s arrivals (%s)", level, scenario.arrivals, kind)
 
     def run(self, servers: Sequence[RunningServer]) -> None:
@@ -258,7 +275,7 @@ class Measurement:
         self._servers = servers
         addresses = [server.target for server in servers]
         self._targets = LoadTargets(addresses, self._timeout_s, self._epoch_ns)
-        prompts, self._prompts = _prompts(self.cell, self._vocab_size)
+        prompts, self._prompts = self.cell.prompt_source(self._vocab_size)
         if isinstance(self.cell.scenario, Burst):
             self._measure_phases(self.cell.scenario, prompts)
         else:
@@ -266,9 +283,9 @@ class Measurement:
 
     def _measure_levels(self, prompts: Prompts) -> None:
         cell = self.cell
-        known = {run.level for run in self.levels}
+        measured_levels = {run.level for run in self.levels}
         for number, level in enumerate(cell.scenario.levels):
-            if level in known:
+            if level in measured_levels:
                 continue
             medians = [run.medians for run in self.levels if run.medians]
             if stop := reason_to_stop(medians, cell.scenario):
@@ -351,18 +368,17 @@ class Measurement:
         if self.cell.scenario.has_users:  # elsewhere latency counts from due times
             both = map(result.median, ("nttft_ms", "itl_ms"))
             medians = LevelMedians(level, result.log.n_ok, *both)
+        measured = result.run.with_conditions(
+            engine_version=self.server.version if self.server else None,
+            timeout_s=self._timeout_s,
+            times_since=self._started_at,
+        )
         run = replace(
-            result.run,
+            measured,
             server_report=ServerReport(
                 mean_itl_ms(self._before, after, self._metric_names),
                 accepted_length(self._before, after, self._metric_names),
                 tuple(watched.warnings),
-            ),
-            conditions=replace(
-                result.run.conditions,
-                engine_version=self.server.version if self.server else None,
-                timeout_s=self._timeout_s,
-                times_since=self._started_at,
             ),
             medians=medians,
             phase=phase,
@@ -405,13 +421,3 @@ class Measurement:
             ),
         )
         cell_files.write_cell(folder, run, tuning, tables)
-
-
-def _prompts(cell: Cell, vocab_size: int) -> tuple[Prompts, str]:
-    """Return what makes a cell's prompts, and its name; without a tokenizer they are random."""
-    tokenizer = Path(cell.model or "") / "tokenizer.json"
-    if cell.prompts and cell.model and tokenizer.is_file():
-        return load_prompt_source(cell.prompts, tokenizer, vocab_size=vocab_size), cell.prompts
-    if cell.prompts:
-        log.warning("%s has no tokenizer.json: its prompts are random token ids", cell.key.llm_id)
-    return RandomTokens(vocab_size), "random token ids"

@@ -49,37 +49,39 @@ class WeightRange:
 
 
 def next_weight(probes: list[Probe], limits: WeightRange) -> int | None:
-    """Return the batch weight to probe next, None when the search has ended: first the upper bound
-    from memory facts, which often works; last the best that passed, or the lowest, since the last
-    server is the one to load. More starts than given follow where a weight that passed fails later.
+    """Return the batch weight to probe next; None when the search has ended.
+
+    The first is the upper bound from memory facts, which often works. The last is the best that
+    passed, or the lowest, since the last server is the one that is loaded. There are more than
+    `max_starts` if a weight that passed fails later.
     """
     if not probes:
         return limits.highest_tokens
-    known = _Evidence(probes, limits)
+    evidence = _Evidence(probes, limits)
     starts_left = limits.max_starts - len(probes)
-    is_done = starts_left < 2 or known.is_close() or known.is_overloaded
-    if probes[-1].outcome == "ok" and known.best and is_done:
+    is_done = starts_left < 2 or evidence.is_close() or evidence.is_overloaded
+    if probes[-1].outcome == "ok" and evidence.best and is_done:
         return None
-    if limits.lowest_tokens >= known.ceiling:
+    if limits.lowest_tokens >= evidence.ceiling:
         return None  # even the longest request alone does not fit
-    if known.is_overloaded:
-        return known.well_below_ceiling()
-    if starts_left > 1 and not known.is_close():
-        return known.guess()
-    if known.best:
-        return known.best.batch_weight_tokens
+    if evidence.is_overloaded:
+        return evidence.well_below_ceiling()
+    if starts_left > 1 and not evidence.is_close():
+        return evidence.guess()
+    if evidence.best:
+        return evidence.best.batch_weight_tokens
     if any(probe.outcome == "ok" for probe in probes):
         # It failed when it was started again: the largest weight varies from start to start.
-        return known.well_below_ceiling()
+        return evidence.well_below_ceiling()
     return limits.lowest_tokens if starts_left == 1 else None
 
 
 def possible_gain(probes: list[Probe], limits: WeightRange) -> float | None:
     """Return by which fraction a weight that works may exceed the best; None without one."""
-    known = _Evidence(probes, limits)
-    if known.best is None:
+    evidence = _Evidence(probes, limits)
+    if evidence.best is None:
         return None
-    return max(0.0, known.highest_possible() / known.best.batch_weight_tokens - 1)
+    return max(0.0, evidence.highest_possible() / evidence.best.batch_weight_tokens - 1)
 
 
 class _Evidence:
@@ -116,8 +118,11 @@ class _Evidence:
         return is_bracketed or self.highest_possible() <= weight * (1 + TOLERANCE - _READING_ERROR)
 
     def highest_possible(self) -> int:
-        """Return the largest weight that may work. What was left is better evidence than what an
-        allocation lacked: fragmented memory fails early."""
+        """Return the largest weight that may work.
+
+        The memory that was left is better evidence than what an allocation lacked: fragmented
+        memory fails early.
+        """
         if self.estimate:
             bounds = [int(self.estimate[1])]
         else:
@@ -131,19 +136,20 @@ class _Evidence:
         # A token takes at least its KV cache. What the load takes besides grows with the weight,
         # but ever less, since batches reach their caps: at most in proportion, and at most as
         # steeply as between two weights that passed.
-        known = [
+        free_memory = [
             (probe.batch_weight_tokens, probe.memory.free_bytes, probe.memory.idle_free_bytes)
             for probe in self.passed
             if probe.memory.free_bytes is not None
         ]
-        if not known:
+        if not free_memory:
             return None
-        weight, free_bytes, idle_free_bytes = known[-1]
+        weight, free_bytes, idle_free_bytes = free_memory[-1]
         kv_bytes = self.limits.kv_bytes_per_token
         slopes = []  # bytes a token takes, KV cache and load together, at most
         if idle_free_bytes is not None:
             slopes.append(kv_bytes + (idle_free_bytes - free_bytes) / weight)
-        smaller = [each for each in known if each[0] < weight]  # the best may have started twice
+        # The best may have started twice.
+        smaller = [start for start in free_memory if start[0] < weight]
         if smaller:
             smaller_weight, smaller_free_bytes, _ = smaller[-1]
             slopes.append((smaller_free_bytes - free_bytes) / (weight - smaller_weight))
@@ -198,8 +204,10 @@ def corner_cases(
     output_tokens: tuple[int, int, int],
     max_num_seqs: int,
 ) -> list[CornerCase]:
-    """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2, for
-    requests of these lengths (`lengths_of`). No request ends before the others have begun."""
+    """Return the batches at the extremes of a batch weight, after LLM-Pilot, section III-C2.
+
+    Lengths are as of `probe_lengths`. No request ends before the others have begun.
+    """
     (least_in, mean_in, most_in), (least_out, mean_out, most_out) = input_tokens, output_tokens
     least_out = max(least_out, min(_SHORT_OUTPUT_TOKENS, most_out))
 
@@ -287,10 +295,12 @@ def tune_and_load(
     check: Callable[[Sequence[RunningServer], int], None],
     load: Callable[[Sequence[RunningServer]], None],
 ) -> int | None:
-    """Search the batch weight; `load` the servers that passed the last probe and return their
-    weight, None if none works. Servers that run out of memory under load have not passed, also in
-    an earlier attempt (`record`). `start` starts servers with a weight, `check` puts the corner
-    cases on them. ServerError: a server failed for another reason than memory."""
+    """Search the batch weight, and `load` the servers that passed the last probe.
+
+    Returns their weight; None if none works. `start` starts servers with a weight, `check` puts the
+    corner cases on them. Servers that run out of memory under load have not passed, nor have those
+    of an earlier attempt (`record`). ServerError: a server failed for another reason than memory.
+    """
     while True:
         weight = untried = next_weight(record.probes, limits)
         if weight is None:  # the search has ended: the last probe tells how
@@ -304,7 +314,8 @@ def tune_and_load(
                     check(servers, weight)
                     detail = "all corner cases passed"
                     duration_s = time.monotonic() - started_s
-                    record.add(Probe(weight, "ok", detail, duration_s, _least_memory(servers)))
+                    memory = MemoryFacts.least_of([server.memory() for server in servers])
+                    record.add(Probe(weight, "ok", detail, duration_s, memory))
                 for server in servers:
                     server.stop_watching_memory()
                 if next_weight(record.probes, limits) is None:
@@ -315,11 +326,3 @@ def tune_and_load(
                 raise
             duration_s = time.monotonic() - started_s
             record.add(Probe(weight, "out_of_memory", str(error), duration_s, error.memory))
-
-
-def _least_memory(servers: Sequence[RunningServer]) -> MemoryFacts:
-    """Return the facts of the server with the least memory, of servers that run together."""
-    each = [vars(server.memory()) for server in servers]
-    known = {name: [it[name] for it in each if it[name] is not None] for name in each[0]}
-    least = {name: min(values, default=None) for name, values in known.items()}
-    return MemoryFacts(**least | {"lacking_bytes": max(known["lacking_bytes"], default=None)})

@@ -33,9 +33,11 @@ def pick_devices(
     placement: str = "own",
     environ: Mapping[str, str] = os.environ,
 ) -> list[tuple[int | str, ...]]:
-    """Return the devices of each replica, the first ones that this job may use: GPUs by index or
-    UUID, on a CPU cores. With the placement `shared` all replicas have the same. InputError: too
-    few devices, none given by SLURM, or several MIG instances, of which a process can use only one.
+    """Return the devices of each replica: GPUs by index or UUID; on a CPU, cores.
+
+    They are the first ones that this job may use. With the placement `shared` all replicas have the
+    same. InputError: there are too few devices, SLURM gave none, or a server would need several MIG
+    instances, while a process can use only one.
     """
     available: Sequence[int | str]
     if devices.kind == "cpu":
@@ -46,7 +48,7 @@ def pick_devices(
             indices = map(int, granted.split(","))
             available = [cores[index] for index in indices if index < len(cores)]
     elif (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        # CUDA sees those before the first entry that is none, e.g. -1.
+        # CUDA sees the devices before the first entry that names none, e.g. -1.
         entries = map(str.strip, visible.split(","))
         seen = takewhile(lambda it: it.isdigit() or it.startswith(_UUID_PREFIXES), entries)
         available = list(dict.fromkeys(int(it) if it.isdigit() else it for it in seen))
@@ -120,14 +122,17 @@ class FreeMemory(threading.Thread):
 
 
 def limited_processes(pid: int, limit_bytes: int) -> Callable[[], int | None]:
-    """Return a reader of what the process with the most data, below `pid`, leaves of a limit: of
-    `VmData` (proc_pid_status(5)), which RLIMIT_DATA (getrlimit(2)) counts."""
+    """Return a reader of the bytes that are left of a limit on a process's data.
+
+    It reads the process below `pid` with the most data: `VmData` (proc_pid_status(5)), which
+    RLIMIT_DATA (getrlimit(2)) counts.
+    """
 
     def read() -> int | None:
         used = []
-        for each in _below(pid):
+        for process in _below(pid):
             with contextlib.suppress(OSError):
-                status = Path(f"/proc/{each}/status").read_text()
+                status = Path(f"/proc/{process}/status").read_text()
                 if said := re.search(r"^VmData:\s*(\d+)", status, re.MULTILINE):
                     used.append(int(said[1]) * 1024)
         return limit_bytes - max(used) if used else None
@@ -149,8 +154,10 @@ def gpus(devices: Sequence[int | str]) -> Callable[[], int | None]:
 
 
 def n_oom_kills() -> int | None:
-    """Return how many processes the kernel of this node has killed for want of memory, those of
-    memory cgroups included (`oom_kill` of /proc/vmstat, Linux 4.13 and later); None if unknown."""
+    """Return how many processes the kernel of this node has killed for want of memory.
+
+    Kills of memory cgroups count (`oom_kill` of /proc/vmstat, Linux 4.13 and later). None: unknown.
+    """
     with contextlib.suppress(OSError):
         if said := re.search(r"^oom_kill (\d+)", _VMSTAT.read_text(), re.MULTILINE):
             return int(said[1])
@@ -159,12 +166,12 @@ def n_oom_kills() -> int | None:
 
 def _below(pid: int) -> list[int]:
     """Return the processes below `pid`, by the kernel's own lists, which cost little to read."""
-    found = []
+    processes = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                found += [int(child), *_below(int(child))]
-    return found
+                processes += [int(child), *_below(int(child))]
+    return processes
 
 
 def host_facts() -> "HostFacts":
@@ -195,7 +202,7 @@ def host_facts() -> "HostFacts":
 
 
 def hardware(kind: str, devices: Sequence[int | str]) -> str:
-    """Return the names of the processor and of these GPUs: levels of others do not mix."""
+    """Return the names of the processor and of these GPUs: results of different ones do not mix."""
     names = [_processor()]
     for device in devices if kind == "gpu" else ():
         try:
@@ -228,8 +235,10 @@ def _or_none(get: Callable[..., Any], *arguments: object) -> Any:
 
 
 def is_mps_running() -> bool | None:
-    """Return whether CUDA's Multi-Process Service runs here; None where its pipe is there but no
-    daemon: it may have ended, or run outside of this container."""
+    """Return whether CUDA's Multi-Process Service runs here.
+
+    None: its pipe is there but no daemon, which may have ended, or run outside of this container.
+    """
     names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
     # Linux cuts names off after 15 characters unless it may be asked for the command.
     if any(name.startswith(_MPS_DAEMON[:15]) for name in names):

@@ -92,13 +92,15 @@ def _write_rows(file: int, rows: Sequence[dict[str, Any]]) -> None:
 
 def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict[str, Any]]:
     """Return a reader of the CPU time and memory that processes and all below them use.
-    `utilization` is the fraction of `n_cores` in use since the last reading that had one, null in
-    the first and where that is less than 0.1 s ago. SeriesEndedError: no process is left."""
-    known_s: dict[tuple[int, float], float] | None = None
-    known_at_s = 0.0
+
+    `utilization` is the fraction of `n_cores` in use since the last reading that had one. The first
+    reading, and one less than 0.1 s later, has none. SeriesEndedError: no process is left.
+    """
+    last_used_s: dict[tuple[int, float], float] | None = None
+    last_at_s = 0.0
 
     def read() -> dict[str, Any]:
-        nonlocal known_s, known_at_s
+        nonlocal last_used_s, last_at_s
         now_s = time.monotonic()
         memory = 0
         processes = list[psutil.Process]()
@@ -115,15 +117,15 @@ def cpu_reader(pids: Sequence[int], n_cores: int) -> Callable[[], dict[str, Any]
         if not used_s:
             raise SeriesEndedError("the server's processes have ended")
         row = {"device": "cpu", "memory_used_gib": memory / GIB}
-        elapsed_s = now_s - known_at_s
-        if known_s is not None:
+        elapsed_s = now_s - last_at_s
+        if last_used_s is not None:
             if elapsed_s < _SHORTEST_INTERVAL_S:
                 return row
             # What started since the last reading has used all its time since then.
-            busy_s = sum(seconds - known_s.get(key, 0.0) for key, seconds in used_s.items())
+            busy_s = sum(seconds - last_used_s.get(key, 0.0) for key, seconds in used_s.items())
             row["utilization"] = busy_s / elapsed_s / n_cores
-        known_s = used_s
-        known_at_s = now_s
+        last_used_s = used_s
+        last_at_s = now_s
         return row
 
     return read
@@ -194,8 +196,10 @@ class Gpu:
 
 
 def open_gpus(selectors: Sequence[int | str], warn: Warn) -> tuple[list[Gpu], list[Gpu]]:
-    """Return the devices of these NVML indices, GPU UUIDs and MIG UUIDs, and those that NVML does
-    not know. A MIG instance brings the GPU it is a part of along, once."""
+    """Return the devices with these NVML indices, GPU UUIDs and MIG UUIDs.
+
+    The GPU of a MIG instance follows it, once. The second list has the ones unknown to NVML.
+    """
     gpus = dict[str, Gpu]()
     unknown = dict[int | str, Gpu]()
     for selector in selectors:
@@ -208,24 +212,23 @@ def open_gpus(selectors: Sequence[int | str], warn: Warn) -> tuple[list[Gpu], li
         return [], list(unknown.values())
     for selector in selectors:
         try:
-            gpus |= {gpu.name: gpu for gpu in _open(selector, warn)}
+            handle = nvml_handle(selector)
+            is_instance = str(selector).startswith(MIG_PREFIX)
+            whole = handle
+            if is_instance:
+                whole = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            name = f"gpu{pynvml.nvmlDeviceGetIndex(whole)}"
+            gpu = Gpu(name, whole, list(_WHOLE_GPU), pynvml.nvmlDeviceGetUUID(whole))
+            if is_instance:
+                warn(f"power, energy, clock and temperature of {selector} are those of all {name}")
+                instance_id = str(pynvml.nvmlDeviceGetGpuInstanceId(handle))
+                uuid = str(selector)
+                gpus[uuid] = Gpu(uuid, handle, [_memory], gpu.uuid, instance_id)
+            gpus[name] = gpu
             del unknown[selector]
         except pynvml.NVMLError as error:
             warn(f"no telemetry of GPU {selector}: NVML says {error}")
     return list(gpus.values()), list(unknown.values())
-
-
-def _open(selector: int | str, warn: Warn) -> list[Gpu]:
-    handle = nvml_handle(selector)
-    is_instance = isinstance(selector, str) and selector.startswith(MIG_PREFIX)
-    whole = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if is_instance else handle
-    name = f"gpu{pynvml.nvmlDeviceGetIndex(whole)}"
-    gpu = Gpu(name, whole, list(_WHOLE_GPU), pynvml.nvmlDeviceGetUUID(whole))
-    if not is_instance:
-        return [gpu]
-    warn(f"power, energy, clock and temperature of {selector} are those of all {name}")
-    instance_id = str(pynvml.nvmlDeviceGetGpuInstanceId(handle))
-    return [Gpu(str(selector), handle, [_memory], gpu.uuid, instance_id), gpu]
 
 
 def dcgm_reader(url: str, gpus: Sequence[Gpu], warn: Warn) -> Rows:

@@ -229,8 +229,8 @@ class VLLM:
 
     def check(self, settings: EngineSettings, file: str | Path) -> list[str]:
         """Check the extra arguments; warn of those that run code of others."""
-        found = vllm_command.check_extra_arguments(settings.extra_arguments, file)
-        return [f"{argument} lets the server run code that others wrote" for argument in found]
+        loading = vllm_command.check_extra_arguments(settings.extra_arguments, file)
+        return [f"{argument} lets the server run code that others wrote" for argument in loading]
 
     @contextlib.contextmanager
     def serve(

@@ -67,11 +67,23 @@ def command(spec: ServerSpec, settings: EngineSettings, port: int) -> list[str]:
 
 
 def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
-    """Return the server's environment: its devices, scratch and loopback only, no telemetry."""
+    """Return the server's environment: its devices, scratch and loopback only, no telemetry.
+
+    Makes the folders of the scratch that a server writes to.
+    """
     values = {name: it for name, it in os.environ.items() if name not in _ENVIRONMENT["without"]}
     values |= {"VLLM_API_KEY": api_key} | _ENVIRONMENT["with"]
     if spec.scratch:
-        _make_scratch(spec.scratch)
+        for name in ("cache", "tmp", "config"):
+            (spec.scratch / name).mkdir(exist_ok=True)
+        # vLLM's facts of its model classes take it 10 s or more to compute, so that servers share
+        # them; vLLM writes them atomically and checks their hash.
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        shared = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
+        with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
+            shared.mkdir(parents=True, exist_ok=True)
+            (spec.scratch / "cache/vllm").mkdir(exist_ok=True)
+            (spec.scratch / "cache/vllm" / shared.name).symlink_to(shared)
         values |= {it: str(spec.scratch / path) for it, path in _ENVIRONMENT["scratch"].items()}
     if spec.load_format == "dummy":
         values["HF_HUB_OFFLINE"] = "1"
@@ -89,48 +101,41 @@ def environment(spec: ServerSpec, api_key: str) -> dict[str, str]:
     return values
 
 
-def _make_scratch(folder: Path) -> None:
-    """Make the folders that a server writes to, with a link to vLLM's facts of its model classes,
-    which take it 10 s or more to compute; it writes them atomically and checks their hash."""
-    for name in ("cache", "tmp", "config"):
-        (folder / name).mkdir(exist_ok=True)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    own = Path(os.environ.get("VLLM_CACHE_ROOT") or home / "vllm") / "modelinfos"
-    with contextlib.suppress(OSError):  # no home folder, a full disk, or linked already
-        own.mkdir(parents=True, exist_ok=True)
-        (folder / "cache/vllm").mkdir(exist_ok=True)
-        (folder / "cache/vllm" / own.name).symlink_to(own)
-
-
 # A class or function by its module, as in `{"backend": "package.module.function"}`.
 _QUALIFIED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def check_extra_arguments(arguments: Sequence[str], file: str | Path) -> list[str]:
-    """Check `engine.extra_arguments`; return those that let a server run code of others. Raises
-    InputError for one that would change what the pipeline itself decides."""
+    """Check `engine.extra_arguments`; return the ones that let a server run code of others.
+
+    Raises InputError for one that would change what the pipeline itself decides.
+    """
     for argument in arguments:
         for name in _names(argument, _INSTEAD):
-            given = argument.partition("=")[0]  # a value may be a key
-            problem = f"{given!r} sets {name}, which is the pipeline's to set"
+            option = argument.partition("=")[0]  # a value may be a key
+            problem = f"{option!r} sets {name}, which is the pipeline's to set"
             field = "engine.extra_arguments"
             fix = _INSTEAD[name]
             raise InputError(problem, file=file, field=field, fix=fix)
     pairs = zip_longest(arguments, arguments[1:], fillvalue="")
     code = DATA_SHEET["code_options"]
-    return [each for each, next_ in pairs if _names(each, code) or _loads_code(each, next_)]
+    return [
+        argument
+        for argument, following in pairs
+        if _names(argument, code) or _loads_code(argument, following)
+    ]
 
 
 def _names(argument: str, options: Iterable[str]) -> list[str]:
     """Return the options that `--name=value` may mean: `_` is `-`, and a beginning is enough."""
-    found = re.match(r"(--?)([^=.]+)", argument)
-    if not found:
+    match = re.match(r"(--?)([^=.]+)", argument)
+    if not match:
         return []
-    given = found[2].replace("_", "-")
-    if found[1] == "-":  # `-tp2` is `-tp 2`
+    beginning = match[2].replace("_", "-")
+    if match[1] == "-":  # `-tp2` is `-tp 2`
         short = DATA_SHEET["short_options"].items()
-        return [name for letters, name in short if re.fullmatch(rf"{letters}\d*", given)]
-    return [name for name in options if name.startswith(given)]
+        return [name for letters, name in short if re.fullmatch(rf"{letters}\d*", beginning)]
+    return [name for name in options if name.startswith(beginning)]
 
 
 def _loads_code(argument: str, following: str) -> bool:
@@ -174,9 +179,9 @@ def killed_sign(text: str) -> str | None:
     if killed := next((line for line in lines if _TEXTS["killed"].search(line)), None):
         return killed
     for number, line in enumerate(lines):
-        if _TEXTS["died"].search(line):  # which counts if nothing before it says why
-            before = [each for each in lines[:number] if "WARNING" not in each]
-            return None if any(map(_TEXTS["last_words"].search, before)) else line
+        if _TEXTS["died"].search(line):  # it counts if no earlier line says why
+            earlier = [text for text in lines[:number] if "WARNING" not in text]
+            return None if any(map(_TEXTS["last_words"].search, earlier)) else line
     return None
 
 
@@ -203,9 +208,10 @@ def failed_allocation(text: str) -> tuple[int, int | None] | None:
 
 def profiled_blocks(text: str) -> int | None:
     """Return the KV blocks that vLLM's profiling would have made, of the worker with the least."""
-    found = _TEXTS["profiled_blocks"].findall(text)
-    # Without profiling, on a CPU, it only repeats the number it was given.
-    return min((int(own) for own, given in found if int(own) != int(given)), default=None)
+    pairs = _TEXTS["profiled_blocks"].findall(text)
+    numbers = [(int(profiled), int(stated)) for profiled, stated in pairs]
+    # Without profiling, on a CPU, vLLM only repeats the number that it was told.
+    return min((profiled for profiled, stated in numbers if profiled != stated), default=None)
 
 
 def _bytes(match: re.Match[str]) -> int:

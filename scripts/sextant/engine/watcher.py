@@ -127,10 +127,10 @@ def read_gauge_rows(lines: bytes, schema: pa.Schema, level: float) -> pa.Table:
     whole = lines[: lines.rfind(b"\n") + 1]
     if not whole:
         return schema.empty_table()
-    given = pa.schema([field for field in schema if field.name != "level"])
-    options = pa.json.ReadOptions(block_size=len(whole)), pa.json.ParseOptions(given)
+    read_schema = pa.schema([field for field in schema if field.name != "level"])
+    options = pa.json.ReadOptions(block_size=len(whole)), pa.json.ParseOptions(read_schema)
     rows = pa.json.read_json(pa.BufferReader(whole), *options)
     # Not `pa.repeat`, which would import pandas.
-    own = pa.py_buffer(np.full(len(rows), float(level)))
-    levels = pa.Array.from_buffers(pa.float64(), len(rows), [None, own])
+    level_buffer = pa.py_buffer(np.full(len(rows), float(level)))
+    levels = pa.Array.from_buffers(pa.float64(), len(rows), [None, level_buffer])
     return rows.append_column("level", levels).select(schema.names).cast(schema)

@@ -12,14 +12,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import httptools
 
 from sextant.engine.http import ServerAddress
+from sextant.load.events import AnswerReader
 from sextant.load.source import PreparedRequest
 
-# A long answer is handed over in parts of so many pieces, so that its bytes do not pile up.
+# A long answer is handed over in parts of 256 pieces, so that its bytes do not pile up.
 _PIECES_AT_ONCE = 256
 _OPENED_AT_ONCE = 32
 # No answer is longer: far above the events of a token, and what comes before and after them.
@@ -30,25 +30,28 @@ Piece = tuple[int, bytes]  # when bytes of an answer arrived (ns, monotonic cloc
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
-    """A request in flight, then its outcome. Times are nanoseconds of the monotonic clock.
+class ExchangeTimes:
+    """Moments of a request in nanoseconds of the monotonic clock; 0: it has not come to that."""
 
-    The type has more fields than others, in no groups: it is made just before a request is sent and
-    written to for each token. A second object for the answer makes that about a third slower.
-    """
+    scheduled_ns: int  # when it was due
+    ready_ns: int  # from when on no limit on requests in flight held it back
+    sent_ns: int = 0
+    first_token_ns: int = 0
+    last_token_ns: int = 0
+    ended_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A request in flight, then its outcome."""
 
     request: PreparedRequest
     user: int
-    scheduled_ns: int  # when it was due
-    ready_ns: int  # from when on no limit on requests in flight held it back
+    times: ExchangeTimes
     is_measured: bool = True
     is_split: bool = False  # handed over in several parts
     replica: int = 0
-    sent_ns: int = 0
-    ended_ns: int = 0
     n_bytes: int = 0
-    first_token_ns: int = 0
-    last_token_ns: int = 0
     http_status: int = 0
     token_offsets_ms: "array[float]" = field(default_factory=lambda: array("f"))
     """Arrival of each output token since the request was sent; 4 bytes a token."""
@@ -58,7 +61,7 @@ class Exchange:
     """Why the figures of a good answer are less than exact (constants of `answer`)."""
     status: str = "ok"
     error: str | None = None
-    reading: Any = None  # what has been read of it, until its end (`answer`)
+    reader: AnswerReader | None = None  # of an answer that comes in several parts, until its end
 
     def fail(self, status: str, error: str) -> None:
         """Mark the request as failed."""
@@ -145,7 +148,7 @@ class Connection(asyncio.Protocol):
         request = exchange.request
         data = request.wire(self._target.head)
         request.body = b""  # a level's bodies are larger than all that is kept of it
-        exchange.sent_ns = time.monotonic_ns()
+        exchange.times.sent_ns = time.monotonic_ns()
         n_written = 0
         if self._fd is not None and not transport.get_write_buffer_size():
             try:
@@ -176,7 +179,7 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         self._timer.cancel()
-        exchange.ended_ns = self.idle_since_ns = time.monotonic_ns()
+        exchange.times.ended_ns = self.idle_since_ns = time.monotonic_ns()
         exchange.status, exchange.error = status, error
         pieces, self._pieces = self._whole if self._is_second else self._pieces, []
         if status == "ok" and (exchange.http_status != 200 or not _has_end(pieces)):

@@ -24,7 +24,7 @@ from sextant.base.errors import InputError
 from sextant.base.job_log import Progress
 from sextant.engine.http import ServerAddress
 from sextant.load.answer import read_part
-from sextant.load.client import Connection, Exchange, Part
+from sextant.load.client import Connection, Exchange, ExchangeTimes, Part
 from sextant.load.rows import RequestLog
 from sextant.load.source import RequestSource
 from sextant.points.metrics import SHAPING_FRACTION
@@ -188,14 +188,15 @@ class LoadRun(ABC):
             self._n_left_out[left_out] += 1
         else:
             self.n_in_flight += 1
-        return Exchange(self._source.take(), user, scheduled_ns, ready_ns, not left_out)
+        times = ExchangeTimes(scheduled_ns, ready_ns)
+        return Exchange(self._source.take(), user, times, not left_out)
 
     def keep(self, part: Part) -> None:
         """Take a part of an answer, to read it later; a short answer, or an error, at once."""
         exchange, pieces, is_last = part
         if is_last and exchange.is_measured:
             self.n_in_flight -= 1
-            self._last_end_ns = max(self._last_end_ns, exchange.ended_ns)
+            self._last_end_ns = max(self._last_end_ns, exchange.times.ended_ns)
         if is_last and exchange.n_bytes <= _SHORT_BYTES and not exchange.is_split:
             self._read(part)
         else:
@@ -240,8 +241,8 @@ class LoadRun(ABC):
                 self.log.add(exchange)
             except InputError as error:
                 self._broken = self._broken or error
-            if exchange.sent_ns:
-                self._send_lags_ms.append((exchange.sent_ns - exchange.ready_ns) / 1e6)
+            if exchange.times.sent_ns:
+                self._send_lags_ms.append((exchange.times.sent_ns - exchange.times.ready_ns) / 1e6)
         if self._broken:
             self._break.set()
 

@@ -1,13 +1,13 @@
-"""The requests that ended: rows of a file without a name, which ends with this process.
+"""The requests that ended: rows of a temporary file, which is gone when this process ends.
 
-So what a load keeps in memory does not grow with its duration: statistics are taken in pieces.
+Memory does not grow with the duration of a load: statistics are taken in pieces.
 """
 
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,11 +21,33 @@ if TYPE_CHECKING:
 _LENGTH_BYTES = 4
 _MOST_TOKENS, _MOST_ROWS = 1 << 20, 1 << 15  # of a piece: 4 MiB of times
 _MOST_SORTED = 1 << 21  # values in memory
-_COLUMNS = (
-    *("request_id", "replica", "user", "scheduled_s", "sent_s", "first_token_s", "last_token_s"),
-    *("input_tokens", "output_tokens", "requested_input_tokens", "requested_output_tokens"),
-    *("status", "error"),
-)
+
+
+class _Row(NamedTuple):
+    """A request that ended, as the file holds it. Times are of the monotonic clock; 0: none."""
+
+    request_id: str
+    replica: int
+    user: int
+    scheduled_ns: int
+    sent_ns: int
+    first_token_ns: int
+    last_token_ns: int
+    input_tokens: int | None
+    output_tokens: int | None
+    requested_input_tokens: int
+    requested_output_tokens: int
+    status: str
+    error: str | None
+    token_offsets_ms: bytes  # float32
+
+    @property
+    def n_tokens(self) -> int:
+        """Output tokens that have a time."""
+        return len(self.token_offsets_ms) // 4
+
+
+_decode_row = msgspec.msgpack.Decoder(_Row).decode
 
 
 class RequestLog:
@@ -52,28 +74,37 @@ class RequestLog:
             self.failures[kind] += 1
             self.first_failure = self.first_failure or exchange.error
         request = exchange.request
-        row = (
-            *(request.request_id, exchange.replica, exchange.user),
-            *(exchange.scheduled_ns, exchange.sent_ns),
-            *(exchange.first_token_ns, exchange.last_token_ns),
-            *(exchange.input_tokens, exchange.output_tokens),
-            *(request.input_tokens, request.output_tokens),
-            *(exchange.status, exchange.error, exchange.token_offsets_ms.tobytes()),
+        times = exchange.times
+        row = _Row(
+            request_id=request.request_id,
+            replica=exchange.replica,
+            user=exchange.user,
+            scheduled_ns=times.scheduled_ns,
+            sent_ns=times.sent_ns,
+            first_token_ns=times.first_token_ns,
+            last_token_ns=times.last_token_ns,
+            input_tokens=exchange.input_tokens,
+            output_tokens=exchange.output_tokens,
+            requested_input_tokens=request.input_tokens,
+            requested_output_tokens=request.output_tokens,
+            status=exchange.status,
+            error=exchange.error,
+            token_offsets_ms=exchange.token_offsets_ms.tobytes(),
         )
         data = msgspec.msgpack.encode(row)
-        with _naming_place():
+        with _naming_folder():
             self._file.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
 
-    def _pieces(self) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield rows, some thousands at once; times in ns, the tokens' times as bytes last."""
-        with _naming_place():
+    def _pieces(self) -> Iterator[list[_Row]]:
+        """Yield the rows, some thousands at once."""
+        with _naming_folder():
             self._file.seek(0)
-        rows = list[tuple[Any, ...]]()
+        rows = list[_Row]()
         n_tokens = 0
         while length := self._file.read(_LENGTH_BYTES):
             data = self._file.read(int.from_bytes(length, "little"))
-            rows.append(msgspec.msgpack.decode(data, type=tuple))
-            n_tokens += len(rows[-1][-1]) // 4
+            rows.append(_decode_row(data))
+            n_tokens += rows[-1].n_tokens
             if n_tokens >= _MOST_TOKENS or len(rows) >= _MOST_ROWS:
                 yield rows
                 rows = []
@@ -83,32 +114,39 @@ class RequestLog:
 
     def batches(self, level: float, epoch_ns: int) -> Iterator["pa.RecordBatch"]:
         """Yield the rows by `points.cell_files.REQUEST_SCHEMA`, in seconds since `epoch_ns`."""
-        # Arrow reads JSON without pandas, which it imports to make a column of a list.
+        # As JSON, since Arrow imports pandas to make a column of lists.
         from sextant.engine.watcher import read_gauge_rows
         from sextant.points.cell_files import REQUEST_SCHEMA
 
         for rows in self._pieces():
             lines = bytearray()
-            for *values, offsets in rows:
-                row: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
-                for name in (name for name in _COLUMNS if name.endswith("_s")):
-                    row[name] = (row[name] - epoch_ns) / 1e9 if row[name] else None
-                row["token_offsets_ms"] = np.frombuffer(offsets, np.float32).tolist()
-                lines += msgspec.json.encode(row) + b"\n"
+            for row in rows:
+                columns: dict[str, Any] = row._asdict()
+                for name in ("scheduled", "sent", "first_token", "last_token"):
+                    at_ns = columns.pop(f"{name}_ns")
+                    columns[f"{name}_s"] = (at_ns - epoch_ns) / 1e9 if at_ns else None
+                columns["token_offsets_ms"] = np.frombuffer(
+                    row.token_offsets_ms, np.float32
+                ).tolist()
+                lines += msgspec.json.encode(columns) + b"\n"
             yield from read_gauge_rows(bytes(lines), REQUEST_SCHEMA, level).to_batches()
 
     def latencies(self, *, is_due: bool) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the latencies of good answers in ms, as `points.metrics` has them, piece by piece:
-        `itl_ms` of all gaps, NaN of what an answer does not have. With `is_due` they count from
-        when requests were due, else from when they were sent."""
+        """Yield the latencies of good answers in ms, by the names of `points.metrics`, in pieces.
+
+        `itl_ms` has all gaps between tokens, the others a value per answer: NaN where it has none.
+        With `is_due` they count from when requests were due, else from when they were sent.
+        """
         for rows in self._pieces():
-            good = [row for row in rows if row[-3] == "ok"]
-            times_ns = np.array([row[3:7] for row in good], np.int64).reshape(-1, 4)
-            n_in, n_out = np.array([row[7:9] for row in good], float).reshape(-1, 2).T
-            start_ns = times_ns[:, 0 if is_due else 1]
-            ttft_ms, e2e_ms = ((times_ns[:, end] - start_ns) / 1e6 for end in (2, 3))
-            offsets_ms = np.frombuffer(b"".join(row[-1] for row in good), np.float32)
-            answer = np.repeat(np.arange(len(good)), [len(row[-1]) // 4 for row in good])
+            good = [row for row in rows if row.status == "ok"]
+            starts_ns = [row.scheduled_ns if is_due else row.sent_ns for row in good]
+            start_ns = np.array(starts_ns, np.int64)
+            ttft_ms = (np.array([row.first_token_ns for row in good], np.int64) - start_ns) / 1e6
+            e2e_ms = (np.array([row.last_token_ns for row in good], np.int64) - start_ns) / 1e6
+            n_in = np.array([row.input_tokens for row in good], float)
+            n_out = np.array([row.output_tokens for row in good], float)
+            offsets_ms = np.frombuffer(b"".join(row.token_offsets_ms for row in good), np.float32)
+            answer = np.repeat(np.arange(len(good)), [row.n_tokens for row in good])
             gaps_ms = np.diff(offsets_ms.astype(float))
             yield {
                 "ttft_ms": ttft_ms,
@@ -121,26 +159,30 @@ class RequestLog:
     def statistics(
         self, name: str, fractions: Mapping[str, float], *, is_due: bool
     ) -> dict[str, float | None]:
-        """Return the mean and the named quantiles of one of the `latencies`, None without any; of
-        more than two million tokens those of a random sample of so many."""
+        """Return the mean and the named quantiles of one of the `latencies`; None without values.
+
+        Of more than two million tokens, a random sample of two million gives the quantiles.
+        """
         rng = np.random.default_rng(0)
         kept = list[np.ndarray]()
         total = 0.0
         n = 0
         share = min(1.0, _MOST_SORTED / max(1, self.n_tokens))
         for values in self.latencies(is_due=is_due):
-            known = values[name][~np.isnan(values[name])]
-            total = total + float(np.sum(known))
-            n = n + len(known)
-            kept.append(known[rng.random(len(known)) < share] if share < 1 else known)
+            latencies_ms = values[name][~np.isnan(values[name])]
+            total = total + float(np.sum(latencies_ms))
+            n = n + len(latencies_ms)
+            if share < 1:
+                latencies_ms = latencies_ms[rng.random(len(latencies_ms)) < share]
+            kept.append(latencies_ms)
         if n == 0:
             return dict.fromkeys(("mean", *fractions))
-        found = np.quantile(np.concatenate(kept), [*fractions.values()]).tolist()
-        return {"mean": total / n, **dict(zip(fractions, found, strict=True))}
+        quantiles = np.quantile(np.concatenate(kept), [*fractions.values()]).tolist()
+        return {"mean": total / n, **dict(zip(fractions, quantiles, strict=True))}
 
 
 @contextmanager
-def _naming_place() -> Iterator[None]:
+def _naming_folder() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sextant.base.errors import InputError
 from sextant.base.files import provenance
 from sextant.base.job_log import raise_between_callbacks
@@ -28,7 +26,6 @@ from sextant.load.source import Draw, Form, RequestSource
 from sextant.points.run import (
     CellOrigin,
     CellRun,
-    LevelRun,
     SentRequests,
     ServerFacts,
     ServerReport,
@@ -68,6 +65,13 @@ class LoadSubject:
     sampler: str | None = None  # how requests are drawn from a workload
     unsent_parameters: tuple[str, ...] | None = None  # parameters that no request carries
 
+    def cell_key(self, scenario: Scenario, n_replicas: int) -> CellKey:
+        """Return the ids of the cell that the results are."""
+        variant_id = DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas"
+        return CellKey(
+            self.llm_id, self.gpu_profile_id, self.workload_id, scenario.kind, variant_id
+        )
+
 
 def measure_level(
     scenario: Scenario,
@@ -80,10 +84,20 @@ def measure_level(
 ) -> LevelResult:
     """Warm servers up, then load them at one level of a scenario, evenly over the replicas.
 
-    The scenario is not `burst`. `seed` is of the arrivals; `before` is called after the warm-up.
+    The scenario is not `burst`. `seed` is of the arrivals; `before` is called after the warm-up,
+    which is a closed loop.
     Raises as `LoadRun.measure`; InputError if the level needs more file descriptors than allowed.
     """
-    n_warmup = _warm_up(scenario, level, targets, source)
+    n_warmup = 0
+    # An open loop of a given duration begins with a warm-up of its own.
+    warms_itself = isinstance(scenario, OpenLoop) and scenario.n_requests is None
+    if scenario.warmup_s and not warms_itself:
+        users = len(targets.addresses) if isinstance(scenario, OpenLoop) else int(level)
+        try:
+            warmup = run_closed_loop(targets, source, users, scenario.warmup_s)
+        except LevelInterrupted as interrupted:
+            raise interrupted.interrupt from None  # a warm-up is not a result
+        n_warmup = warmup.log.n_ok + warmup.log.n_failed
 
     before()
     match scenario:
@@ -102,45 +116,30 @@ def measure_level(
     return replace(result, run=replace(result.run, n_warmup_requests=n_warmup))
 
 
-def _warm_up(scenario: Scenario, level: float, targets: LoadTargets, source: RequestSource) -> int:
-    """Load servers for the scenario's warm-up in a closed loop; return the number of requests.
-
-    An open loop of a given duration begins with a warm-up of its own, so that it has none here.
-    """
-    if not scenario.warmup_s or (isinstance(scenario, OpenLoop) and scenario.n_requests is None):
-        return 0
-
-    users = len(targets.addresses) if isinstance(scenario, OpenLoop) else int(level)
-    try:
-        warmup = run_closed_loop(targets, source, users, scenario.warmup_s)
-    except LevelInterrupted as interrupted:
-        raise interrupted.interrupt from None  # a warm-up is not a result
-    return warmup.log.n_ok + warmup.log.n_failed
-
-
 def _schedule(scenario: OpenLoop, level: float, seed: int) -> ArrivalSchedule:
-    """Return an open loop's schedule, in one piece: the load is steady when measuring begins."""
+    """Return an open loop's schedule, its warm-up included: measuring begins under steady load.
+
+    The sessions of a trace are followed where the trace has what that needs.
+    """
     arrivals = scenario.arrivals_at(level)
-    n_requests = scenario.n_requests
-    arrival_s = arrivals.times(n=n_requests, duration_s=scenario.extent_s, seed=seed)
-    is_timed = n_requests is None
+    arrival_s = arrivals.times(n=scenario.n_requests, duration_s=scenario.extent_s, seed=seed)
+
+    turns: Turns | None = None
+    if isinstance(arrivals, Replay):
+        try:
+            turns = arrivals.turns(arrival_s)
+        except InputError as error:
+            if error.field == "e2e_ms":
+                log.warning("turns of sessions come at the trace's times: %s", error.problem)
+
+    is_timed = scenario.n_requests is None
     return ArrivalSchedule(
         arrival_s,
         warmup_s=scenario.warmup_s if is_timed else 0.0,
         duration_s=scenario.duration_s if is_timed else None,
         max_in_flight=scenario.max_in_flight,
-        turns=_turns(arrivals, arrival_s) if isinstance(arrivals, Replay) else None,
+        turns=turns,
     )
-
-
-def _turns(replay: Replay, arrival_s: np.ndarray) -> Turns | None:
-    """Return the turns of a trace's sessions; None where they cannot be followed."""
-    try:
-        return replay.turns(arrival_s)
-    except InputError as error:
-        if error.field == "e2e_ms":
-            log.warning("turns of sessions come at the trace's times: %s", error.problem)
-        return None
 
 
 class Stopped(KeyboardInterrupt):
@@ -209,10 +208,15 @@ def load_server(
 
         first = addresses[0]
         seed = requests.seed
-        levels = [_with_conditions(it.run, version, scenario, started_at) for it in results]
+        levels = [
+            result.run.with_conditions(
+                engine_version=version, timeout_s=scenario.timeout_s, times_since=started_at
+            )
+            for result in results
+        ]
         run = CellRun(
             source="measured",
-            key=_cell_key(subject, scenario, n_replicas=len(addresses)),
+            key=subject.cell_key(scenario, n_replicas=len(addresses)),
             scenario=scenario_json(scenario),
             variant=Variant(replicas=len(addresses)),
             verdict=FEASIBLE,
@@ -259,22 +263,3 @@ def _metrics(addresses: Sequence[ServerAddress]) -> str:
         return "\n".join(fetch_response(address.base_url) for address in addresses)
     except OSError:
         return ""
-
-
-def _cell_key(subject: LoadSubject, scenario: Scenario, n_replicas: int) -> CellKey:
-    variant_id = DEFAULT_VARIANT if n_replicas == 1 else f"{n_replicas}-replicas"
-    return CellKey(
-        subject.llm_id, subject.gpu_profile_id, subject.workload_id, scenario.kind, variant_id
-    )
-
-
-def _with_conditions(
-    level: LevelRun, version: str | None, scenario: Scenario, started_at: datetime
-) -> LevelRun:
-    conditions = replace(
-        level.conditions,
-        engine_version=version,
-        timeout_s=scenario.timeout_s,
-        times_since=started_at,
-    )
-    return replace(level, conditions=conditions)

@@ -101,7 +101,7 @@ class _ClosedLoop(LoadRun):
         connection.start(self.take(self.users[connection], ready_ns, ready_ns, left_out))
 
     def on_end(self, connection: Connection, exchange: Exchange) -> None:
-        now_ns = exchange.ended_ns
+        now_ns = exchange.times.ended_ns
         if exchange.status == "ok":
             self._send_next(connection, now_ns)
             return
@@ -249,7 +249,7 @@ class _OpenLoop(LoadRun):
         connection.start(exchange)
 
     def on_end(self, connection: Connection, exchange: Exchange) -> None:
-        self._slots_ns.append(exchange.ended_ns)
+        self._slots_ns.append(exchange.times.ended_ns)
         self._n_under_way -= 1
         self._idle[connection.replica].append(connection)
         self._send_due()
@@ -308,7 +308,7 @@ class _Sessions(_OpenLoop):
         if exchange.status == "ok":
             for turn in turns:
                 self._encoded[turn] = self._source.one(turn)
-                due_ns = exchange.ended_ns + self._think_ns[turn]
+                due_ns = exchange.times.ended_ns + self._think_ns[turn]
                 at = bisect_right(self._due_ns, due_ns, self._next)
                 self._due_ns.insert(at, due_ns)
                 self._order.insert(at, turn)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SAMPLING = ("temperature", "top_k", "top_p")
 # Requests drawn at once, after the first ones.
 _BLOCK = 64
-# Common words, of which most vocabularies have each as one token.
+# Common words: a single token in most vocabularies.
 _WORDS = (
     "the and that have with this from they will would there their what about which when make "
     "like time just know take people into year your good some could them other than then look "
@@ -37,7 +37,7 @@ class Form:
 
 
 class Text(NamedTuple):
-    """A prompt as text, and its tokens as far as the client knows."""
+    """A prompt as text, and its number of tokens by the client's count."""
 
     text: str
     n_tokens: int
@@ -55,9 +55,9 @@ class PreparedRequest:
     may_stop: bool = False
 
     def wire(self, head: bytes) -> bytes:
-        """Return all bytes of the request to the server that `head` is of."""
-        own = f"X-Request-ID: {self.request_id}\r\nContent-Length: {len(self.body)}\r\n\r\n"
-        return head + own.encode() + self.body
+        """Return all bytes of the request; `head` is the server's (`ServerAddress.head`)."""
+        headers = f"X-Request-ID: {self.request_id}\r\nContent-Length: {len(self.body)}\r\n\r\n"
+        return head + headers.encode() + self.body
 
 
 def prepare(
@@ -68,22 +68,25 @@ def prepare(
     sampling: Mapping[str, float] | None = None,
     form: Form = Form(),
 ) -> PreparedRequest:
-    """Encode a request of exact lengths, unless it may stop; `sampling` is what is not greedy."""
+    """Encode a request. Its answer has exactly `output_tokens`, unless the form lets it stop early.
+
+    `sampling` has the parameters of a request that is not sampled greedily.
+    """
     is_text = isinstance(prompt, Text)
     content, n = prompt if isinstance(prompt, Text) else (np.asarray(prompt).tolist(), len(prompt))
-    asked: dict[str, Any] = {"model": model_name}
+    body: dict[str, Any] = {"model": model_name}
     if form.is_chat:
-        asked["messages"] = [{"role": "user", "content": content}]
+        body["messages"] = [{"role": "user", "content": content}]
     else:
-        asked["prompt"] = content
-    asked["max_tokens"] = output_tokens
+        body["prompt"] = content
+    body["max_tokens"] = output_tokens
     options = {"include_usage": True}
     if not form.may_stop:
-        asked |= {"min_tokens": output_tokens, "ignore_eos": True}
+        body |= {"min_tokens": output_tokens, "ignore_eos": True}
         options["continuous_usage_stats"] = True
-    asked |= {"temperature": 0, **(sampling or {}), "stream": True, "stream_options": options}
-    body = json.dumps(asked, separators=(",", ":")).encode()
-    return PreparedRequest(request_id, body, n, output_tokens, is_text, form.may_stop)
+    body |= {"temperature": 0, **(sampling or {}), "stream": True, "stream_options": options}
+    encoded = json.dumps(body, separators=(",", ":")).encode()
+    return PreparedRequest(request_id, encoded, n, output_tokens, is_text, form.may_stop)
 
 
 class Prompts(Protocol):
@@ -96,9 +99,9 @@ class Prompts(Protocol):
 
 
 Drawn = Iterable[tuple[np.ndarray | Text, int, Mapping[str, float]]]
-"""Of each request the prompt, the output tokens and how it samples them."""
+"""One row per request: its prompt, its output tokens, and its sampling parameters."""
 Draw = Callable[[int, int, np.random.SeedSequence], Drawn]
-"""Draws requests: those from a number on, how many, and the seed of their block."""
+"""Draws requests: the number of the first one, how many, and the seed of their block."""
 
 
 class RequestSource:
@@ -113,8 +116,10 @@ class RequestSource:
     def prepare(
         self, n_ahead: int, n_most: int | None = None, numbers: Iterable[int] | None = None
     ) -> None:
-        """Start again: encode `n_ahead` requests (of a replay those with these `numbers`), keep so
-        many ready, of `n_most` to be taken."""
+        """Start again: encode `n_ahead` requests, and keep `n_ahead` ready while they are taken.
+
+        At most `n_most` will be taken. A replay takes its requests with these `numbers`.
+        """
         self._n_calls += 1
         self._coming = self._requests(n_ahead) if numbers is None else map(self.one, numbers)
         self._ready = deque[PreparedRequest]()
@@ -151,7 +156,7 @@ class RequestSource:
         return next(self._coming)
 
     def _requests(self, n_first: int) -> Iterator[PreparedRequest]:
-        """Yield requests without end; a block's seed depends on its place alone."""
+        """Yield requests without end; a block's seed depends on its number alone."""
         block = 0
         number = 0
         n = max(1, n_first)
@@ -165,20 +170,20 @@ class RequestSource:
     def _encoded(
         self, first: int, n: int, seed: np.random.SeedSequence
     ) -> Iterator[PreparedRequest]:
-        for number, asked in enumerate(self._draw(first, n, seed), first):
+        for number, request in enumerate(self._draw(first, n, seed), first):
             name = f"{self._seed}-{self._n_calls}-{number}"
-            yield prepare(self._model_name, name, *asked, self._form)
+            yield prepare(self._model_name, name, *request, self._form)
 
 
 def drawn_from(model: "RequestModel", prompts: Prompts, sampler: str = "joint") -> Draw:
-    """Return what draws the requests of a workload."""
-    from pandas import isna  # what is drawn is pandas's; what is listed does without
+    """Return a function that draws the requests of a workload."""
+    from pandas import isna  # here: requests of listed lengths need no pandas
 
     def draw(_: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         request_seed, prompt_seed = seed.spawn(2)
         drawn = model.sample(n, seed=request_seed, sampler=sampler)
-        own = prompts.prompts(drawn["input_tokens"].to_numpy(), prompt_seed)
-        for prompt, request in zip(own, drawn.to_dict("records"), strict=True):
+        contents = prompts.prompts(drawn["input_tokens"].to_numpy(), prompt_seed)
+        for prompt, request in zip(contents, drawn.to_dict("records"), strict=True):
             # Greedy unless its parameters say otherwise.
             names = () if request.get("is_greedy") is True else _SAMPLING
             sampling = {name: request[name] for name in names if not isna(request.get(name))}
@@ -192,23 +197,26 @@ def draw_in_order(
     output_tokens: Sequence[int] | np.ndarray,
     prompts: Prompts,
 ) -> Draw:
-    """Return what gives requests of these lengths in this order, then from the first again."""
+    """Return a function that gives requests of these lengths in turn, again and again."""
     inputs = np.asarray(input_tokens)
     outputs = np.asarray(output_tokens)
 
     def draw(first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
-        places = np.arange(first, first + n) % len(inputs)
-        own = prompts.prompts(inputs[places], seed)
-        for prompt, asked in zip(own, outputs[places].tolist(), strict=True):
-            yield prompt, asked, {}
+        indices = np.arange(first, first + n) % len(inputs)
+        contents = prompts.prompts(inputs[indices], seed)
+        for prompt, n_output in zip(contents, outputs[indices].tolist(), strict=True):
+            yield prompt, n_output, {}
 
     return draw
 
 
 def replayed(blocks: "TraceBlocks", prompt_of: Callable[..., np.ndarray | Text]) -> Draw:
-    """Return what gives the requests of a trace in its order, then from the first again, with other
-    prompts. Those of a level begin alike as far as the inputs of the trace do: by `prompt_of` a
-    request and the seed. One that failed in the trace asks for one token."""
+    """Return a function that gives the requests of a trace in its order, again and again.
+
+    `prompt_of(request, *seed)` makes a prompt. Prompts of one seed share their beginnings as the
+    inputs of the trace do; each level and each pass through the trace has its own seed. A request
+    that failed in the trace asks for one token.
+    """
 
     def draw(first: int, n: int, seed: np.random.SeedSequence) -> Drawn:
         for number in range(first, first + n):
@@ -226,9 +234,11 @@ def unsent_parameters(model: "RequestModel") -> list[str]:
 
 
 class Texts:
-    """Prompts that a tokenizer turns into exactly as many tokens as are asked for. They are cut
-    from `ids` where given, else drawn from common words, one for a token where there is no
-    tokenizer."""
+    """Prompts as text that have exactly the wanted number of tokens by a tokenizer.
+
+    They are cut from `ids`, if there are any, else drawn from common words. Without a tokenizer a
+    word counts as a token.
+    """
 
     def __init__(self, tokenizer: "Tokenizer | None", ids: CorpusTokens | None = None) -> None:
         self._tokenizer, self._ids = tokenizer, ids
@@ -236,8 +246,10 @@ class Texts:
     def prompts(
         self, lengths: Sequence[int] | np.ndarray, seed: int | np.random.SeedSequence
     ) -> list[Text]:
-        """Return a prompt per length; same seed, same prompts. Raises InputError: no text of
-        exactly so many tokens was found."""
+        """Return a prompt per length; same seed, same prompts.
+
+        Raises InputError if no text of exactly that length was found.
+        """
         if self._ids is not None and self._tokenizer is not None:
             cut = self._ids.prompts(lengths, seed)
             return [Text(prompt_text(self._tokenizer, ids), len(ids)) for ids in cut]
@@ -245,7 +257,7 @@ class Texts:
         return [self.of_words(rng.integers(N_WORDS, size=length)) for length in lengths]
 
     def of_words(self, words: np.ndarray) -> Text:
-        """Return a prompt of as many tokens as `words`, numbers below `N_WORDS`."""
+        """Return a prompt with a token per word; `words` are numbers below `N_WORDS`."""
         text = " ".join(np.array(_WORDS.split())[words])
         length = len(words)
         if self._tokenizer is not None:

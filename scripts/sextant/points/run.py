@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
@@ -134,6 +134,18 @@ class LevelRun:
     medians: LevelMedians | None = None  # of a closed loop
     phase: Mapping[str, Any] | None = None  # of a burst; see `sextant.bench.burst.run_phases`
     published_medians: PublishedMedians | None = None
+
+    def with_conditions(
+        self, *, engine_version: str | None, timeout_s: float | None, times_since: datetime
+    ) -> "LevelRun":
+        """Return the level with these conditions; its host stays."""
+        conditions = replace(
+            self.conditions,
+            engine_version=engine_version,
+            timeout_s=timeout_s,
+            times_since=times_since,
+        )
+        return replace(self, conditions=conditions)
 
     @property
     def ended_s(self) -> float | None:

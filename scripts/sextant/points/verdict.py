@@ -1,8 +1,8 @@
 """Whether a cell can be measured: its verdict, memory by facts, the search for a batch weight."""
 
 import string
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -201,6 +201,16 @@ class MemoryFacts:
     free_bytes: int | None = None  # free at the peak so far
     lacking_bytes: int | None = None  # at least what the failed allocation was short of
     profiled_tokens: int | None = None  # size of the KV cache by vLLM's own profiling
+
+    @classmethod
+    def least_of(cls, servers: Sequence["MemoryFacts"]) -> "MemoryFacts":
+        """Return the facts of the device with the least left, of servers that run together."""
+        facts = {}
+        for name in (part.name for part in fields(cls)):
+            values = [getattr(server, name) for server in servers]
+            worst = max if name == "lacking_bytes" else min
+            facts[name] = worst((n for n in values if n is not None), default=None)
+        return cls(**facts)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sextant.load import answer
-from sextant.load.client import Exchange, Piece
+from sextant.load.client import Exchange, ExchangeTimes, Piece
 from sextant.load.source import Form, Text, prepare
 
 N, TTFT_MS, ITL_MS = 12, 51, 10
@@ -19,8 +19,9 @@ def read(
 ) -> Exchange:
     """Read events of a known time, and the end with the last, handed over in `parts`."""
     prompt = Text("a" * 8, 8) if form.pop("is_text", False) else np.arange(8)
-    exchange = Exchange(prepare("m", "r", prompt, n, form=Form(**form)), 0, SENT_NS, SENT_NS)
-    exchange.sent_ns, exchange.http_status = SENT_NS, 200
+    times = ExchangeTimes(scheduled_ns=SENT_NS, ready_ns=SENT_NS, sent_ns=SENT_NS)
+    exchange = Exchange(prepare("m", "r", prompt, n, form=Form(**form)), 0, times)
+    exchange.http_status = 200
     times_ms = times_ms or [TTFT_MS + ITL_MS * place for place in range(len(events))]
     times_ns = [SENT_NS + at_ms * 1_000_000 for at_ms in [*times_ms, times_ms[-1]]]
     texts = [text.encode() for text in [*events, end]]
@@ -84,8 +85,8 @@ def test_the_times_are_the_tokens_however_they_are_told(told, parts):
     assert (exchange.status, exchange.error, exchange.oddities) == ("ok", None, [])
     assert exchange.token_offsets_ms.tolist() == [TTFT_MS + ITL_MS * place for place in range(N)]
     assert (exchange.output_tokens, exchange.input_tokens) == (N, 8)
-    assert exchange.first_token_ns == SENT_NS + 51_000_000
-    assert exchange.last_token_ns == SENT_NS + 161_000_000
+    assert exchange.times.first_token_ns == SENT_NS + 51_000_000
+    assert exchange.times.last_token_ns == SENT_NS + 161_000_000
 
 
 @pytest.mark.parametrize("counts", [[None] * N, range(1, N + 1)])

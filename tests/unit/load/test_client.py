@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from sextant.base.errors import InputError
 from sextant.engine.http import ServerAddress
 from sextant.load.answer import read_part
-from sextant.load.client import Connection, Exchange
+from sextant.load.client import Connection, Exchange, ExchangeTimes
 from sextant.load.source import Form, Text, Texts, prepare
 from sextant.workload.prompts import CorpusTokens
 from stub_server import DONE, LAST_CHUNK, STREAM_HEAD, StubServer, answer_tokens, chunk, event
@@ -42,7 +42,7 @@ def ask(
         exchanges = []
         for number in range(n):
             request, now_ns = prepare("m", f"r{number}", PROMPT, n_output), time.monotonic_ns()
-            connection.start(Exchange(request, 0, now_ns, now_ns))
+            connection.start(Exchange(request, 0, ExchangeTimes(now_ns, now_ns)))
             exchanges.append(await ended.get())
         connection.close()
         return exchanges
@@ -79,9 +79,9 @@ def test_a_stream_is_counted_and_ordered_in_time():
     offsets_ms = outcome.token_offsets_ms.tolist()
     assert len(offsets_ms) == 20 and outcome.token_offsets_ms.itemsize == 4
     assert offsets_ms == sorted(offsets_ms) and offsets_ms[0] >= 20
-    assert outcome.scheduled_ns <= outcome.sent_ns < outcome.first_token_ns
-    assert outcome.first_token_ns < outcome.last_token_ns <= outcome.ended_ns
-    first_ms = (outcome.first_token_ns - outcome.sent_ns) / 1e6
+    assert outcome.times.scheduled_ns <= outcome.times.sent_ns < outcome.times.first_token_ns
+    assert outcome.times.first_token_ns < outcome.times.last_token_ns <= outcome.times.ended_ns
+    first_ms = (outcome.times.first_token_ns - outcome.times.sent_ns) / 1e6
     assert offsets_ms[0] == pytest.approx(first_ms, abs=1e-3)
     assert offsets_ms[-1] >= 20 + 19 * 5
 
@@ -100,8 +100,8 @@ def test_times_are_those_at_which_the_server_sent():
     with StubServer(answer) as server:
         (outcome,) = ask(server.url, n_output=10)
         received_ns = server.requests[0].received_ns
-    assert outcome.sent_ns <= received_ns
-    written_ms = (np.array(written_ns) - outcome.sent_ns) / 1e6
+    assert outcome.times.sent_ns <= received_ns
+    written_ms = (np.array(written_ns) - outcome.times.sent_ns) / 1e6
     late_ms = np.array(outcome.token_offsets_ms) - written_ms
     assert (late_ms >= -1e-3).all()
     # A busy machine delays some, never most of them.
@@ -167,7 +167,7 @@ def test_closed_before_any_byte_and_broken_chunks():
     with StubServer(playing(close=True)) as server:
         closed = ask(server.url, n=2)
     assert [outcome.status for outcome in closed] == ["connection_error"] * 2
-    assert all(outcome.sent_ns and outcome.error for outcome in closed)
+    assert all(outcome.times.sent_ns and outcome.error for outcome in closed)
     broken, answers = b"zz\r\nnot a chunk\r\n", iter([True, False])
 
     async def answer(request, writer):
@@ -263,7 +263,7 @@ def test_https_with_a_private_certificate(certificate):
     assert [well.status, again.status, well.output_tokens] == ["ok", "ok", 3]
     assert server.requests[0].head.count("secret-key") == 1
     # A certificate that nobody vouches for is not trusted: nothing was sent, the key least.
-    assert (refused.status, refused.sent_ns) == ("connection_error", 0)
+    assert (refused.status, refused.times.sent_ns) == ("connection_error", 0)
     assert "certificate" in refused.error.lower() and len(server.requests) == 2
 
 

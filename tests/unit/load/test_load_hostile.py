@@ -22,7 +22,7 @@ from sextant.base.errors import InputError
 from sextant.engine.http import ServerAddress, api_key_of, get
 from sextant.engine.protocol import RunningServer
 from sextant.load.answer import OTHER_INPUT, read_part
-from sextant.load.client import Exchange
+from sextant.load.client import Exchange, ExchangeTimes
 from sextant.load.measure import LoadTargets
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
@@ -46,8 +46,9 @@ GOOD = event(1) + event(2) + DONE
 
 
 def an_exchange(n_output: int = 3) -> Exchange:
-    exchange = Exchange(prepare("m", "r", np.arange(4), n_output), 0, 1, 1)
-    exchange.sent_ns, exchange.http_status = 1, 200
+    times = ExchangeTimes(scheduled_ns=1, ready_ns=1, sent_ns=1)
+    exchange = Exchange(prepare("m", "r", np.arange(4), n_output), 0, times)
+    exchange.http_status = 200
     return exchange
 
 
@@ -91,7 +92,7 @@ def test_any_bytes_cut_anywhere_are_one_request(some, data) -> None:
         read_part((exchange, [(at + 2, text[first:last])], at == len(places) - 2), ["key"])
         for at, (first, last) in enumerate(itertools.pairwise(places))
     ]
-    assert ended.count(True) == 1 and exchange.reading is None
+    assert ended.count(True) == 1 and exchange.reader is None
     row = row_of(exchange)
     assert row["status"] in ("ok", "incomplete")
     assert (row["status"] == "ok") == (row["error"] is None)
@@ -129,7 +130,7 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     exchange, piece = an_exchange(), b"x" * 2**18
     for number in range(64):
         read_part((exchange, [(number + 2, piece)], False))
-        assert sum(map(len, exchange.reading.rest)) <= 2**20
+        assert sum(map(len, exchange.reader.line_parts)) <= 2**20
     read_part((exchange, [(99, b"\n" + event(3))], True))
     assert exchange.status == "incomplete" and len(exchange.error) < 400
 

@@ -15,9 +15,9 @@ from cells import failed_request, request, write_cell
 from html_page import Page
 from sextant.base.errors import InputError
 from sextant.engine.http import ServerAddress
-from sextant.load.client import Exchange
+from sextant.load.client import Exchange, ExchangeTimes
 from sextant.load.measure import LoadTargets
-from sextant.load.results import summarise_load, summary_document
+from sextant.load.results import LoadSummary
 from sextant.load.rows import RequestLog
 from sextant.load.schedules import run_closed_loop
 from sextant.load.source import PreparedRequest, RequestSource, draw_in_order
@@ -54,16 +54,17 @@ def rows() -> list[dict]:
     return [a_request(number) for number in range(N)] + failures
 
 
-def summarise(rows: list[dict], limits_ms: dict[str, float], **cell) -> dict:
+def summary(rows: list[dict], limits_ms: dict[str, float], **cell) -> LoadSummary:
     """Return the summary of these rows, the requests of one level."""
     log = RequestLog()
     for row in rows:
         asked = PreparedRequest(row["request_id"], b"", row["input_tokens"], N_TOKENS)
         scheduled_ns = round(1e9 * row["scheduled_s"]) + EPOCH_NS
-        exchange = Exchange(asked, row["user"], scheduled_ns, scheduled_ns)
+        times = ExchangeTimes(scheduled_ns, scheduled_ns)
+        exchange = Exchange(asked, row["user"], times)
         for name in ("sent", "first_token", "last_token"):
             at_s = row[f"{name}_s"]
-            setattr(exchange, f"{name}_ns", round(1e9 * at_s) + EPOCH_NS if at_s is not None else 0)
+            setattr(times, f"{name}_ns", round(1e9 * at_s) + EPOCH_NS if at_s is not None else 0)
         for name in ("input_tokens", "output_tokens", "status", "error"):
             setattr(exchange, name, row[name])
         exchange.token_offsets_ms.extend(row["token_offsets_ms"])
@@ -72,7 +73,12 @@ def summarise(rows: list[dict], limits_ms: dict[str, float], **cell) -> dict:
         log.add(exchange)
     with TemporaryDirectory() as folder:
         run = read_cell(write_cell(Path(folder), rows, **cell)).run
-    return summarise_load(run, [log], limits_ms)
+    return LoadSummary.of(run, [log], limits_ms)
+
+
+def summarise(rows: list[dict], limits_ms: dict[str, float], **cell) -> dict:
+    """Return the summary of these rows as JSON has it."""
+    return summary(rows, limits_ms, **cell).to_dict()
 
 
 def test_latencies_rates_and_goodput_of_known_requests(rows):
@@ -101,10 +107,10 @@ def test_an_open_loop_counts_from_when_a_request_was_due(rows):
 
 def test_the_table_the_json_and_the_page_say_the_same(rows):
     warned = {4.0: {"client": ClientReport(answer_warnings=("20 of 20 answers: <odd>",))}}
-    facts = summarise(rows, {"ttft_ms": 60.5}, durations_s={4.0: 25.0}, levels=warned)
-    document = summary_document(facts)
+    load = summary(rows, {"ttft_ms": 60.5}, durations_s={4.0: 25.0}, levels=warned)
+    document = load.document()
     text, page = as_text(document), Page(as_page(document))
-    json.dumps(facts, allow_nan=False)
+    json.dumps(load.to_dict(), allow_nan=False)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "4 users: 20 answers in 25 s" in lines
     assert "TTFT, ms 60.5 60.5 68.1 69 69.8" in lines

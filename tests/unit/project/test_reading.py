@@ -15,7 +15,6 @@ WIDE_TYPES = {
     "ask/question.py Question": "what a caller may say; the keys of `asked` in the JSON",
     "experiment/sheets.py GpuFeatureRow": "the published sheet has 23 columns",
     "facts/llm.py LLM": "columns of table llm, keys of run.json; used together",
-    "load/client.py Exchange": "written token by token; groups cost a third more per request",
     "simulate/world.py World": "what the compiled loop holds; Numba passes one type",
 }
 """Each with its reason."""
