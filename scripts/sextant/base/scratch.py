@@ -41,7 +41,15 @@ def scratch_folder(results: Path) -> Iterator[Path]:
     InputError: no folder can be made, there is no room, or the path is too long.
     """
     temporary = Path(os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
-    _remove_abandoned(temporary)
+
+    for abandoned in temporary.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
+        # Anyone can make a folder of this name there, with anything in it: ours has the mark.
+        with contextlib.suppress(OSError):
+            if abandoned.lstat().st_uid == os.getuid():
+                with open_lock(abandoned / "lock") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if lock.read(len(_MARK) + 1) == _MARK:
+                        shutil.rmtree(abandoned, ignore_errors=True)
 
     folder = temporary / f"{_PREFIX}{uuid.uuid4().hex[:8]}"
     # Started before the folder exists: this process may be killed at any moment from here on.
@@ -67,18 +75,6 @@ def scratch_folder(results: Path) -> Iterator[Path]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             caretaker.wait(_PATIENCE_S)
             shutil.rmtree(folder, ignore_errors=True)  # should the caretaker have been killed
-
-
-def _remove_abandoned(temporary: Path) -> None:
-    """Remove the scratch folders of this user that no job holds."""
-    for folder in temporary.glob(f"{_PREFIX}{'[0-9a-f]' * 8}"):
-        # In a temporary folder anyone can make a folder of this name with anything in it.
-        with contextlib.suppress(OSError):
-            if folder.lstat().st_uid == os.getuid():
-                with open_lock(folder / "lock") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if lock.read(len(_MARK) + 1) == _MARK:
-                        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make(folder: Path) -> TextIO:

@@ -364,7 +364,7 @@ def read_configuration(folder: Path, config_files: Sequence[Path] = ()) -> dict[
         if not (folder / file).is_file():
             fix = "run this in the project's folder"
             raise InputError("there is no such file here", file=file, fix=fix)
-    return merged(read_yaml(folder / file) for file in [*DEFAULT_FILES, *config_files])
+    return merged(read_yaml(folder / file) for file in [*map(Path, DEFAULT_FILES), *config_files])
 
 
 def merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -38,10 +38,16 @@ def cells_of_studies(rows: list[Row], ids: Ids) -> dict[str | None, tuple[CellKe
     for row in rows:
         for name in ("workload", "scenario"):
             check_known(row[f"{name}_id"], ids[f"{name}s"], row, f"{name}_id")
-        llms, profiles, variants = (
-            _selected(row, f"{name}_ids", ids[f"{name}s"])
-            for name in ("llm", "gpu_profile", "variant")
-        )
+        selected = []
+        for name in ("llm", "gpu_profile", "variant"):
+            defined_ids = ids[f"{name}s"]
+            text = row.get(f"{name}_ids", DEFAULT_VARIANT)  # only variants may be left out
+            names = list(defined_ids) if text == "*" else [part.strip() for part in text.split(",")]
+            for value in names:
+                check_known(value, defined_ids, row, f"{name}_ids")
+            selected.append(names)
+
+        llms, profiles, variants = selected
         load = [row["workload_id"]], [row["scenario_id"]]
         chosen = itertools.product(llms, profiles, *load, variants)
         for cell in (CellKey(*ids_of_cell) for ids_of_cell in chosen):
@@ -72,16 +78,6 @@ def check_known(value: str, defined_ids: Collection[str], row: Row, field: str) 
     """Raise InputError if an id is not defined."""
     if value not in defined_ids:
         raise row.error(f"unknown id {value!r}", field, f"use one of: {', '.join(defined_ids)}")
-
-
-def _selected(row: Row, field: str, defined_ids: Collection[str]) -> list[str]:
-    text = row.get(field, DEFAULT_VARIANT)  # only variants may be left out
-    if text == "*":
-        return list(defined_ids)
-    chosen = [part.strip() for part in text.split(",")]
-    for value in chosen:
-        check_known(value, defined_ids, row, field)
-    return chosen
 
 
 Chosen = dict[CellKey, tuple[int, ...]]  # the users to measure, by cell

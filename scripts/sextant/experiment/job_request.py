@@ -52,27 +52,25 @@ def job_request(
     variant = experiment.variants[key.variant_id]
 
     # A scheduler that counts cores as devices has a name for them.
-    uses_devices = gpu_profile.devices.kind != "cpu" or gpu_profile.gpu_model is not None
+    is_on_cores = gpu_profile.devices.kind == "cpu"
+    uses_devices = not is_on_cores or gpu_profile.gpu_model is not None
     cores_per_server = max(_CORES_PER_GPU * gpu_profile.n_gpus, variant.cpu_cores or 0)
+
+    # Host memory: each server's limit, or its weights while they load.
+    weights_gib = experiment.llm_facts[key.llm_id].weight_bytes / 2**30
+    server_gib = variant.memory_limit_gib or weights_gib
+    memory_mb = _CLIENT_MEMORY_MB + int(1024 * server_gib * variant.replicas)
+    if not is_on_cores:
+        memory_mb = max(_MEMORY_BESIDE_GPUS_MB, memory_mb)
+
     n_server_starts = engine["max_server_starts"]
     return JobRequest(
         gpus=gpu_profile.n_gpus * variant.n_device_sets if uses_devices else 0,
         gpu_model=gpu_profile.gpu_model,
         cores=cores_per_server * variant.n_device_sets + _CLIENT_CORES,
-        memory_mb=attempt * _memory_mb(experiment, key),
+        memory_mb=attempt * memory_mb,
         minutes=attempt * _minutes(experiment, key, engine, n_server_starts),
     )
-
-
-def _memory_mb(experiment: Experiment, key: CellKey) -> int:
-    """Return the host memory of a cell: each server's limit, or its weights while they load."""
-    variant = experiment.variants[key.variant_id]
-    weights_gib = experiment.llm_facts[key.llm_id].weight_bytes / 2**30
-    server_gib = variant.memory_limit_gib or weights_gib
-    needed_mb = _CLIENT_MEMORY_MB + int(1024 * server_gib * variant.replicas)
-
-    is_on_cores = experiment.profiles[key.gpu_profile_id].devices.kind == "cpu"
-    return needed_mb if is_on_cores else max(_MEMORY_BESIDE_GPUS_MB, needed_mb)
 
 
 def _minutes(

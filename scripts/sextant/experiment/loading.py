@@ -62,11 +62,10 @@ def load_experiment(
     """Read and check everything that a configuration names; paths are relative to here.
 
     `check_engine` checks the engine's settings and returns warnings; None leaves them unchecked.
-    `known_predictors` likewise checks the names of predictors. Raises InputError: it names the
+    `known_predictors` is as of `check_config`. Raises InputError: it names the
     first file, line and field that is wrong.
     """
-    check_config(config, file)
-    _check_predictors(config["predictors"], known_predictors, file)
+    check_config(config, file, known_predictors)
     for warning in check_engine(engine_settings(config), file) if check_engine else ():
         log.warning("%s: %s", file, warning)
 
@@ -80,6 +79,8 @@ def load_experiment(
     variants |= {name: Variant(**row) for name, row in by_id["variants"].items()}
     ids: dict[str, Collection[str]] = {**by_id, "variants": variants}
     cells, adaptive, studies = _select_cells(config, rows["benchmarks"], ids)
+    slos = [slo_of(row, paths["slos"], row.line) for row in rows["slos"]]
+    slos.sort(key=lambda slo: slo.trace_id is not None)  # those for a trace's traffic last
 
     experiment = Experiment(
         traces=by_id["traces"],
@@ -90,7 +91,7 @@ def load_experiment(
         profiles=_load_profiles(by_id["gpu_profiles"], config["gpus"]),
         scenarios={name: scenario_from_row(row) for name, row in by_id["scenarios"].items()},
         variants=variants,
-        slos=_load_slos(rows["slos"], paths["slos"]),
+        slos={slo.slo_id: slo for slo in slos},
         cells=cells,
         adaptive=adaptive,
         studies=studies,
@@ -105,15 +106,6 @@ def load_experiment(
     _check_experiment(experiment, config, file)
 
     return experiment
-
-
-def _check_predictors(
-    names: Collection[str], known_predictors: Collection[str] | None, file: str | Path
-) -> None:
-    for name in names:
-        if known_predictors is not None and name not in known_predictors:
-            fix = f"use some of {', '.join(known_predictors)}"
-            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
 
 
 def _read_sheets(config: Mapping[str, Any]) -> dict[str, list[Row]]:
@@ -161,20 +153,25 @@ def _load_profiles(rows: Mapping[str, Row], gpu_folder: str) -> dict[str, GPUPro
     return profiles
 
 
-def _load_slos(rows: list[Row], file: str) -> dict[str, SLO]:
-    """Return the SLOs, those for the traffic of a trace last."""
-    slos = [slo_of(row, file, row.line) for row in rows]
-    return {slo.slo_id: slo for slo in sorted(slos, key=lambda slo: slo.trace_id is not None)}
+def check_config(
+    config: Mapping[str, Any],
+    file: str | Path,
+    known_predictors: Collection[str] | None = None,
+) -> None:
+    """Raise InputError if a key of a configuration is unknown, missing or wrong.
 
-
-def check_config(config: Mapping[str, Any], file: str | Path) -> None:
-    """Raise InputError if a key of a configuration is unknown, missing or wrong."""
+    Names of predictors are compared with `known_predictors`; None leaves them unchecked.
+    """
     check_fields(sheets.Configuration, config, file)
     fleet_sheets = config["sheets"].keys() & {"demands", "supply"}
     if len(fleet_sheets) == 1:
         problem = f"{min(fleet_sheets)} alone is given"
         fix = "give the sheets of demands and of supply"
         raise InputError(problem, file=file, field="sheets", fix=fix)
+    for name in config["predictors"]:
+        if known_predictors is not None and name not in known_predictors:
+            fix = f"use some of {', '.join(known_predictors)}"
+            raise InputError(f"unknown predictor {name!r}", file=file, field="predictors", fix=fix)
 
 
 def _check_experiment(experiment: Experiment, config: Mapping[str, Any], file: str | Path) -> None:

@@ -9,7 +9,7 @@ shares one, it is left out: less than 1 % of a bit.
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from sextant.base.errors import InputError
 from sextant.base.files import read_object
@@ -160,7 +160,22 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
     except FileNotFoundError:
         fix = "save the LLM's config.json under this name"
         raise InputError("there is no such file", file=path, fix=fix) from None
-    text = _text_part(values, path)
+
+    text = values
+    if "text_config" in values:
+        outer = Config(values, path)
+        inner = outer.section("text_config").values
+        architectures = outer.listing("architectures", str)
+        if not all(name.endswith(("Generation", "ForCausalLM")) for name in architectures):
+            problem = f"{architectures} does not generate text"
+            raise outer.error(problem, "architectures", "use a config of a generating LLM")
+        for name in _SHARED:
+            if None not in (ours := (values.get(name), inner.get(name))) and ours[0] != ours[1]:
+                problem = f"{ours[0]!r}, but {ours[1]!r} inside text_config"
+                raise outer.error(problem, name, "keep the right one")
+        text = {name: values[name] for name in _SHARED if name in values}
+        text |= {name: value for name, value in inner.items() if value is not None}
+
     file = Path(path).with_name("hf_quant_config.json")  # of NVIDIA's ModelOpt
     if Path(path).name == "config.json" and file.is_file():
         config = Config(read_object(file, fix="save the file again"), file)
@@ -172,6 +187,7 @@ def read_config(path: str | Path, dtype: str | None = None) -> Config:
             "kv_cache_scheme": stated.optional("kv_cache_quant_algo"),
         }
         text = {"quantization_config": packed, **text}
+
     if dtype is not None:
         text = {**text, "torch_dtype": None, "dtype": dtype}
     return Config(text, path)
@@ -181,23 +197,6 @@ def encoded_inputs(path: str | Path) -> list[str]:
     """Return the inputs beside text that an LLM takes, e.g. images; its facts leave them out."""
     values = read_object(path, fix="save the config again")
     return [what for name, what in _ENCODERS.items() if values.get(name)]
-
-
-def _text_part(values: dict[str, Any], file: Path | str) -> dict[str, Any]:
-    if "text_config" not in values:
-        return values
-    outer = Config(values, file)
-    text = outer.section("text_config").values
-    architectures = outer.listing("architectures", str)
-    if not all(name.endswith(("Generation", "ForCausalLM")) for name in architectures):
-        problem = f"{architectures} does not generate text"
-        raise outer.error(problem, "architectures", "use a config of a generating LLM")
-    for name in _SHARED:
-        if None not in (ours := (values.get(name), text.get(name))) and ours[0] != ours[1]:
-            problem = f"{ours[0]!r}, but {ours[1]!r} inside text_config"
-            raise outer.error(problem, name, "keep the right one")
-    both = {name: values[name] for name in _SHARED if name in values}
-    return both | {name: value for name, value in text.items() if value is not None}
 
 
 class Scheme(NamedTuple):
@@ -215,6 +214,27 @@ _ALGORITHMS = {"NVFP4": NVFP4, "FP8": FP8}
 _METHODS = "awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, modelopt, mxfp4"
 
 
+# Parts that are never counted as quantized: naming them as exceptions changes nothing.
+_NEVER_QUANTIZED = re.compile(
+    r"(^|[.*])head$|lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|mtp|conv1d"
+    r"|e_score_correction_bias|indexers_proj|eh_proj|in_proj_(ba|[ab])$"
+    r"|(^|[.*])(gate|router|shared_expert_gate)$"
+)
+# Modules that a checkpoint may leave unquantized, by field of `Matrices`.
+_PARTS = {
+    "attention": re.compile(r"(^|[.*])(self_|linear_)?attn(\.[qkvo]_proj)?$"),
+    "shared_experts": re.compile(r"(^|[.*])shared_experts?$"),
+    "mlp": re.compile(
+        r"(^|[.*])(mlp|feed_forward)(\.(gate|up|down)_proj|\.\(gate\|up\|gate_up\|down\)_proj)?$"
+    ),
+}
+_PIECES = {"attention": 4, "shared_experts": 3, "mlp": 3}
+_WHOLE_LAYER = re.compile(r"(^|[.*])layers\.\d+$")
+_LAYER = re.compile(r"layers\.(\d+)(\.|$)")
+_PIECE = re.compile(r"\.([a-z]+)_proj$")
+_EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
+
+
 class Matrices(NamedTuple):
     """Parameters of the layers' matrices, the only ones that are ever quantized."""
 
@@ -225,6 +245,58 @@ class Matrices(NamedTuple):
     n_layers: int = 0
     n_dense_layers: int = 0  # without experts; first, unless they alternate with others
     is_even: bool = True  # whether attention has the same size in all layers
+
+    def without_exceptions(self, inner: Config) -> Self:
+        """Return the parameters that are quantized: `inner` names modules that are not."""
+        # By part and layer, the pieces that are left unquantized; layer "" means all layers.
+        kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
+        for field in _EXCEPTIONS:
+            for name in inner.listing(field, str, default=[]):
+                module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
+                layer = _LAYER.search(module)
+                piece = _PIECE.search(module)
+                # Layers beyond the last predict further tokens.
+                is_beyond = layer is not None and int(layer[1]) >= self.n_layers
+                if is_beyond or _NEVER_QUANTIZED.search(module):
+                    continue
+                for part in self._parts_of(inner, field, module):
+                    pieces = kept[part].setdefault(layer[1] if layer else "", set())
+                    pieces.add(piece[1] if piece else "")
+
+        n_sparse = self.n_layers - self.n_dense_layers
+        n_mlps = self.n_dense_layers or self.n_layers
+        layers = {"attention": self.n_layers, "shared_experts": n_sparse, "mlp": n_mlps}
+        left = {}
+        for part, by_layer in kept.items():
+            shares = {
+                layer: 1.0 if "" in pieces else len(pieces) / _PIECES[part]
+                for layer, pieces in by_layer.items()
+            }
+            # Q, K, V and output differ in size; the matrices of an MLP do not.
+            if part == "attention" and any(share % 1 for share in shares.values()):
+                fix = "leave all of a layer's attention unquantized, or none of it"
+                raise inner.error("parts of attention are left unquantized", "ignore", fix)
+            of_all = shares.pop("", 0.0)
+            left[part] = 1 - min(1.0, max(of_all, sum(shares.values()) / (layers[part] or 1)))
+
+        if not self.is_even and 0 < left["attention"] < 1:
+            fix = "leave the attention of all layers unquantized, or none of it"
+            raise inner.error("layers of different sizes are left unquantized", "ignore", fix)
+        kept_sizes = {part: round(share * getattr(self, part)) for part, share in left.items()}
+        return self._replace(**kept_sizes)
+
+    def _parts_of(self, inner: Config, field: str, module: str) -> list[str]:
+        """Return the parts that an exception in `field` names."""
+        parts = [part for part, pattern in _PARTS.items() if pattern.search(module)]
+        layer = _LAYER.search(module)
+        if layer and _WHOLE_LAYER.search(module) and int(layer[1]) < self.n_dense_layers:
+            parts = ["attention", "mlp"]
+        # In a mixture of experts `mlp` may mean all experts as well.
+        is_unclear = module.endswith(("mlp", "feed_forward")) and self.experts and not self.mlp
+        if not parts or is_unclear:
+            fix = f"quantize all matrices of the layers, or add the exception to {_PLACE}"
+            raise inner.error(f"{module!r} is left unquantized: cannot be sized", field, fix)
+        return parts
 
 
 def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
@@ -247,7 +319,7 @@ def quantization(config: Config, matrices: Matrices) -> dict[str, Any]:
     if method == "mxfp4":  # packs experts alone, which are most of such an LLM
         matrices = matrices._replace(attention=0, mlp=0, shared_experts=0)
     if inner.optional("moe_quant_algo") is None:
-        matrices = _without_exceptions(inner, matrices)
+        matrices = matrices.without_exceptions(inner)
     facts = quantized(scheme, matrices)
     if experts:
         facts |= {"expert_format": experts.name, "expert_bits": experts.bits}
@@ -354,93 +426,18 @@ def _compressed_tensors(inner: Config) -> Scheme:
             raise weights.error("unknown floats", "config_groups", fix)
         scheme = by_group[size]
     else:
-        stored = _stored_bits(weights, bits)
+        match weights.get("strategy"):
+            case "tensor" | "channel":
+                stored = float(bits)
+            case "group":
+                has_zeros = not weights.flag("symmetric")
+                stored = _grouped(weights, "num_bits", has_zeros=has_zeros)
+            case "tensor_group":  # NVFP4: an 8-bit scale per group
+                stored = bits + 8 / weights.integer("group_size")
+            case "block":
+                stored = bits + _block_scale_bits(weights, "block_structure")
+            case strategy:
+                fix = "use tensor, channel, group, tensor_group or block"
+                raise weights.error(f"unknown strategy {strategy!r}", "config_groups", fix)
         scheme = Scheme("fp8", stored) if is_float else _integers(stored)
     return scheme._replace(is_weight_only=group.get("input_activations") is None)
-
-
-def _stored_bits(weights: Config, bits: int) -> float:
-    match weights.get("strategy"):
-        case "tensor" | "channel":
-            return float(bits)
-        case "group":
-            return _grouped(weights, "num_bits", has_zeros=not weights.flag("symmetric"))
-        case "tensor_group":  # NVFP4: an 8-bit scale per group
-            return bits + 8 / weights.integer("group_size")
-        case "block":
-            return bits + _block_scale_bits(weights, "block_structure")
-        case strategy:
-            fix = "use tensor, channel, group, tensor_group or block"
-            raise weights.error(f"unknown strategy {strategy!r}", "config_groups", fix)
-
-
-# Parts that are never counted as quantized: naming them as exceptions changes nothing.
-_NEVER_QUANTIZED = re.compile(
-    r"(^|[.*])head$|lm_head|embed|norm|vision|visual|multi_?modal|mm_projector|mtp|conv1d"
-    r"|e_score_correction_bias|indexers_proj|eh_proj|in_proj_(ba|[ab])$"
-    r"|(^|[.*])(gate|router|shared_expert_gate)$"
-)
-# Modules that a checkpoint may leave unquantized, by field of `Matrices`.
-_PARTS = {
-    "attention": re.compile(r"(^|[.*])(self_|linear_)?attn(\.[qkvo]_proj)?$"),
-    "shared_experts": re.compile(r"(^|[.*])shared_experts?$"),
-    "mlp": re.compile(
-        r"(^|[.*])(mlp|feed_forward)(\.(gate|up|down)_proj|\.\(gate\|up\|gate_up\|down\)_proj)?$"
-    ),
-}
-_PIECES = {"attention": 4, "shared_experts": 3, "mlp": 3}
-_WHOLE_LAYER = re.compile(r"(^|[.*])layers\.\d+$")
-_LAYER = re.compile(r"layers\.(\d+)(\.|$)")
-_PIECE = re.compile(r"\.([a-z]+)_proj$")
-_EXCEPTIONS = ("modules_to_not_convert", "ignore", "llm_int8_skip_modules", "ignored_layers")
-
-
-def _without_exceptions(inner: Config, matrices: Matrices) -> Matrices:
-    """Return the parameters that are quantized, without the modules that the checkpoint excepts."""
-    # By part and layer, the pieces that are left unquantized; layer "" means all layers.
-    kept: dict[str, dict[str, set[str]]] = {part: {} for part in _PARTS}
-    for field in _EXCEPTIONS:
-        for name in inner.listing(field, str, default=[]):
-            module = name.removeprefix("re:").replace("\\", "").rstrip(".*$")
-            layer = _LAYER.search(module)
-            piece = _PIECE.search(module)
-            # Layers beyond the last predict further tokens.
-            is_beyond = layer is not None and int(layer[1]) >= matrices.n_layers
-            if is_beyond or _NEVER_QUANTIZED.search(module):
-                continue
-            for part in _parts_of(inner, field, module, matrices):
-                pieces = kept[part].setdefault(layer[1] if layer else "", set())
-                pieces.add(piece[1] if piece else "")
-    n_sparse = matrices.n_layers - matrices.n_dense_layers
-    n_mlps = matrices.n_dense_layers or matrices.n_layers
-    layers = {"attention": matrices.n_layers, "shared_experts": n_sparse, "mlp": n_mlps}
-    left = {}
-    for part, by_layer in kept.items():
-        shares = {
-            layer: 1.0 if "" in pieces else len(pieces) / _PIECES[part]
-            for layer, pieces in by_layer.items()
-        }
-        # Q, K, V and output differ in size; the matrices of an MLP do not.
-        if part == "attention" and any(share % 1 for share in shares.values()):
-            fix = "leave all of a layer's attention unquantized, or none of it"
-            raise inner.error("parts of attention are left unquantized", "ignore", fix)
-        of_all = shares.pop("", 0.0)
-        left[part] = 1 - min(1.0, max(of_all, sum(shares.values()) / (layers[part] or 1)))
-    if not matrices.is_even and 0 < left["attention"] < 1:
-        fix = "leave the attention of all layers unquantized, or none of it"
-        raise inner.error("layers of different sizes are left unquantized", "ignore", fix)
-    kept_sizes = {part: round(share * getattr(matrices, part)) for part, share in left.items()}
-    return matrices._replace(**kept_sizes)
-
-
-def _parts_of(inner: Config, field: str, module: str, matrices: Matrices) -> list[str]:
-    parts = [part for part, pattern in _PARTS.items() if pattern.search(module)]
-    layer = _LAYER.search(module)
-    if layer and _WHOLE_LAYER.search(module) and int(layer[1]) < matrices.n_dense_layers:
-        parts = ["attention", "mlp"]
-    # In a mixture of experts `mlp` may mean all experts as well.
-    is_unclear = module.endswith(("mlp", "feed_forward")) and matrices.experts and not matrices.mlp
-    if not parts or is_unclear:
-        fix = f"quantize all matrices of the layers, or add the exception to {_PLACE}"
-        raise inner.error(f"{module!r} is left unquantized: cannot be sized", field, fix)
-    return parts

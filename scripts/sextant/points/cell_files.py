@@ -133,13 +133,6 @@ def _grouped(kind: type, content: object) -> object:
     return rest | groups
 
 
-def _path_in_file(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Return the keys that lead to a malformed value of `run.json`: a file has no groups."""
-    kind, depth = (LevelRun, 2) if location[:1] == ("levels",) else (CellRun, 0)
-    is_in_group = location[depth : depth + 1] and location[depth] in GROUPS[kind]
-    return location[:depth] + location[depth + 1 :] if is_in_group else location
-
-
 def write_cell(
     folder: Path,
     run: CellRun,
@@ -192,7 +185,12 @@ def _read(path: Path, kind: type[_T]) -> _T:
         return from_json(kind, content)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(map(str, _path_in_file(first["loc"]))) or None
+        # A file has no groups: the group's name is not among the keys that lead to the value.
+        keys = first["loc"]
+        owner, depth = (LevelRun, 2) if keys[:1] == ("levels",) else (CellRun, 0)
+        if keys[depth : depth + 1] and keys[depth] in GROUPS[owner]:
+            keys = keys[:depth] + keys[depth + 1 :]
+        field = ".".join(map(str, keys)) or None
         raise InputError(first["msg"], file=path, field=field, fix=files.MAKE_AGAIN) from None
 
 
@@ -243,18 +241,17 @@ def changed_cells(receipts: Iterable[Path]) -> list[str]:
     A parameter of the rules that read cells, so that Snakemake runs them when somebody changed a
     file. While a receipt is missing, its cell is about to be measured and does not count.
     """
-    return sorted(str(path.parent) for path in receipts if path.exists() and _is_changed(path))
-
-
-def _is_changed(receipt: Path) -> bool:
-    written_ns = receipt.stat().st_mtime_ns
-    for name in (*CELL_FILES, "run.json"):
+    changed = []
+    for receipt in filter(Path.exists, receipts):
+        written_ns = receipt.stat().st_mtime_ns
+        files_of_cell = (receipt.with_name(name) for name in (*CELL_FILES, "run.json"))
         try:
-            if receipt.with_name(name).stat().st_mtime_ns > written_ns:
-                return True
+            is_changed = any(file.stat().st_mtime_ns > written_ns for file in files_of_cell)
         except OSError:
-            return True
-    return False
+            is_changed = True
+        if is_changed:
+            changed.append(str(receipt.parent))
+    return sorted(changed)
 
 
 def require_whole(cells: Sequence[Path]) -> None:

@@ -51,6 +51,21 @@ class Characterization:
         measured = self.feasibility["memory_utilization"].dropna().tolist()
         return max([*filter(None, described), *measured], default=0.9)
 
+    def description(self, licence: str, attribution: str) -> Description:
+        """Return the description of a folder with these points, which were measured here."""
+        return Description(
+            source=self.source,
+            licence=licence,
+            attribution=attribution,
+            statistic="median",
+            load="closed_loop" if self.points["users"].notna().all() else "rate",
+            lengths="varying",
+            memory_utilization=self.memory_utilization,
+            longest_request_tokens=self.longest_request_tokens,
+            workload_id=self.workload_id,
+            scenario_id=self.scenario_id,
+        )
+
 
 _T = TypeVar("_T", LLM, GPUProfile)
 
@@ -122,6 +137,10 @@ def characterization_summary(characterization: Characterization, place: str) -> 
     gpus = {profiles[name].gpu.gpu_id for name in points["gpu_profile_id"].unique()}
     named = {"llms": "llm_id", "engines": "engine", "precisions": "precision"}
     ranges = ("users", "request_rate_rps", "input_tokens", "output_tokens", "measured_on")
+    ends = {
+        name: None if points[name].isna().all() else jsonable([*points[name].agg(["min", "max"])])
+        for name in ranges
+    }
     return {
         "source": characterization.source,
         "place": place,
@@ -129,13 +148,8 @@ def characterization_summary(characterization: Characterization, place: str) -> 
         "n_points": len(points),
         **{key: sorted(points[name].dropna().unique()) for key, name in named.items()},
         "gpus": sorted(gpus),
-        **{name: _ends(points[name]) for name in ranges},
+        **ends,
     }
-
-
-def _ends(column: pd.Series) -> Any:
-    """Return the least and the largest value for JSON, None if all are unknown."""
-    return None if column.isna().all() else jsonable([*column.agg(["min", "max"])])
 
 
 def characterization_text(row: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -40,6 +39,12 @@ def export_folder(
     """
     points = measured.points
     feasibility = measured.feasibility.sort_values(IDENTIFIERS)
+    status = feasibility["verdict"].map(lambda verdict: status_of(ProbeOutcome(verdict)))
+    verdict_rows = feasibility[IDENTIFIERS].assign(status=status, reason=feasibility["reason"])
+    # Verdicts are written only where the status says less.
+    verdicts = feasibility["verdict"].mask(feasibility["verdict"] == status.map(OUTCOMES))
+    if verdicts.notna().any():
+        verdict_rows = verdict_rows.assign(verdict=verdicts)
 
     about = None
     if not (out / FILE).is_file():
@@ -47,53 +52,24 @@ def export_folder(
             fix = "say under which licence the points are, and who measured them"
             problem = f"{out} has no {FILE} yet"
             raise InputError(problem, field="--licence, --attribution", fix=fix)
-        about = _description_of(measured, licence, attribution)
+        about = measured.description(licence, attribution)
 
     with atomic_folder(out, last=FILE) as new:
         if about is not None:
             write_description(new, about)
         if not (out / "llms.tsv").is_file():
             write_table(new / "llms.tsv", pd.DataFrame(_copied_llms(measured, new, llms)))
-        _write_gpus(new, measured)
+        for gpu in (profile.gpu for profile in measured.profiles.values()):
+            if not gpu_path(GPUS, gpu.gpu_id).is_file():  # its facts do not ship
+                facts = {key: value for key, value in asdict(gpu).items() if value is not None}
+                write_yaml(gpu_path(new / "gpus", gpu.gpu_id), facts)
         used = {*points["gpu_profile_id"], *feasibility["gpu_profile_id"]}
         profiles = [profile for name, profile in measured.profiles.items() if name in used]
         write_table(new / "gpu_profiles.tsv", pd.DataFrame(map(profile_row, profiles)))
-        write_table(new / "feasibility.csv", _feasibility_rows(feasibility))
+        write_table(new / "feasibility.csv", verdict_rows)
         # No store has means of nTTFT: `complete` computes them from other columns.
         write_points(new / "points.csv", points.drop(columns=["mean_nttft_ms"]))
     return len(points)
-
-
-def _description_of(measured: Characterization, licence: str, attribution: str) -> Description:
-    return Description(
-        source=measured.source,
-        licence=licence,
-        attribution=attribution,
-        statistic="median",
-        load="closed_loop" if measured.points["users"].notna().all() else "rate",
-        lengths="varying",
-        memory_utilization=measured.memory_utilization,
-        longest_request_tokens=measured.longest_request_tokens,
-        workload_id=measured.workload_id,
-        scenario_id=measured.scenario_id,
-    )
-
-
-def _write_gpus(out: Path, measured: Characterization) -> None:
-    """Write the facts of the device types that do not ship."""
-    for profile in measured.profiles.values():
-        gpu = profile.gpu
-        if not gpu_path(GPUS, gpu.gpu_id).is_file():
-            facts = {key: value for key, value in asdict(gpu).items() if value is not None}
-            write_yaml(gpu_path(out / "gpus", gpu.gpu_id), facts)
-
-
-def _feasibility_rows(feasibility: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `feasibility.csv`, with verdicts only where the status says less."""
-    status = feasibility["verdict"].map(lambda verdict: status_of(ProbeOutcome(verdict)))
-    rows = feasibility[IDENTIFIERS].assign(status=status, reason=feasibility["reason"])
-    verdicts = feasibility["verdict"].mask(feasibility["verdict"] == status.map(OUTCOMES))
-    return rows.assign(verdict=verdicts) if verdicts.notna().any() else rows
 
 
 def _copied_llms(measured: Characterization, out: Path, sheet: Path) -> Iterator[dict[str, str]]:
@@ -134,17 +110,16 @@ def write_table(path: Path, rows: pd.DataFrame) -> None:
         quoting = csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
         writer.writerow(rows.columns)
         for row in rows.itertuples(index=False):
-            texts = [_text(value) for value in row]
+            texts = []
+            for value in row:
+                if pd.isna(value):
+                    texts.append("")
+                elif isinstance(value, float) and not value.is_integer():
+                    texts.append(repr(float(value)))
+                else:
+                    texts.append(str(int(value) if isinstance(value, float) else value))
             # Without quotes the line would be a comment.
             (quoting if texts[0].startswith("#") else writer).writerow(texts)
-
-
-def _text(value: Any) -> str:
-    if pd.isna(value):
-        return ""
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else repr(float(value))
-    return str(value)
 
 
 def write_published(

@@ -134,21 +134,39 @@ def _profiles(folder: Path) -> dict[str, GPUProfile]:
 def _points(
     folder: Path, about: Description, llms: Collection[str], profiles: Mapping[str, GPUProfile]
 ) -> pd.DataFrame:
+    """Read points.csv; InputError: another id than the sheets', no load, or impossible values."""
     path = folder / "points.csv"
     if not path.is_file():
         fix = "write the points there, one row per measurement"
         raise InputError("no points.csv", file=folder, fix=fix)
     points = read_points(path)
+
     try:
         _refuse_other_ids(points, "llm_id", llms, folder / "llms.tsv")
         _refuse_other_ids(points, "gpu_profile_id", profiles, folder / "gpu_profiles.tsv")
         has_no_load = points.reindex(columns=LOAD).isna().all(axis=1)
         problem = "neither users nor a request rate"
         _refuse_rows(has_no_load, ", ".join(LOAD), problem, "fill in one of them")
-        _refuse_other_statistic(points, about)
+
+        published, other = ("mean", "median") if about.statistic == "mean" else ("median", "mean")
+        problem = f"{other} without {published}, but the statistic of {FILE} is {about.statistic}"
+        for latency in frame.LATENCIES:
+            values = points.reindex(columns=[f"{published}_{latency}", f"{other}_{latency}"])
+            wrong = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
+            fix = f"move the values to {published}_{latency}, or correct the statistic"
+            _refuse_rows(wrong, f"{other}_{latency}", problem, fix)
         check_latencies(points)
         points = frame.complete(points, about.defaults)
-        _refuse_wide_layouts(points, profiles)
+
+        # Copies of attention may be counted besides `tensor_parallel` (vLLM) or within it (SGLang):
+        # each kind of parallelism is checked by itself.
+        profile_ids = points["gpu_profile_id"]
+        n_gpus = profile_ids.map({name: profile.n_gpus for name, profile in profiles.items()})
+        fix = "correct it, or name the profile that has all devices of one replica"
+        for name in ("tensor_parallel", "data_parallel", "expert_parallel"):
+            texts = points[name].astype(str) + " is more than the " + n_gpus.astype(str)
+            wrong = (points[name] > n_gpus).fillna(False)
+            _refuse_rows(wrong, name, "{}", fix, texts + " GPUs of " + profile_ids)
     except InputError as error:
         raise error.at(file=path) from None
     return points.reset_index(drop=True)
@@ -159,32 +177,6 @@ def _refuse_other_ids(points: pd.DataFrame, name: str, ids: Collection[str], she
     problem = f"{{!r}} is not in {sheet.name}"
     fix = f"add a row for it to {sheet}, or correct the name"
     _refuse_rows(~points[name].isin(list(ids)), name, problem, fix, points[name])
-
-
-def _refuse_other_statistic(points: pd.DataFrame, about: Description) -> None:
-    """Refuse a point that has only the kind of average that its source does not publish."""
-    published, other = ("mean", "median") if about.statistic == "mean" else ("median", "mean")
-    problem = f"{other} without {published}, but the statistic of {FILE} is {about.statistic}"
-    for latency in frame.LATENCIES:
-        values = points.reindex(columns=[f"{published}_{latency}", f"{other}_{latency}"])
-        wrong = values.iloc[:, 0].isna() & values.iloc[:, 1].notna()
-        fix = f"move the values to {published}_{latency}, or correct the statistic"
-        _refuse_rows(wrong, f"{other}_{latency}", problem, fix)
-
-
-def _refuse_wide_layouts(points: pd.DataFrame, profiles: Mapping[str, GPUProfile]) -> None:
-    """Refuse a point that is split over more GPUs than its profile has.
-
-    Copies of attention may be counted besides `tensor_parallel` (vLLM) or within it (SGLang), so
-    each kind of parallelism is checked by itself.
-    """
-    profile_ids = points["gpu_profile_id"]
-    n_gpus = profile_ids.map({name: profile.n_gpus for name, profile in profiles.items()})
-    fix = "correct it, or name the profile that has all devices of one replica"
-    for name in ("tensor_parallel", "data_parallel", "expert_parallel"):
-        texts = points[name].astype(str) + " is more than the " + n_gpus.astype(str)
-        wrong = (points[name] > n_gpus).fillna(False)
-        _refuse_rows(wrong, name, "{}", fix, texts + " GPUs of " + profile_ids)
 
 
 def _impossible(

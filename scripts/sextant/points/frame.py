@@ -130,7 +130,17 @@ def at_percentile(
         has_ttft = per_token.iloc[:, 0].notna()
         frame.loc[has_ttft, ["nttft_ms", *BOUNDS["nttft_ms"]]] = per_token[has_ttft].to_numpy()
 
-    frame["users"] = frame["users"].astype("Int64").fillna(_in_flight(frame))
+    # Requests in flight = request rate × E2E, at least 1. E2E is measured, else TTFT + (output
+    # tokens − 1) × ITL; means are taken, or medians where a point has no means.
+    e2e_ms = pd.Series(np.nan, frame.index)
+    steps = (frame["output_tokens"].astype(float) - 1).clip(lower=0)
+    for statistic in ("mean", "median"):
+        values = {name: frame[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
+        computed = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
+        e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(computed)
+    in_flight = (frame["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
+    in_flight = in_flight.where(np.isfinite(in_flight)).astype("Int64")
+    frame["users"] = frame["users"].astype("Int64").fillna(in_flight)
 
     bounds = [name for ends in BOUNDS.values() for name in ends]
     numbers = [*LENGTHS, WAIT, *TARGETS, *bounds, *_RATES]
@@ -140,23 +150,6 @@ def at_percentile(
     whole = "int64" if ordered["users"].notna().all() else "Int64"
     types = dict.fromkeys([*numbers, "request_rate_rps"], "float64")
     return ordered.astype({**types, "users": whole})
-
-
-def _in_flight(frame: pd.DataFrame) -> pd.Series:
-    """Return the requests in flight at a point's rate, at least 1; null without an E2E.
-
-    They are request rate × E2E. E2E is measured, else TTFT + (output tokens − 1) × ITL; means are
-    taken, or medians where a point has no means.
-    """
-    e2e_ms = pd.Series(np.nan, frame.index)
-    steps = (frame["output_tokens"].astype(float) - 1).clip(lower=0)
-    for statistic in ("mean", "median"):
-        values = {name: frame[f"{statistic}_{name}"].astype(float) for name in LATENCIES}
-        computed = values["ttft_ms"].fillna(0) + steps * values["itl_ms"]
-        e2e_ms = e2e_ms.fillna(values["e2e_ms"]).fillna(computed)
-
-    users = (frame["request_rate_rps"].astype(float) * e2e_ms / 1000).round().clip(lower=1)
-    return users.where(np.isfinite(users)).astype("Int64")
 
 
 def served_as_most(points: pd.DataFrame) -> dict[str, Any]:

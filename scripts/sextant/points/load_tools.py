@@ -79,14 +79,6 @@ def import_load_tool(
     notes = []
     if n_left_out := len(results) - len(points):
         notes.append(f"{n_left_out} left out, with neither users nor a rate")
-    notes += _doubts(points)
-
-    points["gpu_profile_id"] = served.gpu_profile_id
-    return write_published(out, about, points, configs, len(results), notes)
-
-
-def _doubts(points: pd.DataFrame) -> list[str]:
-    """Return how many points have failed requests or lack a median, a sentence each."""
     needed = ("n_ok", "n_failed", "median_ttft_ms", "median_tpot_ms")
     n_ok, n_failed, *medians = (points.get(name, points["users"] * math.nan) for name in needed)
     failed = n_failed / (n_ok + n_failed)
@@ -95,7 +87,10 @@ def _doubts(points: pd.DataFrame) -> list[str]:
     rows_by_doubt = {many_failed: failed > MAX_FAILED}
     for name, median in zip(("TTFT", "TPOT"), medians, strict=True):
         rows_by_doubt[f"without a median {name}"] = median.isna() & (n_ok > 0)
-    return [f"{rows.sum()} {doubt}" for doubt, rows in rows_by_doubt.items() if rows.any()]
+    notes += [f"{rows.sum()} {doubt}" for doubt, rows in rows_by_doubt.items() if rows.any()]
+
+    points["gpu_profile_id"] = served.gpu_profile_id
+    return write_published(out, about, points, configs, len(results), notes)
 
 
 def _rows(tool: str, path: Path, llm: str | None) -> list[Point]:

@@ -122,14 +122,27 @@ def build_store(
     path: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, Sequence[Path]]
 ) -> None:
     """Build the database of rows and Parquet files by table; InputError: a key twice."""
+    import duckdb
+
     with base_files.atomic_path(path) as temporary, connect(temporary) as database:
         database.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
         for table, table_rows in rows.items():
             _insert_rows(database, table, table_rows)
         inputs = {}
         for table, table_files in files.items():
+            columns = database.table(table).columns
             for file in table_files:
-                _insert_file(database, table, file)
+                rows_of_file = base_files.read_parquet(file)
+                shared = ", ".join(name for name in rows_of_file.column_names if name in columns)
+                try:
+                    database.execute(
+                        f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows_of_file"
+                    )
+                except duckdb.ConstraintException as error:
+                    cause = str(error).splitlines()[0]
+                    problem = f"rows of table {table} have the same key ({cause})"
+                    fix = "remove one of the two results"
+                    raise InputError(problem, file=file, fix=fix) from None
                 inputs[f"{table}/{Path(file).parent.name}"] = file
         measured = {
             name: value
@@ -150,16 +163,3 @@ def _insert_rows(
     if values:
         marks = ", ".join("?" * len(columns))
         database.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
-
-
-def _insert_file(database: "duckdb.DuckDBPyConnection", table: str, file: Path) -> None:
-    import duckdb
-
-    rows = base_files.read_parquet(file)
-    columns = database.table(table).columns
-    shared = ", ".join(name for name in rows.column_names if name in columns)
-    try:
-        database.execute(f"INSERT INTO {table} BY NAME SELECT {shared} FROM rows")
-    except duckdb.ConstraintException as error:
-        problem = f"rows of table {table} have the same key ({str(error).splitlines()[0]})"
-        raise InputError(problem, file=file, fix="remove one of the two results") from None

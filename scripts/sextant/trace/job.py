@@ -61,6 +61,22 @@ class IngestSettings:
             fix = "give a number from 0 to 1"
             raise InputError(problem, field="max_rejected_fraction", fix=fix)
 
+    def format_of(
+        self, source: Path, trace_format: str, columns: formats.Columns | None
+    ) -> formats.TraceFormat:
+        """Return the format of a source, with what the settings and its first lines say."""
+        form = formats.named_format(trace_format, source, columns, self.time_unit)
+        form = replace(form, ignores_unknown=form.ignores_unknown or self.ignore_unknown)
+        if not source.is_file():
+            problem = "is not a file" if source.exists() else "there is no such file"
+            raise InputError(problem, file=source, fix="correct the trace's path")
+
+        form = as_written(source, form, has_unit=self.time_unit is not None)
+        if self.start_time is not None:
+            date_times.check_start_time(self.start_time, form)
+
+        return form
+
 
 DEFAULT_SETTINGS = IngestSettings()
 
@@ -98,8 +114,13 @@ def ingest_trace(
     if columns is not None:
         columns = formats.read_columns(columns)
 
-    form = _format_of(source, trace_format, columns, settings)
-    _check_outputs(source, paths)
+    form = settings.format_of(source, trace_format, columns)
+    taken = {source.resolve(): "the source"}
+    for path in paths:
+        if path.resolve() in taken:
+            problem = f"the output would replace {taken[path.resolve()]}"
+            raise InputError(problem, file=path, fix="give each file a name of its own")
+        taken[path.resolve()] = "another output"
 
     facts: dict[str, Any] = {"trace_format": trace_format}
     if columns is not None:
@@ -117,10 +138,8 @@ def ingest_trace(
             output.write(rows)
         output.put_in_order()
 
-        counts = output.counts()
-        _check_counts(source, counts, output.shown, settings.max_rejected_fraction, form)
-        date_times.check_first_tick(source, output.first_tick, form, settings.start_time)
-        _check_rate(source, counts["n_accepted"], counts["duration_s"], settings.max_rate_rps)
+        output.require_rows(source, settings.max_rejected_fraction)
+        output.require_plausible_times(source, settings)
 
         start = date_times.start_facts(
             output.first_tick, form, settings.start_time, output.is_zoned
@@ -128,7 +147,7 @@ def ingest_trace(
         origin = provenance({"source": source}, **facts) | start
         output.add_provenance(origin)
         report = {
-            **counts,
+            **output.counts(),
             "ignored_columns": ignored,
             **start,
             "source_sha256": origin["inputs_sha256"]["source"],
@@ -137,75 +156,6 @@ def ingest_trace(
         write_json(summary, report)
 
     return report
-
-
-def _format_of(
-    source: Path, trace_format: str, columns: formats.Columns | None, settings: IngestSettings
-) -> formats.TraceFormat:
-    """Return the format of a source, with what the settings and its first lines say."""
-    form = formats.named_format(trace_format, source, columns, settings.time_unit)
-    form = replace(form, ignores_unknown=form.ignores_unknown or settings.ignore_unknown)
-    if not source.is_file():
-        problem = "is not a file" if source.exists() else "there is no such file"
-        raise InputError(problem, file=source, fix="correct the trace's path")
-
-    form = as_written(source, form, has_unit=settings.time_unit is not None)
-    if settings.start_time is not None:
-        date_times.check_start_time(settings.start_time, form)
-
-    return form
-
-
-def _check_outputs(source: Path, paths: list[Path]) -> None:
-    """Refuse an output that would replace the source or another output."""
-    taken = {source.resolve(): "the source"}
-    for path in paths:
-        if path.resolve() in taken:
-            problem = f"the output would replace {taken[path.resolve()]}"
-            raise InputError(problem, file=path, fix="give each file a name of its own")
-        taken[path.resolve()] = "another output"
-
-
-def _check_counts(
-    source: Path,
-    counts: dict[str, Any],
-    shown: list[tuple[int, str]],
-    max_rejected_fraction: float,
-    form: formats.TraceFormat,
-) -> None:
-    if counts["n_read"] == 0:
-        raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
-
-    is_tolerated = counts["n_rejected"] <= max_rejected_fraction * counts["n_read"]
-    if counts["n_accepted"] and is_tolerated:
-        return
-
-    where = "; ".join(f"line {line}: {reason}" if line else reason for line, reason in shown)
-    problem = f"{counts['n_rejected']:,} of {counts['n_read']:,} rows are malformed ({where})"
-    fix = "correct them, or raise max_rejected_fraction (`--max-rejected-fraction`), "
-    fix += f"now {max_rejected_fraction:g}"
-    if NO_STATUS in where:
-        fix += f"; a status is one of {STATUSES}"
-    if form.is_log and "missing value" in where and "status" not in form.columns.values():
-        fix += "; where failed requests lack tokens, map the column that says so (status=COLUMN)"
-    if not counts["n_accepted"] and "not a number" in where:
-        fix += "; for arrivals that are date-times give --columns with --time-unit iso"
-
-    raise InputError(problem, file=source, fix=fix)
-
-
-def _check_rate(source: Path, n: int, duration_s: float, max_rate_rps: float) -> None:
-    """Refuse a duration or a rate that no log has: a wrong unit shows in both."""
-    if duration_s > formats.MAX_SPAN_S:
-        problem = f"the requests are of {duration_s / date_times.YEAR_S:,.3g} years"
-        fix = f"{date_times.WRONG_UNIT}, or leave the rows with wrong times out"
-        raise InputError(problem, file=source, field="arrival_s", fix=fix)
-    if n >= _FEW and duration_s and n / duration_s > max_rate_rps:
-        rate = f"{n / duration_s:,.0f} requests per second on average"
-        fix = f"{date_times.WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now "
-        fix += f"{max_rate_rps:g}, if that is the rate"
-        problem = f"{rate} ({n} in {duration_s:,.3g} s)"
-        raise InputError(problem, file=source, field="arrival_s", fix=fix)
 
 
 @dataclass
@@ -230,7 +180,7 @@ class Output:
         self._rejected = pq.ParquetWriter(rejected, REJECTED, **settings)
         self.first_tick: float = math.nan  # an int for date-times
         self.is_zoned: bool | None = None
-        self.shown: list[tuple[int, str]] = []
+        self._shown: list[tuple[int, str]] = []
         self._is_sorted = True
         self._n_by_reason: Counter[str] = Counter()
         self._accepted = AcceptedRows()
@@ -247,6 +197,50 @@ class Output:
             "n_blank_lines": self._n_by_reason[formats.BLANK],
             **asdict(self._accepted),
         }
+
+    def require_rows(self, source: Path, max_rejected_fraction: float) -> None:
+        """Raise InputError if there are no rows, or too many malformed ones."""
+        counts = self.counts()
+        if counts["n_read"] == 0:
+            raise InputError("the trace has no rows", file=source, fix="give a trace with rows")
+
+        is_tolerated = counts["n_rejected"] <= max_rejected_fraction * counts["n_read"]
+        if counts["n_accepted"] and is_tolerated:
+            return
+
+        where = "; ".join(
+            f"line {line}: {reason}" if line else reason for line, reason in self._shown
+        )
+        problem = f"{counts['n_rejected']:,} of {counts['n_read']:,} rows are malformed ({where})"
+        fix = "correct them, or raise max_rejected_fraction (`--max-rejected-fraction`), "
+        fix += f"now {max_rejected_fraction:g}"
+        if NO_STATUS in where:
+            fix += f"; a status is one of {STATUSES}"
+        lacks_status = self._form.is_log and "status" not in self._form.columns.values()
+        if lacks_status and "missing value" in where:
+            fix += "; where failed requests lack tokens, map the column that says so "
+            fix += "(status=COLUMN)"
+        if not counts["n_accepted"] and "not a number" in where:
+            fix += "; for arrivals that are date-times give --columns with --time-unit iso"
+        raise InputError(problem, file=source, fix=fix)
+
+    def require_plausible_times(self, source: Path, settings: IngestSettings) -> None:
+        """Refuse a first arrival, a duration or a rate in which a wrong unit shows."""
+        date_times.check_first_tick(source, self.first_tick, self._form, settings.start_time)
+
+        duration_s = self._accepted.duration_s or 0.0
+        if duration_s > formats.MAX_SPAN_S:
+            problem = f"the requests are of {duration_s / date_times.YEAR_S:,.3g} years"
+            fix = f"{date_times.WRONG_UNIT}, or leave the rows with wrong times out"
+            raise InputError(problem, file=source, field="arrival_s", fix=fix)
+
+        n = self._accepted.n_accepted
+        if n >= _FEW and duration_s and n / duration_s > settings.max_rate_rps:
+            rate = f"{n / duration_s:,.0f} requests per second on average"
+            fix = f"{date_times.WRONG_UNIT}, or raise max_rate_rps (`--max-rate-rps`), now "
+            fix += f"{settings.max_rate_rps:g}, if that is the rate"
+            problem = f"{rate} ({n} in {duration_s:,.3g} s)"
+            raise InputError(problem, file=source, field="arrival_s", fix=fix)
 
     def write(self, rows: TraceRows) -> None:
         """Append accepted rows to the trace, the others to the lines set aside."""
@@ -283,8 +277,8 @@ class Output:
         for entry in pc.value_counts(rejected["reason"]).to_pylist():
             self._n_by_reason[entry["values"]] += entry["counts"]
         named = rejected.filter(pc.not_equal(rejected["reason"], formats.BLANK))
-        for row in named.slice(0, _N_SHOWN - len(self.shown)).to_pylist():
-            self.shown.append((row["line"], row["reason"]))
+        for row in named.slice(0, _N_SHOWN - len(self._shown)).to_pylist():
+            self._shown.append((row["line"], row["reason"]))
         self._rejected.write_table(named)
 
     def put_in_order(self) -> None:

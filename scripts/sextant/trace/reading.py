@@ -7,7 +7,7 @@ line. Cells are then typed column by column and judged (`rules`).
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -312,7 +312,10 @@ def _parse_lines(text: bytes, form: TraceFormat, names: list[str], split: Split)
         values = [None if isinstance(row, str) else row.get(name) for row in rows]
         if target == HASH_IDS:
             for index, value in enumerate(values):
-                if value is not None and not _are_ids(value):
+                if value is None:
+                    continue
+                is_list = isinstance(value, list) and set(map(type, value)) <= {int}
+                if not is_list or (value and not (min(value) >= 0 and max(value) < 2**63)):
                     values[index] = None
                     faults[index] = f"{name}: not a list of whole numbers from 0 on"
             columns[target] = pa.array(values, COLUMN_TYPES[HASH_IDS])
@@ -358,12 +361,6 @@ def _flat_object(row: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return flat
 
 
-def _are_ids(value: Any) -> bool:
-    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
-        return False
-    return not value or (min(value) >= 0 and max(value) < 2**63)
-
-
 def _flat(table: pa.Table) -> pa.Table:
     """Return a table without structs: a dot leads to the name of a column within one."""
     while any(pa.types.is_struct(kind) for kind in table.schema.types):
@@ -401,12 +398,14 @@ def _read_texts(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Read texts as numbers or truth values; null where one is not."""
     with suppress(pa.ArrowInvalid):
         return texts.cast(wanted)
-    read: Callable[[str], Any] = _number if wanted == pa.float64() else _TRUTHS.get
-    values = (None if text is None else text.lower() for text in texts.to_pylist())
-    return pa.array([None if text is None else read(text) for text in values], wanted)
 
-
-def _number(text: str) -> float | None:
-    with suppress(ValueError):
-        return float(text) if text.isascii() else None
-    return None
+    values: list[float | bool | None] = []
+    for text in texts.to_pylist():
+        value: float | bool | None = None
+        if text is not None and wanted != pa.float64():
+            value = _TRUTHS.get(text.lower())
+        elif text is not None and text.isascii():
+            with suppress(ValueError):
+                value = float(text)
+        values.append(value)
+    return pa.array(values, wanted)

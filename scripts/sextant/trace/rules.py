@@ -29,7 +29,7 @@ _TOKENS = ("input_tokens", "output_tokens")
 
 
 class Cells(NamedTuple):
-    """The cells of n consecutive lines: what each says, before any rule judges it."""
+    """The cells of n consecutive lines, and which of them break a rule of their column."""
 
     columns: Mapping[str, pa.Array]
     """Trace column -> (n,) values, null where a cell is empty or unreadable. Numbers are float64,
@@ -39,6 +39,43 @@ class Cells(NamedTuple):
     zones: np.ndarray
     """(n,) `ZONED`, `UNZONED` or, if a date-time is unreadable or a number, `UNKNOWN`."""
     line_faults: np.ndarray  #: (n,) what is wrong with a line as a whole; None: nothing.
+
+    def status_codes(self) -> np.ndarray:
+        """(n,) `_OK`, `_FAILED`, `_NONE` (no text) or `_UNKNOWN` (a text that says neither)."""
+        column = self.columns.get("status")
+        if column is None:
+            return np.full(len(self.line_faults), _NONE, np.int8)
+        codes = []
+        for text in column.dictionary.to_pylist():
+            if code := _HTTP_STATUS.fullmatch(text):
+                codes.append(_OK if code[1] == "2" else _FAILED)
+            else:
+                codes.append(_WORDS.get(text.lower(), _UNKNOWN))
+        indices = column.indices.fill_null(len(codes)).to_numpy(zero_copy_only=False)
+        return np.array([*codes, _NONE], np.int8)[indices]
+
+    def faults(self, name: str, has_failed: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
+        """Yield which cells of a column break a rule, and the rule, in the order of judgement.
+
+        `has_failed` are (n,) the requests that failed: their tokens may be missing or 0.
+        """
+        column = self.columns[name]
+        unreadable = self.unreadable[name]
+        needs_none = has_failed if name in _TOKENS else np.zeros(len(column), bool)
+        if name in trace_format.NEEDED_COLUMNS:
+            yield is_null(column) & ~unreadable & ~needs_none, "missing value"
+
+        yield unreadable, _WANTED.get(column.type, "not a number")
+        if column.type != pa.float64():
+            return
+
+        minimum = trace_format.MINIMUM.get(name, 0)
+        values = column.fill_null(minimum).to_numpy()
+        yield ~np.isfinite(values), "not finite"
+        yield values < np.where(needs_none, 0, minimum), f"below {minimum}"
+        if trace_format.COLUMN_TYPES[name] == pa.int32():
+            yield values != np.trunc(values), "not a whole number"
+            yield values > trace_format.MAX_INT32, "above the 32-bit range"
 
 
 class TraceRows(NamedTuple):
@@ -95,7 +132,7 @@ class Judge:
         The values of lines that are set aside mean nothing.
         """
         reasons = cells.line_faults.copy()
-        status_codes = _read_statuses(cells.columns.get("status"), len(reasons))
+        status_codes = cells.status_codes()
         inputs, outputs = (cells.columns[name].fill_null(0).to_numpy() for name in _TOKENS)
         has_outputs = ~is_null(cells.columns["output_tokens"])
         has_failed = (status_codes == _FAILED) | (
@@ -104,7 +141,7 @@ class Judge:
         faults = [
             (is_fault, f"{source}: {what}")
             for target, source in self.sources.items()
-            for is_fault, what in _faults(target, cells, has_failed)
+            for is_fault, what in cells.faults(target, has_failed)
         ]
         if self.form.block_tokens and trace_format.HASH_IDS in cells.columns:
             lengths = pc.list_value_length(cells.columns[trace_format.HASH_IDS])
@@ -135,38 +172,3 @@ class Judge:
 
 def _has_none(reasons: np.ndarray) -> np.ndarray:
     return np.equal(reasons, np.array(None)).astype(bool)
-
-
-def _read_statuses(column: pa.Array | None, n: int) -> np.ndarray:
-    """Return (n,) `_OK`, `_FAILED`, `_NONE` (no text) or `_UNKNOWN` (a text that says neither)."""
-    if column is None:
-        return np.full(n, _NONE, np.int8)
-    read = []
-    for text in column.dictionary.to_pylist():
-        if code := _HTTP_STATUS.fullmatch(text):
-            read.append(_OK if code[1] == "2" else _FAILED)
-        else:
-            read.append(_WORDS.get(text.lower(), _UNKNOWN))
-    indices = column.indices.fill_null(len(read)).to_numpy(zero_copy_only=False)
-    return np.array([*read, _NONE], np.int8)[indices]
-
-
-def _faults(name: str, cells: Cells, has_failed: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield which cells of a column break a rule, and the rule, in the order they are judged."""
-    column = cells.columns[name]
-    unreadable = cells.unreadable[name]
-    needs_none = has_failed if name in _TOKENS else np.zeros(len(column), bool)
-    if name in trace_format.NEEDED_COLUMNS:
-        yield is_null(column) & ~unreadable & ~needs_none, "missing value"
-
-    yield unreadable, _WANTED.get(column.type, "not a number")
-    if column.type != pa.float64():
-        return
-
-    minimum = trace_format.MINIMUM.get(name, 0)
-    values = column.fill_null(minimum).to_numpy()
-    yield ~np.isfinite(values), "not finite"
-    yield values < np.where(needs_none, 0, minimum), f"below {minimum}"
-    if trace_format.COLUMN_TYPES[name] == pa.int32():
-        yield values != np.trunc(values), "not a whole number"
-        yield values > trace_format.MAX_INT32, "above the 32-bit range"

@@ -82,10 +82,15 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
     if step is None:
         fits = gamma.fit_gamma(*np.array([[n_gaps], [duration], [np.log(gaps, out=gaps).sum()]]))
     else:
-        # In parts: those of a long trace need little memory.
-        parts = np.array_split(gaps, -(-n_gaps // _MOST_TESTED))
-        counted = zip(*(_steps(part, step) for part in parts), strict=True)
-        values, numbers = map(np.concatenate, counted)
+        counted = []
+        for part in np.array_split(gaps, -(-n_gaps // _MOST_TESTED)):  # to need less memory
+            steps = np.rint(part / step)
+            # Gaps of so many steps count as exact: they are rounded to 12 bits, to be fewer.
+            mantissa, exponent = np.frexp(steps)
+            rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
+            steps = np.where(steps < gamma.FAR, steps, rounded)
+            counted.append(np.unique(steps, return_counts=True))
+        values, numbers = map(np.concatenate, zip(*counted, strict=True))
         steps, index = np.unique(values, return_inverse=True)
         counts = np.bincount(index, numbers)
         fits = gamma.fit_steps(gamma.StepCounts(steps, counts, np.array([len(steps)])))
@@ -109,17 +114,6 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
 def hidden(step_s: float, what: str) -> str:
     """Return why nothing is fitted where a coarse clock leaves the shape open."""
     return f"the clock's step of {step_s:.3g} s hides {what}"
-
-
-def _steps(gaps: np.ndarray, step_s: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of a clock's steps that gaps (s) have, and how many gaps have each.
-
-    Far gaps, which count as exact, are rounded to 12 bits.
-    """
-    steps = np.rint(gaps / step_s)
-    mantissa, exponent = np.frexp(steps)
-    rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
-    return np.unique(np.where(steps < gamma.FAR, steps, rounded), return_counts=True)
 
 
 def on_fine_clock(times: np.ndarray, seed: Seed = 0) -> tuple[np.ndarray, float | None]:
@@ -252,6 +246,19 @@ class ArrivalChoice(NamedTuple):
     trace: Measures | None
     fits: Mapping[str, ArrivalFit] = {}
     left_out: Sequence[str] = ()  # dispersions not judged: fewer than `MIN_JUDGED_BINS`
+
+    def figures(self) -> dict[str, Any]:
+        """Return how the models compare, as `validation.json` has it."""
+        return {
+            "model": self.model,
+            "why": self.why,
+            "not_judged": list(self.left_out),
+            "trace": self.trace,
+            "models": {
+                name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
+                for name, fit in self.fits.items()
+            },
+        }
 
 
 def choose_arrivals(times: np.ndarray, gamma: ArrivalModel, *, seed: Seed = 0) -> ArrivalChoice:

@@ -15,12 +15,7 @@ from numpy.typing import ArrayLike
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable, provenance, read_provenance, sha256_file, write_json
 from sextant.workload import request_model
-from sextant.workload.arrivals import (
-    ArrivalChoice,
-    choose_arrivals,
-    fit_arrivals,
-    on_fine_clock,
-)
+from sextant.workload.arrivals import choose_arrivals, fit_arrivals, on_fine_clock
 from sextant.workload.generators import child_seed
 from sextant.workload.profiles import read_arrivals
 from sextant.workload.published import load_use_case
@@ -70,7 +65,15 @@ def fit_workload(
 
     served = request_model.ServedRequests.of(trace, caps)
     requests = served.fit(n_bins)
-    validation = _request_figures(served, requests)
+    validation: dict[str, Any] = {
+        "n_requests": int(served.counts.sum()),
+        "n_failed": served.n_failed,
+        "n_clipped_input": served.n_clipped["input_tokens"],
+        "n_clipped_output": served.n_clipped["output_tokens"],
+        "n_joint_bins": len(requests.frame),
+        "n_bins": {name: requests.frame[name].nunique(False) for name in requests.parameters},
+        **exact_fidelity(served.frame, served.counts, requests),
+    }
     del served  # of a long trace the arrivals need the memory
 
     times = read_arrivals(trace)
@@ -81,7 +84,7 @@ def fit_workload(
     except InputError as error:
         raise error.at(file=trace) from None
 
-    validation |= {"ks_gaps": arrivals.ks, "arrivals": _arrival_figures(choice), "seed": seed}
+    validation |= {"ks_gaps": arrivals.ks, "arrivals": choice.figures(), "seed": seed}
     validation["provenance"] = provenance({"trace": trace}, fit=facts)
     models = {
         name: {"process": fit.process and arrivals_to_plain(fit.process), "reason": fit.reason}
@@ -99,35 +102,6 @@ def fit_workload(
     write_json(files.validation, validation)
 
     return validation
-
-
-def _request_figures(
-    served: request_model.ServedRequests, model: request_model.RequestModel
-) -> dict[str, Any]:
-    """Return the figures of the request model, as `validation.json` has them."""
-    return {
-        "n_requests": int(served.counts.sum()),
-        "n_failed": served.n_failed,
-        "n_clipped_input": served.n_clipped["input_tokens"],
-        "n_clipped_output": served.n_clipped["output_tokens"],
-        "n_joint_bins": len(model.frame),
-        "n_bins": {name: model.frame[name].nunique(False) for name in model.parameters},
-        **exact_fidelity(served.frame, served.counts, model),
-    }
-
-
-def _arrival_figures(choice: ArrivalChoice) -> dict[str, Any]:
-    """Return how the arrival models compare, as `validation.json` has it."""
-    return {
-        "model": choice.model,
-        "why": choice.why,
-        "not_judged": list(choice.left_out),
-        "trace": choice.trace,
-        "models": {
-            name: {"reason": fit.reason, "measures": fit.measures, "errors": fit.errors}
-            for name, fit in choice.fits.items()
-        },
-    }
 
 
 def write_workload(

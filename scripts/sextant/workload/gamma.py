@@ -179,21 +179,13 @@ def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> n
     log_p = log_density - scipy.special.gammaln(alpha) + np.log(relative)
     # The density is not smooth near 0, nor where a law is so regular that it fits into a step.
     is_sharp = (steps < 2) | ((alpha > 4) & (beta * np.sqrt(alpha) < 0.5))
-    sharp = _sharp_probability(steps[is_sharp], alpha[is_sharp], beta[is_sharp])
-    log_p[is_sharp] = np.log(np.maximum(sharp, 1e-300))
-
-    return log_p
-
-
-def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    """Return P(d) = H(d - 1) - 2 H(d) + H(d + 1), H being the integral of the Gamma CDF F."""
+    # There P(d) = H(d - 1) - 2 H(d) + H(d + 1), where H is the integral of the Gamma CDF F:
     # H(x) = x F(x; α, β) - αβ F(x; α + 1, β). In the upper tail 1 - F takes the place of F (and the
     # sign turns), so that small probabilities keep their digits.
-    probability = np.empty(len(steps))
     is_upper = steps > alpha * beta
     for is_part, sign, cdf in (
-        (~is_upper, 1, scipy.special.gammainc),
-        (is_upper, -1, scipy.special.gammaincc),
+        (is_sharp & ~is_upper, 1, scipy.special.gammainc),
+        (is_sharp & is_upper, -1, scipy.special.gammaincc),
     ):
         shape = alpha[is_part]
         scale = beta[is_part]
@@ -202,9 +194,9 @@ def _sharp_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -
             sign * (end * cdf(shape, end / scale) - mean * cdf(shape + 1, end / scale))
             for end in (np.maximum(steps[is_part] + shift, 0) for shift in (-1, 0, 1))
         )
-        probability[is_part] = before - 2 * at + after
+        log_p[is_part] = np.log(np.maximum(before - 2 * at + after, 1e-300))
 
-    return probability
+    return log_p
 
 
 def fit_steps(counts: StepCounts) -> GammaFits:
