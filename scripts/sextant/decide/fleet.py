@@ -1,5 +1,6 @@
 """The terms of a fleet: demands, pools, options and the plan."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,10 @@ class GPUPool:
     is_owned: bool = True
     price_source: str | None = None  #: Whose price it is.
     price_as_of: str | None = None  #: From when it is.
+
+    def usable_devices(self, n_gpus: int) -> int:
+        """Return the devices of a node that replicas of `n_gpus` devices can use."""
+        return self.devices_per_node // n_gpus * n_gpus
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +104,17 @@ class PoolUse:
 
 
 @dataclass(frozen=True)
+class TeamUse:
+    """What a team gets."""
+
+    team: str
+    n_demands: int
+    n_served: int
+    devices: int
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
 class FleetPlan:
     """Which demand gets which devices."""
 
@@ -113,3 +129,36 @@ class FleetPlan:
     """That all served demands are met at once, with the errors that demands share."""
     product_probability_met: float  #: The same if the demands' errors were independent.
     gap: float  #: How far the cost may be above the least one, as a share of it.
+
+    def n_served(self, priority: int) -> int:
+        """Return how many demands of a priority are served."""
+        return sum(served.demand.priority == priority for served in self.served)
+
+    def teams(self) -> list[TeamUse]:
+        """Return what each team gets; teams with a served demand come first."""
+        demands = [*(served.demand for served in self.served), *self.unserved]
+        uses = []
+        for team in dict.fromkeys(demand.team for demand in demands):
+            served_demands = [served for served in self.served if served.demand.team == team]
+            uses.append(
+                TeamUse(
+                    team=team,
+                    n_demands=sum(demand.team == team for demand in demands),
+                    n_served=len(served_demands),
+                    devices=sum(served.replicas * served.n_gpus for served in served_demands),
+                    usd_per_hour=sum(served.usd_per_hour for served in served_demands),
+                )
+            )
+        return uses
+
+    def crowded(self) -> list[ServedDemand]:
+        """Return the demands that want several replicas and have all of them on one node."""
+        nodes_by_demand: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
+        for placement in self.placements:
+            nodes_by_demand[placement.demand_id].add((placement.pool_id, placement.node))
+        return [
+            served
+            for served in self.served
+            if served.demand.least_replicas > 1
+            and len(nodes_by_demand[served.demand.demand_id]) == 1
+        ]

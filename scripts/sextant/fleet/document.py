@@ -7,7 +7,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from sextant.answer.results import write_results
@@ -40,11 +39,40 @@ def fleet_document(answer: FleetAnswer, origin: Mapping[str, Any] | None = None)
     ]
     if plan.unserved:
         blocks.append(Section("Not served", _unserved_blocks(answer)))
-    blocks += [
-        Section("Pools", [_pool_table(plan), Note(origin_line(answer.prices))]),
-        Section("Teams", [_team_table(plan)]),
-        Section("What would change it, solved again with that change", [_change_table(answer)]),
+
+    pools = [
+        (
+            use.pool.pool_id,
+            f"{use.nodes_used} of {use.pool.nodes}",
+            f"{use.devices_used} of {use.pool.nodes * use.pool.devices_per_node}",
+            f"{use.usd_per_hour:.2f}",
+            f"{use.idle_usd_per_hour:.2f}",
+        )
+        for use in plan.pools
     ]
+    priced = Note(origin_line(answer.prices))
+    blocks.append(Section("Pools", [Table(_POOL_HEADER, pools), priced]))
+
+    teams = [
+        (
+            use.team,
+            f"{use.n_served} of {use.n_demands}",
+            f"{use.devices}",
+            f"{use.usd_per_hour:.2f}",
+        )
+        for use in plan.teams()
+    ]
+    blocks.append(Section("Teams", [Table(_TEAM_HEADER, teams)]))
+
+    changes = [
+        (f"one node more of {worth.pool_id}", _worth_words(worth)) for worth in answer.further_nodes
+    ]
+    changes += [
+        (f"limits of {worth.demand_id} {worth.factor:g} times as high", _worth_words(worth))
+        for worth in answer.looser_limits
+    ]
+    title = "What would change it, solved again with that change"
+    blocks.append(Section(title, [Table((), changes, {0, 1})]))
     return Document("Fleet: which team gets which GPUs", blocks, answer.to_dict(), origin=origin)
 
 
@@ -140,48 +168,6 @@ def mend_words(mend: Mend) -> str:
     return f"{why}. What would help: {', or '.join(ways) or 'nothing that was tried'}."
 
 
-def _pool_table(plan: FleetPlan) -> Table:
-    rows = [
-        (
-            use.pool.pool_id,
-            f"{use.nodes_used} of {use.pool.nodes}",
-            f"{use.devices_used} of {use.pool.nodes * use.pool.devices_per_node}",
-            f"{use.usd_per_hour:.2f}",
-            f"{use.idle_usd_per_hour:.2f}",
-        )
-        for use in plan.pools
-    ]
-    return Table(_POOL_HEADER, rows)
-
-
-def _team_table(plan: FleetPlan) -> Table:
-    rows = [
-        (served.demand.team, 1, served.replicas * served.n_gpus, served.usd_per_hour)
-        for served in plan.served
-    ]
-    rows += [(demand.team, 0, 0, 0.0) for demand in plan.unserved]
-    demands = pd.DataFrame(rows, columns=["team", "served", "devices", "usd"])
-
-    teams = demands.groupby("team", sort=False).agg("sum")
-    teams = teams.assign(n=demands["team"].value_counts())
-    lines = [
-        (str(team.Index), f"{team.served} of {team.n}", f"{team.devices}", f"{team.usd:.2f}")
-        for team in teams.itertuples()
-    ]
-    return Table(_TEAM_HEADER, lines)
-
-
-def _change_table(answer: FleetAnswer) -> Table:
-    rows = [
-        (f"one node more of {worth.pool_id}", _worth_words(worth)) for worth in answer.further_nodes
-    ]
-    rows += [
-        (f"limits of {worth.demand_id} {worth.factor:g} times as high", _worth_words(worth))
-        for worth in answer.looser_limits
-    ]
-    return Table((), rows, {0, 1})
-
-
 def _worth_words(worth: ChangeWorth) -> str:
     saved = worth.usd_per_hour_saved
     if worth.serves:
@@ -238,16 +224,7 @@ def plan_files(
     )
     answer = answer_sheets(question)
 
-    files = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
-    origin = provenance(files | {trace.stem: trace for trace in traces}, seed=seed)
-    document = fleet_document(answer, origin)
-    data = {**document.data, "text": as_text(document), "provenance": origin}
-    write_results(outputs, _rows(answer, source), _SCHEMA, replace(document, data=data))
-
-
-def _rows(answer: FleetAnswer, source: str) -> list[dict[str, Any]]:
-    """Return the rows of table `fleet`: fields of a demand and of what serves it. A field without a
-    column is left out, a column without a field is null."""
+    # Fields of a demand and of what serves it; a field without a column is left out.
     plan = answer.plan
     rows = [
         {"source": source, "status": "served", "nodes": nodes_words(plan, served.demand.demand_id)}
@@ -261,4 +238,9 @@ def _rows(answer: FleetAnswer, source: str) -> list[dict[str, Any]]:
         | asdict(demand)
         for demand in plan.unserved
     ]
-    return rows
+
+    files = {name: inputs[name] for name in ("point", "feasibility", "demands", "supply")}
+    origin = provenance(files | {trace.stem: trace for trace in traces}, seed=seed)
+    document = fleet_document(answer, origin)
+    data = {**document.data, "text": as_text(document), "provenance": origin}
+    write_results(outputs, rows, _SCHEMA, replace(document, data=data))

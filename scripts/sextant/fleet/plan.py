@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from itertools import takewhile
-from math import floor, inf
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -25,7 +25,6 @@ from sextant.decide.fleet_program import Choice, Program, Solution
 from sextant.fleet.answer import ChangeWorth, FleetAnswer, LimitWorth, Mend, NodeWorth
 
 RISK = 0.1
-GAP = 1e-6  # Share of the cost by which a plan may be above the least one.
 TIME_LIMIT_S = 120.0
 _CHANGE_TIME_SHARE = 0.1  # Share of the time limit for each change.
 _MOST_CHANGES = 10  # The most demands for which looser limits, or more nodes, are tried.
@@ -52,7 +51,7 @@ def plan_fleet(
     demand misses its limits. Each program returns its best plan within `time_limit_s`.
     """
     program = make_program(demands, pools, options, risk)
-    solution, most_served = _solve(program, time_limit_s)
+    solution, most_served = program.serve_most(time_limit_s)
 
     placements = fleet_program.replicas_on_nodes(program, solution)
     n_gpus = {choice.option.gpu_profile_id: choice.option.n_gpus for choice in solution.chosen}
@@ -108,34 +107,6 @@ def make_program(
     return Program(demands, merged_pools, choices, members)
 
 
-def _solve(program: Program, time_limit_s: float) -> tuple[Solution, int]:
-    """Return the cheapest solution that serves the most by priority, and a bound on how many
-    demands any solution serves. After the time limit the solution may not be the cheapest."""
-    cost = program.usd_per_hour
-    solve = partial(program.solve, time_limit_s=time_limit_s)
-
-    with suppress(TimeoutError):
-        everyone = range(len(program.demands))
-        if (solution := solve(cost, must=everyone, gap=GAP)) is not None:
-            return solution, len(program.demands)
-
-    best = Solution([], {}, 0.0, 0.0)
-    most_served = 0
-    at_least: dict[int, int] = {}  # demands to serve, by priority
-    for priority in sorted({demand.priority for demand in program.demands}):
-        at_most = sum(demand.priority == priority for demand in program.demands)
-        with suppress(TimeoutError):
-            if solution := solve(program.number_served(priority), at_least=at_least):
-                best = replace(solution, bound=0.0)
-                at_most = floor(-solution.bound + 1e-6)
-                at_least[priority] = round(-solution.value)
-        most_served += at_most
-
-    with suppress(TimeoutError):
-        best = solve(cost, at_least=at_least, gap=GAP) or best
-    return best, most_served
-
-
 def _served_demands(
     demands: Sequence[FleetDemand],
     pools: Sequence[GPUPool],
@@ -188,20 +159,25 @@ def answer_fleet(
         ends_at_s=time.monotonic() + time_limit_s,
     )
     # The order counts where time runs out.
-    looser_limits = _looser_limits(changed, plan, looser)
-    further_nodes = _further_nodes(changed, plan)
-    mends = _mends(changed, plan, looser)
-    conflict = _conflict(changed) if plan.unserved else ()
+    looser_limits = changed.looser_limits(plan, looser)
+    further_nodes = changed.further_nodes(plan)
+    by_priority = sorted(plan.unserved, key=lambda demand: demand.priority)
+    mends = [
+        changed.mend(plan, demand, looser)
+        for demand in changed.in_time(by_priority[:_MOST_CHANGES])
+    ]
+    conflict = changed.conflict() if plan.unserved else []
 
+    crowded = [f"{served.demand.demand_id}: {_ONE_NODE}" for served in plan.crowded()]
     out_of_time = [] if changed.is_in_time() else [_OUT_OF_TIME]
     return FleetAnswer(
         plan=plan,
         risk=risk,
-        further_nodes=further_nodes,
-        looser_limits=looser_limits,
-        mends=mends,
-        conflict=conflict,
-        warnings=(*warnings, *_node_warnings(plan), *out_of_time),
+        further_nodes=tuple(further_nodes),
+        looser_limits=tuple(looser_limits),
+        mends=tuple(mends),
+        conflict=tuple(conflict),
+        warnings=(*warnings, *crowded, *out_of_time),
     )
 
 
@@ -217,12 +193,15 @@ class _FleetProblem:
     ends_at_s: float = inf  #: When nothing more is tried, on the monotonic clock.
 
     def is_in_time(self) -> bool:
+        """Whether there is time to try more."""
         return time.monotonic() < self.ends_at_s
 
     def in_time(self, items: Iterable[_T]) -> Iterator[_T]:
+        """Yield items until the time is over."""
         return takewhile(lambda _: self.is_in_time(), items)
 
     def plan(self) -> FleetPlan:
+        """Return the plan; see `plan_fleet`."""
         return plan_fleet(
             self.demands,
             self.pools,
@@ -231,43 +210,98 @@ class _FleetProblem:
             time_limit_s=self.time_limit_s,
         )
 
+    @cached_property
     def program(self) -> Program:
+        """The program; see `make_program`."""
         return make_program(self.demands, self.pools, self.options, self.risk)
 
     def with_options(self, demand_id: str, options: Sequence[FleetOption]) -> "_FleetProblem":
+        """Return the fleet with other options of one demand."""
         others = [option for option in self.options if option.demand_id != demand_id]
         return replace(self, options=[*others, *options])
 
-    def with_further_node(self, pool_id: str) -> "_FleetProblem":
-        pools = [
-            replace(pool, nodes=pool.nodes + 1) if pool.pool_id == pool_id else pool
-            for pool in self.pools
-        ]
-        return replace(self, pools=pools)
+    def can_serve(self, must: Collection[int]) -> bool | None:
+        """Return whether the demands of these indices can all be served; None: not decided in
+        time."""
+        try:
+            return self.program.solve(must=must, time_limit_s=self.time_limit_s) is not None
+        except TimeoutError:
+            return None
 
+    def looser_limits(self, plan: FleetPlan, looser: Looser) -> list[LimitWorth]:
+        """Return what the smallest factor on the limits is worth, for the most expensive demands of
+        a plan."""
+        by_cost = sorted(plan.served, key=lambda served: -served.usd_per_hour)
+        worths = []
+        for served in self.in_time(by_cost[: _MOST_CHANGES if looser else 0]):
+            demand_id = served.demand.demand_id
+            factor, options = next(iter(looser[demand_id].items()))
+            worth = _compare(plan, self.with_options(demand_id, options).plan())
+            worths.append(LimitWorth(**vars(worth), demand_id=demand_id, factor=factor))
+        return worths
 
-def _looser_limits(
-    problem: _FleetProblem, plan: FleetPlan, looser: Looser
-) -> tuple[LimitWorth, ...]:
-    """Return what the smallest factor on the limits is worth, for the most expensive demands."""
-    by_cost = sorted(plan.served, key=lambda served: -served.usd_per_hour)
-    worths = []
-    for served in problem.in_time(by_cost[: _MOST_CHANGES if looser else 0]):
-        demand_id = served.demand.demand_id
-        factor, options = next(iter(looser[demand_id].items()))
-        worth = _compare(plan, problem.with_options(demand_id, options).plan())
-        worths.append(LimitWorth(**vars(worth), demand_id=demand_id, factor=factor))
-    return tuple(worths)
+    def further_nodes(self, plan: FleetPlan) -> list[NodeWorth]:
+        """Return what one further node is worth to a plan, for one pool of each kind."""
+        merged_pools, _ = fleet_program.merge_pools(self.pools)
+        worths = []
+        for grown in self.in_time(merged_pools):
+            pools = [
+                replace(pool, nodes=pool.nodes + 1) if pool.pool_id == grown.pool_id else pool
+                for pool in self.pools
+            ]
+            worth = _compare(plan, replace(self, pools=pools).plan())
+            worths.append(NodeWorth(**vars(worth), pool_id=grown.pool_id))
+        return worths
 
+    def mend(self, plan: FleetPlan, demand: FleetDemand, looser: Looser) -> Mend:
+        """Return what would let a demand be served besides the demands that a plan serves."""
+        demand_id = demand.demand_id
+        wanted = {demand_id, *(served.demand.demand_id for served in plan.served)}
+        must = [index for index, other in enumerate(self.demands) if other.demand_id in wanted]
+        has_option = any(choice.option.demand_id == demand_id for choice in self.program.choices)
 
-def _further_nodes(problem: _FleetProblem, plan: FleetPlan) -> tuple[NodeWorth, ...]:
-    """Return what one further node is worth, for one of each kind of pool."""
-    merged_pools, _ = fleet_program.merge_pools(problem.pools)
-    worths = []
-    for pool in problem.in_time(merged_pools):
-        worth = _compare(plan, problem.with_further_node(pool.pool_id).plan())
-        worths.append(NodeWorth(**vars(worth), pool_id=pool.pool_id))
-    return tuple(worths)
+        more_nodes: dict[str, int] = {}
+        for index, pool in self.in_time(enumerate(self.program.pools if has_option else ())):
+            with suppress(TimeoutError):
+                solution = self.program.solve(
+                    self.program.further_nodes_objective(index),
+                    must=must,
+                    growing=index,
+                    time_limit_s=self.time_limit_s,
+                )
+                if solution:
+                    more_nodes[pool.pool_id] = round(solution.value)
+
+        enough_factors = (
+            factor
+            for factor, options in looser.get(demand_id, {}).items()
+            if self.with_options(demand_id, options).can_serve(must)
+        )
+        return Mend(
+            demand_id=demand_id,
+            reason="no_room" if has_option else "no_option",
+            more_nodes=more_nodes,
+            limit_factor=next(enough_factors, None),
+        )
+
+    def conflict(self) -> list[str]:
+        """Return demands that cannot all be served, though without any one of them the others can.
+
+        A deletion filter: each demand in turn, the lowest priority first, is left out if the others
+        still cannot all be served. A demand stays where the time limit leaves it open. If the time
+        of all changes has passed, the result is empty.
+        """
+        order = sorted(range(len(self.demands)), key=lambda i: -self.demands[i].priority)
+
+        kept = order
+        for index in self.in_time(order):
+            others = [other for other in kept if other != index]
+            if self.can_serve(others) is False:
+                kept = others
+
+        if not self.is_in_time():
+            return []
+        return [self.demands[index].demand_id for index in sorted(kept)]
 
 
 def _compare(plan: FleetPlan, other: FleetPlan) -> ChangeWorth:
@@ -278,8 +312,8 @@ def _compare(plan: FleetPlan, other: FleetPlan) -> ChangeWorth:
 
     demands = [*plan.unserved, *(served.demand for served in plan.served)]
     priorities = sorted({demand.priority for demand in demands})
-    before = _number_served(plan, priorities)
-    after = _number_served(other, priorities)
+    before = [plan.n_served(priority) for priority in priorities]
+    after = [other.n_served(priority) for priority in priorities]
     if after < before or (after == before and saved < 0):
         return ChangeWorth(0, 0.0, at_most, (), ())
 
@@ -292,97 +326,3 @@ def _compare(plan: FleetPlan, other: FleetPlan) -> ChangeWorth:
     serves = tuple(sorted(ids_after - ids_before))
     drops = tuple(sorted(ids_before - ids_after))
     return ChangeWorth(n_more, saved, at_most, serves, drops)
-
-
-def _number_served(plan: FleetPlan, priorities: Sequence[int]) -> list[int]:
-    """Return how many demands of each priority are served."""
-    return [
-        sum(served.demand.priority == priority for served in plan.served) for priority in priorities
-    ]
-
-
-def _mends(problem: _FleetProblem, plan: FleetPlan, looser: Looser) -> tuple[Mend, ...]:
-    """Return what would help the unserved demands, the first priority first."""
-    by_priority = sorted(plan.unserved, key=lambda demand: demand.priority)
-    return tuple(
-        _mend(problem, plan, demand, looser)
-        for demand in problem.in_time(by_priority[:_MOST_CHANGES])
-    )
-
-
-def _mend(problem: _FleetProblem, plan: FleetPlan, demand: FleetDemand, looser: Looser) -> Mend:
-    """Return what would let a demand be served besides those that are."""
-    demand_id = demand.demand_id
-    program = problem.program()
-    wanted = {demand_id, *(served.demand.demand_id for served in plan.served)}
-    must = [index for index, other in enumerate(problem.demands) if other.demand_id in wanted]
-    is_possible = any(choice.option.demand_id == demand_id for choice in program.choices)
-
-    more_nodes: dict[str, int] = {}
-    growable_pools = program.pools if is_possible else ()
-    for index, pool in problem.in_time(enumerate(growable_pools)):
-        with suppress(TimeoutError):
-            grown = program.solve(
-                program.further_nodes(index),
-                must=must,
-                growing=index,
-                time_limit_s=problem.time_limit_s,
-            )
-            if grown:
-                more_nodes[pool.pool_id] = round(grown.value)
-
-    limit_factor = next(
-        (
-            factor
-            for factor, options in looser.get(demand_id, {}).items()
-            if _are_servable(
-                problem.with_options(demand_id, options).program(), must, problem.time_limit_s
-            )
-        ),
-        None,
-    )
-    return Mend(demand_id, "no_room" if is_possible else "no_option", more_nodes, limit_factor)
-
-
-def _conflict(problem: _FleetProblem) -> tuple[str, ...]:
-    """Return demands that cannot all be served, though without any one of them the others can.
-
-    A deletion filter: each demand in turn, the lowest priority first, is left out if the others
-    still cannot all be served. A demand stays where the time limit leaves it open. If the time of
-    all changes has passed, the result is empty.
-    """
-    program = problem.program()
-    order = sorted(range(len(problem.demands)), key=lambda i: -problem.demands[i].priority)
-
-    kept = [*order]
-    for index in problem.in_time(order):
-        others = [other for other in kept if other != index]
-        if _are_servable(program, others, problem.time_limit_s) is False:
-            kept = others
-
-    if not problem.is_in_time():
-        return ()
-    return tuple(problem.demands[index].demand_id for index in sorted(kept))
-
-
-def _are_servable(program: Program, must: Collection[int], time_limit_s: float) -> bool | None:
-    """Return whether these demands can all be served; None: not decided in time."""
-    try:
-        return program.solve(must=must, time_limit_s=time_limit_s) is not None
-    except TimeoutError:
-        return None
-
-
-def _node_warnings(plan: FleetPlan) -> list[str]:
-    """Return a warning for each demand that wants several replicas and has them on one node."""
-    warnings = []
-    for served in plan.served:
-        demand_id = served.demand.demand_id
-        nodes = {
-            (placement.pool_id, placement.node)
-            for placement in plan.placements
-            if placement.demand_id == demand_id
-        }
-        if served.demand.least_replicas > 1 and len(nodes) == 1:
-            warnings.append(f"{demand_id}: {_ONE_NODE}")
-    return warnings
