@@ -71,9 +71,21 @@ def answer_sheets(question: FleetQuestion) -> FleetAnswer:
     pools, gpus = read_supply(question.supply, question.gpus)
     sheet_demands = read_demands(question.demands, question.traces)
 
-    base = question.base(sheet_demands[0].demand.slo)
+    # The measurements for all demands are those that the question of the first demand finds.
+    first = sheet_demands[0]
+    base = question.base(first.demand.slo)
     profiles = candidate_profiles(pools, gpus)
-    fleet_options = _find_options(sheet_demands, profiles, base, question.demands)
+    first_question = replace(first.question(base), gpu_profile_ids=tuple(profiles))
+    if any(sheet_demand.requests is None for sheet_demand in sheet_demands):
+        first_question = replace(first_question, requests=None)
+    try:
+        source = find_source(first_question)
+    except InputError as error:
+        if error.field != "--llm":
+            raise
+        raise error.at(file=question.demands, row=first.line, field="llm_id") from None
+
+    fleet_options = _find_options(sheet_demands, profiles, source, base, question.demands)
 
     return answer_fleet(
         [sheet_demand.demand for sheet_demand in sheet_demands],
@@ -94,6 +106,8 @@ class _FleetOptions:
     looser: dict[str, dict[float, list[FleetOption]]] = field(default_factory=dict)
     """By demand and factor: options with limits that are looser by the factor."""
     demands_by_note: dict[str, list[str]] = field(default_factory=dict)
+    fits: dict[tuple[Any, ...], Fitted] = field(default_factory=dict)
+    """Fitted models by what a fit depends on: limits at the same percentiles share a fit."""
 
     def note(self, demand_id: str, notes: Sequence[str]) -> None:
         """Add notes about a demand; demands with the same note share a warning."""
@@ -106,20 +120,37 @@ class _FleetOptions:
             f"{', '.join(demand_ids)}: {note}" for note, demand_ids in self.demands_by_note.items()
         ]
 
+    def add(self, demand: FleetDemand, case: Case) -> None:
+        """Add the options of a demand, with its own limits and with looser ones."""
+        slo = demand.slo
+        profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
+        model = make_predictor(case.question, profiles)
+        key = tuple(getattr(slo, name) for name in model.depends_on)
+        if key not in self.fits:
+            self.fits[key] = fit_predictor(model, case, slo)
+        forecast = self.fits[key].forecast(case, slo)
+
+        slos = [slo, *(slo.scaled(limits=factor) for factor in LOOSER)]
+        options, *looser = (
+            options_of_draws(demand, forecast.draws_for(limits), case.gpu_profiles, limits)
+            for limits in slos
+        )
+        self.options += options
+        self.looser[demand.demand_id] = dict(zip(LOOSER, looser, strict=True))
+
 
 def _find_options(
     sheet_demands: Sequence[SheetDemand],
     profiles: Mapping[str, GPUProfile],
+    source: Source,
     base: Question,
     sheet: Path,
 ) -> _FleetOptions:
     """Return the options of all demands. A demand that fits nowhere has none, and a warning.
 
     `base` has the measurements to use, the predictor and the seed. Raises InputError: an LLM has no
-    facts, or the measurements cannot answer.
+    facts, or the measurements cannot answer; the error names the row of `sheet`.
     """
-    source = _find_source(sheet_demands, profiles, base, sheet)
-
     prepared = []  # All demands are checked before the first fit.
     for sheet_demand in sheet_demands:
         try:
@@ -127,7 +158,6 @@ def _find_options(
         except InputError as error:
             raise error.at(file=sheet, row=sheet_demand.line) from None
 
-    fits: dict[tuple[Any, ...], Fitted] = {}  # Limits at the same percentiles share a fit.
     fleet_options = _FleetOptions()
     progress = Progress("demand", len(sheet_demands))
     for sheet_demand, (question, notes) in zip(sheet_demands, prepared, strict=True):
@@ -145,32 +175,10 @@ def _find_options(
 
         warning = outside_warning(case.outside_clauses(), source)
         fleet_options.note(demand.demand_id, warning)
-        options, *looser = _options_by_limits(demand, case, fits)
-        fleet_options.options += options
-        fleet_options.looser[demand.demand_id] = dict(zip(LOOSER, looser, strict=True))
+        fleet_options.add(demand, case)
     progress.note("sharing out the devices")
     progress.close()
     return fleet_options
-
-
-def _find_source(
-    sheet_demands: Sequence[SheetDemand],
-    profiles: Mapping[str, GPUProfile],
-    base: Question,
-    sheet: Path,
-) -> Source:
-    """Return the measurements for all demands, as the first demand's question finds them. Raises
-    InputError: none of them can answer."""
-    first = sheet_demands[0]
-    question = replace(first.question(base), gpu_profile_ids=tuple(profiles))
-    if any(sheet_demand.requests is None for sheet_demand in sheet_demands):
-        question = replace(question, requests=None)
-    try:
-        return find_source(question)
-    except InputError as error:
-        if error.field != "--llm":
-            raise
-        raise error.at(file=sheet, row=first.line, field="llm_id") from None
 
 
 def _prepare(
@@ -190,26 +198,6 @@ def _prepare(
     question, notes = as_measured(question, characterization, has_options=False)
     find_llm(question, characterization)  # Its facts are complete.
     return question, [*notes, *estimates(characterization.points, demand.slo)]
-
-
-def _options_by_limits(
-    demand: FleetDemand, case: Case, fits: dict[tuple[Any, ...], Fitted]
-) -> list[list[FleetOption]]:
-    """Return a demand's options with its own limits, then with limits looser by each of `LOOSER`.
-    `fits` keeps the fitted models of earlier demands, by what a fit depends on."""
-    slo = demand.slo
-    profiles = {**case.source.characterization.profiles, **case.gpu_profiles}
-    model = make_predictor(case.question, profiles)
-    key = tuple(getattr(slo, name) for name in model.depends_on)
-    if key not in fits:
-        fits[key] = fit_predictor(model, case, slo)
-    forecast = fits[key].forecast(case, slo)
-
-    slos = [slo, *(slo.scaled(limits=factor) for factor in LOOSER)]
-    return [
-        options_of_draws(demand, forecast.draws_for(limits), case.gpu_profiles, limits)
-        for limits in slos
-    ]
 
 
 def options_of_draws(

@@ -4,31 +4,22 @@ A trace counts by the mean rate of its busiest hour: bursts within that hour are
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Self
 
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
-from sextant.base.sheets import Row, file_name, load_sheet
+from sextant.base.sheets import file_name, load_sheet
 from sextant.decide.fleet import FleetDemand, GPUPool
 from sextant.experiment.sheets import DemandRow, SupplyRow
 from sextant.facts.gpu import GPU, GPUS, GPUProfile, is_slice, load_gpu, mig_slice
 from sextant.facts.llm import name_of
-from sextant.facts.slo import SLO
+from sextant.facts.slo import SLO, Limits
 from sextant.points.frame import LENGTHS
 from sextant.workload.lengths import Length, RequestLengths, parse_lengths
 from sextant.workload.profiles import HOUR_S, traffic_series
 
-_OPTIONAL = ("priority", "least_replicas")
-_NOT_OF_SLO = {
-    *("demand_id", "team", "llm_id", "hf_config", "trace_id"),
-    *_OPTIONAL,
-    *LENGTHS,
-}
-_POOL_COLUMNS = (
-    *("pool_id", "nodes", "devices_per_node", "usd_per_hour"),
-    *("price_source", "price_as_of"),
-)
 _LEAST_HOURS = 24  # A trace with fewer whole hours may lack the busiest hour of a day.
 _TRACE_NOTE = "its busiest hour has its mean rate; `sextant capacity` simulates bursts within it."
 _RATE_NOTE = (
@@ -48,6 +39,53 @@ class SheetDemand:
     line: int  #: Of the sheet.
     notes: tuple[str, ...]
 
+    @classmethod
+    def of_row(cls, row: DemandRow, line: int, traces: Path) -> Self:
+        """Return the demand of a row; its trace is `<trace_id>.parquet` in the folder `traces`.
+        Raises InputError: the row contradicts itself, or its trace cannot be read."""
+        hf_config = Path(row.hf_config) if row.hf_config is not None else None
+        llm_id = row.llm_id if hf_config is None else name_of(hf_config)
+        if llm_id is None or (hf_config is not None and row.llm_id is not None):
+            fix = "give the one or the other"
+            raise InputError("one LLM is needed", field="llm_id, hf_config", fix=fix)
+
+        requests = None
+        if (row.input_tokens is None) != (row.output_tokens is None):
+            fix = "give both, or neither"
+            raise InputError("one length alone is given", field=", ".join(LENGTHS), fix=fix)
+        if row.input_tokens is not None and row.output_tokens is not None:
+            requests = RequestLengths(
+                Length(row.input_tokens, row.input_tokens),
+                Length(row.output_tokens, row.output_tokens),
+            )
+
+        rate_rps = row.request_rate_rps
+        notes: list[str] = []
+        if row.trace_id is not None:
+            trace = traces / f"{file_name(row.trace_id)}.parquet"
+            if not trace.is_file():
+                fix = f"ingest it to {trace} (`sextant ingest`), or name its folder (--traces)"
+                raise InputError(f"{trace} does not exist", field="trace_id", fix=fix)
+            requests = requests or parse_lengths(None, None, str(trace))
+            if row.users is None and rate_rps is None:
+                rate_rps, notes = _busiest_hour(trace)
+
+        limits = {field.name: getattr(row, field.name) for field in fields(Limits)}
+        limits |= {"request_rate_rps": rate_rps} | dict.fromkeys(LENGTHS)
+        slo = SLO(row.demand_id, **limits)
+        if slo.request_rate_rps is not None:
+            notes.append(_RATE_NOTE if row.trace_id is None else _TRACE_NOTE)
+
+        demand = FleetDemand(
+            demand_id=row.demand_id,
+            team=row.team,
+            llm_id=llm_id,
+            slo=slo,
+            priority=row.priority or 1,
+            least_replicas=row.least_replicas or 1,
+        )
+        return cls(demand, hf_config, requests, line, tuple(notes))
+
     def question(self, base: Question) -> Question:
         """Return the question of the demand; `base` has the measurements to use and the seed."""
         return replace(
@@ -64,32 +102,37 @@ def read_supply(path: Path, folder: Path = GPUS) -> tuple[list[GPUPool], dict[st
     Raises InputError: a row is wrong, a GPU has no facts, or the sheet has no node."""
     pools = []
     gpus: dict[str, GPU] = {}
-    for row in load_sheet(path, SupplyRow, "pool_id"):
-        gpu = _gpu_of(row, folder)
+    for cells in load_sheet(path, SupplyRow, "pool_id"):
+        row = SupplyRow(**cells)
+        try:
+            gpu = load_gpu(folder, row.gpu_id)
+        except InputError as error:
+            gpu_ids = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
+            fix = f"use one of {gpu_ids}, or write its facts into {folder}"
+            raise cells.error(error.problem, "gpu_id", fix) from None
+        if row.mig_profile is not None:
+            try:
+                gpu = mig_slice(gpu, row.mig_profile)
+            except InputError as error:
+                raise error.at(file=path, row=cells.line) from None
+
         gpus[gpu.gpu_id] = gpu
-        columns = {name: row[name] for name in _POOL_COLUMNS if name in row}
-        pools.append(GPUPool(gpu_id=gpu.gpu_id, is_owned=row["kind"] == "owned", **columns))
+        pools.append(
+            GPUPool(
+                pool_id=row.pool_id,
+                gpu_id=gpu.gpu_id,
+                nodes=row.nodes,
+                devices_per_node=row.devices_per_node,
+                usd_per_hour=row.usd_per_hour,
+                is_owned=row.kind == "owned",
+                price_source=row.price_source,
+                price_as_of=row.price_as_of,
+            )
+        )
 
     if not sum(pool.nodes for pool in pools):
         raise InputError("there is no node", file=path, field="nodes", fix="give at least one")
     return pools, gpus
-
-
-def _gpu_of(row: Row, folder: Path) -> GPU:
-    """Return the facts of the devices of a pool. Raises InputError: unknown GPU or MIG profile."""
-    try:
-        gpu = load_gpu(folder, row["gpu_id"])
-    except InputError as error:
-        gpu_ids = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
-        fix = f"use one of {gpu_ids}, or write its facts into {folder}"
-        raise row.error(error.problem, "gpu_id", fix) from None
-
-    if "mig_profile" not in row:
-        return gpu
-    try:
-        return mig_slice(gpu, row["mig_profile"])
-    except InputError as error:
-        raise error.at(file=row.file, row=row.line) from None
 
 
 def candidate_profiles(pools: Sequence[GPUPool], gpus: Mapping[str, GPU]) -> dict[str, GPUProfile]:
@@ -110,57 +153,14 @@ def candidate_profiles(pools: Sequence[GPUPool], gpus: Mapping[str, GPU]) -> dic
 
 
 def read_demands(path: Path, traces: Path) -> list[SheetDemand]:
-    """Return the rows of the sheet; a row's trace is `<trace_id>.parquet` in the folder `traces`.
-    Raises InputError: a row is wrong or contradicts itself, or a trace cannot be read."""
+    """Return the rows of the sheet (`SheetDemand.of_row`). Raises InputError: a row is wrong."""
     demands = []
-    for row in load_sheet(path, DemandRow, "demand_id"):
+    for cells in load_sheet(path, DemandRow, "demand_id"):
         try:
-            demands.append(_demand_of(row, traces))
+            demands.append(SheetDemand.of_row(DemandRow(**cells), cells.line, traces))
         except InputError as error:
-            raise error.at(file=path, row=row.line) from None
+            raise error.at(file=path, row=cells.line) from None
     return demands
-
-
-def _demand_of(row: Row, traces: Path) -> SheetDemand:
-    """Return the demand of a row. Raises InputError: the row contradicts itself."""
-    if ("llm_id" in row) == ("hf_config" in row):
-        fix = "give the one or the other"
-        raise InputError("one LLM is needed", field="llm_id, hf_config", fix=fix)
-    hf_config = Path(row["hf_config"]) if "hf_config" in row else None
-    limits = {name: value for name, value in row.items() if name not in _NOT_OF_SLO}
-
-    requests = _lengths_of(row)
-    notes: list[str] = []
-    if "trace_id" in row:
-        trace = traces / f"{file_name(row['trace_id'])}.parquet"
-        if not trace.is_file():
-            fix = f"ingest it to {trace} (`sextant ingest`), or name its folder (--traces)"
-            raise InputError(f"{trace} does not exist", field="trace_id", fix=fix)
-        requests = requests or parse_lengths(None, None, str(trace))
-        if not {"users", "request_rate_rps"} & limits.keys():
-            limits["request_rate_rps"], notes = _busiest_hour(trace)
-
-    slo = SLO(row["demand_id"], **limits)
-    if slo.request_rate_rps is not None:
-        notes.append(_TRACE_NOTE if "trace_id" in row else _RATE_NOTE)
-
-    demand = FleetDemand(
-        demand_id=row["demand_id"],
-        team=row["team"],
-        llm_id=row["llm_id"] if hf_config is None else name_of(hf_config),
-        slo=slo,
-        **{name: row[name] for name in _OPTIONAL if name in row},
-    )
-    return SheetDemand(demand, hf_config, requests, row.line, tuple(notes))
-
-
-def _lengths_of(row: Row) -> RequestLengths | None:
-    """Return the lengths that a row states. Raises InputError where it states only one."""
-    lengths = [Length(float(row[name]), float(row[name])) for name in LENGTHS if name in row]
-    if len(lengths) == 1:
-        fix = "give both, or neither"
-        raise InputError("one length alone is given", field=", ".join(LENGTHS), fix=fix)
-    return RequestLengths(*lengths) if lengths else None
 
 
 def _busiest_hour(trace: Path) -> tuple[float, list[str]]:
