@@ -31,15 +31,13 @@ from sextant.ask.serving import (
 from sextant.ask.source import Source, find_source
 from sextant.base.errors import InputError
 from sextant.decide.sizing import ruled_out
-from sextant.facts.engine import DEFAULT_ENGINE
+from sextant.facts.engine import DEFAULT_ENGINE, Memory, memory_of
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import (
     LLM,
-    Memory,
     Speculating,
     config_file,
     kv_precision_of,
-    memory_of,
     served,
     shipped_config,
 )

@@ -21,7 +21,8 @@ from sextant.engine.protocol import RunningServer, ServerSpec
 from sextant.engine.registry import ENGINES
 from sextant.experiment.current import MEASURE_STALE_CELLS, is_workload_of
 from sextant.experiment.servers import EngineSettings, engine_settings, load_endpoints
-from sextant.facts.llm import LLM, load_llm, memory_of
+from sextant.facts.engine import memory_of
+from sextant.facts.llm import LLM, load_llm
 from sextant.points.cell_files import CHECKPOINT, damaged_files, read_run, write_receipt
 from sextant.points.verdict import Feasibility, assess_variant
 from sextant.workload.prompts import RandomTokens

@@ -12,8 +12,8 @@ from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
 from sextant.decide.simulated_sizing import summarise_windows
 from sextant.decide.windows import Judged, Target
+from sextant.facts.engine import Startup
 from sextant.facts.slo import SLO
-from sextant.facts.startup import Startup
 from sextant.workload.requests import RequestStream
 
 

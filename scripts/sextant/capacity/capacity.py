@@ -34,7 +34,7 @@ from sextant.decide.simulated_sizing import (
     simulated_server,
 )
 from sextant.decide.windows import Judged
-from sextant.facts.startup import Startup
+from sextant.facts.engine import Startup
 from sextant.pages.words import percent, plural
 from sextant.workload.requests import RequestStream
 

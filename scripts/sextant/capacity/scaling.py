@@ -22,7 +22,7 @@ from sextant.capacity.question import CapacityQuestion
 from sextant.capacity.schedule import find_schedule
 from sextant.decide.simulated_sizing import Sizing
 from sextant.decide.windows import WINDOW_S, Judged, ServingResults, are_good, judge_windows
-from sextant.facts.startup import Startup
+from sextant.facts.engine import Startup
 from sextant.pages.words import HOUR_S, MINUTE_S
 from sextant.simulate.scaling import Autoscaler, Reactive, Scaling, ScalingPolicy, Trigger
 from sextant.simulate.simulation import on_threads

@@ -11,8 +11,8 @@ from sextant.ask.laws import CaseLaws, ServerLaws, Settings, find_laws
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
 from sextant.base.files import jsonable
+from sextant.facts.engine import Startup, startup_of
 from sextant.facts.llm import LLM
-from sextant.facts.startup import Startup, startup_of
 from sextant.law.means import BatchLimits, MeanLoad, saturation_rps
 from sextant.pages.words import HOUR_S, MINUTE_S, duration_words, number
 from sextant.simulate.pools import ReplicaPool, simulate_apart, simulate_users_apart

@@ -4,8 +4,8 @@ In go configurations and data sheets (`config.json`; `gpus`, `engines` and `pric
 out come typed facts, or an InputError that names the field.
 
 Read `gpu` first: device types, GPU profiles (n devices of one type that serve one replica) and
-their prices. `engine` has what engines take of the memory and how they schedule. `llm` has the
-facts of an LLM and the memory of its server; `llm_config` reads a `config.json`, `llm_families` and
-`llm_hybrids` count its parameters. `speculation` adds what drafts tokens and how many are accepted,
-`startup` how long a replica takes to start. `slo` has limits of latencies and the load.
+their prices. `llm` has the facts of an LLM: `llm_config` reads a `config.json`, `llm_families` and
+`llm_hybrids` count its parameters, `speculation` adds what drafts tokens and how many are accepted.
+`engine` has what serving takes: memory, the engine's schedule, the time to start. `slo` has limits
+of latencies and the load.
 """

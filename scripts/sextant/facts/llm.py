@@ -1,18 +1,15 @@
-"""Facts of an LLM, computed from the shapes in its Hugging Face `config.json`; memory of a server.
+"""Facts of an LLM, computed from the shapes in its Hugging Face `config.json`.
 
 In: a `config.json`, or sizes that the user states. Out: an `LLM` (layers, heads, parameters, bytes
 of weights and KV cache) in the precision in which it is served, or an InputError that names the
 missing or unknown field. `llm_config` reads the file, `llm_families` and `llm_hybrids` count.
-
-`memory_of` is the one place that counts the memory that weights and engine take, and the memory
-that is left: feasibility, the batch weight, the law, simulations and answers use it.
 """
 
 import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -20,8 +17,7 @@ from sextant.base.errors import InputError
 from sextant.base.resources import resource
 from sextant.base.sheets import check_fields
 from sextant.facts import llm_families, llm_hybrids
-from sextant.facts.engine import DEFAULT_ENGINE, memory_sheet, scheduler_sheet
-from sextant.facts.gpu import GIB, Devices
+from sextant.facts.gpu import GIB
 from sextant.facts.llm_config import (
     DTYPE_BYTES,
     FP8,
@@ -368,89 +364,3 @@ def served(llm: LLM, precision: str | None = None, kv_precision: str | None = No
     if llm.n_experts and precision in ("nvfp4", "mxfp4"):
         parts = parts._replace(attention=0, mlp=0 if precision == "mxfp4" else parts.mlp)
     return replace(plain, **quantized(QUANTIZED[precision], parts))
-
-
-class Memory(NamedTuple):
-    """How the memory of all devices of a replica is used, in bytes."""
-
-    device_bytes: float
-    usable_bytes: float  # for weights and KV cache
-    weight_bytes: float
-    token_bytes: float  # KV cache of a token in the layers that keep all tokens
-    window_token_bytes: float
-    window_tokens: int  # tokens of a request that layers with a sliding window keep
-    state_bytes: float  # of a request, independent of its length
-
-    @property
-    def kv_bytes(self) -> float:
-        """Memory that the weights leave for the KV cache, at least 0."""
-        return max(0.0, self.usable_bytes - self.weight_bytes)
-
-    def request_bytes(self, tokens: float) -> float:
-        """Return the KV cache of a request with `tokens`, input and output."""
-        kept = self.window_token_bytes * min(tokens, self.window_tokens)
-        return self.token_bytes * tokens + kept + self.state_bytes
-
-    def kv_tokens(self, length: float) -> int:
-        """Return how many tokens of requests with `length` tokens each fit."""
-        if not (self.window_token_bytes or self.state_bytes):
-            return int(self.kv_bytes // self.token_bytes)
-        return int(self.kv_bytes * length / self.request_bytes(length))
-
-
-def memory_of(
-    llm: LLM,
-    devices: Devices,
-    utilization: float | None = None,
-    engine: str | None = None,
-    data_parallel: float = 1,
-) -> Memory:
-    """Return how a server uses the memory of its devices.
-
-    The devices share weights and KV heads; with fewer heads than devices each device has one head,
-    and each has MLA's latent vector. The server may use the share `utilization` of the memory, by
-    default the engine's, and takes some of it itself (`facts.engine`). Without an engine the result
-    is an upper bound. Each of `data_parallel` copies of attention has its own weights and requests.
-    """
-    n = devices.n_gpus
-    total = devices.memory_bytes
-
-    weights = llm.weight_bytes + (data_parallel - 1) * llm.attention_weight_bytes
-    draft = llm.draft if isinstance(llm, Speculating) else None
-    weights += draft.weight_bytes if draft else 0
-
-    name = engine or DEFAULT_ENGINE
-    sheet = memory_sheet(name)
-    plan = scheduler_sheet(name)
-    share = sheet.utilization if utilization is None else utilization
-    usable = total * share
-    if devices.kind == "cpu":
-        n = 1  # cores share one memory
-    elif engine is not None:
-        # The activations of the largest step on each GPU: of a layer, or of sampling. A layer holds
-        # two hidden states, and a part of gate, up and their product. In a mixture of experts it
-        # holds a further hidden state and such a part for each expert that a token uses.
-        used = llm.n_experts_per_token
-        widths = (2 + used) * llm.hidden_size + (used or 1) * 3 * llm.ffn_size / n
-        layer = plan.max_num_batched_tokens * widths * DTYPE_BYTES[llm.dtype]
-        sampling = plan.max_num_seqs * llm.vocab_size * sheet.sampler_bytes
-        overhead = sheet.framework_gib * GIB + max(layer, sampling) * sheet.has_activations
-        seen = total - n * devices.reserved_gib * GIB
-        left = seen - n * sheet.graphs_gib * GIB
-        if sheet.is_of_free:
-            usable = weights + share * max(left - n * overhead - weights, 0.0)
-        else:
-            usable = min(seen * share, left) - n * overhead
-
-    copies = n / min(n, data_parallel * (1 if llm.kv_latent_size else llm.n_kv_heads))
-    windowed = llm.sliding_kv_bytes_per_token
-    of_draft = draft.kv_bytes_per_token if draft else 0
-    return Memory(
-        device_bytes=total,
-        usable_bytes=max(usable, 0.0),
-        weight_bytes=weights,
-        token_bytes=max(llm.kv_bytes_per_token - windowed + of_draft, 0.0) * copies,
-        window_token_bytes=windowed * copies,
-        window_tokens=llm.sliding_window_tokens,
-        state_bytes=float(llm.state_bytes_per_request),
-    )

@@ -137,43 +137,36 @@ class SLO(Limits):
 
     def __post_init__(self) -> None:
         check_fields(SLO, self.facts(), "")  # a sheet names itself
-        if contradiction := self._contradiction():
-            raise contradiction
-
-    def _contradiction(self) -> InputError | None:
-        """Return an error if fields are missing or do not go together."""
         names = self.facts().keys()
         lengths = ", ".join(_LENGTHS)
 
         n_loads = len(names & set(_LOADS))
         if n_loads != 1:
             problem = f"{'two loads are' if n_loads else 'no load is'} given"
-            return InputError(problem, field=", ".join(_LOADS), fix="give one of them")
+            raise InputError(problem, field=", ".join(_LOADS), fix="give one of them")
 
         if self.users and (unsimulated := [n for n in ("goodput", "window_s") if n in names]):
             problem = "users have no arrivals to simulate"
             fix = "give trace_id or request_rate_rps in place of users, or leave it empty"
-            return InputError(problem, field=unsimulated[0], fix=fix)
+            raise InputError(problem, field=unsimulated[0], fix=fix)
 
         if not self.limits:
             fix = f"give one or more of {', '.join(f'{name}_ms' for name in METRICS)}"
-            return InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
+            raise InputError("no limit is given", field="nttft_ms, itl_ms", fix=fix)
 
         for name, limit in self.limits.items():
             if limit.percentile is None:
                 fix = f"give `percentile` for all limits, or `{name}_percentile`"
-                return InputError(f"{name}_ms has no percentile", field="percentile", fix=fix)
+                raise InputError(f"{name}_ms has no percentile", field="percentile", fix=fix)
 
         if (self.input_tokens is None) != (self.output_tokens is None):
             problem = "one length of the requests alone is given"
             fix = "give both, or neither: then they are those of the workload"
-            return InputError(problem, field=lengths, fix=fix)
+            raise InputError(problem, field=lengths, fix=fix)
 
         if self.lengths and self.trace_id is not None:
             problem = "a trace has requests of its own"
-            return InputError(problem, field=lengths, fix="leave them empty")
-
-        return None
+            raise InputError(problem, field=lengths, fix="leave them empty")
 
     def facts(self) -> dict[str, Any]:
         """Return the fields that are set."""

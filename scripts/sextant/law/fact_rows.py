@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.facts.engine import has_cuda_graphs, scheduler_sheet
+from sextant.facts.engine import Memory, has_cuda_graphs, memory_of, scheduler_sheet
 from sextant.facts.gpu import GPU, GPUProfile
-from sextant.facts.llm import LLM, Memory, Speculating, memory_of, precision_of, served
+from sextant.facts.llm import LLM, Speculating, precision_of, served
 from sextant.facts.llm_config import DTYPE_BYTES
 from sextant.points import frame
 from sextant.points.frame import IDENTIFIERS, LENGTHS, SERVING, WAIT, FactTables

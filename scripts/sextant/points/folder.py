@@ -16,8 +16,9 @@ from sextant.base import sheets
 from sextant.base.errors import InputError
 from sextant.base.resources import resource
 from sextant.experiment import sheets as row_types
+from sextant.facts.engine import memory_of
 from sextant.facts.gpu import GPUS, GPUProfile, gpu_path, load_gpu, profile_from_row
-from sextant.facts.llm import LLM, load_llm, memory_of, served
+from sextant.facts.llm import LLM, load_llm, served
 from sextant.pages.words import plural
 from sextant.points import frame
 from sextant.points.characterization import Characterization

@@ -9,8 +9,9 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from sextant.experiment.servers import Variant
+from sextant.facts.engine import memory_of
 from sextant.facts.gpu import GIB, Devices
-from sextant.facts.llm import LLM, memory_of
+from sextant.facts.llm import LLM
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)  # how a cell's files are read
 

@@ -35,9 +35,9 @@ from sextant.decide.simulated_sizing import (
 )
 from sextant.decide.sizing import fewest_replicas, largest_rate
 from sextant.decide.windows import ServingResults, Target, judge_windows
+from sextant.facts.engine import Startup
 from sextant.facts.gpu import GPU, GPUProfile
 from sextant.facts.slo import SLO, Limit
-from sextant.facts.startup import Startup
 from sextant.simulate.simulation import Scheduler, StepLaw, simulate, summarise
 from sextant.trace.trace_format import SCHEMA
 from sextant.workload import requests

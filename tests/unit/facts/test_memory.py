@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from sextant.base.sheets import load_sheet, read_yaml
 from sextant.experiment.sheets import CellRow, GpuProfileRow, LlmRow
+from sextant.facts.engine import memory_of
 from sextant.facts.gpu import GIB, Devices, load_gpu, profile_from_row, profile_of_id
-from sextant.facts.llm import LLM, load_llm, memory_of
+from sextant.facts.llm import LLM, load_llm
 from sextant.points.verdict import assess
 from support import ROOT
 

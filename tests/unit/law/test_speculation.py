@@ -9,8 +9,9 @@ import pytest
 from answers import recommended
 from sextant.ask.question import Question
 from sextant.base.errors import InputError
+from sextant.facts.engine import memory_of
 from sextant.facts.gpu import GPUS, GPUProfile, load_gpu, profile_of_id
-from sextant.facts.llm import load_llm, memory_of, served
+from sextant.facts.llm import load_llm, served
 from sextant.facts.slo import SLO
 from sextant.facts.speculation import METHODS, speculating
 from sextant.law.fact_rows import fact_rows, fill_undrafted
