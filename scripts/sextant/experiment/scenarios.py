@@ -159,7 +159,7 @@ class OpenLoop(Scenario):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(Scenario):
-    """Best effort: all requests at once, so many of them in flight."""
+    """Best effort: all requests at once; a level is the most of them in flight."""
 
     kind = "batch"
     _slow_share = 0.1  # how long a wave takes is not known beforehand

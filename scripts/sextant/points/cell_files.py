@@ -236,7 +236,7 @@ def write_receipt(path: Path, definition_sha256: str) -> None:
 
 
 def changed_cells(receipts: Iterable[Path]) -> list[str]:
-    """Return the folders of cells of which a file is missing, or newer than the receipt, sorted.
+    """Return the sorted folders of cells with a file that is missing or newer than the receipt.
 
     A parameter of the rules that read cells, so that Snakemake runs them when somebody changed a
     file. While a receipt is missing, its cell is about to be measured and does not count.

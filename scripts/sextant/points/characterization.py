@@ -130,7 +130,7 @@ def _agreed(facts: Mapping[str, Mapping[str, _T]]) -> dict[str, _T]:
     return {name: value for name, (_, value) in sorted(first.items())}
 
 
-def characterization_summary(characterization: Characterization, place: str) -> dict[str, Any]:
+def characterization_summary(characterization: Characterization, location: str) -> dict[str, Any]:
     """Return what `--json` and `as_text` say; ranges are `[least, most]`, None: unknown."""
     points = characterization.points
     profiles = characterization.profiles
@@ -143,7 +143,7 @@ def characterization_summary(characterization: Characterization, place: str) -> 
     }
     return {
         "source": characterization.source,
-        "place": place,
+        "place": location,
         "licences": [description.licence for description in characterization.descriptions],
         "n_points": len(points),
         **{key: sorted(points[name].dropna().unique()) for key, name in named.items()},

@@ -58,7 +58,7 @@ LATENCIES = (
     Metric("tpot_ms", "TPOT", f"({_E2E_SQL} - {_TTFT_SQL}) / nullif(output_tokens - 1, 0)"),
     Metric("e2e_ms", "E2E", _E2E_SQL),
 )
-_MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")  # latencies of which the mean is computed, too
+_MEANS = ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")  # latencies that have a mean, too
 REQUEST_COLUMNS = (
     *("level", "first_token_s", "last_token_s", "token_offsets_ms"),
     *("input_tokens", "output_tokens", "status"),

@@ -19,7 +19,7 @@ MIN_GAPS = 2
 OFF_GRID = 0.05  # steps that a gap may be off a whole number of them
 COARSE_S = 0.01  # least step of a clock whose stamps are spread: engines' steps are about as long
 MIN_EQUAL = 10  # least gaps of zero that show a coarse clock: fewer may have come together
-_SHORT = 10  # most steps of gaps of which a step's length is averaged
+_SHORT = 10  # gaps of up to 10 steps: a step's length is averaged over them
 _MOST_TESTED = 1 << 20
 ALL_AT_ONCE = "all requests arrive at the same time"
 ALL_EQUAL = "all gaps are equal: the likelihood grows with alpha without end"
@@ -85,7 +85,7 @@ def fit_arrivals(arrival_s: np.ndarray) -> ArrivalModel:
         counted = []
         for part in np.array_split(gaps, -(-n_gaps // _MOST_TESTED)):  # to need less memory
             steps = np.rint(part / step)
-            # Gaps of so many steps count as exact: they are rounded to 12 bits, to be fewer.
+            # Gaps of `FAR` steps or more count as exact. Rounded to 12 bits, fewer differ.
             mantissa, exponent = np.frexp(steps)
             rounded = np.ldexp(np.rint(np.ldexp(mantissa, 12)), exponent - 12)
             steps = np.where(steps < gamma.FAR, steps, rounded)
@@ -351,7 +351,7 @@ class _Judge:
     def fit(self, process: Arrivals, samples: list[Measures] | None = None) -> ArrivalFit:
         """Return how a process compares with the trace.
 
-        A process whose first samples are all far off is judged by these alone.
+        If the first samples of a process are all far off, no more are drawn.
         """
         if samples is None:
             n_first = -(-self._n // 7)

@@ -1,9 +1,10 @@
 """Gamma distributions by maximum likelihood, for one sample or for many at once.
 
 `fit_gamma` is for exact gaps, `fit_steps` for gaps that a coarse clock shows as whole steps: it
-cuts each time to the last step. A gap of x steps whose first request lies anywhere within its step
-is shown as d steps with probability 1 - |x - d| if that is positive. With f the density of a Gamma
-distribution (shape α, scale β in steps), P(d) = ∫ (1 - |x - d|) f(x) dx from d - 1 to d + 1.
+cuts each time to the last step. A gap of x steps is then shown as d steps with the probability
+1 - |x - d|, or never if |x - d| is above 1: its first request may lie anywhere within a step. Let f
+be the density of a Gamma distribution (shape α, scale β in steps). A gap is shown as d steps with
+the probability P(d) = ∫ (1 - |x - d|) f(x) dx from d - 1 to d + 1.
 """
 
 import itertools
@@ -15,7 +16,7 @@ import scipy
 
 Z_95 = 1.959963984540054  # the 97.5% quantile of the standard normal distribution
 MIN_SPREAD = 1e-12  # least ln(mean) - mean(ln) that is not taken for rounding: a CV of about 1.4e-6
-FAR = 1000  # gaps of so many steps or more count as exact: P(d) is then f(d)
+FAR = 1000  # gaps of 1000 steps or more count as exact: P(d) is then f(d)
 MAX_STEPS = 2**44  # of a trace: a clock with finer steps than its length over this is rounding
 # Gauss's rule for the weight 1 - |u| on [-1, 1]: exact for polynomials of degree 13.
 _POSITIVE_NODES = np.array([0.3484133026569119, 0.6659932837059553, 0.8956156607108172])
@@ -202,9 +203,10 @@ def log_probability(steps: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> n
 def fit_steps(counts: StepCounts) -> GammaFits:
     """Fit a Gamma distribution to each group's gaps; its mean is theirs, `beta` is in steps.
 
-    The likelihood has a curvature in ln α. The shape gets the interval that it would have from as
-    many exact gaps as give this curvature. A fit is NaN where the steps hide the shape: where the
-    likelihood of α·√10 or of α/√10 is above exp(-1.92) of the largest.
+    Steps say less of the shape than exact gaps. The likelihood's curvature in ln α gives the number
+    of exact gaps that would say as much; the interval of the shape is that of this number. A fit is
+    NaN where the steps hide the shape: the likelihood of α·√10 or of α/√10 is then above exp(-1.92)
+    of the largest.
     """
     n = counts.sums(1.0)
     mean = counts.sums(counts.steps) / n

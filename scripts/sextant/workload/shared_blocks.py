@@ -1,7 +1,8 @@
 """Which requests of a trace begin with the same tokens: the block ids (`hash_ids`) of its inputs.
 
-An id is of the block's tokens alone (Qwen-Bailian) or of these and all before (Mooncake). Here
-inputs share the blocks up to the first id that differs, as in a server's prefix cache.
+An id stands for the tokens of its block alone (Qwen-Bailian), or for all tokens up to the block's
+end (Mooncake). Here inputs share the blocks up to the first id that differs, as in a server's
+prefix cache.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class TraceBlocks:
     output_tokens: np.ndarray  # (n,); 0 of a request that failed
     ids: np.ndarray  # (all blocks,) as the source has them, int64 from 0 on, request after request
     ends: np.ndarray  # (n,) where each request's ids end
-    block_tokens: int  # of a block; an input's last may have fewer. 0: the source has no ids
+    block_tokens: int  # tokens of a block, at most for an input's last one; 0: there are no ids
 
     @property
     def starts(self) -> np.ndarray:
@@ -73,10 +74,11 @@ class TraceBlocks:
     def chains(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (n,) the chain of each request, -1: none, and (n,) the tokens shared with it.
 
-        The blocks that two or more requests have are a tree of prefixes. A chain is one path from
-        its root to a leaf. A request follows the tree up to the last block that it shares; several
-        chains may pass there. It joins the chain of the request before it that had this block. The
-        first request at a block joins the chain that most requests follow from there.
+        Blocks that two or more requests have form a tree of prefixes. A chain is one path from the
+        tree's root to a leaf. A request follows the tree up to the last block that it shares.
+        Several chains may pass that block. The request joins the chain of the last request that
+        had the block before. The first request at a block joins the chain that most requests
+        follow from the block on.
         """
         node = self.prefixes()
         depth = self.depth
@@ -100,8 +102,8 @@ class TraceBlocks:
         end[has_any] = node[last[has_any]]
         chain[has_any] = after[end[has_any]]
 
-        # Many requests may end where chains part: they follow the others, so that no chain is
-        # crowded.
+        # Where chains part, many requests may end. Each joins the chain of the last request that
+        # passed there, so that no chain is crowded.
         is_inner = has_any & (chain != end)
         passed = np.flatnonzero(is_shared & np.isin(node, end[is_inner]))
         passed = passed[np.lexsort((-depth[passed], self.request[passed]))]
