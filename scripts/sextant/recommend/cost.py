@@ -1,6 +1,6 @@
-"""What a replica of the recommended deployment is expected to do, cost and draw."""
+"""What the recommended deployment is expected to do, cost and draw; and what an API would cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -8,14 +8,18 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.option import Option
+from sextant.ask.api_prices import ApiComparison, Billed, OwnDeployment, compare_with_api
+from sextant.ask.case import Case
 from sextant.ask.forecast import SEED, Forecast
+from sextant.ask.question import Question
 from sextant.base.files import frame_rows
 from sextant.decide.decision import SAFE
 from sextant.decide.headroom import Headroom, LimitRoom, LostReplica, measure_headroom
 from sextant.decide.sizing import probability_of
 from sextant.facts.gpu import HOURS_PER_MONTH, token_prices
+from sextant.facts.slo import SLO
 from sextant.points import frame
-from sextant.predict.predictor import INTERVAL, JOULES
+from sextant.predict.predictor import INTERVAL
 from sextant.recommend.recommendation import (
     NO_ENERGY,
     EnergyAnswer,
@@ -24,7 +28,7 @@ from sextant.recommend.recommendation import (
     PredictedOutcome,
     ReplicaForecast,
     TokenCost,
-    UsersServed,
+    WeighedRow,
     worst_metric,
 )
 from sextant.recommend.weighing import Weighing
@@ -34,45 +38,48 @@ if TYPE_CHECKING:
 
 _STEP = ["launch_ms", "weights_ms", "kv_ms", "sequences_ms"]
 """Terms of a step of decode, without the prompts that it prefills."""
+_STEADY = (
+    "The rate is taken as a steady load, {how}. Requests that arrive at random may need more "
+    "replicas; `sextant capacity` simulates them where steps are known."
+)
 
 
 def expect_users(
-    weighing: Weighing, chosen: Option, options: pd.DataFrame
+    weighing: Weighing, chosen: Option, options: Sequence[WeighedRow]
 ) -> tuple[ReplicaForecast, Headroom]:
     """Return the latencies of the chosen option and its headroom, by the medians over the load."""
     slo = weighing.slo
     profile_id = str(chosen.gpu_profile_id)
     users = chosen.users_per_replica or 1
     replicas = chosen.replicas or 1
-    row = weighing.forecast.latencies_at(profile_id, users).to_dict()
-    ratios = {metric: row[f"{metric}_ratio"] for metric in slo.limits}
-    of_profile = options[options["gpu_profile_id"] == profile_id].iloc[0]
+    latencies = weighing.forecast.latencies_at(profile_id, users).to_dict()
+    ratios = {metric: latencies[f"{metric}_ratio"] for metric in slo.limits}
+    rate_of_users_rps = latencies["requests_per_s"]
+
     X = weighing.draws.X
     curve = X[X["gpu_profile_id"] == profile_id].join(weighing.draws.summary())
     curve = curve.sort_values("users")
     tried = curve["users"]
     is_beyond = tried >= users
+    of_profile = next(option for option in options if option.gpu_profile_id == profile_id)
     forecast = ReplicaForecast(
         users=users,
         latencies_ms={
-            metric: Interval(row[f"{metric}_ms"], row[f"{metric}_lo_ms"], row[f"{metric}_hi_ms"])
+            metric: Interval(*(latencies[f"{metric}_{end}ms"] for end in ("", "lo_", "hi_")))
             for metric in ("nttft", "itl", *(m for m in slo.limits if m not in ("nttft", "itl")))
         },
         ratios=ratios,
-        requests_per_s=row["requests_per_s"],
+        requests_per_s=rate_of_users_rps,
         binding_limit=worst_metric(ratios),
         load=slo.load / replicas,
-        load_median=float(of_profile["load_median"]),
-        users_served=UsersServed(
-            int(of_profile["users_lo"]),
-            int(of_profile["users_median"]),
-            int(of_profile["users_hi"]),
-        ),
+        load_median=of_profile.load_median or 0.0,
+        users_served=of_profile.users_served,
         most_users_tried=int(tried.max()),
-        # Of very many loads not each is judged, but the next one: to be safe.
+        # Not every number of users is judged: the next one that is, to be safe.
         checked_at_users=int(tried[is_beyond].min()) if is_beyond.any() else None,
     )
-    rate_rps = slo.request_rate_rps or slo.load / users * row["requests_per_s"]
+
+    rate_rps = slo.request_rate_rps or slo.load / users * rate_of_users_rps
     curve = curve.assign(request_rate_rps=np.nan)
     usd = chosen.usd_per_hour or 0.0
     return forecast, measure_headroom(curve, slo, replicas, usd, rate_rps)
@@ -85,14 +92,14 @@ def expect_rate(weighing: Weighing, chosen: Option) -> tuple[ReplicaForecast, He
     slo = weighing.slo
     profile_id = str(chosen.gpu_profile_id)
     replicas = chosen.replicas or 1
-    latencies_ms = sizer.latencies(slo, profile_id, replicas)
+    latencies = sizer.latencies(slo, profile_id, replicas)
     needs = sizer.needed(slo, [profile_id])[profile_id].to_numpy()
     most_rps = sizer.most_rps(slo, profile_id, replicas)
 
     intervals = {}
     for metric, limit in slo.limits.items():
         # Where these replicas are enough because a lesser device's are, no latency is above it.
-        values = latencies_ms[metric]
+        values = latencies.limited_ms[metric]
         values = np.where(needs <= replicas, np.minimum(values, limit.limit_ms), values)
         low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
         intervals[metric] = Interval(median, low, high)
@@ -101,7 +108,7 @@ def expect_rate(weighing: Weighing, chosen: Option) -> tuple[ReplicaForecast, He
         for metric, interval in intervals.items()
     }
     forecast = ReplicaForecast(
-        users=max(round(float(np.median(latencies_ms["in_flight"]))), 1),
+        users=max(round(float(np.median(latencies.in_flight))), 1),
         latencies_ms=intervals,
         ratios=ratios,
         requests_per_s=slo.load / replicas,
@@ -176,7 +183,8 @@ def price_tokens(weighing: Weighing, chosen: Option, replica: ReplicaForecast) -
         # A step of decode is shared by the requests of its batch.
         step_ms = terms[_STEP].sum() + terms.get("overlap_ms", 0.0)
         decode_ms = (lengths[1] > 1) * lengths[1] * step_ms / max(terms["itl_batch"], 1.0)
-        prefill_share = float(terms["prefill_ms"] / (terms["prefill_ms"] + decode_ms))
+        prefill_ms = terms["prefill_ms"]
+        prefill_share = float(prefill_ms / (prefill_ms + decode_ms))
     input_usd, output_usd = token_prices(
         chosen.usd_per_hour or 0.0, rate_rps, lengths, prefill_share
     )
@@ -189,6 +197,59 @@ def price_tokens(weighing: Weighing, chosen: Option, replica: ReplicaForecast) -
         requests_per_s=rate_rps,
         utilisation=slo.load / most if most else None,
     )
+
+
+def api_comparison(
+    case: Case,
+    chosen: Option,
+    options: Sequence[WeighedRow] | None,
+    headroom: Headroom,
+    lengths: np.ndarray,
+) -> ApiComparison | None:
+    """Compare the chosen option with an API, if that is asked for and requests are known.
+
+    Args:
+        case: the LLM, and how it is served.
+        chosen: the recommended option.
+        options: all options; None: nothing is known of probabilities.
+        headroom: rate and price of the chosen option.
+        lengths: mean input and output tokens of a request.
+    """
+    question = case.question
+    if question.api_prices is None or headroom.usd_per_million_tokens is None:
+        return None
+
+    def probability(replicas: int) -> float | None:
+        if options is None:
+            return None
+        paid = (
+            option.probability_met
+            for option in options
+            if option.gpu_profile_id == chosen.gpu_profile_id and option.replicas <= replicas
+        )
+        return max(paid, default=0.0)
+
+    rate_rps = headroom.requests_per_s or 0.0
+    billed = Billed(rate_rps, float(lengths[0]), float(lengths[1]), question.prefix_hit_rate)
+    deployment = OwnDeployment(
+        case.gpu_profiles[str(chosen.gpu_profile_id)],
+        chosen.replicas or 0,
+        headroom.most_requests_per_s,
+        probability,
+    )
+    return compare_with_api(question.api_prices, case.llm_id, billed, deployment)
+
+
+def no_api_note(question: Question, chosen: Option, api: ApiComparison | None) -> list[str]:
+    """Return that an API could not be compared with, where it was asked for."""
+    if question.api_prices and chosen.gpu_profile_id is not None and api is None:
+        return ["No comparison with an API: the requests' rate or lengths are not known."]
+    return []
+
+
+def steady_note(slo: SLO, how: str) -> list[str]:
+    """Return how a rate was taken that is not simulated; nothing where users are asked for."""
+    return [] if slo.request_rate_rps is None else [_STEADY.format(how=how)]
 
 
 def fit_energy(forecast: Forecast) -> "EnergyLaw | None":
@@ -206,7 +267,7 @@ def fit_energy(forecast: Forecast) -> "EnergyLaw | None":
 
 
 def energy_by_profile(
-    forecast: Forecast, law: "EnergyLaw | None", users_by_profile: dict[str, int]
+    forecast: Forecast, law: "EnergyLaw | None", users_by_profile: Mapping[str, int]
 ) -> dict[str, EnergyPerToken]:
     """Return joules per output token of a replica with these users, by GPU profile.
 
@@ -228,13 +289,13 @@ def energy_by_profile(
     facts = frame.FactTables(case.llms, case.gpu_profiles)
     rows = frame_rows(law.predict(replicas, facts, itl_ms, SEED))
     return {
-        profile_id: EnergyPerToken(*(row[name] for name in JOULES))
+        profile_id: EnergyPerToken(**row)
         for profile_id, row in zip(users_by_profile, rows, strict=True)
     }
 
 
 def with_energy(
-    weighing: Weighing, law: "EnergyLaw | None", outcomes: Sequence[PredictedOutcome]
+    forecast: Forecast, law: "EnergyLaw | None", outcomes: Sequence[PredictedOutcome]
 ) -> list[PredictedOutcome]:
     """Return the outcomes with the energy of their replicas."""
     users_by_profile = {
@@ -242,7 +303,7 @@ def with_energy(
         for outcome in outcomes
         if outcome.option.users_per_replica is not None
     }
-    energies = energy_by_profile(weighing.forecast, law, users_by_profile)
+    energies = energy_by_profile(forecast, law, users_by_profile)
     return [
         replace(outcome, energy=energies.get(outcome.gpu_profile_id, NO_ENERGY))
         for outcome in outcomes
@@ -256,9 +317,14 @@ def answer_energy(
 
     None where the source has no energy, or the device's TDP is not known.
     """
-    energy = energy_by_profile(forecast, law, {profile_id: users}).get(profile_id)
-    if law is None or energy is None or energy.j_per_token is None:
+    energy = energy_by_profile(forecast, law, {profile_id: users}).get(profile_id, NO_ENERGY)
+    if law is None or energy.energy_j_per_token is None:
         return None
     points = forecast.case.source.characterization.points
     has_energy = points["energy_j_per_token"] > 0
-    return EnergyAnswer(energy, law.n_llms, sorted(points.loc[has_energy, "source"].unique()))
+    return EnergyAnswer(
+        **energy._asdict(),
+        wh_per_million_output_tokens=1e6 / 3600 * energy.energy_j_per_token,
+        n_llms=law.n_llms,
+        sources=sorted(points.loc[has_energy, "source"].unique()),
+    )

@@ -25,15 +25,12 @@ from sextant.predict.predictor import MEASURED
 from sextant.recommend.recommendation import (
     EnergyAnswer,
     Findings,
-    MeasuredOutcome,
     MeasuredRecommendation,
-    NearestMiss,
     NearMeasurement,
     PredictedOutcome,
     PredictedRecommendation,
     ProfileOutcome,
     Recommendation,
-    ReplicaForecast,
     UsersServed,
 )
 
@@ -45,18 +42,28 @@ _N_CONTRADICTIONS = 3
 
 def recommendation_document(answer: Recommendation, *, has_widget: bool = False) -> Document:
     """Return a recommendation for a person; with a widget its page answers again when changed."""
-    warnings = [*_cautions(answer), *answer.all_warnings]
+    warnings = answer.all_warnings
     execution = None
     if isinstance(answer, PredictedRecommendation):
-        warnings += _contradiction_lines(answer)
+        warnings = [*_cautions(answer), *warnings, *_contradiction_lines(answer)]
         lines = _load_lines(answer)
         reasons = _reasons(answer)
         execution = answer.execution
     else:
         assert isinstance(answer, MeasuredRecommendation)
-        lines = _measured_lines(answer)
+        lines = headroom_lines(answer.headroom, answer.slo) if answer.headroom else []
+        if answer.next_best:
+            lines.append(f"Next best: {next_words(answer.next_best)}.")
         reasons = [Section("GPU profiles", [_profile_table(answer.alternatives)])]
 
+    llm = answer.llm
+    bits = f", quantized to {llm.weight_bits:.3g} bits" if llm.weight_bits else ""
+    llm_line = (
+        f"{llm.llm_type}, {llm.n_parameters / 1e9:.2f} billion parameters, "
+        f"{llm.weight_bytes / GIB:.1f} GiB of weights ({llm.dtype}{bits}), {llm.attention}, "
+        f"{llm.kv_bytes_per_token / 1024:.0f} KiB of KV cache per token "
+        f"({llm.kv_dtype or llm.dtype})"
+    )
     widget = answer.widget() if has_widget else None
     blocks: list[Block] = [
         Headline(headline(answer)),
@@ -66,21 +73,10 @@ def recommendation_document(answer: Recommendation, *, has_widget: bool = False)
         *api_section(answer.api),
         *reasons,
         Note(answer_source_line(answer, execution)),
-        Section("The LLM", [Facts([_llm_line(answer)])], is_detail=True),
+        Section("The LLM", [Facts([llm_line])], is_detail=True),
     ]
     title = f"{answer.llm_id}: recommendation"
     return Document(title, blocks, answer.to_dict(), slo_line(answer.slo))
-
-
-def _llm_line(answer: Recommendation) -> str:
-    llm = answer.llm
-    bits = f", quantized to {llm.weight_bits:.3g} bits" if llm.weight_bits else ""
-    return (
-        f"{llm.llm_type}, {llm.n_parameters / 1e9:.2f} billion parameters, "
-        f"{llm.weight_bytes / GIB:.1f} GiB of weights ({llm.dtype}{bits}), {llm.attention}, "
-        f"{llm.kv_bytes_per_token / 1024:.0f} KiB of KV cache per token "
-        f"({llm.kv_dtype or llm.dtype})"
-    )
 
 
 def headline(answer: Recommendation) -> str:
@@ -91,7 +87,7 @@ def headline(answer: Recommendation) -> str:
         none = f"no GPU profile meets {limits_words(limits)}"
         if answer.risk is not None:
             none += f" with probability {1 - answer.risk:.10g} or more"
-        elif _nearest_miss(answer) is not None:
+        elif isinstance(answer, PredictedRecommendation):
             none = f"no option is likely to meet {limits_words(limits)}"
         return f"{answer.llm_id}: {none} ({how})"
     text = f"{answer.llm_id}: {chosen_words(answer)}"
@@ -100,22 +96,27 @@ def headline(answer: Recommendation) -> str:
     return f"{text} ({how})"
 
 
-def _nearest_miss(answer: Recommendation) -> NearestMiss | None:
-    if isinstance(answer, PredictedRecommendation):
-        return answer.findings.nearest_miss
-    return None
-
-
-def _cautions(answer: Recommendation) -> list[str]:
+def _cautions(answer: PredictedRecommendation) -> list[str]:
     """Return how likely an unlikely option is and what a safe one costs; nothing of others.
 
     Where nothing is recommended: what comes nearest, which limit it breaks, and what would mend it.
     """
-    if not isinstance(answer, PredictedRecommendation):
-        return []
     findings = answer.findings
-    if findings.nearest_miss is not None:
-        return _miss_lines(answer, findings.nearest_miss)
+    if (miss := findings.nearest_miss) is not None:
+        metric = miss.binding_limit
+        limit = answer.slo.limits[metric]
+        users = ""
+        if miss.option.users_per_replica is not None:
+            users = f" with {plural(miss.option.users_per_replica, 'user')} a replica"
+        return [
+            f"Nearest: {chance_words(miss.option)}. "
+            f"{METRICS[metric]} breaks its limit: {number(miss.latencies_ms[metric])} ms{users}, "
+            f"where {limit.limit_ms:g} ms at p{limit.percentile} is asked for.",
+            f"With {limits_words(answer.slo.limits, 'a limit')} {miss.fair_factor:.3g} times as "
+            f"high its probability is {FAIR:g}, with {miss.safe_factor:.3g} times {SAFE:g}. Raise "
+            "the limit, try faster GPU profiles (--gpu-profiles), or quantize the LLM (--dtype).",
+        ]
+
     probability = answer.chosen.probability_met
     if probability is None or probability >= SAFE:
         return []
@@ -126,22 +127,6 @@ def _cautions(answer: Recommendation) -> list[str]:
     if findings.safest is not None:
         safe = f"{SAFE:g} takes {deployment_words(findings.safest)} ({option})"
     return [f"That is {odds(probability)}; {safe}"]
-
-
-def _miss_lines(answer: PredictedRecommendation, miss: NearestMiss) -> list[str]:
-    metric = miss.binding_limit
-    limit = answer.slo.limits[metric]
-    users = ""
-    if miss.option.users_per_replica is not None:
-        users = f" with {plural(miss.option.users_per_replica, 'user')} a replica"
-    return [
-        f"Nearest: {chance_words(miss.option)}. "
-        f"{METRICS[metric]} breaks its limit: {number(miss.latencies_ms[metric])} ms{users}, "
-        f"where {limit.limit_ms:g} ms at p{limit.percentile} is asked for.",
-        f"With {limits_words(answer.slo.limits, 'a limit')} {miss.fair_factor:.3g} times as high "
-        f"its probability is {FAIR:g}, with {miss.safe_factor:.3g} times {SAFE:g}. Raise the "
-        "limit, try faster GPU profiles (--gpu-profiles), or quantize the LLM (--dtype).",
-    ]
 
 
 def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
@@ -168,36 +153,16 @@ def _contradiction_lines(answer: PredictedRecommendation) -> list[str]:
     return lines
 
 
-def _measured_lines(answer: MeasuredRecommendation) -> list[str]:
-    lines = headroom_lines(answer.headroom, answer.slo) if answer.headroom else []
-    if answer.next_best:
-        lines.append(f"Next best: {next_words(answer.next_best)}.")
-    return lines
-
-
 def _load_lines(answer: PredictedRecommendation) -> list[str]:
     """Return what is expected of a replica, which limit binds, and what that costs."""
+    slo = answer.slo
     findings = answer.findings
     replica = findings.latency
     headroom = answer.headroom
     cost = findings.cost
     if replica is None or headroom is None or cost is None:
         return []
-    lines = _replica_lines(answer, replica)
-    use = "" if cost.utilisation is None else f" at {cost.utilisation:.0%} utilisation"
-    split = "the time of prefill and decode" if cost.split == "time" else "tokens"
-    lines += [
-        f"{cost.usd_per_million_input_tokens:.3g} USD per million input tokens, "
-        f"{cost.usd_per_million_output_tokens:.3g} per million output tokens (split by {split}), "
-        f"at {per_second(cost.requests_per_s)}{use}.",
-        f"A month (730 h) costs {number(headroom.usd_per_month)} USD. If one replica is lost, "
-        f"{loss_words(headroom, answer.slo)}.",
-    ]
-    return lines + ([energy_line(findings.energy)] if findings.energy else [])
 
-
-def _replica_lines(answer: PredictedRecommendation, replica: ReplicaForecast) -> list[str]:
-    slo = answer.slo
     intervals = [
         f"{METRICS[metric]} {number(replica.latencies_ms[metric].median)} ms (90% interval "
         f"{number(replica.latencies_ms[metric].lo)} to {number(replica.latencies_ms[metric].hi)}, "
@@ -221,12 +186,68 @@ def _replica_lines(answer: PredictedRecommendation, replica: ReplicaForecast) ->
         lines.append(
             f"The probability is that of {replica.checked_at_users} users, the next load tried."
         )
-    return lines
+
+    use = "" if cost.utilisation is None else f" at {cost.utilisation:.0%} utilisation"
+    split = "the time of prefill and decode" if cost.split == "time" else "tokens"
+    lines += [
+        f"{cost.usd_per_million_input_tokens:.3g} USD per million input tokens, "
+        f"{cost.usd_per_million_output_tokens:.3g} per million output tokens (split by {split}), "
+        f"at {per_second(cost.requests_per_s)}{use}.",
+        f"A month (730 h) costs {number(headroom.usd_per_month)} USD. If one replica is lost, "
+        f"{loss_words(headroom, slo)}.",
+    ]
+    return lines + ([energy_line(findings.energy)] if findings.energy else [])
 
 
 def _users_interval(users: UsersServed, most_users_tried: int | None) -> str:
     end = ", the most that was tried" if users.hi == most_users_tried else ""
     return f"{users.lo} to {users.hi}{end}"
+
+
+def _reasons(answer: PredictedRecommendation) -> list[Block]:
+    """Return the options by price, the GPU profiles, what the answer rests on, what changes it."""
+    findings = answer.findings
+    header = ["Price", "Probability", "Option"]
+
+    # In text the cheapest options, or those up to the one beyond the answer.
+    deployments = [(option.gpu_profile_id, option.replicas) for option in findings.frontier]
+    chosen = answer.chosen.gpu_profile_id, answer.chosen.replicas
+    first = 0
+    if chosen in deployments:
+        first = max(deployments.index(chosen) + 2 - _N_OPTIONS, 0)
+    price = Table(
+        header,
+        [*map(_option_cells, findings.frontier[first:])],
+        {0, 1, 2},
+        has_header_in_text=False,
+        n_rows_in_text=_N_OPTIONS,
+    )
+
+    profiles, beaten = split_beaten(answer.alternatives)
+    offered = [outcome.option for outcome in answer.alternatives]
+    unbeaten, _ = split_beaten([*offered, *findings.unmeasured])
+    on_unmeasured = [_option_cells(option) for option in unbeaten if option in findings.unmeasured]
+    ways = [[*_option_cells(way.option), way.way, way.risk] for way in findings.ways]
+    way_table = Table([*header, "How", "Risk"], ways, {0, 1, 2, 3, 4}, has_header_in_text=False)
+    evidence = [*map(_evidence_line, findings.evidence)]
+    if answer.has_option and not evidence:
+        evidence = [f"nothing was measured on {answer.chosen.gpu_profile_id}"]
+    notes = beaten_notes(beaten, answer.risk)
+    sections = [
+        Section("Price against probability", [price]),
+        Section("GPU profiles", [_profile_table(profiles), *notes]),
+        Section("On GPUs that nobody measured", [replace(price, rows=on_unmeasured)]),
+        Section("Other ways to serve it", [way_table]),
+        Section("Speculative decoding", [_drafting_table(findings)]),
+        Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
+        Section("Nearest measurements", [Facts(evidence)]),
+        Section("What would change the answer", [Facts(_change_lines(answer))]),
+    ]
+    return [
+        section
+        for section in sections
+        if any(not isinstance(block, Table) or block.rows for block in section.blocks)
+    ]
 
 
 def _evidence_line(near: NearMeasurement) -> str:
@@ -241,62 +262,6 @@ def _evidence_line(near: NearMeasurement) -> str:
         f"{alike}) on {where}: {most} within these limits, with {near.input_tokens:.0f} "
         f"input and {near.output_tokens:.0f} output tokens"
     )
-
-
-def _reasons(answer: PredictedRecommendation) -> list[Block]:
-    """Return the options by price, the GPU profiles, what the answer rests on, what changes it."""
-    findings = answer.findings
-    outcomes = [row for row in answer.alternatives if isinstance(row, PredictedOutcome)]
-    profiles, beaten = split_beaten(outcomes)
-    notes = beaten_notes(beaten, answer.risk)
-    evidence = [*map(_evidence_line, findings.evidence)]
-    if answer.has_option and not evidence:
-        evidence = [f"nothing was measured on {answer.chosen.gpu_profile_id}"]
-    header = ["Price", "Probability", "Option"]
-    price = Table(
-        header,
-        _shown_frontier(answer),
-        {0, 1, 2},
-        has_header_in_text=False,
-        n_rows_in_text=_N_OPTIONS,
-    )
-    unmeasured = replace(price, rows=[*map(_option_cells, _unbeaten_unmeasured(answer))])
-    ways = [[*_option_cells(way.option), way.way, way.risk] for way in findings.ways]
-    way_table = Table([*header, "How", "Risk"], ways, {0, 1, 2, 3, 4}, has_header_in_text=False)
-    sections = [
-        Section("Price against probability", [price]),
-        Section("GPU profiles", [_profile_table(profiles), *notes]),
-        Section("On GPUs that nobody measured", [unmeasured]),
-        Section("Other ways to serve it", [way_table]),
-        Section("Speculative decoding", [_drafting_table(findings)]),
-        Section("GPU profiles that others beat", [_profile_table(beaten)], is_detail=True),
-        Section("Nearest measurements", [Facts(evidence)]),
-        Section("What would change the answer", [Facts(_change_lines(answer))]),
-    ]
-    return [
-        section
-        for section in sections
-        if any(not isinstance(block, Table) or block.rows for block in section.blocks)
-    ]
-
-
-def _shown_frontier(answer: PredictedRecommendation) -> list[list[str]]:
-    """Return the cheapest options, or those up to the one beyond the answer."""
-    frontier = answer.findings.frontier
-    chosen = answer.chosen.gpu_profile_id, answer.chosen.replicas
-    deployments = [(option.gpu_profile_id, option.replicas) for option in frontier]
-    first = 0
-    if chosen in deployments:
-        first = max(deployments.index(chosen) + 2 - _N_OPTIONS, 0)
-    return [*map(_option_cells, frontier[first:])]
-
-
-def _unbeaten_unmeasured(answer: PredictedRecommendation) -> list[Option]:
-    """Return the options on GPUs that nobody measured which no other option beats."""
-    unmeasured = answer.findings.unmeasured
-    outcomes = [row for row in answer.alternatives if isinstance(row, PredictedOutcome)]
-    kept, _ = split_beaten([*(outcome.option for outcome in outcomes), *unmeasured])
-    return [option for option in kept if option in unmeasured]
 
 
 def _change_lines(answer: PredictedRecommendation) -> list[str]:
@@ -360,8 +325,11 @@ def profile_cells(outcome: ProfileOutcome) -> list[str]:
     plan = f"{state}{plural(outcome.option.replicas or 0, 'replica')}"
     if isinstance(outcome, PredictedOutcome):
         plan += _predicted_plan(outcome)
-    elif isinstance(outcome, MeasuredOutcome):
-        plan += _measured_plan(outcome)
+    else:
+        most_users = outcome.option.users_per_replica or 0
+        plan += f" of up to {plural(most_users, 'user')}"
+        if (outcome.option.replicas or 0) > 1 and most_users == outcome.most_users_tried:
+            plan += " (no more were tried)"
     return [name, f"{outcome.usd_per_hour:.2f} USD/h", likely, plan]
 
 
@@ -386,24 +354,16 @@ def _predicted_plan(outcome: PredictedOutcome) -> str:
     elif outcome.users_served is not None:
         interval = _users_interval(outcome.users_served, outcome.most_users_tried)
         plan = f", serves {plural(outcome.users_served.median, 'user')} ({interval})"
-    if outcome.energy.j_per_token is not None:
-        plan += f", {number(outcome.energy.j_per_token)} J per output token"
+    if outcome.energy.energy_j_per_token is not None:
+        plan += f", {number(outcome.energy.energy_j_per_token)} J per output token"
     return plan
-
-
-def _measured_plan(outcome: MeasuredOutcome) -> str:
-    option = outcome.option
-    plan = f" of up to {plural(option.users_per_replica or 0, 'user')}"
-    is_most_tried = option.users_per_replica == outcome.most_users_tried
-    return plan + " (no more were tried)" * ((option.replicas or 0) > 1 and is_most_tried)
 
 
 def energy_line(answer: EnergyAnswer) -> str:
     """Return the energy of a token in one line."""
-    energy = answer.energy
     return (
-        f"{number(energy.j_per_token)} J per output token (90% interval "
-        f"{number(energy.lo_j_per_token)} to {number(energy.hi_j_per_token)}), "
+        f"{number(answer.energy_j_per_token)} J per output token (90% interval "
+        f"{number(answer.energy_lo_j_per_token)} to {number(answer.energy_hi_j_per_token)}), "
         f"{number(answer.wh_per_million_output_tokens)} Wh per million, of the devices alone "
         f"under this load; from {plural(answer.n_llms, 'LLM')} of "
         f"{' + '.join(answer.sources)}."

@@ -81,7 +81,7 @@ class Explanation:
             "gpu_profile_id": self.gpu_profile_id,
             "users_per_replica": self.users_per_replica,
             "percentile": self.case.question.slo.percentile,
-            "mean_input_tokens": self.case.mean_lengths["input_tokens"],
+            "mean_input_tokens": self.case.serving.requests.inputs.mean,
             "warnings": [*self.warnings],
             "serving": self.case.serving.facts(),
             "itl": [asdict(term) for term in self.itl.terms],
@@ -92,7 +92,7 @@ class Explanation:
             "nttft_factor": self.nttft.factor,
             "itl_batch": self.itl_batch,
             "capacity_requests": self.capacity_requests,
-            "energy": self.energy and self.energy.to_dict(),
+            "energy": self.energy and asdict(self.energy),
             "measured": measured,
         }
 
@@ -188,7 +188,7 @@ def explanation_document(explanation: Explanation) -> Document:
         _terms_table(
             "mean time to the first token",
             explanation.nttft,
-            f"/ {case.mean_lengths['input_tokens']:.0f} input tokens × "
+            f"/ {serving.requests.inputs.mean:.0f} input tokens × "
             f"{explanation.nttft.factor:.2f}: nTTFT",
         ),
     ]

@@ -1,5 +1,9 @@
-"""What an answer lists of its options: GPU profiles, the frontier of prices, misses and changes."""
+"""What an answer lists of its options: GPU profiles, the frontier of prices, misses and changes.
 
+And the nearest measurements: what was measured of similar LLMs on the recommended GPU profile.
+"""
+
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -7,19 +11,25 @@ import numpy as np
 import pandas as pd
 
 from sextant.answer.option import Option
+from sextant.ask.case import Case
 from sextant.base.errors import InputError
 from sextant.base.files import frame_rows
 from sextant.decide.decision import FAIR, LISTED, SAFE, best_by_profile, choose
+from sextant.decide.sizing import u_max
+from sextant.facts.gpu import GIB
+from sextant.facts.llm import precision_of, served
+from sextant.facts.slo import SLO
 from sextant.pages.words import chance, shown_chance
+from sextant.points.frame import LENGTHS, SERVING, judged
 from sextant.recommend.recommendation import (
     Change,
-    Misses,
     NearestMiss,
+    NearMeasurement,
     PredictedOutcome,
-    UsersServed,
+    WeighedRow,
     worst_metric,
 )
-from sextant.recommend.weighing import Weighing
+from sextant.recommend.weighing import Weighing, weighed_rows
 
 _LOOSER = "limits × 1.25"
 _CHANGES = {
@@ -28,6 +38,8 @@ _CHANGES = {
     "half the load": {"load": 0.5},
     "twice the load": {"load": 2.0},
 }
+_N_NEAREST = 2
+"""Measured LLMs that are listed."""
 
 
 def choose_option(weighing: Weighing, options: pd.DataFrame) -> Option:
@@ -51,34 +63,30 @@ def list_profiles(
     median latencies at the fewest users.
     """
     case = weighing.case
-    risk = case.question.risk
-    X = weighing.draws.X
-    most_users = int(X["users"].max())
-    misses = _misses_by_profile(weighing)
+    wanted = SAFE if case.question.risk is None else 1 - case.question.risk
+    most_users = int(weighing.draws.X["users"].max())
+    misses = weighing.misses_by_profile()
     is_other = options["gpu_profile_id"] != chosen.gpu_profile_id
     possible = options[is_other | (options["replicas"] == chosen.replicas)]
     outcomes = []
-    for row in frame_rows(best_by_profile(possible, SAFE if risk is None else 1 - risk)):
-        option = Option.of(row)
-        profile_id = str(option.gpu_profile_id)
+    for row in weighed_rows(best_by_profile(possible, wanted)):
         status = "unsure"
-        if row["is_wanted"]:
+        if row.probability_met >= wanted:
             status = "meets"
-        elif row["probability_met"] < LISTED:
+        elif row.probability_met < LISTED:
             status = "too_slow"
-        users = [row["users_lo"], row["users_median"], row["users_hi"]]
         outcomes.append(
             PredictedOutcome(
-                option=option,
+                option=row.option,
                 status=status,
-                misses=misses[profile_id],
+                misses=misses[row.gpu_profile_id],
                 most_users_tried=most_users,
-                is_gpu_measured=case.is_gpu_measured(profile_id),
+                is_gpu_measured=case.is_gpu_measured(row.gpu_profile_id),
                 is_simulated=weighing.sizer is not None,
-                expected_utility=row["expected_utility"],
-                users_served=None if users[0] is None else UsersServed(*users),
-                replicas_lo=row.get("replicas_lo"),
-                replicas_hi=row.get("replicas_hi"),
+                expected_utility=row.expected_utility,
+                users_served=row.users_served,
+                replicas_lo=row.replicas_lo,
+                replicas_hi=row.replicas_hi,
             )
         )
     outcomes.sort(key=lambda outcome: (outcome.usd_per_hour, -(outcome.probability_met or 0.0)))
@@ -94,23 +102,6 @@ def list_profiles(
     ]
 
 
-def _misses_by_profile(weighing: Weighing) -> dict[str, Misses]:
-    """Return by how much median latencies at the fewest users miss their limits."""
-    X, samples_ms = weighing.draws
-    fewest_users = int(X["users"].min())
-    is_lightest = (X["users"] == fewest_users).to_numpy()
-    medians_ms = np.median(samples_ms[:, is_lightest], axis=0)
-    ratios = weighing.slo.ratios(medians_ms, weighing.case.lengths)
-    return {
-        profile_id: Misses(
-            fewest_users=fewest_users,
-            ratios={metric: float(values[index]) for metric, values in ratios.items()},
-            limit_ratio=float(max(values[index] for values in ratios.values())),
-        )
-        for index, profile_id in enumerate(X.loc[is_lightest, "gpu_profile_id"])
-    }
-
-
 def find_safest(options: pd.DataFrame, chosen: Option) -> Option | None:
     """Return the cheapest option of probability `SAFE` or more, if the chosen one has less."""
     if chosen.probability_met is None or chosen.probability_met >= SAFE:
@@ -119,44 +110,50 @@ def find_safest(options: pd.DataFrame, chosen: Option) -> Option | None:
     return safest if safest.gpu_profile_id is not None else None
 
 
-def list_frontier(options: pd.DataFrame, risk: float | None = None) -> list[Option]:
+def list_frontier(options: Sequence[WeighedRow], risk: float | None = None) -> list[Option]:
     """Return the options that no cheaper one matches in probability as shown, cheapest first.
 
     Options of less than `LISTED`, or than the risk allows, are left out. So are options whose
     replicas would get more users than they are likely to serve within the limits.
     """
     least = LISTED if risk is None else min(LISTED, 1 - risk)
-    is_overloaded = options["users_per_replica"] > options["users_hi"]
-    ordered = options[(options["probability_met"] >= least) & ~is_overloaded].sort_values(
-        ["usd_per_hour", "probability_met", "devices"], ascending=[True, False, True], kind="stable"
+    by_price = sorted(
+        options, key=lambda row: (row.usd_per_hour, -row.probability_met, row.devices)
     )
-    shown = ordered["probability_met"].map(shown_chance)
-    is_likelier = shown > shown.cummax().shift(fill_value=-1)
-    return [Option.of(row) for row in frame_rows(ordered[is_likelier])]
+    frontier = []
+    highest_shown = -1.0
+    for row in by_price:
+        is_overloaded = row.users_hi is not None and (row.users_per_replica or 0) > row.users_hi
+        shown = shown_chance(row.probability_met)
+        if row.probability_met >= least and not is_overloaded and shown > highest_shown:
+            frontier.append(row.option)
+            highest_shown = shown
+    return frontier
 
 
-def find_nearest_miss(weighing: Weighing, options: pd.DataFrame) -> NearestMiss:
+def find_nearest_miss(weighing: Weighing, options: Sequence[WeighedRow]) -> NearestMiss:
     """Return the option that is most likely to meet the SLO, and what it lacks.
 
     Of equally likely options it is the one whose limits need the smallest factor.
     """
     limits = weighing.slo.limits
-    most = options["probability_met"].max()
-    likely = options[options["probability_met"] == most]
-    likely = likely.sort_values("usd_per_hour" if most else "users_per_replica", kind="stable")
+    highest = max(row.probability_met for row in options)
+    likeliest = [row for row in options if row.probability_met == highest]
+    likeliest.sort(key=lambda row: row.usd_per_hour if highest else row.users_per_replica or 0)
+    first_by_profile: dict[str, WeighedRow] = {}
+    for row in likeliest:
+        first_by_profile.setdefault(row.gpu_profile_id, row)
+
     misses = []
-    for option in map(Option.of, frame_rows(likely.drop_duplicates("gpu_profile_id"))):
+    for profile_id, row in first_by_profile.items():
         ratios = weighing.ratios_by_draw(
-            str(option.gpu_profile_id),
-            option.replicas or 0,
-            option.users_per_replica,
-            bool(option.probability_met),
+            profile_id, row.replicas, row.users_per_replica, bool(row.probability_met)
         )
         worst = np.max([*ratios.values()], axis=0)
         medians = {metric: float(np.median(values)) for metric, values in ratios.items()}
         misses.append(
             NearestMiss(
-                option,
+                row.option,
                 medians,
                 {metric: ratio * limits[metric].limit_ms for metric, ratio in medians.items()},
                 worst_metric(medians),
@@ -194,3 +191,54 @@ def cliff_notes(changes: Sequence[Change], chosen: Option) -> list[str]:
                 f"{chance(option.probability_met or 0.0)}."
             )
     return notes
+
+
+def nearest_measurements(case: Case, profile_id: str, slo: SLO) -> list[NearMeasurement]:
+    """Return the measured LLMs most similar to the asked one, on a GPU profile.
+
+    LLMs executed alike come first, then those on the asked engine, then those of nearest weight
+    bytes as they were served. Of each LLM the requests of the nearest lengths count, and of several
+    ways to serve these the one that served the most users within the limits. Points without
+    lengths are left out.
+    """
+    fixed = case.source.fixed
+    execution = case.execution
+    points = case.source.characterization.points
+    points = judged(points[points["gpu_profile_id"] == profile_id], slo)
+    points = points.dropna(subset=["users", *LENGTHS])
+    measurements = []
+    for _, part in points.groupby(["llm_id", *SERVING], dropna=False):
+        if fixed and part["source"].isin(fixed).all():
+            distance = np.abs(np.log(part[LENGTHS].to_numpy(float) / case.lengths)).sum(axis=1)
+            part = part[distance <= distance.min() + 1e-9]
+        first = next(part.astype(object).where(part.notna(), None).itertuples())
+        llm = served(case.measured_llms[first.llm_id], first.precision, first.kv_precision)
+        measurements.append(
+            NearMeasurement(
+                first.llm_id,
+                first.gpu_profile_id,
+                weights_gib=llm.weight_bytes / GIB,
+                precision=precision_of(llm),
+                engine=first.engine,
+                engine_version=first.engine_version,
+                execution=execution[first.llm_id],
+                is_executed_alike=execution[first.llm_id] == execution[case.llm_id],
+                users_per_replica=u_max(part, slo),
+                most_users_tried=int(part["users"].max()),
+                input_tokens=float(part[LENGTHS[0]].median()),
+                output_tokens=float(part[LENGTHS[1]].median()),
+            )
+        )
+
+    def distance_of(near: NearMeasurement) -> tuple[bool, bool, float, float, int]:
+        weights = abs(math.log(near.weights_gib * GIB / case.llm.weight_bytes))
+        lengths = np.log([near.input_tokens, near.output_tokens] / case.lengths)
+        is_other_engine = near.engine not in (None, case.serving.engine)
+        length_distance = float(np.abs(lengths).sum())
+        is_other = not near.is_executed_alike
+        return is_other, is_other_engine, weights, length_distance, -near.users_per_replica
+
+    nearest_by_llm: dict[str, NearMeasurement] = {}
+    for near in sorted(measurements, key=distance_of):
+        nearest_by_llm.setdefault(near.llm_id, near)
+    return [*nearest_by_llm.values()][:_N_NEAREST]

@@ -1,14 +1,51 @@
 """Answer a question about one LLM: from its own points if they answer, else from a predictor."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sextant.answer.drafting import DraftGain, drafting_notes
+from sextant.answer.option import Option
+from sextant.answer.pools import pools_note
 from sextant.ask.case import read_case
+from sextant.ask.caveats import estimates, outside_warning
+from sextant.ask.forecast import make_predictor
 from sextant.ask.question import Question
+from sextant.decide.decision import best_probe
+from sextant.recommend.cost import (
+    answer_energy,
+    api_comparison,
+    fit_energy,
+    no_api_note,
+    price_tokens,
+    with_energy,
+)
+from sextant.recommend.decision import Decision, decide
 from sextant.recommend.measured import recommend_measured
-from sextant.recommend.predicted import recommend_predicted
-from sextant.recommend.recommendation import Recommendation
+from sextant.recommend.options import (
+    cliff_notes,
+    find_safest,
+    list_changes,
+    list_frontier,
+    list_profiles,
+    nearest_measurements,
+)
+from sextant.recommend.recommendation import (
+    Findings,
+    NearMeasurement,
+    PredictedRecommendation,
+    Recommendation,
+)
+from sextant.recommend.ways import options_on_unmeasured_gpus, other_ways
+
+if TYPE_CHECKING:
+    from sextant.law.energy import Energy as EnergyLaw
 
 
 def recommend_llm(question: Question) -> Recommendation:
     """Recommend a GPU profile and a number of replicas for one LLM.
+
+    Where the LLM's own points do not answer, price is weighed against probability, by joint draws
+    of the latencies or by simulating arrivals at random (docs/predictor.md, "Decision").
 
     Raises:
         InputError: an option is wrong, or the characterization cannot answer.
@@ -16,4 +53,128 @@ def recommend_llm(question: Question) -> Recommendation:
     case = read_case(question)
     if case.is_answered_by_points:
         return recommend_measured(case)
-    return recommend_predicted(case)
+
+    gpu_profiles = {
+        **case.source.characterization.profiles,
+        **case.gpu_profiles,
+        **case.unmeasured_profiles(),
+    }
+    model = make_predictor(case.question, gpu_profiles)
+    case.excluded  # noqa: B018  raises InputError where no candidate can serve the LLM
+    outside = case.outside_clauses()
+
+    decision = decide(case, model)
+    gains = decision.drafting_gains() if case.question.speculative else []
+    if gains and case.question.draft_tokens is None and gains[0].draft_tokens != 1:
+        decision = decide(case.varied({"draft_tokens": gains[0].draft_tokens}), model)
+        gains = decision.drafting_gains()
+    return _answer(decision, gains, outside)
+
+
+def _answer(
+    decision: Decision, gains: Sequence[DraftGain], outside: Sequence[str]
+) -> PredictedRecommendation:
+    """Put the answer together: the decision, what else can be said of it, and what to know."""
+    case = decision.case
+    question = case.question
+    chosen = decision.chosen
+    forecast = decision.weighing.forecast
+    sizer = decision.weighing.sizer
+
+    api = None
+    if decision.headroom is not None:
+        api = api_comparison(case, chosen, decision.rows, decision.headroom, case.lengths[0])
+    energy_law = fit_energy(forecast)
+    unmeasured = options_on_unmeasured_gpus(decision)
+    findings = _findings(decision, gains, unmeasured.options, energy_law)
+    outcomes = list_profiles(decision.weighing, decision.options, chosen)
+    pools_notes = []
+    if question.is_disaggregated and sizer is not None:
+        pools_notes = [pools_note(findings.pools, chosen)]
+    return PredictedRecommendation(
+        llm_id=case.llm_id,
+        basis=question.predictor,
+        chosen=chosen,
+        alternatives=with_energy(forecast, energy_law, outcomes),
+        slo=question.slo,
+        llm=case.configured_llm,
+        risk=question.risk,
+        source=case.source,
+        gpu_profiles=case.gpu_profiles.values(),
+        warnings=[
+            *_basis_notes(decision, outside),
+            *drafting_notes(question, gains),
+            *unmeasured.notes,
+            *pools_notes,
+            *decision.rate_notes(),
+            *cliff_notes(findings.sensitivity, chosen),
+            *no_api_note(question, chosen, api),
+        ],
+        serving=case.serving,
+        headroom=decision.headroom,
+        api=api,
+        widget=decision.weighing.widget,
+        decision=question.decision,
+        # Only some sources say how their LLMs were executed.
+        execution=case.execution[case.llm_id] if case.source.characterization.features else None,
+        arrivals=sizer.kind if sizer else None,
+        has_probe=question.probe is not None,
+        outside=outside,
+        contradictions=forecast.calibration.contradictions() if forecast.calibration else [],
+        findings=findings,
+    )
+
+
+def _findings(
+    decision: Decision,
+    gains: Sequence[DraftGain],
+    unmeasured: Sequence[Option],
+    energy_law: "EnergyLaw | None",
+) -> Findings:
+    """Return what else can be said of a decision."""
+    case = decision.case
+    weighing = decision.weighing
+    slo = case.question.slo
+    chosen = decision.chosen
+
+    cost = energy = None
+    evidence: list[NearMeasurement] = []
+    if decision.replica is not None:
+        profile_id = str(chosen.gpu_profile_id)
+        cost = price_tokens(weighing, chosen, decision.replica)
+        energy = answer_energy(weighing.forecast, energy_law, profile_id, decision.replica.users)
+        evidence = nearest_measurements(case, profile_id, slo)
+    return Findings(
+        latency=decision.replica,
+        cost=cost,
+        energy=energy,
+        evidence=evidence,
+        frontier=list_frontier(decision.rows, case.question.risk),
+        unmeasured=unmeasured,
+        ways=other_ways(decision),
+        drafting=gains,
+        pools=weighing.separate_pools(),
+        nearest_miss=decision.nearest_miss,
+        safest=find_safest(decision.options, chosen),
+        sensitivity=list_changes(weighing),
+        best_probe=best_probe(weighing.draws, case.gpu_profiles, [slo]),
+    )
+
+
+def _basis_notes(decision: Decision, outside: Sequence[str]) -> list[str]:
+    """Return what the answer rests on and assumes, one sentence each."""
+    case = decision.case
+    question = case.question
+    source = case.source
+    notes = outside_warning(outside, source)
+    if question.requests is None and not case.is_measured:
+        inputs, outputs = case.lengths[0]
+        text = f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
+        text += f"{outputs:.0f} output tokens, those of {source.characterization.source}. "
+        notes.append(f"{text}Give --input-tokens and --output-tokens, or --workload.")
+    notes += [*case.notes, *source.characterization.left_out, *case.naming_notes()]
+    if question.prefix_hit_rate and not decision.fitted.has_steps:
+        notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
+    if decision.weighing.sizer is None:  # else each percentile is that of the simulated requests
+        notes += estimates(source.characterization.points, question.slo)
+    return notes

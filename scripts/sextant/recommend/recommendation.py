@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from sextant.answer.answer import Answer
 from sextant.answer.drafting import DraftGain
 from sextant.answer.option import Option
 from sextant.answer.pools import PoolsOption
-from sextant.decide.headroom import Headroom, NextBest
+from sextant.decide.headroom import Headroom, NextBest, compare_options
 from sextant.facts.gpu import GIB
 from sextant.facts.llm import LLM
 from sextant.facts.slo import METRICS, SLO
 from sextant.law.calibration import Contradiction
 from sextant.pages.blocks import Widget
-from sextant.predict.predictor import JOULES
 
 
 class Interval(NamedTuple):
@@ -33,16 +32,57 @@ class UsersServed(NamedTuple):
     hi: int
 
 
+class WeighedRow(NamedTuple):
+    """A row of `weigh` or `weigh_needed`: an option of one LLM, and what the draws say of it."""
+
+    gpu_profile_id: str
+    replicas: int
+    users_per_replica: int | None
+    usd_per_hour: float
+    probability_met: float
+    expected_utility: float
+    devices: int
+    users_lo: int | None
+    """The most users that a replica of the profile serves: 5%, 50% and 95% quantile."""
+    users_median: int | None
+    users_hi: int | None
+    load_median: float | None
+    """Median of the most load that a replica carries; None, like users: replicas are simulated."""
+    replicas_lo: float | None
+    """Ends of the 90% interval of the simulated replicas; None: more than are tried."""
+    replicas_hi: float | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """Return the typed row of these columns; None for a column that it lacks."""
+        columns: dict[str, Any] = {name: row.get(name) for name in cls._fields}
+        return cls(**columns)
+
+    @property
+    def option(self) -> Option:
+        """The option alone."""
+        return Option(
+            self.gpu_profile_id,
+            self.replicas,
+            self.users_per_replica,
+            self.usd_per_hour,
+            self.probability_met,
+        )
+
+    @property
+    def users_served(self) -> UsersServed | None:
+        """The most users that a replica serves; None where replicas are simulated."""
+        if self.users_lo is None or self.users_median is None or self.users_hi is None:
+            return None
+        return UsersServed(int(self.users_lo), int(self.users_median), int(self.users_hi))
+
+
 class EnergyPerToken(NamedTuple):
-    """Joules per output token, of all devices: median and 90% interval."""
+    """Joules per output token, of all devices: median and 90% interval; None: not known."""
 
-    j_per_token: float | None = None
-    lo_j_per_token: float | None = None
-    hi_j_per_token: float | None = None
-
-    def columns(self) -> dict[str, float | None]:
-        """Return its columns in a row."""
-        return dict(zip(JOULES, self, strict=True))
+    energy_j_per_token: float | None = None
+    energy_lo_j_per_token: float | None = None
+    energy_hi_j_per_token: float | None = None
 
 
 NO_ENERGY = EnergyPerToken()
@@ -50,26 +90,16 @@ NO_ENERGY = EnergyPerToken()
 
 @dataclass(frozen=True)
 class EnergyAnswer:
-    """What a replica draws at its load, and what that rests on."""
+    """What a replica draws at its load, and what that rests on; its fields are its JSON."""
 
-    energy: EnergyPerToken
+    energy_j_per_token: float
+    """Joules per output token, of all devices: median and 90% interval."""
+    energy_lo_j_per_token: float | None
+    energy_hi_j_per_token: float | None
+    wh_per_million_output_tokens: float
     n_llms: int
     """LLMs whose energy was measured."""
-    sources: Sequence[str]
-
-    @property
-    def wh_per_million_output_tokens(self) -> float:
-        """Watt-hours of a million output tokens."""
-        return 1e6 / 3600 * (self.energy.j_per_token or 0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        return {
-            **self.energy.columns(),
-            "wh_per_million_output_tokens": self.wh_per_million_output_tokens,
-            "n_llms": self.n_llms,
-            "sources": [*self.sources],
-        }
+    sources: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +117,7 @@ class Misses:
         """The metric of the largest ratio; of equal ones the last in `METRICS`."""
         return worst_metric(self.ratios)
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, float | None]:
         """Return its columns in a row."""
         ratios = {f"{metric}_ratio": self.ratios.get(metric) for metric in METRICS}
         return {"fewest_users": self.fewest_users, **ratios, "limit_ratio": self.limit_ratio}
@@ -186,7 +216,7 @@ class PredictedOutcome(ProfileOutcome):
             "reason": self.reason,
             "most_users_tried": self.most_users_tried,
             "is_gpu_measured": self.is_gpu_measured,
-            **self.energy.columns(),
+            **self.energy._asdict(),
         }
 
 
@@ -212,19 +242,24 @@ class ReplicaForecast:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its entry in an answer."""
-        facts: dict[str, Any] = {"users": self.users}
+        latencies_ms: dict[str, float] = {}
         for metric, interval in self.latencies_ms.items():
-            facts |= {
+            latencies_ms |= {
                 f"{metric}_ms": interval.median,
                 f"{metric}_lo_ms": interval.lo,
                 f"{metric}_hi_ms": interval.hi,
             }
-        facts |= {f"{metric}_ratio": ratio for metric, ratio in self.ratios.items()}
-        facts |= {"requests_per_s": self.requests_per_s, "binding_limit": self.binding_limit}
+        users_served = {}
         if self.users_served is not None:
-            facts |= {f"users_{end}": n for end, n in self.users_served._asdict().items()}
-            facts["most_users_tried"] = self.most_users_tried
-        return facts | {
+            users_served = {f"users_{end}": n for end, n in self.users_served._asdict().items()}
+            users_served |= {"most_users_tried": self.most_users_tried}
+        return {
+            "users": self.users,
+            **latencies_ms,
+            **{f"{metric}_ratio": ratio for metric, ratio in self.ratios.items()},
+            "requests_per_s": self.requests_per_s,
+            "binding_limit": self.binding_limit,
+            **users_served,
             "load": self.load,
             "load_median": self.load_median,
             "checked_at_users": self.checked_at_users,
@@ -258,10 +293,6 @@ class WayOption:
         """Its price."""
         return self.option.usd_per_hour or 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return its row in the JSON."""
-        return {**self.option._asdict(), "way": self.way, "risk": self.risk}
-
 
 @dataclass(frozen=True)
 class NearestMiss:
@@ -276,17 +307,6 @@ class NearestMiss:
     """Factor on all limits with which the probability is `FAIR`."""
     safe_factor: float
     """Factor on all limits with which the probability is `SAFE`."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its entry in an answer."""
-        return {
-            **self.option._asdict(),
-            **{f"{metric}_ratio": ratio for metric, ratio in self.ratios.items()},
-            **{f"{metric}_ms": latency_ms for metric, latency_ms in self.latencies_ms.items()},
-            "binding_limit": self.binding_limit,
-            "fair_factor": self.fair_factor,
-            "safe_factor": self.safe_factor,
-        }
 
 
 @dataclass(frozen=True)
@@ -323,22 +343,21 @@ class Recommendation(Answer):
     slo: SLO
     llm: LLM
     headroom: Headroom | None
-    alternatives: Sequence[MeasuredOutcome] | Sequence[PredictedOutcome]
-    is_success: bool | None = None
-    """Whether the recommendation meets the SLO; only measurements can tell."""
-    overspend: float | None = None
     widget: Callable[[], Widget | None] = field(default=lambda: None)
     """Returns the part of its page in which the question can be changed, if there is one."""
 
-    def own_facts(self) -> dict[str, Any]:
-        """Return the entries that both kinds have beside those of every answer."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the answer: here what both kinds of recommendation have."""
         llm = self.llm
+        headroom = self.headroom and self.headroom.to_dict()
         return {
+            **self.shared_facts(self.slo.facts(), headroom, ()),
             "source": self.source.characterization.source,
             "slo_id": self.slo.slo_id,
             "predictor": self.basis,
-            "is_success": self.is_success,
-            "overspend": self.overspend,
+            # Whether the SLO is met, and at which overspend: only measurements can tell.
+            "is_success": None,
+            "overspend": None,
             "llm": {
                 "llm_type": llm.llm_type,
                 "n_parameters": llm.n_parameters,
@@ -351,23 +370,34 @@ class Recommendation(Answer):
             },
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of the answer."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRecommendation(Recommendation):
     """Replicas sized by the LLM's own points."""
 
-    next_best: NextBest | None
+    alternatives: Sequence[MeasuredOutcome]
+
+    @property
+    def next_best(self) -> NextBest | None:
+        """The cheapest option on another GPU profile; None: there is none, or none is chosen."""
+        others = [
+            outcome
+            for outcome in self.alternatives
+            if outcome.status == "meets" and outcome.gpu_profile_id != self.chosen.gpu_profile_id
+        ]
+        if not self.has_option or not others:
+            return None
+        cheapest = min(others, key=lambda outcome: outcome.usd_per_hour or 0.0)
+        return compare_options(self.chosen._asdict(), cheapest.option._asdict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
-        headroom = self.headroom and self.headroom.to_dict()
+        # Without a risk, the choice is the optimum of what was measured.
+        is_optimum = self.risk is None and self.has_option
         return {
-            **self.shared_facts(self.slo.facts(), headroom, ()),
-            **self.own_facts(),
+            **super().to_dict(),
+            "is_success": True if is_optimum else None,
+            "overspend": 0.0 if is_optimum else None,
             "next_best": self.next_best and asdict(self.next_best),
             "api": self.api and self.api.to_dict(),
         }
@@ -401,6 +431,7 @@ class Findings:
 class PredictedRecommendation(Recommendation):
     """Replicas sized by joint draws of the latencies."""
 
+    alternatives: Sequence[PredictedOutcome]
     decision: str
     execution: str | None
     """How the LLM is taken to be executed; None: the source does not say."""
@@ -416,12 +447,20 @@ class PredictedRecommendation(Recommendation):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON of the answer."""
         findings = self.findings
-        headroom = self.headroom and self.headroom.to_dict()
-        evidence = [asdict(measurement) for measurement in findings.evidence]
+        nearest_miss = None
+        if (miss := findings.nearest_miss) is not None:
+            nearest_miss = {
+                **miss.option._asdict(),
+                **{f"{metric}_ratio": ratio for metric, ratio in miss.ratios.items()},
+                **{f"{metric}_ms": value_ms for metric, value_ms in miss.latencies_ms.items()},
+                "binding_limit": miss.binding_limit,
+                "fair_factor": miss.fair_factor,
+                "safe_factor": miss.safe_factor,
+            }
         llm_id = {"llm_id": self.llm_id}
         return {
-            **self.shared_facts(self.slo.facts(), headroom, evidence),
-            **self.own_facts(),
+            **super().to_dict(),
+            "evidence": [asdict(measurement) for measurement in findings.evidence],
             **({"arrivals": self.arrivals} if self.arrivals else {}),
             "decision": self.decision,
             "execution": self.execution,
@@ -429,14 +468,16 @@ class PredictedRecommendation(Recommendation):
             "options": [option._asdict() for option in findings.frontier],
             "unmeasured": [option._asdict() for option in findings.unmeasured],
             "drafting": [gain.to_dict() for gain in findings.drafting],
-            "ways": [way.to_dict() for way in findings.ways],
+            "ways": [
+                {**way.option._asdict(), "way": way.way, "risk": way.risk} for way in findings.ways
+            ],
             "disaggregated": findings.pools and findings.pools.to_dict(),
-            "nearest_miss": findings.nearest_miss and findings.nearest_miss.to_dict(),
+            "nearest_miss": nearest_miss,
             "safest": findings.safest and {**llm_id, **findings.safest._asdict()},
             "latency": findings.latency and findings.latency.to_dict(),
             "cost": findings.cost and asdict(findings.cost),
             "api": self.api and self.api.to_dict(),
-            "energy": findings.energy and findings.energy.to_dict(),
+            "energy": findings.energy and asdict(findings.energy),
             "contradictions": [row._asdict() for row in self.contradictions],
             "outside": [*self.outside],
             "sensitivity": [

@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sextant.answer.drafting import USUAL_METHOD, drafting_gains
+from sextant.answer.drafting import USUAL_METHOD
 from sextant.answer.option import Option
+from sextant.answer.words import deployment_words
 from sextant.ask.case import Case
-from sextant.ask.forecast import Fitted
 from sextant.ask.question import PARALLEL, Question
 from sextant.base.errors import InputError
 from sextant.decide.decision import FAIR, SAFE, choose
 from sextant.facts.gpu import GPUProfile
 from sextant.facts.llm import LLM, kv_precision_of, precision_of
-from sextant.pages.words import shown_chance
-from sextant.recommend.options import option_of
-from sextant.recommend.rate import RateSizer
+from sextant.pages.words import chance, shown_chance
+from sextant.recommend.decision import Decision
+from sextant.recommend.options import list_frontier, option_of
 from sextant.recommend.recommendation import WayOption
-from sextant.recommend.weighing import Weighing, weigh_case
+from sextant.recommend.weighing import Weighing, weigh_case, weighed_rows
 
 _PROFILES_PER_WAY = 3
 """GPU profiles that are simulated for each way."""
@@ -36,14 +36,8 @@ _RISKS = {
     "nvfp4": f"4-bit weights: {_NOT_JUDGED}",
     "int4": f"4-bit weights: {_NOT_JUDGED}",
 }
-_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8}
-
-
-class Place(NamedTuple):
-    """A GPU profile at a load of a replica."""
-
-    gpu_profile_id: str
-    users: int
+_FP8_BITS = 8
+_BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": _FP8_BITS, "int8": 8}
 
 
 class Way(NamedTuple):
@@ -76,7 +70,7 @@ def ways_of(stated: Question, llm: LLM) -> list[Way]:
             for name, risk in _RISKS.items()
             if _BITS.get(name, 4) < bits
         ]
-    if stated.kv_dtype is None and _BITS.get(kv_precision_of(llm), 4) > _BITS["fp8"]:
+    if stated.kv_dtype is None and _BITS.get(kv_precision_of(llm), 4) > _FP8_BITS:
         risk = f"8-bit KV cache: {_NOT_JUDGED}, long contexts may suffer"
         ways.append(Way("FP8 KV cache (--kv-dtype fp8)", {"kv_dtype": "fp8"}, risk))
     if llm.n_experts and stated.data_parallel is stated.expert_parallel is None:
@@ -96,7 +90,7 @@ def ways_of(stated: Question, llm: LLM) -> list[Way]:
 
 
 def speculation_way(draft_tokens: int, method: str = USUAL_METHOD) -> Way:
-    """Return the way that speculates with so many draft tokens."""
+    """Return the way that speculates with this number of draft tokens."""
     changes = {"speculative": method, "draft_tokens": draft_tokens}
     name = f"speculation (--speculative {method} --draft-tokens {draft_tokens})"
     risk = f"needs {method} trained for this LLM; gains less where fewer drafts are accepted"
@@ -112,31 +106,21 @@ def can_run(gpu_profile: GPUProfile, way: Way) -> bool:
     return all(needed.get(way.changes.get(name, ""), 1) for name in ("dtype", "kv_dtype"))
 
 
-def other_ways(
-    weighing: Weighing, fitted: Fitted, chosen: Option, operating_point: Place
-) -> list[WayOption]:
+def other_ways(decision: Decision) -> list[WayOption]:
     """Return the ways to serve that are cheaper than the answer, or likelier where it is unsure.
 
     Cheapest first. Two ways together only where they are cheaper than the cheapest alone.
-
-    Args:
-        weighing: what the answer was weighed by.
-        fitted: its predictor.
-        chosen: the recommended option.
-        operating_point: where drafts are compared.
     """
-    case = weighing.case
-    search = _WaySearch(weighing, fitted, chosen)
-    is_asked = case.question.decision == "utility" and fitted.has_steps
+    case = decision.case
+    search = _WaySearch(decision)
+    is_asked = case.question.decision == "utility" and decision.fitted.has_steps
     # A probe is of the LLM as it is asked about.
     if not (search.gpu_profiles and is_asked) or case.question.probe:
         return []
 
     ways = ways_of(case.stated, case.configured_llm)
     if case.question.speculative is None:
-        gains = drafting_gains(
-            case, fitted.model, operating_point.gpu_profile_id, operating_point.users
-        )
+        gains = decision.drafting_gains()
         if gains and gains[0].probability_gain > FAIR:
             ways.append(speculation_way(gains[0].draft_tokens))
 
@@ -158,14 +142,12 @@ def other_ways(
 class _WaySearch:
     """Finds the best option of a way beside an answer."""
 
-    weighing: Weighing
-    fitted: Fitted
-    chosen: Option
+    decision: Decision
 
     @property
     def usd(self) -> float:
         """Price of the answer; infinite without one."""
-        return self.chosen.usd_per_hour or np.inf
+        return self.decision.chosen.usd_per_hour or np.inf
 
     @property
     def gpu_profiles(self) -> dict[str, GPUProfile]:
@@ -173,37 +155,35 @@ class _WaySearch:
 
         At the answer's price only what makes an unsure answer likelier is of use.
         """
-        is_unsure = (self.chosen.probability_met or 0.0) < SAFE
+        is_unsure = (self.decision.chosen.probability_met or 0.0) < SAFE
         return {
             profile_id: gpu_profile
-            for profile_id, gpu_profile in self.weighing.case.gpu_profiles.items()
+            for profile_id, gpu_profile in self.decision.case.gpu_profiles.items()
             if gpu_profile.usd_per_hour < self.usd
             or (is_unsure and gpu_profile.usd_per_hour == self.usd)
         }
 
     def best(self, way: Way, most_usd: float) -> WayOption | None:
         """Return the best option of a way at this price or below; None: it is no better."""
-        case = self.weighing.case
-        risk = case.question.risk
+        decision = self.decision
         able = {
             profile_id: gpu_profile
             for profile_id, gpu_profile in self.gpu_profiles.items()
             if gpu_profile.usd_per_hour <= most_usd and can_run(gpu_profile, way)
         }
-        options = weigh_way(
-            case.varied(way.changes, able),
-            self.fitted,
-            self.weighing.sizer,
+        options = _weigh_like(
+            decision,
+            decision.case.varied(way.changes, able),
             most_usd,
             most_drawn=_PROFILES_PER_WAY,
-            wanted=_wanted(self.chosen, risk),
+            wanted=_wanted_beside(decision),
         )
         if options is None:
             return None
-        option = as_likely(options, self.chosen, risk)
+        option = option_of(choose(options, 1 - _wanted_beside(decision)))
         if option.usd_per_hour is None or option.usd_per_hour > most_usd:
             return None
-        was = shown_chance(self.chosen.probability_met or 0.0)
+        was = shown_chance(decision.chosen.probability_met or 0.0)
         is_likelier = shown_chance(option.probability_met or 0.0) > was
         if option.usd_per_hour == most_usd and not (most_usd == self.usd and is_likelier):
             return None
@@ -211,21 +191,59 @@ class _WaySearch:
         return WayOption(option, way.name.format(n=n_gpus), way.risk)
 
 
-def weigh_way(
+class UnmeasuredOptions(NamedTuple):
+    """Options on GPUs that nobody measured, and what to say of them."""
+
+    options: list[Option]
+    notes: list[str]
+
+
+def options_on_unmeasured_gpus(decision: Decision) -> UnmeasuredOptions:
+    """Return options on GPUs that nobody measured, and what to say of them.
+
+    They are weighed separately, so that the answer does not depend on them.
+    """
+    case = decision.case
+    risk = case.question.risk
+    chosen_usd = decision.chosen.usd_per_hour
+    below_usd = np.inf
+    if decision.weighing.sizer is not None and chosen_usd is not None:
+        below_usd = chosen_usd
+    gpu_profiles = {
+        profile_id: gpu_profile
+        for profile_id, gpu_profile in case.unmeasured_profiles().items()
+        if gpu_profile.usd_per_hour < below_usd
+    }
+    options = _weigh_like(decision, case.varied({}, gpu_profiles), below_usd)
+    if options is None:
+        return UnmeasuredOptions([], [])
+    likely = [row for row in weighed_rows(options) if row.probability_met >= FAIR]
+    frontier = list_frontier(likely, risk)
+    best = option_of(choose(options, 1 - _wanted_beside(decision)))
+    if best.usd_per_hour is None or (chosen_usd is not None and best.usd_per_hour >= chosen_usd):
+        return UnmeasuredOptions(frontier, [])
+    note = (
+        f"{'Cheaper' if decision.chosen.gpu_profile_id else 'Likely'} on a GPU that nobody "
+        f"measured: {deployment_words(best)}, with probability "
+        f"{chance(best.probability_met or 0.0)}, predicted from other GPUs. Measure it before you "
+        "rent it (--probe); --measured-only leaves such GPUs out."
+    )
+    return UnmeasuredOptions(frontier, [note])
+
+
+def _weigh_like(
+    decision: Decision,
     case: Case,
-    fitted: Fitted,
-    sizer: RateSizer | None,
     most_usd: float,
     *,
     most_drawn: int | None = None,
     wanted: float | None = None,
 ) -> pd.DataFrame | None:
-    """Return the weighed options of a case like the answer's; None where no profile can serve.
+    """Return the options of another case, weighed like a decision's; None: no profile can serve.
 
     Args:
+        decision: whose predictor, and whose way to size a request rate, is used.
         case: the other case.
-        fitted: the predictor of the answer.
-        sizer: what sized the answer's request rate; None: nothing is simulated.
         most_usd: price of the dearest option that is of use.
         most_drawn: GPU profiles that are worth draws; None: all.
         wanted: the probability to find replicas for, by default the question's.
@@ -236,7 +254,8 @@ def weigh_way(
         case.excluded  # noqa: B018  raises where none has the memory
     except InputError:
         return None
-    forecast = fitted.forecast(case, case.question.slo)
+    forecast = decision.fitted.forecast(case, case.question.slo)
+    sizer = decision.weighing.sizer
     if sizer is None:
         return Weighing(forecast).options()
     weighing = weigh_case(
@@ -249,15 +268,14 @@ def weigh_way(
     return weighing.options()
 
 
-def as_likely(options: pd.DataFrame, chosen: Option, risk: float | None) -> Option:
-    """Return the cheapest option as likely as the answer, or as anybody wants (`choose`)."""
-    return option_of(choose(options, 1 - _wanted(chosen, risk)))
+def _wanted_beside(decision: Decision) -> float:
+    """Return the probability that an option beside the answer has to have.
 
-
-def _wanted(chosen: Option, risk: float | None) -> float:
-    """Return the probability that another option has to have beside the answer."""
+    It is that of the answer, but no more than anybody wants, unless the question states a risk.
+    """
+    risk = decision.case.question.risk
     if risk is not None:
         return 1 - risk
-    if chosen.gpu_profile_id is None:
+    if decision.chosen.gpu_profile_id is None:
         return FAIR
-    return min(SAFE, chosen.probability_met or 0.0)
+    return min(SAFE, decision.chosen.probability_met or 0.0)

@@ -55,6 +55,21 @@ class WhatIfBasis(NamedTuple):
     """Of a simulated rate, in place of latencies: by rate the replicas that each profile needs in
     each draw, infinite where none are enough, shape (profiles, draws)."""
 
+    def offered_loads(self) -> list[float] | list[int]:
+        """Return the loads to choose from."""
+        rates = self.needed
+        loads = [*rates] if rates is not None else _two_digits(self.slo.load, _WIDEST_LOAD)
+        if self.slo.users is None:
+            return loads
+        return sorted({round(load) for load in loads if load >= 1})
+
+    def offered_limits(self) -> dict[str, list[float]]:
+        """Return the limits to choose from, by metric; limits of simulated rates stay as asked."""
+        limits_ms = {metric: limit.limit_ms for metric, limit in self.slo.limits.items()}
+        if self.needed is not None:
+            return {metric: [limit_ms] for metric, limit_ms in limits_ms.items()}
+        return {metric: _two_digits(limit_ms, _WIDEST) for metric, limit_ms in limits_ms.items()}
+
 
 def of_draws(
     draws: Draws, prices: Mapping[str, float], slo: SLO, measured_points: pd.DataFrame | None
@@ -127,13 +142,13 @@ def of_points(latencies: pd.DataFrame, prices: Mapping[str, float], slo: SLO) ->
 def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
     """Return what the page's controls offer, and what its script decides from; JSON can hold it."""
     slo = basis.slo
-    offered_ms = _offered_limits(basis)
+    offered_ms = basis.offered_limits()
     facts = {
         "is_rate": slo.users is None,
         "is_measured": basis.is_measured,
         "load": {
             "value": slo.load if slo.load % 1 else int(slo.load),
-            "offered": _offered_loads(basis),
+            "offered": basis.offered_loads(),
         },
         "risk": risk,
         "limits": [
@@ -160,37 +175,13 @@ def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
         "n_draws": len(basis.carried),
         "curves": "",
     }
-    if basis.needed is not None:
-        return facts | _needed_facts(basis.needed)
+    if basis.needed is not None:  # by rate, profile and draw; null: no number is enough
+        needed = [
+            [[int(n) if np.isfinite(n) else None for n in counts] for counts in by_profile]
+            for by_profile in basis.needed.values()
+        ]
+        return facts | {"needed": needed, "users": [[0]], "n_draws": len(needed[0][0])}
     return facts | _curve_facts(basis, offered_ms)
-
-
-def _offered_loads(basis: WhatIfBasis) -> list[float] | list[int]:
-    """Return the loads to choose from."""
-    slo = basis.slo
-    loads = _two_digits(slo.load, _WIDEST_LOAD) if basis.needed is None else [*basis.needed]
-    if slo.users is None:
-        return loads
-    return sorted({round(load) for load in loads if load >= 1})
-
-
-def _offered_limits(basis: WhatIfBasis) -> dict[str, list[float]]:
-    """Return the limits to choose from, by metric; limits of simulated rates stay as asked."""
-    return {
-        metric: [limit.limit_ms]
-        if basis.needed is not None
-        else _two_digits(limit.limit_ms, _WIDEST)
-        for metric, limit in basis.slo.limits.items()
-    }
-
-
-def _needed_facts(needed: Mapping[float, np.ndarray]) -> dict[str, Any]:
-    """Return the replicas that each profile needs in each draw, by rate; null: none are enough."""
-    rows = [
-        [[int(count) if np.isfinite(count) else None for count in counts] for counts in by_profile]
-        for by_profile in needed.values()
-    ]
-    return {"needed": rows, "users": [[0]], "n_draws": len(rows[0][0])}
 
 
 def _curve_facts(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> dict[str, Any]:

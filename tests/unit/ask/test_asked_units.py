@@ -25,7 +25,7 @@ from sextant.facts.llm import served
 from sextant.facts.slo import SLO
 from sextant.law.calibration import Calibration
 from sextant.predict.predictor import Draws
-from sextant.recommend.evidence import nearest_measurements
+from sextant.recommend.options import nearest_measurements
 from sextant.workload.lengths import Length, RequestLengths, parse_length, parse_lengths
 from support import ROOT
 

@@ -27,7 +27,6 @@ from sextant.pages.words import chance, odds, shown_chance
 from sextant.points.frame import TARGETS
 from sextant.predict.predictor import PREDICTORS, JointPredictor, Registration
 from sextant.recommend.document import headline, recommendation_document
-from sextant.recommend.evidence import nearest_measurements
 from sextant.recommend.options import (
     choose_option,
     cliff_notes,
@@ -35,9 +34,10 @@ from sextant.recommend.options import (
     list_changes,
     list_frontier,
     list_profiles,
+    nearest_measurements,
 )
 from sextant.recommend.recommend import recommend_llm
-from sextant.recommend.weighing import Weighing, weigh_case
+from sextant.recommend.weighing import Weighing, weigh_case, weighed_rows
 from sextant.workload.lengths import Length, RequestLengths
 from support import ROOT
 
@@ -310,7 +310,7 @@ def test_no_option_is_an_answer_of_its_own(weighing) -> None:
     assert {row.status for row in rows} == {"too_slow", "does_not_fit"}
     slow = [row.misses for row in rows if row.status == "too_slow"]
     assert all(misses.limit_ratio == misses.ratios["itl"] > 1000 for misses in slow)
-    assert find_safest(options, chosen) is None and list_frontier(options) == []
+    assert find_safest(options, chosen) is None and list_frontier(weighed_rows(options)) == []
 
 
 def test_without_a_likely_option_none_is_recommended_and_the_nearest_is_said() -> None:
@@ -346,13 +346,13 @@ def test_on_the_frontier_more_money_buys_more_probability_and_nothing_is_overloa
     weighing,
 ) -> None:
     options = weighing.options()
-    rows = list_frontier(options)
+    rows = list_frontier(weighed_rows(options))
     for cheaper, dearer in pairwise(rows):
         assert cheaper.usd_per_hour < dearer.usd_per_hour
         assert cheaper.probability_met < dearer.probability_met
     most = dict(zip(options["gpu_profile_id"], options["users_hi"], strict=True))
     for some in (options, options.assign(probability_met=0.9)):
-        rows = list_frontier(some)
+        rows = list_frontier(weighed_rows(some))
         assert rows and all(row.users_per_replica <= most[row.gpu_profile_id] for row in rows)
 
 

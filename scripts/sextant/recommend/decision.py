@@ -1,0 +1,100 @@
+"""The decision of a predicted case: a fit, weighed options, the chosen one, and its replica."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from sextant.answer.drafting import DraftGain, drafting_gains
+from sextant.answer.option import Option
+from sextant.ask.case import Case
+from sextant.ask.forecast import Fitted, fit_predictor
+from sextant.decide.decision import FAIR
+from sextant.decide.headroom import Headroom
+from sextant.predict.predictor import JointPredictor
+from sextant.recommend.cost import expect_rate, expect_users, steady_note
+from sextant.recommend.options import choose_option, find_nearest_miss
+from sextant.recommend.recommendation import NearestMiss, ReplicaForecast, WeighedRow
+from sextant.recommend.weighing import Weighing, weigh_case, weighed_rows
+
+_FEW_USERS = 8
+"""Users of a replica at which drafts are compared where no replica serves a request rate."""
+
+
+class OperatingPoint(NamedTuple):
+    """A GPU profile at a load of a replica."""
+
+    gpu_profile_id: str
+    users: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The chosen option of a case, and what it was chosen from."""
+
+    fitted: Fitted
+    weighing: Weighing
+    options: pd.DataFrame
+    """All options, weighed (`Weighing.options`)."""
+    rows: Sequence[WeighedRow]
+    """The same, typed."""
+    chosen: Option
+    replica: ReplicaForecast | None
+    """None: nothing is recommended."""
+    headroom: Headroom | None
+    nearest_miss: NearestMiss | None
+    """Where nothing is recommended."""
+
+    @property
+    def case(self) -> Case:
+        """The LLM, and how it is served."""
+        return self.weighing.case
+
+    @property
+    def operating_point(self) -> OperatingPoint:
+        """Where drafts are compared: at the load of the answer, or of the nearest miss."""
+        if self.nearest_miss is not None:
+            miss = self.nearest_miss.option
+            return OperatingPoint(str(miss.gpu_profile_id), miss.users_per_replica or _FEW_USERS)
+        users = self.replica.users if self.replica else None
+        return OperatingPoint(str(self.chosen.gpu_profile_id), users or _FEW_USERS)
+
+    def drafting_gains(self) -> list[DraftGain]:
+        """Return what drafts gain at the operating point, best first."""
+        return drafting_gains(self.case, self.fitted.model, *self.operating_point)
+
+    def rate_notes(self) -> list[str]:
+        """Return how a request rate was sized; nothing where users are asked for."""
+        slo = self.weighing.slo
+        sizer = self.weighing.sizer
+        if sizer is None:
+            return steady_note(slo, "by Little's law at median latencies")
+        # Without a recommendation: whether a longer run could make one.
+        distance = abs(max(row.probability_met for row in self.rows) - FAIR)
+        is_one_draw_away = distance * (sizer.n_draws(slo) + 1) <= 1
+        has_no_answer = self.chosen.gpu_profile_id is None and self.case.question.risk is None
+        return sizer.notes(slo, is_undecided=has_no_answer and is_one_draw_away)
+
+
+def decide(case: Case, model: JointPredictor) -> Decision:
+    """Fit a predictor, weigh the options of a case, and choose one.
+
+    Raises:
+        InputError: too few LLMs were measured, or the predictor does not know speculation.
+    """
+    slo = case.question.slo
+    fitted = fit_predictor(model, case, slo)
+    weighing = weigh_case(fitted.forecast(case, slo))
+    options = weighing.options()
+    rows = weighed_rows(options)
+    chosen = choose_option(weighing, options)
+
+    replica = headroom = nearest_miss = None
+    if chosen.gpu_profile_id is None:
+        nearest_miss = find_nearest_miss(weighing, rows)
+    elif weighing.sizer is not None:
+        replica, headroom = expect_rate(weighing, chosen)
+    else:
+        replica, headroom = expect_users(weighing, chosen, rows)
+    return Decision(fitted, weighing, options, rows, chosen, replica, headroom, nearest_miss)
