@@ -98,7 +98,7 @@ def expect_rate(weighing: Weighing, chosen: Option) -> tuple[ReplicaForecast, He
 
     intervals = {}
     for metric, limit in slo.limits.items():
-        # Where these replicas are enough because a lesser device's are, no latency is above it.
+        # Where they are enough because replicas of a slower device are, they keep the limit, too.
         values = latencies.limited_ms[metric]
         values = np.where(needs <= replicas, np.minimum(values, limit.limit_ms), values)
         low, median, high = np.quantile(values, [INTERVAL[0], 0.5, INTERVAL[1]])
@@ -241,14 +241,14 @@ def api_comparison(
 
 
 def no_api_note(question: Question, chosen: Option, api: ApiComparison | None) -> list[str]:
-    """Return that an API could not be compared with, where it was asked for."""
+    """Return that the API that was asked for could not be compared with; nothing without one."""
     if question.api_prices and chosen.gpu_profile_id is not None and api is None:
         return ["No comparison with an API: the requests' rate or lengths are not known."]
     return []
 
 
 def steady_note(slo: SLO, how: str) -> list[str]:
-    """Return how a rate was taken that is not simulated; nothing where users are asked for."""
+    """Return that a request rate is taken as a steady load; nothing where users are asked for."""
     return [] if slo.request_rate_rps is None else [_STEADY.format(how=how)]
 
 

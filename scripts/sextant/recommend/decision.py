@@ -9,6 +9,7 @@ import pandas as pd
 from sextant.answer.drafting import DraftGain, drafting_gains
 from sextant.answer.option import Option
 from sextant.ask.case import Case
+from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import Fitted, fit_predictor
 from sextant.decide.decision import FAIR
 from sextant.decide.headroom import Headroom
@@ -63,6 +64,27 @@ class Decision:
     def drafting_gains(self) -> list[DraftGain]:
         """Return what drafts gain at the operating point, best first."""
         return drafting_gains(self.case, self.fitted.model, *self.operating_point)
+
+    def basis_notes(self, outside: Sequence[str]) -> list[str]:
+        """Return what the answer rests on and assumes, one sentence each.
+
+        `outside` says in what the question lies outside of the measurements.
+        """
+        case = self.case
+        question = case.question
+        source = case.source
+        notes = outside_warning(outside, source)
+        if question.requests is None and not case.is_measured:
+            inputs, outputs = case.lengths[0]
+            text = f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
+            text += f"{outputs:.0f} output tokens, those of {source.characterization.source}. "
+            notes.append(f"{text}Give --input-tokens and --output-tokens, or --workload.")
+        notes += [*case.notes, *source.characterization.left_out, *case.naming_notes()]
+        if question.prefix_hit_rate and not self.fitted.has_steps:
+            notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
+        if self.weighing.sizer is None:  # else each percentile is that of the simulated requests
+            notes += estimates(source.characterization.points, question.slo)
+        return notes
 
     def rate_notes(self) -> list[str]:
         """Return how a request rate was sized; nothing where users are asked for."""

@@ -37,7 +37,7 @@ from sextant.recommend.recommendation import (
 _N_OPTIONS = 6
 """Options that are listed in text."""
 _N_CONTRADICTIONS = 3
-"""Measurements far from the law that are told one by one."""
+"""Measurements far from the law that are listed one by one."""
 
 
 def recommendation_document(answer: Recommendation, *, has_widget: bool = False) -> Document:
@@ -316,8 +316,14 @@ def profile_cells(outcome: ProfileOutcome) -> list[str]:
         name += " (GPU never measured)"
     probability = outcome.probability_met
     likely = "" if probability is None else chance(probability)
-    if outcome.status == "too_slow" and outcome.misses.limit_ratio is not None:
-        return [name, "too slow", likely, _miss_words(outcome)]
+    misses = outcome.misses
+    if outcome.status == "too_slow" and misses.limit_ratio is not None:
+        limit = METRICS[misses.worst_metric]
+        users = f" with {plural(misses.fewest_users, 'user')}" if misses.fewest_users else ""
+        miss = f"{limit} is {misses.limit_ratio:.3g} times its limit{users}"
+        if misses.fewest_users and misses.limit_ratio <= 1:
+            miss = f"unlikely to meet {limit} and the other limits at once, even{users}"
+        return [name, "too slow", likely, miss]
     if outcome.status not in ("meets", "unsure"):
         status = outcome.status.replace("does_not_fit", "ruled out")
         return [name, status, "", outcome.reason or ""]
@@ -331,16 +337,6 @@ def profile_cells(outcome: ProfileOutcome) -> list[str]:
         if (outcome.option.replicas or 0) > 1 and most_users == outcome.most_users_tried:
             plan += " (no more were tried)"
     return [name, f"{outcome.usd_per_hour:.2f} USD/h", likely, plan]
-
-
-def _miss_words(outcome: ProfileOutcome) -> str:
-    misses = outcome.misses
-    ratio = misses.limit_ratio or 0.0
-    limit = METRICS[misses.worst_metric]
-    users = f" with {plural(misses.fewest_users, 'user')}" if misses.fewest_users else ""
-    if misses.fewest_users and ratio <= 1:
-        return f"unlikely to meet {limit} and the other limits at once, even{users}"
-    return f"{limit} is {ratio:.3g} times its limit{users}"
 
 
 def _predicted_plan(outcome: PredictedOutcome) -> str:

@@ -119,7 +119,12 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
     mean_tokens = sum(case.mean_lengths.values())
     in_memory = case.memory(gpu_profile_id).kv_tokens(mean_tokens) / mean_tokens
     capacity_requests = min(terms["capacity_requests"], in_memory)
-    measured = _measured_latencies(case, gpu_profile_id, users)
+
+    measured: Row = {}
+    if case.is_answered_by_points:
+        latencies = at_percentile(points, slo.percentiles, slo.first_token)
+        is_load = (latencies[KEYS] == [case.llm_id, gpu_profile_id, users]).all(axis=1)
+        measured = next(iter(frame_rows(latencies.loc[is_load, TARGETS])), {})
     return Explanation(
         case,
         gpu_profile_id,
@@ -135,16 +140,6 @@ def explain_llm(question: Question, gpu_profile_id: str, users: int) -> Explanat
             *estimates(points, slo),
         ],
     )
-
-
-def _measured_latencies(case: Case, gpu_profile_id: str, users: int) -> Row:
-    """Return what was measured of the LLM at this load; empty where its points do not answer."""
-    if not case.is_answered_by_points:
-        return {}
-    slo = case.question.slo
-    points = at_percentile(case.source.characterization.points, slo.percentiles, slo.first_token)
-    is_load = (points[KEYS] == [case.llm_id, gpu_profile_id, users]).all(axis=1)
-    return next(iter(frame_rows(points.loc[is_load, TARGETS])), {})
 
 
 def _explained(terms: Row, target: str, meanings: Mapping[str, str], measured: Row) -> Explained:

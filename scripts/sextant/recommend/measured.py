@@ -57,7 +57,7 @@ class _MeasuredCase:
 
     @classmethod
     def of(cls, case: Case) -> Self:
-        """Find the points. Raises InputError: there are none on candidates, or one is ambiguous."""
+        """Find the points. Raises InputError: no candidate has any, or a point is ambiguous."""
         points = case.source.characterization.points
         points = points[points["llm_id"] == case.llm_id]
         on_candidates = points[points["gpu_profile_id"].isin(case.gpu_profiles)]
@@ -74,7 +74,7 @@ class _MeasuredCase:
         )
 
     def candidates(self) -> _Candidates:
-        """Return what each candidate takes. What was tried counts, then what memory facts say."""
+        """Return what each candidate takes. What was tried decides, then what memory facts say."""
         case = self.case
         source = case.source
         excluded = ruled_out(
@@ -94,6 +94,73 @@ class _MeasuredCase:
         rows = candidates(self.latencies, [case.llm_id], case.gpu_profiles, slo, pairs)
         reasons = {attempt.gpu_profile_id: attempt.reason for attempt in attempts}
         return _Candidates(with_probabilities(rows, self.draws, slo), reasons | excluded)
+
+    def outcomes(self, sized: _Candidates) -> list[MeasuredOutcome]:
+        """Return the candidates as outcomes."""
+        most_users = self.points.groupby("gpu_profile_id")["users"].max().to_dict()
+        outcomes = []
+        for row in frame_rows(sized.rows):
+            option = Option.of(row)
+            profile_id = option.gpu_profile_id or ""
+            status = row["status"]
+            fewest_users = row["fewest_users"]
+            failed_share = row["failed_share"]
+            reason = sized.reasons.get(profile_id) if status == "does_not_fit" else None
+            if status == "fails":
+                allowed = percent(self.case.question.slo.allowed_failures)
+                reason = (
+                    f"{percent(failed_share)} of the requests failed with "
+                    f"{plural(fewest_users, 'user')}, {allowed} allowed"
+                )
+            ratios = {metric: row[f"{metric}_ratio"] for metric in METRICS}
+            outcomes.append(
+                MeasuredOutcome(
+                    llm_id=self.case.llm_id,
+                    option=option,
+                    status=status,
+                    reason=reason,
+                    misses=Misses(
+                        fewest_users=fewest_users,
+                        ratios={m: ratio for m, ratio in ratios.items() if ratio is not None},
+                        limit_ratio=row["limit_ratio"],
+                    ),
+                    most_users_tried=most_users.get(profile_id),
+                    load_per_replica=row["load_per_replica"],
+                    failed_share=failed_share,
+                )
+            )
+        return outcomes
+
+    def at_risk(
+        self, risk: float, outcomes: list[MeasuredOutcome]
+    ) -> tuple[Option, list[MeasuredOutcome]]:
+        """Return the cheapest option of probability 1 - risk or more, and all outcomes.
+
+        A GPU profile has its cheapest option of this probability, else its most likely option,
+        which is `unsure`.
+
+        Raises:
+            InputError: nothing is known of the requests behind the points.
+        """
+        case = self.case
+        if self.draws is None:
+            problem = (
+                f"{case.source.characterization.source} has no intervals of the latencies of "
+                f"{case.llm_id}: no risk is known"
+            )
+            fix = "leave it out, or describe the LLM with --hf-config: then it is predicted"
+            raise InputError(problem, field="--risk", fix=fix)
+        options = weigh(self.draws, case.gpu_profiles, case.question.slo)
+        best = {row.gpu_profile_id: row for row in weighed_rows(best_by_profile(options, 1 - risk))}
+        at_risk = []
+        for outcome in outcomes:
+            row = best.get(outcome.gpu_profile_id)
+            if row is not None and row.probability_met >= 1 - risk:
+                outcome = replace(outcome, option=row.option, status="meets", reason=None)
+            elif row is not None and outcome.status == "meets":
+                outcome = replace(outcome, option=row.option, status="unsure")
+            at_risk.append(outcome)
+        return option_of(choose(options, risk)), at_risk
 
     def widget(self) -> Widget | None:
         """Return the part of the page in which the question can be changed, if there is one."""
@@ -120,9 +187,9 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
 
     sized = measured.candidates()
     chosen = option_of(recommend_cheapest(with_devices(sized.rows, case.gpu_profiles)))
-    outcomes = _outcomes(measured, sized)
+    outcomes = measured.outcomes(sized)
     if question.risk is not None:
-        chosen, outcomes = _at_risk(measured, question.risk, outcomes)
+        chosen, outcomes = measured.at_risk(question.risk, outcomes)
     outcomes.sort(key=lambda outcome: -(outcome.probability_met or 0.0))
     outcomes.sort(
         key=lambda outcome: np.inf if outcome.usd_per_hour is None else outcome.usd_per_hour
@@ -161,71 +228,3 @@ def recommend_measured(case: Case) -> MeasuredRecommendation:
         api=api,
         widget=measured.widget,
     )
-
-
-def _outcomes(measured: _MeasuredCase, sized: _Candidates) -> list[MeasuredOutcome]:
-    """Return the candidates as outcomes."""
-    most_users = measured.points.groupby("gpu_profile_id")["users"].max().to_dict()
-    outcomes = []
-    for row in frame_rows(sized.rows):
-        option = Option.of(row)
-        profile_id = option.gpu_profile_id or ""
-        status = row["status"]
-        fewest_users = row["fewest_users"]
-        failed_share = row["failed_share"]
-        reason = sized.reasons.get(profile_id) if status == "does_not_fit" else None
-        if status == "fails":
-            allowed = percent(measured.case.question.slo.allowed_failures)
-            reason = (
-                f"{percent(failed_share)} of the requests failed with "
-                f"{plural(fewest_users, 'user')}, {allowed} allowed"
-            )
-        ratios = {metric: row[f"{metric}_ratio"] for metric in METRICS}
-        outcomes.append(
-            MeasuredOutcome(
-                llm_id=measured.case.llm_id,
-                option=option,
-                status=status,
-                reason=reason,
-                misses=Misses(
-                    fewest_users=fewest_users,
-                    ratios={m: ratio for m, ratio in ratios.items() if ratio is not None},
-                    limit_ratio=row["limit_ratio"],
-                ),
-                most_users_tried=most_users.get(profile_id),
-                load_per_replica=row["load_per_replica"],
-                failed_share=failed_share,
-            )
-        )
-    return outcomes
-
-
-def _at_risk(
-    measured: _MeasuredCase, risk: float, outcomes: list[MeasuredOutcome]
-) -> tuple[Option, list[MeasuredOutcome]]:
-    """Return the cheapest option that breaks no limit with probability 1 - risk, and all outcomes.
-
-    Each GPU profile has its cheapest such option, or its most likely option, which is `unsure`.
-
-    Raises:
-        InputError: nothing is known of the requests behind the points.
-    """
-    case = measured.case
-    if measured.draws is None:
-        problem = (
-            f"{case.source.characterization.source} has no intervals of the latencies of "
-            f"{case.llm_id}: no risk is known"
-        )
-        fix = "leave it out, or describe the LLM with --hf-config: then it is predicted"
-        raise InputError(problem, field="--risk", fix=fix)
-    options = weigh(measured.draws, case.gpu_profiles, case.question.slo)
-    best = {row.gpu_profile_id: row for row in weighed_rows(best_by_profile(options, 1 - risk))}
-    at_risk = []
-    for outcome in outcomes:
-        row = best.get(outcome.gpu_profile_id)
-        if row is not None and row.probability_met >= 1 - risk:
-            outcome = replace(outcome, option=row.option, status="meets", reason=None)
-        elif row is not None and outcome.status == "meets":
-            outcome = replace(outcome, option=row.option, status="unsure")
-        at_risk.append(outcome)
-    return option_of(choose(options, risk)), at_risk

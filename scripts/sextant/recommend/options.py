@@ -48,7 +48,7 @@ def choose_option(weighing: Weighing, options: pd.DataFrame) -> Option:
 
 
 def option_of(best: pd.DataFrame) -> Option:
-    """Return the option of the one row that `choose` returns for one LLM."""
+    """Return the option of the only row that `choose` returns for one LLM."""
     (row,) = frame_rows(best)
     return Option.of(row)
 
@@ -59,7 +59,7 @@ def list_profiles(
     """Return one outcome per candidate, cheapest first, excluded profiles last.
 
     A profile has its cheapest option of the wanted probability, else its most likely one, which is
-    `too_slow` below `LISTED`. The chosen profile has the chosen option. What it misses by is of
+    `too_slow` below `LISTED`. The chosen profile has the chosen option. The misses are those of
     median latencies at the fewest users.
     """
     case = weighing.case

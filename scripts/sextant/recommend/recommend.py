@@ -7,7 +7,6 @@ from sextant.answer.drafting import DraftGain, drafting_notes
 from sextant.answer.option import Option
 from sextant.answer.pools import pools_note
 from sextant.ask.case import read_case
-from sextant.ask.caveats import estimates, outside_warning
 from sextant.ask.forecast import make_predictor
 from sextant.ask.question import Question
 from sextant.decide.decision import best_probe
@@ -102,7 +101,7 @@ def _answer(
         source=case.source,
         gpu_profiles=case.gpu_profiles.values(),
         warnings=[
-            *_basis_notes(decision, outside),
+            *decision.basis_notes(outside),
             *drafting_notes(question, gains),
             *unmeasured.notes,
             *pools_notes,
@@ -159,22 +158,3 @@ def _findings(
         sensitivity=list_changes(weighing),
         best_probe=best_probe(weighing.draws, case.gpu_profiles, [slo]),
     )
-
-
-def _basis_notes(decision: Decision, outside: Sequence[str]) -> list[str]:
-    """Return what the answer rests on and assumes, one sentence each."""
-    case = decision.case
-    question = case.question
-    source = case.source
-    notes = outside_warning(outside, source)
-    if question.requests is None and not case.is_measured:
-        inputs, outputs = case.lengths[0]
-        text = f"No lengths were given: the answer is for requests of {inputs:.0f} input and "
-        text += f"{outputs:.0f} output tokens, those of {source.characterization.source}. "
-        notes.append(f"{text}Give --input-tokens and --output-tokens, or --workload.")
-    notes += [*case.notes, *source.characterization.left_out, *case.naming_notes()]
-    if question.prefix_hit_rate and not decision.fitted.has_steps:
-        notes.append(f"--prefix-hit-rate is not used: {question.predictor} does not know it.")
-    if decision.weighing.sizer is None:  # else each percentile is that of the simulated requests
-        notes += estimates(source.characterization.points, question.slo)
-    return notes

@@ -110,7 +110,7 @@ class Misses:
     ratios: Mapping[str, float] = field(default_factory=dict)
     """Latency over limit, by metric."""
     limit_ratio: float | None = None
-    """The largest of them."""
+    """The largest of these ratios."""
 
     @property
     def worst_metric(self) -> str:
@@ -226,19 +226,19 @@ class ReplicaForecast:
 
     users: int
     latencies_ms: Mapping[str, Interval]
-    """Of each limit, and nTTFT and ITL where they were drawn."""
+    """By metric: of each limit, and nTTFT and ITL where they were drawn."""
     ratios: Mapping[str, float]
     """Median over limit, by metric."""
     requests_per_s: float
     binding_limit: str
     load: float
-    """That the replica gets, in the SLO's unit."""
+    """The load of the replica, in the SLO's unit."""
     load_median: float
-    """The most that it carries within the limits, by the likeliest law."""
+    """The most load that it carries within the limits, by the likeliest law."""
     users_served: UsersServed | None = None
     most_users_tried: int | None = None
     checked_at_users: int | None = None
-    """Number of users that the probability is of; None: the asked load itself."""
+    """Number of users for which the probability holds; None: the asked load itself."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return its entry in an answer."""

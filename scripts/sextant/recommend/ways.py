@@ -1,8 +1,8 @@
 """Other ways to serve the LLM of an answer: precisions, layouts, speculation, and what each costs.
 
-The answer is for the LLM as it is asked about; the person says which of these ways its quality
-allows. Each way is one option of `sextant recommend` away. Fewer GPU profiles are simulated for a
-way than for an answer, so its probability may differ by a draw or two.
+The answer is for the LLM as it is asked about; the person judges which of these ways keeps enough
+of its quality. Each way names the options of `sextant recommend` that ask for it. Fewer profiles
+are simulated for a way than for an answer, so its probability may differ by a draw or two.
 """
 
 import math
@@ -151,9 +151,9 @@ class _WaySearch:
 
     @property
     def gpu_profiles(self) -> dict[str, GPUProfile]:
-        """Candidates of which one replica is cheaper than the answer.
+        """Candidates with a replica that is cheaper than the answer.
 
-        At the answer's price only what makes an unsure answer likelier is of use.
+        Where the answer is unsure, candidates at its price count, too: they may be likelier.
         """
         is_unsure = (self.decision.chosen.probability_met or 0.0) < SAFE
         return {
@@ -242,10 +242,10 @@ def _weigh_like(
     """Return the options of another case, weighed like a decision's; None: no profile can serve.
 
     Args:
-        decision: whose predictor, and whose way to size a request rate, is used.
+        decision: its predictor is used, and its way to size a request rate.
         case: the other case.
-        most_usd: price of the dearest option that is of use.
-        most_drawn: GPU profiles that are worth draws; None: all.
+        most_usd: options above this price are not sized.
+        most_drawn: the most GPU profiles that get draws beside the likeliest law; None: all.
         wanted: the probability to find replicas for, by default the question's.
     """
     if not case.gpu_profiles:
@@ -271,7 +271,7 @@ def _weigh_like(
 def _wanted_beside(decision: Decision) -> float:
     """Return the probability that an option beside the answer has to have.
 
-    It is that of the answer, but no more than anybody wants, unless the question states a risk.
+    It is that of the answer, but at most `SAFE`, unless the question states a risk.
     """
     risk = decision.case.question.risk
     if risk is not None:

@@ -63,9 +63,9 @@ class RateSizer:
     confidence: float
     """The probability to find replicas for."""
     most_usd_per_hour: float | None = None
-    """Dearer options are of no use, and few options are needed; None: all count."""
+    """Options above this price are not sized, and fewer draws decide; None: all are sized."""
     most_drawn: int | None = None
-    """GPU profiles that are worth draws; None: all."""
+    """The most GPU profiles that get draws beside the likeliest law; None: all."""
     sizings: dict[tuple[SLO, bool], dict[str, Sizing]] = field(default_factory=dict)
     """What was sized already, by SLO and whether it was sized briefly."""
 
@@ -82,9 +82,9 @@ class RateSizer:
 
         Args:
             case: the LLM, and how it is served.
-            most_usd_per_hour: price of the dearest option that is of use; None: all count.
+            most_usd_per_hour: options above this price are not sized; None: all are.
             model: a fit to share; None: a new one.
-            most_drawn: GPU profiles that are worth draws; None: all.
+            most_drawn: the most GPU profiles that get draws beside the likeliest law; None: all.
             wanted: the probability to find replicas for, by default the question's.
         """
         question = case.question
@@ -134,8 +134,8 @@ class RateSizer:
         Args:
             slo: limits and rate.
             profile_ids: the GPU profiles, the columns of the result.
-            is_brief: whether the answer does not rest on it (`size_profiles`).
-            is_best_enough: whether nothing but the best option is shown of it.
+            is_brief: whether fewer draws are enough, as the answer does not rest on the result.
+            is_best_enough: whether only the best option of the result is shown.
         """
         sizings = self._sized(slo, is_brief, is_best_enough)
         n_draws = max((len(sizing.needs) for sizing in sizings.values()), default=0) or 1 + N_DRAWS
@@ -146,7 +146,7 @@ class RateSizer:
     def _sized(self, slo: SLO, is_brief: bool, is_best_enough: bool) -> dict[str, Sizing]:
         if (slo, is_brief) in self.sizings:
             return self.sizings[slo, is_brief]
-        # Else the answer is that of a question by itself.
+        # The answer itself starts from no earlier sizing, so that it does not depend on them.
         earlier = reversed(self.sizings.items()) if is_brief else ()
         harder = (sizings for (other, _), sizings in earlier if is_harder(other, slo))
         easier = (sizings for (other, _), sizings in self.sizings.items() if is_harder(slo, other))
@@ -236,7 +236,10 @@ class RateSizer:
 
 
 def is_harder(slo: SLO, other: SLO) -> bool:
-    """Return whether an SLO has no less load and no looser limits than another with the same."""
+    """Return whether an SLO has at least the load of another, and no looser limit.
+
+    Both have limits on the same metrics.
+    """
     limits_ms = [
         (limit.limit_ms, other.limits[metric].limit_ms) for metric, limit in slo.limits.items()
     ]
@@ -270,7 +273,7 @@ class Weighing:
     def draws(self) -> Draws:
         """Joint draws on every candidate.
 
-        Where arrivals are simulated they only say what to measure, and few loads will do.
+        Where arrivals are simulated, the draws only choose the next measurement: few loads do.
         """
         forecast = self.forecast
         if self.sizer is None:
@@ -293,9 +296,9 @@ class Weighing:
         return weigh_needed(self.case.llm_id, needed, gpu_profiles, slo)
 
     def choose(self, options: pd.DataFrame, slo: SLO) -> pd.DataFrame:
-        """Return the chosen one of these options, in one row; nothing but `llm_id` without one.
+        """Return the chosen option in one row, which has `llm_id` alone if none is chosen.
 
-        By utility, an option needs a probability of `FAIR`. Of a request rate the cheapest option
+        By utility, an option needs a probability of `FAIR`. For a request rate, the cheapest option
         of `SAFE` or more is taken, if there is one, as `sextant capacity` does.
         """
         question = self.case.question
@@ -329,7 +332,8 @@ class Weighing:
     ) -> dict[str, np.ndarray]:
         """Return each latency of an option over its limit, by draw.
 
-        Where no number of replicas is enough (not `is_possible`), of requests almost alone.
+        Where no number of replicas is enough (not `is_possible`), requests share as many replicas
+        as are ever tried, so that each is almost alone.
         """
         slo = self.slo
         if self.sizer is None:
@@ -407,8 +411,8 @@ def weigh_case(
     Args:
         forecast: of the LLM of the case.
         model: a fit of the law of a step to share; None: a new one.
-        most_usd_per_hour: price of the dearest option that is of use; None: all count.
-        most_drawn: GPU profiles that are worth draws; None: all.
+        most_usd_per_hour: options above this price are not sized; None: all are.
+        most_drawn: the most GPU profiles that get draws beside the likeliest law; None: all.
         wanted: the probability to find replicas for, by default the question's.
     """
     if forecast.slo.request_rate_rps is None:

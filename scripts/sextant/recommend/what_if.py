@@ -49,7 +49,8 @@ class WhatIfBasis(NamedTuple):
     carried: np.ndarray  # what a replica carries in the SLO's unit, in the same shape
     usual_load: np.ndarray  # the same at median latencies, shape (profiles, loads)
     broken: Sequence[Mapping[str, Any]] = ()
-    """Measured latencies of a predicted LLM: no load from one that breaks a limit on is met."""
+    """Measured latencies of a predicted LLM. Where one breaks a limit, its load
+    and larger loads are not served."""
     is_measured: bool = False  # Whether the one draw is what was measured, as eq. 1-3 decide.
     needed: Mapping[float, np.ndarray] | None = None
     """Of a simulated rate, in place of latencies: by rate the replicas that each profile needs in
@@ -181,16 +182,34 @@ def what_if(basis: WhatIfBasis, risk: float | None) -> dict[str, Any]:
             for by_profile in basis.needed.values()
         ]
         return facts | {"needed": needed, "users": [[0]], "n_draws": len(needed[0][0])}
-    return facts | _curve_facts(basis, offered_ms)
+    return facts | _curves(basis, offered_ms)._asdict()
 
 
-def _curve_facts(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Return latencies by draw, profile and load, packed, and their medians."""
+class _Curves(NamedTuple):
+    """What the page decides from, of latencies: its fields are keys of the page's JSON."""
+
+    medians_ms: Mapping[str, list[list[float]]]
+    """By metric, profile and load."""
+    carried: list[list[float]] | None
+    """What a replica carries, by profile and load; None: the load is users."""
+    steps_from: int | None
+    """The lowest step of what a replica carries, which packed steps start from."""
+    rate_steps: int
+    curves: str
+    """By draw, profile and load, packed."""
+
+
+def _curves(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> _Curves:
+    """Return latencies by draw, profile and load, packed, and their medians.
+
+    The packed curves are small whole numbers that rise over the loads. Kept are their rises, as
+    (curves, profiles, loads, draws): all low bytes, then all high ones.
+    """
     latencies_ms = basis.limited_ms
     carried = None
     steps_from = None
     # A load is served if all smaller ones are too, so the worst of these counts.
-    packed = [
+    rising = [
         np.searchsorted(offered_ms[metric], np.maximum.accumulate(latencies_ms[metric], axis=2))
         for metric in basis.slo.limits
     ]
@@ -200,7 +219,10 @@ def _curve_facts(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> d
         if not basis.is_measured:
             steps = in_steps(np.maximum.accumulate(basis.carried, axis=2)).astype(int)
             steps_from = int(steps.min())
-            packed.append(steps - steps_from)
+            rising.append(steps - steps_from)
+    rises = np.diff(np.stack(rising).transpose(0, 2, 3, 1), axis=2, prepend=0).astype("<u2")
+    planes = (rises & 255).astype("u1").tobytes() + (rises >> 8).astype("u1").tobytes()
+
     medians_ms = {
         metric: [
             [float(f"{value:.{_DIGITS}g}") for value in row]
@@ -208,13 +230,8 @@ def _curve_facts(basis: WhatIfBasis, offered_ms: Mapping[str, list[float]]) -> d
         ]
         for metric, values in latencies_ms.items()
     }
-    return {
-        "medians_ms": medians_ms,
-        "carried": carried,
-        "steps_from": steps_from,
-        "rate_steps": RATE_STEPS,
-        "curves": _packed(packed),
-    }
+    packed = base64.b64encode(gzip.compress(planes, mtime=0)).decode()
+    return _Curves(medians_ms, carried, steps_from, RATE_STEPS, packed)
 
 
 def what_if_widget(
@@ -236,15 +253,6 @@ def _two_digits(centre: float, widest: float) -> list[float]:
     return sorted(
         {number for number in numbers if centre / widest <= number <= centre * widest} | {centre}
     )
-
-
-def _packed(rising: Iterable[np.ndarray]) -> str:
-    """Pack curves that rise over the loads, each (draws, profiles, loads), small whole numbers.
-    Kept are their rises, as (curves, profiles, loads, draws): all low bytes, then all high ones."""
-    stacked = np.stack([*rising]).transpose(0, 2, 3, 1)
-    rises = np.diff(stacked, axis=2, prepend=0).astype("<u2")
-    planes = (rises & 255).astype("u1").tobytes() + (rises >> 8).astype("u1").tobytes()
-    return base64.b64encode(gzip.compress(planes, mtime=0)).decode()
 
 
 def as_script_data(data: Any) -> str:
