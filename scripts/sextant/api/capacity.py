@@ -10,13 +10,7 @@ from sextant.api.groups import naming_options, refuse, seconds_of
 from sextant.api.keywords import with_keywords
 from sextant.api.question_options import CandidateOptions, CaseOptions, LimitOptions
 from sextant.api.shown import ShownAnswer
-from sextant.api.traffic import (
-    ROUTERS,
-    SchedulerOptions,
-    TrafficOptions,
-    startup_time_of,
-    traffic_of,
-)
+from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,6 +63,20 @@ class SearchOptions:
     draws: Annotated[int, typer.Option(min=0)] = 32
     """Draws of the law and the traffic; 0: the likeliest alone."""
 
+    def needed_attainment(self) -> float | None:
+        """Return the share of windows that a tuned policy has to meet; None if none is tuned."""
+        if self.tune_policy is None:
+            refuse(self, "no policy is tuned", "attainment")
+            return None
+        if self.tune_policy == self.policy:
+            fix = "give another file"
+            raise InputError("it would replace --policy", field="--tune-policy", fix=fix)
+        attainment = self.attainment or 0.99
+        if not 0 < attainment <= 1:
+            fix = "give a share of the windows, e.g. 0.99"
+            raise InputError(f"{attainment:g} is not a share", field="--attainment", fix=fix)
+        return attainment
+
 
 @with_keywords
 def capacity(
@@ -80,14 +88,12 @@ def capacity(
     server: SchedulerOptions,
     search: SearchOptions,
 ) -> ShownAnswer:
-    """Print how many replicas of which GPU profile meet an SLO under a trace's own traffic.
-
-    Keywords are the options of `sextant capacity`, with underscores.
+    """Find how many replicas of which GPU profile meet an SLO under a trace's own traffic.
 
     Returns
     -------
     ShownAnswer
-        A row of its frame per GPU profile, the cheapest option first.
+        The options; a row of its frame per GPU profile, the cheapest option first.
 
     Raises
     ------
@@ -112,7 +118,7 @@ def capacity(
 def answer_traffic(
     question: "CapacityQuestion", tune_policy: Path | None = None, notes: tuple[str, ...] = ()
 ) -> ShownAnswer:
-    """Return the answer, with these warnings first; write a tuned policy, if it is asked for."""
+    """Return the answer, with these warnings first; write a tuned policy to `tune_policy`."""
     from sextant.base.files import provenance
     from sextant.base.sheets import write_yaml
     from sextant.capacity import policies
@@ -143,7 +149,7 @@ def capacity_question(
     server: SchedulerOptions,
     search: SearchOptions,
 ) -> "CapacityQuestion":
-    """Return what is asked. Raises InputError for a wrong option."""
+    """Return the question that the options are. Raises InputError for a wrong one."""
     from sextant.ask.traffic import DrawnTraffic
     from sextant.capacity import policies
     from sextant.capacity.question import CapacityQuestion, Terms
@@ -159,7 +165,7 @@ def capacity_question(
     if keep.window is not None:
         window_s = None if keep.window == "whole" else seconds_of(keep.window, "--window")
 
-    arriving = traffic_of(traffic, case, window_s)
+    arriving = traffic.of(case, window_s)
     steady = None
     is_plain = keep.window is None and traffic.duration is None
     if isinstance(arriving, DrawnTraffic) and is_plain:
@@ -183,7 +189,7 @@ def capacity_question(
         arriving,
         target,
         terms=terms,
-        attainment=_attainment(search),
+        attainment=search.needed_attainment(),
         settings=server.of(),
         risk=keep.risk,
         n_draws=search.draws,
@@ -193,18 +199,3 @@ def capacity_question(
         policy=policy,
         steady=steady,
     )
-
-
-def _attainment(search: SearchOptions) -> float | None:
-    """Return the share of windows that a tuned policy has to meet, None where none is tuned."""
-    if search.tune_policy is None:
-        refuse(search, "no policy is tuned", "attainment")
-        return None
-    if search.tune_policy == search.policy:
-        fix = "give another file"
-        raise InputError("it would replace --policy", field="--tune-policy", fix=fix)
-    attainment = search.attainment or 0.99
-    if not 0 < attainment <= 1:
-        fix = "give a share of the windows, e.g. 0.99"
-        raise InputError(f"{attainment:g} is not a share", field="--attainment", fix=fix)
-    return attainment

@@ -18,14 +18,12 @@ def compare(
     a: Annotated[Path, typer.Argument(help=_WHAT)],
     b: Annotated[Path, typer.Argument(help="What to compare it with, of the same kind.")],
 ) -> ShownAnswer:
-    """Say what differs: figures of two load runs beyond chance, or recommendations and why.
-
-    Keywords are the options of `sextant compare`, with underscores.
+    """Find what differs: figures of two load runs beyond chance, or recommendations and why.
 
     Returns
     -------
     ShownAnswer
-        Its dictionary has the differences.
+        The differences; its dictionary has them as figures.
 
     Raises
     ------

@@ -25,14 +25,12 @@ class FleetOptions(StoreOptions):
 
 @with_keywords
 def fleet(*, options: FleetOptions) -> ShownAnswer:
-    """Print which GPUs of a cluster serve which team's LLMs, at the lowest cost.
-
-    Keywords are the options of `sextant fleet`, with underscores.
+    """Find which GPUs of a cluster serve which team's LLMs, at the lowest cost.
 
     Returns
     -------
     ShownAnswer
-        A row of its frame per served demand.
+        The plan; a row of its frame per served demand.
 
     Raises
     ------

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo
@@ -68,6 +69,13 @@ class OptionField:
         return isinstance(self.info, ArgumentInfo)
 
     @property
+    def kinds(self) -> list[Any]:
+        """Its types, without None."""
+        if get_origin(self.kind) in (UnionType, Union):
+            return [part for part in get_args(self.kind) if part is not type(None)]
+        return [self.kind]
+
+    @property
     def parameter(self) -> inspect.Parameter:
         """It as a parameter that typer reads."""
         return inspect.Parameter(
@@ -76,6 +84,23 @@ class OptionField:
             default=self.default,
             annotation=Annotated[self.kind, self.info],
         )
+
+    @property
+    def keyword_parameter(self) -> inspect.Parameter:
+        """It as a parameter of a function of the library."""
+        kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return inspect.Parameter(
+            self.keyword, kinds[self.is_argument], default=self.default, annotation=self.kind
+        )
+
+    def check_range(self, value: Any) -> None:
+        """Raise InputError for a value outside of the option's range."""
+        least = getattr(self.info, "min", None)
+        most = getattr(self.info, "max", None)
+        if least is not None and value < least:
+            raise InputError(f"{value!r} is below {least}", field=self.keyword, fix="raise it")
+        if most is not None and value > most:
+            raise InputError(f"{value!r} is above {most}", field=self.keyword, fix="lower it")
 
 
 def is_group(kind: Any) -> bool:

@@ -3,15 +3,14 @@
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from sextant.api.groups import OptionField, arguments_of, options_of
 from sextant.api.shown import ShownAnswer
@@ -39,12 +38,13 @@ def with_keywords(function: Callable[..., ShownAnswer]) -> Callable[..., ShownAn
     """Return a function of groups of options as one of keywords.
 
     The function that takes groups is its attribute `__wrapped__`. Keywords are the options of the
-    command line, with underscores; arguments of the command line may go without their names.
+    command line, with underscores; arguments of the command line may go without their names. Its
+    docstring lists them as parameters, before its section "Returns".
     """
+    options = {option.keyword: option for option in options_of(function)}
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> ShownAnswer:
-        options = {option.keyword: option for option in options_of(function)}
         values = _values(function.__name__, options, arguments, keywords)
         files = PassedFiles()
         converted = {
@@ -57,33 +57,22 @@ def with_keywords(function: Callable[..., ShownAnswer]) -> Callable[..., ShownAn
             raise _in_keywords(error) from None
         return answer.with_files(files.folder)
 
-    call.__signature__ = _signature(function)  # type: ignore[attr-defined]
-    call.__doc__ = _with_parameters(inspect.getdoc(function) or "", options_of(function))
-    return call
+    positional_first = sorted(options.values(), key=lambda option: not option.is_argument)
+    parameters = [option.keyword_parameter for option in positional_first]
+    signature = inspect.Signature(parameters, return_annotation=ShownAnswer)
+    call.__signature__ = signature  # type: ignore[attr-defined]
 
-
-def _with_parameters(description: str, options: Iterable[OptionField]) -> str:
-    """Return a docstring with a list of the parameters, whose descriptions are the options'."""
-    lines = ["Parameters", "----------"]
-    for option in options:
-        lines += [option.keyword, f"    {option.info.help}"]
-    start, returns, rest = description.partition("Returns\n-------")
-    return start + "\n".join(lines) + "\n\n" + returns + rest
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    options = sorted(options_of(function), key=lambda option: not option.is_argument)
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = [
-        inspect.Parameter(
-            option.keyword,
-            kinds[option.is_argument],
-            default=option.default,
-            annotation=option.kind,
-        )
-        for option in options
+    lines = [
+        f"Keywords are the options of `sextant {function.__name__}`, with underscores.",
+        "",
+        "Parameters",
+        "----------",
     ]
-    return inspect.Signature(parameters, return_annotation=ShownAnswer)
+    for keyword, option in options.items():
+        lines += [keyword, f"    {option.info.help}"]
+    description, returns, rest = (inspect.getdoc(function) or "").partition("Returns\n-------")
+    call.__doc__ = description + "\n".join(lines) + "\n\n" + returns + rest
+    return call
 
 
 def _values(
@@ -118,7 +107,7 @@ def _converted(option: OptionField, value: Any, files: PassedFiles) -> Any:
     """Return a value as the command line would have read it. Raises InputError for a wrong one."""
     if value is None:
         return None
-    kinds = _kinds(option.kind)
+    kinds = option.kinds
     is_path = Path in kinds or str in kinds
     if option.keyword in _TRACES and is_path and hasattr(value, "columns"):
         from sextant.api.frames import write_frame
@@ -127,25 +116,20 @@ def _converted(option: OptionField, value: Any, files: PassedFiles) -> Any:
         write_frame(value, path, option.keyword)
         return path if Path in kinds else str(path)
     if option.keyword in _CONFIGS and isinstance(value, Mapping):
-        path = files.path(f"{_llm_name(value)}.json")
+        # The name of the LLM, which answers show.
+        name = re.sub(r"[^\w.-]+", "__", str(value.get("_name_or_path") or "llm")).strip("._")
+        path = files.path(f"{name or 'llm'}.json")
         path.write_text(json.dumps(value), encoding="utf-8")
         return path
 
     for kind in kinds:
         converted = _as_kind(kind, value)
         if converted is not None:
-            _check_range(option, converted)
+            option.check_range(converted)
             return converted
     names = [str(getattr(kind, "__name__", kind)) for kind in kinds]
     problem = f"{value!r} is not of a type that it takes"
     raise InputError(problem, field=option.keyword, fix=f"give {' or '.join(names)}")
-
-
-def _kinds(kind: Any) -> list[Any]:
-    """Return the types of an option, without None."""
-    if get_origin(kind) in (UnionType, Union):
-        return [part for part in get_args(kind) if part is not type(None)]
-    return [kind]
 
 
 def _as_kind(kind: Any, value: Any) -> Any:
@@ -166,21 +150,6 @@ def _as_kind(kind: Any, value: Any) -> Any:
         return value if isinstance(value, bool) else None
     number = Integral if kind is int else Real
     return kind(value) if isinstance(value, number) and not isinstance(value, bool) else None
-
-
-def _check_range(option: OptionField, value: Any) -> None:
-    least = getattr(option.info, "min", None)
-    most = getattr(option.info, "max", None)
-    if least is not None and value < least:
-        raise InputError(f"{value!r} is below {least}", field=option.keyword, fix="raise it")
-    if most is not None and value > most:
-        raise InputError(f"{value!r} is above {most}", field=option.keyword, fix="lower it")
-
-
-def _llm_name(config: Mapping[str, Any]) -> str:
-    """Return the name of the LLM that a configuration describes."""
-    name = str(config.get("_name_or_path") or "llm")
-    return re.sub(r"[^\w.-]+", "__", name).strip("._") or "llm"
 
 
 def _in_keywords(error: InputError) -> InputError:

@@ -53,16 +53,14 @@ def plan(
     ] = None,
     options: RunOptions,
 ) -> ShownAnswer:
-    """Print what a run would do, before it is submitted: jobs, requests, hours, cost.
+    """Find what a run would do, before it is submitted: jobs, requests, hours, cost.
 
-    With a budget, print which cells to measure first for the SLOs.
-
-    Keywords are the options of `sextant plan`, with underscores.
+    With a budget, find which cells to measure first for the SLOs.
 
     Returns
     -------
     ShownAnswer
-        A row of its frame per cell; with a budget, per round.
+        The plan; a row of its frame per cell, with a budget per round.
 
     Raises
     ------

@@ -50,14 +50,12 @@ def recommend(
     case: CaseOptions,
     candidates: CandidateOptions,
 ) -> ShownAnswer:
-    """Say which GPU profile, and how many replicas, serve an LLM at the lowest cost.
-
-    Keywords are the options of `sextant recommend`, with underscores.
+    """Find which GPU profile, and how many replicas, serve an LLM at the lowest cost.
 
     Returns
     -------
     ShownAnswer
-        A row of its frame per GPU profile.
+        The recommendation; a row of its frame per GPU profile.
 
     Raises
     ------

@@ -86,8 +86,15 @@ class ShownAnswer:
         ]
         if not parts:
             parts = [f"<p>{escape(block.text)}</p>" for block in prose]
+
         tables = [block for block in self.blocks if isinstance(block, Table) and block.rows]
-        parts += map(_table_html, tables[:1])
+        for table in tables[:1]:
+            head = "".join(f"<th>{escape(label)}</th>" for label in table.header)
+            rows = [
+                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in table.cells[: table.n_rows_in_text]
+            ]
+            parts.append(f"<table><tr>{head}</tr>{''.join(rows)}</table>")
         return f"<div>{''.join(parts)}</div>"
 
 
@@ -96,12 +103,3 @@ def _blocks_in(blocks: Sequence[Block]) -> Iterator[Block]:
         yield block
         if isinstance(block, Section):
             yield from _blocks_in(block.blocks)
-
-
-def _table_html(table: Table) -> str:
-    head = "".join(f"<th>{escape(label)}</th>" for label in table.header)
-    rows = [
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in table.cells[: table.n_rows_in_text]
-    ]
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"

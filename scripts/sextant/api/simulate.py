@@ -11,18 +11,11 @@ from sextant.api.groups import naming_options, refuse, seconds_of
 from sextant.api.keywords import with_keywords
 from sextant.api.question_options import CaseOptions, LimitOptions
 from sextant.api.shown import ShownAnswer
-from sextant.api.traffic import (
-    ROUTERS,
-    SchedulerOptions,
-    TrafficOptions,
-    startup_time_of,
-    traffic_of,
-)
+from sextant.api.traffic import ROUTERS, SchedulerOptions, TrafficOptions, startup_time_of
 from sextant.base.errors import InputError
 
 if TYPE_CHECKING:
     from sextant.capacity.simulation import Deployment, Sent
-    from sextant.simulate.scaling import ScalingPolicy
     from sextant.workload.lengths import RequestLengths
     from sextant.workload.requests import RequestStream
 
@@ -57,6 +50,52 @@ class SimulateOptions:
     draws: Annotated[int, typer.Option(min=0)] = 100
     """Draws of the law for the intervals; 0: none."""
 
+    def gpu_profiles(self, traffic: TrafficOptions) -> tuple[str, ...]:
+        """Return where the replicas run, and those that decode, if they are separate."""
+        if self.decode_replicas is None:
+            if self.decode_gpu_profile:
+                field = "--decode-gpu-profile"
+                fix = "give --decode-replicas"
+                raise InputError("the number of its replicas is missing", field=field, fix=fix)
+            return (self.gpu_profile,)
+
+        problem = "two pools take requests in turn, share no prefixes, and users send ten each"
+        ignored = {
+            "--router": self.router != "round_robin",
+            "--unique-prompts": self.unique_prompts is not None,
+            "--warmup": self.users is not None and self.warmup != "0s",
+            "--duration": self.users is not None and traffic.duration is not None,
+        }
+        for option in (name for name, is_stated in ignored.items() if is_stated):
+            raise InputError(problem, field=option, fix="leave it out with --decode-replicas")
+        return self.gpu_profile, self.decode_gpu_profile or self.gpu_profile
+
+    def deployment(self) -> "Deployment":
+        """Return the deployment, with its policy if there is one."""
+        from sextant.capacity.policies import read_policy
+        from sextant.capacity.simulation import Deployment
+
+        policy = None
+        if self.policy is None:
+            refuse(self, "there is no --policy", "startup")
+        else:
+            problem = "a policy follows requests that arrive"
+            refuse(self, problem, "users", "decode_replicas")
+            if self.warmup != "0s":
+                raise InputError(problem, field="--warmup", fix="leave it out")
+            policy = read_policy(self.policy)
+
+        has_no_warmup = self.warmup.strip() in ("0", "0s")
+        return Deployment(
+            replicas=self.replicas,
+            router=self.router,
+            decode_replicas=self.decode_replicas,
+            policy=policy,
+            warmup_s=0.0 if has_no_warmup else seconds_of(self.warmup, "--warmup"),
+            startup=startup_time_of(self.startup),
+            n_draws=self.draws,
+        )
+
 
 @with_keywords
 def simulate(
@@ -69,12 +108,10 @@ def simulate(
 ) -> ShownAnswer:
     """Simulate an LLM's servers under given traffic: latencies, throughput, failures.
 
-    Keywords are the options of `sextant simulate`, with underscores.
-
     Returns
     -------
     ShownAnswer
-        One row in its frame: the figures of the deployment.
+        The figures of the deployment, in the one row of its frame.
 
     Raises
     ------
@@ -103,12 +140,11 @@ def simulate(
 
     sent, lengths = _sent(servers, traffic, case, scheduler)
     any_limit = replace(MEDIANS, itl_ms=None)  # outputs of one token have no ITL
-    profiles = _gpu_profiles(servers, traffic)
-    policy = _policy(servers)
+    profiles = servers.gpu_profiles(traffic)
+    deployment = servers.deployment()
     question = case.question(any_limit, gpu_profile_ids=profiles)
     question = replace(question, requests=lengths)
     settings = scheduler.of()
-    deployment = _deployment(servers, policy)
     with naming_options(_FIELDS):
         deployment = replace(deployment, limits_ms=limits.of_each())
         answer = simulate_llm(question, sent, settings, deployment)
@@ -143,60 +179,11 @@ def _sent(
         lengths = case.requests.needed_lengths("--users")
         return replace(sent, requests=lambda n: repeating(draw(n))), lengths
 
-    demand: RequestStream = traffic_of(traffic, case, None).drawn(0)
+    demand: RequestStream = traffic.of(case, None).drawn(0)
     requests = repeating(demand)
     notes = demand_notes(demand, None if servers.unique_prompts else scheduler.prefix_caching)
     sent = Sent(demand.name, lambda n: requests, demand.duration_s, notes=tuple(notes))
     return sent, mean_lengths_of(demand)
-
-
-def _gpu_profiles(servers: SimulateOptions, traffic: TrafficOptions) -> tuple[str, ...]:
-    """Return where the replicas run, and those that decode, if they are separate."""
-    if servers.decode_replicas is None:
-        if servers.decode_gpu_profile:
-            field = "--decode-gpu-profile"
-            fix = "give --decode-replicas"
-            raise InputError("the number of its replicas is missing", field=field, fix=fix)
-        return (servers.gpu_profile,)
-
-    problem = "two pools take requests in turn, share no prefixes, and users send ten each"
-    ignored = {
-        "--router": servers.router != "round_robin",
-        "--unique-prompts": servers.unique_prompts is not None,
-        "--warmup": servers.users is not None and servers.warmup != "0s",
-        "--duration": servers.users is not None and traffic.duration is not None,
-    }
-    for option in (name for name, is_stated in ignored.items() if is_stated):
-        raise InputError(problem, field=option, fix="leave it out with --decode-replicas")
-    return servers.gpu_profile, servers.decode_gpu_profile or servers.gpu_profile
-
-
-def _deployment(servers: SimulateOptions, policy: "ScalingPolicy | None") -> "Deployment":
-    from sextant.capacity.simulation import Deployment
-
-    has_no_warmup = servers.warmup.strip() in ("0", "0s")
-    return Deployment(
-        replicas=servers.replicas,
-        router=servers.router,
-        decode_replicas=servers.decode_replicas,
-        policy=policy,
-        warmup_s=0.0 if has_no_warmup else seconds_of(servers.warmup, "--warmup"),
-        startup=startup_time_of(servers.startup),
-        n_draws=servers.draws,
-    )
-
-
-def _policy(servers: SimulateOptions) -> "ScalingPolicy | None":
-    from sextant.capacity.policies import read_policy
-
-    if servers.policy is None:
-        refuse(servers, "there is no --policy", "startup")
-        return None
-    problem = "a policy follows requests that arrive"
-    refuse(servers, problem, "users", "decode_replicas")
-    if servers.warmup != "0s":
-        raise InputError(problem, field="--warmup", fix="leave it out")
-    return read_policy(servers.policy)
 
 
 def _users(users: int, traffic: TrafficOptions, case: CaseOptions) -> "Sent":

@@ -52,12 +52,10 @@ def ingest(
 ) -> ShownAnswer:
     """Normalise a production trace; malformed rows go to OUT.rejected.parquet.
 
-    Keywords are the options of `sextant ingest`, with underscores.
-
     Returns
     -------
     ShownAnswer
-        Its dictionary is the report.
+        The report on the rows that were read; its dictionary has the figures.
 
     Raises
     ------
@@ -141,12 +139,10 @@ def fit(
 ) -> ShownAnswer:
     """Fit a workload (requests and arrivals) to a trace; or take its requests from elsewhere.
 
-    Keywords are the options of `sextant fit`, with underscores.
-
     Returns
     -------
     ShownAnswer
-        Its dictionary has the figures of the fit.
+        The figures of the fit, in its dictionary.
 
     Raises
     ------

@@ -46,6 +46,88 @@ class TrafficOptions:
     traffic: float = 1.0  #: Factor on the requests: 2 sends a trace's twice, on the same clock.
     speed: float = 1.0  #: Factor on the trace's clock: 2 halves all gaps and the day.
 
+    def of(self, case: CaseOptions, window_s: float | None) -> "Traffic":
+        """Return the traffic. Raises InputError for a wrong option."""
+        for option, factor in (("--traffic", self.traffic), ("--speed", self.speed)):
+            if not 0 < factor < float("inf"):
+                fix = "give a number above 0, e.g. 1.5"
+                raise InputError(f"{factor:g} is not a factor", field=option, fix=fix)
+        if self.trace is not None:
+            return self._of_trace(self.trace, case, window_s)
+        return self._at_rate(case)
+
+    def _of_trace(self, trace: Path, case: CaseOptions, window_s: float | None) -> "Traffic":
+        from sextant.ask.traffic import TraceTraffic, demand_of_trace
+        from sextant.capacity.sessions import SessionTraffic
+
+        sends_requests = self.sessions in (None, "trace")
+        refuse(self, "the trace has its own", "request_rate", "burstiness")
+        if sends_requests:
+            refuse(self, "the trace has its own", "duration")
+        refuse(case.requests, "the trace has its own", "workload", "input_tokens", "output_tokens")
+        if self.sessions == "trace" and self.traffic != 1:
+            fix = "give so many sessions an hour to --sessions"
+            raise InputError("copies of sessions are drawn", field="--traffic", fix=fix)
+
+        demand = demand_of_trace(
+            trace,
+            window_s=window_s or 300.0,
+            llm=self.trace_llm,
+            service=self.trace_service,
+            has_prefixes=True,
+            has_turns=self.sessions is not None,
+            factor=self.traffic if sends_requests else 1.0,
+        )
+        if not sends_requests:
+            return SessionTraffic(demand, *self._sessions(), case.seed)
+        return TraceTraffic(demand.at_speed(self.speed), window_s)
+
+    def _at_rate(self, case: CaseOptions) -> "Traffic":
+        from sextant.ask.traffic import traffic_at_rate
+
+        refuse(self, "there is no trace", "sessions")
+        if self.speed != 1:
+            raise InputError("there is no trace", field="--speed", fix="give --trace, or --traffic")
+        if self.request_rate is None:
+            fix = "give --trace FILE, or --request-rate with --workload or lengths"
+            raise InputError("there is no traffic", field="--trace, --request-rate", fix=fix)
+
+        lengths = case.requests.needed_lengths("--request-rate")
+        rate_rps = self.request_rate * self.traffic
+        duration_s = None
+        if self.duration is not None:
+            duration_s = seconds_of(self.duration, "--duration")
+            if (n := rate_rps * duration_s) > _MOST_DRAWN:
+                problem = f"about {n:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
+                fix = "give a shorter --duration, or a lower --request-rate"
+                raise InputError(problem, field="--duration", fix=fix)
+
+        workload = case.requests.workload
+        with naming_options(_RATE_FIELDS):
+            return traffic_at_rate(
+                rate_rps,
+                workload,
+                lengths if workload is None else None,
+                alpha=self.burstiness,
+                duration_s=duration_s,
+                first_seed=case.seed,
+            )
+
+    def _sessions(self) -> tuple[float, float]:
+        """Return sessions an hour, and for how long they arrive, in seconds."""
+        try:
+            per_hour = float(self.sessions or "") * self.traffic
+        except ValueError:
+            per_hour = 0.0
+        if not 0 < per_hour < float("inf"):
+            fix = "give trace, or sessions an hour, e.g. 200"
+            raise InputError(f"{self.sessions!r} is neither", field="--sessions", fix=fix)
+        duration_s = seconds_of(self.duration or "1h", "--duration")
+        if (n := per_hour * duration_s / 3600) > _MOST_SESSIONS:
+            fix = f"give fewer: a simulation takes {_MOST_SESSIONS:,}"
+            raise InputError(f"{n:,.0f} sessions", field="--sessions", fix=fix)
+        return per_hour, duration_s
+
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerOptions:
@@ -67,94 +149,6 @@ class SchedulerOptions:
         with naming_options({"timeout_s": "--timeout-s"}):
             settings.scheduler(_ANY_TOKENS, _ANY_TOKENS)
         return settings
-
-
-def traffic_of(options: TrafficOptions, case: CaseOptions, window_s: float | None) -> "Traffic":
-    """Return the traffic. Raises InputError for a wrong option."""
-    for option, factor in (("--traffic", options.traffic), ("--speed", options.speed)):
-        if not 0 < factor < float("inf"):
-            fix = "give a number above 0, e.g. 1.5"
-            raise InputError(f"{factor:g} is not a factor", field=option, fix=fix)
-    if options.trace is not None:
-        return _traffic_of_trace(options, options.trace, case, window_s)
-    return _traffic_at_rate(options, case)
-
-
-def _traffic_of_trace(
-    options: TrafficOptions, trace: Path, case: CaseOptions, window_s: float | None
-) -> "Traffic":
-    from sextant.ask.traffic import TraceTraffic, demand_of_trace
-    from sextant.capacity.sessions import SessionTraffic
-
-    sends_requests = options.sessions in (None, "trace")
-    refuse(options, "the trace has its own", "request_rate", "burstiness")
-    if sends_requests:
-        refuse(options, "the trace has its own", "duration")
-    refuse(case.requests, "the trace has its own", "workload", "input_tokens", "output_tokens")
-    if options.sessions == "trace" and options.traffic != 1:
-        fix = "give so many sessions an hour to --sessions"
-        raise InputError("copies of sessions are drawn", field="--traffic", fix=fix)
-
-    demand = demand_of_trace(
-        trace,
-        window_s=window_s or 300.0,
-        llm=options.trace_llm,
-        service=options.trace_service,
-        has_prefixes=True,
-        has_turns=options.sessions is not None,
-        factor=options.traffic if sends_requests else 1.0,
-    )
-    if not sends_requests:
-        return SessionTraffic(demand, *_sessions(options), case.seed)
-    return TraceTraffic(demand.at_speed(options.speed), window_s)
-
-
-def _traffic_at_rate(options: TrafficOptions, case: CaseOptions) -> "Traffic":
-    from sextant.ask.traffic import traffic_at_rate
-
-    refuse(options, "there is no trace", "sessions")
-    if options.speed != 1:
-        raise InputError("there is no trace", field="--speed", fix="give --trace, or --traffic")
-    if options.request_rate is None:
-        fix = "give --trace FILE, or --request-rate with --workload or lengths"
-        raise InputError("there is no traffic", field="--trace, --request-rate", fix=fix)
-
-    lengths = case.requests.needed_lengths("--request-rate")
-    rate_rps = options.request_rate * options.traffic
-    duration_s = None
-    if options.duration is not None:
-        duration_s = seconds_of(options.duration, "--duration")
-        if (n := rate_rps * duration_s) > _MOST_DRAWN:
-            problem = f"about {n:,.0f} requests arrive; a simulation takes {_MOST_DRAWN:,}"
-            fix = "give a shorter --duration, or a lower --request-rate"
-            raise InputError(problem, field="--duration", fix=fix)
-
-    workload = case.requests.workload
-    with naming_options(_RATE_FIELDS):
-        return traffic_at_rate(
-            rate_rps,
-            workload,
-            lengths if workload is None else None,
-            alpha=options.burstiness,
-            duration_s=duration_s,
-            first_seed=case.seed,
-        )
-
-
-def _sessions(options: TrafficOptions) -> tuple[float, float]:
-    """Return sessions an hour, and for how long they arrive, in seconds."""
-    try:
-        per_hour = float(options.sessions or "") * options.traffic
-    except ValueError:
-        per_hour = 0.0
-    if not 0 < per_hour < float("inf"):
-        fix = "give trace, or sessions an hour, e.g. 200"
-        raise InputError(f"{options.sessions!r} is neither", field="--sessions", fix=fix)
-    duration_s = seconds_of(options.duration or "1h", "--duration")
-    if (n := per_hour * duration_s / 3600) > _MOST_SESSIONS:
-        fix = f"give fewer: a simulation takes {_MOST_SESSIONS:,}"
-        raise InputError(f"{n:,.0f} sessions", field="--sessions", fix=fix)
-    return per_hour, duration_s
 
 
 def startup_time_of(text: str | None) -> "Callable[[LLM], Startup]":

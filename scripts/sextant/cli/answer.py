@@ -1,4 +1,4 @@
-"""The commands that answer questions, and those on the characterizations that answers rest on."""
+"""Commands that look into answers, and into the characterizations that answers rest on."""
 
 import json
 from dataclasses import dataclass
@@ -16,11 +16,8 @@ from sextant.api.question_options import (
     StoreOptions,
     slo_of_options,
 )
-from sextant.api.recommend import recommend as recommend_answer
 from sextant.base.errors import InputError
-from sextant.cli.printing import grouped, print_document, printing, say
-
-recommend = printing(recommend_answer)
+from sextant.cli.printing import grouped, print_document, say
 
 
 @grouped

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -10,32 +11,40 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from sextant import __version__
+import sextant
 from sextant.api.groups import Database
-from sextant.api.traces import ingest
 from sextant.base.errors import InputError, require_docstrings
-from sextant.cli.printing import only_text, print_document, say
+from sextant.cli.printing import only_text, print_document, printing, say, with_json
 
-_MODULES = {
-    "load": ("load", "compare"),
-    "workload": ("fit", "sample", "trace-report"),
-    "capacity": ("capacity", "simulate"),
-    "answer": (
-        *("recommend", "explain", "evaluate", "characterizations"),
-        *("import-characterization", "export-characterization"),
-    ),
-    "cluster": ("fleet", "doctor", "plan", "measure"),
+_COMMANDS: dict[str, str | Callable[..., Any]] = {
+    "ingest": only_text,
+    "load": "load",
+    "compare": printing,
+    "fit": only_text,
+    "sample": "workload",
+    "trace-report": "workload",
+    "capacity": printing,
+    "simulate": printing,
+    "recommend": printing,
+    "explain": "answer",
+    "evaluate": "answer",
+    "characterizations": "answer",
+    "import-characterization": "answer",
+    "export-characterization": "answer",
+    "fleet": printing,
+    "doctor": "cluster",
+    "plan": with_json,
+    "measure": "cluster",
 }
-_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
-"""The module of each command: only that of the command that runs is loaded."""
+"""How a command prints the answers of the library's function of its name; of other commands, the
+module here that has them. Only what the command that runs needs is loaded."""
 
 
 class _Commands(TyperGroup):
-    """The commands below, and those of `_COMMANDS`."""
+    """The commands of `_COMMANDS`, and those below."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        names = super().list_commands(ctx)
-        return [*names[:1], *_COMMANDS, *names[1:]]
+        return [*_COMMANDS, *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.list_commands(ctx):
@@ -44,9 +53,14 @@ class _Commands(TyperGroup):
             ctx.fail(f"No such command {cmd_name!r}.{hint}")
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module = import_module(f"sextant.cli.{_COMMANDS[cmd_name]}")
+
+        way = _COMMANDS[cmd_name]
+        if isinstance(way, str):
+            command = getattr(import_module(f"sextant.cli.{way}"), cmd_name.replace("-", "_"))
+        else:
+            command = way(getattr(sextant, cmd_name))
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(cmd_name)(getattr(module, cmd_name.replace("-", "_")))
+        alone.command(cmd_name)(command)
         return typer.main.get_command(alone)
 
 
@@ -57,9 +71,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="From production traces of LLM requests to the cheapest GPU that meets a latency target.",
 )
-
-
-app.command()(only_text(ingest))
 
 
 @app.command()
@@ -78,7 +89,7 @@ def show(database: Database = None) -> None:
 @app.command()
 def version() -> None:
     """Print the version."""
-    say(__version__)
+    say(sextant.__version__)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The commands around a cluster: `doctor`, `plan`, `measure` and `fleet`."""
+"""The commands `doctor` and `measure`: a run of the pipeline on this machine or cluster."""
 
 import subprocess
 from collections.abc import Sequence
@@ -8,11 +8,9 @@ from typing import Annotated
 
 import typer
 
-from sextant.api.fleet import fleet as fleet_answer
 from sextant.api.plan import ConfigOptions, RunOptions
-from sextant.api.plan import plan as plan_answer
 from sextant.base.errors import InputError
-from sextant.cli.printing import grouped, print_document, printing, say, with_json
+from sextant.cli.printing import grouped, print_document, say
 
 
 @grouped
@@ -29,9 +27,6 @@ def doctor(*, options: ConfigOptions) -> None:
     print_document(machine_document(checks))
     if any(check.state == "missing" for check in checks):
         raise typer.Exit(1)
-
-
-plan = with_json(plan_answer)
 
 
 @grouped
@@ -76,6 +71,3 @@ def _run_snakemake(options: Sequence[str], targets: Sequence[str]) -> None:
     if process.returncode:
         fix = "correct what it reports above, and run the command again to continue"
         raise InputError("snakemake failed", fix=fix)
-
-
-fleet = printing(fleet_answer)

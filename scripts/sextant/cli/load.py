@@ -1,4 +1,4 @@
-"""The commands `load` (levels of load on a running server) and `compare`."""
+"""The command `load`: levels of load on a running server."""
 
 import math
 import re
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sextant.api.compare import compare as compare_answer
 from sextant.api.groups import (
     WORKLOAD_HELP,
     MaxInput,
@@ -21,7 +20,7 @@ from sextant.api.groups import (
 )
 from sextant.api.question_options import LimitOptions
 from sextant.base.errors import InputError
-from sextant.cli.printing import grouped, print_document, printing, say
+from sextant.cli.printing import grouped, print_document, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -353,6 +352,3 @@ def load(
         why = f"no request that is measured succeeded at level {', '.join(failed)}"
         say(f"Error: {why} (see --warmup and --duration)", err=True)
         raise typer.Exit(1)
-
-
-compare = printing(compare_answer)

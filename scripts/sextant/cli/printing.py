@@ -117,10 +117,10 @@ def _command(
 ) -> Callable[..., None]:
     """Return `call` with the help of a function, and with these options for typer to read.
 
-    The help ends where the docstring speaks of Python.
+    The help is the docstring up to its sections, which are about Python.
     """
     description = inspect.getdoc(function) or ""
-    call.__doc__ = description.partition("\n\nKeywords are ")[0]
+    call.__doc__ = description.partition("\n\nReturns\n")[0]
     call.__name__ = function.__name__
     parameters = [option.parameter for option in options]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The command line's part on workloads: fit them, draw from them, report on traces."""
+"""The commands `sample` and `trace-report`: draw from workloads, report on traces."""
 
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sextant.api.groups import WORKLOAD_HELP, Seed, numbers, option_of
-from sextant.api.traces import fit as fit_answer
 from sextant.base.errors import InputError
-from sextant.cli.printing import grouped, only_text, say
+from sextant.cli.printing import grouped, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from sextant.workload.generators import Arrivals
 
 _LONG = 200  # Letters of an arrival process's parameter from which on the provenance leaves it out.
-
-
-fit = only_text(fit_answer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +39,28 @@ class SampleOptions:
     """fitted (default), constant, poisson (default with --request-rate), gamma (default with
     --burstiness), windows, varying, replay or inf."""
 
+    def requests_of(self, workload: str) -> "Callable[..., pd.DataFrame]":
+        """Return a function that draws requests of a workload.
+
+        Raises InputError if `raw` requests have no trace, or are to have other lengths.
+        """
+        from sextant.trace.trace_format import require_trace
+        from sextant.workload import draw
+        from sextant.workload.request_model import resample_trace
+
+        if self.sampler == "raw":
+            require_trace(workload)
+            if self.zipf_theta is not None:
+                problem = "raw requests have the lengths they have"
+                fix = "leave it out, or draw from a model"
+                raise InputError(problem, field="--zipf-theta", fix=fix)
+            return partial(resample_trace, workload)
+
+        model = draw.open_workload(workload)
+        if self.zipf_theta is not None:
+            model = draw.with_zipf_inputs(model, self.zipf_theta)
+        return partial(model.sample, sampler=self.sampler)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivalOptions:
@@ -59,6 +77,32 @@ class ArrivalOptions:
     beta_s: str | None = None  #: varying: b0,b1 of the scale b0 + b1·u in seconds.
     over: str | None = None  #: varying: u is time (seconds, the default) or steps.
     every: int | None = None  #: varying: requests from one change to the next.
+
+    def kind(self, stated: str | None) -> str:
+        """Return the kind of the process: the stated one, or the default of the parameters."""
+        default = "fitted" if self.request_rate is None else "poisson"
+        kind = stated or (default if self.burstiness is None else "gamma")
+        if (self.burstiness if kind == "varying" else self.alpha) is not None:
+            fix = "--alpha is for varying arrivals, --burstiness for all others"
+            raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
+        return kind
+
+    def arrivals(self, kind: str, workload: str) -> "Arrivals":
+        """Return the process of this kind, for requests of a workload."""
+        from sextant.workload import draw
+
+        parameters = draw.ArrivalParameters(
+            rate_rps=self.request_rate,
+            alpha=numbers(self.alpha, "--alpha") if self.alpha else self.burstiness,
+            beta_s=numbers(self.beta_s, "--beta-s") if self.beta_s else None,
+            trace=self.arrivals_from,
+            llm=self.llm,
+            service=self.service,
+            time_factor=self.time_factor,
+            over=self.over,
+            every=self.every,
+        )
+        return draw.chosen_arrivals(kind, workload, parameters)
 
 
 @grouped
@@ -88,8 +132,9 @@ def sample(
         _refuse_for_services(chosen, process)
         drawn = draw.draw_service(workload, **extent)
     else:
-        requests = _request_draw(workload, chosen)
-        kind, arrivals = _arrivals(workload, chosen, process)
+        requests = chosen.requests_of(workload)
+        kind = process.kind(chosen.arrivals)
+        arrivals = process.arrivals(kind, workload)
         drawn = draw.draw_trace(requests, arrivals, **extent)
         # Of a process with many numbers (a profile) the name is enough.
         facts |= {
@@ -113,53 +158,6 @@ def _refuse_for_services(chosen: SampleOptions, process: ArrivalOptions) -> None
         problem = "ServeGen's tables have their own requests and times"
         fix = "leave it out, or name a workload"
         raise InputError(problem, field=option_of(name), fix=fix)
-
-
-def _request_draw(workload: str, chosen: SampleOptions) -> "Callable[..., pd.DataFrame]":
-    """Return what draws requests."""
-    from sextant.trace.trace_format import require_trace
-    from sextant.workload import draw
-    from sextant.workload.request_model import resample_trace
-
-    if chosen.sampler == "raw":
-        require_trace(workload)
-        if chosen.zipf_theta is not None:
-            problem = "raw requests have the lengths they have"
-            fix = "leave it out, or draw from a model"
-            raise InputError(problem, field="--zipf-theta", fix=fix)
-        return partial(resample_trace, workload)
-
-    model = draw.open_workload(workload)
-    if chosen.zipf_theta is not None:
-        model = draw.with_zipf_inputs(model, chosen.zipf_theta)
-    return partial(model.sample, sampler=chosen.sampler)
-
-
-def _arrivals(
-    workload: str, chosen: SampleOptions, process: ArrivalOptions
-) -> "tuple[str, Arrivals]":
-    """Return the kind of the arrival process, and the process."""
-    from sextant.workload import draw
-
-    burstiness = process.burstiness
-    default = "fitted" if process.request_rate is None else "poisson"
-    kind = chosen.arrivals or (default if burstiness is None else "gamma")
-    if (burstiness if kind == "varying" else process.alpha) is not None:
-        fix = "--alpha is for varying arrivals, --burstiness for all others"
-        raise InputError(f"{kind} arrivals", field="--alpha, --burstiness", fix=fix)
-
-    parameters = draw.ArrivalParameters(
-        rate_rps=process.request_rate,
-        alpha=numbers(process.alpha, "--alpha") if process.alpha else burstiness,
-        beta_s=numbers(process.beta_s, "--beta-s") if process.beta_s else None,
-        trace=process.arrivals_from,
-        llm=process.llm,
-        service=process.service,
-        time_factor=process.time_factor,
-        over=process.over,
-        every=process.every,
-    )
-    return kind, draw.chosen_arrivals(kind, workload, parameters)
 
 
 def trace_report(

@@ -12,7 +12,7 @@ from command import sextant
 from html_page import Page, figure_texts
 from sextant.api.capacity import SearchOptions
 from sextant.api.question_options import CaseOptions, LengthOptions
-from sextant.api.traffic import TrafficOptions, traffic_of
+from sextant.api.traffic import TrafficOptions
 from sextant.ask.traffic import DrawnTraffic
 from sextant.base.errors import InputError
 from sextant.capacity.answer import AloneResults, CapacityOutcome, WindowsSummary
@@ -176,9 +176,8 @@ def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:
 
     def drawn(workload: object, **given: float) -> RequestStream:
         options = TrafficOptions(request_rate=20.0, duration="5min", **given)
-        return traffic_of(
-            options, CaseOptions(requests=LengthOptions(workload=str(workload))), None
-        ).drawn(1)
+        case = CaseOptions(requests=LengthOptions(workload=str(workload)))
+        return options.of(case, None).drawn(1)
 
     own, gamma = drawn(folder), drawn(folder, burstiness=0.5)
     model = json.loads((folder / "arrivals.json").read_text())["model"]
@@ -197,7 +196,7 @@ def test_a_workload_at_a_rate_has_its_traces_arrivals(trace, tmp_path) -> None:
 )
 def test_a_high_rate_lasts_for_200_000_requests_by_default(rate_rps, given, lasts_s) -> None:
     asked = CaseOptions(requests=LengthOptions(input_tokens="9", output_tokens="9"))
-    traffic = traffic_of(TrafficOptions(request_rate=rate_rps, duration=given), asked, None)
+    traffic = TrafficOptions(request_rate=rate_rps, duration=given).of(asked, None)
     assert isinstance(traffic, DrawnTraffic) and traffic.duration_s == lasts_s
 
 
